@@ -4,13 +4,10 @@
 package lwsdriver
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -20,22 +17,19 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// previewTimeout bounds each request to the API server that the start of a release waits for.
-const previewTimeout = 5 * time.Second
-
 // preview warns of what a release needs at its peak, and refuses a second set of groups that exceeds a quota. It is called
 // once, before the release begins: what a running release needs exists already or is being created.
-func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) preview(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	if plan.UpToDate(s.Observation) {
 		return fewReplicas(s, p.GetStyle()), nil
 	}
-	return d.costs(ctx, s, p)
+	return d.costs(s, p)
 }
 
 // costs is preview for a release that has a new template.
-func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+func (d *Driver) costs(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
 	warnings := fewReplicas(s, p.GetStyle())
-	budgets, err := d.judgeBudgets(ctx, s, p)
+	budgets, err := d.judgeBudgets(s, p)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +39,7 @@ func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePo
 		return warnings, nil
 	}
 	warnings = append(warnings, &pb.Warning{Code: "ExtraCapacity", Message: peak})
-	shortage, err := d.shortage(ctx, s, need)
+	shortage, err := d.shortage(s, need)
 	must := p.GetStyle() == pb.Style_STYLE_BLUE_GREEN && !p.GetBlueGreen().GetForce()
 	switch {
 	case err != nil && must:
@@ -126,17 +120,15 @@ type shortage struct {
 	text, object string
 }
 
-// shortage lists the namespace's quotas, once per release that adds groups. A cache would need the permission to watch every
-// quota of the cluster for a few requests a day.
-func (d *Driver) shortage(ctx context.Context, s *observe.Snapshot, need capacity.Need) (shortage, error) {
-	quotas, err := d.listQuotas(ctx, s.Key.Namespace)
+// shortage compares a need with the namespace's quotas.
+func (d *Driver) shortage(s *observe.Snapshot, need capacity.Need) (shortage, error) {
+	quotas, err := d.engine.Observer.Nearby.Quotas(s.Key.Namespace)
 	if err != nil {
 		return shortage{}, err
 	}
 	var out shortage
 	var parts []string
-	for i := range quotas.Items {
-		q := &quotas.Items[i]
+	for _, q := range quotas {
 		for _, short := range need.Shortages(q) {
 			parts = append(parts, fmt.Sprintf("in ResourceQuota %s %s", q.Name, short))
 			if out.object == "" {
@@ -146,16 +138,6 @@ func (d *Driver) shortage(ctx context.Context, s *observe.Snapshot, need capacit
 	}
 	out.text = strings.Join(parts, "; ")
 	return out, nil
-}
-
-func (d *Driver) listQuotas(ctx context.Context, namespace string) (*corev1.ResourceQuotaList, error) {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-	defer cancel()
-	list, err := d.core.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list resourcequotas in %s: %w", namespace, err)
-	}
-	return list, nil
 }
 
 func quotaRef(q *corev1.ResourceQuota) string { return "ResourceQuota " + q.Namespace + "/" + q.Name }

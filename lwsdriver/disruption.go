@@ -4,11 +4,9 @@
 package lwsdriver
 
 import (
-	"context"
 	"fmt"
 
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -19,9 +17,9 @@ import (
 )
 
 // judgeBudgets warns of PodDisruptionBudgets that do not protect groups as users expect, and refuses to create others for the
-// same pods. Like quotas they are listed once per release and not watched.
-func (d *Driver) judgeBudgets(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	list, err := d.listBudgets(ctx, s.Key.Namespace)
+// same pods.
+func (d *Driver) judgeBudgets(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+	budgets, err := d.engine.Observer.Nearby.Budgets(s.Key.Namespace)
 	switch {
 	case err != nil && p.GetGroupDisruptionBudget():
 		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget creates others: %w",
@@ -34,8 +32,7 @@ func (d *Driver) judgeBudgets(ctx context.Context, s *observe.Snapshot, p *pb.Re
 	}
 	var warnings []*pb.Warning
 	w := disruptable(s)
-	for i := range list.Items {
-		b := &list.Items[i]
+	for _, b := range budgets {
 		if disruption.Ours(b) {
 			continue
 		}
@@ -47,16 +44,6 @@ func (d *Driver) judgeBudgets(ctx context.Context, s *observe.Snapshot, p *pb.Re
 		}
 	}
 	return warnings, nil
-}
-
-func (d *Driver) listBudgets(ctx context.Context, namespace string) (*policyv1.PodDisruptionBudgetList, error) {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-	defer cancel()
-	list, err := d.core.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list poddisruptionbudgets in %s: %w", namespace, err)
-	}
-	return list, nil
 }
 
 // checkBudget refuses a release with budgets of its own beside one of the user's for the same name or pods.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
@@ -36,31 +35,28 @@ func budgetOf(namespace, name, maxUnavailable, app string) *policyv1.PodDisrupti
 
 // What budgets mean for groups is said in every style, and by the user's own maxUnavailable, which is saved under hold.
 func TestPreviewOfBudgets(t *testing.T) {
-	d, s, _ := aboutToRelease(
+	d, s := aboutToRelease(t,
 		budgetOf("default", "none", "0", "vllm"), budgetOf("default", "pods", "2", "vllm"), budgetOf("default", "one", "1", "vllm"),
 		budgetOf("default", "web", "0", "web"), budgetOf("elsewhere", "none", "0", "vllm"),
 	)
-	got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
+	got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
 	if err != nil || codesOf(got) != "BudgetBlocksEviction BudgetCountsPods" {
 		t.Fatalf("warnings %q, %v", codesOf(got), err)
 	}
 	lwstest.ErrorContains(t, textOf(got), "PodDisruptionBudget default/none", "PodDisruptionBudget default/pods", "maxUnavailable: 1", "group of 2")
 	s.Stable.Rolling = lwstest.Rolling(0, "50%", "0")
-	if got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || codesOf(got) != "BudgetBlocksEviction" {
+	if got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || codesOf(got) != "BudgetBlocksEviction" {
 		t.Errorf("with two groups that may be away: %q, %v", codesOf(got), err)
 	}
 	s.Stable.Revision = "old"
-	if got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || len(got) > 0 {
+	if got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || len(got) > 0 {
 		t.Errorf("with nothing to release: %q, %v", codesOf(got), err)
 	}
 }
 
 func TestPreviewWithoutBudgets(t *testing.T) {
-	d, s, core := aboutToRelease()
-	core.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", errors.New("no"))
-	})
-	if got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
+	d, s := aboutToReleaseWithout(t, "poddisruptionbudgets", apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", errors.New("no")))
+	if got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
 		t.Errorf("%q, %v", codesOf(got), err)
 	}
 }
@@ -85,20 +81,17 @@ func TestPreviewOfBudgetConflicts(t *testing.T) {
 		{"ours", "left by a release before", ours, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d, s, _ := aboutToRelease(tt.object)
-			if _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != tt.want {
+			d, s := aboutToRelease(t, tt.object)
+			if _, err := d.preview(s, p); drivererr.Reason(err) != tt.want {
 				t.Errorf("%s: %v, want %v", tt.reason, err, tt.want)
 			} else if tt.want != 0 {
 				lwstest.ErrorContains(t, err, "PodDisruptionBudget default/")
 			}
 		})
 	}
-	d, s, core := aboutToRelease()
-	core.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "",
-			errors.New(`User "x" cannot list resource "poddisruptionbudgets"`))
-	})
-	if _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+	d, s := aboutToReleaseWithout(t, "poddisruptionbudgets", apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "",
+		errors.New(`User "x" cannot list resource "poddisruptionbudgets"`)))
+	if _, err := d.preview(s, p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
 		t.Errorf("without the right to read them: %v", err)
 	}
 }

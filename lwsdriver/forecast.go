@@ -32,7 +32,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err := checkPlan(req, d.options.metadata); err != nil {
 		return nil, err
 	}
-	d.awaitRead(ctx, key)
+	d.awaitNearby(ctx, key)
 	s, err := d.observeNew(ctx, key)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"LeaderWorkerSet %s has %d groups, and a plan simulates at most %d groups: plan the release of a smaller workload", key, n, simulate.MaxGroups)
 	}
-	in, warnings := d.forecastInput(ctx, s, req)
+	in, warnings := d.forecastInput(s, req)
 	var r *pb.PlanResponse
 	var refused []*pb.Warning
 	if req.GetNative() {
@@ -85,7 +85,7 @@ func checkPlan(req *pb.PlanRequest, metadata []string) error {
 }
 
 // forecastInput returns what the forecast depends on, with warnings about what of it is unknown.
-func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
+func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
 	in := simulate.Input{
@@ -104,7 +104,7 @@ func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb
 		return in, append(warnings, &pb.Warning{Code: "NothingToRelease", Message: fmt.Sprintf(
 			"the groups of %s run its template already: this is what the release of another template would do", s.Key)})
 	}
-	old, err := d.runningTemplate(ctx, s)
+	old, err := d.runningTemplate(s)
 	if old == nil {
 		return in, append(warnings, &pb.Warning{Code: "StableTemplateUnknown", Message: fmt.Sprintf(
 			"the template that the groups of %s run could not be read, so they are assumed to request what the new ones do: %v", s.Key, err)})
@@ -114,14 +114,12 @@ func (d *Driver) forecastInput(ctx context.Context, s *observe.Snapshot, req *pb
 }
 
 // runningTemplate returns the template that the groups run, or why it is unknown.
-func (d *Driver) runningTemplate(ctx context.Context, s *observe.Snapshot) (*lws.LeaderWorkerTemplate, error) {
+func (d *Driver) runningTemplate(s *observe.Snapshot) (*lws.LeaderWorkerTemplate, error) {
 	now := s.StableRevisions()
 	if len(now) != 1 {
 		return nil, fmt.Errorf("they are at %d revisions", len(now))
 	}
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-	defer cancel()
-	t, err := d.engine.Applier.Template(ctx, s, now[0])
+	t, err := d.engine.Applier.Template(s, now[0])
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +130,7 @@ func (d *Driver) runningTemplate(ctx context.Context, s *observe.Snapshot) (*lws
 func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
 	warnings = begin.Warnings(s.Observation)
-	costs, errCosts := d.costs(ctx, s, p)
+	costs, errCosts := d.costs(s, p)
 	warnings = append(warnings, costs...)
 	for _, err := range append(begin.Obstacles(s.Observation), d.checkTraffic(ctx, s, p), errCosts) {
 		err = observe.ContractError(err)

@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -63,7 +61,7 @@ func TestStartupMeasured(t *testing.T) {
 		t.Errorf("%s of %d groups, want 1m30s, the median of the 3 that are whole", took, n)
 	}
 	s := b.look()
-	in, warnings := b.forecastInput(t.Context(), s, &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
+	in, warnings := b.forecastInput(s, &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
 	if in.Startup != 90*time.Second || in.Replicas != 4 || in.Size() != 2 {
 		t.Errorf("the forecast assumes %s for %d groups of %d", in.Startup, in.Replicas, in.Size())
 	}
@@ -71,7 +69,7 @@ func TestStartupMeasured(t *testing.T) {
 		t.Errorf("warnings %q: LWS's revision can't be read", got)
 	}
 	given := &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Startup: durationpb.New(time.Minute)}
-	if in, _ := b.forecastInput(t.Context(), s, given); in.Startup != time.Minute {
+	if in, _ := b.forecastInput(s, given); in.Startup != time.Minute {
 		t.Errorf("start-up %s, and it was given", in.Startup)
 	}
 }
@@ -114,8 +112,7 @@ func TestObstacles(t *testing.T) {
 			if tt.quota {
 				objects = append(objects, gpuQuota("100", "64"))
 			}
-			b := newBedOn(t, fake.NewClientset(objects...), lwstest.NoRoutes())
-			_, s, _ := aboutToRelease()
+			b, s := aboutToRelease(t, objects...)
 			s.Added, s.AddedObjects = nil, nil
 			if tt.change != nil {
 				tt.change(s)
@@ -135,11 +132,7 @@ func TestObstacles(t *testing.T) {
 }
 
 func TestObstaclesUnknown(t *testing.T) {
-	b := newBedOn(t, fake.NewClientset(), lwstest.NoRoutes())
-	b.Core.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("boom")
-	})
-	_, s, _ := aboutToRelease()
+	b, s := aboutToReleaseWithout(t, "resourcequotas", errors.New("boom"))
 	if _, _, err := b.obstacles(t.Context(), s, blueGreen(false)); status.Code(err) != codes.Internal {
 		t.Errorf("a quota that can't be read: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
@@ -33,8 +34,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err := checkPreflight(req, d.options.metadata); err != nil {
 		return nil, err
 	}
-	d.engine.Observer.Autoscalers.LookForKEDA()
-	d.awaitRead(ctx, key)
+	d.awaitNearby(ctx, key)
 	s, err := d.observeNew(ctx, key)
 	if err != nil {
 		return nil, err
@@ -103,6 +103,9 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 	return out
 }
 
+// sourceTimeout bounds each request to the API server that a preflight waits for.
+const sourceTimeout = 5 * time.Second
+
 // nearby returns what Plan and Initialize run preflight on: the workload and the Services of its namespace. They judge quotas,
 // budgets and autoscalers themselves, and nodes would be a list of the whole cluster. What can't be read is skipped.
 func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
@@ -120,23 +123,21 @@ func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleaseP
 	return preflight.Check(snapshot).GetFindings()
 }
 
-// sources read from the API server, once per call. Nothing is watched.
+// sources read the caches of what is nearby, and claims and nodes from the API server, once per call.
 func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) map[preflight.Source]func(context.Context) error {
+	near := d.engine.Observer.Nearby
 	return map[preflight.Source]func(context.Context) error{
-		preflight.Services: func(ctx context.Context) error { return d.readServices(ctx, s, into) },
-		preflight.Budgets: func(ctx context.Context) error {
-			list, err := d.listBudgets(ctx, s.Key.Namespace)
-			if err == nil {
-				into.Budgets = pointers(list.Items)
-			}
-			return withRemedy(err)
+		preflight.Services: func(context.Context) (err error) {
+			into.Services, err = near.Services(s.Key.Namespace)
+			return err
 		},
-		preflight.Quotas: func(ctx context.Context) error {
-			list, err := d.listQuotas(ctx, s.Key.Namespace)
-			if err == nil {
-				into.Quotas = pointers(list.Items)
-			}
-			return withRemedy(err)
+		preflight.Budgets: func(context.Context) (err error) {
+			into.Budgets, err = near.Budgets(s.Key.Namespace)
+			return err
+		},
+		preflight.Quotas: func(context.Context) (err error) {
+			into.Quotas, err = near.Quotas(s.Key.Namespace)
+			return err
 		},
 		preflight.Claims: func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
 		preflight.Nodes: func(ctx context.Context) error {
@@ -148,20 +149,9 @@ func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNod
 	}
 }
 
-func (d *Driver) readServices(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory) error {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-	defer cancel()
-	list, err := d.core.CoreV1().Services(s.Key.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return withRemedy(fmt.Errorf("list services in %s: %w", s.Key.Namespace, err))
-	}
-	into.Services = pointers(list.Items)
-	return nil
-}
-
 // readClaims gets the claims that the templates name. A missing claim is not a finding: its pods report it.
 func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory) error {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 	for _, name := range preflight.ClaimNames(into) {
 		c, err := d.core.CoreV1().PersistentVolumeClaims(s.Key.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -177,7 +167,7 @@ func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *pref
 
 // readNodes lists nodes and their pods from the API server's cache.
 func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) error {
-	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 	nodes, err := d.core.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -193,7 +183,7 @@ func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) error
 	return nil
 }
 
-// withRemedy adds what to do about a missing permission.
+// withRemedy adds what to do about a missing permission beyond those of releases.
 func withRemedy(err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%w (config/preflight grants the permission)", err)

@@ -104,8 +104,8 @@ func TestPreflight(t *testing.T) {
 			[]string{"nodes", "persistentvolumeclaims", "services", "resourcequotas", "poddisruptionbudgets"}, "GitOpsTracked PreStopMissing ReadinessProbeMissing",
 			[]string{
 				"PersistentVolumeClaims [VolumeReadWriteOnce]: get persistentvolumeclaim default/weights: persistentvolumeclaims is forbidden: no such right (config/preflight",
-				"PodDisruptionBudgets [BudgetBlocksEviction BudgetCountsPods]: list poddisruptionbudgets", "ResourceQuotas [QuotaExceeded]: list resourcequotas",
-				"Services [ServiceSelectsWorkers]: list services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
+				"PodDisruptionBudgets [BudgetBlocksEviction BudgetCountsPods]: fill the cache of poddisruptionbudgets", "ResourceQuotas [QuotaExceeded]: fill the cache of resourcequotas",
+				"Services [ServiceSelectsWorkers]: fill the cache of services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
 				"the longest request [GracePeriodBelowLongestRequest]: how long it takes was not set",
 			},
 		},

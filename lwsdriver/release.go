@@ -7,6 +7,9 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
@@ -24,13 +27,13 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err := checkInitialize(req, d.options.metadata); err != nil {
 		return nil, err
 	}
-	d.engine.Observer.Autoscalers.LookForKEDA()
-	d.awaitRead(ctx, key)
+	d.awaitNearby(ctx, key)
+	d.awaitRevision(ctx, key)
 	m, err := d.mutate(ctx, key, beginOf(req, userOf(ctx)), func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
-		costs, err := d.preview(ctx, s, req.GetPolicy())
+		costs, err := d.preview(s, req.GetPolicy())
 		if err != nil {
 			return err
 		}
@@ -49,6 +52,15 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		return nil, err
 	}
 	return &pb.InitializeResponse{Action: m.action, Context: c, Warnings: m.decision.Warnings}, nil
+}
+
+// awaitRevision returns once LWS has recorded the template as a revision, or soon: otherwise the release would begin with a write that
+// can't name its revision yet, and take another. A workload that is not held is not waited for, since it would roll meanwhile.
+func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
+	_ = d.until(ctx, key, durationpb.New(raceTimeout), func() (bool, error) {
+		s, err := d.engine.Observer.Observe(key)
+		return err != nil || s.Stable.Revision != "" || !record.SameRolling(record.Hold(), s.Stable.Rolling), nil
+	})
 }
 
 func checkInitialize(req *pb.InitializeRequest, metadata []string) error {

@@ -33,7 +33,7 @@ const (
 	answerTime = 250 * time.Millisecond
 	// maxRaces is how often an RPC retries after a conflict before it returns ABORTED.
 	maxRaces = 5
-	// raceTimeout bounds the wait for the cache to show the conflicting write.
+	// raceTimeout bounds the wait for the cache to show a conflicting write, or what LWS makes of one.
 	raceTimeout = 2 * time.Second
 	// readTimeout bounds how long a call waits for caches that are being filled.
 	readTimeout = 10 * time.Second
@@ -239,11 +239,24 @@ func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
 // awaitRead returns once the caches that the workload's traffic, budgets and autoscalers are read from are filled or can't be. A driver that has just
 // started fills those that the last release needed, while its host may be about to begin the next.
 func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
+	d.awaitCaches(ctx, key, d.engine.Observer.Autoscalers.Pending)
+}
+
+// awaitNearby is awaitRead for a call that judges a release.
+func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
+	d.engine.Observer.Nearby.Start()
+	if _, err := d.observeNew(ctx, key); err != nil {
+		return // the caller's observation returns it, too
+	}
+	d.awaitCaches(ctx, key, d.engine.Observer.Autoscalers.Pending, d.engine.Observer.Nearby.Pending)
+}
+
+func (d *Driver) awaitCaches(ctx context.Context, key types.NamespacedName, pending ...func() bool) {
 	_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
 		s, err := d.engine.Observer.Observe(key)
 		if err != nil {
 			return false, err // the caller's next observation returns it too
 		}
-		return !plan.Reading(s.Observation) && !d.engine.Observer.Autoscalers.Pending(), nil
+		return !plan.Reading(s.Observation) && !slices.ContainsFunc(pending, func(is func() bool) bool { return is() }), nil
 	})
 }

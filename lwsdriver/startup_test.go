@@ -6,8 +6,14 @@ package lwsdriver
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -39,4 +45,27 @@ func TestSyncedRequiresWatchAccess(t *testing.T) {
 	if err := b.engine.Ready(); err != nil {
 		t.Errorf("synced, and does not serve: %v", err)
 	}
+}
+
+// A release of a held workload waits for LWS to record its template, so that one write begins it.
+func TestAwaitRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held, loose := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")}), lwstest.Unrecorded()
+		loose.Name, loose.Spec.RolloutStrategy.RollingUpdateConfiguration = "loose", ptr.To(lwstest.Rolling(0, "1", "0"))
+		b := newBed(t, held, loose)
+		b.runSynced()
+		begun := time.Now()
+		if b.awaitRevision(t.Context(), observe.KeyOf(loose)); time.Since(begun) > 0 {
+			t.Errorf("a workload that would roll was waited for, for %s", time.Since(begun))
+		}
+		time.AfterFunc(time.Second, func() {
+			if err := b.Core.Tracker().Add(lwstest.Revision(t, held, "new")); err != nil {
+				t.Error(err)
+			}
+		})
+		b.awaitRevision(t.Context(), lwstest.VLLM)
+		if took, got := time.Since(begun), b.look().Stable.Revision; took != time.Second || got != "new" {
+			t.Errorf("revision %q after %s", got, took)
+		}
+	})
 }

@@ -30,9 +30,8 @@ type Informer struct {
 	config   Config
 	informer cache.SharedIndexInformer
 	started  chan struct{}
-	found    chan struct{} // closed once the API is known to be installed
 	start    sync.Once
-	find     sync.Once
+	recheck  chan struct{} // has a value while Recheck waits for its answer
 
 	mu      sync.Mutex
 	missing bool  // the API is not installed
@@ -52,7 +51,7 @@ type Config struct {
 	// Discovery is asked whether the API is installed. Nil: every cluster has it.
 	Discovery discovery.ServerResourcesInterface
 	// Missing is returned by Err while the API is not installed, and the API is looked for every RetryPeriod. Nil: without the
-	// API there is nothing to read, which is no error, and only Recheck looks again.
+	// API there is nothing to read, which is no error, and it is looked for again after Recheck.
 	Missing error
 	// RetryPeriod is how long to wait after a failed discovery.
 	RetryPeriod time.Duration
@@ -62,7 +61,7 @@ type Config struct {
 func New(i cache.SharedIndexInformer, c Config) (*Informer, error) {
 	changed := c.Changed
 	c.Changed = func() { _ = guard.Call(nil, "change of a cache", c.Resource.Resource, changed) }
-	n := &Informer{config: c, informer: i, started: make(chan struct{}), found: make(chan struct{})}
+	n := &Informer{config: c, informer: i, started: make(chan struct{}), recheck: make(chan struct{}, 1)}
 	if err := i.SetTransform(guard.Transform(c.Transform, nil)); err != nil {
 		return nil, fmt.Errorf("set transform of %s: %w", c.Resource.Resource, err)
 	}
@@ -130,15 +129,17 @@ func (i *Informer) awaitAPI(ctx context.Context) bool {
 		return true
 	}
 	for {
-		var retry <-chan time.Time
 		found, err := i.Installed()
-		i.settle(found, err)
+		i.set(!found && err == nil, err)
+		if found {
+			return true
+		}
+		var retry <-chan time.Time
 		if err != nil || i.config.Missing != nil {
 			retry = time.After(i.config.RetryPeriod)
 		}
 		select {
-		case <-i.found:
-			return true
+		case <-i.recheck:
 		case <-retry:
 		case <-ctx.Done():
 			return false
@@ -146,16 +147,11 @@ func (i *Informer) awaitAPI(ctx context.Context) bool {
 	}
 }
 
-// Recheck asks again for an API that was not installed, and returns once Err is about the answer.
+// Recheck has Run look again for an API that was not installed. It does not block.
 func (i *Informer) Recheck() {
-	i.mu.Lock()
-	missing := i.missing
-	i.mu.Unlock()
-	if !missing {
-		return
-	}
-	if found, err := i.Installed(); found {
-		i.settle(found, err)
+	select {
+	case i.recheck <- struct{}{}:
+	default:
 	}
 }
 
@@ -170,14 +166,6 @@ func (i *Informer) Installed() (bool, error) {
 		return false, fmt.Errorf("look for %s: %w", version, err)
 	}
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Resource.Resource }), nil
-}
-
-// settle keeps the result of discovery.
-func (i *Informer) settle(found bool, err error) {
-	i.set(!found && err == nil, err)
-	if found {
-		i.find.Do(func() { close(i.found) })
-	}
 }
 
 // set keeps why the cache is not filled.

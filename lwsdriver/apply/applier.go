@@ -99,7 +99,7 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.SetStable) (bool, error) {
 	t.Record.UID = s.StableObject.UID
 	if t.SaveTemplate {
-		if err := a.saveTemplate(ctx, s, &t.Record); err != nil {
+		if err := a.saveTemplate(s, &t.Record); err != nil {
 			return false, err
 		}
 	}

@@ -7,6 +7,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -22,9 +26,11 @@ func TestBudgetWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBed(t, lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
+	theirs := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm-lockstep-workers"}}
+	stable := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: lwstest.Noon, PhaseAt: lwstest.Noon,
-	}}))
+	}})
+	b := newBedOn(t, fake.NewClientset(theirs), lwstest.NoRoutes(), stable)
 	b.run()
 	b.eventually("caches are filled", b.observer.Caches.Synced)
 	b.eventually("budgets are read", func() bool { return !b.look().BudgetsUnread })
@@ -39,6 +45,13 @@ func TestBudgetWrites(t *testing.T) {
 		if diff := cmp.Diff([]plan.Budget{want}, b.look().Budgets); diff != "" {
 			t.Errorf("budgets (-want +got):\n%s", diff)
 		}
+	}
+	taken := plan.Budget{Name: theirs.Name, Workloads: []string{"vllm"}, MaxUnavailable: 1}
+	if _, err := b.Apply(t.Context(), s, plan.SetBudget{Budget: taken}); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("over a budget of the user's: %v", err)
+	}
+	if wrote, err := b.Apply(t.Context(), s, plan.DeleteBudget{Name: theirs.Name}); wrote || err != nil {
+		t.Errorf("a budget of the user's is deleted: %t, %v", wrote, err)
 	}
 	if s := b.look(); !plan.InFlight(s.Observation) {
 		t.Error("a release with a budget left is over")

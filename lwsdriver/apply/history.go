@@ -34,7 +34,7 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 		}
 		return true, a.awaitRevision(ctx, s, got)
 	}
-	template, err := a.Template(ctx, s, t.Entry.Revision)
+	template, err := a.Template(s, t.Entry.Revision)
 	if err != nil {
 		return false, err
 	}
@@ -82,20 +82,11 @@ func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t pla
 }
 
 // Template returns the template of a revision: from the spec, or else from LWS's ControllerRevision.
-func (a *Applier) Template(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
+func (a *Applier) Template(s *observe.Snapshot, revision string) (record.Template, error) {
 	if revision == s.Stable.Revision {
 		return record.TemplateOf(s.StableObject), nil
 	}
-	key, ok := a.observer.Caches.RevisionNamed(s.StableObject, revision)
-	if !ok {
-		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more", s.Key, revision)
-	}
-	cr, err := a.core.AppsV1().ControllerRevisions(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-	if err != nil {
-		return record.Template{}, fmt.Errorf("get ControllerRevision %s: %w", key, err)
-	}
-	return history.Decode(cr)
+	return a.observer.Caches.Template(s.StableObject, revision)
 }
 
 // restoreTemplate puts an older template into the spec. The same request sets the hold, without which the workload would roll at
@@ -131,7 +122,7 @@ func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t pl
 func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
 	v := a.observer.History.Find(s.StableObject, revision)
 	if v == nil {
-		return a.Template(ctx, s, revision)
+		return a.Template(s, revision)
 	}
 	cr, err := a.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -94,7 +94,7 @@ func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 		return true, nil, apierrors.NewServiceUnavailable("seen")
 	})
 	b.run()
-	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(w, "old"); return ok })
+	b.eventually("the revision is seen", func() bool { _, err := b.observer.Caches.Template(w, "old"); return err == nil })
 	s := b.look()
 	d, err := plan.Decide(s.Observation, plan.Undo{Revision: "old"})
 	if err != nil {

@@ -14,8 +14,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // restartGroup deletes a leader pod, and with it its workers, on condition that the pod has not changed: a late request must not
@@ -65,19 +63,14 @@ func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *stri
 	return true, nil
 }
 
-// saveTemplate reads the stable revision's template into the record.
-func (a *Applier) saveTemplate(ctx context.Context, s *observe.Snapshot, rec *record.Record) error {
-	hash := rec.Release.StableRevision
-	if _, ok := a.observer.Caches.RevisionNamed(s.StableObject, hash); !ok {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more, so the last group that runs it can't be replaced "+
-				"without losing the template to roll back to: promote the release, or roll it back", s.Key, hash)
-	}
-	template, err := a.Template(ctx, s, hash)
-	if err != nil {
-		return err
-	}
+// saveTemplate copies the stable revision's template into the record.
+func (a *Applier) saveTemplate(s *observe.Snapshot, rec *record.Record) error {
 	r := *rec.Release
+	template, err := a.Template(s, r.StableRevision)
+	if err != nil {
+		return fmt.Errorf("the last group that runs revision %s can't be replaced without losing the template to roll back to: promote "+
+			"the release, or roll it back: %w", r.StableRevision, err)
+	}
 	r.StableTemplate = &template
 	rec.Release = &r
 	return nil

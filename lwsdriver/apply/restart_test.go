@@ -211,9 +211,9 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run()
-	b.eventually("the revision is seen", func() bool { _, ok := b.observer.Caches.RevisionNamed(stable, "old"); return ok })
+	b.eventually("the revision is seen", func() bool { _, err := b.observer.Caches.Template(stable, "old"); return err == nil })
 	rec := *s.Record
-	if err := b.saveTemplate(t.Context(), s, &rec); err != nil {
+	if err := b.saveTemplate(s, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if s.Record.Release.StableTemplate != nil {

@@ -52,25 +52,31 @@ func newAutoscalers(
 			}
 		}
 	}
+	a := &Autoscalers{}
 	config := informer.Config{
 		Resource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), Transform: stripScaler, Changed: settled,
 		Handler: informer.OnChange(func(old, obj any) {
 			before, after := scalerOf(old), scalerOf(obj)
-			if before == nil || after == nil || !sameScaler(before, after) {
-				notify(before)
-				notify(after)
+			if before != nil && after != nil && sameScaler(before, after) {
+				return
 			}
+			if after != nil && after.scaledObject() != "" {
+				a.scaled.Recheck() // KEDA may have been installed since this driver started: it scales by the HPAs that it creates
+			}
+			notify(before)
+			notify(after)
 		}),
 	}
 	indexers := guard.Indexers(cache.Indexers{scalerIndex: indexScaler})
-	hpas, err := informer.New(autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, indexers), config)
+	var err error
+	a.hpas, err = informer.New(autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, indexers), config)
 	if err != nil {
 		return nil, err
 	}
 	config.Resource, config.Discovery, config.RetryPeriod = autoscaler.ScaledObjects, core.Discovery(), kedaPeriod
-	scaled, err := informer.New(
+	a.scaled, err = informer.New(
 		dynamicinformer.NewFilteredDynamicInformer(client, autoscaler.ScaledObjects, namespace, 0, indexers, nil).Informer(), config)
-	return &Autoscalers{hpas, scaled}, err
+	return a, err
 }
 
 // of returns the autoscalers of a workload, and why the list may be incomplete, nil if it is not.
@@ -113,9 +119,6 @@ func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 
 // Pending reports whether the caches are still being filled.
 func (a *Autoscalers) Pending() bool { return a.hpas.Pending() || a.scaled.Pending() }
-
-// LookForKEDA checks again whether KEDA is installed, if it was not. A release must know before it begins.
-func (a *Autoscalers) LookForKEDA() { a.scaled.Recheck() }
 
 // Get returns an autoscaler of a kind from its cache, nil if there is none.
 func (a *Autoscalers) Get(kind string, key types.NamespacedName) *Scaler {

@@ -157,7 +157,7 @@ func TestStripScaler(t *testing.T) {
 	}
 }
 
-// KEDA may be installed while the driver runs: a release that begins then knows of it.
+// KEDA may be installed while the driver runs: the HorizontalPodAutoscaler that it creates shows it.
 func TestKEDAInstalledLater(t *testing.T) {
 	core := fake.NewClientset()
 	client := kedaServed(core, scaledObjectOf("vllm", nil))
@@ -173,9 +173,11 @@ func TestKEDAInstalledLater(t *testing.T) {
 		t.Fatalf("without KEDA: %v, %v", found, err)
 	}
 	core.Resources = installed
-	b.Autoscalers.scaled.Recheck()
+	if err := core.Tracker().Add(lwstest.HPA("vllm", ofKEDA)); err != nil {
+		t.Fatal(err)
+	}
 	b.eventually("its objects are known", func() bool {
 		found, err := b.Autoscalers.of(lwstest.VLLM)
-		return err == nil && len(found) == 1
+		return err == nil && len(found) == 1 && found[0].Kind == autoscaler.KindScaledObject
 	})
 }

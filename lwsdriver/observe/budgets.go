@@ -23,19 +23,23 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Budgets holds the PodDisruptionBudgets that drivers created. Their informer is started by the first release that requests
-// some: without one, the driver needs no permission to watch them.
+// Budgets finds the PodDisruptionBudgets that drivers created in the cache of all, which a release starts that requests some, and
+// so does Nearby.
 type Budgets struct {
 	informer *informer.Informer
 }
 
 func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*Budgets, error) {
-	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleBudget }
 	budgets, err := informer.New(
-		policyinformers.NewFilteredPodDisruptionBudgetInformer(core, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexBudget}), ours),
+		policyinformers.NewPodDisruptionBudgetInformer(core, namespace, 0,
+			guard.Indexers(cache.Indexers{addedIndex: indexBudget, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})),
 		informer.Config{
-			Resource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Changed: settled,
-			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) { changed(budgetFor(cmp.Or(after, before))) }),
+			Resource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Transform: stripManagedFields, Changed: settled,
+			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) {
+				if o := cmp.Or(after, before); disruption.Ours(o) {
+					changed(budgetFor(o))
+				}
+			}),
 		})
 	return &Budgets{budgets}, err
 }
@@ -47,7 +51,7 @@ func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
 
 func indexBudget(obj any) ([]string, error) {
 	o, ok := obj.(*policyv1.PodDisruptionBudget)
-	if !ok {
+	if !ok || !disruption.Ours(o) {
 		return nil, nil
 	}
 	return []string{budgetFor(o).String()}, nil
@@ -84,7 +88,10 @@ func (o *Observer) readBudgets(s *Snapshot) {
 	}
 }
 
-// Get returns a budget from the cache, nil if there is none.
+// Get returns a budget that a driver created, nil if there is none.
 func (b *Budgets) Get(key types.NamespacedName) *policyv1.PodDisruptionBudget {
-	return informer.Get[*policyv1.PodDisruptionBudget](b.informer, key)
+	if o := informer.Get[*policyv1.PodDisruptionBudget](b.informer, key); o != nil && disruption.Ours(o) {
+		return o
+	}
+	return nil
 }

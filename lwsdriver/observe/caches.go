@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -21,6 +22,10 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Caches hold the LeaderWorkerSets and reduced forms of their pods and ControllerRevisions. Cached objects must not be modified.
@@ -160,12 +165,14 @@ func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 	return ""
 }
 
-// RevisionNamed returns the key of LWS's newest ControllerRevision of this hash; ok is false if none exists.
-func (c *Caches) RevisionNamed(w *lws.LeaderWorkerSet, hash string) (key types.NamespacedName, ok bool) {
-	if r := c.newest(w, func(r *revisionView) bool { return r.hash == hash }); r != nil {
-		return KeyOf(r), true
+// Template returns the template of a revision from LWS's newest ControllerRevision of this hash. The error has an ErrorReason.
+func (c *Caches) Template(w *lws.LeaderWorkerSet, hash string) (record.Template, error) {
+	r := c.newest(w, func(r *revisionView) bool { return r.hash == hash })
+	if r == nil {
+		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more", KeyOf(w), hash)
 	}
-	return key, false
+	return history.Decode(&appsv1.ControllerRevision{ObjectMeta: r.ObjectMeta, Data: runtime.RawExtension{Raw: r.raw}})
 }
 
 // recorded returns the revisions whose templates LWS still has, sorted.

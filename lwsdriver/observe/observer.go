@@ -21,16 +21,18 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
 	"github.com/lockstep-rollouts/lockstep/internal/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
 // Observer reads workloads from caches, and probes leaders for warm-up and drain. It never writes.
 type Observer struct {
-	// Caches, History, Budgets and Autoscalers are filled by informers.
+	// Caches, History, Budgets, Nearby and Autoscalers are filled by informers.
 	Caches      *Caches
 	History     *History
 	Budgets     *Budgets
+	Nearby      *Nearby
 	Autoscalers *Autoscalers
 	// Names resolves the names by which hosts know workloads.
 	Names Names
@@ -89,6 +91,9 @@ func New(c Config) (*Observer, error) {
 	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
+	if o.Nearby, err = newNearby(c.Core, c.Namespace, o.Budgets.informer, o.Router.Services(), o.allChanged); err != nil {
+		return nil, err
+	}
 	if o.History, err = newHistory(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
@@ -105,6 +110,7 @@ func (o *Observer) Run(ctx context.Context) {
 		running.Go(func() { i.Run(ctx) })
 	}
 	running.Go(func() { o.Budgets.informer.Run(ctx) })
+	running.Go(func() { o.Nearby.quotas.Run(ctx) })
 	for _, i := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {
 		running.Go(func() { i.RunWithContext(ctx) })
 	}
@@ -144,6 +150,10 @@ func (o *Observer) probed(owner string) {
 
 // carrierChanged is called for every change of an object that may carry requests.
 func (o *Observer) carrierChanged(namespace, kind, name string) {
+	if name == "" && kind == traffic.KindService {
+		o.allChanged() // Nearby reads Services, too
+		return
+	}
 	for _, key := range o.Caches.carried(namespace, kind, name) {
 		o.changed(key)
 	}

@@ -58,6 +58,8 @@ type revisionView struct {
 	number int64
 	digest digest
 	live   plan.LiveFields // zero: the template can't be read
+	// raw is the template as LWS stores it: a release saves it in the record before the last group that runs it is replaced.
+	raw []byte
 }
 
 // stripRevision is the ControllerRevision informer's transform.
@@ -71,6 +73,7 @@ func stripRevision(obj any) (any, error) {
 		set:        strings.Clone(cr.Labels[lws.SetNameLabelKey]),
 		hash:       strings.Clone(cr.Labels[lws.RevisionKey]),
 		number:     cr.Revision,
+		raw:        cr.Data.Raw,
 	}
 	if owner := metav1.GetControllerOf(cr); owner != nil {
 		v.owner = owner.UID

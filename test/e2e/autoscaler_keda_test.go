@@ -27,7 +27,8 @@ func (w *workload) scaledObjects() dynamic.ResourceInterface {
 	return w.dynamic.Resource(schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}).Namespace(w.namespace)
 }
 
-// keda creates a ScaledObject for the workload.
+// keda creates a ScaledObject for the workload. Its HorizontalPodAutoscaler, by which a running driver notices KEDA, does not
+// stay: this cluster has no KEDA that would delete it when the driver pauses the ScaledObject.
 func (w *workload) keda(annotations map[string]any) {
 	w.t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -41,7 +42,25 @@ func (w *workload) keda(annotations map[string]any) {
 			}}},
 		},
 	}}
-	if _, err := w.scaledObjects().Create(w.t.Context(), object, metav1.CreateOptions{}); err != nil {
+	created, err := w.scaledObjects().Create(w.t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	hpas := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace)
+	h := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            "keda-hpa-" + w.name,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(created, created.GroupVersionKind())},
+		},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: w.name},
+			MaxReplicas:    4,
+		},
+	}
+	if _, err := hpas.Create(w.t.Context(), h, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := hpas.Delete(w.t.Context(), h.Name, metav1.DeleteOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -113,8 +132,6 @@ func TestAutoscalerScaledObjectToZero(t *testing.T) {
 	w := e.adopt(model("model", 2, 1))
 	w.keda(map[string]any{"example.com/team": "serving"})
 	w.keepsOne(false)
-	w.driver.Kill() // a driver discovers KEDA at its start
-	w.driver.Restart()
 	w.edit(image("v2"))
 	w.awaitScaleInPaused(true)
 	w.edit(image("v1"))
@@ -185,15 +202,10 @@ func TestAutoscalerWaitsForScaledObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	yes := true
 	w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
-		h.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: w.name, UID: owner.GetUID(), Controller: &yes,
-		}}
+		h.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())}
 	})
 	before := w.hpa()
-	w.driver.Kill() // a driver discovers KEDA at its start
-	w.driver.Restart()
 	w.edit(image("v2"))
 	if _, err := w.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: w.ref(), ReleaseId: "r1", Policy: blueGreen()}); err != nil {
 		t.Fatal(err)

@@ -88,6 +88,9 @@ func (r *Router) Run(ctx context.Context) {
 	}
 }
 
+// Services returns the cache of Services, by namespace (cache.NamespaceIndex). It is filled once it is started.
+func (r *Router) Services() *informer.Informer { return r.sources[traffic.KindService] }
+
 // Check returns why a release can't begin, see [traffic.Check]. It waits for caches to sync, and a moment for objects that
 // were written just before.
 func (r *Router) Check(ctx context.Context, s traffic.Setup) error {

@@ -46,7 +46,8 @@ func newSources(
 	}{
 		traffic.KindService: {
 			resource: corev1.SchemeGroupVersion.WithResource("services"),
-			informer: coreinformers.NewServiceInformer(core, namespace, 0, cache.Indexers{}),
+			informer: coreinformers.NewServiceInformer(core, namespace, 0,
+				guard.Indexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})),
 		},
 		kindSlice: {
 			resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),

@@ -1,0 +1,84 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-rollouts/lockstep/internal/guard"
+	"github.com/lockstep-rollouts/lockstep/internal/informer"
+)
+
+// Nearby are the caches of the ResourceQuotas, PodDisruptionBudgets and Services around workloads, by which releases are judged
+// before they begin. No decision of a running release depends on them.
+type Nearby struct {
+	quotas, budgets, services *informer.Informer
+}
+
+func newNearby(core kubernetes.Interface, namespace string, budgets, services *informer.Informer, settled func()) (*Nearby, error) {
+	quotas, err := informer.New(
+		coreinformers.NewResourceQuotaInformer(core, namespace, 0, guard.Indexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})),
+		informer.Config{
+			Resource: corev1.SchemeGroupVersion.WithResource("resourcequotas"), Transform: stripManagedFields, Changed: settled,
+			Handler: informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
+		})
+	return &Nearby{quotas, budgets, services}, err
+}
+
+func (n *Nearby) informers() []*informer.Informer {
+	return []*informer.Informer{n.quotas, n.budgets, n.services}
+}
+
+// Start has the caches filled and kept. The first call that judges a release does so: until then the driver requests none of
+// these objects.
+func (n *Nearby) Start() {
+	for _, i := range n.informers() {
+		i.Start()
+	}
+}
+
+// Pending reports whether a cache is still being filled, and nothing is known to prevent it.
+func (n *Nearby) Pending() bool {
+	return slices.ContainsFunc(n.informers(), (*informer.Informer).Pending)
+}
+
+// Quotas returns the ResourceQuotas of a namespace by name, or why they can't be read.
+func (n *Nearby) Quotas(namespace string) ([]*corev1.ResourceQuota, error) {
+	return listIn[*corev1.ResourceQuota](n.quotas, namespace)
+}
+
+// Budgets returns the PodDisruptionBudgets of a namespace by name, the driver's own included, or why they can't be read.
+func (n *Nearby) Budgets(namespace string) ([]*policyv1.PodDisruptionBudget, error) {
+	return listIn[*policyv1.PodDisruptionBudget](n.budgets, namespace)
+}
+
+// Services returns the Services of a namespace by name, or why they can't be read.
+func (n *Nearby) Services(namespace string) ([]*corev1.Service, error) {
+	return listIn[*corev1.Service](n.services, namespace)
+}
+
+func listIn[T metav1.Object](i *informer.Informer, namespace string) ([]T, error) {
+	if err := i.Err(); err != nil {
+		return nil, err
+	}
+	all := informer.List[T](i, cache.NamespaceIndex, namespace)
+	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return all, nil
+}
+
+// stripManagedFields is a transform.
+func stripManagedFields(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
+}
