@@ -36,6 +36,8 @@ type Caches struct {
 	revisions cache.SharedIndexInformer
 	// Groups are computed from Pods.
 	Groups *Groups
+
+	handled []cache.ResourceEventHandlerRegistration
 }
 
 const (
@@ -110,9 +112,11 @@ func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 			changed(c.stableOf(types.NamespacedName{Namespace: r.Namespace, Name: r.set}))
 		})},
 	} {
-		if _, err := i.informer.AddEventHandler(i.handler); err != nil {
+		registration, err := i.informer.AddEventHandler(i.handler)
+		if err != nil {
 			return fmt.Errorf("watch %s: %w", i.resource, err)
 		}
+		c.handled = append(c.handled, registration)
 	}
 	return nil
 }
@@ -205,7 +209,8 @@ func indexRevisionBySet(obj any) ([]string, error) {
 	return []string{r.Namespace + "/" + r.set}, nil
 }
 
-// Synced reports whether all three caches have been filled.
+// Synced reports whether all three caches have been filled, and Groups knows of every pod: its handler runs later than the cache is
+// filled, and until then groups would seem to be missing.
 func (c *Caches) Synced() bool {
-	return c.Workloads.HasSynced() && c.Pods.HasSynced() && c.revisions.HasSynced()
+	return !slices.ContainsFunc(c.handled, func(r cache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
 }

@@ -37,7 +37,7 @@ var granting = map[schema.GroupResource]string{
 	{Resource: "resourcequotas"}:                                       "lockstep-driver-core",
 	{Group: "policy", Resource: "poddisruptionbudgets"}:                "lockstep-driver-core",
 	{Group: "events.k8s.io", Resource: "events"}:                       "lockstep-driver-core",
-	{Resource: "services"}:                                             "lockstep-driver-gateway or lockstep-driver-ingress",
+	{Resource: "services"}:                                             "lockstep-driver-core (to read), lockstep-driver-gateway or lockstep-driver-ingress",
 	{Group: "discovery.k8s.io", Resource: "endpointslices"}:            "lockstep-driver-gateway or lockstep-driver-ingress",
 	{Group: "gateway.networking.k8s.io", Resource: "httproutes"}:       "lockstep-driver-gateway",
 	{Group: "gateway.networking.k8s.io", Resource: "grpcroutes"}:       "lockstep-driver-gateway",

@@ -20,7 +20,7 @@ import (
 )
 
 // Groups computes each workload's groups from its pods. A pod event marks its group, and an observation recomputes only marked
-// groups, so its cost depends on the changes and is small at a thousand groups.
+// groups, so its cost depends on the changes and is small at a thousand groups. Workloads don't wait for each other.
 type Groups struct {
 	pods cache.Indexer // by podGroupIndex
 
@@ -30,7 +30,10 @@ type Groups struct {
 
 // groupSet is the groups of one workload.
 type groupSet struct {
+	mu      sync.Mutex
+	dropped bool                   // it is not in Groups any more
 	entries map[string]*groupEntry // by group-index label
+	order   []string               // the labels by index; nil: an entry has been added or deleted since
 
 	// last is the last result, for these replicas of this size. Nil: something may have changed since.
 	last           []plan.Group
@@ -79,43 +82,70 @@ func (v *Pod) Workload() types.NamespacedName {
 
 // Invalidate has the group recomputed, since one of its pods changed.
 func (g *Groups) Invalidate(set types.NamespacedName, group string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.sets == nil {
-		g.sets = map[types.NamespacedName]*groupSet{}
-	}
-	s := g.sets[set]
-	if s == nil {
-		s = &groupSet{entries: map[string]*groupEntry{}}
-		g.sets[set] = s
-	}
+	s := g.lock(set, true)
+	defer s.mu.Unlock()
 	e := s.entries[group]
 	if e == nil {
 		e = &groupEntry{}
-		s.entries[group] = e
+		s.entries[group], s.order = e, nil
 	}
 	e.dirty, s.last = true, nil
 }
 
+// lock returns a workload's groups, locked. Nil: there are none, and none are to be added.
+func (g *Groups) lock(set types.NamespacedName, add bool) *groupSet {
+	for {
+		g.mu.Lock()
+		s := g.sets[set]
+		if s == nil && add {
+			s = &groupSet{entries: map[string]*groupEntry{}}
+			if g.sets == nil {
+				g.sets = map[types.NamespacedName]*groupSet{}
+			}
+			g.sets[set] = s
+		}
+		g.mu.Unlock()
+		if s == nil {
+			return nil
+		}
+		if s.mu.Lock(); !s.dropped {
+			return s
+		}
+		s.mu.Unlock()
+	}
+}
+
+// labels returns the group-index labels, sorted by index.
+func (s *groupSet) labels() []string {
+	if s.order == nil {
+		s.order = slices.SortedFunc(maps.Keys(s.entries), func(a, b string) int {
+			return cmp.Or(cmp.Compare(groupIndex(a), groupIndex(b)), strings.Compare(a, b))
+		})
+	}
+	return s.order
+}
+
 // CountRestart counts a restart of a group by the driver to get it off this revision.
 func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if s := g.sets[set]; s != nil && s.entries[group] != nil {
-		s.entries[group].memory.restarted(revision)
+	s := g.lock(set, false)
+	if s == nil {
+		return
+	}
+	defer s.mu.Unlock()
+	if e := s.entries[group]; e != nil {
+		e.memory.restarted(revision)
 		s.last = nil
 	}
 }
 
 // forget drops the groups of a deleted workload. Groups with pods stay until these are deleted.
 func (g *Groups) forget(set types.NamespacedName) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.sets[set]
+	s := g.lock(set, false)
 	if s == nil {
 		return
 	}
-	s.last = nil
+	defer s.mu.Unlock()
+	s.last, s.order = nil, nil
 	for label, e := range s.entries {
 		e.memory = groupMemory{}
 		if e.dirty {
@@ -126,6 +156,9 @@ func (g *Groups) forget(set types.NamespacedName) {
 		}
 	}
 	if len(s.entries) == 0 {
+		s.dropped = true
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		delete(g.sets, set)
 	}
 }
@@ -134,19 +167,19 @@ func (g *Groups) forget(set types.NamespacedName) {
 // ready for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of
 // the template in the spec. The result is shared and must not be modified.
 func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.sets[set]
+	s := g.lock(set, false)
 	if s == nil {
 		return nil
 	}
+	defer s.mu.Unlock()
 	if s.last != nil && s.replicas == replicas && s.size == size && maps.Equal(s.sizes, sizes) {
 		return s.last
 	}
 	all := make([]plan.Group, 0, len(s.entries))
 	final := true
 	s.unnumbered = ""
-	for label, e := range s.entries {
+	for _, label := range s.labels() {
+		e := s.entries[label]
 		if e.dirty {
 			g.recompute(set, label, e)
 		}
@@ -171,9 +204,12 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 			all = append(all, out)
 		default:
 			delete(s.entries, label)
+			s.order = nil
 		}
 	}
-	number(all)
+	if s.unnumbered != "" {
+		number(all)
+	}
 	if final {
 		s.last, s.replicas, s.size, s.sizes = all, replicas, size, sizes
 	}
@@ -183,12 +219,12 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 // unnumbered returns the group-index label of a group of the workload that LWS does not number, as of the last observation, ""
 // if there is none.
 func (g *Groups) unnumbered(set types.NamespacedName) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if s := g.sets[set]; s != nil {
-		return s.unnumbered
+	s := g.lock(set, false)
+	if s == nil {
+		return ""
 	}
-	return ""
+	defer s.mu.Unlock()
+	return s.unnumbered
 }
 
 // whole returns the group as it is in a workload whose spec has groups of size.
@@ -355,14 +391,13 @@ func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration,
 
 // labels returns the group-index labels of the workload's groups below replicas.
 func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.sets[set]
+	s := g.lock(set, false)
 	if s == nil {
 		return nil
 	}
+	defer s.mu.Unlock()
 	var all []string
-	for label := range s.entries {
+	for _, label := range s.labels() {
 		if i := groupIndex(label); i >= 0 && i < replicas {
 			all = append(all, label)
 		}

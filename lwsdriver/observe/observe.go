@@ -29,6 +29,14 @@ type knownDigest struct {
 	digest     digest
 }
 
+// knownRecord caches a decoded record, which must not be modified.
+type knownRecord struct {
+	value  string
+	record *record.Record
+	newer  string // see record.Record.Newer
+	policy record.Policy
+}
+
 // Observe returns the current state of a workload. The error has an ErrorReason.
 func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	stable := o.Caches.Workload(key)
@@ -110,14 +118,15 @@ func (o *Observer) readRecord(s *Snapshot) error {
 	if !ok {
 		return nil
 	}
-	rec, err := record.DecodeRecord(value)
+	known, err := o.decode(s.Key, value)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped: what it added is deleted, "+
 				"and updated groups stay; the hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
 			record.RecordAnnotation, s.Key, err, ptr.Deref(record.Hold().Partition, 0))
 	}
-	s.Record = rec
+	rec := *known.record
+	s.Record, s.Newer = &rec, known.newer
 	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
@@ -127,18 +136,42 @@ func (o *Observer) readRecord(s *Snapshot) error {
 		// The manifest was copied, or restored from a backup. The copy is under hold, as in its spec, and keeps the user's own
 		// configuration; the release belongs to the original.
 		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
+		s.Newer = rec.Newer()
 	}
-	s.Newer = rec.Newer()
-	if rec.Release == nil {
-		return nil
+	if rec.Release != nil {
+		s.Policy = known.policy
 	}
-	// DecodeRecord has checked both, as far as it is known.
-	message, err := rec.Release.KnownPolicy()
-	if err != nil {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "LeaderWorkerSet %s: %v", s.Key, err)
-	}
-	s.Policy, _ = record.ParsePolicy(message)
 	return nil
+}
+
+// decode returns what a record's value says. It is decoded once, since every observation reads it.
+func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, error) {
+	o.mu.Lock()
+	known := o.records[key]
+	o.mu.Unlock()
+	if known.value == value {
+		return known, nil
+	}
+	rec, err := record.DecodeRecord(value)
+	if err != nil {
+		return known, err
+	}
+	known = knownRecord{value: value, record: rec, newer: rec.Newer()}
+	if rec.Release != nil {
+		// DecodeRecord has checked both, as far as it is known.
+		message, err := rec.Release.KnownPolicy()
+		if err != nil {
+			return known, err
+		}
+		known.policy, _ = record.ParsePolicy(message)
+	}
+	o.mu.Lock()
+	o.records[key] = known
+	o.mu.Unlock()
+	if o.Caches.Workload(key) == nil {
+		o.forget(key) // it was deleted meanwhile
+	}
+	return known, nil
 }
 
 // workload describes a LeaderWorkerSet and its groups.
@@ -221,9 +254,6 @@ func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
 func (o *Observer) remember(key types.NamespacedName, d knownDigest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.digests == nil {
-		o.digests = map[types.NamespacedName]knownDigest{}
-	}
 	o.digests[key] = d
 }
 
@@ -232,6 +262,7 @@ func (o *Observer) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.digests, key)
+	delete(o.records, key)
 	delete(o.drains, key)
 	o.prober.Forget(key.String())
 }

@@ -46,6 +46,7 @@ type Observer struct {
 
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
+	records map[types.NamespacedName]knownRecord
 	drains  map[types.NamespacedName]drainBegun
 	// policies are the traffic policies of releases in place.
 	policies map[types.NamespacedName]keptPolicy
@@ -74,7 +75,7 @@ type Config struct {
 
 // New returns an Observer whose caches are empty until it runs. It makes no request.
 func New(c Config) (*Observer, error) {
-	o := &Observer{config: c}
+	o := &Observer{config: c, digests: map[types.NamespacedName]knownDigest{}, records: map[types.NamespacedName]knownRecord{}}
 	var err error
 	if o.Caches, err = newCaches(c.Core, c.Sets, c.Namespace, o.changed, o.deleted); err != nil {
 		return nil, err

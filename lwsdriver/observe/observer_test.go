@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -319,5 +320,32 @@ func TestObservationHasWallClockOnly(t *testing.T) {
 	b.config.Now = time.Now
 	if s := b.look(); s.Now != s.Now.Round(0) {
 		t.Errorf("%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
+	}
+}
+
+// The caches count as filled only when every group is known: the handler of pods runs after their cache is filled.
+func TestSyncedKnowsGroups(t *testing.T) {
+	core := fake.NewClientset(lwstest.Pod("vllm-0"), lwstest.Pod("vllm-0-1"))
+	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+	handling, resume := make(chan types.NamespacedName), make(chan struct{})
+	b.config.Changed = func(key types.NamespacedName) {
+		select {
+		case handling <- key:
+			<-resume
+		case <-resume:
+		}
+	}
+	b.run()
+	<-handling
+	b.eventually("the caches of pods, workloads and revisions are filled", func() bool {
+		return b.Caches.Pods.HasSynced() && b.Caches.Workloads.HasSynced() && b.Caches.revisions.HasSynced()
+	})
+	if b.Caches.Synced() {
+		t.Error("filled, although an event is still being handled")
+	}
+	close(resume)
+	b.eventually("the caches are filled", b.Caches.Synced)
+	if groups := b.look().Stable.Groups; len(groups) != 1 || groups[0].ReadyPods != 2 {
+		t.Errorf("groups %+v", groups)
 	}
 }

@@ -199,18 +199,18 @@ func remedy(g Group) string {
 
 // describeUnready names the first group that is not ready, and how many more there are.
 func describeUnready(groups iter.Seq2[Group, int]) string {
-	var first *Group
-	more := 0
+	var first Group
+	unready := 0
 	for g, n := range groups {
-		switch {
-		case g.Ready:
-		case first == nil:
-			first, more = &g, n-1
-		default:
-			more += n
+		if g.Ready {
+			continue
 		}
+		if unready == 0 {
+			first = g
+		}
+		unready += n
 	}
-	if first == nil {
+	if unready == 0 {
 		return ""
 	}
 	var b strings.Builder
@@ -219,7 +219,7 @@ func describeUnready(groups iter.Seq2[Group, int]) string {
 		fmt.Fprintf(&b, "pod %s: ", first.Pod)
 	}
 	b.WriteString(first.Message)
-	if more > 0 {
+	if more := unready - 1; more > 0 {
 		fmt.Fprintf(&b, "; %d more not ready", more)
 	}
 	return b.String()
