@@ -52,9 +52,11 @@ type options struct {
 	metadata  []string // prefixes
 	// probeHostNetwork: see WithHostNetworkProbes.
 	probeHostNetwork bool
-	registry         prometheus.Registerer
-	decided          func(plan.Observation, plan.Intent, plan.Decision, error)
-	now              func() time.Time
+	// groupsInFlight: see WithMaxGroupsInFlight.
+	groupsInFlight int
+	registry       prometheus.Registerer
+	decided        func(plan.Observation, plan.Intent, plan.Decision, error)
+	now            func() time.Time
 
 	// leaseNamespace is the namespace of the Lease that elects a leader. Empty: there is no election.
 	leaseNamespace string
@@ -92,6 +94,10 @@ func WithVersion(v string) Option { return func(o *options) { o.version = v } }
 
 // WithCanaryMetadata allows canary_leader_metadata whose keys have one of these prefixes. The default allows none.
 func WithCanaryMetadata(prefixes ...string) Option { return func(o *options) { o.metadata = prefixes } }
+
+// WithMaxGroupsInFlight limits how many groups all releases together create or replace at once. A step that needs more waits until
+// others are ready, with reason WaitingForTurn; rollbacks never wait. The default, 0, is no limit.
+func WithMaxGroupsInFlight(n int) Option { return func(o *options) { o.groupsInFlight = n } }
 
 // WithDecisions calls f with each decision, the observation it was made from, the intent it carries out (nil: what was
 // requested before), and why that was refused (nil: it was not). f must not block, and may be called concurrently. See
@@ -161,7 +167,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		Leads: o.election.isLeader, Elected: elected,
 		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
 		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now, Metadata: o.metadata,
-		ProbeHostNetwork: o.probeHostNetwork,
+		ProbeHostNetwork: o.probeHostNetwork, MaxGroupsInFlight: o.groupsInFlight,
 	})
 	if err != nil {
 		return nil, err

@@ -16,12 +16,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -40,6 +42,7 @@ type Engine struct {
 	locks   scope
 	errors  lastErrors
 	waits   waits
+	turns   turns
 	events  *eventRecorder
 	metrics *metrics
 	startup startup
@@ -64,6 +67,8 @@ type Config struct {
 	Silent bool
 	// Registry gets the metrics. Nil: they are not registered.
 	Registry prometheus.Registerer
+	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0: there is no limit.
+	MaxGroupsInFlight int
 	// Metadata are the prefixes of keys that canary_leader_metadata may have.
 	Metadata []string
 	// Decided is called with each decision, see lwsdriver.WithDecisions. Optional.
@@ -79,10 +84,12 @@ type Config struct {
 // New returns an Engine. It makes no request.
 func New(c Config) (*Engine, error) {
 	e := &Engine{
-		config: c, metrics: newMetrics(c.Registry), locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
+		config: c, locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
 		queue: newQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
 	}
+	e.turns.limit, e.turns.wake = c.MaxGroupsInFlight, e.queue.Add
+	e.metrics = newMetrics(c.Registry, &e.turns)
 	var err error
 	e.Observer, err = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
@@ -121,6 +128,7 @@ func (e *Engine) Run(ctx context.Context) {
 			return
 		}
 	}
+	e.countEarlier()
 	work := e.work
 	if e.config.ReadOnly {
 		work = e.watch
@@ -129,6 +137,19 @@ func (e *Engine) Run(ctx context.Context) {
 		running.Go(func() { work(ctx) })
 	}
 	<-ctx.Done()
+}
+
+// countEarlier counts the groups that releases of an earlier driver have in flight.
+func (e *Engine) countEarlier() {
+	if e.turns.limit == 0 {
+		return
+	}
+	for _, obj := range e.Observer.Caches.Workloads.GetIndexer().List() {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[record.RecordAnnotation] != "" {
+			_, _, _ = e.Look(observe.KeyOf(w)) // its worker reports an error
+		}
+	}
+	e.turns.begin()
 }
 
 // leads reports whether the engine may act.
@@ -184,4 +205,5 @@ func (e *Engine) forget(key types.NamespacedName) {
 	e.events.forget(key)
 	e.errors.set(key, nil)
 	e.waits.set(key, plan.Waiting{})
+	e.turns.settle(key, plan.Decision{}, nil)
 }

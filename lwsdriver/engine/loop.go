@@ -193,7 +193,12 @@ func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan
 
 // Decide has the planner carry out an intent. A nil intent continues what was requested before. The error has an ErrorReason.
 func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
+	s.Room = e.turns.room(s.Key)
 	decision, err := plan.Decide(s.Observation, i)
+	for err == nil && !e.turns.settle(s.Key, decision, i) {
+		s.Room = e.turns.room(s.Key)
+		decision, err = plan.Decide(s.Observation, i)
+	}
 	if e.config.Decided != nil {
 		e.config.Decided(s.Observation, i, decision, err)
 	}

@@ -24,7 +24,7 @@ type metrics struct {
 	reconciles *prometheus.HistogramVec
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
+func newMetrics(r prometheus.Registerer, t *turns) *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "lockstep", Name: "writes_total",
@@ -40,8 +40,16 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 		}, []string{"result"}),
 	}
+	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "lockstep", Name: "groups_in_flight",
+		Help: "Groups of all releases that were created or replaced and are not ready yet; --max-groups-in-flight limits them.",
+	}, func() float64 { n, _ := t.counts(); return float64(n) })
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "lockstep", Name: "releases_waiting_for_turn",
+		Help: "Releases that wait until fewer groups are in flight.",
+	}, func() float64 { _, n := t.counts(); return float64(n) })
 	if r != nil {
-		r.MustRegister(m.writes, m.states, m.reconciles, guard.Metrics())
+		r.MustRegister(m.writes, m.states, m.reconciles, inFlight, waiting, guard.Metrics())
 	}
 	return m
 }

@@ -37,6 +37,7 @@ type cluster struct {
 	log          []string
 	waiting      Waiting // what the last decision waited for
 	created      int     // objects created so far
+	room         *int    // what releases of other workloads leave of the server's limit
 
 	scaler scaler
 
@@ -244,7 +245,7 @@ func (c *cluster) rolls() bool {
 }
 
 func (c *cluster) observe() Observation {
-	o := Observation{Now: c.now, Waiting: c.waiting, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget, Succeeded: c.next != nil}
+	o := Observation{Now: c.now, Waiting: c.waiting, Record: c.record, Policy: c.policy, Stable: c.observeSet(c.stable), Budgets: c.budget, Succeeded: c.next != nil, Room: c.room}
 	o.History, o.HistoryLimit, o.Stable.Recorded = c.history, c.historyLimit, c.recorded()
 	for _, s := range c.added {
 		o.Added = append(o.Added, c.observeSet(s))
@@ -284,6 +285,9 @@ func (c *cluster) decide() Decision {
 		c.fail("counts make no sense: %+v", d)
 	case d.Action == nil:
 		c.checkQuiet(o, d)
+	}
+	if d.Starts > 0 && c.room != nil && d.InFlight+d.Starts > *c.room {
+		c.fail("%d groups are started beside %d, with room for %d: %s", d.Starts, d.InFlight, *c.room, d.Action)
 	}
 	c.checkRetire(d.Action)
 	c.checkTraffic(d.Action)
@@ -329,7 +333,7 @@ func (c *cluster) checkQuiet(o Observation, d Decision) {
 		if !w.held {
 			c.fail("%s leaves a canary without a finalizer", d.Reason)
 		}
-		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) && !slices.Contains(waitForUser, d.Reason) {
+		if w.replicas != d.Progress.Planned && !waitsForTraffic(d) && d.Reason != ReasonWaitingForTurn && !slices.Contains(waitForUser, d.Reason) {
 			c.fail("%s leaves a canary of %d groups where %d are planned", d.Reason, w.replicas, d.Progress.Planned)
 		}
 		want, _ := c.requestedTarget.Planned(o.batchReplicas())

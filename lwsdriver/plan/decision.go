@@ -34,6 +34,8 @@ type Decision struct {
 	Deadline time.Time
 	// Progress is what was counted.
 	Progress Progress
+	// InFlight is how many groups the release has in flight, and Starts how many more the Action puts there. See turn.go.
+	InFlight, Starts int
 	// Warnings are for the caller whose intent was decided. They do not refuse it.
 	Warnings []*pb.Warning
 }
@@ -73,6 +75,7 @@ const (
 	ReasonUnreleased         = "UnreleasedRevision"
 	ReasonStableShrunk       = "StableCapacityReduced"
 	ReasonNewerDriver        = "NewerDriver"
+	ReasonWaitingForTurn     = "WaitingForTurn"
 	ReasonStyleNotSupported  = "StyleNotSupported"
 	ReasonTemplateRefused    = "TemplateUnsupported"
 	ReasonInvariantViolation = "InvariantViolation"

@@ -25,6 +25,9 @@ func describe(o Observation, d Decision) string {
 	if !s.ProgressAt.IsZero() {
 		fmt.Fprintf(&b, "progress: %s\n", o.Now.Sub(s.ProgressAt))
 	}
+	if o.Room != nil {
+		fmt.Fprintf(&b, "in flight: %d, starts %d, room for %d\n", d.InFlight, d.Starts, *o.Room)
+	}
 	if d.Recheck != 0 {
 		fmt.Fprintf(&b, "recheck: %s\n", d.Recheck)
 	}

@@ -22,13 +22,14 @@ func carryOn(o Observation) Decision {
 	if o.leftToNewer() {
 		return leaveToNewer(o, s)
 	}
-	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, decide(o, s))))))
+	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, awaitTurn(o, decide(o, s)))))))
 	d.Progress = s
 	d.Action = raiseRendering(o, d.Action)
 	if a, ok := d.Action.(SetStable); ok {
 		d.Action = recordRolling(o, a)
 	}
 	d = limitWait(o, d)
+	d.InFlight, d.Starts = o.inFlight(d.State), o.starts(d.Action)
 	if err := checkDecision(o, nil, d); err != nil {
 		return invariantViolated(err, s)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -127,7 +128,12 @@ func (c *cluster) act() {
 			c.editRolling()
 		}
 	case n < 94:
-		c.route(pick("apply the route again", "remove the fence"))
+		if how := pick("apply the route again", "remove the fence", "others release"); how != "others release" {
+			c.route(how)
+		} else {
+			c.room = rapid.SampledFrom([]*int{nil, ptr.To(0), ptr.To(1), ptr.To(3)}).Draw(c.t, "room")
+			c.note("others release")
+		}
 	case n < 96:
 		c.editCanary(pick("scale up", "scale to 0", "edit template", "delete", "delete in the foreground"))
 	default:
@@ -141,7 +147,7 @@ var waitForUser = []string{ReasonMixedRevisions, ReasonScaledToZero, ReasonUnrel
 // settle stops all faults. The release must come to rest within bounds, and stay there.
 func (c *cluster) settle() Decision {
 	c.note("faults stop")
-	c.faults, c.pending, c.turns = false, nil, turns{counted: true}
+	c.faults, c.pending, c.turns, c.room = false, nil, turns{counted: true}, nil
 	defer func() { c.turns.counted = false }()
 	quiet := 0
 	for range 400 {

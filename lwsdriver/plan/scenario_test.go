@@ -42,6 +42,7 @@ import (
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
 //	unscanned REASON
 //	waiting STATE/REASON since=AGE
+//	room groups=N
 //	changes [size=OLD/NEW] [claims=OLD/NEW]
 //	newer TEXT
 //
@@ -60,7 +61,7 @@ import (
 //
 // autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
 // user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
-// are unknown. waiting is what the last decision waited for. newer is what this driver does not know of the record. driver has
+// are unknown. waiting is what the last decision waited for. room is how many groups may be in flight. newer is what this driver does not know of the record. driver has
 // this driver's rendering version.
 //
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
@@ -220,6 +221,8 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Newer = l.name
 		case "driver":
 			o.Rendering = l.number("rendering", 0)
+		case "room":
+			o.Room = ptr.To(l.number("groups", 0))
 		case "unscanned":
 			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":

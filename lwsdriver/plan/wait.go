@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Wait is what a decision without an Action waits for. Every wait but WaitTimer ends at the progress deadline.
+// Wait is what a decision without an Action waits for. Every wait but WaitTimer and WaitTurn ends at the progress deadline.
 type Wait int
 
 const (
@@ -26,6 +26,8 @@ const (
 	WaitTraffic
 	// WaitTimer is for a time that the policy sets, while nothing else is awaited.
 	WaitTimer
+	// WaitTurn is for groups of other releases, which have deadlines of their own.
+	WaitTurn
 )
 
 // Reasons of waits that have lasted longer than the progress deadline. ReasonDeadline is that of WaitProgress.
@@ -72,7 +74,7 @@ func limitWait(o Observation, d Decision) Decision {
 	if d.Reason == traffic.ReasonRecordInvalid {
 		d.State = pb.State_STATE_FAILED // only a user can repair it
 	}
-	if d.State == pb.State_STATE_FAILED || d.Wait == WaitTimer || atRestIn(d.State) {
+	if d.State == pb.State_STATE_FAILED || d.Wait == WaitTimer || d.Wait == WaitTurn || atRestIn(d.State) {
 		return d
 	}
 	now := Waiting{For: strings.TrimPrefix(d.State.String(), "STATE_") + "/" + d.Reason, Since: o.Now}

@@ -15,12 +15,12 @@ import (
 )
 
 // checkEnds drives the clock, and returns an error unless a decision that has nothing to write comes to a write, to rest, to a wait
-// for a time of the policy, or fails with the reason of its wait.
+// for a time of the policy or for other releases, or fails with the reason of its wait.
 func checkEnds(o Observation, d Decision) error {
 	reasons := map[Wait]string{WaitProgress: ReasonDeadline, WaitCleanup: ReasonCleanupDeadline, WaitTraffic: ReasonTrafficDeadline}
 	for range 20 {
 		switch {
-		case d.Action != nil, d.State == pb.State_STATE_FAILED, atRestIn(d.State):
+		case d.Action != nil, d.State == pb.State_STATE_FAILED, atRestIn(d.State), d.Wait == WaitTurn:
 			return nil
 		case d.Recheck <= 0:
 			return fmt.Errorf("%s, %s waits without an end", d.State, d.Reason)

@@ -40,6 +40,8 @@ type Settings struct {
 	LeaseNamespace string
 	// ProbeHostNetwork lets leaders on their node's network get warm-up and drain requests.
 	ProbeHostNetwork bool
+	// MaxGroupsInFlight limits the groups that all releases have in flight. 0: there is no limit.
+	MaxGroupsInFlight int
 	// Recorder records the decisions. Nil: none are recorded.
 	Recorder *replay.Recorder
 	// Metrics is where it registers its metrics. Nil: nowhere.
@@ -68,6 +70,9 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	settings.Metadata = o.metadata
 	if slices.Contains(o.metadata, "") {
 		return nil, exit.Usagef("--canary-metadata-prefix must not be empty")
+	}
+	if settings.MaxGroupsInFlight < 0 {
+		return nil, exit.Usagef("--max-groups-in-flight %d: want a number of groups, or 0 for no limit", settings.MaxGroupsInFlight)
 	}
 	if settings.Recorder == nil && o.record != "" {
 		// The file stays open until the process ends, like the driver.

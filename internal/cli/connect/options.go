@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +54,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.LogLevel, "log-level", "info", "minimum level to log: debug, info, warn or error")
 	flags.BoolVar(&o.ProbeHostNetwork, "probe-host-network", false,
 		"let leaders with hostNetwork get warm-up and drain requests, too")
+	flags.IntVar(&o.MaxGroupsInFlight, "max-groups-in-flight", 0,
+		"how many groups all releases together may create or replace at once (default: no limit)")
 	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
 	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,
 		"prefix of labels and annotations that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")
@@ -112,6 +115,9 @@ func (o *Options) PluginArgs() []string {
 		if flag.value != "" {
 			args = append(args, flag.name, flag.value)
 		}
+	}
+	if n := o.MaxGroupsInFlight; n != 0 {
+		args = append(args, "--max-groups-in-flight", strconv.Itoa(n))
 	}
 	for _, prefix := range o.metadata {
 		args = append(args, "--canary-metadata-prefix", prefix)

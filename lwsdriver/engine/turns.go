@@ -1,0 +1,105 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// turns limit how many groups all releases have in flight. Who has to wait gets its turn in the order of the requests, however
+// many groups it needs: the later ones wait behind it. A release that needs more than the limit runs alone.
+type turns struct {
+	// limit is the number of groups. 0: there is none.
+	limit int
+	// wake is called with a workload whose turn may have come. It must not block.
+	wake func(types.NamespacedName)
+
+	mu sync.Mutex
+	// counted is true once the releases of an earlier driver are counted; none starts groups before.
+	counted bool
+	flying  map[types.NamespacedName]int
+	total   int
+	queue   []types.NamespacedName
+}
+
+// room returns how many groups a release may have in flight. Nil: any number.
+func (t *turns) room(key types.NamespacedName) *int {
+	if t.limit == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	others := t.total - t.flying[key]
+	switch {
+	case !t.counted, len(t.queue) > 0 && t.queue[0] != key:
+		return ptr.To(0)
+	case others == 0:
+		return nil
+	}
+	return ptr.To(max(t.limit-others, 0))
+}
+
+// settle counts a decision, and one of the loop, without an intent, also takes its place in the queue or leaves it. It reports false,
+// and does nothing, if others have taken the room meanwhile.
+func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, now := t.flying[key], d.InFlight+d.Starts
+	if others := t.total - before; t.limit > 0 && d.Starts > 0 && others > 0 && others+now > t.limit {
+		return false
+	}
+	t.total += now - before
+	if now == 0 {
+		delete(t.flying, key)
+	} else {
+		if t.flying == nil {
+			t.flying = map[types.NamespacedName]int{}
+		}
+		t.flying[key] = now
+	}
+	first := t.first()
+	if at := slices.Index(t.queue, key); i == nil {
+		switch waits := d.Reason == plan.ReasonWaitingForTurn; {
+		case waits && at < 0:
+			t.queue = append(t.queue, key)
+		case !waits && at >= 0:
+			t.queue = slices.Delete(t.queue, at, at+1)
+		}
+	}
+	if next := t.first(); next != key && next.Name != "" && (next != first || now < before) {
+		t.wake(next)
+	}
+	return true
+}
+
+// first returns whose turn is next. Zero: none does.
+func (t *turns) first() types.NamespacedName {
+	if len(t.queue) == 0 {
+		return types.NamespacedName{}
+	}
+	return t.queue[0]
+}
+
+// begin ends the count of earlier releases.
+func (t *turns) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counted = true
+	if len(t.queue) > 0 {
+		t.wake(t.first())
+	}
+}
+
+// counts returns how many groups all releases have in flight, and how many releases wait for their turn.
+func (t *turns) counts() (inFlight, waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total, len(t.queue)
+}

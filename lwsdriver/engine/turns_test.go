@@ -1,0 +1,142 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// table is turns with a limit of 4, and who was woken.
+type table struct {
+	turns
+
+	t     *testing.T
+	woken []string
+}
+
+func newTable(t *testing.T) *table {
+	t.Helper()
+	b := &table{t: t}
+	b.limit, b.wake = 4, func(key types.NamespacedName) { b.woken = append(b.woken, key.Name) }
+	return b
+}
+
+func named(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: name}
+}
+
+// decide settles a decision of the loop for a release that has groups in flight and is to start more, and reports whether they
+// start.
+func (b *table) decide(name string, flying, more int) bool {
+	b.t.Helper()
+	d := plan.Decision{InFlight: flying, Starts: more}
+	if room := b.room(named(name)); more > 0 && room != nil && flying+more > *room {
+		d.Starts, d.Reason = 0, plan.ReasonWaitingForTurn
+	}
+	if !b.settle(named(name), d, nil) {
+		b.t.Errorf("%s had room, and is refused", name)
+	}
+	return d.Reason == ""
+}
+
+func (b *table) wokenNow(want ...string) {
+	b.t.Helper()
+	if !slices.Equal(b.woken, want) {
+		b.t.Errorf("woken %q, want %q", b.woken, want)
+	}
+	b.woken = nil
+}
+
+func TestTurns(t *testing.T) {
+	b := newTable(t)
+	b.begin()
+	if !b.decide("a", 0, 3) || !b.decide("b", 0, 1) {
+		t.Error("a release waits although there is room")
+	}
+	if b.decide("c", 0, 2) || b.decide("d", 0, 1) {
+		t.Error("a fifth group starts")
+	}
+	b.wokenNow()
+	b.decide("b", 0, 0)
+	b.wokenNow("c")
+	if b.decide("c", 0, 2) || b.decide("d", 0, 1) {
+		t.Error("d overtakes c, which needs more")
+	}
+	b.decide("a", 1, 0)
+	b.wokenNow("c")
+	if !b.decide("c", 0, 2) {
+		t.Error("the first in the queue waits although there is room")
+	}
+	b.wokenNow("d")
+	if !b.decide("d", 0, 1) {
+		t.Error("the next in the queue waits although there is room")
+	}
+	if n, waiting := b.counts(); n != 4 || waiting != 0 {
+		t.Errorf("%d in flight, %d wait", n, waiting)
+	}
+}
+
+// A release that needs more than the limit runs once no other does, and one that gives up leaves the queue to the next.
+func TestTurnOfLargeRelease(t *testing.T) {
+	b := newTable(t)
+	b.begin()
+	b.decide("a", 0, 1)
+	if b.decide("large", 0, 9) || b.decide("b", 0, 1) {
+		t.Error("started beside others, or before its turn")
+	}
+	b.decide("a", 0, 0)
+	b.wokenNow("large")
+	if !b.decide("large", 0, 9) {
+		t.Error("it waits although it is alone")
+	}
+	b.wokenNow("b")
+	if b.decide("b", 0, 1) || b.decide("c", 0, 1) {
+		t.Error("another starts beside it")
+	}
+	b.decide("b", 0, 0) // aborted
+	b.wokenNow("c")
+	b.settle(named("large"), plan.Decision{}, nil) // deleted
+	b.wokenNow("c")
+	if !b.decide("c", 0, 1) {
+		t.Error("the deleted release still counts")
+	}
+}
+
+// Until the releases of an earlier driver are counted, none starts groups. A call does not lose the place in the queue.
+func TestTurnsOfEarlierReleases(t *testing.T) {
+	b := newTable(t)
+	b.decide("a", 3, 0)
+	if b.decide("b", 0, 2) || b.decide("c", 0, 1) {
+		t.Error("started before all are counted")
+	}
+	b.begin()
+	b.wokenNow("b")
+	b.settle(named("b"), plan.Decision{}, plan.SetTarget{})
+	if b.decide("c", 0, 1) {
+		t.Error("a call has cost b its place")
+	}
+}
+
+// Of two workers that both saw room, the second has to decide again.
+func TestTurnTakenMeanwhile(t *testing.T) {
+	b := newTable(t)
+	b.begin()
+	b.decide("a", 0, 1)
+	seen := b.room(named("b"))
+	b.decide("c", 0, 2)
+	if d := (plan.Decision{Starts: 2}); *seen != 3 || b.settle(named("b"), d, nil) {
+		t.Errorf("saw room for %d, and 2 more were accepted", *seen)
+	}
+	if got := b.room(named("b")); *got != 1 {
+		t.Errorf("room for %d", *got)
+	}
+	if b.limit = 0; b.room(named("b")) != nil || !b.settle(named("b"), plan.Decision{Starts: 99}, nil) {
+		t.Error("limited without a limit")
+	}
+}

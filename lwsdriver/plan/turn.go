@@ -1,0 +1,102 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A server may limit how many groups all its releases have in flight: groups that a release created or has replaced, and that are
+// not ready yet. A write that would exceed the limit waits for its turn. The request is recorded at once, and only its effect waits.
+// Rollbacks never wait.
+
+// awaitTurn withholds a write of the loop that starts more groups than the release may have in flight. A release that starts groups
+// under a limit may have waited, so its deadline begins now.
+func awaitTurn(o Observation, d Decision) Decision {
+	n := o.starts(d.Action)
+	switch a, stable := d.Action.(SetStable); {
+	case n == 0 || o.Room == nil:
+	case o.inFlight(d.State)+n > *o.Room:
+		d.Action, d.Wait, d.Reason = nil, WaitTurn, ReasonWaitingForTurn
+		d.Message = fmt.Sprintf("the next %d groups wait for their turn: as many groups of other releases are starting as --max-groups-in-flight allows", n)
+	case stable:
+		next := *a.Record.Release
+		next.PhaseAt, next.Target = o.Now, next.Target.Renewed(o.Now)
+		a.Record.Release = &next
+		d.Action = a
+	}
+	return d
+}
+
+// recordOnly returns the write that records an intent, without its effect if that has to wait for its turn.
+func recordOnly(o Observation, a Action) Action {
+	if n := o.starts(a); n == 0 || o.Room == nil || o.inFlight(pb.State_STATE_UPGRADING)+n <= *o.Room {
+		return a
+	}
+	switch a := a.(type) {
+	case ScaleCanary:
+		a.Replicas = o.canary().Replicas
+		return a
+	case SetStable:
+		a.Rolling = nil
+		return a
+	default:
+		return a
+	}
+}
+
+// starts returns how many groups a write has LWS create or replace at once. A rollback counts as none.
+func (o Observation) starts(a Action) int {
+	switch a := a.(type) {
+	case CreateCanary:
+		return a.Replicas
+	case ScaleCanary:
+		if c := o.canary(); c != nil {
+			return max(a.Replicas-c.Replicas, 0)
+		}
+	case SetStable:
+		if r := a.Record.Release; a.Rolling != nil && r != nil && (r.Phase == record.Promoting || r.Phase == record.Progressing) {
+			return max(o.replaces(*a.Rolling)-o.replaces(o.Stable.Rolling), 0)
+		}
+	}
+	return 0
+}
+
+// replaces returns how many groups of the user's workload LWS replaces at once under a rolling update configuration.
+func (o Observation) replaces(r rolling) int {
+	due := 0
+	for g, n := range o.Stable.Wanted(int(ptr.Deref(r.Partition, 0))) {
+		if !g.Ready || !g.at(o.Stable.Revision) {
+			due += n
+		}
+	}
+	return min(due, scaled(r.MaxUnavailable, o.Stable.Replicas, false)+scaled(r.MaxSurge, o.Stable.Replicas, true))
+}
+
+// inFlight returns how many groups the release has created or has replaced that are not ready yet. In a state that waits for no
+// group there are none: a release that has failed, or tolerates groups that are not ready, must not hold up others.
+func (o Observation) inFlight(state pb.State) int {
+	switch state {
+	case pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
+	default:
+		return 0
+	}
+	n := o.replaces(o.Stable.Rolling)
+	for _, w := range o.Added {
+		if w.Deleting {
+			continue
+		}
+		for g, missing := range w.Wanted(0) {
+			if !g.Ready {
+				n += missing
+			}
+		}
+	}
+	return n
+}

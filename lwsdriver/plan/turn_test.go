@@ -1,0 +1,45 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// A request whose effect has to wait for its turn is recorded at once.
+func TestRecordOnly(t *testing.T) {
+	const text = `workload vllm replicas=4 revision=B hold
+record phase=Progressing stable=A update=B since=1h set=hold
+groups 0-3 revision=A ready=9h
+canary vllm-b replicas=1 carries=B target=25%#0@5m
+groups 0-0 revision=B ready=5m`
+	o, err := parseObservation(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		room   *int
+		canary int
+		held   bool
+	}{{nil, 2, false}, {ptr.To(1), 2, false}, {ptr.To(0), 1, true}} {
+		o.Room = tt.room
+		d, err := Decide(o, SetTarget{ReleaseID: o.Record.Release.ID, Groups: "50%"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, ok := d.Action.(ScaleCanary); !ok || a.Replicas != tt.canary || a.Target.Groups != "50%" || d.Starts != tt.canary-1 {
+			t.Errorf("target with room %v: %+v, starts %d", tt.room, d.Action, d.Starts)
+		}
+		if d, err = Decide(o, Promote{ReleaseID: o.Record.Release.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if a, ok := d.Action.(SetStable); !ok || a.Record.Release.Phase != record.Promoting || (a.Rolling == nil) != tt.held {
+			t.Errorf("promotion with room %v: %+v", tt.room, d.Action)
+		}
+	}
+}
