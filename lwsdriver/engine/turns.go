@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 	"sync"
 
@@ -29,7 +30,7 @@ type turns struct {
 	queue   []types.NamespacedName
 }
 
-// room returns how many groups a release may have in flight. Nil: any number.
+// room returns how many groups a release may have in flight. Nil: there is no limit.
 func (t *turns) room(key types.NamespacedName) *int {
 	if t.limit == 0 {
 		return nil
@@ -41,7 +42,7 @@ func (t *turns) room(key types.NamespacedName) *int {
 	case !t.counted, len(t.queue) > 0 && t.queue[0] != key:
 		return ptr.To(0)
 	case others == 0:
-		return nil
+		return ptr.To(math.MaxInt) // but it may have waited
 	}
 	return ptr.To(max(t.limit-others, 0))
 }

@@ -36,7 +36,7 @@ type Observation struct {
 	Added []Workload `json:"added,omitzero"`
 	// Leftovers are added workloads of which only pods that can't be deleted are left; see [SetAside].
 	Leftovers []Workload `json:"leftovers,omitzero"`
-	// Room is how many groups the release may have in flight: what others leave of the server's limit. Nil: any number.
+	// Room is how many groups the release may have in flight: what others leave of the server's limit. Nil: there is none.
 	Room *int `json:"room,omitzero"`
 	// Waiting is what the last decision waited for. Zero: nothing, or the driver has just started.
 	Waiting Waiting `json:"waiting,omitzero"`

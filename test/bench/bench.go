@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
@@ -64,7 +66,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	if len(b.parts) == 1 && b.parts[partHosts] {
 		return nil // it has a control plane of its own
 	}
-	if err := b.raise(ctx); err != nil {
+	roomy := cluster.WithNodes(8, corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2000")}) // for the storm
+	if err := b.raise(ctx, roomy); err != nil {
 		return err
 	}
 	if err := b.grant(ctx); err != nil {

@@ -34,14 +34,14 @@ type driver struct {
 }
 
 // startDriver starts the process and returns once its caches are synced.
-func (b *bench) startDriver(ctx context.Context) (*driver, error) {
+func (b *bench) startDriver(ctx context.Context, args ...string) (*driver, error) {
 	socket := filepath.Join(b.dir, fmt.Sprintf("s%d", time.Now().UnixNano()))
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	begin := time.Now()
 	d := &driver{}
 	var err error
-	if d.process, err = b.spawn("serve", "--listen", "unix://"+socket, "--kubeconfig", b.kubeconfig); err != nil {
+	if d.process, err = b.spawn(append([]string{"serve", "--listen", "unix://" + socket, "--kubeconfig", b.kubeconfig}, args...)...); err != nil {
 		return nil, err
 	}
 	if err := d.connect(ctx, begin, socket); err != nil {

@@ -23,6 +23,8 @@ type report struct {
 	Removals []removalFigures `json:"removals,omitempty"`
 	Scale    *scaleFigures    `json:"scale,omitempty"`
 	Fleet    *fleetFigures    `json:"fleet,omitempty"`
+	Storm    *stormFigures    `json:"storm,omitempty"`
+	Growth   []growthFigures  `json:"growth,omitempty"`
 	Hosts    []hostFigures    `json:"hosts,omitempty"`
 	Aims     []aim            `json:"aims,omitempty"`
 }

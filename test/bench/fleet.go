@@ -47,11 +47,11 @@ func (b *bench) measureFleet(ctx context.Context, r *report) error {
 	g, making := errgroup.WithContext(ctx)
 	g.SetLimit(2 * seeders)
 	for i := range f.Workloads {
-		if err := b.createFleetSet(ctx, fleetName(i), fleetGroups); err != nil {
+		if err := b.createFleetSet(ctx, fleetName(i), fleetGroups, scaleSize); err != nil {
 			return err
 		}
 		for pod := range fleetGroups * scaleSize {
-			g.Go(func() error { return b.createFleetPod(making, fleetName(i), pod/scaleSize, pod%scaleSize) })
+			g.Go(func() error { return b.createFleetPod(making, fleetName(i), pod/scaleSize, pod%scaleSize, scaleSize) })
 		}
 	}
 	if err := g.Wait(); err != nil {
@@ -95,7 +95,7 @@ func (f *fleetFigures) measure(ctx context.Context, b *bench, d *driver) error {
 		return err
 	}
 	const million = "million"
-	if err := b.createFleetSet(ctx, million, 1_000_000); err != nil {
+	if err := b.createFleetSet(ctx, million, 1_000_000, scaleSize); err != nil {
 		return err
 	}
 	time.Sleep(time.Second) // the driver observes it
@@ -134,10 +134,10 @@ func fleetTemplate() corev1.PodTemplateSpec {
 	}}}}
 }
 
-func (b *bench) createFleetSet(ctx context.Context, name string, replicas int32) error {
+func (b *bench) createFleetSet(ctx context.Context, name string, replicas, size int32) error {
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	w.Spec.Replicas = ptr.To(replicas)
-	w.Spec.LeaderWorkerTemplate = lws.LeaderWorkerTemplate{Size: ptr.To[int32](scaleSize), WorkerTemplate: fleetTemplate()}
+	w.Spec.LeaderWorkerTemplate = lws.LeaderWorkerTemplate{Size: ptr.To(size), WorkerTemplate: fleetTemplate()}
 	w.Spec.RolloutStrategy.Type = lws.RollingUpdateStrategyType
 	w.Spec.StartupPolicy = lws.LeaderCreatedStartupPolicy
 	if _, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Create(ctx, w, metav1.CreateOptions{}); err != nil {
@@ -147,7 +147,7 @@ func (b *bench) createFleetSet(ctx context.Context, name string, replicas int32)
 }
 
 // createFleetPod creates a ready pod, with the labels and annotations of LWS.
-func (b *bench) createFleetPod(ctx context.Context, set string, group, worker int) error {
+func (b *bench) createFleetPod(ctx context.Context, set string, group, worker, size int) error {
 	name := fmt.Sprintf("%s-%d", set, group)
 	if worker > 0 {
 		name = fmt.Sprintf("%s-%d", name, worker)
@@ -158,7 +158,7 @@ func (b *bench) createFleetPod(ctx context.Context, set string, group, worker in
 		lws.SetNameLabelKey: set, lws.GroupIndexLabelKey: fmt.Sprint(group), lws.WorkerIndexLabelKey: fmt.Sprint(worker),
 		lws.RevisionKey: "7d4f5b6c89", lws.GroupUniqueHashLabelKey: fmt.Sprintf("%040d", group),
 	}
-	pod.Annotations = map[string]string{lws.SizeAnnotationKey: fmt.Sprint(scaleSize)}
+	pod.Annotations = map[string]string{lws.SizeAnnotationKey: fmt.Sprint(size)}
 	made, err := b.kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create pod %s: %w", name, err)

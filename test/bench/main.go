@@ -39,15 +39,21 @@ type config struct {
 	churn  int
 	calls  int
 	fleet  int
-	output string
+	// storm is the number of workloads of which releasing are released at once.
+	storm, releasing int
+	output           string
 }
 
-// partHosts is the comparison with Kruise Rollouts.
-const partHosts = "hosts"
+const (
+	// partHosts is the comparison with Kruise Rollouts.
+	partHosts = "hosts"
+	// partFleet is many workloads; storm and growth are its parts.
+	partFleet = "fleet"
+)
 
-// parts are the measurements, in their order. Removal and fleet are optional; hosts needs Kruise Rollouts, and takes as long as all others
-// together.
-var parts = []string{"start", "release", "removal", "scale", "fleet", partHosts}
+// parts are the measurements, in their order. Removal, fleet and its parts are optional; hosts needs Kruise Rollouts, and takes as long
+// as start, release and scale together.
+var parts = []string{"start", "release", "removal", "storm", "scale", "growth", partFleet, partHosts}
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{parts: map[string]bool{}}
@@ -60,6 +66,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.IntVar(&c.calls, "calls", 3000, "calls of CalculateBatchContext per figure")
 	flags.StringVar(&c.output, "o", "text", "output: text or json")
 	flags.IntVar(&c.fleet, "fleet", 50_000, "pods of the fleet")
+	flags.IntVar(&c.storm, "storm", 1000, "workloads of the storm")
+	flags.IntVar(&c.releasing, "releasing", 20, "workloads of the storm that are released at once")
 	list := flags.String("parts", "start,release,scale", "what to measure, of "+strings.Join(parts, ","))
 	if err := flags.Parse(args); err != nil {
 		return c, err
@@ -69,6 +77,9 @@ func parse(args []string, stderr io.Writer) (config, error) {
 			return c, fmt.Errorf("-parts: there is no %q: choose of %s", part, strings.Join(parts, ","))
 		}
 		c.parts[part] = true
+	}
+	if c.parts[partFleet] {
+		c.parts["storm"], c.parts["growth"] = true, true
 	}
 	switch {
 	case c.output != "text" && c.output != "json":
@@ -101,8 +112,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		{"start", b.measureStart},
 		{"release", b.measureRelease},
 		{"removal", b.measureRemoval},
+		{"storm", b.measureStorm},
 		{"scale", b.measureScale},
-		{"fleet", b.measureFleet},
+		{"growth", b.measureGrowth},
+		{partFleet, b.measureFleet},
 		{partHosts, b.measureHosts},
 	} {
 		if !c.parts[part.name] {

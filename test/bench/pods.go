@@ -119,9 +119,30 @@ func (p *pods) now(holds func() bool) bool {
 	return holds()
 }
 
+// serveAll reports whether each of these workloads has exactly n pods, all of them ready and with its image.
+func (p *pods) serveAll(images map[string]string, n int) bool {
+	found := 0
+	for _, one := range p.all {
+		image, ok := images[one.set]
+		if !ok {
+			continue
+		}
+		if !one.ready || one.ends || one.image != image {
+			return false
+		}
+		found++
+	}
+	return found == n*len(images)
+}
+
 // until returns the moment at which a condition holds.
 func (p *pods) until(ctx context.Context, what string, holds func() bool) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	return p.within(ctx, patience, what, holds)
+}
+
+// within is until with another limit.
+func (p *pods) within(ctx context.Context, limit time.Duration, what string, holds func() bool) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		p.mu.Lock()

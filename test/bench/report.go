@@ -26,6 +26,8 @@ func (r *report) writeText(w io.Writer) error {
 	r.requestText(line)
 	r.removalText(line)
 	r.scaleText(line)
+	r.stormText(line)
+	r.growthText(line)
 	r.fleetText(line)
 	r.hostText(line)
 	if len(r.Aims) > 0 {
@@ -127,6 +129,31 @@ func (r *report) scaleText(line printer) {
 	line("CalculateBatchContext over the socket\tp50\tp99\tCPU of the process, mean")
 	for _, c := range s.Calls {
 		line("%s\t%.2f ms\t%.2f ms\t%.2f ms", c, c.P50, c.P99, c.CPU)
+	}
+}
+
+func (r *report) stormText(line printer) {
+	f := r.Storm
+	if f == nil {
+		return
+	}
+	line("\nSTORM: %d LeaderWorkerSets of %d groups of %d, released in place, in one batch\tnatively\tby the driver", f.Workloads, groups, groupSize)
+	line("%d at once\t%s\t%s (%.2fx)", f.Releasing, secs(f.Native), secs(f.Driver), f.Driver/f.Native)
+	line("%d at once, at most %d groups in flight, driver killed in the middle\t\t%s (%.2fx of %d times the first)",
+		f.Releasing*f.Times, f.Releasing, secs(f.Limited), f.Limited/f.Native/float64(f.Times), f.Times)
+	line("one of %d groups of %d, maxUnavailable %d\t%s\t%s (%.2fx)", largeGroups, largeSize, largeUnavailable,
+		secs(f.LargeNative), secs(f.LargeDriver), f.LargeDriver/f.LargeNative)
+	line("created / adopted %d\t%s\t%s", f.Releasing*f.Times, secs(f.Created), secs(f.Adopted))
+	line("driver, for %d releases at once\t%d requests\t%s of CPU, peak %.0f MB", f.Releasing, f.Requests, secs(f.CPU), f.PeakMB)
+}
+
+func (r *report) growthText(line printer) {
+	if len(r.Growth) == 0 {
+		return
+	}
+	line("\nGROWTH of a fleet at rest\tpods\texec until SERVING\tlive heap\tCPU per change of a pod")
+	for _, f := range r.Growth {
+		line("%d LeaderWorkerSets\t%d\t%s\t%.0f MB\t%.3f ms", f.Workloads, f.Pods, secs(f.Synced), f.LiveMB, f.EventCPU)
 	}
 }
 
