@@ -75,6 +75,11 @@ func (b *bench) measureStorm(ctx context.Context, r *report) error {
 		return err
 	}
 	s := &storm{bench: b, pods: p}
+	defer func() {
+		if last := s.driver.Load(); last != nil {
+			last.stop()
+		}
+	}()
 	fleet := make([]*workload, f.Workloads)
 	for i := range fleet {
 		fleet[i] = &workload{name: "set-" + strconv.Itoa(i), version: 1}
@@ -107,7 +112,6 @@ func (s *storm) throughDriver(ctx context.Context, f *stormFigures, fleet []*wor
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	defer func() { s.driver.Load().stop() }()
 	begin := time.Now()
 	released := fleet[:f.Releasing*f.Times]
 	if err := s.each(ctx, released, func(ctx context.Context, w *workload) error {
@@ -146,7 +150,6 @@ func (s *storm) throughDriver(ctx context.Context, f *stormFigures, fleet []*wor
 		return err
 	}
 	f.PeakMB = float64(peak) / mb
-	s.driver.Load().stop()
 	return s.limited(ctx, f, released)
 }
 
@@ -179,6 +182,9 @@ func (s *storm) limited(ctx context.Context, f *stormFigures, fleet []*workload)
 
 // large updates one large workload natively, and then through the driver.
 func (s *storm) large(ctx context.Context, f *stormFigures) error {
+	if err := s.start(ctx); err != nil {
+		return err
+	}
 	w := &workload{name: "large", version: 1}
 	object := w.object(largeGroups, largeSize)
 	object.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromInt32(largeUnavailable)
@@ -204,6 +210,9 @@ func (s *storm) large(ctx context.Context, f *stormFigures) error {
 
 // start starts a driver in place of the last.
 func (s *storm) start(ctx context.Context, args ...string) error {
+	if last := s.driver.Load(); last != nil {
+		last.stop()
+	}
 	d, err := s.startDriver(ctx, args...)
 	if err == nil {
 		s.driver.Store(d)
