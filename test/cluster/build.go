@@ -40,6 +40,9 @@ func (o options) modules() []module {
 	if o.traefik {
 		wanted = append(wanted, traefikModule)
 	}
+	if o.picker {
+		wanted = append(wanted, pickerModule)
+	}
 	if o.argo {
 		wanted = append(wanted, argoModule)
 	}

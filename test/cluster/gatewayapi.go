@@ -22,7 +22,7 @@ func (c *Cluster) GatewayCRD(ctx context.Context, group, plural string) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	for _, folder := range []string{"config/crd/standard", "config/crd/bases"} {
+	for _, folder := range []string{"config/crd/standard", inferenceCRDs} {
 		manifest, err := os.ReadFile(filepath.Join(built.manifests(folder), group+"_"+plural+".yaml"))
 		if !errors.Is(err, fs.ErrNotExist) {
 			return manifest, err
@@ -42,7 +42,12 @@ func (c *Cluster) installGatewayAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	inference, err := readManifests(built.manifests("config/crd/bases"))
+	if c.options.picker {
+		if built, err = c.build(ctx, pickerModule); err != nil {
+			return err
+		}
+	}
+	inference, err := readManifests(built.manifests(inferenceCRDs))
 	if err != nil {
 		return err
 	}

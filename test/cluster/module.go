@@ -129,7 +129,7 @@ func gatewayAPIModule(v Versions) module {
 		name: "gatewayapi", version: v.GatewayAPI,
 		manifests: []manifests{
 			{"sigs.k8s.io/gateway-api", []string{"config/crd/standard"}},
-			{"sigs.k8s.io/gateway-api-inference-extension", []string{"config/crd/bases"}},
+			{"sigs.k8s.io/gateway-api-inference-extension", []string{inferenceCRDs}},
 		},
 	}
 }

@@ -24,6 +24,7 @@ type options struct {
 	lws       bool
 	gateway   bool
 	traefik   bool
+	picker    bool
 	// traefikArgs follow this package's own, and override them.
 	traefikArgs []string
 	versions    Versions

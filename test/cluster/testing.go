@@ -99,7 +99,9 @@ func (c *Cluster) Namespace(tb testing.TB) string {
 // deleteNamespace deletes a namespace, and before that the workloads that own pods: otherwise their controllers, which all tests
 // share, would try to recreate pods in the terminating namespace.
 func (c *Cluster) deleteNamespace(ctx context.Context, name string) error {
-	for _, resource := range []schema.GroupVersionResource{lwsResource, appsv1.SchemeGroupVersion.WithResource("statefulsets")} {
+	for _, resource := range []schema.GroupVersionResource{
+		lwsResource, appsv1.SchemeGroupVersion.WithResource("statefulsets"), appsv1.SchemeGroupVersion.WithResource("deployments"),
+	} {
 		err := c.applier.client.Resource(resource).Namespace(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete its %s: %w", resource.Resource, err)

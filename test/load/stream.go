@@ -24,7 +24,7 @@ const tokensPerSecond = 5
 func (g *Generator) stream(ctx context.Context, r request) (podanswer.Answer, failure) {
 	var answer podanswer.Answer
 	tokens := max(1, int(r.duration.Seconds()*tokensPerSecond))
-	query, err := g.build(ctx, r, fmt.Sprintf(`{"prompt": "hello", "stream": true, "max_tokens": %d}`, tokens))
+	query, err := g.build(ctx, r, fmt.Sprintf(`{"model": "test", "prompt": "hello", "stream": true, "max_tokens": %d}`, tokens))
 	if err != nil {
 		return answer, failure{failedRequest, err.Error()}
 	}

@@ -41,6 +41,9 @@ type model struct {
 	succeeded *prometheus.CounterVec
 }
 
+// cacheRequests is the number of requests that fill the cache.
+const cacheRequests = 64
+
 func newModel(token time.Duration) *model {
 	m := &model{
 		answer: podanswer.Answer{
@@ -57,7 +60,16 @@ func newModel(token time.Duration) *model {
 	running := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "vllm:num_requests_running"}, func() float64 {
 		return float64(m.requests.Load())
 	})
-	m.registry.MustRegister(running, m.firstTime, m.succeeded)
+	// An endpoint picker compares pods by these.
+	waiting := prometheus.NewGauge(prometheus.GaugeOpts{Name: "vllm:num_requests_waiting"})
+	cache := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "vllm:kv_cache_usage_perc"}, func() float64 {
+		return min(1, float64(m.requests.Load())/cacheRequests)
+	})
+	blocks := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "vllm:cache_config_info", ConstLabels: prometheus.Labels{"block_size": "16", "num_gpu_blocks": "1024"},
+	})
+	blocks.Set(1)
+	m.registry.MustRegister(running, waiting, cache, blocks, m.firstTime, m.succeeded)
 	return m
 }
 

@@ -26,6 +26,10 @@ type course struct {
 
 	// stable and update are the sides of the requests: revisions.
 	stable, update string
+	// tolerance is that of shares.
+	tolerance float64
+	// services are the user's Services that the release does not name.
+	services []string
 }
 
 // enough requests are sent in each phase with a share.
@@ -43,7 +47,7 @@ func begin(t *testing.T, policy *pb.ReleasePolicy, changes ...func(*lws.LeaderWo
 
 func beginOf(s *serving.Release, policy *pb.ReleasePolicy, changes ...func(*lws.LeaderWorkerSet)) *course {
 	s.T.Helper()
-	c := &course{Release: s}
+	c := &course{Release: s, tolerance: tolerance}
 	c.requests = stream(c.Release)
 	c.requests.Begin(load.Phase{Name: "stable alone"})
 	c.Await(c.requests, enough/2)
@@ -84,7 +88,7 @@ func (c *course) rollsBack() {
 
 // phase starts a phase in which the share is not checked if it is 0.
 func (c *course) phase(name string, weight int32) {
-	phase := load.Phase{Name: name, Tolerance: tolerance}
+	phase := load.Phase{Name: name, Tolerance: c.tolerance}
 	if weight > 0 {
 		phase.Want = load.Shares{c.update: float64(weight)}
 		if weight < 100 {
@@ -119,7 +123,7 @@ func (c *course) ends(name string) {
 	c.phase(name, 100)
 	c.Await(c.requests, enough)
 	c.Passes(c.requests)
-	c.MustBeRestored()
+	c.MustBeRestoredExcept(c.services...)
 }
 
 // promotes requests the promotion, and returns when this many groups of the workload are updated and ready.

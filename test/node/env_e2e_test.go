@@ -39,25 +39,31 @@ func serve(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *serving.Release
 // serveBy is serve with another driver.
 func serveBy(e *serving.Env, d *driver.Driver, changes ...func(*lws.LeaderWorkerSet)) *serving.Release {
 	e.T.Helper()
-	pushed.once.Do(func() { pushed.err = Push(context.Background(), e.Cluster, "v1", "v2") })
-	if pushed.err != nil {
-		e.T.Fatal(pushed.err)
-	}
 	s := serving.Prepare(e, d)
-	s.Image = func(tag string) string { return Image(e.Cluster, tag) }
+	create(s, changes...)
+	s.Expose()
+	return s
+}
+
+// create creates the workload of a release, and returns when its groups are ready.
+func create(s *serving.Release, changes ...func(*lws.LeaderWorkerSet)) {
+	s.T.Helper()
+	pushed.once.Do(func() { pushed.err = Push(context.Background(), s.Cluster, "v1", "v2") })
+	if pushed.err != nil {
+		s.T.Fatal(pushed.err)
+	}
+	s.Image = func(tag string) string { return Image(s.Cluster, tag) }
 	w, err := Workload(s.Name, groups, s.Image("v1"))
 	if err != nil {
-		e.T.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for _, change := range changes {
 		change(w)
 	}
-	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Create(e.T.Context(), w, metav1.CreateOptions{}); err != nil {
-		e.T.Fatal(err)
+	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Create(s.T.Context(), w, metav1.CreateOptions{}); err != nil {
+		s.T.Fatal(err)
 	}
 	s.Ready(s.Name, 2*groups)
-	s.Expose()
-	return s
 }
 
 // rate is the number of requests a second.

@@ -19,7 +19,7 @@ import (
 const nodes = 2
 
 func TestMain(m *testing.M) {
-	options := Options(nodes)
+	options := append(Options(nodes), cluster.WithEndpointPicker())
 	build := func() error { return cluster.Build(context.Background(), os.Stderr, options...) }
 	run := func() int {
 		defer driver.Cleanup()

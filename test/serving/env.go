@@ -44,6 +44,8 @@ type Env struct {
 	Kube      kubernetes.Interface
 	// Pods serves for pods without containers. Nil on nodes that run containers.
 	Pods *podserver.Server
+	// Gateway is the address of the gateway: Traefik's, unless a test has its own.
+	Gateway string
 	// Kind is the kind of the test's route: HTTPRoute, or GRPCRoute for calls in place of requests.
 	Kind string
 }
@@ -52,7 +54,10 @@ type Env struct {
 func NewEnv(t *testing.T) *Env {
 	t.Helper()
 	c := cluster.Shared(t)
-	e := &Env{T: t, Cluster: c, Namespace: c.Namespace(t), Kube: kubernetes.NewForConfigOrDie(c.RESTConfig()), Kind: HTTPRoute}
+	e := &Env{
+		T: t, Cluster: c, Namespace: c.Namespace(t), Kube: kubernetes.NewForConfigOrDie(c.RESTConfig()),
+		Gateway: c.GatewayAddress(), Kind: HTTPRoute,
+	}
 	if netns.OnNode() {
 		return e
 	}
@@ -198,7 +203,7 @@ func (e *Env) Load(options load.Options) *load.Generator {
 
 // target has the requests sent to the test's host.
 func (e *Env) target(options load.Options) load.Options {
-	options.URL, options.Host = "http://"+e.Cluster.GatewayAddress()+"/v1/completions", e.Host()
+	options.URL, options.Host = "http://"+e.Gateway+"/v1/completions", e.Host()
 	options.GRPC = e.Kind == GRPCRoute
 	return options
 }

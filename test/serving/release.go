@@ -28,6 +28,9 @@ type Release struct {
 	*driver.Driver
 
 	Name string
+	// StableService and RouteName are the names of the user's Service and route.
+	StableService, RouteName string
+
 	Ref  *pb.WorkloadRef
 	Sets lwsclient.Interface
 	// Image returns the image of a tag.
@@ -75,7 +78,8 @@ func ServeBy(t *testing.T, kind string, deploy func(*Env)) *Release {
 func Prepare(e *Env, d *driver.Driver) *Release {
 	return &Release{
 		Env: e, Driver: d,
-		Name: "model", Ref: &pb.WorkloadRef{Namespace: e.Namespace, Name: "model"},
+		Name: "model", StableService: "stable", RouteName: "model",
+		Ref:   &pb.WorkloadRef{Namespace: e.Namespace, Name: "model"},
 		Sets:  lwsclient.NewForConfigOrDie(e.Cluster.RESTConfig()),
 		Image: func(tag string) string { return "example.com/model:" + tag },
 	}
@@ -85,7 +89,7 @@ func Prepare(e *Env, d *driver.Driver) *Release {
 func (s *Release) Expose() {
 	s.T.Helper()
 	w := suite.Get(s.T.Context(), s.T, s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace), s.Name)
-	s.Service("stable", `{leaderworkerset.sigs.k8s.io/worker-index: "0"}`, int(*w.Spec.Replicas))
+	s.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0"}`, int(*w.Spec.Replicas))
 	s.Route(Only)
 	s.Served()
 	s.User = s.Carriers()
@@ -95,14 +99,14 @@ func (s *Release) Expose() {
 func (s *Release) Carriers() map[string]string {
 	s.T.Helper()
 	out := map[string]string{}
-	svc, err := s.Kube.CoreV1().Services(s.Namespace).Get(s.T.Context(), "stable", metav1.GetOptions{})
+	svc, err := s.Kube.CoreV1().Services(s.Namespace).Get(s.T.Context(), s.StableService, metav1.GetOptions{})
 	if err != nil {
 		s.T.Fatal(err)
 	}
 	out["Service"] = text.JSON([]any{svc.Spec, svc.Labels, svc.Annotations})
 	resource := map[string]schema.GroupVersionResource{HTTPRoute: HTTPRoutes, GRPCRoute: grpcRoutes}[s.Kind]
 	routes := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(resource).Namespace(s.Namespace)
-	route, err := routes.Get(s.T.Context(), "model", metav1.GetOptions{})
+	route, err := routes.Get(s.T.Context(), s.RouteName, metav1.GetOptions{})
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -216,7 +220,7 @@ func (s *Release) MustBeRestoredExcept(more ...string) {
 	}
 	for i := range all.Items {
 		// LWS's own has the workload's name.
-		if name := all.Items[i].Name; name != "stable" && name != s.Name && !slices.Contains(more, name) {
+		if name := all.Items[i].Name; name != s.StableService && name != s.Name && !slices.Contains(more, name) {
 			s.T.Errorf("Service %s is left", name)
 		}
 	}

@@ -1,0 +1,299 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
+	"github.com/lockstep-rollouts/lockstep/test/poolgateway"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/text"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// The names in examples/inferencepool.
+const (
+	poolName, canaryPoolName     = "vllm", "vllm-canary"
+	pickerName, canaryPickerName = "vllm-epp", "vllm-canary-epp"
+)
+
+var inferencePools = schema.GroupVersionResource{Group: traffic.InferenceGroup, Version: traffic.InferenceVersion, Resource: "inferencepools"}
+
+// poolCourse is a release between InferencePools with an endpoint picker each: examples/inferencepool.
+type poolCourse struct {
+	*course
+
+	gateway *poolgateway.Gateway
+	pool    string // the user's pool, as it was
+}
+
+// A release between InferencePools, whose endpoints the pickers of the Inference Extension choose. A picker chooses ready leaders of its
+// pool's revision only. The canary's pool has a ready picker before it has a share.
+func TestInferencePool(t *testing.T) {
+	t.Parallel()
+	t.Run("promoted", func(t *testing.T) {
+		t.Parallel()
+		c := beginPools(t)
+		c.waitsForPicker()
+		for batch, weight := range []int32{10, 50, 100} {
+			if batch > 0 {
+				c.batch(int32(batch))
+			}
+			c.weigh(weight)
+		}
+		c.chose(poolName, c.Name, c.stable)
+		c.chose(canaryPoolName, c.now(t.Context()).GetCanaryWorkload(), c.update)
+		c.phase("promotion", 0)
+		c.End(promote)
+		c.endsPools("promoted")
+	})
+	t.Run("rolled-back", func(t *testing.T) {
+		t.Parallel()
+		c := beginPools(t, func(w *lws.LeaderWorkerSet) {
+			// A worker that hangs stays, and its leader stays ready.
+			w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].LivenessProbe = nil
+		})
+		c.scalePicker(1)
+		c.batch(1)
+		c.weigh(50)
+		c.avoidsUnreadyGroup()
+		c.chose(poolName, c.Name, c.stable)
+		c.chose(canaryPoolName, c.now(t.Context()).GetCanaryWorkload(), c.update)
+		c.phase("rolling back", 0)
+		c.End(rollback)
+		c.update = c.stable
+		c.endsPools("rolled back")
+	})
+}
+
+// beginPools begins a release of examples/inferencepool, in which the canary's picker is deployed and does not run.
+func beginPools(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *poolCourse {
+	t.Helper()
+	e := serving.NewEnv(t)
+	s := serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))
+	s.Name, s.StableService, s.RouteName = "vllm", "vllm-leader", "vllm"
+	s.Ref.Name = s.Name
+	create(s)
+
+	image, err := e.Cluster.PushEndpointPicker(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	picker := strings.NewReplacer(
+		"registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0", image, "namespace: default", "namespace: "+s.Namespace,
+	).Replace(example(t, "canary-picker.yaml"))
+	apply(s, strings.Replace(picker, "replicas: 1", "replicas: 0", 1))
+	apply(s, strings.ReplaceAll(picker, "vllm-canary", "vllm"))
+	apply(s, strings.ReplaceAll(example(t, "pool.yaml"), "8000", fmt.Sprint(podanswer.Port)))
+	c := &poolCourse{}
+	if c.gateway, err = poolgateway.Start(t.Context(), e.Cluster.RESTConfig(), s.Namespace, s.RouteName); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.gateway.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	e.Gateway = c.gateway.Address()
+	s.Eventually("the stable picker is ready", func(ctx context.Context) error { return s.HasEndpoints(ctx, pickerName, 1) })
+	s.Served()
+	s.User = s.Carriers()
+	c.pool = userPool(s)
+	c.course = beginOf(s, examplePolicy(t), changes...)
+	c.services = []string{pickerName, canaryPickerName}
+	c.tolerance = exact
+	return c
+}
+
+// exact is the tolerance of one request in the window of 200 in which shares are measured: requests begin at nearly the same time.
+const exact = 0.5
+
+// example returns a file of examples/inferencepool.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", "examples", "inferencepool", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// apply applies a manifest in which "%" has no meaning.
+func apply(s *serving.Release, manifest string) {
+	s.T.Helper()
+	s.Apply("%s", manifest)
+}
+
+// examplePolicy returns the policy of examples/inferencepool.
+func examplePolicy(t *testing.T) *pb.ReleasePolicy {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(example(t, "policy.yaml")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := &pb.ReleasePolicy{}
+	if err := protojson.Unmarshal(raw, policy); err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+// userPool returns the user's pool without what the API server and the gateway write.
+func userPool(s *serving.Release) string {
+	s.T.Helper()
+	o, err := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(inferencePools).Namespace(s.Namespace).Get(s.T.Context(), poolName, metav1.GetOptions{})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return text.JSON([]any{o.Object["spec"], o.GetLabels(), o.GetAnnotations()})
+}
+
+// scalePicker runs the canary's picker, or stops it.
+func (c *poolCourse) scalePicker(replicas int) {
+	c.T.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	if _, err := c.Kube.AppsV1().Deployments(c.Namespace).Patch(c.T.Context(), canaryPickerName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// waitsForPicker requests the first share while the canary's picker does not run. The canary gets requests once it does.
+func (c *poolCourse) waitsForPicker() {
+	c.T.Helper()
+	c.batch(0)
+	c.phase("no picker", 0)
+	weight := &pb.SetWeightRequest{Workload: c.Ref, ReleaseId: "r1", Weight: 10}
+	if _, err := c.SetWeight(c.T.Context(), weight); err != nil {
+		c.T.Fatal(err)
+	}
+	c.Eventually("the driver waits for the picker", func(ctx context.Context) error {
+		r, err := c.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: c.Ref, ReleaseId: "r1", Weight: 10})
+		if err != nil {
+			return err
+		}
+		if r.GetVerified() || r.GetReason() != traffic.ReasonNoPicker {
+			return fmt.Errorf("VerifyWeight: %v", r)
+		}
+		return nil
+	})
+	c.Await(c.requests, enough)
+	if n := len(c.choicesOf(canaryPoolName)); n > 0 {
+		c.T.Errorf("%d requests went to the canary's pool before it had a picker", n)
+	}
+	c.phase("picker starts", 0)
+	c.scalePicker(1)
+}
+
+// avoidsUnreadyGroup has a worker of the canary hang. Its leader is ready, and is not chosen any more.
+func (c *poolCourse) avoidsUnreadyGroup() {
+	c.T.Helper()
+	c.phase("a worker hangs", 0)
+	leader := c.now(c.T.Context()).GetCanaryWorkload() + "-0"
+	c.fail(leader+"-1", "hang")
+	c.Eventually("the group is unready", func(context.Context) error {
+		if c.pod(leader).Labels[record.ServingLabel] != "" {
+			return fmt.Errorf("leader %s has its label", leader)
+		}
+		return nil
+	})
+	c.Await(c.requests, enough) // pickers follow at once; the requests so far show it, too
+	before := len(c.gateway.Choices())
+	c.phase("a group is unready", 0)
+	c.Await(c.requests, enough)
+	pod := c.pod(leader)
+	if !ready(pod) {
+		c.T.Errorf("leader %s is not ready: %v", leader, pod.Status.Conditions)
+	}
+	others := 0
+	for _, choice := range c.gateway.Choices()[before:] {
+		switch {
+		case choice.Pool != canaryPoolName:
+		case choice.Answer.Pod == leader:
+			c.T.Errorf("%s was chosen, whose group is not ready", leader)
+		default:
+			others++
+		}
+	}
+	if others == 0 {
+		c.T.Error("no leader of the canary was chosen")
+	}
+}
+
+func ready(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func (c *poolCourse) choicesOf(pool string) []poolgateway.Choice {
+	var all []poolgateway.Choice
+	for _, choice := range c.gateway.Choices() {
+		if choice.Pool == pool {
+			all = append(all, choice)
+		}
+	}
+	return all
+}
+
+// chose requires that a pool's picker has chosen ready leaders of one workload and revision only, and several of them.
+func (c *poolCourse) chose(pool, workload, revision string) {
+	c.T.Helper()
+	pods := map[string]int{}
+	for _, choice := range c.choicesOf(pool) {
+		a := choice.Answer
+		if choice.Err != nil || a.Role != podanswer.RoleLeader || a.Violation != "" || a.Workload != workload || a.Revision != revision {
+			c.T.Errorf("the picker of pool %s, for revision %s of %s, chose %s: %+v: %v", pool, revision, workload, choice.Endpoint, a, choice.Err)
+		}
+		pods[a.Pod]++
+	}
+	if len(pods) < 2 {
+		c.T.Errorf("the picker of pool %s chose %v", pool, pods)
+	}
+	c.T.Logf("the picker of pool %s chose %v", pool, pods)
+}
+
+// endsPools requires that the release left nothing, the pool included, and that the canary's picker waits for the next release.
+func (c *poolCourse) endsPools(name string) {
+	c.T.Helper()
+	c.ends(name)
+	if now := userPool(c.Release); now != c.pool {
+		c.T.Errorf("the user's pool is not as it was:\n%s\n%s", c.pool, now)
+	}
+	client := dynamic.NewForConfigOrDie(c.Cluster.RESTConfig()).Resource(inferencePools).Namespace(c.Namespace)
+	if _, err := client.Get(c.T.Context(), canaryPoolName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		c.T.Errorf("the canary's pool is left: %v", err)
+	}
+	c.Eventually("the canary's picker is unready without its pool", func(ctx context.Context) error {
+		return c.HasEndpoints(ctx, canaryPickerName, 0)
+	})
+	for _, choice := range c.gateway.Choices() {
+		if a := choice.Answer; choice.Err != nil || a.Role != podanswer.RoleLeader || a.Violation != "" {
+			c.T.Errorf("a picker chose %s: %+v: %v", choice.Endpoint, a, choice.Err)
+		}
+	}
+}
