@@ -7,7 +7,10 @@ package node
 
 import (
 	"context"
+	"flag"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -19,7 +22,11 @@ import (
 const nodes = 2
 
 func TestMain(m *testing.M) {
-	options := append(Options(nodes), cluster.WithEndpointPicker())
+	flag.Parse()
+	options := Options(nodes)
+	if selected("TestInferencePool") {
+		options = append(options, cluster.WithEndpointPicker())
+	}
 	build := func() error { return cluster.Build(context.Background(), os.Stderr, options...) }
 	run := func() int {
 		defer driver.Cleanup()
@@ -27,4 +34,15 @@ func TestMain(m *testing.M) {
 		return suite.Main(m, 4, options...)
 	}
 	os.Exit(cluster.MainOnNode(build, run))
+}
+
+// selected reports whether -run may select a test. What only that test needs is not built otherwise.
+func selected(test string) bool {
+	for pattern := range strings.SplitSeq(flag.Lookup("test.run").Value.String(), "|") {
+		name, _, _ := strings.Cut(pattern, "/")
+		if found, err := regexp.MatchString(name, test); found || err != nil {
+			return true
+		}
+	}
+	return false
 }
