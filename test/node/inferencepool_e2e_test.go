@@ -8,6 +8,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,7 @@ type poolCourse struct {
 	*course
 
 	gateway *poolgateway.Gateway
+	begun   int    // the number of choices before the load
 	pool    string // the user's pool, as it was
 }
 
@@ -55,7 +57,7 @@ func TestInferencePool(t *testing.T) {
 	t.Parallel()
 	t.Run("promoted", func(t *testing.T) {
 		t.Parallel()
-		c := beginPools(t)
+		c := beginPools(t, 0)
 		c.waitsForPicker()
 		for batch, weight := range []int32{10, 50, 100} {
 			if batch > 0 {
@@ -71,11 +73,10 @@ func TestInferencePool(t *testing.T) {
 	})
 	t.Run("rolled-back", func(t *testing.T) {
 		t.Parallel()
-		c := beginPools(t, func(w *lws.LeaderWorkerSet) {
+		c := beginPools(t, 1, func(w *lws.LeaderWorkerSet) {
 			// A worker that hangs stays, and its leader stays ready.
 			w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].LivenessProbe = nil
 		})
-		c.scalePicker(1)
 		c.batch(1)
 		c.weigh(50)
 		c.avoidsUnreadyGroup()
@@ -88,8 +89,8 @@ func TestInferencePool(t *testing.T) {
 	})
 }
 
-// beginPools begins a release of examples/inferencepool, in which the canary's picker is deployed and does not run.
-func beginPools(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *poolCourse {
+// beginPools begins a release of examples/inferencepool, with a number of pods of the canary's picker.
+func beginPools(t *testing.T, pickers int, changes ...func(*lws.LeaderWorkerSet)) *poolCourse {
 	t.Helper()
 	e := serving.NewEnv(t)
 	s := serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))
@@ -104,7 +105,7 @@ func beginPools(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *poolCourse
 	picker := strings.NewReplacer(
 		"registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0", image, "namespace: default", "namespace: "+s.Namespace,
 	).Replace(example(t, "canary-picker.yaml"))
-	apply(s, strings.Replace(picker, "replicas: 1", "replicas: 0", 1))
+	apply(s, strings.Replace(picker, "replicas: 1", fmt.Sprintf("replicas: %d", pickers), 1))
 	apply(s, strings.ReplaceAll(picker, "vllm-canary", "vllm"))
 	apply(s, strings.ReplaceAll(example(t, "pool.yaml"), "8000", fmt.Sprint(podanswer.Port)))
 	c := &poolCourse{}
@@ -119,6 +120,7 @@ func beginPools(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *poolCourse
 	e.Gateway = c.gateway.Address()
 	s.Eventually("the stable picker is ready", func(ctx context.Context) error { return s.HasEndpoints(ctx, pickerName, 1) })
 	s.Served()
+	c.begun = len(c.gateway.Choices())
 	s.User = s.Carriers()
 	c.pool = userPool(s)
 	c.course = beginOf(s, examplePolicy(t), changes...)
@@ -170,12 +172,23 @@ func userPool(s *serving.Release) string {
 	return text.JSON([]any{o.Object["spec"], o.GetLabels(), o.GetAnnotations()})
 }
 
-// scalePicker runs the canary's picker, or stops it.
-func (c *poolCourse) scalePicker(replicas int) {
+// pickerWaits requires that the canary's picker is unready without its pool, and ready with the next one, without a restart.
+func (c *poolCourse) pickerWaits() {
 	c.T.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	if _, err := c.Kube.AppsV1().Deployments(c.Namespace).Patch(c.T.Context(), canaryPickerName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		c.T.Fatal(err)
+	ready := func(want int) func(context.Context) error {
+		return func(ctx context.Context) error { return c.HasEndpoints(ctx, canaryPickerName, want) }
+	}
+	c.Eventually("the canary's picker is unready without its pool", ready(0))
+	_, rest, _ := strings.Cut(example(c.T, "pool.yaml"), "---\n")
+	next, _, _ := strings.Cut(rest, "---\n")
+	apply(c.Release, strings.Replace(next, "name: vllm\n", "name: "+canaryPoolName+"\n", 1))
+	c.Eventually("the canary's picker is ready with the next pool", ready(1))
+	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(c.T.Context(), metav1.ListOptions{LabelSelector: "app=" + canaryPickerName})
+	if err != nil || len(pods.Items) != 1 {
+		c.T.Fatalf("pods of the canary's picker: %v: %v", pods, err)
+	}
+	if n := pods.Items[0].Status.ContainerStatuses[0].RestartCount; n > 0 {
+		c.T.Errorf("the canary's picker was restarted %d times", n)
 	}
 }
 
@@ -202,8 +215,10 @@ func (c *poolCourse) waitsForPicker() {
 	if n := len(c.choicesOf(canaryPoolName)); n > 0 {
 		c.T.Errorf("%d requests went to the canary's pool before it had a picker", n)
 	}
-	c.phase("picker starts", 0)
-	c.scalePicker(1)
+	patch := []byte(`{"spec":{"replicas":1}}`)
+	if _, err := c.Kube.AppsV1().Deployments(c.Namespace).Patch(c.T.Context(), canaryPickerName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		c.T.Fatal(err)
+	}
 }
 
 // avoidsUnreadyGroup has a worker of the canary hang. Its leader is ready, and is not chosen any more.
@@ -219,7 +234,7 @@ func (c *poolCourse) avoidsUnreadyGroup() {
 		return nil
 	})
 	c.Await(c.requests, enough) // pickers follow at once; the requests so far show it, too
-	before := len(c.gateway.Choices())
+	before := len(c.choices())
 	c.phase("a group is unready", 0)
 	c.Await(c.requests, enough)
 	pod := c.pod(leader)
@@ -227,7 +242,7 @@ func (c *poolCourse) avoidsUnreadyGroup() {
 		c.T.Errorf("leader %s is not ready: %v", leader, pod.Status.Conditions)
 	}
 	others := 0
-	for _, choice := range c.gateway.Choices()[before:] {
+	for _, choice := range c.choices()[before:] {
 		switch {
 		case choice.Pool != canaryPoolName:
 		case choice.Answer.Pod == leader:
@@ -250,9 +265,12 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
+// choices returns those of the load, of requests that have ended.
+func (c *poolCourse) choices() []poolgateway.Choice { return c.gateway.Choices()[c.begun:] }
+
 func (c *poolCourse) choicesOf(pool string) []poolgateway.Choice {
 	var all []poolgateway.Choice
-	for _, choice := range c.gateway.Choices() {
+	for _, choice := range c.choices() {
 		if choice.Pool == pool {
 			all = append(all, choice)
 		}
@@ -277,6 +295,37 @@ func (c *poolCourse) chose(pool, workload, revision string) {
 	c.T.Logf("the picker of pool %s chose %v", pool, pods)
 }
 
+// sharesAreExact requires that of the requests under each of the route's weights, the pods of each pool answered its share, to within one
+// request.
+func (c *poolCourse) sharesAreExact() {
+	c.T.Helper()
+	got, sums := map[*poolgateway.Table]map[string]int{}, map[*poolgateway.Table]int{}
+	for _, choice := range c.choices() {
+		if got[choice.Table] == nil {
+			got[choice.Table] = map[string]int{}
+		}
+		workload := choice.Answer.Workload
+		if workload != c.Name {
+			workload = canaryPoolName
+		}
+		got[choice.Table][workload]++
+		sums[choice.Table]++
+	}
+	for table, sum := range sums {
+		all := 0
+		for _, weight := range table.Weights {
+			all += weight
+		}
+		for _, pool := range []string{poolName, canaryPoolName} {
+			want := float64(sum) * float64(table.Weights[pool]) / float64(all)
+			if n := got[table][pool]; math.Abs(float64(n)-want) >= 1 {
+				c.T.Errorf("by the weights %v pods of pool %s answered %d of %d requests, want %g", table.Weights, pool, n, sum, want)
+			}
+		}
+		c.T.Logf("by the weights %v the pods of each pool answered %v of %d requests", table.Weights, got[table], sum)
+	}
+}
+
 // endsPools requires that the release left nothing, the pool included, and that the canary's picker waits for the next release.
 func (c *poolCourse) endsPools(name string) {
 	c.T.Helper()
@@ -288,10 +337,9 @@ func (c *poolCourse) endsPools(name string) {
 	if _, err := client.Get(c.T.Context(), canaryPoolName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		c.T.Errorf("the canary's pool is left: %v", err)
 	}
-	c.Eventually("the canary's picker is unready without its pool", func(ctx context.Context) error {
-		return c.HasEndpoints(ctx, canaryPickerName, 0)
-	})
-	for _, choice := range c.gateway.Choices() {
+	c.sharesAreExact()
+	c.pickerWaits()
+	for _, choice := range c.choices() {
 		if a := choice.Answer; choice.Err != nil || a.Role != podanswer.RoleLeader || a.Violation != "" {
 			c.T.Errorf("a picker chose %s: %+v: %v", choice.Endpoint, a, choice.Err)
 		}

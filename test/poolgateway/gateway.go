@@ -47,13 +47,22 @@ type Gateway struct {
 	running          sync.WaitGroup
 
 	mu          sync.Mutex
-	backends    []*backend
+	table       *Table
 	connections map[string]*grpc.ClientConn // by the picker's address
 	choices     []Choice
 }
 
+// Table is what a route said until it changed.
+type Table struct {
+	// Weights are those of its pools.
+	Weights  map[string]int
+	backends []*backend
+}
+
 // Choice is the endpoint of a request.
 type Choice struct {
+	// Table is the one that was in force, nil without a route.
+	Table *Table
 	// Pool is the InferencePool that the weights gave the request to.
 	Pool string
 	// Endpoint is the address that the pool's picker chose, "" if it chose none.
@@ -122,12 +131,12 @@ type backend struct {
 	credit int
 }
 
-// next returns the pool of the next request, by smooth weighted round robin: of any requests in a row whose number is a multiple of the
-// sum of the reduced weights, each pool gets exactly its share. It returns nil without a pool.
-func next(backends []*backend) *backend {
+// next returns the pool of the next request, by smooth weighted round robin: of any number of requests, each pool gets its share to
+// within one request. It returns nil without a pool.
+func (t *Table) next() *backend {
 	var chosen *backend
 	sum := 0
-	for _, b := range backends {
+	for _, b := range t.backends {
 		sum += b.weight
 		b.credit += b.weight
 		if b.weight > 0 && (chosen == nil || b.credit > chosen.credit) {
@@ -140,22 +149,27 @@ func next(backends []*backend) *backend {
 	return chosen
 }
 
-// choose returns the pool of the next request, and a connection to its picker.
-func (g *Gateway) choose() (pool string, picker *grpc.ClientConn, err error) {
+// choose fills in the pool of the next request, and returns a connection to its picker.
+func (g *Gateway) choose(choice *Choice) (*grpc.ClientConn, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	b := next(g.backends)
-	if b == nil {
-		return "", nil, errors.New("the route has no pool with a weight")
+	if g.table == nil {
+		return nil, fmt.Errorf("HTTPRoute %s is not in force", g.route)
 	}
+	b := g.table.next()
+	if b == nil {
+		return nil, fmt.Errorf("HTTPRoute %s has no pool with a weight", g.route)
+	}
+	choice.Table, choice.Pool = g.table, b.pool
 	connection := g.connections[b.picker]
 	if connection == nil {
+		var err error
 		if connection, err = connect(b.picker); err != nil {
-			return b.pool, nil, err
+			return nil, err
 		}
 		g.connections[b.picker] = connection
 	}
-	return b.pool, connection, nil
+	return connection, nil
 }
 
 // connect connects to a picker, whose certificate is self-signed unless it is given one.
@@ -187,8 +201,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, choice *Choice) 
 	if err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
-	pool, picker, err := g.choose()
-	choice.Pool = pool
+	picker, err := g.choose(choice)
 	if err != nil {
 		return err
 	}
@@ -196,7 +209,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, choice *Choice) 
 	defer cancel()
 	picked, err := pick(ctx, picker, r, body)
 	if err != nil {
-		return fmt.Errorf("ask the endpoint picker of InferencePool %s: %w", pool, err)
+		return fmt.Errorf("ask the endpoint picker of InferencePool %s: %w", choice.Pool, err)
 	}
 	choice.Endpoint = picked.endpoint
 	request, err := http.NewRequestWithContext(ctx, r.Method, "http://"+picked.endpoint+r.URL.RequestURI(), bytes.NewReader(picked.body))
@@ -207,7 +220,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, choice *Choice) 
 	request.Header.Set(endpointHeader, picked.endpoint)
 	response, err := g.transport.RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("send to an endpoint of InferencePool %s: %w", pool, err)
+		return fmt.Errorf("send to an endpoint of InferencePool %s: %w", choice.Pool, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if err := json.Unmarshal([]byte(response.Header.Get(podanswer.Header)), &choice.Answer); err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,17 +109,17 @@ func (g *Gateway) follow(ctx context.Context, routeCache, poolCache cache.Indexe
 	}
 }
 
-// use has requests split between these pools. A table that does not change goes on where it is.
+// use has requests split between these pools. A table that does not change stays, with its credits.
 func (g *Gateway) use(backends []*backend) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	same := len(backends) == len(g.backends)
-	for i := 0; same && i < len(backends); i++ {
-		a, b := backends[i], g.backends[i]
-		same = a.pool == b.pool && a.picker == b.picker && a.weight == b.weight
+	same := func(a, b *backend) bool { return a.pool == b.pool && a.picker == b.picker && a.weight == b.weight }
+	if g.table != nil && slices.EqualFunc(backends, g.table.backends, same) {
+		return
 	}
-	if !same {
-		g.backends = backends
+	g.table = &Table{Weights: map[string]int{}, backends: backends}
+	for _, b := range backends {
+		g.table.Weights[b.pool] += b.weight
 	}
 }
 
