@@ -301,6 +301,9 @@ func (c *poolCourse) sharesAreExact() {
 	c.T.Helper()
 	got, sums := map[*poolgateway.Table]map[string]int{}, map[*poolgateway.Table]int{}
 	for _, choice := range c.choices() {
+		if choice.Table == nil {
+			continue
+		}
 		if got[choice.Table] == nil {
 			got[choice.Table] = map[string]int{}
 		}

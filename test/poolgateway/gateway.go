@@ -50,6 +50,7 @@ type Gateway struct {
 	table       *Table
 	connections map[string]*grpc.ClientConn // by the picker's address
 	choices     []Choice
+	err         error // of the watch
 }
 
 // Table is what a route said until it changed.
@@ -61,7 +62,7 @@ type Table struct {
 
 // Choice is the endpoint of a request.
 type Choice struct {
-	// Table is the one that was in force, nil without a route.
+	// Table is the one that was in force, nil if there was none.
 	Table *Table
 	// Pool is the InferencePool that the weights gave the request to.
 	Pool string
@@ -100,12 +101,13 @@ func Start(ctx context.Context, config *rest.Config, namespace, route string) (*
 	return g, nil
 }
 
-// Stop ends the gateway, after its requests.
+// Stop ends the gateway, after its requests. It returns what failed meanwhile, beside requests.
 func (g *Gateway) Stop() error {
 	err := g.server.Shutdown(context.Background())
 	g.running.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	err = errors.Join(err, g.err)
 	for _, connection := range g.connections {
 		err = errors.Join(err, connection.Close())
 	}
@@ -172,10 +174,10 @@ func (g *Gateway) choose(choice *Choice) (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// connect connects to a picker, whose certificate is self-signed unless it is given one.
+// connect connects to a picker. Its certificate is self-signed unless it is given one, and gateways accept any by default.
 func connect(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})), //nolint:gosec // as gateways do by default
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1, MaxDelay: 100 * time.Millisecond},
 			MinConnectTimeout: time.Second,

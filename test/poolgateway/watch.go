@@ -5,8 +5,8 @@ package poolgateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 
@@ -20,8 +20,8 @@ import (
 	gateway "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// ControllerName is the gateway's name in the status of routes.
-const ControllerName = "test.lockstep.dev/pool-gateway"
+// controllerName is the gateway's name in the status of routes.
+const controllerName = "test.lockstep.dev/pool-gateway"
 
 var (
 	routes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
@@ -57,7 +57,8 @@ func (g *Gateway) watch(ctx context.Context) {
 	for _, resource := range []schema.GroupVersionResource{routes, pools} {
 		informer := factory.ForResource(resource).Informer()
 		if _, err := informer.AddEventHandler(handler); err != nil {
-			panic(err) // only a stopped informer refuses
+			g.fail(fmt.Errorf("watch %s: %w", resource.Resource, err))
+			return
 		}
 		of[resource] = informer.GetIndexer()
 	}
@@ -74,8 +75,7 @@ func (g *Gateway) watch(ctx context.Context) {
 	}
 }
 
-// follow puts the route in force, then reports so. Whatever fails is tried again at the next event, which the objects' own status or
-// the missing object causes.
+// follow puts the route in force, then reports so. A failure is tried again at the next event.
 func (g *Gateway) follow(ctx context.Context, routeCache, poolCache cache.Indexer) {
 	var route gateway.HTTPRoute
 	object := cached(routeCache, g.namespace, g.route)
@@ -88,7 +88,9 @@ func (g *Gateway) follow(ctx context.Context, routeCache, poolCache cache.Indexe
 	if problem == nil {
 		g.use(backends)
 	}
-	g.report(ctx, routes, object, parentStatus(object, parent, problem, map[string]any{"controllerName": ControllerName}))
+	status := parentStatus(object, parent, problem)
+	status["controllerName"] = controllerName
+	g.report(ctx, routes, object, []any{status})
 	if problem != nil {
 		return
 	}
@@ -96,13 +98,12 @@ func (g *Gateway) follow(ctx context.Context, routeCache, poolCache cache.Indexe
 	for _, b := range backends {
 		used[b.pool] = true
 	}
-	parent = gateway.ParentReference{Group: parent.Group, Kind: parent.Kind, Name: parent.Name}
 	for _, key := range poolCache.ListKeys() {
 		_, name, _ := cache.SplitMetaNamespaceKey(key)
 		switch p := cached(poolCache, g.namespace, name); {
 		case p == nil || p.GetDeletionTimestamp() != nil:
 		case used[name]:
-			g.report(ctx, pools, p, parentStatus(p, parent, nil, nil))
+			g.report(ctx, pools, p, []any{parentStatus(p, parent, nil)})
 		default: // a gateway reports on a pool only while a route refers to it
 			g.report(ctx, pools, p, []any{})
 		}
@@ -163,11 +164,11 @@ func cached(indexer cache.Indexer, namespace, name string) *unstructured.Unstruc
 	return found
 }
 
-// parentStatus returns the status of an object that is in force, or not, with more fields.
-func parentStatus(object *unstructured.Unstructured, parent gateway.ParentReference, problem error, more map[string]any) []any {
-	ref, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&parent)
-	if err != nil {
-		panic(err) // it has a JSON form
+// parentStatus returns the status of an object that is in force, or not.
+func parentStatus(object *unstructured.Unstructured, parent gateway.ParentReference, problem error) map[string]any {
+	ref := map[string]any{"name": string(parent.Name)}
+	if parent.Group != nil && parent.Kind != nil {
+		ref["group"], ref["kind"] = string(*parent.Group), string(*parent.Kind)
 	}
 	condition := func(kind string, problem error) map[string]any {
 		c := map[string]any{
@@ -179,11 +180,16 @@ func parentStatus(object *unstructured.Unstructured, parent gateway.ParentRefere
 		}
 		return c
 	}
-	status := map[string]any{
+	return map[string]any{
 		"parentRef": ref, "conditions": []any{condition("Accepted", nil), condition("ResolvedRefs", problem)},
 	}
-	maps.Copy(status, more)
-	return []any{status}
+}
+
+// fail keeps an error for [Gateway.Stop].
+func (g *Gateway) fail(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.err = errors.Join(g.err, err)
 }
 
 // report writes the status of an object, unless it is so already.
@@ -194,10 +200,11 @@ func (g *Gateway) report(ctx context.Context, resource schema.GroupVersionResour
 	}
 	object = object.DeepCopy()
 	if err := unstructured.SetNestedSlice(object.Object, parents, "status", "parents"); err != nil {
-		panic(err) // it has a JSON form
+		g.fail(fmt.Errorf("report on %s %s: %w", object.GetKind(), object.GetName(), err))
+		return
 	}
 	_, err := g.dynamic.Resource(resource).Namespace(g.namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
 	if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		panic(fmt.Errorf("report on %s %s: %w", object.GetKind(), object.GetName(), err))
+		g.fail(fmt.Errorf("report on %s %s: %w", object.GetKind(), object.GetName(), err))
 	}
 }
