@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -233,26 +234,22 @@ func (c *poolCourse) avoidsUnreadyGroup() {
 		}
 		return nil
 	})
-	c.Await(c.requests, enough) // pickers follow at once; the requests so far show it, too
+	c.phase("its label is removed", 0)
+	c.Await(c.requests, enough) // until all requests from before have ended
 	before := len(c.choices())
 	c.phase("a group is unready", 0)
 	c.Await(c.requests, enough)
-	pod := c.pod(leader)
-	if !ready(pod) {
+	if pod := c.pod(leader); !ready(pod) {
 		c.T.Errorf("leader %s is not ready: %v", leader, pod.Status.Conditions)
 	}
-	others := 0
+	pods := map[string]int{}
 	for _, choice := range c.choices()[before:] {
-		switch {
-		case choice.Pool != canaryPoolName:
-		case choice.Answer.Pod == leader:
-			c.T.Errorf("%s was chosen, whose group is not ready", leader)
-		default:
-			others++
+		if choice.Pool == canaryPoolName {
+			pods[choice.Answer.Pod]++
 		}
 	}
-	if others == 0 {
-		c.T.Error("no leader of the canary was chosen")
+	if pods[leader] > 0 || len(pods) == 0 {
+		c.T.Errorf("the canary's picker chose %v: want other leaders than %s, whose group is unready", pods, leader)
 	}
 }
 
@@ -281,13 +278,16 @@ func (c *poolCourse) choicesOf(pool string) []poolgateway.Choice {
 // chose requires that a pool's picker has chosen ready leaders of one workload and revision only, and several of them.
 func (c *poolCourse) chose(pool, workload, revision string) {
 	c.T.Helper()
-	pods := map[string]int{}
+	pods, wrong := map[string]int{}, []poolgateway.Choice(nil)
 	for _, choice := range c.choicesOf(pool) {
 		a := choice.Answer
-		if choice.Err != nil || a.Role != podanswer.RoleLeader || a.Violation != "" || a.Workload != workload || a.Revision != revision {
-			c.T.Errorf("the picker of pool %s, for revision %s of %s, chose %s: %+v: %v", pool, revision, workload, choice.Endpoint, a, choice.Err)
+		if !ofReadyLeader(choice) || a.Workload != workload || a.Revision != revision {
+			wrong = append(wrong, choice)
 		}
 		pods[a.Pod]++
+	}
+	if len(wrong) > 0 {
+		c.T.Errorf("%d choices of pool %s are not of ready leaders of %s at revision %s: %+v", len(wrong), pool, workload, revision, wrong[0])
 	}
 	if len(pods) < 2 {
 		c.T.Errorf("the picker of pool %s chose %v", pool, pods)
@@ -342,9 +342,12 @@ func (c *poolCourse) endsPools(name string) {
 	}
 	c.sharesAreExact()
 	c.pickerWaits()
-	for _, choice := range c.choices() {
-		if a := choice.Answer; choice.Err != nil || a.Role != podanswer.RoleLeader || a.Violation != "" {
-			c.T.Errorf("a picker chose %s: %+v: %v", choice.Endpoint, a, choice.Err)
-		}
+	if wrong := slices.DeleteFunc(c.choices(), ofReadyLeader); len(wrong) > 0 {
+		c.T.Errorf("%d choices are not of ready leaders: %+v", len(wrong), wrong[0])
 	}
+}
+
+// ofReadyLeader reports whether the pod says that it leads a group whose workers are all connected to it, and that it serves.
+func ofReadyLeader(c poolgateway.Choice) bool {
+	return c.Err == nil && c.Answer.Role == podanswer.RoleLeader && c.Answer.Violation == ""
 }
