@@ -129,8 +129,9 @@ func (g *Gateway) backendsOf(ctx context.Context, route gateway.HTTPRoute, poolC
 	if len(route.Spec.Rules) != 1 {
 		return nil, fmt.Errorf("the route has %d rules, want one", len(route.Spec.Rules))
 	}
-	var all []*backend
-	for _, ref := range route.Spec.Rules[0].BackendRefs {
+	refs := route.Spec.Rules[0].BackendRefs
+	all := make([]*backend, 0, len(refs))
+	for _, ref := range refs {
 		if ref.Kind == nil || *ref.Kind != "InferencePool" {
 			return nil, fmt.Errorf("backend %s is no InferencePool", ref.Name)
 		}
