@@ -47,7 +47,7 @@ func BenchmarkCalculateBatchContext(b *testing.B) {
 		for _, rows := range []bool{false, true} {
 			b.Run(fmt.Sprintf("groups=%t/churn=%d", rows, churn), func(b *testing.B) {
 				f := newBenchFixture(b)
-				defer f.churn(b, churn)()
+				defer f.churn(churn)()
 				f.run(b, rows)
 			})
 		}
@@ -98,7 +98,7 @@ func threadTime(b *testing.B) time.Duration {
 }
 
 // churn makes workers of the stable side unready and ready again until the result is called.
-func (f *benchFixture) churn(b *testing.B, perSecond int) (stop func()) {
+func (f *benchFixture) churn(perSecond int) (stop func()) {
 	if perSecond == 0 {
 		return func() {}
 	}

@@ -59,7 +59,10 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
 	_ = d.until(ctx, key, durationpb.New(raceTimeout), func() (bool, error) {
 		s, err := d.engine.Observer.Observe(key)
-		return err != nil || s.Stable.Revision != "" || !record.SameRolling(record.Hold(), s.Stable.Rolling), nil
+		if err != nil {
+			return false, err // the caller's observation returns it, too
+		}
+		return s.Stable.Revision != "" || !record.SameRolling(record.Hold(), s.Stable.Rolling), nil
 	})
 }
 
