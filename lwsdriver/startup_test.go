@@ -6,9 +6,9 @@ package lwsdriver
 import (
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -49,23 +49,25 @@ func TestSyncedRequiresWatchAccess(t *testing.T) {
 
 // A release of a held workload waits for LWS to record its template, so that one write begins it.
 func TestAwaitRevision(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		held, loose := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")}), lwstest.Unrecorded()
-		loose.Name, loose.Spec.RolloutStrategy.RollingUpdateConfiguration = "loose", ptr.To(lwstest.Rolling(0, "1", "0"))
-		b := newBed(t, held, loose)
-		b.runSynced()
+	held, loose := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")}), lwstest.Unrecorded()
+	loose.Name, loose.Spec.RolloutStrategy.RollingUpdateConfiguration = "loose", ptr.To(lwstest.Rolling(0, "1", "0"))
+	b := newBed(t, held, loose)
+	b.runSynced()
+	took := func(key types.NamespacedName) time.Duration {
 		begun := time.Now()
-		if b.awaitRevision(t.Context(), observe.KeyOf(loose)); time.Since(begun) > 0 {
-			t.Errorf("a workload that would roll was waited for, for %s", time.Since(begun))
-		}
-		time.AfterFunc(time.Second, func() {
-			if err := b.Core.Tracker().Add(lwstest.Revision(t, held, "new")); err != nil {
-				t.Error(err)
-			}
-		})
-		b.awaitRevision(t.Context(), lwstest.VLLM)
-		if took, got := time.Since(begun), b.look().Stable.Revision; took != time.Second || got != "new" {
-			t.Errorf("revision %q after %s", got, took)
-		}
-	})
+		b.awaitRevision(t.Context(), key)
+		return time.Since(begun)
+	}
+	if d := took(observe.KeyOf(loose)); d >= raceTimeout {
+		t.Errorf("a workload that would roll was waited for, for %s", d)
+	}
+	if d := took(lwstest.VLLM); d < raceTimeout {
+		t.Errorf("the revision was waited for for %s only", d)
+	}
+	if err := b.Core.Tracker().Add(lwstest.Revision(t, held, "new")); err != nil {
+		t.Fatal(err)
+	}
+	if d, got := took(lwstest.VLLM), b.look().Stable.Revision; d < raceTimeout && got != "new" {
+		t.Errorf("revision %q after %s", got, d)
+	}
 }
