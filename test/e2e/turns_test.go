@@ -14,9 +14,8 @@ import (
 )
 
 // A server with --max-groups-in-flight 2 starts a third group once another is ready or given up, also after a restart. An abort does
-// not wait.
+// not wait. It is not parallel: tests beside it have drivers for all namespaces, which have no limit.
 func TestTurns(t *testing.T) {
-	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, e.cluster), e.namespace)
 	e.driver.Args = []string{"--max-groups-in-flight", "2"}
