@@ -149,7 +149,7 @@ func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, 
 	o.mu.Lock()
 	known := o.records[key]
 	o.mu.Unlock()
-	if known.value == value {
+	if known.record != nil && known.value == value {
 		return known, nil
 	}
 	rec, err := record.DecodeRecord(value)

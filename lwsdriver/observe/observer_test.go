@@ -36,6 +36,11 @@ func TestInvalidRecordNamesRemedy(t *testing.T) {
 		t.Errorf("reason %s, want RECORD_INVALID", got)
 	}
 	lwstest.ErrorContains(t, err, record.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
+	empty := lwstest.StableWorkload()
+	empty.Annotations[record.RecordAnnotation] = ""
+	if _, err := newBed(t, empty).Observe(lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+		t.Errorf("of an empty record: %v", err)
+	}
 }
 
 // A record that came with a copied manifest holds the copy, and releases nothing.
