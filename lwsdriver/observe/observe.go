@@ -165,12 +165,7 @@ func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, 
 		}
 		known.policy, _ = record.ParsePolicy(message)
 	}
-	o.mu.Lock()
-	o.records[key] = known
-	o.mu.Unlock()
-	if o.Caches.Workload(key) == nil {
-		o.forget(key) // it was deleted meanwhile
-	}
+	remember(o, o.records, key, known)
 	return known, nil
 }
 
@@ -244,17 +239,18 @@ func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
 	if err != nil {
 		return d, err
 	}
-	o.remember(key, knownDigest{w.UID, w.Generation, d})
-	if o.Caches.Workload(key) == nil {
-		o.forget(key) // it was deleted meanwhile
-	}
+	remember(o, o.digests, key, knownDigest{w.UID, w.Generation, d})
 	return d, nil
 }
 
-func (o *Observer) remember(key types.NamespacedName, d knownDigest) {
+// remember keeps what was computed of a workload until it is deleted.
+func remember[V any](o *Observer, in map[types.NamespacedName]V, key types.NamespacedName, value V) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.digests[key] = d
+	in[key] = value
+	o.mu.Unlock()
+	if o.Caches.Workload(key) == nil {
+		o.forget(key) // it was deleted meanwhile
+	}
 }
 
 // forget drops what is remembered of a deleted workload, except for its traffic policy, which is needed to restore the routes.

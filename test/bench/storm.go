@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -161,20 +160,16 @@ func (s *storm) limited(ctx context.Context, f *stormFigures, fleet []*workload)
 		return err
 	}
 	var ended atomic.Int64
-	var killing sync.Once
-	var errKill error
 	var err error
 	f.Limited, err = s.timed(ctx, fleet, func(ctx context.Context, w *workload) error {
 		if err := s.release(ctx, w); err != nil {
 			return err
 		}
-		if ended.Add(1) == int64(len(fleet)/2) {
-			killing.Do(func() {
-				s.driver.Load().End(syscall.SIGKILL, time.Minute)
-				errKill = s.start(ctx, limit...)
-			})
+		if ended.Add(1) != int64(len(fleet)/2) {
+			return nil
 		}
-		return errKill
+		s.driver.Load().End(syscall.SIGKILL, time.Minute)
+		return s.start(ctx, limit...)
 	})
 	s.logf("limited: %.1f s", f.Limited)
 	return err
