@@ -117,6 +117,14 @@ func (c *course) weigh(weight int32) {
 	c.Await(c.requests, enough)
 }
 
+// promoted promotes the release under its requests, and ends the course.
+func (c *course) promoted() {
+	c.T.Helper()
+	c.phase("promotion", 0)
+	c.End(promote)
+	c.ends("promoted")
+}
+
 // ends ends a release after which the update revision serves alone.
 func (c *course) ends(name string) {
 	c.T.Helper()

@@ -59,7 +59,7 @@ func TestBrokenRevision(t *testing.T) {
 	}
 }
 
-// Groups of a canary without requests fail in the ways of model servers. LWS recreates them, and the release goes on.
+// Groups of a canary without requests fail in the ways of model servers. LWS recreates them, and the release continues.
 func TestGroupFails(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -98,7 +98,7 @@ func TestGroupFails(t *testing.T) {
 	}
 }
 
-// A kubelet dies, and its containers live on. No request is lost, nothing is updated on its node, and the release goes on once it is back.
+// A kubelet dies, and its containers live on. No request is lost, nothing is updated on its node, and the release continues once it is back.
 func TestKubeletDies(t *testing.T) {
 	c := begin(t, canary())
 	c.batch(0)
@@ -119,9 +119,7 @@ func TestKubeletDies(t *testing.T) {
 	}
 	c.Upgrade(1)
 	c.weigh(50)
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // The pods of a node are evicted, as far as the release's budgets allow at a time.
@@ -138,13 +136,11 @@ func TestDrain(t *testing.T) {
 	c.phase("drained", 0)
 	c.Upgrade(2)
 	c.weigh(100)
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // A node dies with its containers. Only requests to its endpoints are lost, until Kubernetes has noticed; the groups of the other node
-// serve, and the release goes on once the node is back.
+// serve, and the release continues once the node is back.
 func TestNodeDies(t *testing.T) {
 	c := beginOf(serve(t, together), canary())
 	c.batch(0)
@@ -165,9 +161,7 @@ func TestNodeDies(t *testing.T) {
 	}
 	c.Upgrade(1)
 	c.weigh(50)
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // together has the pods of a group on one node.

@@ -45,9 +45,7 @@ func TestDriverInCluster(t *testing.T) {
 		c.batch(int32(batch))
 		c.weigh(weight)
 	}
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // deploy installs the driver, and returns a client with the permissions of lockstep-operator in the namespace.
@@ -181,9 +179,7 @@ spec:
 	c.Passes(more)
 	c.Upgrade(1)
 	c.weigh(50)
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // publish has the metrics API serve how many requests each leader of the workload runs.

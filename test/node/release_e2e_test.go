@@ -28,9 +28,7 @@ func TestCanary(t *testing.T) {
 		c.batch(int32(batch))
 		c.weigh(weight)
 	}
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // Requests switch to a complete second set, back, and to it again; the promotion replaces the first set.
@@ -41,9 +39,7 @@ func TestBlueGreen(t *testing.T) {
 	for _, weight := range []int32{100, 0, 100} {
 		c.weigh(weight)
 	}
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // The second set becomes the workload.
@@ -72,9 +68,7 @@ func TestPartition(t *testing.T) {
 	c.weigh(50)
 	c.phase("last batch", 0)
 	c.Upgrade(2)
-	c.phase("promotion", 0)
-	c.End(promote)
-	c.ends("promoted")
+	c.promoted()
 }
 
 // An abort in each phase of a release restores the stable revision, and cuts no stream.
