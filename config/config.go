@@ -26,15 +26,16 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed rbac/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
+//go:embed base/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/rbac/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // driverRoles are the driver's ClusterRole, and the ClusterRoles that it is the sum of.
-var driverRoles = []string{"rbac/role", "rbac/gateway", "rbac/ingress", "rbac/pools", "rbac/autoscalers"}
+var driverRoles = []string{"base/role", "base/gateway", "base/ingress", "base/pools", "base/autoscalers"}
 
 // RBAC returns the driver's namespace, service account, roles and binding, as one YAML stream.
 func RBAC() ([]byte, error) {
-	return stream(slices.Concat([]string{"rbac/namespace", "rbac/serviceaccount"}, driverRoles, []string{"rbac/clusterrolebinding", "rbac/auth-delegator"})...)
+	return stream(slices.Concat([]string{"base/namespace", "deployment/serviceaccount"}, driverRoles,
+		[]string{"deployment/clusterrolebinding", "deployment/auth-delegator"})...)
 }
 
 // DriverRules returns the rules of the ClusterRoles that the driver's is the sum of, by their names.
@@ -49,7 +50,7 @@ func DriverRules() (map[string][]rbacv1.PolicyRule, error) {
 		if err := d.Decode(&role); errors.Is(err, io.EOF) {
 			return rules, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("decode config/rbac: %w", err)
+			return nil, fmt.Errorf("decode config/base: %w", err)
 		}
 		if role.AggregationRule == nil {
 			rules[role.Name] = role.Rules
@@ -59,12 +60,6 @@ func DriverRules() (map[string][]rbacv1.PolicyRule, error) {
 
 // Access returns the roles that let people and hosts see or drive releases, as one YAML stream.
 func Access() ([]byte, error) { return stream("access/roles") }
-
-// Deployment returns the Deployment of a driver and what belongs to it, beside [RBAC], as one YAML stream. Its image is named
-// lockstep.
-func Deployment() ([]byte, error) {
-	return stream("deployment/lease", "deployment/deployment", "deployment/service", "deployment/networkpolicy", "deployment/metrics-reader")
-}
 
 // Permissions returns the policies that check the permission on releases.lockstep.dev in the API server and limit the driver's
 // account, and their bindings, as one YAML stream.
@@ -84,7 +79,7 @@ const KruiseServiceAccount = "lockstep-kruise"
 // Kruise returns the CRD of RolloutTarget, the account and permissions of `lockstep kruise`, and those that Kruise's own account
 // needs, as one YAML stream.
 func Kruise() ([]byte, error) {
-	return stream("kruise/crd/lockstep.dev_rollouttargets", "rbac/namespace", "kruise/rbac", "kruise/kruise-rights")
+	return stream("kruise/crd/lockstep.dev_rollouttargets", "base/namespace", "kruise/rbac", "kruise/kruise-rights")
 }
 
 // KruiseDriver returns what `lockstep kruise` also needs for a driver inside its process, as one YAML stream.
@@ -96,7 +91,7 @@ func KruiseDriver() ([]byte, error) {
 const BatchReleaseServiceAccount = "lockstep-batchrelease"
 
 // BatchRelease returns the account and permissions of `lockstep batchrelease`, as one YAML stream.
-func BatchRelease() ([]byte, error) { return stream("rbac/namespace", "kruise/batchrelease/rbac") }
+func BatchRelease() ([]byte, error) { return stream("base/namespace", "kruise/batchrelease/rbac") }
 
 // BatchReleaseDriver returns what `lockstep batchrelease` also needs for a driver that it launches, as one YAML stream.
 func BatchReleaseDriver() ([]byte, error) {
@@ -106,7 +101,7 @@ func BatchReleaseDriver() ([]byte, error) {
 // ArgoRBAC returns the driver's roles, bound to Argo Rollouts' service account for a driver inside the plugin, as one YAML
 // stream.
 func ArgoRBAC() ([]byte, error) {
-	return stream(append(slices.Clone(driverRoles), "argo/clusterrolebinding")...)
+	return stream(append(slices.Clone(driverRoles), "argo/rbac/clusterrolebinding")...)
 }
 
 // ArgoPlugins returns the ConfigMap of Argo Rollouts with the plugins.

@@ -30,7 +30,7 @@ func TestSecurityDocumentMatchesRoles(t *testing.T) {
 		}
 	}
 	var manifests []byte
-	for _, path := range []string{"rbac/role", "rbac/gateway", "rbac/ingress", "rbac/pools", "rbac/autoscalers", "preflight/role", "deployment/lease"} {
+	for _, path := range []string{"base/role", "base/gateway", "base/ingress", "base/pools", "base/autoscalers", "preflight/role", "deployment/lease"} {
 		raw, err := os.ReadFile(path + ".yaml")
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +56,7 @@ func TestSecurityDocumentMatchesRoles(t *testing.T) {
 
 // Each part of the driver's role is in its kustomization, and has the label by which the driver's ClusterRole collects it.
 func TestDriverRolesAreAggregated(t *testing.T) {
-	kustomization, err := os.ReadFile("rbac/kustomization.yaml")
+	kustomization, err := os.ReadFile("base/kustomization.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +65,8 @@ func TestDriverRolesAreAggregated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if file := strings.TrimPrefix(name, "rbac/") + ".yaml"; !strings.Contains(string(kustomization), "- "+file) {
-			t.Errorf("config/rbac/kustomization.yaml lacks %s", file)
+		if file := strings.TrimPrefix(name, "base/") + ".yaml"; !strings.Contains(string(kustomization), "- "+file) {
+			t.Errorf("config/base/kustomization.yaml lacks %s", file)
 		}
 		parts := strings.Split(string(manifest), "---\n")
 		var role rbacv1.ClusterRole

@@ -43,7 +43,7 @@ type env struct {
 	kube      kubernetes.Interface
 	lws       lwsclient.Interface
 
-	// The binary, a kubeconfig with the permissions of config/rbac, and an address to serve on.
+	// The binary, a kubeconfig with the permissions of config/base, and an address to serve on.
 	binary, kubeconfig, address string
 }
 

@@ -41,7 +41,7 @@ func deployed(t *testing.T) corev1.Container {
 	}
 	pod := d.Spec.Template
 	if d.Namespace != config.Namespace || pod.Spec.ServiceAccountName != config.ServiceAccount {
-		t.Errorf("it runs as %s/%s, which is not the account of config/rbac", d.Namespace, pod.Spec.ServiceAccountName)
+		t.Errorf("it runs as %s/%s, which is not the account of config/base", d.Namespace, pod.Spec.ServiceAccountName)
 	}
 	for key, value := range d.Spec.Selector.MatchLabels {
 		if pod.Labels[key] != value {

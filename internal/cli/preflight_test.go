@@ -36,7 +36,7 @@ func TestPreflightFiles(t *testing.T) {
 		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoRoomToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
 		"Never":         {reason: "nothing fails with never", args: []string{"-f", fail("NoRoomToRoll"), "--fail-on", "never"}, stdout: []string{"[NoRoomToRoll]"}},
 		"OtherFiles": {
-			reason: "all files are one input", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/rbac/role.yaml", "--fail-on", "never"},
+			reason: "all files are one input", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/base/role.yaml", "--fail-on", "never"},
 			stdout: []string{"[PreStopMissing]"},
 		},
 		"Policy": {

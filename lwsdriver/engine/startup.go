@@ -139,7 +139,7 @@ func (e *Engine) probeWatches(ctx context.Context) error {
 		}
 		if !answer.Status.Allowed {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
-				"the driver can't keep its caches up to date: it may not watch resource %q: bind config/rbac, which lets it list and watch, to its account", resource)
+				"the driver can't keep its caches up to date: it may not watch resource %q: bind config/base, which lets it list and watch, to its account", resource)
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ var ErrChanged = errors.New("the object has been changed by another client")
 // too, and no permission would change that.
 var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot (?:[a-z]+ resource "([a-z]+)(?:/[a-z]+)?" in API group "([a-z0-9.-]*)")?`)
 
-// granting has the ClusterRoles of config/rbac that grant access to resources.
+// granting has the ClusterRoles of config/base that grant access to resources.
 var granting = map[schema.GroupResource]string{
 	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}: "lockstep-driver-core",
 	{Resource: "pods"}: "lockstep-driver-core",
@@ -67,7 +67,7 @@ func remedy(err error) string {
 	}
 	if found := lacksPermission.FindStringSubmatch(err.Error()); found != nil {
 		if role := granting[schema.GroupResource{Group: found[2], Resource: found[1]}]; role != "" {
-			return fmt.Sprintf(" (config/rbac: ClusterRole %s grants it)", role)
+			return fmt.Sprintf(" (config/base: ClusterRole %s grants it)", role)
 		}
 	}
 	return ""

@@ -24,7 +24,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The message of a missing permission names the ClusterRole of config/rbac that grants it, for each resource there.
+// The message of a missing permission names the ClusterRole of config/base that grants it, for each resource there.
 func TestContractErrorNamesClusterRole(t *testing.T) {
 	roles, err := config.DriverRules()
 	if err != nil {
@@ -49,7 +49,7 @@ func TestContractErrorNamesClusterRole(t *testing.T) {
 		}
 	}
 	if len(granting) != len(resources) {
-		t.Errorf("%d resources have a ClusterRole in messages, config/rbac has %d", len(granting), len(resources))
+		t.Errorf("%d resources have a ClusterRole in messages, config/base has %d", len(granting), len(resources))
 	}
 }
 

@@ -40,7 +40,7 @@ const leaseName = "lockstep-kruise"
 // Run reconciles the RolloutTargets of a cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	targets := manage.API{
-		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise",
+		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
 	}
 	if err := manage.Installed(config, targets, manage.Workloads()); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 func TestRunSaysWhatIsNotInstalled(t *testing.T) {
 	for _, test := range []struct{ name, serves, want string }{
-		{"neither", "", "kubectl apply -k config/kruise"},
+		{"neither", "", "kubectl apply -k config/kruise/crd"},
 		{"no LeaderWorkerSet", "/apis/lockstep.dev/v1alpha1", "install LWS v0.9.0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 // namespace holds all workloads.
 const namespace = "bench"
 
-// bench is one run: a control plane, the binary, and a kubeconfig with the driver's permissions of config/rbac.
+// bench is one run: a control plane, the binary, and a kubeconfig with the driver's permissions of config/base.
 type bench struct {
 	config
 	cluster    *cluster.Cluster

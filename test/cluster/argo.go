@@ -165,6 +165,15 @@ func KubectlArgo(ctx context.Context, opts ...Option) (string, error) {
 	return built.program("kubectl-argo-rollouts"), nil
 }
 
+// ArgoManifests returns the folder of Argo's own kustomizations.
+func (c *Cluster) ArgoManifests(ctx context.Context) (string, error) {
+	built, err := c.build(ctx, argoModule)
+	if err != nil {
+		return "", err
+	}
+	return built.manifests("manifests"), nil
+}
+
 // PluginProcesses returns the ids of the plugin processes of this cluster's controllers, also of one that has exited. It finds them
 // by their programs, which are copies in the cluster's directory.
 func (c *Cluster) PluginProcesses() []int {

@@ -49,6 +49,9 @@ func (o options) modules() []module {
 	if o.kruise {
 		wanted = append(wanted, kruiseModule)
 	}
+	if o.installers {
+		wanted = append(wanted, kubectlModule, helmModule)
+	}
 	modules := make([]module, 0, len(wanted))
 	for _, m := range wanted {
 		modules = append(modules, m(o.versions))

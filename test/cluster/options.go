@@ -15,16 +15,17 @@ import (
 type Option func(*options)
 
 type options struct {
-	nodes     int
-	kubelets  int
-	resources corev1.ResourceList
-	log       io.Writer
-	dir       string
-	audit     bool
-	lws       bool
-	gateway   bool
-	traefik   bool
-	picker    bool
+	nodes      int
+	kubelets   int
+	resources  corev1.ResourceList
+	log        io.Writer
+	dir        string
+	audit      bool
+	lws        bool
+	gateway    bool
+	traefik    bool
+	picker     bool
+	installers bool
 	// traefikArgs follow this package's own, and override them.
 	traefikArgs []string
 	versions    Versions

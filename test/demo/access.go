@@ -74,7 +74,7 @@ func accessPermissions() []permission {
 	}
 }
 
-// driverPermissions returns the rules of config/rbac without which the driver does not serve.
+// driverPermissions returns the rules of config/base without which the driver does not serve.
 func driverPermissions() ([]permission, error) {
 	rules, err := driverRules()
 	if err != nil {
@@ -97,7 +97,7 @@ func driverPermissions() ([]permission, error) {
 	return permissions, nil
 }
 
-// driverRules returns all rules of the driver in config/rbac.
+// driverRules returns all rules of the driver in config/base.
 func driverRules() ([]rbacv1.PolicyRule, error) {
 	roles, err := config.DriverRules()
 	if err != nil {

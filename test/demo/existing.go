@@ -184,7 +184,7 @@ func reportsGeneration(document []byte) (bool, error) {
 // describe writes the cluster, and what the demo creates on it.
 func (e *existing) describe(w io.Writer, version string, c script) {
 	permissions := `  ServiceAccount, Role and RoleBinding %[1]s
-      the rules of config/rbac, in this namespace only, for the driver, which runs on this machine.
+      the rules of config/base, in this namespace only, for the driver, which runs on this machine.
       If the API server refuses them to you, the driver uses your own permissions.
 `
 	if e.ownPermissions {

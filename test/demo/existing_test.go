@@ -316,7 +316,7 @@ func TestCheckPermissions(t *testing.T) {
 	}
 }
 
-// The account in the demo's namespace has exactly the rules of config/rbac.
+// The account in the demo's namespace has exactly the rules of config/base.
 func TestCreateAccess(t *testing.T) {
 	t.Parallel()
 	e := &existing{core: fake.NewClientset(), namespace: "lockstep-demo-test"}

@@ -180,7 +180,7 @@ func (s *stage) scenes() []scene {
 	story := []scene{
 		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and " + nodes, s.raise},
 		{"A LeaderWorkerSet: " + pods, s.deploy},
-		{"The Lockstep driver, on a unix socket, with the permissions of config/rbac only", s.serve},
+		{"The Lockstep driver, on a unix socket, with the permissions of config/base only", s.serve},
 		{"Adopt: from now on a template change moves no group by itself", s.adopt},
 		{"A new model image, as from GitOps. No group moves", s.edit},
 		{"The release: batch by batch, over gRPC", s.release},

@@ -190,7 +190,7 @@ func (s *stage) serve(ctx context.Context) error {
 	return nil
 }
 
-// startWithRBAC applies config/rbac to the demo's control plane, and starts Lockstep with its account.
+// startWithRBAC applies config/base to the demo's control plane, and starts Lockstep with its account.
 func (s *stage) startWithRBAC(ctx context.Context, args ...string) (log string, err error) {
 	manifest, err := config.RBAC()
 	if err != nil {

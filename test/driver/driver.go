@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driver runs `lockstep serve` as a child process of tests, with exactly the permissions of config/rbac.
+// Package driver runs `lockstep serve` as a child process of tests, with exactly the permissions of config/base.
 package driver
 
 import (
@@ -249,7 +249,7 @@ func (d *Driver) Restart() {
 	d.AwaitSync()
 }
 
-// permissions grants the driver's service account exactly config/rbac, and returns its kubeconfig.
+// permissions grants the driver's service account exactly config/base, and returns its kubeconfig.
 func permissions(c *cluster.Cluster) (string, error) {
 	manifest, err := config.RBAC()
 	if err != nil {

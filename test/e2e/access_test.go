@@ -43,7 +43,7 @@ type tcpDriver struct {
 	log     string
 }
 
-// serveTCP starts one with the permissions of config/rbac.
+// serveTCP starts one with the permissions of config/base.
 func (e *env) serveTCP(args ...string) *tcpDriver {
 	e.t.Helper()
 	roles, err := config.Access()

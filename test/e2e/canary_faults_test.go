@@ -145,7 +145,7 @@ func (w *workload) retryUnavailable(call func() error) {
 	})
 }
 
-// A driver with the permissions of config/rbac in one namespace only works there; a driver that lacks a permission names it.
+// A driver with the permissions of config/base in one namespace only works there; a driver that lacks a permission names it.
 func TestCanaryPermissions(t *testing.T) {
 	t.Parallel()
 	c := cluster.Shared(t)
@@ -227,7 +227,7 @@ func TestCanaryPermissions(t *testing.T) {
 	}
 }
 
-// grant creates a service account with the permissions of config/rbac in this namespace, except those left out, and
+// grant creates a service account with the permissions of config/base in this namespace, except those left out, and
 // returns its kubeconfig.
 func (e *env) grant(name string, leaveOut func(resource, verb string) bool) string {
 	e.t.Helper()

@@ -27,7 +27,7 @@ import (
 func TestDeploymentsAreRestricted(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
-	driver.Kubeconfig(t, e.cluster) // applies config/rbac
+	driver.Kubeconfig(t, e.cluster) // applies config/base
 	for _, read := range []func() ([]byte, error){config.Kruise, config.BatchRelease} {
 		manifest, err := read()
 		if err != nil {

@@ -109,7 +109,7 @@ func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightRespo
 	return r, strings.Join(slices.Compact(found), " "), strings.Join(subjects, ", ")
 }
 
-// With the permissions of config/rbac preflight reports problems and what it may not read, and writes nothing; with those of
+// With the permissions of config/base preflight reports problems and what it may not read, and writes nothing; with those of
 // config/preflight it checks nodes and volumes, too. Plan and Initialize report the same findings.
 func TestPreflight(t *testing.T) {
 	t.Parallel()
@@ -205,7 +205,7 @@ func (w *workload) lockstep(args ...string) (stdout string, code int) {
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// preflightKubeconfig returns the kubeconfig of a new service account with the permissions of config/rbac and config/preflight.
+// preflightKubeconfig returns the kubeconfig of a new service account with the permissions of config/base and config/preflight.
 func (e *env) preflightKubeconfig() string {
 	e.t.Helper()
 	manifest, err := config.Preflight()

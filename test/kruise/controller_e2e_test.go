@@ -78,7 +78,7 @@ func replaceController(t *testing.T, c *cluster.Cluster) {
 	controller.Process = p
 }
 
-// server is the separate driver, with exactly the permissions of config/rbac.
+// server is the separate driver, with exactly the permissions of config/base.
 var server struct {
 	*child.Process
 	dir string

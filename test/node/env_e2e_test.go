@@ -29,7 +29,7 @@ var pushed struct {
 	err  error
 }
 
-// serve creates a workload of real containers behind a Service and a route, and a driver with the permissions of config/rbac.
+// serve creates a workload of real containers behind a Service and a route, and a driver with the permissions of config/base.
 func serve(t *testing.T, changes ...func(*lws.LeaderWorkerSet)) *serving.Release {
 	t.Helper()
 	e := serving.NewEnv(t)

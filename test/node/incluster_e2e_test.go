@@ -7,13 +7,14 @@ package node
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +23,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/config"
@@ -33,11 +33,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-// The manifests of config/deployment run the driver on the node, from an image that has nothing but its static program, with its own
-// service account. An operator's service account calls it through its Service.
+// What the chart renders runs the driver on the node, from an image that has nothing but its static program, with its own service
+// account and a certificate that the chart generated. An operator's service account calls it through its Service.
 func TestDriverInCluster(t *testing.T) {
 	e := serving.NewEnv(t)
 	c := beginOf(serveBy(e, deploy(t, e)), canary())
@@ -59,21 +58,12 @@ func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	authority, err := tlstest.NewAuthority()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const service = "lockstep." + config.Namespace + ".svc"
-	pair, err := authority.Serve("lockstep", service)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, config.Deployment} {
+	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, func() ([]byte, error) { return render(t, e.Cluster, image) }} {
 		manifest, err := read()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Cluster.Apply(t.Context(), config.Namespace, bytes.ReplaceAll(manifest, []byte("image: lockstep\n"), []byte("image: "+image+"\n"))); err != nil {
+		if err := e.Cluster.Apply(t.Context(), config.Namespace, manifest); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,13 +75,6 @@ func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 			t.Error(err)
 		}
 	})
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-tls"}, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key},
-	}
-	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	await.Nil(t, "the driver is available", func(ctx context.Context) error {
 		d, err := deployments.Get(ctx, "lockstep", metav1.GetOptions{})
 		if err != nil {
@@ -99,6 +82,10 @@ func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 		}
 		return available(d)
 	})
+	secret, err := secrets.Get(t.Context(), "lockstep-tls", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	svc, err := e.Kube.CoreV1().Services(config.Namespace).Get(t.Context(), "lockstep", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -121,17 +108,38 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
 	}
 	dir := t.TempDir()
 	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.crt")
-	if err := errors.Join(os.WriteFile(token, []byte(operator.Status.Token), 0o600), os.WriteFile(ca, authority.PEM, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(token, []byte(operator.Status.Token), 0o600), os.WriteFile(ca, secret.Data["ca.crt"], 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	// The node learns the Service's address a moment after the driver is available.
 	client, err := plugin.Dial(t.Context(), svc.Spec.ClusterIP+":9443", plugin.WithWaitForReady(),
-		plugin.WithCA(ca), plugin.WithServerName(service), plugin.WithTokenFile(token))
+		plugin.WithCA(ca), plugin.WithServerName("lockstep."+config.Namespace+".svc"), plugin.WithTokenFile(token))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	return &driver.Driver{Client: client}
+}
+
+// render returns what the chart renders with an image, without the ClusterRoles, which the drivers of other tests have too.
+func render(t *testing.T, c *cluster.Cluster, image string) ([]byte, error) {
+	t.Helper()
+	helm, err := c.Helm(t.Context())
+	if err != nil {
+		return nil, err
+	}
+	colon := strings.LastIndex(image, ":")
+	cmd := exec.CommandContext(t.Context(), helm, "template", "lockstep", filepath.Join("..", "..", "config", "chart"), "--namespace", config.Namespace,
+		"--set", "image.repository="+image[:colon], "--set", "image.tag="+image[colon+1:])
+	cmd.Stderr = os.Stderr
+	rendered, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("render the chart: %w", err)
+	}
+	documents := slices.DeleteFunc(strings.Split(string(rendered), "\n---\n"), func(document string) bool {
+		return strings.Contains(document, "\nkind: ClusterRole\n")
+	})
+	return []byte(strings.Join(documents, "\n---\n")), nil
 }
 
 func available(d *appsv1.Deployment) error {

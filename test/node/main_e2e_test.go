@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if selected("TestInferencePool") {
 		options = append(options, cluster.WithEndpointPicker())
 	}
+	if selected("TestDriverInCluster") {
+		options = append(options, cluster.WithInstallers())
+	}
 	build := func() error { return cluster.Build(context.Background(), os.Stderr, options...) }
 	run := func() int {
 		defer driver.Cleanup()

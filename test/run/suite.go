@@ -38,6 +38,7 @@ var whole = []suite{
 		lacks: netns.NodePossible,
 	},
 	{name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()}},
+	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}},
 	{name: "demo", packages: []string{"./test/demo"}},
 }

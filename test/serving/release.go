@@ -57,7 +57,7 @@ const Enough = 50_000
 // Longest is the duration of a long request.
 const Longest = 2 * time.Second
 
-// Serve creates a workload of four groups behind a Service and a route, and a driver with the permissions of config/rbac.
+// Serve creates a workload of four groups behind a Service and a route, and a driver with the permissions of config/base.
 func Serve(t *testing.T) *Release {
 	t.Helper()
 	return ServeBy(t, HTTPRoute, func(e *Env) { e.Deploy("model", 4) })

@@ -1,0 +1,254 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package install
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	release   = "lockstep"
+	namespace = "lockstep-system"
+)
+
+// The chart renders the objects of the kustomizations.
+func TestChartEqualsKustomize(t *testing.T) {
+	for _, test := range []struct {
+		name, values string
+		folders      []string
+	}{
+		{"default", "", []string{"base", "deployment"}},
+		{"without the driver", "driver: {enabled: false}", []string{"base"}},
+		{"one namespace", "driver: {namespace: team-a}", []string{"base", "namespaced"}},
+		{"hold and preflight", "policies: {hold: true}\npermissions: {preflight: true}", []string{"base", "deployment", "admission", "preflight"}},
+		{"aggregated roles", "permissions: {aggregate: true}", []string{"base", "deployment", "access-aggregated"}},
+		{"kruise", "kruise: {enabled: true}", []string{"base", "deployment", "kruise", "kruise/crd"}},
+		{"batchrelease", "batchRelease: {enabled: true}", []string{"base", "deployment", "kruise/batchrelease"}},
+		{"argo", "argo: {enabled: true}", []string{"base", "deployment", "argo/rbac"}},
+		{"argo with a server", "argo: {enabled: true, driver: server}", []string{"base", "deployment", "argo/remote/rbac"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEnv(t)
+			got := e.decode(e.run(e.helm, "template", release, e.chart(), "-n", namespace, "-f",
+				e.write("values.yaml", test.values)))
+			want := map[key]object{}
+			for _, folder := range test.folders {
+				maps.Copy(want, e.render(filepath.Join(configDir, folder)))
+			}
+			// What only the chart has, or only kustomize.
+			for _, k := range []key{
+				{"Secret", namespace, "lockstep-tls"},
+				{"ConfigMap", namespace, "lockstep-ca"},
+				{"PodDisruptionBudget.policy", namespace, "lockstep-kruise"},
+				{"PodDisruptionBudget.policy", namespace, "lockstep-batchrelease"},
+			} {
+				delete(got, k)
+			}
+			delete(want, key{"Namespace", "", namespace})
+			e.sumRoles(want)
+			for _, o := range got {
+				annotations := o.GetAnnotations()
+				delete(annotations, "helm.sh/resource-policy")
+				o.SetAnnotations(annotations)
+			}
+			for _, o := range slices.Concat(slices.Collect(maps.Values(got)), slices.Collect(maps.Values(want))) {
+				if o.GetKind() == "Deployment" {
+					e.dropImage(o)
+				}
+			}
+			// Line breaks in expressions of policies have no meaning, and kustomize adds some.
+			words := cmp.Comparer(func(a, b string) bool { return slices.Equal(strings.Fields(a), strings.Fields(b)) })
+			if diff := cmp.Diff(want, got, words); diff != "" {
+				t.Errorf("-kustomize +chart:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Values reach the pods.
+func TestChartValues(t *testing.T) {
+	e := newEnv(t)
+	e.run(e.helm, "lint", "--strict", e.chart())
+	objects := e.decode(e.run(e.helm, "template", release, e.chart(), "-n", "elsewhere", "-f", e.write("values.yaml", `
+image: {digest: "sha256:`+strings.Repeat("a", 64)+`"}
+imagePullSecrets: [{name: registry}]
+driver:
+  replicas: 2
+  args: [--max-groups-in-flight=8]
+  tls: {source: cert-manager, secretName: certificate, issuerRef: {kind: ClusterIssuer, name: ca}}
+  pod:
+    resources: {requests: {cpu: "1"}}
+    nodeSelector: {pool: infra}
+    labels: {team: platform, app.kubernetes.io/name: ignored}
+    annotations: {note: here}
+argo: {enabled: true, namespace: rollouts, serviceAccount: controller}
+`)))
+	deployment := objects[key{"Deployment.apps", "elsewhere", "lockstep"}]
+	if deployment == nil {
+		t.Fatalf("no Deployment: %v", slices.Collect(maps.Keys(objects)))
+	}
+	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	if want := "ghcr.io/lockstep-rollouts/lockstep@sha256:" + strings.Repeat("a", 64); err != nil || containers[0].(map[string]any)["image"] != want {
+		t.Errorf("the containers are %v, %v; want the image %s", containers, err, want)
+	}
+	for want, path := range map[string][]string{
+		"2":                    {"spec", "replicas"},
+		"map[pool:infra]":      {"spec", "template", "spec", "nodeSelector"},
+		"[map[name:registry]]": {"spec", "template", "spec", "imagePullSecrets"},
+		"map[note:here]":       {"spec", "template", "metadata", "annotations"},
+		"map[app.kubernetes.io/name:lockstep team:platform]": {"spec", "template", "metadata", "labels"},
+	} {
+		got, _, err := unstructured.NestedFieldNoCopy(deployment.Object, path...)
+		if err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%s is %v, want %s (%v)", strings.Join(path, "."), got, want, err)
+		}
+	}
+	text := e.run(e.helm, "template", release, e.chart(), "-n", "elsewhere", "--set", "kruise.enabled=true", "--set", "batchRelease.enabled=true")
+	if strings.Contains(text, namespace) {
+		t.Errorf("a chart in namespace elsewhere names %s", namespace)
+	}
+	for _, o := range objects {
+		if o.GetKind() == "Secret" {
+			t.Errorf("with cert-manager the chart makes Secret %s", o.GetName())
+		}
+	}
+	if objects[key{"Certificate.cert-manager.io", "elsewhere", "certificate"}] == nil {
+		t.Error("no Certificate")
+	}
+	binding := objects[key{"ClusterRoleBinding.rbac.authorization.k8s.io", "", "lockstep-argo-rollouts"}]
+	if subjects, _, err := unstructured.NestedSlice(binding.Object, "subjects"); err != nil || len(subjects) != 1 ||
+		subjects[0].(map[string]any)["namespace"] != "rollouts" || subjects[0].(map[string]any)["name"] != "controller" {
+		t.Errorf("Argo's binding is of %v (%v)", subjects, err)
+	}
+	for value, message := range map[string]string{
+		"image.digest=latest":            "image/digest",
+		"driver.tls.source=self":         "driver/tls/source",
+		"driver.tls.source=cert-manager": "driver.tls.issuerRef.name is empty",
+		"permissions.gatway=true":        "gatway",
+	} {
+		if _, err := e.try(e.helm, "template", release, e.chart(), "--set", value); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("--set %s: %v, want an error that names %s", value, err, message)
+		}
+	}
+}
+
+// An earlier chart is installed, upgraded to this one, and uninstalled. The kind is upgraded and kept, and with it its objects.
+func TestChartLifecycle(t *testing.T) {
+	e := newEnv(t)
+	const target = `
+apiVersion: lockstep.dev/v1alpha1
+kind: RolloutTarget
+metadata: {name: kept, namespace: default}
+spec: {workloadRef: {name: model}}
+`
+	flags := []string{"-n", namespace, "--set", "kruise.enabled=true", "--set", "policies.hold=true", "--wait"}
+	t.Cleanup(func() {
+		e.run(e.kubectl, "delete", "crd", "rollouttargets.lockstep.dev", "--ignore-not-found")
+		e.run(e.kubectl, "delete", "namespace", namespace, "--ignore-not-found")
+	})
+	e.run(e.helm, append([]string{"install", release, e.earlierChart(), "--create-namespace"}, flags...)...)
+	e.run(e.kubectl, "apply", "-f", e.write("target.yaml", target))
+	e.run(e.kubectl, "get", "clusterrole", "lockstep-obsolete")
+	secret := e.get("secret/lockstep-tls", "{.data}")
+
+	e.run(e.helm, append([]string{"upgrade", release, e.chart(), "--set", "image.tag=upgraded"}, flags...)...)
+	if got := e.get("secret/lockstep-tls", "{.data}"); got != secret {
+		t.Error("the upgrade replaced the certificate")
+	}
+	if got := e.get("deployment/lockstep", "{.spec.template.spec.containers[0].image}"); got != "ghcr.io/lockstep-rollouts/lockstep:upgraded" {
+		t.Errorf("the image is %s", got)
+	}
+	if got := e.get("crd/rollouttargets.lockstep.dev", "{.spec.versions[0].schema.openAPIV3Schema.description}"); !strings.HasPrefix(got, "RolloutTarget") {
+		t.Errorf("the upgrade did not upgrade the CRD: %q", got)
+	}
+	if got := e.run(e.kubectl, "get", "clusterrole", "lockstep-obsolete", "--ignore-not-found"); got != "" {
+		t.Errorf("the upgrade kept what this chart lacks: %s", got)
+	}
+
+	manifest := e.write("release.yaml", e.run(e.helm, "get", "manifest", release, "-n", namespace))
+	before := e.uids(manifest)
+	crd := key{"CustomResourceDefinition.apiextensions.k8s.io", "", "rollouttargets.lockstep.dev"}
+	if before[crd] == "" || len(before) < 36 {
+		t.Fatalf("%d objects of the release exist, with the CRD: %q", len(before), before[crd])
+	}
+	e.run(e.helm, "uninstall", release, "-n", namespace, "--wait")
+	if diff := cmp.Diff(map[key]string{crd: before[crd]}, e.uids(manifest)); diff != "" {
+		t.Errorf("what is left after helm uninstall (-want +got):\n%s", diff)
+	}
+	e.run(e.kubectl, "get", "rollouttarget", "kept", "-n", "default")
+}
+
+func (e *env) chart() string { return filepath.Join(configDir, "chart") }
+
+// earlierChart returns a chart like this one, with a role that this one lacks and an older CRD.
+func (e *env) earlierChart() string {
+	e.Helper()
+	dir := e.TempDir()
+	e.run(e.helm, "package", e.chart(), "--version", "0.0.0-earlier", "-d", dir)
+	e.run("tar", "-xzf", filepath.Join(dir, "lockstep-0.0.0-earlier.tgz"), "-C", dir)
+	chart := filepath.Join(dir, "lockstep")
+	e.writeTo(chart, "templates/obsolete.yaml",
+		"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: lockstep-obsolete}\n")
+	const file = "files/kruise/crd/lockstep.dev_rollouttargets.yaml"
+	crd, err := os.ReadFile(filepath.Join(chart, file))
+	if err != nil {
+		e.Fatal(err)
+	}
+	older := strings.Replace(string(crd), "description: |-\n          RolloutTarget", "description: |-\n          Earlier RolloutTarget", 1)
+	if older == string(crd) {
+		e.Fatal("the CRD has no description to change")
+	}
+	e.writeTo(chart, file, older)
+	return chart
+}
+
+// get returns a field of an object in Lockstep's namespace.
+func (e *env) get(object, path string) string {
+	e.Helper()
+	return e.run(e.kubectl, "get", object, "-n", namespace, "-o", "jsonpath="+path)
+}
+
+// sumRoles replaces the parts of the driver's role by their sum.
+func (e *env) sumRoles(objects map[key]object) {
+	e.Helper()
+	const kind = "ClusterRole.rbac.authorization.k8s.io"
+	sum := objects[key{kind, "", "lockstep-driver"}]
+	var rules []any
+	for _, part := range []string{"core", "gateway", "ingress", "pools", "autoscalers"} {
+		k := key{kind, "", "lockstep-driver-" + part}
+		own, _, err := unstructured.NestedSlice(objects[k].Object, "rules")
+		if err != nil {
+			e.Fatal(err)
+		}
+		rules = append(rules, own...)
+		delete(objects, k)
+	}
+	delete(sum.Object, "aggregationRule")
+	sum.Object["rules"] = rules
+}
+
+// dropImage removes the image, which the user of kustomize sets.
+func (e *env) dropImage(deployment object) {
+	e.Helper()
+	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		e.Fatalf("%d containers, %v", len(containers), err)
+	}
+	delete(containers[0].(map[string]any), "image")
+	delete(containers[0].(map[string]any), "imagePullPolicy")
+	if err := unstructured.SetNestedSlice(deployment.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+		e.Fatal(err)
+	}
+}

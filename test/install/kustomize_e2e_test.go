@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package install
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// folders are the folders over config/base that can be combined.
+var folders = []string{
+	"deployment", "kruise/crd", "kruise", "kruise/batchrelease", "argo/rbac", "argo/remote/rbac", "admission", "preflight", "access-aggregated",
+}
+
+// All folders together; then each is removed beside all others, which keep every object, and applied again. The base is removed last.
+func TestFolders(t *testing.T) {
+	e := newEnv(t)
+	base := filepath.Join(configDir, "base")
+	owner := map[key]string{}
+	for _, folder := range append([]string{"base"}, folders...) {
+		for k := range e.render(filepath.Join(configDir, folder)) {
+			if owner[k] != "" {
+				t.Errorf("%v is in %s and in %s: removing one removes it from the other", k, owner[k], folder)
+			}
+			owner[k] = folder
+		}
+	}
+	// Argo's and Kruise's own namespaces are not Lockstep's to create.
+	e.run(e.kubectl, "apply", "-k", base)
+	everything := e.run(e.kubectl, "kustomize", base)
+	for _, folder := range folders {
+		e.run(e.kubectl, "apply", "-k", filepath.Join(configDir, folder))
+		everything += "---\n" + e.run(e.kubectl, "kustomize", filepath.Join(configDir, folder))
+	}
+	all := e.write("all.yaml", everything)
+	before := e.uids(all)
+	if len(before) != len(owner) {
+		t.Fatalf("%d objects exist, the folders have %d", len(before), len(owner))
+	}
+	for _, folder := range folders {
+		dir := filepath.Join(configDir, folder)
+		e.run(e.kubectl, "delete", "-k", dir)
+		want := maps.Clone(before)
+		maps.DeleteFunc(want, func(k key, _ string) bool { return owner[k] == folder })
+		if diff := cmp.Diff(want, e.uids(all)); diff != "" {
+			t.Errorf("after kubectl delete -k config/%s (-want +got):\n%s", folder, diff)
+		}
+		e.run(e.kubectl, "apply", "-k", dir)
+		before = e.uids(all)
+	}
+	for _, folder := range folders {
+		e.run(e.kubectl, "delete", "-k", filepath.Join(configDir, folder))
+	}
+	for k := range e.uids(all) {
+		if owner[k] != "base" {
+			t.Errorf("%v of config/%s still exists", k, owner[k])
+		}
+	}
+	e.deleteBase()
+	if left := e.uids(all); len(left) > 0 {
+		t.Errorf("these still exist after the base was deleted: %v", left)
+	}
+}
+
+// The kustomization of docs/argo-rollouts.md, with Argo's own manifests: the plugins are in Argo's Deployment, and the bindings are of
+// the account under which it runs.
+func TestArgoComponent(t *testing.T) {
+	e := newEnv(t)
+	e.run(e.kubectl, "apply", "-k", filepath.Join(configDir, "base"))
+	t.Cleanup(e.deleteBase)
+	for _, component := range []string{"argo", "argo/remote"} {
+		t.Run(strings.ReplaceAll(component, "/", "-"), func(t *testing.T) {
+			e := newEnv(t)
+			dir := e.argoKustomization(component)
+			objects := e.render(dir)
+			account := key{"ServiceAccount", "argo-rollouts", "argo-rollouts"}
+			if objects[account] == nil {
+				t.Fatalf("no %v", account)
+			}
+			for k, o := range objects {
+				if k.namespace != "" && k.namespace != "argo-rollouts" {
+					t.Errorf("%v is not in Argo's namespace", k)
+				}
+				if !strings.HasPrefix(k.kind, "ClusterRoleBinding") {
+					continue
+				}
+				subjects, _, err := unstructured.NestedSlice(o.Object, "subjects")
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := []any{map[string]any{"kind": account.kind, "namespace": account.namespace, "name": account.name}}
+				if diff := cmp.Diff(want, subjects); diff != "" {
+					t.Errorf("%v is not bound to Argo's account (-want +got):\n%s", k, diff)
+				}
+			}
+			deployment := objects[key{"Deployment.apps", "argo-rollouts", "argo-rollouts"}]
+			init, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "initContainers")
+			if err != nil || len(init) != 1 || init[0].(map[string]any)["image"] != "registry.example.com/lockstep:dev" {
+				t.Errorf("Argo's init containers are %v, %v", init, err)
+			}
+			e.run(e.kubectl, "create", "namespace", "argo-rollouts")
+			t.Cleanup(func() { e.run(e.kubectl, "delete", "namespace", "argo-rollouts") })
+			e.run(e.kubectl, "apply", "--server-side", "-k", dir)
+			e.run(e.kubectl, "-n", "argo-rollouts", "rollout", "status", "deployment/argo-rollouts", "--timeout=2m")
+			e.run(e.kubectl, "delete", "-k", dir)
+		})
+	}
+}
+
+// argoKustomization writes the kustomization of the documentation, and returns its folder.
+func (e *env) argoKustomization(component string) string {
+	e.Helper()
+	argo, err := e.cluster.ArgoManifests(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	dir := e.TempDir()
+	relative := func(path string) string {
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			e.Fatal(err)
+		}
+		path, err = filepath.Rel(dir, absolute)
+		if err != nil {
+			e.Fatal(err)
+		}
+		return path
+	}
+	return filepath.Dir(e.writeTo(dir, "kustomization.yaml", fmt.Sprintf(`
+namespace: argo-rollouts
+resources: [%s]
+components: [%s]
+images: [{name: lockstep, newName: registry.example.com/lockstep, newTag: dev}]
+`, relative(filepath.Join(argo, "cluster-install")), relative(filepath.Join(configDir, component)))))
+}
