@@ -86,7 +86,7 @@ func TestPreflightFindsDefects(t *testing.T) {
 		"PreStopMissing":                 func(s *corev1.PodSpec) { s.Containers[0].Lifecycle = nil },
 		"GracePeriodBelowLongestRequest": func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = nil },
 	} {
-		w := workload(t, "vllm")
+		w := leaderWorkerSet(t, "vllm")
 		change(&w.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec)
 		manifest, err := yaml.Marshal(w)
 		if err != nil {
@@ -224,7 +224,7 @@ func decode(t *testing.T, documents ...string) map[string]any {
 	return objects
 }
 
-func workload(t *testing.T, server string) *lws.LeaderWorkerSet {
+func leaderWorkerSet(t *testing.T, server string) *lws.LeaderWorkerSet {
 	t.Helper()
 	w, ok := decode(t, build(t, server, "base")...)["LeaderWorkerSet "+server].(*lws.LeaderWorkerSet)
 	if !ok {
@@ -243,7 +243,7 @@ func TestServers(t *testing.T) {
 			for _, overlay := range modelservers.Overlays() {
 				maps.Copy(objects, decode(t, build(t, server, overlay)...))
 			}
-			w := workload(t, server)
+			w := leaderWorkerSet(t, server)
 			template := w.Spec.LeaderWorkerTemplate
 			leader, worker := template.LeaderTemplate.Spec, template.WorkerTemplate.Spec
 			if template.RestartPolicy != lws.RecreateGroupOnPodRestart || w.Spec.RolloutStrategy.RollingUpdateConfiguration != nil {

@@ -38,7 +38,7 @@ var whole = []suite{
 		lacks: netns.NodePossible,
 	},
 	{name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()}},
-	{name: "examples", packages: []string{"./examples"}},
+	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}},
 }
 
