@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -275,6 +276,53 @@ func TestServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The hooks end with the last request: while curl, here a function, has requests to report, they wait.
+func TestDrainHooks(t *testing.T) {
+	t.Parallel()
+	busy := map[string]string{
+		"vllm": `vllm:num_requests_running{engine="0"} 1.0
+vllm:num_requests_waiting{engine="0"} 0.0`,
+		"tensorrt-llm": `nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 20
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 0`,
+	}
+	idle := strings.NewReplacer(" 1.0", " 0.0", " 20", " 0")
+	for _, server := range modelservers.Names() {
+		template := leaderWorkerSet(t, server).Spec.LeaderWorkerTemplate
+		if hook := template.LeaderTemplate.Spec.Containers[0].Lifecycle.PreStop; hook.Exec != nil {
+			answers := []string{busy[server], busy[server], idle.Replace(busy[server])}
+			if got := calls(t, hook.Exec.Command[2], answers); got != len(answers) {
+				t.Errorf("%s: a leader asked %d times until it was idle, want %d", server, got, len(answers))
+			}
+		} else if server != "sglang" { // which answers its requests itself
+			t.Errorf("%s: leaders do not wait for their requests", server)
+		}
+		// The third call fails, because the leader is gone.
+		if got := calls(t, template.WorkerTemplate.Spec.Containers[0].Lifecycle.PreStop.Exec.Command[2], []string{"ok", "ok"}); got != 3 {
+			t.Errorf("%s: a worker asked %d times until its leader was gone, want 3", server, got)
+		}
+	}
+}
+
+// calls returns how often a script calls curl, which prints these answers and then fails.
+func calls(t *testing.T, script string, answers []string) int {
+	t.Helper()
+	dir := t.TempDir()
+	for i, answer := range answers {
+		if err := os.WriteFile(filepath.Join(dir, strings.Repeat("x", i+1)), []byte(answer+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const functions = "sleep() { :; }\ncurl() { printf x >>calls; cat \"$(cat calls)\" 2>/dev/null; }\n"
+	cmd := exec.CommandContext(t.Context(), "timeout", "20", "bash", "-c", functions+script)
+	cmd.Dir = dir
+	_ = cmd.Run() // kubelet ignores the exit code of a hook
+	made, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(made)
 }
 
 // mustFitTheWorkload checks what refers to the leaders by labels and ports.

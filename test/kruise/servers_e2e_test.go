@@ -24,7 +24,7 @@ func TestModelServers(t *testing.T) {
 			e.awaitPhase("Healthy")
 			e.edit("v1") // another image than the example's: the first release
 			e.awaitPause(1)
-			e.mustRoute(server+"-leader 50, "+server+"-leader-canary 50")
+			e.mustRoute(server + "-leader 50, " + server + "-leader-canary 50")
 			e.approve()
 			e.awaitDone()
 			e.mustRest("v1")
