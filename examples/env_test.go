@@ -31,7 +31,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	code := cluster.Main(m)
+	code := cluster.Main(m, cluster.WithTraefik())
 	driver.Cleanup()
 	os.Exit(code)
 }

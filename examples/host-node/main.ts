@@ -7,9 +7,8 @@
 import { parseArgs } from "node:util";
 import { setTimeout as sleep } from "node:timers/promises";
 import { credentials, status, type ServiceError } from "@grpc/grpc-js";
-import { type BatchContext, GroupRole, State } from "./gen/lockstep/v1alpha1/batch.js";
+import { type BatchContext, FinalizeIntent, GroupRole, State } from "./gen/lockstep/v1alpha1/batch.js";
 import {
-  FinalizeIntent,
   FinalizeRequest,
   GetDriverInfoRequest,
   type GetDriverInfoResponse,

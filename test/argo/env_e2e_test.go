@@ -52,15 +52,18 @@ type env struct {
 	t         *testing.T
 	cluster   *cluster.Cluster
 	namespace string
-	kube      kubernetes.Interface
-	lws       lwsclient.Interface
-	dynamic   dynamic.Interface
+	// name is that of the LeaderWorkerSet and the Rollout, groups how many it has.
+	name    string
+	groups  int
+	kube    kubernetes.Interface
+	lws     lwsclient.Interface
+	dynamic dynamic.Interface
 }
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
-	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
+	e := &env{t: t, cluster: c, namespace: c.Namespace(t), name: name, groups: groups}
 	e.kube, e.lws, e.dynamic = suite.Clients(c)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -180,7 +183,7 @@ const pause = "- pause: {}\n"
 // edit changes the workload's image, as a GitOps tool does.
 func (e *env) edit(tag string, changes ...change) {
 	e.t.Helper()
-	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag, func(w *lws.LeaderWorkerSet) {
+	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), e.name, tag, func(w *lws.LeaderWorkerSet) {
 		for _, template := range suite.Templates(w) {
 			for _, c := range changes {
 				for key, value := range c.annotations {
@@ -193,13 +196,13 @@ func (e *env) edit(tag string, changes ...change) {
 
 func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
 	e.t.Helper()
-	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name)
+	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), e.name)
 }
 
 // get reads the Rollout.
 func (e *env) get(ctx context.Context) *v1alpha1.Rollout {
 	e.t.Helper()
-	r, err := e.tryGet(ctx, name)
+	r, err := e.tryGet(ctx, e.name)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -218,7 +221,7 @@ func (e *env) tryGet(ctx context.Context, rollout string) (*v1alpha1.Rollout, er
 // patch applies a JSON merge patch to the Rollout.
 func (e *env) patch(raw string) {
 	e.t.Helper()
-	suite.Patch(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), name, raw)
+	suite.Patch(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), e.name, raw)
 }
 
 // argo runs Argo's own kubectl plugin and returns what it prints.
@@ -312,7 +315,7 @@ func (e *env) only(ctx context.Context, tag string) error {
 	if err != nil {
 		return err
 	}
-	if len(pods) != 2*groups {
+	if len(pods) != 2*e.groups {
 		return fmt.Errorf("%d pods", len(pods))
 	}
 	for i := range pods {
@@ -340,7 +343,7 @@ func (e *env) identities() map[string]types.UID {
 	}
 	found := map[string]types.UID{}
 	for i := range pods {
-		if pods[i].Labels[lws.SetNameLabelKey] == name {
+		if pods[i].Labels[lws.SetNameLabelKey] == e.name {
 			found[pods[i].Name] = pods[i].UID
 		}
 	}
@@ -370,7 +373,7 @@ func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err e
 	for group, pods := range whole {
 		switch {
 		case pods != 2:
-		case strings.HasPrefix(group, name+"/"):
+		case strings.HasPrefix(group, e.name+"/"):
 			stable++
 		default:
 			canary++
@@ -399,7 +402,7 @@ func (e *env) awaitCanary() {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[lws.SetNameLabelKey] != name }) {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[lws.SetNameLabelKey] != e.name }) {
 			return errors.New("there is none")
 		}
 		return nil
@@ -466,7 +469,7 @@ func (e *env) dump() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var b strings.Builder
-	if r, err := e.tryGet(ctx, name); err == nil {
+	if r, err := e.tryGet(ctx, e.name); err == nil {
 		fmt.Fprintf(&b, "Rollout: annotations %v, finalizers %v, template annotations %v\n  %s\n", r.Annotations, r.Finalizers, r.Spec.Template.Annotations, asJSON(r.Status))
 	}
 	if sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {

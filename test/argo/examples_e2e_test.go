@@ -83,7 +83,7 @@ func TestExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "argo", "*.yaml"))
-	if err != nil || len(files) != len(examples)+2 { // and service.yaml, and analysis.yaml, of which TestAnalysisByRevision is
+	if err != nil || len(files) != len(examples)+1 { // and service.yaml
 		t.Errorf("%d files, %d examples: %v", len(files), len(examples), err)
 	}
 	for _, x := range examples {

@@ -31,7 +31,7 @@ func TestAnalysisByRevision(t *testing.T) {
 	t.Cleanup(stop)
 	e.apply(exampleFile(t, "workload.yaml"))
 	quick := strings.NewReplacer("http://prometheus.monitoring:9090", url, "initialDelay: 2m", "initialDelay: 10s", "interval: 30s", "interval: 1s", "[2m]", "[10s]")
-	e.apply(quick.Replace(withService(e, exampleFile(t, "argo/analysis.yaml"))))
+	e.apply(quick.Replace(withService(e, exampleFile(t, "vllm/argo/analysis.yaml")+"---\n"+exampleFile(t, "vllm/argo/rollout.yaml"))))
 	e.awaitRest("v1")
 
 	m.Slow.Store(true)

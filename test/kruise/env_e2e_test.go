@@ -47,16 +47,19 @@ type env struct {
 	t         *testing.T
 	cluster   *cluster.Cluster
 	namespace string
-	kube      kubernetes.Interface
-	lws       lwsclient.Interface
-	dynamic   dynamic.Interface
+	// name is that of the LeaderWorkerSet, the RolloutTarget and the Rollout, groups how many it has.
+	name    string
+	groups  int
+	kube    kubernetes.Interface
+	lws     lwsclient.Interface
+	dynamic dynamic.Interface
 }
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
 	startController(t, c)
-	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
+	e := &env{t: t, cluster: c, namespace: c.Namespace(t), name: name, groups: groups}
 	e.kube, e.lws, e.dynamic = suite.Clients(c)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -129,7 +132,7 @@ func indent(text string, by int) string {
 // edit changes the workload's image, as a GitOps tool does, and optionally labels.
 func (e *env) edit(tag string, labels ...string) {
 	e.t.Helper()
-	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag, func(w *lws.LeaderWorkerSet) {
+	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), e.name, tag, func(w *lws.LeaderWorkerSet) {
 		for i := 0; i+1 < len(labels); i += 2 {
 			metav1.SetMetaDataLabel(&w.ObjectMeta, labels[i], labels[i+1])
 		}
@@ -138,7 +141,7 @@ func (e *env) edit(tag string, labels ...string) {
 
 func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
 	e.t.Helper()
-	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name)
+	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), e.name)
 }
 
 // target reads a RolloutTarget.
@@ -159,21 +162,21 @@ func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
 func (e *env) patch(resource schema.GroupVersionResource, raw string, subresources ...string) {
 	e.t.Helper()
 	if _, err := e.dynamic.Resource(resource).Namespace(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...); err != nil && !apierrors.IsConflict(err) {
+		Patch(e.t.Context(), e.name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...); err != nil && !apierrors.IsConflict(err) {
 		e.t.Fatal(err)
 	}
 }
 
 func (e *env) remove(resource schema.GroupVersionResource) {
 	e.t.Helper()
-	suite.Delete(e.t, e.dynamic.Resource(resource).Namespace(e.namespace), name)
+	suite.Delete(e.t, e.dynamic.Resource(resource).Namespace(e.namespace), e.name)
 }
 
 // awaitRollout waits for a state of Kruise's Rollout.
 func (e *env) awaitRollout(what string, check func(*unstructured.Unstructured) bool) {
 	e.t.Helper()
 	e.eventually(what, func(ctx context.Context) error {
-		r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+		r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, e.name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -225,7 +228,7 @@ func (e *env) approve() {
 // releasing returns the revision that Kruise is releasing.
 func (e *env) releasing() string {
 	e.t.Helper()
-	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), e.name, metav1.GetOptions{})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -250,7 +253,7 @@ func (e *env) mustHave(want string) {
 // mustRest waits until every group is at the tag, under hold.
 func (e *env) mustRest(tag string) {
 	e.t.Helper()
-	e.mustHave(strings.TrimSpace(strings.Repeat(tag+" ", groups)))
+	e.mustHave(strings.TrimSpace(strings.Repeat(tag+" ", e.groups)))
 	e.eventually("the hold", func(ctx context.Context) error {
 		return suite.Held(e.workload(ctx))
 	})

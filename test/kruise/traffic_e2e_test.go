@@ -82,7 +82,7 @@ func TestKruiseRoutesTraffic(t *testing.T) {
 func (e *env) mustRoute(want string) {
 	e.t.Helper()
 	e.eventually("route "+want, func(ctx context.Context) error {
-		route, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+		route, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Get(ctx, e.name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -131,6 +131,22 @@ func Get(ctx context.Context, t testing.TB, sets lwsv1.LeaderWorkerSetInterface,
 	return w
 }
 
+// DeleteWorkload deletes a LeaderWorkerSet, and waits until its namespace has no pods: they may have all GPUs.
+func DeleteWorkload(t testing.TB, c *cluster.Cluster, namespace, name string) {
+	t.Helper()
+	kube, sets, _ := Clients(c)
+	if err := sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.Nil(t, "the pods are deleted", func(ctx context.Context) error {
+		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d pods are left", len(pods.Items))
+		}
+		return err
+	})
+}
+
 // Held returns nil if a LeaderWorkerSet is under hold, and otherwise an error with its rolling update configuration.
 func Held(w *lws.LeaderWorkerSet) error {
 	rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration

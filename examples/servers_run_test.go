@@ -1,0 +1,123 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package examples
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/modelservers"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+)
+
+// The commands of each model server's README: a clean preflight, and a release whose gates are measured. One server after the other,
+// because the nodes have GPUs for one release.
+func TestModelServers(t *testing.T) {
+	for _, server := range modelservers.Names() {
+		t.Run(server, func(t *testing.T) {
+			c := cluster.Shared(t)
+			prometheus := modelservers.StartPrometheus(t)
+			namespace := c.Namespace(t)
+			_, sets, _ := suite.Clients(c)
+			workloads := sets.LeaderworkersetV1().LeaderWorkerSets(namespace)
+			e := &env{t: t, namespace: namespace, binary: binary(t), kubeconfig: c.Kubeconfig()}
+			user := strings.NewReplacer(
+				"lockstep ", e.binary+" --namespace "+namespace+" ", "http://localhost:9090", prometheus.URL,
+				"examples/"+server+"/policy.yaml", quickPolicy(t, server),
+			)
+			for line := range strings.Lines(e.block(server, "kubectl apply -k")) {
+				switch command := strings.TrimSpace(line); {
+				case command == "kubectl apply -k examples/"+server+"/base":
+					suite.Apply(t, c, namespace, modelservers.Manifest(t, ".", server, "base", namespace))
+					await.Nil(t, "all groups are ready", func(ctx context.Context) error {
+						if w := suite.Get(ctx, t, workloads, server); w.Status.ReadyReplicas != *w.Spec.Replicas {
+							return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, *w.Spec.Replicas)
+						}
+						return nil
+					})
+				case strings.HasPrefix(command, "kubectl edit leaderworkerset "+server):
+					suite.SetImage(t, workloads, server, "v2")
+				case strings.HasPrefix(command, "lockstep "):
+					e.run(user.Replace(command))
+				default:
+					t.Fatalf("the test does not know %q", command)
+				}
+			}
+			e.mustRunReleased(server, prometheus)
+			if err := suite.Held(suite.Get(t.Context(), t, workloads, server)); err != nil {
+				t.Error(err)
+			}
+			// The GPUs are for the next server.
+			suite.DeleteWorkload(t, c, namespace, server)
+		})
+	}
+}
+
+// mustRunReleased fails the test unless all pods run the new image, and canary and stable groups were compared.
+func (e *env) mustRunReleased(server string, prometheus *modelservers.Prometheus) {
+	e.t.Helper()
+	kube, _, _ := suite.Clients(cluster.Shared(e.t))
+	await.Nil(e.t, "all pods run the new image", func(ctx context.Context) error {
+		pods, err := kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if got := pods.Items[i].Spec.Containers[0].Image; got != image+"v2" {
+				return fmt.Errorf("pod %s runs %s", pods.Items[i].Name, got)
+			}
+		}
+		if len(pods.Items) != 4 {
+			return errors.New("there are pods of a canary, or too few")
+		}
+		return nil
+	})
+	if metric := map[string]string{"vllm": "vllm:", "sglang": "sglang[:_]", "tensorrt-llm": "nv_inference_"}[server]; !prometheus.Asked(metric, e.namespace) {
+		e.t.Error("no gate was measured")
+	}
+}
+
+// quickPolicy returns the file of a server's policy, whose gates are measured within seconds.
+func quickPolicy(t *testing.T, server string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(server, "policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := map[string]any{}
+	if err := yaml.Unmarshal(text, &policy); err != nil {
+		t.Fatal(err)
+	}
+	gates, ok := policy["gates"].([]any)
+	if !ok || len(gates) != 2 {
+		t.Fatalf("the gates are %v", policy["gates"])
+	}
+	for _, gate := range gates {
+		gate, ok := gate.(map[string]any)
+		if !ok {
+			t.Fatalf("a gate is %v", gate)
+		}
+		gate["window"], gate["interval"], gate["count"] = "1s", "1s", 2
+	}
+	if text, err = yaml.Marshal(policy); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

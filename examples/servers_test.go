@@ -1,0 +1,391 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package examples
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	argo "github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	kruise "github.com/openkruise/rollouts/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gateway "sigs.k8s.io/gateway-api/apis/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/modelservers"
+)
+
+// build returns the documents that kustomize builds of an example.
+func build(t *testing.T, server, overlay string) []string {
+	t.Helper()
+	documents, err := modelservers.Build(".", server, overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return documents
+}
+
+// preflight runs `lockstep preflight --fail-on warning` with a manifest, and returns its exit code and output.
+func preflight(t *testing.T, manifest string, args ...string) (code int, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "manifest.yaml")
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	p := cli.Program{Args: append([]string{"preflight", "-f", file, "--fail-on", "warning"}, args...), Stdout: &out, Stderr: &out}
+	return p.Run(t.Context()), out.String()
+}
+
+// Each example passes preflight, for LWS's own update as for a release.
+func TestPreflightIsClean(t *testing.T) {
+	t.Parallel()
+	check := func(name, manifest string, args ...string) {
+		t.Run(name, func(t *testing.T) {
+			if code, out := preflight(t, manifest, args...); code != exit.OK {
+				t.Errorf("exit code %d\n%s", code, out)
+			}
+		})
+	}
+	workload, err := os.ReadFile("workload.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	partition := []string{"--style", "partition", "--batches", "50%,100%"}
+	for _, policy := range [][]string{{}, {"--policy", "gates.yaml"}, {"--policy", "inferencepool/policy.yaml"}, partition} {
+		check("workload", string(workload), append(policy, "--longest-request", "5m")...)
+	}
+	for _, server := range modelservers.Names() {
+		for _, overlay := range modelservers.Overlays() {
+			manifest := strings.Join(build(t, server, overlay), "---\n")
+			for _, policy := range [][]string{{}, {"--policy", server + "/policy.yaml"}, partition} {
+				check(server+"/"+overlay, manifest, append(policy, "--longest-request", "10m")...)
+			}
+		}
+	}
+}
+
+// The test above fails where it should.
+func TestPreflightFindsDefects(t *testing.T) {
+	t.Parallel()
+	for rule, change := range map[string]func(*corev1.PodSpec){
+		"ReadinessProbeMissing":          func(s *corev1.PodSpec) { s.Containers[0].ReadinessProbe = nil },
+		"PreStopMissing":                 func(s *corev1.PodSpec) { s.Containers[0].Lifecycle = nil },
+		"GracePeriodBelowLongestRequest": func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = nil },
+	} {
+		w := leaderWorkerSet(t, "vllm")
+		change(&w.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec)
+		manifest, err := yaml.Marshal(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, out := preflight(t, string(manifest), "--longest-request", "10m"); code != exit.Found || !strings.Contains(out, rule) {
+			t.Errorf("%s: exit code %d\n%s", rule, code, out)
+		}
+	}
+}
+
+// kinds are the types of the objects. Kinds whose types are in no module of this project have the fields that the examples use.
+var kinds = map[string]func() any{
+	"leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": func() any { return &lws.LeaderWorkerSet{} },
+	"v1 Service":                                   func() any { return &corev1.Service{} },
+	"v1 ServiceAccount":                            func() any { return &corev1.ServiceAccount{} },
+	"rbac.authorization.k8s.io/v1 Role":            func() any { return &rbacv1.Role{} },
+	"rbac.authorization.k8s.io/v1 RoleBinding":     func() any { return &rbacv1.RoleBinding{} },
+	"gateway.networking.k8s.io/v1 HTTPRoute":       func() any { return &gateway.HTTPRoute{} },
+	"argoproj.io/v1alpha1 Rollout":                 func() any { return &argo.Rollout{} },
+	"argoproj.io/v1alpha1 AnalysisTemplate":        func() any { return &argo.AnalysisTemplate{} },
+	"lockstep.dev/v1alpha1 RolloutTarget":          func() any { return &v1alpha1.RolloutTarget{} },
+	"rollouts.kruise.io/v1beta1 Rollout":           func() any { return &kruise.Rollout{} },
+	"monitoring.coreos.com/v1 PodMonitor":          func() any { return &podMonitor{} },
+	"argoproj.io/v1alpha1 Application":             func() any { return &application{} },
+	"source.toolkit.fluxcd.io/v1 GitRepository":    func() any { return &gitRepository{} },
+	"kustomize.toolkit.fluxcd.io/v1 Kustomization": func() any { return &fluxKustomization{} },
+}
+
+// podMonitor has fields of the Prometheus Operator's kind.
+type podMonitor struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Selector            metav1.LabelSelector `json:"selector"`
+		PodTargetLabels     []string             `json:"podTargetLabels"`
+		PodMetricsEndpoints []struct {
+			Port string `json:"port"`
+			Path string `json:"path"`
+		} `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+// application has fields of Argo CD's kind.
+type application struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Project string `json:"project"`
+		Source  struct {
+			RepoURL        string `json:"repoURL"`
+			TargetRevision string `json:"targetRevision"`
+			Path           string `json:"path"`
+		} `json:"source"`
+		Destination struct {
+			Server    string `json:"server"`
+			Namespace string `json:"namespace"`
+		} `json:"destination"`
+		IgnoreDifferences []struct {
+			Group                 string   `json:"group"`
+			Kind                  string   `json:"kind"`
+			JSONPointers          []string `json:"jsonPointers"`
+			ManagedFieldsManagers []string `json:"managedFieldsManagers"`
+		} `json:"ignoreDifferences"`
+		SyncPolicy struct {
+			Automated struct {
+				Prune    bool `json:"prune"`
+				SelfHeal bool `json:"selfHeal"`
+			} `json:"automated"`
+			SyncOptions []string `json:"syncOptions"`
+		} `json:"syncPolicy"`
+	} `json:"spec"`
+}
+
+// gitRepository has fields of Flux's kind.
+type gitRepository struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Interval metav1.Duration `json:"interval"`
+		URL      string          `json:"url"`
+		Ref      struct {
+			Branch string `json:"branch"`
+		} `json:"ref"`
+	} `json:"spec"`
+}
+
+// fluxKustomization has fields of Flux's kind, of kustomize-controller 1.9.
+type fluxKustomization struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Interval  metav1.Duration `json:"interval"`
+		Prune     bool            `json:"prune"`
+		SourceRef struct {
+			Kind string `json:"kind"`
+			Name string `json:"name"`
+		} `json:"sourceRef"`
+		Path            string `json:"path"`
+		TargetNamespace string `json:"targetNamespace"`
+		Ignore          []struct {
+			Target struct {
+				Group string `json:"group"`
+				Kind  string `json:"kind"`
+				Name  string `json:"name"`
+			} `json:"target"`
+			Paths []string `json:"paths"`
+		} `json:"ignore"`
+	} `json:"spec"`
+}
+
+// decode returns the objects by kind and name. A field that a kind does not have fails the test.
+func decode(t *testing.T, documents ...string) map[string]any {
+	t.Helper()
+	objects := map[string]any{}
+	for _, document := range documents {
+		var meta metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+			t.Fatal(err)
+		}
+		kind := kinds[meta.APIVersion+" "+meta.Kind]
+		if kind == nil {
+			t.Fatalf("the test does not know %s %s", meta.APIVersion, meta.Kind)
+		}
+		object := kind()
+		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
+			t.Errorf("%s %s: %v", meta.Kind, meta.Name, err)
+		}
+		objects[meta.Kind+" "+meta.Name] = object
+	}
+	return objects
+}
+
+func leaderWorkerSet(t *testing.T, server string) *lws.LeaderWorkerSet {
+	t.Helper()
+	w, ok := decode(t, build(t, server, "base")...)["LeaderWorkerSet "+server].(*lws.LeaderWorkerSet)
+	if !ok {
+		t.Fatalf("examples/%s/base has no LeaderWorkerSet %s", server, server)
+	}
+	return w
+}
+
+// A release of these examples waits for whole groups, drains leaders, and measures canary and stable groups apart.
+func TestServers(t *testing.T) {
+	t.Parallel()
+	for _, server := range modelservers.Names() {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			objects := map[string]any{}
+			for _, overlay := range modelservers.Overlays() {
+				maps.Copy(objects, decode(t, build(t, server, overlay)...))
+			}
+			w := leaderWorkerSet(t, server)
+			template := w.Spec.LeaderWorkerTemplate
+			leader, worker := template.LeaderTemplate.Spec, template.WorkerTemplate.Spec
+			if template.RestartPolicy != lws.RecreateGroupOnPodRestart || w.Spec.RolloutStrategy.RollingUpdateConfiguration != nil {
+				t.Errorf("restart policy %s, rolling update %v", template.RestartPolicy, w.Spec.RolloutStrategy)
+			}
+			c := leader.Containers[0]
+			if c.Image != worker.Containers[0].Image {
+				t.Errorf("leaders run %s, workers %s", c.Image, worker.Containers[0].Image)
+			}
+			if c.StartupProbe.HTTPGet.Path != c.ReadinessProbe.HTTPGet.Path {
+				t.Errorf("the startup probe asks %s, readiness %s", c.StartupProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path)
+			}
+			load := time.Duration(c.StartupProbe.PeriodSeconds*c.StartupProbe.FailureThreshold) * time.Second
+			if deadline := 45 * time.Minute; load < 30*time.Minute || load >= deadline {
+				t.Errorf("the startup probe allows %s, the release %s", load, deadline)
+			}
+			if *worker.TerminationGracePeriodSeconds <= *leader.TerminationGracePeriodSeconds {
+				t.Error("a worker ends before its leader does")
+			}
+			mustFitTheWorkload(t, server, objects, template.LeaderTemplate)
+			for _, file := range []string{"policy.yaml", "argo/rollout.yaml", "kruise/rollout.yaml"} {
+				text, err := os.ReadFile(filepath.Join(server, file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !strings.Contains(string(text), "45m") && !strings.Contains(string(text), "progressDeadlineSeconds: 2700") {
+					t.Errorf("%s/%s has another progress deadline", server, file)
+				}
+			}
+		})
+	}
+}
+
+// The hooks end with the last request: while curl, here a function, has requests to report, they wait.
+func TestDrainHooks(t *testing.T) {
+	t.Parallel()
+	busy := map[string]string{
+		"vllm": `vllm:num_requests_running{engine="0"} 1.0
+vllm:num_requests_waiting{engine="0"} 0.0`,
+		"tensorrt-llm": `nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 20
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 0`,
+	}
+	idle := strings.NewReplacer(" 1.0", " 0.0", " 20", " 0")
+	for _, server := range modelservers.Names() {
+		template := leaderWorkerSet(t, server).Spec.LeaderWorkerTemplate
+		if hook := template.LeaderTemplate.Spec.Containers[0].Lifecycle.PreStop; hook.Exec != nil {
+			answers := []string{busy[server], busy[server], idle.Replace(busy[server])}
+			if got := calls(t, hook.Exec.Command[2], answers); got != len(answers) {
+				t.Errorf("%s: a leader asked %d times until it was idle, want %d", server, got, len(answers))
+			}
+		} else if server != "sglang" { // which answers its requests itself
+			t.Errorf("%s: leaders do not wait for their requests", server)
+		}
+		// The third call fails, because the leader is gone.
+		if got := calls(t, template.WorkerTemplate.Spec.Containers[0].Lifecycle.PreStop.Exec.Command[2], []string{"ok", "ok"}); got != 3 {
+			t.Errorf("%s: a worker asked %d times until its leader was gone, want 3", server, got)
+		}
+	}
+}
+
+// calls returns how often a script calls curl, which prints these answers and then fails.
+func calls(t *testing.T, script string, answers []string) int {
+	t.Helper()
+	dir := t.TempDir()
+	for i, answer := range answers {
+		if err := os.WriteFile(filepath.Join(dir, strings.Repeat("x", i+1)), []byte(answer+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const functions = "sleep() { :; }\ncurl() { printf x >>calls; cat \"$(cat calls)\" 2>/dev/null; }\n"
+	cmd := exec.CommandContext(t.Context(), "timeout", "20", "bash", "-c", functions+script)
+	cmd.Dir = dir
+	_ = cmd.Run() // kubelet ignores the exit code of a hook
+	made, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(made)
+}
+
+// mustFitTheWorkload checks what refers to the leaders by labels and ports.
+func mustFitTheWorkload(t *testing.T, server string, objects map[string]any, leader *corev1.PodTemplateSpec) {
+	t.Helper()
+	service, ok := objects["Service "+server+"-leader"].(*corev1.Service)
+	if !ok || !maps.Equal(service.Spec.Selector, map[string]string{lws.SetNameLabelKey: server, lws.WorkerIndexLabelKey: "0"}) {
+		t.Errorf("the Service %v does not select the leaders", service)
+	}
+	monitor, ok := objects["PodMonitor "+server].(*podMonitor)
+	if !ok || len(monitor.Spec.PodMetricsEndpoints) != 1 {
+		t.Fatalf("the PodMonitor is %v", monitor)
+	}
+	app := leader.Labels["app"]
+	if app == "" || !maps.Equal(monitor.Spec.Selector.MatchLabels, map[string]string{"app": app, lws.WorkerIndexLabelKey: "0"}) {
+		t.Errorf("the PodMonitor selects %v: want the leaders of canaries, too", monitor.Spec.Selector.MatchLabels)
+	}
+	if !slices.Equal(monitor.Spec.PodTargetLabels, []string{lws.RevisionKey}) {
+		t.Errorf("the PodMonitor adds the labels %v, want the revision", monitor.Spec.PodTargetLabels)
+	}
+	for _, port := range []string{service.Spec.Ports[0].TargetPort.StrVal, monitor.Spec.PodMetricsEndpoints[0].Port} {
+		if !slices.ContainsFunc(leader.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {
+			t.Errorf("leaders have no port %q", port)
+		}
+	}
+}
+
+// The GitOps tools apply a folder that exists, and leave the fields to Lockstep that it writes.
+func TestGitOps(t *testing.T) {
+	t.Parallel()
+	read := func(file string) map[string]any {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decode(t, strings.Split(string(text), "\n---\n")...)
+	}
+	app, isApp := read("gitops/argo-cd.yaml")["Application vllm"].(*application)
+	flux, isFlux := read("gitops/flux.yaml")["Kustomization vllm"].(*fluxKustomization)
+	if !isApp || !isFlux {
+		t.Fatal("gitops/ has no Application, or no Kustomization")
+	}
+	for _, path := range []string{app.Spec.Source.Path, flux.Spec.Path} {
+		if _, err := os.Stat(filepath.Join("..", path, "kustomization.yaml")); err != nil {
+			t.Error(err)
+		}
+	}
+	const held = "/spec/rolloutStrategy/rollingUpdateConfiguration"
+	left := map[string]bool{}
+	for _, rule := range app.Spec.IgnoreDifferences {
+		left["Argo CD "+rule.Kind] = slices.Equal(rule.JSONPointers, []string{held}) || slices.Equal(rule.ManagedFieldsManagers, []string{"lockstep"})
+	}
+	for _, rule := range flux.Spec.Ignore {
+		left["Flux "+rule.Target.Kind] = slices.Contains([]string{held, "/spec/rules", "/spec/selector"}, strings.Join(rule.Paths, " "))
+	}
+	for _, tool := range []string{"Argo CD", "Flux"} {
+		for _, kind := range []string{"LeaderWorkerSet", "HTTPRoute", "Service"} {
+			if !left[tool+" "+kind] {
+				t.Errorf("%s reverts what Lockstep writes to a %s", tool, kind)
+			}
+		}
+	}
+	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
+		t.Error("Argo CD reverts it in a sync for another reason")
+	}
+}

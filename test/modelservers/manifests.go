@@ -1,0 +1,63 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package modelservers builds the examples of model servers as a user does, and measures their canaries without GPUs.
+//
+//	for _, server := range modelservers.Names() {
+//		suite.Apply(t, c, namespace, modelservers.Manifest(t, "../../examples", server, "argo", namespace))
+//	}
+package modelservers
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// Names returns the folders of the servers, which are also the names of their LeaderWorkerSets.
+func Names() []string { return []string{"vllm", "sglang", "tensorrt-llm"} }
+
+// Overlays returns the folders of each server: without a host, with Argo Rollouts, with Kruise Rollouts.
+func Overlays() []string { return []string{"base", "argo", "kruise"} }
+
+// Build returns what `kustomize build SERVER/OVERLAY` prints in the folder examples, by document.
+func Build(examples, server, overlay string) ([]string, error) {
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(examples, server, overlay))
+	if err != nil {
+		return nil, fmt.Errorf("kustomize build: %w", err)
+	}
+	var documents []string
+	for _, resource := range resources.Resources() {
+		document, err := resource.AsYAML()
+		if err != nil {
+			return nil, fmt.Errorf("write %s: %w", resource.GetName(), err)
+		}
+		documents = append(documents, string(document))
+	}
+	return documents, nil
+}
+
+// Manifest returns the objects of an example for a namespace of the test cluster, with the cluster's Gateway in place of the user's. It
+// lacks the PodMonitor, because the test cluster has no CRD for it.
+func Manifest(t testing.TB, examples, server, overlay, namespace string) string {
+	t.Helper()
+	documents, err := Build(examples, server, overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := fmt.Sprintf("- name: %s\n    namespace: %s\n", cluster.GatewayName, cluster.GatewayNamespace)
+	user := strings.NewReplacer("- name: public\n", gateway, server+".example.com", namespace+".example.com", "namespace: default", "namespace: "+namespace)
+	var all []string
+	for _, document := range documents {
+		if !strings.Contains(document, "\nkind: PodMonitor\n") {
+			all = append(all, user.Replace(document))
+		}
+	}
+	return strings.Join(all, "---\n")
+}
