@@ -46,7 +46,7 @@ func TestDebugReplay(t *testing.T) {
 		"no file":   {nil, exit.Usage, []string{"one file"}},
 		"not there": {[]string{filepath.Join(dir, "x")}, exit.Error, []string{"no such file"}},
 		"empty":     {[]string{write("empty", "")}, exit.Usage, []string{"no decisions", "lockstep debug record"}},
-		"not JSON":  {[]string{write("text", "hello")}, exit.Usage, []string{"entry 1"}},
+		"not JSON":  {[]string{write("text", "hello")}, exit.Usage, []string{"line 1"}},
 		"newer":     {[]string{write("newer", `{"version":2}`)}, exit.Usage, []string{"version 2", "wrote it"}},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"debug", "replay"}, tc.args...)...)

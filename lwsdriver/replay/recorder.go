@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -19,6 +20,25 @@ const DefaultLimit = 64 << 20
 
 // ErrLimit is why a Recorder stopped: it has reached its limit.
 var ErrLimit = errors.New("the recording has reached its limit")
+
+// Open opens a file to which a Recorder appends. If a driver that was killed left an incomplete line, it is ended.
+func Open(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the recording: %w", err)
+	}
+	size, err := file.Seek(0, io.SeekEnd)
+	if err == nil && size > 0 {
+		last := make([]byte, 1)
+		if _, err = file.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			_, err = file.WriteString("\n")
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("continue the recording %s: %w", path, err), file.Close())
+	}
+	return file, nil
+}
 
 // Recorder writes decisions, each on a line. It omits a decision that equals the last one about the workload and was made
 // from the same state. Its methods are safe for concurrent use.

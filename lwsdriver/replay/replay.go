@@ -4,6 +4,7 @@
 package replay
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -115,19 +116,31 @@ func text(value any) string {
 	return string(raw)
 }
 
-// Read calls f for each entry of a recording, with the number of its line, until f returns an error.
+// Read calls f for each entry of a recording, with the number of its line, until f returns an error. A line that ends in mid-entry is
+// what a driver that was killed left, and is skipped.
 func Read(from io.Reader, f func(line int, e Entry) error) error {
-	d := json.NewDecoder(from)
+	lines := bufio.NewReader(from)
 	for line := 1; ; line++ {
-		var e Entry
-		switch err := d.Decode(&e); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("entry %d: %w", line, err)
+		raw, err := lines.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read line %d: %w", line, err)
 		}
-		if err := f(line, e); err != nil {
-			return err
+		last := err != nil
+		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
+			var e Entry
+			switch err := json.NewDecoder(bytes.NewReader(raw)).Decode(&e); {
+			case errors.Is(err, io.ErrUnexpectedEOF):
+				// The beginning of an entry.
+			case err != nil:
+				return fmt.Errorf("line %d: %w", line, err)
+			default:
+				if err := f(line, e); err != nil {
+					return err
+				}
+			}
+		}
+		if last {
+			return nil
 		}
 	}
 }

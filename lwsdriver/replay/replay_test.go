@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -153,12 +154,53 @@ func TestReplayReturnsDifferences(t *testing.T) {
 
 func TestReadRefusesOtherVersions(t *testing.T) {
 	err := Read(strings.NewReader(`{"version":99}`), func(int, Entry) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "entry 1") {
+	if err == nil || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("error is %v", err)
 	}
 }
 
 // TestIntentsRoundTrip checks that every intent of the planner is read back as it was written.
+// A driver is killed while it writes an entry, and its successor continues the file.
+func TestIncompleteEntryIsSkipped(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "recording.jsonl")
+	record := func(name string) {
+		file, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = file.Close() }()
+		o := plan.Observation{Key: types.NamespacedName{Name: name}, Gone: true}
+		d, refusal := plan.Decide(o, nil)
+		r := Recorder{To: file}
+		r.Record(o, nil, d, refusal)
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record("first")
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record("killed")
+	if err := os.Truncate(path, info.Size()+40); err != nil {
+		t.Fatal(err)
+	}
+	record("second")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	err = Read(bytes.NewReader(raw), func(_ int, e Entry) error {
+		names = append(names, e.Observation.Key.Name)
+		return nil
+	})
+	if diff := cmp.Diff([]string{"first", "second"}, names); err != nil || diff != "" {
+		t.Errorf("%v; -want +got:\n%s", err, diff)
+	}
+}
+
 func TestIntentsRoundTrip(t *testing.T) {
 	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
 	all := map[string]plan.Intent{

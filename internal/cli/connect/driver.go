@@ -6,7 +6,6 @@ package connect
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,9 +75,9 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	}
 	if settings.Recorder == nil && o.record != "" {
 		// The file stays open until the process ends, like the driver.
-		file, err := os.OpenFile(o.record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		file, err := replay.Open(o.record)
 		if err != nil {
-			return nil, fmt.Errorf("open --record: %w", err)
+			return nil, fmt.Errorf("--record: %w", err)
 		}
 		settings.Recorder = &replay.Recorder{To: file}
 	}
