@@ -9,7 +9,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Findings are cached with the path of the checkout they were found in, which the exclusions look at: a cache for each checkout.
-LINT    := GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+LINT    := GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 # go test, and at the end once more what failed.
 TESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/test/go.mod gotestsum
 # The end-to-end suites.
@@ -45,6 +45,8 @@ CHECKS  ?= 2000
 RACE    ?=
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
 FUZZTIME ?= 10s
+# The name of a release's image in its registry.
+IMAGE   ?= ghcr.io/lockstep-rollouts/lockstep
 # What `make bench` measures; hosts beside it compares with stock Kruise Rollouts.
 PARTS   ?= start,release,scale
 # 1: `make demo` routes real requests through a gateway.
@@ -70,6 +72,10 @@ build: bin/lockstep ## Build the one binary, bin/lockstep.
 bin/lockstep:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/lockstep
 
+.PHONY: release
+release: ## Build everything that a release publishes into dist/, e.g. VERSION=v0.1.0: docs/releasing.md.
+	cd tools/release && $(GO) run . -version '$(VERSION)' -image '$(IMAGE)'
+
 .PHONY: demo
 demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KUBECONFIG=FILE on your cluster.
 	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node) $(EXISTING)
@@ -93,6 +99,7 @@ test-all: test-unit ## Run every test, every fuzz target for a minute, and a smo
 test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
 	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
 	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
+	cd tools/release && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
 explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.
@@ -123,10 +130,12 @@ generate: ## Generate Go from proto/, and the CRD.
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
 .PHONY: lint
-lint: ## Lint Go and protobuf.
+lint: ## Lint Go, protobuf and the workflows.
+	$(GO) tool -modfile=tools/actionlint/go.mod actionlint
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(LINT) run ./...
+	cd tools/release && $(LINT) run ./...
 
 .PHONY: verify
 verify: lint verify-breaking verify-generated verify-tidy verify-vulnerabilities verify-licenses verify-reproducible ## All that must hold before a change lands, but for the tests.
@@ -156,6 +165,7 @@ verify-generated:
 verify-tidy:
 	$(GO) mod tidy -diff
 	cd test/kruise/controlplane && $(GO) mod tidy -diff
+	cd tools/release && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null
 
 # Vulnerabilities that the binary can reach. Without the database, vuln.go.dev or that of GOVULNDB, nothing is checked, and it says so.
