@@ -122,10 +122,10 @@ func Read(from io.Reader, f func(line int, e Entry) error) error {
 	lines := bufio.NewReader(from)
 	for line := 1; ; line++ {
 		raw, err := lines.ReadBytes('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
 			return fmt.Errorf("read line %d: %w", line, err)
 		}
-		last := err != nil
 		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
 			var e Entry
 			switch err := json.NewDecoder(bytes.NewReader(raw)).Decode(&e); {
