@@ -172,7 +172,11 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}, nil
+	d := &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}
+	if o.registry != nil {
+		o.registry.MustRegister(releaseMetrics{d})
+	}
+	return d, nil
 }
 
 // Drain ends the waits of calls in flight, which return the current state, and the watches, so that a server can stop

@@ -112,14 +112,20 @@ func (w *workloadsWatch) change(key types.NamespacedName) *pb.WatchWorkloadsResp
 		delete(w.sent, key)
 		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: last.GetWorkload()}}
 	}
-	c, _, err := w.driver.contextOf(key, w.request.GetIncludeGroups())
-	if err != nil {
-		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}}
-		fail(c, err)
-	}
+	c := w.driver.stateOf(key, w.request.GetIncludeGroups())
 	if proto.Equal(c, last) {
 		return nil
 	}
 	w.sent[key] = c
 	return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}}
+}
+
+// stateOf returns the context of a workload. If it can't be observed, the error is its state.
+func (d *Driver) stateOf(key types.NamespacedName, rows bool) *pb.BatchContext {
+	c, _, err := d.contextOf(key, rows)
+	if err != nil {
+		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}}
+		fail(c, err)
+	}
+	return c
 }
