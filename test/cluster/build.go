@@ -50,7 +50,7 @@ func (o options) modules() []module {
 		wanted = append(wanted, kruiseModule)
 	}
 	if o.prometheus {
-		wanted = append(wanted, prometheusModule)
+		wanted = append(wanted, prometheusModule, prometheusOperatorModule)
 	}
 	if o.installers {
 		wanted = append(wanted, kubectlModule, helmModule)

@@ -26,7 +26,7 @@ func prometheusOperatorModule(Versions) module {
 	}
 }
 
-// WithPrometheus builds Prometheus, for clusters from which it can't be downloaded later.
+// WithPrometheus builds Prometheus and downloads the CRDs of its operator, for a network namespace in which neither is possible.
 func WithPrometheus() Option { return func(o *options) { o.prometheus = true } }
 
 // Promtool returns the path of promtool.
