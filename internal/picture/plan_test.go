@@ -134,7 +134,7 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 		batches []string
 	}{
 		"canary":     {"vllm: Canary release", pb.Style_STYLE_CANARY, []string{"25%", "50%", "100%"}},
-		"blue-green": {"vllm: Blue-green release", pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
+		"blue-green": {"vllm: BlueGreen release", pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
 		"partition":  {"vllm: Partition release", pb.Style_STYLE_PARTITION, []string{"25%", "50%", "100%"}},
 	} {
 		path := "../../docs/images/plan-" + name + ".svg"
