@@ -129,6 +129,11 @@ generate: ## Generate Go from proto/, and the CRD.
 	$(BUF) generate
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
+.PHONY: images
+images: bin/lockstep ## Draw the plans in docs/images, and record the terminal sessions there on a real control plane.
+	$(GO) test ./internal/picture -run Documented -update
+	$(GO) run ./test/sessions
+
 .PHONY: lint
 lint: ## Lint Go, protobuf and the workflows.
 	$(GO) tool -modfile=tools/actionlint/go.mod actionlint

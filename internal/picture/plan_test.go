@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"strconv"
@@ -123,15 +124,32 @@ func TestPlanPictures(t *testing.T) {
 	parse(t, Plan("empty", &pb.PlanResponse{}))
 }
 
-// The picture in the documentation is the output of the command.
-func TestPlanPictureIsDocumented(t *testing.T) {
-	const path = "../../docs/images/plan-canary.svg"
-	want := Plan("vllm: Canary release", planned(t, pb.Style_STYLE_CANARY, 10*time.Minute, "25%", "50%", "100%"))
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s is out of date: regenerate it as in docs/plan.md", path)
+var update = flag.Bool("update", false, "write the pictures of the documentation")
+
+// The pictures in the documentation are those of the command. go test ./internal/picture -update writes them.
+func TestPlanPicturesAreDocumented(t *testing.T) {
+	for name, c := range map[string]struct {
+		title   string
+		style   pb.Style
+		batches []string
+	}{
+		"canary":     {"vllm: Canary release", pb.Style_STYLE_CANARY, []string{"25%", "50%", "100%"}},
+		"blue-green": {"vllm: BlueGreen release", pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
+		"partition":  {"vllm: Partition release", pb.Style_STYLE_PARTITION, []string{"25%", "50%", "100%"}},
+	} {
+		path := "../../docs/images/plan-" + name + ".svg"
+		want := Plan(c.title, planned(t, c.style, 10*time.Minute, c.batches...))
+		if *update {
+			if err := os.WriteFile(path, want, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is out of date: run go test ./internal/picture -update", path)
+		}
 	}
 }

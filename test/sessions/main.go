@@ -1,0 +1,173 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command sessions records the terminal sessions and the pictures of real releases in docs/images. It runs the commands of
+// docs/tutorial.md on a real control plane of its own:
+//
+//	make build && go run ./test/sessions
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// patience is how long the recorder waits for a command or a screen.
+const patience = 3 * time.Minute
+
+func main() {
+	lockstep := flag.String("lockstep", "bin/lockstep", "the lockstep binary")
+	images := flag.String("images", "docs/images", "the directory to write to")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *lockstep, *images)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sessions:", err)
+		os.Exit(1)
+	}
+}
+
+// recorder runs commands against one cluster, and writes what they show.
+type recorder struct {
+	images string
+	// env is the environment of all commands: their KUBECONFIG, and a PATH with the binary under test.
+	env []string
+}
+
+func run(ctx context.Context, lockstep, images string) error {
+	c, err := cluster.Start(ctx, cluster.WithLog(os.Stderr))
+	if err != nil {
+		return fmt.Errorf("start a control plane: %w", err)
+	}
+	defer c.Stop()
+	kubectl, err := c.Kubectl(ctx)
+	if err != nil {
+		return fmt.Errorf("build kubectl: %w", err)
+	}
+	if lockstep, err = filepath.Abs(lockstep); err != nil {
+		return fmt.Errorf("find lockstep: %w", err)
+	}
+	path := strings.Join([]string{filepath.Dir(lockstep), filepath.Dir(kubectl), os.Getenv("PATH")}, ":")
+	r := recorder{images: images, env: append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+path)}
+	if err := r.shell(ctx, `
+		kubectl apply -f examples/tutorial.yaml
+		kubectl wait --for=condition=Available leaderworkerset/vllm --timeout=2m
+		lockstep adopt vllm
+		sed s/vllm:v1/vllm:v2/ examples/tutorial.yaml | kubectl apply -f -`); err != nil {
+		return err
+	}
+	if err := r.session(ctx, "plan", "lockstep plan vllm --batches 25%,50%,100%"); err != nil {
+		return err
+	}
+	if err := r.picture(ctx, "canary", func() error { return r.canary(ctx) }); err != nil {
+		return err
+	}
+	if err := r.shell(ctx, `
+		sed -e s/vllm:v1/vllm:v3/ -e 's/startup: 3s/behavior: image-pull/' examples/tutorial.yaml | kubectl apply -f -`); err != nil {
+		return err
+	}
+	return r.picture(ctx, "abort", func() error {
+		return r.session(ctx, "abort",
+			"lockstep release vllm --batches 25%,50%,100% --progress-deadline 10s", "lockstep abort vllm")
+	})
+}
+
+// canary records a release, and lockstep watch in its second batch.
+func (r recorder) canary(ctx context.Context) error {
+	watch, err := open(r.command(ctx, "lockstep watch vllm"), 110, 34)
+	if err != nil {
+		return err
+	}
+	defer watch.close()
+	screen := make(chan error, 1)
+	go func() {
+		screen <- func() error {
+			if err := watch.await(ctx, "batch 2/3 (50%): 1 of 2 groups ready"); err != nil {
+				return err
+			}
+			return r.write(ctx, "watch", watch.ansi())
+		}()
+	}()
+	if err := r.session(ctx, "release", "lockstep release vllm --batches 25%,50%,100% --pause 5s"); err != nil {
+		return err
+	}
+	return <-screen
+}
+
+// session records commands that a user types one after the other. Their exit codes are part of what is shown.
+func (r recorder) session(ctx context.Context, name string, lines ...string) error {
+	var all bytes.Buffer
+	for _, line := range lines {
+		shown, err := open(r.command(ctx, line), 120, 60)
+		if err != nil {
+			return err
+		}
+		err = shown.wait(ctx)
+		fmt.Fprintf(&all, "\x1b[1m$ %s\x1b[0m\n%s\n", line, shown.ansi())
+		shown.close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", line, err)
+		}
+	}
+	return r.write(ctx, name, all.String())
+}
+
+// write renders what a terminal showed.
+func (r recorder) write(ctx context.Context, name, shown string) error {
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/freeze/go.mod", "freeze", "--language", "ansi", //nolint:gosec // of the repository
+		"--font.family", "monospace", "--padding", "16", "--output", filepath.Join(r.images, "session-"+name+".svg"))
+	cmd.Stdin = strings.NewReader(shown)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("render session %s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+// picture draws the release that f makes from its recorded documents.
+func (r recorder) picture(ctx context.Context, name string, f func() error) error {
+	status := r.command(ctx, "lockstep status vllm -w -o json")
+	var documents bytes.Buffer
+	status.Stdout = &documents
+	process, err := child.Run(status)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	err = f()
+	process.End(syscall.SIGINT, patience)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(os.TempDir(), "lockstep-"+name+".json")
+	if err := os.WriteFile(file, documents.Bytes(), 0o600); err != nil {
+		return fmt.Errorf("write the documents of %s: %w", name, err)
+	}
+	defer func() { _ = os.Remove(file) }()
+	return r.shell(ctx, fmt.Sprintf("lockstep picture %s > %s", file, filepath.Join(r.images, "recorded-"+name+".svg")))
+}
+
+// shell runs commands that are not shown.
+func (r recorder) shell(ctx context.Context, script string) error {
+	if out, err := r.command(ctx, script).CombinedOutput(); err != nil {
+		return fmt.Errorf("run %s: %w\n%s", strings.TrimSpace(script), err, out)
+	}
+	return nil
+}
+
+func (r recorder) command(ctx context.Context, script string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script) //nolint:gosec // the scripts of this file
+	cmd.Env = r.env
+	return cmd
+}
