@@ -118,10 +118,10 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 	switch {
 	case g.GetRevision() == "":
 		d.Letter = ""
-	case g.GetUpdated():
-		d.Letter = "B"
 	case g.GetRevision() == c.GetStableRevision():
 		d.Letter = "A"
+	case g.GetUpdated():
+		d.Letter = "B"
 	}
 	if !g.GetReady() {
 		if d.Status = view.Problem(g); d.Status == "" {
@@ -151,7 +151,7 @@ func facts(c *pb.BatchContext) [][2]string {
 	if update := c.GetUpdateRevision(); update != "" && update != revisions {
 		revisions = "A " + revisions + " → B " + update
 	}
-	if !plugin.InFlight(c) && plugin.Waits(c) {
+	if !plugin.InFlight(c) && c.GetTemplateRevision() != "" && plugin.Waits(c) {
 		waiting = c.GetTemplateRevision() + " waits for a release"
 	}
 	if c.GetReleaseId() != "" {
