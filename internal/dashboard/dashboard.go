@@ -83,7 +83,9 @@ func New(driver Driver, namespace string, shorten func(error) error) *Dashboard 
 }
 
 // URL returns the address of the page at a listener.
-func (d *Dashboard) URL(listener net.Addr) string { return fmt.Sprintf("http://%s/%s/", listener, d.secret) }
+func (d *Dashboard) URL(listener net.Addr) string {
+	return fmt.Sprintf("http://%s/%s/", listener, d.secret)
+}
 
 const (
 	headerTimeout = 10 * time.Second
