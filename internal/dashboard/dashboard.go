@@ -4,7 +4,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"embed"
@@ -45,7 +44,7 @@ type Dashboard struct {
 	changed broadcast.Broadcaster[string]
 
 	mu        sync.Mutex
-	status    status
+	status    pageStatus
 	workloads map[string]*entry
 }
 
@@ -56,8 +55,8 @@ type entry struct {
 	message []byte
 }
 
-// status is what browsers get about the dashboard itself.
-type status struct {
+// pageStatus is what browsers get about the dashboard itself.
+type pageStatus struct {
 	Scope string `json:"scope"`
 	// Synced reports whether every workload under hold is known.
 	Synced bool `json:"synced"`
@@ -78,7 +77,7 @@ func New(driver Driver, namespace string, shorten func(error) error) *Dashboard 
 	}
 	return &Dashboard{
 		driver: driver, namespace: namespace, shorten: shorten, secret: rand.Text(),
-		status: status{Scope: scope}, workloads: map[string]*entry{},
+		status: pageStatus{Scope: scope}, workloads: map[string]*entry{},
 	}
 }
 
@@ -106,8 +105,8 @@ func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
 		return nil
 	})
 	running.Go(func() error {
-		err := d.follow(ctx)
-		return cmp.Or(err, server.Close())
+		defer func() { _ = server.Close() }()
+		return d.follow(ctx)
 	})
 	return running.Wait() //nolint:wrapcheck // The errors are those of the functions above.
 }
@@ -115,7 +114,7 @@ func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
 // follow keeps the workloads up to date until ctx ends or the driver refuses.
 func (d *Dashboard) follow(ctx context.Context) error {
 	follower := &host.Follower{Driver: d.driver, Lost: func(err error) {
-		d.setStatus(func(s *status) {
+		d.setStatus(func(s *pageStatus) {
 			if s.Lost = d.shorten(err).Error(); s.LostSince == nil {
 				now := time.Now()
 				s.LostSince = &now
@@ -126,7 +125,7 @@ func (d *Dashboard) follow(ctx context.Context) error {
 }
 
 func (d *Dashboard) observe(r *pb.WatchWorkloadsResponse) {
-	d.setStatus(func(s *status) {
+	d.setStatus(func(s *pageStatus) {
 		s.Lost, s.LostSince = "", nil
 		s.Synced = s.Synced || r.GetSynced()
 	})
@@ -154,7 +153,7 @@ func (d *Dashboard) put(c *pb.BatchContext) {
 	d.changed.Notify(key)
 }
 
-func (d *Dashboard) setStatus(change func(*status)) {
+func (d *Dashboard) setStatus(change func(*pageStatus)) {
 	d.mu.Lock()
 	before := d.status
 	change(&d.status)

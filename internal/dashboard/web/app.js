@@ -83,7 +83,6 @@ function line(w) {
     lines.set(w.key, row);
   }
   const row = lines.get(w.key);
-  update(row.firstChild, w.key, () => [...row.firstChild.childNodes]);
   if (row.of !== w) cells.forEach((cell, i) => row.children[i + 1].replaceChildren(...cell(w)));
   row.of = w;
   return row;
@@ -107,7 +106,7 @@ function showDetail(key) {
       ['Progress', [`${w.planned} planned, ${w.updated} updated, ${w.ready} ready`]], ['Traffic to the update', [w.traffic]], ['Capacity in groups', [w.capacity]],
       ...w.facts.map(([label, text]) => [label, [text]])]
     : [['State', [status.synced ? 'not under hold' : 'waiting for the driver']]];
-  update($('facts'), w ?? null, () => facts.flatMap(([label, content]) => [element('dt', {}, label), element('dd', {}, ...content)]));
+  update($('facts'), w ?? status.synced, () => facts.flatMap(([label, content]) => [element('dt', {}, label), element('dd', {}, ...content)]));
   update($('picture'), w?.groups ?? [], () => w ? [picture(w)] : []);
   const groups = (w?.groups ?? []).toSorted((a, b) => a.ready - b.ready);
   const hidden = Math.max(groups.length - maxRows, 0) + (w?.omitted ?? 0);
@@ -129,7 +128,7 @@ async function showHistory(key, version) {
     const answer = version ? await fetch(`history/${namespace}/${name}`) : null;
     if (answer?.ok) rows = await answer.json();
     else problem = answer ? await answer.text() : '';
-    if (!problem && !rows.length) problem = 'No history.';
+    if (answer && !problem && !rows.length) problem = 'No history.';
   } catch (e) {
     problem = `The history cannot be read: ${e.message}`;
     historyOf = '';
