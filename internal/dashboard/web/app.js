@@ -74,7 +74,8 @@ const cells = [
   w => [w.traffic], w => [w.capacity], w => [since(w)], w => [time(w.deadline, 'deadline')],
 ];
 
-const link = key => '#/' + key.split('/').map(encodeURIComponent).join('/');
+const encoded = key => key.split('/').map(encodeURIComponent).join('/');
+const link = key => '#/' + encoded(key);
 
 function line(w) {
   if (!lines.has(w.key)) {
@@ -117,23 +118,22 @@ function showDetail(key) {
 }
 
 let historyOf = ''; // what was requested last
+let readings = 0; // of the history, which the driver completes after the end of a release, without another state
 
 async function showHistory(key, version) {
-  const wanted = JSON.stringify([key, version]);
+  const wanted = JSON.stringify([key, version, readings]);
   if (wanted === historyOf) return;
   historyOf = wanted;
   let rows = [], problem = '';
   try {
-    const [namespace, name] = key.split('/').map(encodeURIComponent);
-    const answer = version ? await fetch(`history/${namespace}/${name}`) : null;
+    const answer = version ? await fetch('history/' + encoded(key)) : null;
     if (answer?.ok) rows = await answer.json();
     else problem = answer ? await answer.text() : '';
-    if (answer && !problem && !rows.length) problem = 'No history.';
+    if (answer?.ok && !rows.length) problem = 'No history yet.';
   } catch (e) {
     problem = `The history cannot be read: ${e.message}`;
-    historyOf = '';
   }
-  if (historyOf && historyOf !== wanted) return; // another workload was opened meanwhile
+  if (historyOf !== wanted) return; // another one was requested meanwhile
   update($('history-problem'), problem);
   update($('history'), rows, all => all.map(row => element('tr', {}, ...row.map(text => element('td', {}, text)))));
 }
@@ -183,9 +183,14 @@ function follow() {
 }
 
 addEventListener('hashchange', () => {
+  update($('history'), selected(), () => []);
   show();
   if (selected()) $('name').focus();
 });
 $('all').addEventListener('change', show);
 setInterval(() => document.querySelectorAll('time').forEach(tell), 1000);
+setInterval(() => {
+  if (selected() && !document.hidden) readings++;
+  changed();
+}, 5000);
 follow();
