@@ -58,7 +58,7 @@ func Open(t testing.TB, url string) *Page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1280, 640), chromedp.DisableGPU,
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1400, 900), chromedp.DisableGPU,
 		chromedp.WSURLReadTimeout(await.Patience))
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	ctx, closeTab := chromedp.NewContext(allocator)
@@ -148,10 +148,10 @@ func (p *Page) ColorScheme(scheme string) {
 	})
 }
 
-// Screenshot writes what is visible to a PNG file.
+// Screenshot writes the whole page to a PNG file.
 func (p *Page) Screenshot(path string) {
 	p.t.Helper()
-	if err := os.WriteFile(path, Run(p, chromedp.CaptureScreenshot()), 0o600); err != nil {
+	if err := os.WriteFile(path, Run(p, chromedp.Screenshot(chromedp.CSS("body"))), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
 }

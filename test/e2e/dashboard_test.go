@@ -86,9 +86,9 @@ func TestDashboard(t *testing.T) {
 	viewer := e.viewer()
 	p := browser.Open(t, e.dashboard("--namespace", e.namespace, "--kubeconfig", viewer))
 	p.ColorScheme("light")
-	p.AwaitText("namespace "+e.namespace, "0 with a release, 1 under hold", "No release is running")
+	p.AwaitText("namespace "+e.namespace+": 0 with a release, 1 under hold", "No release is running")
 
-	w.edit(image("v2"+hostile), withBehavior(cluster.BehaviorImagePull))
+	w.edit(image("v2"), withBehavior(cluster.BehaviorImagePull))
 	routed := quarters()
 	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm-http", Ingresses: []string{"vllm"}}
 	w.initialize("r1", routed)
@@ -132,11 +132,10 @@ func TestDashboard(t *testing.T) {
 	// The keyboard opens the workload, and the heading has the focus then.
 	browser.Run(p, chromedp.Focus(chromedp.CSS("#workloads a")))
 	browser.Run(p, chromedp.KeyEvent(kb.Enter))
-	p.AwaitText("Second workload", canary, "ImagePullBackOff", "r1", "server=example.com/model:v2"+hostile)
+	p.AwaitText("Second workload", canary, "ImagePullBackOff", "server=example.com/model:v2", "r1 by e2e/TestDashboard")
 	if focus := browser.Eval[string](p, "document.activeElement.textContent"); focus != e.namespace+"/vllm" {
 		t.Errorf("the focus is on %q", focus)
 	}
-	mustBeInert(t, p)
 	heal(1)
 	p.AwaitText("ready (BatchReady)", "2 planned, 2 updated, 2 ready")
 	if _, err := w.driver.Finalize(t.Context(), &pb.FinalizeRequest{
@@ -147,11 +146,13 @@ func TestDashboard(t *testing.T) {
 	p.AwaitText("rolled back (", "Why\n"+hostile, "rolled back by")
 	mustBeInert(t, p)
 
-	w.edit(image("v3"), func(s *lws.LeaderWorkerSet) {
+	w.edit(image("v3"+hostile), func(s *lws.LeaderWorkerSet) {
 		delete(s.Spec.LeaderWorkerTemplate.WorkerTemplate.Annotations, cluster.AnnotationBehavior)
 	})
 	w.initialize("r2", policy("50%", "100%"))
 	w.upgrade("r2", 0)
+	p.AwaitText("server=example.com/model:v3" + hostile)
+	mustBeInert(t, p)
 	browser.Run(p, chromedp.NavigateBack())
 	p.AwaitText("ready (BatchReady)", "1/2 (50%)", "33% of ready groups")
 	w.finalize("r2", promote)

@@ -56,9 +56,7 @@ function tell(e) {
 
 const since = w => time(w.since, w.atLeast ? 'atLeast' : 'since');
 
-function state(w) {
-  return [element('span', w.state === 'failed' ? { class: 'failed' } : {}, w.state), ` (${w.reason})`, element('span', { class: 'note' }, w.message)];
-}
+const state = w => [element('span', w.state === 'failed' ? { class: 'failed' } : {}, w.state), ` (${w.reason})`];
 
 function picture(w) {
   const squares = w.groups.map(g => {
@@ -77,22 +75,26 @@ const cells = [
 const encoded = key => key.split('/').map(encodeURIComponent).join('/');
 const link = key => '#/' + encoded(key);
 
+// line returns the rows of a workload in the list: cells, and the message below them.
 function line(w) {
   if (!lines.has(w.key)) {
-    const row = element('tr', { 'data-key': w.key }, element('th', { scope: 'row' }, element('a', { href: link(w.key) }, w.key)));
-    row.append(...cells.map((_, i) => element('td', i > 1 && i < 5 ? { class: 'number' } : {})));
-    lines.set(w.key, row);
+    const name = element('th', { scope: 'rowgroup' }, element('a', { href: link(w.key) }, w.key));
+    lines.set(w.key, element('tbody', {},
+      element('tr', {}, name, ...cells.map((_, i) => element('td', i > 1 && i < 5 ? { class: 'number' } : {}))),
+      element('tr', { class: 'note' }, element('td'), element('td', { colspan: cells.length }))));
   }
-  const row = lines.get(w.key);
-  if (row.of !== w) cells.forEach((cell, i) => row.children[i + 1].replaceChildren(...cell(w)));
-  row.of = w;
-  return row;
+  const body = lines.get(w.key);
+  const [row, note] = body.children;
+  if (body.of !== w) cells.forEach((cell, i) => row.children[i + 1].replaceChildren(...cell(w)));
+  update(note.lastChild, w.message);
+  body.of = w;
+  return body;
 }
 
 function showList() {
   const visible = [...workloads.values()].filter(w => w.live || $('all').checked).sort((a, b) => a.key < b.key ? -1 : 1).map(line);
-  const body = $('workloads');
-  if (visible.length !== body.children.length || visible.some((row, i) => row !== body.children[i])) body.replaceChildren(...visible);
+  const table = $('workloads');
+  if (visible.length !== table.tBodies.length || visible.some((body, i) => body !== table.tBodies[i])) table.replaceChildren(table.tHead, ...visible);
   $('none').hidden = visible.length > 0;
   update($('none'), status.synced ? 'No release is running.' : 'Waiting for the driver.');
 }
@@ -103,7 +105,7 @@ function showDetail(key) {
   const w = workloads.get(key);
   update($('name'), key);
   const facts = w
-    ? [['State', state(w)], ['In state', [since(w)]], ['Deadline', [time(w.deadline, 'deadline')]], ['Batch', [w.batch]],
+    ? [['State', state(w)], ['Message', [w.message]], ['In state', [since(w)]], ['Deadline', [time(w.deadline, 'deadline')]], ['Batch', [w.batch]],
       ['Progress', [`${w.planned} planned, ${w.updated} updated, ${w.ready} ready`]], ['Traffic to the update', [w.traffic]], ['Capacity in groups', [w.capacity]],
       ...w.facts.map(([label, text]) => [label, [text]])]
     : [['State', [status.synced ? 'not under hold' : 'waiting for the driver']]];
@@ -143,7 +145,7 @@ const selected = () => location.hash.startsWith('#/') ? location.hash.slice(2).s
 function show() {
   scheduled = false;
   const running = [...workloads.values()].filter(w => w.live).length;
-  update($('scope'), status.scope);
+  update($('scope'), status.scope + ':');
   update($('running'), `${running} with a release, ${workloads.size} under hold,`);
   const problem = broken ? 'The dashboard does not answer: reconnecting. If lockstep dashboard was started again, open the URL that it printed.'
     : status.lost ? `The driver does not answer since ${new Date(status.lostSince).toLocaleTimeString()}, retrying: ${status.lost}` : '';
