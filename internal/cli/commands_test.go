@@ -496,7 +496,7 @@ func TestDashboardAllowsRemote(t *testing.T) {
 	defer interrupt()
 	var stdout, stderr buffer
 	p := Program{
-		Args: []string{"dashboard", "--listen", "0.0.0.0:0", "--allow-remote", "--address", hosttest.Serve(t, fake).Address, "--kubeconfig", writeKubeconfig(t)},
+		Args:   []string{"dashboard", "--listen", "0.0.0.0:0", "--allow-remote", "--address", hosttest.Serve(t, fake).Address, "--kubeconfig", writeKubeconfig(t)},
 		Stdout: &stdout, Stderr: &stderr,
 	}
 	code := make(chan int, 1)

@@ -84,7 +84,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	alive := time.NewTicker(aliveInterval)
 	defer alive.Stop()
 	w.Header().Set("Content-Type", "text/event-stream")
-	for keys := d.keys(); d.send(w, keys) == nil; {
+	for keys := d.keys(); d.send(w, keys); {
 		select {
 		case <-r.Context().Done():
 			return
@@ -96,23 +96,26 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send writes the messages of keys, or a comment without any. No lock is held while the browser reads.
-func (d *Dashboard) send(w http.ResponseWriter, keys []string) error {
+// send writes the messages of keys, or a comment without any, and reports whether the browser took them. No lock is held while it reads.
+func (d *Dashboard) send(w http.ResponseWriter, keys []string) bool {
 	control := http.NewResponseController(w)
-	if err := control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return err //nolint:wrapcheck // it ends the stream
-	}
-	if len(keys) == 0 {
-		if _, err := w.Write([]byte(": alive\n\n")); err != nil {
-			return err //nolint:wrapcheck // it ends the stream
+	write := func(message []byte) bool {
+		// Without a deadline a browser that has stopped reading would stay connected for hours.
+		if control.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil {
+			return false
 		}
+		_, err := w.Write(message)
+		return err == nil
+	}
+	if len(keys) == 0 && !write([]byte(": alive\n\n")) {
+		return false
 	}
 	for _, key := range keys {
-		if _, err := w.Write(d.message(key)); err != nil {
-			return err //nolint:wrapcheck // it ends the stream
+		if !write(d.message(key)) {
+			return false
 		}
 	}
-	return control.Flush() //nolint:wrapcheck // it ends the stream
+	return control.Flush() == nil
 }
 
 // history answers with the rows of `lockstep history`, for workloads that the page shows only.

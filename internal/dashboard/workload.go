@@ -5,6 +5,7 @@ package dashboard
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,7 +98,7 @@ func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 var revisionWords = map[string]string{"A": "stable", "B": "updated", "C": "other revision", "": "leader missing,"}
 
 func summary(counts map[string]int, total int) string {
-	var parts []string
+	parts := make([]string, 0, len(counts))
 	for _, letter := range []string{"A", "B", "C", ""} {
 		for _, readiness := range []string{"ready", "not ready"} {
 			words := revisionWords[letter] + " " + readiness
@@ -164,18 +165,12 @@ func facts(c *pb.BatchContext) [][2]string {
 	for _, b := range c.GetBatchPlan() {
 		batches = append(batches, fmt.Sprintf("%s: %d", b.GetTarget(), b.GetGroups()))
 	}
-	var all [][2]string
-	for _, fact := range [][2]string{
+	return slices.DeleteFunc([][2]string{
 		{"Groups", fmt.Sprintf("%d requested, of %d pods each", c.GetReplicas(), c.GetSize())},
 		{"Revision", revisions}, {"Template", waiting}, {"Release", c.GetReleaseId()}, {"Style", style}, {"Batches", strings.Join(batches, ", ")},
 		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()}, {"Began", began},
 		{"Begun by", c.GetStartedBy()}, {"Ended by", c.GetEndedBy()}, {"Why", c.GetEndMessage()},
-	} {
-		if fact[1] != "" {
-			all = append(all, fact)
-		}
-	}
-	return all
+	}, func(fact [2]string) bool { return fact[1] == "" })
 }
 
 func keyOf(ref *pb.WorkloadRef) string { return ref.GetNamespace() + "/" + ref.GetName() }
