@@ -64,7 +64,8 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.ListenTCP("tcp", address)
+	var config net.ListenConfig
+	listener, err := config.Listen(cmd.Context(), "tcp", address.String())
 	if err != nil {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}

@@ -114,7 +114,9 @@ func request(t *testing.T, method, url string) *http.Request {
 // get returns the answer to a request, whose body is read.
 func get(t *testing.T, r *http.Request) (answer *http.Response, body string) {
 	t.Helper()
-	answer, err := http.DefaultClient.Do(r)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a stream would not end
+	defer cancel()
+	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
 	if err != nil {
 		t.Fatal(err)
 	}
