@@ -95,7 +95,7 @@ const (
 func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
 	running, ctx := errgroup.WithContext(ctx)
 	server := &http.Server{
-		Handler: d.Handler(), ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
+		Handler: d.Handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	running.Go(func() error {

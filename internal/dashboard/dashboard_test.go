@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -82,11 +83,16 @@ func vllm(state pb.State, message string) *pb.WatchWorkloadsResponse {
 // serve serves a dashboard until the test ends, and returns the URL of its page.
 func serve(t *testing.T, f *fakeDriver) (page string, ended <-chan error) {
 	t.Helper()
-	f.items = make(chan any)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveOn(t, f, listener)
+}
+
+func serveOn(t *testing.T, f *fakeDriver, listener net.Listener) (page string, ended <-chan error) {
+	t.Helper()
+	f.items = make(chan any)
 	ctx, stop := context.WithCancel(t.Context())
 	d := New(f, "default", func(err error) error { return errors.New(status.Convert(err).Message()) })
 	done, result := make(chan struct{}), make(chan error, 1)
@@ -197,8 +203,13 @@ type browser struct {
 
 func open(t *testing.T, page string) *browser {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	answer, err := http.DefaultClient.Do(request(t, http.MethodGet, page+"events").WithContext(ctx))
+	return openWith(t, http.DefaultClient, page, 30*time.Second)
+}
+
+func openWith(t *testing.T, client *http.Client, page string, patience time.Duration) *browser {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	answer, err := client.Do(request(t, http.MethodGet, page+"events").WithContext(ctx))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,6 +335,43 @@ func TestSlowBrowser(t *testing.T) {
 	if seen > changes/2 {
 		t.Errorf("the slow browser was sent %d of %d states", seen, changes)
 	}
+}
+
+// pipes is a listener in memory, for a test with its own clock.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if conn, open := <-p; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+
+// A stream stays open while nothing changes.
+func TestIdleStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, listener := &fakeDriver{}, make(pipes)
+		page, _ := serveOn(t, f, listener)
+		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			listener <- there
+			return here, nil
+		}}}
+		b := openWith(t, client, page, 2*time.Hour)
+		go func() {
+			<-time.After(time.Hour)
+			f.items <- vllm(pb.State_STATE_READY, "")
+		}()
+		b.await("workload", is("state", "ready"))
+	})
 }
 
 func TestHistory(t *testing.T) {
