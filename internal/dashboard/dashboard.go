@@ -10,8 +10,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,7 +67,7 @@ type pageStatus struct {
 	LostSince *time.Time `json:"lostSince"`
 }
 
-// statusKey is no key of a workload.
+// statusKey is no key of a workload, and sorts before all of them.
 const statusKey = ""
 
 // New returns a dashboard of one namespace, or of all that the driver serves if it is empty. shorten removes gRPC's own wording from
@@ -164,15 +166,11 @@ func (d *Dashboard) setStatus(change func(*pageStatus)) {
 	}
 }
 
-// keys returns the keys of all messages, the status last: with synced, the page has everything.
+// keys returns the keys of all messages.
 func (d *Dashboard) keys() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	keys := make([]string, 0, len(d.workloads)+1)
-	for key := range d.workloads {
-		keys = append(keys, key)
-	}
-	return append(keys, statusKey)
+	return append(slices.Collect(maps.Keys(d.workloads)), statusKey)
 }
 
 // message returns the server-sent event with the newest state of a key.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,6 +111,8 @@ func (d *Dashboard) send(w http.ResponseWriter, keys []string) bool {
 	if len(keys) == 0 && !write([]byte(": alive\n\n")) {
 		return false
 	}
+	// The status is last, since its key is the least: a page that is synced has every workload.
+	slices.SortFunc(keys, func(a, b string) int { return strings.Compare(b, a) })
 	for _, key := range keys {
 		if !write(d.message(key)) {
 			return false
