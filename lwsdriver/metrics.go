@@ -9,60 +9,93 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// releaseMetrics collects the state of each adopted workload when it is scraped, from the caches: one answer of
-// CalculateBatchContext per workload, and no request to the API server. A standby collects nothing, so that a workload has one series.
+// releaseMetrics collects the state of each adopted workload when it is scraped, from the caches: one observation per workload, and no
+// request to the API server. A standby collects nothing, so that a workload has one series.
 type releaseMetrics struct{ driver *Driver }
+
+// observed is what a workload's metrics are computed from: what CalculateBatchContext returns, and what it was computed from.
+type observed struct {
+	*pb.BatchContext
+	*observe.Snapshot
+}
 
 // releaseGauge is one metric of a workload.
 type releaseGauge struct {
 	desc *prometheus.Desc
 	// value returns false if the workload has no such value.
-	value func(*pb.BatchContext) (float64, bool)
+	value func(observed) (float64, bool)
 }
 
 var releaseState = newDesc("release_state", "1 for the state of the release in progress, or of the last one.", "state", "reason")
 
 var releaseGauges = []releaseGauge{
-	count("workload_replicas", "Requested groups.", (*pb.BatchContext).GetReplicas),
-	count("workload_ready_groups", "Ready groups of all revisions, added ones included.", func(c *pb.BatchContext) int32 {
-		return c.GetStableReady() + c.GetUpdatedReady()
-	}),
-	count("release_batches", "Batches of the release's policy; 0 without a release.", (*pb.BatchContext).GetBatches),
-	count("release_batch", "The batch requested last, from 1; 0 before the first.", func(c *pb.BatchContext) int32 {
-		if c.CurrentBatch == nil {
+	count("workload_replicas", "Requested groups.", func(o observed) int32 { return o.GetReplicas() }),
+	count("workload_ready_groups", "Ready groups of all revisions, added ones included.", observed.readyGroups),
+	count("workload_max_unavailable_groups", "How many requested groups may be unavailable at a time: the workload's own maxUnavailable, at least 1.",
+		func(o observed) int32 { return int32of(plan.Tolerated(o.Record.Saved, int(o.GetReplicas()))) }),
+	{newDesc("workload_hold_drifted", "1 while another client's rolling update configuration is in effect instead of the driver's."),
+		func(o observed) (float64, bool) {
+			if record.SameRolling(o.Stable.Rolling, o.Record.LastSet()) {
+				return 0, true
+			}
+			return 1, true
+		}},
+	count("release_batches", "Batches of the release's policy; 0 without a release.", func(o observed) int32 { return o.GetBatches() }),
+	count("release_batch", "The batch requested last, from 1; 0 before the first.", func(o observed) int32 {
+		if o.CurrentBatch == nil {
 			return 0
 		}
-		return c.GetCurrentBatch() + 1
+		return o.GetCurrentBatch() + 1
 	}),
-	count("release_planned_groups", "Groups at the update revision that the current target requests.", (*pb.BatchContext).GetPlanned),
-	count("release_updated_groups", "Groups that exist at the update revision.", (*pb.BatchContext).GetUpdated),
-	count("release_updated_ready_groups", "Ready groups at the update revision.", (*pb.BatchContext).GetUpdatedReady),
-	count("release_stable_ready_groups", "Ready groups of the workload at other revisions.", (*pb.BatchContext).GetStableReady),
+	count("release_planned_groups", "Groups at the update revision that the current target requests.", func(o observed) int32 { return o.GetPlanned() }),
+	count("release_updated_groups", "Groups that exist at the update revision.", func(o observed) int32 { return o.GetUpdated() }),
+	count("release_updated_ready_groups", "Groups at the update revision that have been ready for minReady.",
+		func(o observed) int32 { return o.GetUpdatedReady() }),
+	count("release_stable_ready_groups", "Ready groups of the workload at other revisions.", func(o observed) int32 { return o.GetStableReady() }),
 	{newDesc("release_requested_weight_ratio", "Share of requests that the host requested for the update revision. None without traffic."),
-		func(c *pb.BatchContext) (float64, bool) {
-			return float64(c.GetRequestedWeight()) / 100, c.RequestedWeight != nil
+		func(o observed) (float64, bool) {
+			return float64(o.GetRequestedWeight()) / 100, o.RequestedWeight != nil
 		}},
 	{newDesc("release_weight_ratio", "Share of requests that the update revision receives."),
-		func(c *pb.BatchContext) (float64, bool) { return float64(c.GetTrafficWeight()) / 100, true }},
-	timestamp("release_start_timestamp_seconds", "When the release began.", (*pb.BatchContext).GetStartTime),
-	timestamp("release_progress_timestamp_seconds", "When a group last became ready, or the target changed.", (*pb.BatchContext).GetProgressTime),
-	timestamp("release_deadline_timestamp_seconds", "When the release fails without progress. None while it is paused.", (*pb.BatchContext).GetDeadline),
+		func(o observed) (float64, bool) { return float64(o.GetTrafficWeight()) / 100, true }},
+	timestamp("release_start_timestamp_seconds", "When the release began.",
+		func(o observed) *timestamppb.Timestamp { return o.GetStartTime() }),
+	timestamp("release_progress_timestamp_seconds", "When a group last became ready, or the target changed.",
+		func(o observed) *timestamppb.Timestamp { return o.GetProgressTime() }),
+	timestamp("release_deadline_timestamp_seconds", "When the release fails without progress. None while it is paused.",
+		func(o observed) *timestamppb.Timestamp { return o.GetDeadline() }),
+}
+
+// readyGroups counts regardless of the policy's minReady, unlike the counts of a release.
+func (o observed) readyGroups() int32 {
+	n := 0
+	for _, w := range append(o.Added[:len(o.Added):len(o.Added)], o.Stable) {
+		for _, g := range w.Groups {
+			if g.Ready {
+				n++
+			}
+		}
+	}
+	return int32of(n)
 }
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("lockstep_"+name, help, append([]string{"namespace", "workload"}, labels...), nil)
 }
 
-func count(name, help string, of func(*pb.BatchContext) int32) releaseGauge {
-	return releaseGauge{newDesc(name, help), func(c *pb.BatchContext) (float64, bool) { return float64(of(c)), true }}
+func count(name, help string, of func(observed) int32) releaseGauge {
+	return releaseGauge{newDesc(name, help), func(o observed) (float64, bool) { return float64(of(o)), true }}
 }
 
-func timestamp(name, help string, of func(*pb.BatchContext) *timestamppb.Timestamp) releaseGauge {
-	return releaseGauge{newDesc(name, help), func(c *pb.BatchContext) (float64, bool) {
-		t := of(c)
+func timestamp(name, help string, of func(observed) *timestamppb.Timestamp) releaseGauge {
+	return releaseGauge{newDesc(name, help), func(o observed) (float64, bool) {
+		t := of(o)
 		return float64(t.GetSeconds()), t != nil
 	}}
 }
@@ -75,7 +108,7 @@ func (releaseMetrics) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. A workload that can't be observed has its state only.
 func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 	d := m.driver
 	if !d.options.election.isLeader() || !d.Synced() {
@@ -85,13 +118,15 @@ func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 		if !d.engine.Covers(key) {
 			continue
 		}
-		c := d.stateOf(key, false)
-		namespace, name := c.GetWorkload().GetNamespace(), c.GetWorkload().GetName()
+		c, s := d.stateOf(key, false)
 		state := strings.TrimPrefix(c.GetState().String(), "STATE_")
-		to <- prometheus.MustNewConstMetric(releaseState, prometheus.GaugeValue, 1, namespace, name, state, c.GetReason())
+		to <- prometheus.MustNewConstMetric(releaseState, prometheus.GaugeValue, 1, key.Namespace, key.Name, state, c.GetReason())
+		if s == nil || s.Record == nil {
+			continue
+		}
 		for _, g := range releaseGauges {
-			if value, ok := g.value(c); ok {
-				to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value, namespace, name)
+			if value, ok := g.value(observed{c, s}); ok {
+				to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value, key.Namespace, key.Name)
 			}
 		}
 	}

@@ -5,12 +5,21 @@ package lwsdriver
 
 import (
 	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -19,14 +28,16 @@ func TestReleaseMetrics(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	b := newRoutedBedWith(t, options{registry: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
-	c, _, err := b.contextOf(lwstest.VLLM, false)
+	c, s, err := b.contextOf(lwstest.VLLM, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := scrape(t, registry)
 	want := map[string]float64{
 		"lockstep_workload_replicas":               float64(c.GetReplicas()),
-		"lockstep_workload_ready_groups":           float64(c.GetStableReady() + c.GetUpdatedReady()),
+		"lockstep_workload_ready_groups":           float64(readyGroups(s)),
+		"lockstep_workload_max_unavailable_groups": 1,
+		"lockstep_workload_hold_drifted":           0,
 		"lockstep_release_batches":                 float64(c.GetBatches()),
 		"lockstep_release_planned_groups":          float64(c.GetPlanned()),
 		"lockstep_release_weight_ratio":            float64(c.GetTrafficWeight()) / 100,
@@ -34,23 +45,125 @@ func TestReleaseMetrics(t *testing.T) {
 		"lockstep_release_start_timestamp_seconds": float64(c.GetStartTime().GetSeconds()),
 		"lockstep_release_state/" + c.GetReason():  1,
 	}
-	if want["lockstep_workload_replicas"] == 0 || want["lockstep_release_batches"] == 0 {
-		t.Fatalf("no release: %v", c)
+	for _, name := range []string{"lockstep_workload_replicas", "lockstep_workload_ready_groups", "lockstep_release_batches"} {
+		if want[name] == 0 {
+			t.Errorf("%s is 0: %v", name, c)
+		}
 	}
 	for name := range want {
 		if _, ok := got[name]; !ok {
-			t.Errorf("no metric %s; there are %v", name, maps.Keys(got))
+			t.Errorf("no metric %s; there are %v", name, slices.Collect(maps.Keys(got)))
 		}
 	}
 	maps.DeleteFunc(got, func(name string, _ float64) bool { _, ok := want[name]; return !ok })
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-context +scrape:\n%s", diff)
 	}
-	free := b.engine.Observer.Caches.Workload(lwstest.VLLM).DeepCopy()
+	drifted := b.engine.Observer.Caches.Workload(lwstest.VLLM).DeepCopy()
+	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration.Partition = ptr.To(int32(0))
+	b.cache(drifted)
+	if got := scrape(t, registry)["lockstep_workload_hold_drifted"]; got != 1 {
+		t.Errorf("lockstep_workload_hold_drifted is %v after another client removed the partition", got)
+	}
+	free := drifted.DeepCopy()
 	free.Annotations = nil
 	b.cache(free)
 	if left := scrape(t, registry); len(left) > 0 {
 		t.Errorf("a workload that is not adopted has %v", left)
+	}
+}
+
+// The capacity counts groups of both sets while a canary is promoted, when the release's own counts are of one.
+func TestReadyGroupsDuringPromotion(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	b := newRoutedBedWith(t, options{registry: registry}, lwstest.RoutedPhase(t, record.Promoting, nil), 0).synced()
+	c, s, err := b.contextOf(lwstest.VLLM, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Added) == 0 || readyGroups(s) == int(c.GetStableReady()+c.GetUpdatedReady()) {
+		t.Fatalf("this promotion has no added groups: %v", c)
+	}
+	if got := scrape(t, registry)["lockstep_workload_ready_groups"]; got != float64(readyGroups(s)) {
+		t.Errorf("lockstep_workload_ready_groups is %v, of %d ready groups", got, readyGroups(s))
+	}
+}
+
+func readyGroups(s *observe.Snapshot) int {
+	n := 0
+	for _, w := range slices.Concat(s.Added, []plan.Workload{s.Stable}) {
+		for _, g := range w.Groups {
+			if g.Ready {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// described keeps what is registered.
+type described struct {
+	prometheus.Registerer
+	names []string
+}
+
+func (d *described) MustRegister(collectors ...prometheus.Collector) {
+	name := regexp.MustCompile(`fqName: "(lockstep_\w+)"`)
+	for _, c := range collectors {
+		all := make(chan *prometheus.Desc, 100)
+		c.Describe(all)
+		close(all)
+		for desc := range all {
+			if m := name.FindStringSubmatch(desc.String()); m != nil {
+				d.names = append(d.names, m[1])
+			}
+		}
+	}
+}
+
+// docs/monitoring.md lists each metric of the driver, and no other.
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	var registered described
+	newBedWith(t, options{registry: &registered}, fake.NewClientset(), lwstest.NoRoutes())
+	raw, err := os.ReadFile("../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(raw), "## Metrics")
+	if !ok {
+		t.Fatal("docs/monitoring.md has no section Metrics")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("`(lockstep_\\w+)").FindAllStringSubmatch(table, -1) {
+		documented[m[1]] = true
+	}
+	slices.Sort(registered.names)
+	if diff := cmp.Diff(registered.names, slices.Sorted(maps.Keys(documented))); diff != "" {
+		t.Errorf("-driver +docs/monitoring.md:\n%s", diff)
+	}
+}
+
+// The names and help texts are as Prometheus recommends.
+func TestMetricsLint(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	newRoutedBedWith(t, options{registry: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	if len(families) < 10 {
+		t.Errorf("only %d metrics were checked", len(families))
 	}
 }
 

@@ -112,7 +112,7 @@ func (w *workloadsWatch) change(key types.NamespacedName) *pb.WatchWorkloadsResp
 		delete(w.sent, key)
 		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: last.GetWorkload()}}
 	}
-	c := w.driver.stateOf(key, w.request.GetIncludeGroups())
+	c, _ := w.driver.stateOf(key, w.request.GetIncludeGroups())
 	if proto.Equal(c, last) {
 		return nil
 	}
@@ -120,12 +120,13 @@ func (w *workloadsWatch) change(key types.NamespacedName) *pb.WatchWorkloadsResp
 	return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}}
 }
 
-// stateOf returns the context of a workload. If it can't be observed, the error is its state.
-func (d *Driver) stateOf(key types.NamespacedName, rows bool) *pb.BatchContext {
-	c, _, err := d.contextOf(key, rows)
+// stateOf returns the context of a workload and what it was computed from. If it can't be observed, the error is its state, and the
+// snapshot nil.
+func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot) {
+	c, s, err := d.contextOf(key, rows)
 	if err != nil {
 		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}}
 		fail(c, err)
 	}
-	return c
+	return c, s
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
@@ -58,7 +59,10 @@ func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run
 	if err := dial.Check(); err != nil {
 		return err
 	}
-	inside := func(*slog.Logger) (*connect.Link, error) { return connect.Inside(ctx, o) }
+	inside := func(*slog.Logger) (*connect.Link, error) {
+		o.Metrics = metrics.Registry
+		return connect.Inside(ctx, o)
+	}
 	return runHost(ctx, o, dial, &run.Settings, inside, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
 		run.Driver = driver
 		return kruise.Run(ctx, config, run)

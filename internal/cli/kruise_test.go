@@ -4,17 +4,23 @@
 package cli
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
 // The command accepts the manifest's arguments and listens at the manifest's ports.
@@ -64,6 +70,36 @@ func checkHostDeployment(t *testing.T, command, account, path string) {
 		t.Error("several replicas without leader election")
 	}
 }
+
+// With the driver inside, the host's endpoint has the driver's metrics.
+func TestKruiseExportsDriverMetrics(t *testing.T) {
+	t.Parallel()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(unreachable), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got prometheus.Registerer
+	p := Program{
+		Args: []string{"kruise", "--kubeconfig", kubeconfig}, Stdout: &buffer{}, Stderr: &buffer{},
+		NewDriver: func(_ *rest.Config, settings connect.Settings) (server.Driver, error) {
+			got = settings.Metrics
+			return nil, errors.New("no driver is needed")
+		},
+	}
+	if code := p.Run(t.Context()); code == exit.OK || got != metrics.Registry {
+		t.Errorf("exit code %d, the driver registers its metrics at %v", code, got)
+	}
+}
+
+// unreachable is a kubeconfig for a port on which nothing listens.
+const unreachable = `
+apiVersion: v1
+kind: Config
+clusters: [{name: none, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: none, context: {cluster: none, user: none}}]
+current-context: none
+users: [{name: none, user: {token: none}}]
+`
 
 func TestKruiseUsageErrors(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -119,4 +120,15 @@ func orOff(address string) string {
 		return "0"
 	}
 	return address
+}
+
+// maxNote is the API server's limit for the note of an event, in bytes.
+const maxNote = 1024
+
+// Note shortens a message to what the API server accepts as the note of an event.
+func Note(message string) string {
+	if len(message) > maxNote {
+		return strings.ToValidUTF8(message[:maxNote], "")
+	}
+	return message
 }

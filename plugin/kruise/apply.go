@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -95,9 +96,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget,
 	if same(t.Status, status) {
 		return nil
 	}
+	was := t.Status
 	t.Status = status
 	if err := r.Client.Status().Update(ctx, t, fieldManager); err != nil {
 		return fmt.Errorf("write status of RolloutTarget %s/%s: %w", t.Namespace, t.Name, err)
+	}
+	if kind, reason, note := eventOf(was, status); kind != "" {
+		r.Events.Eventf(t, nil, kind, reason, "Release", "%s", manage.Note(note))
 	}
 	return nil
 }

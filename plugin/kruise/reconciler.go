@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -40,6 +41,8 @@ type Reconciler struct {
 	Driver Driver
 	// Logger is required.
 	Logger *slog.Logger
+	// Events records events on targets.
+	Events events.EventRecorder
 	// Follow is called with each workload to watch. Nil: none is watched.
 	Follow func(workload client.ObjectKey)
 }

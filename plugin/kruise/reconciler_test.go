@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -121,7 +122,7 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 			return []string{o.(*v1alpha1.RolloutTarget).Spec.WorkloadRef.Name}
 		}).WithInterceptorFuncs(hooks).Build()
 	d := &scripted{context: v.Context}
-	return &Reconciler{Client: c, Reader: c, Driver: d, Logger: slog.New(slog.DiscardHandler)}, d
+	return &Reconciler{Client: c, Reader: c, Driver: d, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{}}, d
 }
 
 func reconcileOnce(t *testing.T, r *Reconciler) (reconcile.Result, *v1alpha1.RolloutTarget) {

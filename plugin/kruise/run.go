@@ -58,7 +58,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	}); err != nil {
 		return fmt.Errorf("index RolloutTargets: %w", err)
 	}
-	r := &Reconciler{Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: o.Driver, Logger: o.Logger}
+	r := &Reconciler{Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: o.Driver, Logger: o.Logger, Events: m.GetEventRecorder("lockstep-kruise")}
 	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.targets, IncludeGroups: true}
 	r.Follow = f.Watch
 	if err := r.register(m, f); err != nil {

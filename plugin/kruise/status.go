@@ -5,8 +5,10 @@ package kruise
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -18,6 +20,9 @@ import (
 
 // ConditionReady is the type of the one condition.
 const ConditionReady = "Ready"
+
+// reasonWaiting is the condition's reason until the revisions are known.
+const reasonWaiting = "WaitingForRevision"
 
 // notReady changes the condition only: Kruise waits while observedGeneration lags or the counts stay the same.
 func notReady(v View, reason, message string) move {
@@ -33,7 +38,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	current, known := v.Revisions[plugin.Serving(c)]
 	update, also := v.Revisions[c.GetTemplateRevision()]
 	if !known || !also {
-		s := notReady(v, "WaitingForRevision", fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
+		s := notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
 			t.Spec.WorkloadRef.Name, plugin.Serving(c), c.GetTemplateRevision())).status
 		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // or the next change by mirror would count as one by a user
 		return s
@@ -112,4 +117,22 @@ func setReady(s *v1alpha1.RolloutTargetStatus, t *v1alpha1.RolloutTarget, status
 	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
 		Type: ConditionReady, Status: status, Reason: reason, Message: message, ObservedGeneration: t.Generation,
 	})
+}
+
+// announced are the states that are recorded as events. Other states are steps towards one of them.
+var announced = []string{"Holding", "Ready", "Promoting", "RollingBack", "Completed", "RolledBack"}
+
+// eventOf returns the event for a change of the status. An empty kind: none.
+func eventOf(was, now v1alpha1.RolloutTargetStatus) (kind, reason, note string) {
+	before, after := meta.FindStatusCondition(was.Conditions, ConditionReady), meta.FindStatusCondition(now.Conditions, ConditionReady)
+	switch {
+	case after == nil, after.Reason == reasonWaiting:
+		return "", "", ""
+	case after.Status == metav1.ConditionFalse && (before == nil || before.Status != after.Status || before.Reason != after.Reason):
+		return corev1.EventTypeWarning, after.Reason, after.Message
+	case after.Status == metav1.ConditionTrue && was.State != now.State && slices.Contains(announced, now.State):
+		return corev1.EventTypeNormal, after.Reason, after.Message
+	default:
+		return "", "", ""
+	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 type status = v1beta1.BatchReleaseStatus
@@ -66,6 +67,7 @@ patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/wh
 		t.Errorf("it went %s, want %s", got, want)
 	}
 	e.awaitEnd("promoted")
+	suite.AwaitEvents(t, e.kube, e.namespace, "BatchRelease", name, "Normal BatchUpgrading", "Normal BatchReady", "Normal Finalizing", "Normal Completed")
 }
 
 // mustBePatched waits until the leaders of the canary have the plan's metadata and all its pods the rollout's id: the driver labels

@@ -49,6 +49,9 @@ func (o options) modules() []module {
 	if o.kruise {
 		wanted = append(wanted, kruiseModule)
 	}
+	if o.prometheus {
+		wanted = append(wanted, prometheusModule, prometheusOperatorModule)
+	}
 	if o.installers {
 		wanted = append(wanted, kubectlModule, helmModule)
 	}

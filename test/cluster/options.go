@@ -26,6 +26,7 @@ type options struct {
 	traefik    bool
 	picker     bool
 	installers bool
+	prometheus bool
 	// traefikArgs follow this package's own, and override them.
 	traefikArgs []string
 	versions    Versions

@@ -12,8 +12,48 @@ import (
 func prometheusModule(Versions) module {
 	return module{
 		name: "prometheus", version: "v0.312.0", tags: "remove_all_sd",
-		programs: []program{{"prometheus", "github.com/prometheus/prometheus/cmd/prometheus"}},
+		programs: []program{
+			{"prometheus", "github.com/prometheus/prometheus/cmd/prometheus"},
+			{"promtool", "github.com/prometheus/prometheus/cmd/promtool"},
+		},
 	}
+}
+
+func prometheusOperatorModule(Versions) module {
+	return module{
+		name: "prometheusoperator", version: "v0.92.0",
+		manifests: []manifests{{"github.com/prometheus-operator/prometheus-operator", []string{"example/prometheus-operator-crd"}}},
+	}
+}
+
+// WithPrometheus builds Prometheus and downloads the CRDs of its operator, for a network namespace in which neither is possible.
+func WithPrometheus() Option { return func(o *options) { o.prometheus = true } }
+
+// Promtool returns the path of promtool.
+func (c *Cluster) Promtool(ctx context.Context) (string, error) {
+	built, err := c.build(ctx, prometheusModule)
+	if err != nil {
+		return "", err
+	}
+	return built.program("promtool"), nil
+}
+
+// InstallPrometheusOperator installs the CRDs of the Prometheus operator without the operator. It may be called more than once.
+func (c *Cluster) InstallPrometheusOperator(ctx context.Context) error {
+	built, err := c.build(ctx, prometheusOperatorModule)
+	if err != nil {
+		return err
+	}
+	objects, err := readManifests(built.manifests("example/prometheus-operator-crd"))
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := c.installCRD(ctx, object); err != nil {
+			return fmt.Errorf("install the Prometheus operator's %s: %w", object.GetName(), err)
+		}
+	}
+	return nil
 }
 
 const prometheusConfig = `

@@ -35,6 +35,7 @@ func TestChartEqualsKustomize(t *testing.T) {
 		{"hold and preflight", "policies: {hold: true}\npermissions: {preflight: true}", []string{"base", "deployment", "admission", "preflight"}},
 		{"aggregated roles", "permissions: {aggregate: true}", []string{"base", "deployment", "access-aggregated"}},
 		{"kruise", "kruise: {enabled: true}", []string{"base", "deployment", "kruise", "kruise/crd"}},
+		{"monitoring", "monitoring: {enabled: true}", []string{"base", "deployment", "monitoring"}},
 		{"batchrelease", "batchRelease: {enabled: true}", []string{"base", "deployment", "kruise/batchrelease"}},
 		{"argo", "argo: {enabled: true}", []string{"base", "deployment", "argo/rbac"}},
 		{"argo with a server", "argo: {enabled: true, driver: server}", []string{"base", "deployment", "argo/remote/rbac"}},

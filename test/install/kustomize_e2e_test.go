@@ -18,12 +18,13 @@ import (
 
 // folders are the folders over config/base that can be combined.
 var folders = []string{
-	"deployment", "kruise/crd", "kruise", "kruise/batchrelease", "argo/rbac", "argo/remote/rbac", "admission", "preflight", "access-aggregated",
+	"deployment", "kruise/crd", "kruise", "kruise/batchrelease", "argo/rbac", "argo/remote/rbac", "admission", "preflight", "access-aggregated", "monitoring",
 }
 
 // All folders together; then each is removed beside all others, which keep every object, and applied again. The base is removed last.
 func TestFolders(t *testing.T) {
 	e := newEnv(t)
+	e.operator()
 	base := filepath.Join(configDir, "base")
 	owner := map[key]string{}
 	for _, folder := range append([]string{"base"}, folders...) {
@@ -48,7 +49,7 @@ func TestFolders(t *testing.T) {
 	}
 	for _, folder := range folders {
 		dir := filepath.Join(configDir, folder)
-		e.run(e.kubectl, "delete", "-k", dir)
+		e.delete(dir)
 		want := maps.Clone(before)
 		maps.DeleteFunc(want, func(k key, _ string) bool { return owner[k] == folder })
 		if diff := cmp.Diff(want, e.uids(all)); diff != "" {
@@ -58,7 +59,7 @@ func TestFolders(t *testing.T) {
 		before = e.uids(all)
 	}
 	for _, folder := range folders {
-		e.run(e.kubectl, "delete", "-k", filepath.Join(configDir, folder))
+		e.delete(filepath.Join(configDir, folder))
 	}
 	for k := range e.uids(all) {
 		if owner[k] != "base" {

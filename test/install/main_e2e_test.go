@@ -122,7 +122,13 @@ func (e *env) decode(manifest string) map[key]object {
 func (e *env) deleteBase() {
 	e.Helper()
 	e.run(e.kubectl, "delete", "clusterrole", "lockstep-driver")
-	e.run(e.kubectl, "delete", "-k", filepath.Join(configDir, "base"), "--ignore-not-found")
+	e.delete(filepath.Join(configDir, "base"))
+}
+
+// delete deletes the objects of a folder. Kubernetes may delete one with another, such as the Secret of an account.
+func (e *env) delete(dir string) {
+	e.Helper()
+	e.run(e.kubectl, "delete", "-k", dir, "--ignore-not-found")
 }
 
 // uids returns the UIDs of the objects of a manifest that exist.

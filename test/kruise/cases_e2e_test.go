@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // The following are cases of Kruise's own end-to-end tests for workloads with a partition, adapted to groups.
@@ -149,6 +150,7 @@ func TestUnsupportedPlan(t *testing.T) {
 			e.apply(rollout(quarters, field+": "+value))
 			e.edit("v2")
 			e.awaitReady(name, metav1.ConditionFalse, "Unsupported")
+			suite.AwaitEvents(t, e.kube, e.namespace, "RolloutTarget", name, "Warning Unsupported")
 			if s := e.target(t.Context(), name).Status; s.UpdatedReplicas != 0 || !strings.Contains(s.Conditions[0].Message, field) {
 				t.Errorf("its status is %s", asJSON(s))
 			}

@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // quarters are the steps of most tests. Kruise does not wait at the last one.
@@ -40,6 +42,7 @@ func TestSteps(t *testing.T) {
 		}
 		return nil
 	})
+	suite.AwaitEvents(t, e.kube, e.namespace, "RolloutTarget", name, "Normal BatchReady", "Normal Promoted")
 }
 
 func TestRollbackByEdit(t *testing.T) {

@@ -8,8 +8,10 @@ package node
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -44,7 +46,49 @@ func TestDriverInCluster(t *testing.T) {
 		c.batch(int32(batch))
 		c.weigh(weight)
 	}
+	mustScrape(t, e)
 	c.promoted()
+}
+
+// mustScrape reads the release's metrics as the PodMonitor has Prometheus do: from the pod, by HTTPS, with the token in its Secret.
+func mustScrape(t *testing.T, e *serving.Env) {
+	t.Helper()
+	pods, err := e.Kube.CoreV1().Pods(config.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=lockstep"})
+	if err != nil || len(pods.Items) != 1 {
+		t.Fatalf("the driver's pods: %v, %v", pods, err)
+	}
+	secret, err := e.Kube.CoreV1().Secrets(config.Namespace).Get(t.Context(), "lockstep-metrics-token", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // As the PodMonitor.
+	defer client.CloseIdleConnections()
+	scrape := func(token string) (int, string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+pods.Items[0].Status.PodIP+":9090/metrics", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	want := fmt.Sprintf("lockstep_release_batches{namespace=%q,workload=\"model\"} 3\n", e.Namespace)
+	if code, body := scrape(string(secret.Data["token"])); code != http.StatusOK || !strings.Contains(body, want) {
+		t.Errorf("/metrics answers %d, and has no %s", code, want)
+	}
+	if code, body := scrape(""); code != http.StatusUnauthorized {
+		t.Errorf("/metrics without a token answers %d: %.200s", code, body)
+	}
 }
 
 // deploy installs the driver, and returns a client with the permissions of lockstep-operator in the namespace.
@@ -56,6 +100,9 @@ func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 	}
 	image, err := e.Cluster.PushProgram(t.Context(), "lockstep:test", program)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Cluster.InstallPrometheusOperator(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, func() ([]byte, error) { return render(t, e.Cluster, image) }} {
@@ -121,7 +168,7 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
 	return &driver.Driver{Client: client}
 }
 
-// render returns what the chart renders with an image, without the ClusterRoles, which the drivers of other tests have too.
+// render returns what the chart renders with an image, without the ClusterRoles that the drivers of other tests have too.
 func render(t *testing.T, c *cluster.Cluster, image string) ([]byte, error) {
 	t.Helper()
 	helm, err := c.Helm(t.Context())
@@ -130,14 +177,14 @@ func render(t *testing.T, c *cluster.Cluster, image string) ([]byte, error) {
 	}
 	colon := strings.LastIndex(image, ":")
 	cmd := exec.CommandContext(t.Context(), helm, "template", "lockstep", filepath.Join("..", "..", "config", "chart"), "--namespace", config.Namespace,
-		"--set", "image.repository="+image[:colon], "--set", "image.tag="+image[colon+1:])
+		"--set", "monitoring.enabled=true", "--set", "image.repository="+image[:colon], "--set", "image.tag="+image[colon+1:])
 	cmd.Stderr = os.Stderr
 	rendered, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("render the chart: %w", err)
 	}
 	documents := slices.DeleteFunc(strings.Split(string(rendered), "\n---\n"), func(document string) bool {
-		return strings.Contains(document, "\nkind: ClusterRole\n")
+		return strings.Contains(document, "\nkind: ClusterRole\n") && !strings.Contains(document, "lockstep-metrics-reader")
 	})
 	return []byte(strings.Join(documents, "\n---\n")), nil
 }

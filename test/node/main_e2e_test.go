@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		options = append(options, cluster.WithEndpointPicker())
 	}
 	if selected("TestDriverInCluster") {
-		options = append(options, cluster.WithInstallers())
+		options = append(options, cluster.WithInstallers(), cluster.WithPrometheus())
 	}
 	build := func() error { return cluster.Build(context.Background(), os.Stderr, options...) }
 	run := func() int {

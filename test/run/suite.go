@@ -29,7 +29,7 @@ type suite struct {
 // whole has every end-to-end test. The longest suites are first.
 var whole = []suite{
 	{name: "e2e", packages: []string{"./test/e2e"}},
-	{name: "traffic", packages: []string{"./test/traffic", "./traffic/router"}, needs: []cluster.Option{cluster.WithTraefik()}},
+	{name: "traffic", packages: []string{"./test/traffic", "./traffic/router"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()}},
 	{name: "argo", packages: []string{"./test/argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
 	{name: "kruise", packages: []string{"./test/kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
 	{name: "batchrelease", packages: []string{"./test/batchrelease"}},
@@ -38,7 +38,8 @@ var whole = []suite{
 		lacks: netns.NodePossible,
 	},
 	{name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()}},
-	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers()}},
+	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
+	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}},
 }

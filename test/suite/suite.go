@@ -8,6 +8,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -189,4 +190,27 @@ func Dump(ctx context.Context, t testing.TB, client dynamic.Interface, namespace
 			t.Logf("%s: %s", kind.Resource, text.JSON(o.Object))
 		}
 	}
+}
+
+// AwaitEvents waits for events about an object of a namespace, by their types and reasons such as "Normal BatchReady".
+func AwaitEvents(t testing.TB, kube kubernetes.Interface, namespace, kind, name string, want ...string) {
+	t.Helper()
+	await.Nil(t, fmt.Sprintf("events %q about %s %s", want, kind, name), func(ctx context.Context) error {
+		list, err := kube.EventsV1().Events(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var found []string
+		for i := range list.Items {
+			if e := &list.Items[i]; e.Regarding.Kind == kind && e.Regarding.Name == name {
+				found = append(found, e.Type+" "+e.Reason)
+			}
+		}
+		for _, reason := range want {
+			if !slices.Contains(found, reason) {
+				return fmt.Errorf("there are %q", found)
+			}
+		}
+		return nil
+	})
 }

@@ -17,14 +17,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	build := func() error { return cluster.Build(context.Background(), os.Stderr, cluster.WithTraefik()) }
+	build := func() error {
+		return cluster.Build(context.Background(), os.Stderr, cluster.WithTraefik(), cluster.WithPrometheus())
+	}
 	run := func() int {
 		defer driver.Cleanup()
 		policies, err := config.Permissions()
 		if err != nil {
 			panic(err)
 		}
-		return cluster.Main(m, cluster.WithTraefik(), cluster.WithManifest(policies))
+		return cluster.Main(m, cluster.WithTraefik(), cluster.WithPrometheus(), cluster.WithManifest(policies))
 	}
 	os.Exit(netns.Main(build, run, cluster.PodCIDR))
 }

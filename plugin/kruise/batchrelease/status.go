@@ -4,9 +4,11 @@
 package batchrelease
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -63,6 +65,33 @@ func (m *machine) removeCondition(kind v1beta1.RolloutConditionType) {
 // setBlocked sets message and condition to what blocks the release until a user resolves it.
 func (m *machine) setBlocked(reason, message string) {
 	m.setCondition(v1beta1.RolloutConditionProgressing, corev1.ConditionFalse, reason, message)
+}
+
+// blocked returns the reason of setBlocked. Empty: nothing blocks the release.
+func blocked(s v1beta1.BatchReleaseStatus) string {
+	for _, c := range s.Conditions {
+		if c.Type == v1beta1.RolloutConditionProgressing && c.Status == corev1.ConditionFalse {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// Event returns the event for a change of the status: what blocks the release, a batch that begins or is ready, and its end. An empty
+// kind: none.
+func Event(was, now v1beta1.BatchReleaseStatus) (kind, reason, note string) {
+	batch, state := now.CanaryStatus.CurrentBatch, now.CanaryStatus.CurrentBatchState
+	switch phase := string(now.Phase); {
+	case blocked(now) != "" && blocked(now) != blocked(was):
+		return corev1.EventTypeWarning, blocked(now), now.Message
+	case now.Phase == v1beta1.RolloutPhaseProgressing && state != v1beta1.VerifyingBatchState && state != "" &&
+		(was.CanaryStatus.CurrentBatch != batch || was.CanaryStatus.CurrentBatchState != state || was.Phase != now.Phase):
+		return corev1.EventTypeNormal, "Batch" + string(state), strings.TrimSuffix(fmt.Sprintf("batch %d is %s: %s", batch+1, strings.ToLower(string(state)), now.Message), ": ")
+	case was.Phase != now.Phase && (now.Phase == v1beta1.RolloutPhaseFinalizing || now.Phase == v1beta1.RolloutPhaseCompleted):
+		return corev1.EventTypeNormal, phase, cmp.Or(now.Message, phase)
+	default:
+		return "", "", ""
+	}
 }
 
 // setCondition sets message and condition.

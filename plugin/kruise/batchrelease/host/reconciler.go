@@ -12,10 +12,12 @@ import (
 	"github.com/openkruise/rollouts/api/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -50,6 +52,8 @@ type Reconciler struct {
 	Driver Driver
 	// Logger is required.
 	Logger *slog.Logger
+	// Events records events on BatchReleases.
+	Events events.EventRecorder
 	// Follow is called with each workload to watch. Nil: none is watched.
 	Follow func(workload client.ObjectKey)
 }
@@ -165,6 +169,9 @@ func (r *Reconciler) writeStatus(
 		s.CanaryStatus.CurrentBatchState != was.CanaryStatus.CurrentBatchState {
 		r.Logger.Info("state", "batchrelease", client.ObjectKeyFromObject(release).String(), "phase", s.Phase,
 			"batch", s.CanaryStatus.CurrentBatch, "batchState", s.CanaryStatus.CurrentBatchState, "message", s.Message)
+	}
+	if kind, reason, note := batchrelease.Event(was, status); kind != "" {
+		r.Events.Eventf(release, nil, kind, reason, "Release", "%s", manage.Note(note))
 	}
 	return true, nil
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -81,7 +82,7 @@ func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks intercepto
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(r).WithStatusSubresource(&v1beta1.BatchRelease{}).
 		WithInterceptorFuncs(hooks).Build()
 	b.Reconciler = &Reconciler{
-		Client: c, Driver: b.failing, Logger: slog.New(slog.DiscardHandler),
+		Client: c, Driver: b.failing, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{},
 		Follow: func(workload client.ObjectKey) { b.followed = append(b.followed, workload) },
 	}
 	return b

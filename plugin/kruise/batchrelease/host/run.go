@@ -66,7 +66,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err := m.GetFieldIndexer().IndexField(ctx, &v1beta1.BatchRelease{}, byWorkload, workloadOf); err != nil {
 		return fmt.Errorf("index BatchReleases: %w", err)
 	}
-	r := &Reconciler{Client: m.GetClient(), Driver: o.Driver, Logger: o.Logger}
+	r := &Reconciler{Client: m.GetClient(), Driver: o.Driver, Logger: o.Logger, Events: m.GetEventRecorder("lockstep-batchrelease")}
 	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.releases}
 	r.Follow = f.Watch
 	ctx, stop := context.WithCancelCause(ctx)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -69,7 +70,7 @@ func newSchedule(t *rapid.T) *schedule {
 				return c.SubResource(sub).Update(ctx, o, opts...)
 			},
 		}),
-		Driver: s, Logger: slog.New(slog.DiscardHandler), Follow: func(client.ObjectKey) { s.followed = true },
+		Driver: s, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{}, Follow: func(client.ObjectKey) { s.followed = true },
 	}
 	return s
 }

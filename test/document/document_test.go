@@ -1,0 +1,57 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package document
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	text := strings.ReplaceAll(`# What happens when …
+
+See [there](b.md#x) and not '[here](c.md)'.
+
+<!-- test: TestOne -->
+'''sh
+one
+two
+'''
+
+- in a list:
+
+  <!-- not run: needs a registry -->
+  '''bash
+  three
+  '''
+
+'''sh
+four
+'''
+
+'''yaml
+# not a heading, and [no link](d.md)
+'''
+
+## 'lockstep plan': [limits](e.md)
+
+## What happens when …
+`, "'", "`")
+	want := File{
+		Path: "a.md",
+		Blocks: []Block{
+			{Line: 6, Commands: "one\ntwo\n", Test: "TestOne"},
+			{Line: 14, Commands: "  three\n", Reason: "needs a registry"},
+			{Line: 18, Commands: "four\n"},
+		},
+		Links:   []Link{{3, "b.md#x"}, {26, "e.md"}},
+		Anchors: []string{"what-happens-when-", "lockstep-plan-limits", "what-happens-when--1"},
+	}
+	if diff := cmp.Diff(want, parse("a.md", text)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -1,0 +1,104 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package install
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/test/await"
+)
+
+// The alerts fire when testdata/alerts_test.yaml says, by Prometheus's own tool. Each has a test that it fires, and a section of the
+// documentation.
+func TestAlerts(t *testing.T) {
+	e := newEnv(t)
+	promtool, err := e.cluster.Promtool(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rule struct {
+		Spec struct {
+			Groups []struct {
+				Name  string           `json:"name"`
+				Rules []map[string]any `json:"rules"`
+			} `json:"groups"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(e.read(configDir, "monitoring", "alerts.yaml")), &rule); err != nil {
+		t.Fatal(err)
+	}
+	rules, err := yaml.Marshal(rule.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	e.run(promtool, "check", "rules", "--lint=all", "--lint-fatal", e.writeTo(dir, "rules.yaml", string(rules)))
+	tests := e.read("testdata", "alerts_test.yaml")
+	e.run(promtool, "test", "rules", e.writeTo(dir, "test.yaml", tests))
+
+	runbook := e.read("..", "..", "docs", "alerts.md")
+	for _, alert := range rule.Spec.Groups[0].Rules {
+		name, _ := alert["alert"].(string)
+		annotations, _ := alert["annotations"].(map[string]any)
+		url, _ := annotations["runbook_url"].(string)
+		if name == "" || !strings.HasSuffix(url, "/docs/alerts.md#"+strings.ToLower(name)) || !strings.Contains(runbook, "\n## "+name+"\n") {
+			t.Errorf("alert %q has the runbook %q, and docs/alerts.md no section for it", name, url)
+		}
+		if !strings.Contains(tests, "docs/alerts.md#"+strings.ToLower(name)+"\n") {
+			t.Errorf("no test in which %s fires", name)
+		}
+	}
+}
+
+// Prometheus's account may read metrics, by the token that Kubernetes writes into the Secret of the PodMonitor, and nothing else.
+func TestMonitoringAccount(t *testing.T) {
+	e := newEnv(t)
+	e.operator()
+	e.run(e.kubectl, "apply", "-k", filepath.Join(configDir, "base"))
+	t.Cleanup(e.deleteBase)
+	e.run(e.kubectl, "apply", "-k", filepath.Join(configDir, "monitoring"))
+	t.Cleanup(func() { e.delete(filepath.Join(configDir, "monitoring")) })
+	var token string
+	await.Nil(t, "the Secret has a token", func(context.Context) error {
+		var err error
+		token, err = e.try(e.kubectl, "get", "secret", "lockstep-metrics-token", "-n", namespace, "-o", "go-template={{.data.token | base64decode}}")
+		return err
+	})
+	account := "--as=system:serviceaccount:" + namespace + ":lockstep-metrics"
+	if got := e.run(e.kubectl, "auth", "can-i", "get", "/metrics", account); got != "yes\n" {
+		t.Errorf("the account may read /metrics: %s", got)
+	}
+	if got, err := e.try(e.kubectl, "auth", "can-i", "list", "pods", account); err == nil {
+		t.Errorf("the account may list pods: %s", got)
+	}
+	server := e.cluster.RESTConfig().Host
+	if got := e.run(e.kubectl, "auth", "whoami", "--kubeconfig="+os.DevNull, "--server="+server, "--insecure-skip-tls-verify", "--token="+token, "-o", "jsonpath={.status.userInfo.username}"); got != "system:serviceaccount:"+namespace+":lockstep-metrics" {
+		t.Errorf("the token is of %s", got)
+	}
+}
+
+// operator installs the kinds of the Prometheus operator.
+func (e *env) operator() {
+	e.Helper()
+	if err := e.cluster.InstallPrometheusOperator(e.Context()); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) read(path ...string) string {
+	e.Helper()
+	raw, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		e.Fatal(err)
+	}
+	return string(raw)
+}
