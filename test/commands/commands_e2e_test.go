@@ -51,6 +51,11 @@ func TestGuideCommands(t *testing.T) {
 	newReader(t).run("docs/guide.md", deploy, change)
 }
 
+func TestPlanCommands(t *testing.T) {
+	t.Parallel()
+	newReader(t).run("docs/plan.md", deploy)
+}
+
 func TestHistoryCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/history.md", deploy+" && lockstep adopt vllm")

@@ -22,17 +22,20 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/terminal"
 )
 
-// patience is how long the recorder waits for a command or a screen.
-const patience = 3 * time.Minute
+// patience is how long all of it may take, with programs that have been built before. Far less is normal.
+const patience = 10 * time.Minute
 
 func main() {
 	lockstep := flag.String("lockstep", "bin/lockstep", "the lockstep binary")
 	images := flag.String("images", "docs/images", "the directory to write to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	err := run(ctx, *lockstep, *images)
+	cancel()
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sessions:", err)
@@ -43,7 +46,7 @@ func main() {
 // recorder runs commands against one cluster, and writes what they show.
 type recorder struct {
 	images string
-	// env is the environment of all commands: their KUBECONFIG, and a PATH with the binary under test.
+	// env has the KUBECONFIG of all commands, and a PATH with the binary under test.
 	env []string
 }
 
@@ -61,7 +64,7 @@ func run(ctx context.Context, lockstep, images string) error {
 		return fmt.Errorf("find lockstep: %w", err)
 	}
 	path := strings.Join([]string{filepath.Dir(lockstep), filepath.Dir(kubectl), os.Getenv("PATH")}, ":")
-	r := recorder{images: images, env: append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+path)}
+	r := recorder{images: images, env: []string{"KUBECONFIG=" + c.Kubeconfig(), "PATH=" + path}}
 	if err := r.shell(ctx, `
 		kubectl apply -f examples/tutorial.yaml
 		kubectl wait --for=condition=Available leaderworkerset/vllm --timeout=2m
@@ -87,37 +90,37 @@ func run(ctx context.Context, lockstep, images string) error {
 
 // canary records a release, and lockstep watch in its second batch.
 func (r recorder) canary(ctx context.Context) error {
-	watch, err := open(r.command(ctx, "lockstep watch vllm"), 110, 34)
+	watch, err := r.open(ctx, "lockstep watch vllm", 110, 34)
 	if err != nil {
 		return err
 	}
-	defer watch.close()
-	screen := make(chan error, 1)
+	defer watch.Close()
+	recorded := make(chan error, 1)
 	go func() {
-		screen <- func() error {
-			if err := watch.await(ctx, "batch 2/3 (50%): 1 of 2 groups ready"); err != nil {
-				return err
-			}
-			return r.write(ctx, "watch", watch.ansi())
-		}()
+		_, err := watch.Await(ctx, func(text string) bool { return strings.Contains(text, "batch 2/3 (50%): 1 of 2 groups ready") })
+		if err != nil {
+			recorded <- fmt.Errorf("watch batch 2: %w", err)
+			return
+		}
+		recorded <- r.write(ctx, "watch", watch.ANSI())
 	}()
 	if err := r.session(ctx, "release", "lockstep release vllm --batches 25%,50%,100% --pause 5s"); err != nil {
 		return err
 	}
-	return <-screen
+	return <-recorded
 }
 
 // session records commands that a user types one after the other. Their exit codes are part of what is shown.
 func (r recorder) session(ctx context.Context, name string, lines ...string) error {
 	var all bytes.Buffer
 	for _, line := range lines {
-		shown, err := open(r.command(ctx, line), 120, 60)
+		screen, err := r.open(ctx, line, 120, 60)
 		if err != nil {
 			return err
 		}
-		err = shown.wait(ctx)
-		fmt.Fprintf(&all, "\x1b[1m$ %s\x1b[0m\n%s\n", line, shown.ansi())
-		shown.close()
+		err = screen.Wait(ctx)
+		fmt.Fprintf(&all, "\x1b[1m$ %s\x1b[0m\n%s\n", line, screen.ANSI())
+		screen.Close()
 		if err != nil {
 			return fmt.Errorf("%s: %w", line, err)
 		}
@@ -127,7 +130,7 @@ func (r recorder) session(ctx context.Context, name string, lines ...string) err
 
 // write renders what a terminal showed.
 func (r recorder) write(ctx context.Context, name, shown string) error {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/freeze/go.mod", "freeze", "--language", "ansi", //nolint:gosec // of the repository
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/freeze/go.mod", "freeze", "--language", "ansi",
 		"--font.family", "monospace", "--padding", "16", "--output", filepath.Join(r.images, "session-"+name+".svg"))
 	cmd.Stdin = strings.NewReader(shown)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -146,7 +149,7 @@ func (r recorder) picture(ctx context.Context, name string, f func() error) erro
 		return fmt.Errorf("record %s: %w", name, err)
 	}
 	err = f()
-	process.End(syscall.SIGINT, patience)
+	process.End(syscall.SIGINT, time.Minute)
 	if err != nil {
 		return err
 	}
@@ -167,7 +170,18 @@ func (r recorder) shell(ctx context.Context, script string) error {
 }
 
 func (r recorder) command(ctx context.Context, script string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script) //nolint:gosec // the scripts of this file
-	cmd.Env = r.env
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Env = append(os.Environ(), r.env...)
 	return cmd
+}
+
+// open runs a command on a terminal.
+func (r recorder) open(ctx context.Context, line string, width, height int) (*terminal.Screen, error) {
+	cmd := r.command(ctx, line)
+	cmd.Env = r.env // beside that of a terminal
+	screen, err := terminal.Open(cmd, width, height)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", line, err)
+	}
+	return screen, nil
 }
