@@ -399,7 +399,7 @@ func TestHistoryFails(t *testing.T) {
 	page, _ := serve(t, f)
 	f.items <- vllm(pb.State_STATE_READY, "")
 	f.items <- synced
-	code, header, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
+	code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
 	if code != http.StatusBadGateway || strings.TrimSpace(body) != "connection refused" {
 		t.Errorf("code %d: %s", code, body)
 	}
