@@ -113,11 +113,13 @@ func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	if !ok {
 		return
 	}
-	kind := corev1.EventTypeNormal
+	kind, level := corev1.EventTypeNormal, slog.LevelInfo
 	if decision.State == pb.State_STATE_FAILED {
-		kind = corev1.EventTypeWarning
+		kind, level = corev1.EventTypeWarning, slog.LevelWarn
 	}
 	r := s.Record.Release
+	e.config.Log.Log(context.Background(), level, decision.Message, slog.String("workload", s.Key.String()), slog.String("release", r.ID),
+		slog.String("state", stateName(decision.State)), slog.String("reason", decision.Reason))
 	by := requested(r)
 	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -27,6 +28,20 @@ func TestEventNoteIsShortened(t *testing.T) {
 	_, note, ok := strings.Cut(<-recorder.Events, "ReleaseFailed ")
 	if !ok || len(note) > maxNote || !utf8.ValidString(note) || !strings.HasPrefix(note, "release r1: éé") {
 		t.Errorf("the note has %d bytes: %q", len(note), note)
+	}
+}
+
+// A failed release is a warning in the log, once.
+func TestFailureIsLogged(t *testing.T) {
+	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	var log strings.Builder
+	b.config.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for range 2 {
+		b.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Reason: plan.ReasonDeadline, Message: "no progress"})
+	}
+	line := `level=WARN msg="no progress" workload=default/vllm release=r1 state=FAILED reason=ProgressDeadlineExceeded`
+	if strings.Count(log.String(), line) != 1 {
+		t.Errorf("want once %s:\n%s", line, log.String())
 	}
 }
 
