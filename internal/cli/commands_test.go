@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -288,6 +290,26 @@ func TestCommands(t *testing.T) {
 			args:   []string{"disown", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
 			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]",
 		},
+		"DashboardForOtherMachines": {
+			reason: "the page is on loopback unless the user confirms it",
+			args:   []string{"dashboard", "--listen", "0.0.0.0:0"}, code: exit.Usage, stderr: "is no loopback address: other machines would reach the page",
+		},
+		"DashboardOnAllAddresses": {
+			reason: "no host is all addresses",
+			args:   []string{"dashboard", "--listen", ":0"}, code: exit.Usage, stderr: "--allow-remote",
+		},
+		"DashboardWithoutPort": {
+			reason: "a command line that is wrong",
+			args:   []string{"dashboard", "--listen", "127.0.0.1"}, code: exit.Usage, stderr: "want host:port such as 127.0.0.1:8080",
+		},
+		"DashboardOfAllAndOne": {
+			reason: "a command line that is wrong",
+			args:   []string{"dashboard", "-A", "-n", "default"}, code: exit.Usage, stderr: "exclude each other",
+		},
+		"DashboardOfName": {
+			reason: "it shows a namespace",
+			args:   []string{"dashboard", "vllm"}, code: exit.Usage, stderr: "takes no argument",
+		},
 		"HalfOfTLS": {
 			reason: "a certificate needs its key",
 			args:   []string{"status", "vllm", "--address", "localhost:1", "--tls-ca", "x", "--tls-cert", "x"}, code: exit.Usage, stderr: "both --tls-cert and --tls-key",
@@ -463,6 +485,38 @@ func TestStatusWatch(t *testing.T) {
 	interrupt()
 	if got := <-code; got != exit.OK {
 		t.Errorf("exit code = %d, want 0:\n%s", got, stderr.String())
+	}
+}
+
+// With --allow-remote the page is served on any address. Ctrl-C ends the command with success.
+func TestDashboardAllowsRemote(t *testing.T) {
+	t.Parallel()
+	fake := plugintest.NewFakeDriver()
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	var stdout, stderr buffer
+	p := Program{
+		Args:   []string{"dashboard", "--listen", "0.0.0.0:0", "--allow-remote", "--address", hosttest.Serve(t, fake).Address, "--kubeconfig", writeKubeconfig(t)},
+		Stdout: &stdout, Stderr: &stderr,
+	}
+	code := make(chan int, 1)
+	go func() { code <- p.Run(ctx) }()
+	await(ctx, t, func() bool { return strings.Contains(stdout.String(), "/\n") })
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSpace(stdout.String()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("%s: code %d", stdout.String(), answer.StatusCode)
+	}
+	interrupt()
+	if got := <-code; got != exit.OK {
+		t.Errorf("exit code %d, want 0:\n%s", got, stderr.String())
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
+	"github.com/lockstep-rollouts/lockstep/internal/tracing"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
@@ -32,7 +33,7 @@ type Program struct {
 // exit.Meanings. A second signal ends the process at once.
 func (p *Program) Run(ctx context.Context) int {
 	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Settings: connect.Settings{Version: version()}}
-	err := p.dispatch(ctx, o)
+	err := p.traced(ctx, o)
 	if err != nil {
 		if _, ok := output.Terminal(p.Stderr); ok && exit.Code(err) == exit.Interrupted {
 			// The terminal has written ^C.
@@ -41,6 +42,16 @@ func (p *Program) Run(ctx context.Context) int {
 		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %v\n", err)
 	}
 	return exit.Code(err)
+}
+
+// traced is dispatch with traces, if the environment says where to.
+func (p *Program) traced(ctx context.Context, o *connect.Options) error {
+	stop, err := tracing.Start(ctx, o.Version)
+	if err != nil {
+		return exit.Usagef("%w", err)
+	}
+	defer stop()
+	return p.dispatch(ctx, o)
 }
 
 // dispatch runs as a plugin if a host launched this process, and otherwise the command of the arguments.

@@ -75,6 +75,7 @@ func suggestFlags(cmd *cobra.Command, err error) string {
 // commands returns all subcommands.
 func commands(o *connect.Options) []*cobra.Command {
 	return append(workload.Commands(o),
+		newDashboardCommand(o),
 		newServeCommand(o),
 		newKruiseCommand(o),
 		newBatchReleaseCommand(o),

@@ -124,7 +124,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(),
 		listener: limitConnections(listener, maxConnections),
 	}
-	opts := slices.Concat(transport, limits(e, o), Interceptors(o.Logger, o.Registry), o.authorization(e))
+	opts := slices.Concat(transport, limits(e, o), Interceptors(o.Logger, o.Registry), o.authorization(e), []grpc.ServerOption{Traces(driver)})
 	s.grpc = s.newGRPC(opts, isUnix(e) || o.Reflection)
 	if err := s.listenHTTP(ctx, o); err != nil {
 		return nil, errors.Join(err, listener.Close())

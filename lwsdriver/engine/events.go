@@ -101,8 +101,12 @@ func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 	if t := s.Target(); t != nil {
 		now.target = t.Groups
 	}
-	if before, first := e.events.exchange(s.Key, now); before == now || (first && !plan.InFlight(s.Observation)) {
+	before, first := e.events.exchange(s.Key, now)
+	if before == now || (first && !plan.InFlight(s.Observation)) {
 		return
+	}
+	if !first { // An earlier driver has recorded it.
+		traceState(s, decision)
 	}
 	e.metrics.entered(decision.State)
 	reason, ok := eventReasons[decision.State]

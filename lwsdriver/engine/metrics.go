@@ -65,8 +65,10 @@ func (m *metrics) reconciled(took time.Duration, err error) {
 }
 
 func (m *metrics) entered(s pb.State) {
-	m.states.WithLabelValues(strings.TrimPrefix(s.String(), "STATE_")).Inc()
+	m.states.WithLabelValues(stateName(s)).Inc()
 }
+
+func stateName(s pb.State) string { return strings.TrimPrefix(s.String(), "STATE_") }
 
 // actionName returns the action's type, for example "ScaleCanary".
 func actionName(a plan.Action) string { return strings.TrimPrefix(fmt.Sprintf("%T", a), "plan.") }

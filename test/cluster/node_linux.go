@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-rollouts/lockstep/test/debian"
 )
 
 // packages has Debian's packages that nodes need, by a command that reports whether they are there: kube-proxy runs nft, and runc is
@@ -38,17 +40,8 @@ func installPackages(ctx context.Context, log io.Writer) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	names := strings.Join(missing, " ")
-	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
-		return fmt.Errorf("nodes with containers need packages that are not installed: %s", names)
-	}
-	fmt.Fprintf(log, "cluster: install %s\n", names)
-	for _, args := range [][]string{{"update", "-qq"}, append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)} {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("install %s: %w\n%s", names, err, output)
-		}
+	if err := debian.Install(ctx, log, missing...); err != nil {
+		return fmt.Errorf("nodes with containers: %w", err)
 	}
 	return nil
 }

@@ -34,6 +34,38 @@ func TestTutorial(t *testing.T) {
 	newReader(t).run("docs/tutorial.md")
 }
 
+const (
+	// deploy creates the workload vllm, which the documentation is about.
+	deploy = "kubectl apply -f examples/tutorial.yaml && kubectl wait --for=condition=Available leaderworkerset/vllm --timeout=2m"
+	// change changes its template.
+	change = "sed s/vllm:v1/vllm:v2/ examples/tutorial.yaml | kubectl apply -f -"
+)
+
+func TestReadmeCommands(t *testing.T) {
+	t.Parallel()
+	newReader(t).run("README.md", deploy)
+}
+
+func TestGuideCommands(t *testing.T) {
+	t.Parallel()
+	newReader(t).run("docs/guide.md", deploy, change)
+}
+
+func TestPlanCommands(t *testing.T) {
+	t.Parallel()
+	newReader(t).run("docs/plan.md", deploy)
+}
+
+func TestHistoryCommands(t *testing.T) {
+	t.Parallel()
+	newReader(t).run("docs/history.md", deploy+" && lockstep adopt vllm")
+}
+
+func TestAlertCommands(t *testing.T) {
+	t.Parallel()
+	newReader(t).run("docs/alerts.md", deploy+" && lockstep adopt vllm")
+}
+
 // reader is a reader of the documentation, with a namespace of their own.
 type reader struct {
 	t       *testing.T
@@ -70,8 +102,9 @@ func newReader(t *testing.T) *reader {
 	return r
 }
 
-// run runs the blocks of a document that name this test, in their order. There must be one.
-func (r *reader) run(path string) {
+// run runs the blocks of a document that name this test, in their order. There must be one. Before each it runs what the reader is
+// expected to have done.
+func (r *reader) run(path string, before ...string) {
 	r.t.Helper()
 	f, err := document.Read(root, path)
 	if err != nil {
@@ -80,13 +113,16 @@ func (r *reader) run(path string) {
 	found := 0
 	for _, b := range f.Blocks {
 		if b.Test == r.t.Name() {
-			found++
 			r.t.Logf("%s:%d", path, b.Line)
+			if found < len(before) {
+				r.shell(before[found])
+			}
+			found++
 			r.shell(b.Commands)
 		}
 	}
-	if found == 0 {
-		r.t.Errorf("%s has no commands for %s", path, r.t.Name())
+	if found < max(len(before), 1) {
+		r.t.Errorf("%s has %d blocks of commands for %s", path, found, r.t.Name())
 	}
 }
 

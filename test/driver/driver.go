@@ -91,6 +91,8 @@ type Driver struct {
 	dir        string // short: a socket's path has about a hundred characters at most
 	// Args are added to the command line.
 	Args []string
+	// Env is added to its environment.
+	Env []string
 	// Newer: it runs [NewerBinary].
 	Newer bool
 
@@ -153,6 +155,7 @@ func (d *Driver) Begin() {
 		args = append(args, "--namespace", d.namespace)
 	}
 	cmd := exec.Command(path, append(args, d.Args...)...)
+	cmd.Env = append(os.Environ(), d.Env...)
 	cmd.Stdout, cmd.Stderr = d.log, d.log
 	if d.process, err = child.Run(cmd); err != nil {
 		d.t.Fatal(err)

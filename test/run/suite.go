@@ -45,7 +45,7 @@ var whole = []suite{
 }
 
 // parts are subsets of e2e: the tests with this prefix.
-var parts = []string{"canary", "partition", "blueGreen", "adopt", "styles", "admission", "autoscaler", "history", "plan", "preflight", "watch"}
+var parts = []string{"canary", "partition", "blueGreen", "adopt", "styles", "admission", "autoscaler", "dashboard", "history", "plan", "preflight", "watch"}
 
 // find returns the suites with these names. Without names it returns every whole suite that this machine can run, and why it can't run
 // the others.

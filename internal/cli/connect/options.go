@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/tracing"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
@@ -88,7 +89,7 @@ func (o *Options) NewLogger() (*slog.Logger, error) {
 	default:
 		return nil, exit.Usagef("--log-format %q: want text or json", o.logFormat)
 	}
-	return captureKlog(slog.New(handler)), nil
+	return captureLibraries(slog.New(handler)), nil
 }
 
 // NewPluginLogger returns a logger in the format that hosts read from their plugins. It ignores --log-format.
@@ -97,12 +98,13 @@ func (o *Options) NewPluginLogger() (*slog.Logger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return captureKlog(slog.New(plugin.NewLogHandler(o.Stderr, level))), nil
+	return captureLibraries(slog.New(plugin.NewLogHandler(o.Stderr, level))), nil
 }
 
-// captureKlog sends client-go's log lines to logger, which it returns.
-func captureKlog(logger *slog.Logger) *slog.Logger {
+// captureLibraries sends the log lines of client-go and of OpenTelemetry to logger, which it returns.
+func captureLibraries(logger *slog.Logger) *slog.Logger {
 	klog.SetSlogLogger(logger)
+	tracing.LogTo(logger)
 	return logger
 }
 

@@ -17,28 +17,34 @@ func History(all []*pb.Revision, now time.Time) string {
 	if len(all) == 0 {
 		return "no history yet: it begins when the workload is adopted\n"
 	}
-	rows := [][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "CHANGED BY", "RELEASE", "OUTCOME"}}
+	return columns(append([][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "CHANGED BY", "RELEASE", "OUTCOME"}},
+		HistoryRows(all, func(at time.Time) string { return Age(now.Sub(at)) + " ago" })...))
+}
+
+// HistoryRows returns the cells of each revision: mark, number, hash, time as when formats it, images, editor, release and outcome.
+func HistoryRows(all []*pb.Revision, when func(time.Time) string) [][]string {
+	rows := make([][]string, 0, len(all))
 	for i, r := range all {
-		number, when := "-", "-"
+		number, at := "-", "-"
 		if r.GetNumber() > 0 {
 			number = strconv.FormatInt(r.GetNumber(), 10)
 		}
 		if r.GetCreateTime() != nil {
-			when = Age(now.Sub(r.GetCreateTime().AsTime())) + " ago"
+			at = when(r.GetCreateTime().AsTime())
 		}
 		var before *pb.Revision
 		if i+1 < len(all) {
 			before = all[i+1]
 		}
 		row := []string{
-			revisionMark(r), number, r.GetName(), when, imageChanges(r, before), orDash(r.GetChangedBy()), releaseWord(r), outcomeWord(r),
+			revisionMark(r), number, r.GetName(), at, imageChanges(r, before), orDash(r.GetChangedBy()), releaseWord(r), outcomeWord(r),
 		}
 		for i := range row {
 			row[i] = OneLine(row[i])
 		}
 		rows = append(rows, row)
 	}
-	return columns(rows)
+	return rows
 }
 
 func revisionMark(r *pb.Revision) string {

@@ -1,0 +1,98 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/dashboard"
+)
+
+const dashboardAbout = `Serve a web page with running releases, as they change: states, batches, groups, traffic, capacity, deadlines and histories.
+
+It prints the page's URL, and serves it until Ctrl-C. It is read-only: there is no request that changes anything. It shows what
+your own permissions allow, so treat the URL as a secret: its path is random, and changes with each start.`
+
+type dashboardFlags struct {
+	dial        connect.Flags
+	all, remote bool
+	listen      string
+}
+
+func newDashboardCommand(o *connect.Options) *cobra.Command {
+	var f dashboardFlags
+	cmd := &cobra.Command{
+		Use:     "dashboard",
+		Short:   "Serve a read-only web page with running releases",
+		Long:    dashboardAbout,
+		Example: "  lockstep dashboard\n  lockstep dashboard -A --listen 127.0.0.1:8080",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd, o) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free one")
+	flags.BoolVar(&f.remote, "allow-remote", false,
+		"let --listen be an address that other machines reach; everything, also the URL's secret, travels unencrypted")
+	f.dial.Add(flags)
+	return cmd
+}
+
+func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
+	if f.all && o.Namespace != "" {
+		return exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
+	}
+	if err := f.dial.Check(); err != nil {
+		return err
+	}
+	namespace := ""
+	if !f.all {
+		var err error
+		if namespace, err = o.WorkloadNamespace(); err != nil {
+			return err
+		}
+	}
+	address, err := f.address()
+	if err != nil {
+		return err
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(cmd.Context(), "tcp", address.String())
+	if err != nil {
+		return fmt.Errorf("--listen %s: %w", f.listen, err)
+	}
+	defer func() { _ = listener.Close() }()
+	hints := session.HintsFor(cmd, "NAME")
+	inside := o.ForCommand(cmd.Flags(), namespace, "")
+	inside.ReadOnly, inside.Silent = true, true
+	link, err := f.dial.Connect(cmd.Context(), inside)
+	if err != nil {
+		return session.Explain(err, "reach the driver", hints)
+	}
+	page := dashboard.New(link.Client, namespace, session.Shorten)
+	fmt.Fprintln(o.Stdout, page.URL(listener.Addr()))
+	fmt.Fprintln(o.Stderr, "serving read-only until Ctrl-C; who has the URL sees what you may see")
+	err = session.Explain(link.Cause(page.Serve(link.Context, listener)), "watch releases", hints)
+	return errors.Join(err, link.Close())
+}
+
+// address resolves --listen, and refuses what other machines reach unless that is allowed.
+func (f *dashboardFlags) address() (*net.TCPAddr, error) {
+	address, err := net.ResolveTCPAddr("tcp", f.listen)
+	if err != nil {
+		return nil, exit.Usagef("--listen %q: want host:port such as 127.0.0.1:8080: %w", f.listen, err)
+	}
+	if !address.IP.IsLoopback() && !f.remote {
+		return nil, exit.Usagef("--listen %s is no loopback address: other machines would reach the page, unencrypted; "+
+			"use 127.0.0.1 and ssh -L, or confirm it with --allow-remote", f.listen)
+	}
+	return address, nil
+}

@@ -1,0 +1,197 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+//go:embed web
+var web embed.FS
+
+// Driver is the part of the contract that a dashboard needs. plugin.Client has it.
+type Driver interface {
+	host.Watcher
+	ListRevisions(context.Context, *pb.ListRevisionsRequest, ...grpc.CallOption) (*pb.ListRevisionsResponse, error)
+}
+
+// Dashboard has the newest state of each workload under hold.
+type Dashboard struct {
+	driver    Driver
+	namespace string
+	shorten   func(error) error
+	// secret is the first segment of each path. It keeps out other users of the machine, who reach the same loopback address.
+	secret string
+
+	// changed signals keys of workloads, and statusKey.
+	changed broadcast.Broadcaster[string]
+
+	mu        sync.Mutex
+	status    pageStatus
+	workloads map[string]*entry
+}
+
+// entry is a workload, and the message about it, which is encoded once for all browsers.
+type entry struct {
+	*workload
+	ref     *pb.WorkloadRef
+	message []byte
+}
+
+// pageStatus is what browsers get about the dashboard itself.
+type pageStatus struct {
+	Scope string `json:"scope"`
+	// Synced reports whether every workload under hold is known.
+	Synced bool `json:"synced"`
+	// Lost says why the driver is unreachable, since LostSince. Empty: it is reachable.
+	Lost      string     `json:"lost"`
+	LostSince *time.Time `json:"lostSince"`
+}
+
+// statusKey is no key of a workload, and sorts before all of them.
+const statusKey = ""
+
+// New returns a dashboard of one namespace, or of all that the driver serves if it is empty. shorten removes gRPC's own wording from
+// an error of the driver.
+func New(driver Driver, namespace string, shorten func(error) error) *Dashboard {
+	scope := "all namespaces"
+	if namespace != "" {
+		scope = "namespace " + namespace
+	}
+	return &Dashboard{
+		driver: driver, namespace: namespace, shorten: shorten, secret: rand.Text(),
+		status: pageStatus{Scope: scope}, workloads: map[string]*entry{},
+	}
+}
+
+// URL returns the address of the page at a listener.
+func (d *Dashboard) URL(listener net.Addr) string {
+	return fmt.Sprintf("http://%s/%s/", listener, d.secret)
+}
+
+const (
+	headerTimeout = 10 * time.Second
+	maxHeaders    = 16 << 10
+)
+
+// Serve serves the page until ctx ends, which is no error, or the driver refuses.
+func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
+	running, ctx := errgroup.WithContext(ctx)
+	server := &http.Server{
+		Handler: d.Handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	running.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the dashboard: %w", err)
+		}
+		return nil
+	})
+	running.Go(func() error {
+		defer func() { _ = server.Close() }()
+		return d.follow(ctx)
+	})
+	return running.Wait() //nolint:wrapcheck // The errors are those of the functions above.
+}
+
+// follow keeps the workloads up to date until ctx ends or the driver refuses.
+func (d *Dashboard) follow(ctx context.Context) error {
+	follower := &host.Follower{Driver: d.driver, Lost: func(err error) {
+		d.setStatus(func(s *pageStatus) {
+			if s.Lost = d.shorten(err).Error(); s.LostSince == nil {
+				now := time.Now()
+				s.LostSince = &now
+			}
+		})
+	}}
+	return follower.Workloads(ctx, &pb.WatchWorkloadsRequest{Namespace: d.namespace, IncludeGroups: true}, d.observe)
+}
+
+func (d *Dashboard) observe(r *pb.WatchWorkloadsResponse) {
+	d.setStatus(func(s *pageStatus) {
+		s.Lost, s.LostSince = "", nil
+		s.Synced = s.Synced || r.GetSynced()
+	})
+	switch change := r.GetChange().(type) {
+	case *pb.WatchWorkloadsResponse_Context:
+		d.put(change.Context)
+	case *pb.WatchWorkloadsResponse_Removed:
+		d.mu.Lock()
+		delete(d.workloads, keyOf(change.Removed))
+		d.mu.Unlock()
+		d.changed.Notify(keyOf(change.Removed))
+	}
+}
+
+func (d *Dashboard) put(c *pb.BatchContext) {
+	key := keyOf(c.GetWorkload())
+	d.mu.Lock()
+	var before *workload
+	if known := d.workloads[key]; known != nil {
+		before = known.workload
+	}
+	w := describe(c, before, time.Now())
+	d.workloads[key] = &entry{workload: w, ref: c.GetWorkload(), message: encode("workload", w)}
+	d.mu.Unlock()
+	d.changed.Notify(key)
+}
+
+func (d *Dashboard) setStatus(change func(*pageStatus)) {
+	d.mu.Lock()
+	before := d.status
+	change(&d.status)
+	changed := before != d.status
+	d.mu.Unlock()
+	if changed {
+		d.changed.Notify(statusKey)
+	}
+}
+
+// keys returns the keys of all messages.
+func (d *Dashboard) keys() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append(slices.Collect(maps.Keys(d.workloads)), statusKey)
+}
+
+// message returns the server-sent event with the newest state of a key.
+func (d *Dashboard) message(key string) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch known := d.workloads[key]; {
+	case key == statusKey:
+		return encode("status", d.status)
+	case known == nil:
+		return encode("removed", key)
+	default:
+		return known.message
+	}
+}
+
+// encode returns a server-sent event with this name. JSON has no line break.
+func encode(event string, data any) []byte {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		panic(fmt.Sprintf("encode %s: %v", event, err)) // the types are ours, and always encodable
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", event, raw)
+}

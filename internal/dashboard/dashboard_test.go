@@ -1,0 +1,406 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeDriver sends what a test puts into items; an error ends the stream.
+type fakeDriver struct {
+	host.Watcher
+
+	items   chan any
+	watches atomic.Int32
+	// revisions is the answer of ListRevisions, or an error.
+	revisions any
+}
+
+func (f *fakeDriver) WatchWorkloads(
+	ctx context.Context, _ *pb.WatchWorkloadsRequest, _ ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	f.watches.Add(1)
+	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
+		for {
+			select {
+			case <-ctx.Done():
+				yield(nil, ctx.Err())
+				return
+			case item := <-f.items:
+				if err, ended := item.(error); ended {
+					yield(nil, err)
+					return
+				}
+				if !yield(item.(*pb.WatchWorkloadsResponse), nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (f *fakeDriver) ListRevisions(context.Context, *pb.ListRevisionsRequest, ...grpc.CallOption) (*pb.ListRevisionsResponse, error) {
+	if err, failed := f.revisions.(error); failed {
+		return nil, err
+	}
+	return &pb.ListRevisionsResponse{Revisions: f.revisions.([]*pb.Revision)}, nil
+}
+
+var synced = &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
+
+// vllm is a workload with a running release.
+func vllm(state pb.State, message string) *pb.WatchWorkloadsResponse {
+	return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: &pb.BatchContext{
+		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, ReleaseId: "r1", State: state, Message: message,
+	}}}
+}
+
+// serve serves a dashboard until the test ends, and returns the URL of its page.
+func serve(t *testing.T, f *fakeDriver) (page string, ended <-chan error) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveOn(t, f, listener)
+}
+
+func serveOn(t *testing.T, f *fakeDriver, listener net.Listener) (page string, ended <-chan error) {
+	t.Helper()
+	f.items = make(chan any)
+	ctx, stop := context.WithCancel(t.Context())
+	d := New(f, "default", func(err error) error { return errors.New(status.Convert(err).Message()) })
+	done, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(done)
+		result <- d.Serve(ctx, listener)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return d.URL(listener.Addr()), result
+}
+
+func request(t *testing.T, method, url string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// get returns the answer to a request, whose body is read.
+func get(t *testing.T, r *http.Request) (answer *http.Response, body string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a stream would not end
+	defer cancel()
+	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	raw, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(raw)
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	page, _ := serve(t, &fakeDriver{})
+	base := page[:strings.LastIndex(strings.TrimSuffix(page, "/"), "/")]
+	for name, tc := range map[string]struct {
+		reason, method, url, host string
+		want                      int
+	}{
+		"page":              {"the URL that was printed", http.MethodGet, page, "", 200},
+		"forwarded":         {"ssh -L has another port", http.MethodGet, page, "localhost:8080", 200},
+		"IPv6":              {"an address is no name", http.MethodGet, page, "[::1]:8080", 200},
+		"rebound":           {"a foreign name that resolves to loopback", http.MethodGet, page, "evil.example.com", 403},
+		"rebound with port": {"likewise", http.MethodGet, page + "events", "evil.example.com:80", 403},
+		"like localhost":    {"a foreign name", http.MethodGet, page, "localhost.example.com", 403},
+		"no secret":         {"another user of the machine", http.MethodGet, base + "/", "", 404},
+		"events guessed":    {"another user of the machine", http.MethodGet, base + "/guessed/events", "", 404},
+		"no such file":      {"the source is not served", http.MethodGet, page + "dashboard.go", "", 404},
+		"POST":              {"nothing can be written", http.MethodPost, page, "", 405},
+		"PUT of events":     {"nothing can be written", http.MethodPut, page + "events", "", 405},
+		"DELETE":            {"nothing can be written", http.MethodDelete, page + "history/default/vllm", "", 405},
+		"preflight":         {"no other origin is allowed", http.MethodOptions, page + "events", "", 405},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := request(t, tc.method, tc.url)
+			r.Host = tc.host
+			r.Header.Set("Origin", "http://evil.example.com")
+			answer, body := get(t, r)
+			if answer.StatusCode != tc.want {
+				t.Errorf("%s: code %d, want %d: %s", tc.reason, answer.StatusCode, tc.want, body)
+			}
+			for _, cors := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods"} {
+				if value := answer.Header.Get(cors); value != "" {
+					t.Errorf("%s: %s", cors, value)
+				}
+			}
+		})
+	}
+}
+
+// Neither the page nor its policy allows scripts or styles within it, or anything from elsewhere.
+func TestContentSecurityPolicy(t *testing.T) {
+	t.Parallel()
+	page, _ := serve(t, &fakeDriver{})
+	elsewhere := regexp.MustCompile(`(https?:)?//[a-z]|\son[a-z]+=|style=|<style|<script[^>]*>[^<]|javascript:|@import|innerHTML|outerHTML|insertAdjacentHTML|eval\(`)
+	for _, file := range []string{"", "app.js", "style.css", "icon.svg"} {
+		answer, body := get(t, request(t, http.MethodGet, page+file))
+		policy := answer.Header.Get("Content-Security-Policy")
+		if answer.StatusCode != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'; script-src 'self';") || strings.Contains(policy, "unsafe") {
+			t.Errorf("%q: code %d, policy %q", file, answer.StatusCode, policy)
+		}
+		if answer.Header.Get("X-Content-Type-Options") != "nosniff" || answer.Header.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%q: headers %v", file, answer.Header)
+		}
+		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, not an address
+		if found := elsewhere.FindString(body); found != "" {
+			t.Errorf("%q has %q", file, found)
+		}
+	}
+}
+
+// browser reads server-sent events.
+type browser struct {
+	t     *testing.T
+	lines *bufio.Scanner
+}
+
+func open(t *testing.T, page string) *browser {
+	t.Helper()
+	return openWith(t, http.DefaultClient, page, 30*time.Second)
+}
+
+func openWith(t *testing.T, client *http.Client, page string, patience time.Duration) *browser {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	answer, err := client.Do(request(t, http.MethodGet, page+"events").WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = answer.Body.Close()
+	})
+	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
+		t.Fatalf("content type %q", kind)
+	}
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 10<<20)
+	return &browser{t, lines}
+}
+
+// await reads until an event's data satisfies a condition. Each line must belong to an event.
+func (b *browser) await(event string, condition func(data map[string]any) bool) map[string]any {
+	b.t.Helper()
+	name := ""
+	for b.lines.Scan() {
+		key, value, _ := strings.Cut(b.lines.Text(), ": ")
+		switch key {
+		case "event":
+			name = value
+		case "data":
+			var data any
+			if err := json.Unmarshal([]byte(value), &data); err != nil {
+				b.t.Fatalf("data of %s: %v", name, err)
+			}
+			fields, ok := data.(map[string]any)
+			if !ok {
+				fields = map[string]any{"key": data}
+			}
+			if name == event && condition(fields) {
+				return fields
+			}
+		case "":
+		default:
+			b.t.Fatalf("line %q", b.lines.Text())
+		}
+	}
+	b.t.Fatalf("the stream ended before the event: %v", b.lines.Err())
+	return nil
+}
+
+func is(key string, want any) func(map[string]any) bool {
+	return func(data map[string]any) bool { return data[key] == want }
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{}
+	page, _ := serve(t, f)
+	first := open(t, page)
+	if got := first.await("status", func(map[string]any) bool { return true }); got["synced"] != false || got["scope"] != "namespace default" {
+		t.Errorf("status %v before the driver answered", got)
+	}
+	const hostile = "</script><img src=x onerror=alert(1)>\n\nevent: removed\ndata: \"default/vllm\"\n\n"
+	f.items <- vllm(pb.State_STATE_UPGRADING, hostile)
+	f.items <- synced
+	if got := first.await("workload", is("state", "upgrading")); got["message"] != hostile || got["atLeast"] != true || got["live"] != true {
+		t.Errorf("workload %v", got)
+	}
+	first.await("status", is("synced", true))
+	f.items <- vllm(pb.State_STATE_COMPLETED, "done")
+	if got := first.await("workload", is("state", "completed")); got["atLeast"] != false || got["live"] != true {
+		t.Errorf("workload %v after a release that was observed", got)
+	}
+	second := open(t, page)
+	second.await("workload", is("state", "completed"))
+	f.items <- &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}}}
+	for _, b := range []*browser{first, second} {
+		b.await("removed", is("key", "default/vllm"))
+	}
+	if n := f.watches.Load(); n != 1 {
+		t.Errorf("%d streams of the driver for two browsers", n)
+	}
+}
+
+func TestLostDriver(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{}
+	page, _ := serve(t, f)
+	b := open(t, page)
+	f.items <- vllm(pb.State_STATE_UPGRADING, "")
+	f.items <- status.Error(codes.Unavailable, "connection refused")
+	if got := b.await("status", is("lost", "connection refused")); got["lostSince"] == nil {
+		t.Errorf("status %v", got)
+	}
+	f.items <- vllm(pb.State_STATE_READY, "")
+	b.await("status", is("lost", ""))
+	open(t, page).await("workload", is("state", "ready"))
+}
+
+// A driver that refuses ends the dashboard, as it ends `lockstep watch`.
+func TestRefusedByDriver(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{}
+	_, ended := serve(t, f)
+	f.items <- status.Error(codes.PermissionDenied, "no")
+	if err := <-ended; status.Code(err) != codes.PermissionDenied {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// A browser that reads nothing delays no other, and gets the newest state when it reads again, without all states in between.
+func TestSlowBrowser(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{}
+	page, _ := serve(t, f)
+	slow, fast := open(t, page), open(t, page)
+	const changes = 200
+	message := strings.Repeat("x", 1<<18) // more than the kernel's buffers keep
+	for i := range changes {
+		f.items <- vllm(pb.State_STATE_UPGRADING, fmt.Sprint(i, message))
+		fast.await("workload", is("message", fmt.Sprint(i, message)))
+	}
+	seen := 0
+	slow.await("workload", func(data map[string]any) bool {
+		seen++
+		return data["message"] == fmt.Sprint(changes-1, message)
+	})
+	if seen > changes/2 {
+		t.Errorf("the slow browser was sent %d of %d states", seen, changes)
+	}
+}
+
+// pipes is a listener in memory, for a test with its own clock.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if conn, open := <-p; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+
+// A stream stays open while nothing changes.
+func TestIdleStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, listener := &fakeDriver{}, make(pipes)
+		page, _ := serveOn(t, f, listener)
+		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			listener <- there
+			return here, nil
+		}}}
+		b := openWith(t, client, page, 2*time.Hour)
+		go func() {
+			<-time.After(time.Hour)
+			f.items <- vllm(pb.State_STATE_READY, "")
+		}()
+		b.await("workload", is("state", "ready"))
+	})
+}
+
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{revisions: []*pb.Revision{{Number: 2, Name: "bbbb", Current: true, ReleaseId: "<b>", Outcome: pb.State_STATE_ROLLED_BACK}}}
+	page, _ := serve(t, f)
+	if answer, body := get(t, request(t, http.MethodGet, page+"history/default/vllm")); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("history of an unknown workload: code %d: %s", answer.StatusCode, body)
+	}
+	f.items <- vllm(pb.State_STATE_ROLLED_BACK, "")
+	f.items <- synced // the one before is observed
+	var rows [][]string
+	answer, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
+	if err := json.Unmarshal([]byte(body), &rows); err != nil || answer.Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("code %d, %v: %s", answer.StatusCode, err, body)
+	}
+	if want := "> 2 bbbb - - - <b> rolled back"; len(rows) != 1 || strings.Join(rows[0], " ") != want {
+		t.Errorf("rows %q, want %q", rows, want)
+	}
+}
+
+func TestHistoryFails(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{revisions: status.Error(codes.Unavailable, "connection refused")}
+	page, _ := serve(t, f)
+	f.items <- vllm(pb.State_STATE_READY, "")
+	f.items <- synced
+	answer, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
+	if answer.StatusCode != http.StatusBadGateway || strings.TrimSpace(body) != "connection refused" {
+		t.Errorf("code %d: %s", answer.StatusCode, body)
+	}
+}

@@ -1,0 +1,184 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// workload is what browsers get of a workload: words, as `lockstep watch` has them, and times, since the page counts seconds.
+type workload struct {
+	// Key is "namespace/name".
+	Key string `json:"key"`
+	// Live reports whether a release runs, or ran since the dashboard started.
+	Live bool `json:"live"`
+
+	State   string `json:"state"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	// Since is when this dashboard observed that the workload entered the state. AtLeast: it was in the state before.
+	Since   time.Time `json:"since"`
+	AtLeast bool      `json:"atLeast"`
+	// Deadline is nil without one.
+	Deadline *time.Time `json:"deadline"`
+
+	Batch    string `json:"batch"`
+	Planned  int32  `json:"planned"`
+	Updated  int32  `json:"updated"`
+	Ready    int32  `json:"ready"`
+	Traffic  string `json:"traffic"`
+	Capacity string `json:"capacity"`
+
+	// Summary describes Groups for screen readers.
+	Summary string  `json:"summary"`
+	Groups  []group `json:"groups"`
+	Omitted int32   `json:"omitted"`
+	// Facts are further labels and texts.
+	Facts [][2]string `json:"facts"`
+	// History changes when the history may have changed.
+	History string `json:"history"`
+}
+
+// group is a group of a workload.
+type group struct {
+	Name     string `json:"name"`
+	Leader   string `json:"leader"`
+	Revision string `json:"revision"`
+	// Letter is A for the stable revision, B for the update revision, C for others, and empty without a leader.
+	Letter string     `json:"letter"`
+	Ready  bool       `json:"ready"`
+	Added  bool       `json:"added"`
+	Pods   string     `json:"pods"`
+	Since  *time.Time `json:"since"`
+	Status string     `json:"status"`
+}
+
+// describe returns the workload of a context. before is what it was, nil if it is new.
+func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
+	w := &workload{
+		Key: keyOf(c.GetWorkload()), Live: view.Running(c) || before != nil && before.Live,
+		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
+		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
+		Batch: "-", Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: traffic(c),
+		Capacity: fmt.Sprintf("%d ready of %d requested, %d exist", c.GetStableReady()+c.GetUpdatedReady(), c.GetReplicas(), c.GetTotal()),
+		Groups:   make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: facts(c),
+		History: fmt.Sprint(c.GetReleaseId(), c.GetState(), c.GetTemplateRevision()),
+	}
+	if before != nil && before.State == w.State {
+		w.Since, w.AtLeast = before.Since, before.AtLeast
+	}
+	if plugin.InFlight(c) && !plugin.Ending(c) {
+		w.Batch = view.BatchWord(c)
+	}
+	counts := map[string]int{}
+	for _, g := range c.GetGroups() {
+		described := describeGroup(c, g)
+		w.Groups = append(w.Groups, described)
+		readiness := "not ready"
+		if g.GetReady() {
+			readiness = "ready"
+		}
+		counts[revisionWords[described.Letter]+" "+readiness]++
+	}
+	w.Summary = summary(counts, len(c.GetGroups()))
+	return w
+}
+
+// revisionWords are the meanings of letters.
+var revisionWords = map[string]string{"A": "stable", "B": "updated", "C": "other revision", "": "leader missing,"}
+
+func summary(counts map[string]int, total int) string {
+	parts := make([]string, 0, len(counts))
+	for _, letter := range []string{"A", "B", "C", ""} {
+		for _, readiness := range []string{"ready", "not ready"} {
+			words := revisionWords[letter] + " " + readiness
+			if n := counts[words]; n > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s", n, words))
+			}
+		}
+	}
+	return fmt.Sprintf("%d groups: %s", total, strings.Join(parts, ", "))
+}
+
+func describeGroup(c *pb.BatchContext, g *pb.Group) group {
+	d := group{
+		Name: fmt.Sprintf("%s %d", view.RoleWord(g.GetRole()), g.GetIndex()), Leader: g.GetLeader(), Revision: g.GetRevision(), Letter: "C",
+		Ready: g.GetReady(), Added: g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY,
+		Pods: fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), Since: timeOf(g.GetSince()), Status: "ready",
+	}
+	switch {
+	case g.GetRevision() == "":
+		d.Letter = ""
+	case g.GetRevision() == c.GetStableRevision():
+		d.Letter = "A"
+	case g.GetUpdated():
+		d.Letter = "B"
+	}
+	if !g.GetReady() {
+		if d.Status = view.Problem(g); d.Status == "" {
+			d.Status = "not ready"
+		}
+	}
+	return d
+}
+
+// traffic returns the effective share of the update revision, and the requested one if it is another.
+func traffic(c *pb.BatchContext) string {
+	switch {
+	case !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED:
+		return "-"
+	case c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS:
+		return fmt.Sprintf("%d%% of ready groups", c.GetTrafficWeight())
+	case c.RequestedWeight != nil && c.GetRequestedWeight() != c.GetTrafficWeight():
+		return fmt.Sprintf("%d%% of requests, %d%% requested", c.GetTrafficWeight(), c.GetRequestedWeight())
+	default:
+		return fmt.Sprintf("%d%% of requests", c.GetTrafficWeight())
+	}
+}
+
+// facts returns what only the page of one workload shows. Facts without a text are left out.
+func facts(c *pb.BatchContext) [][2]string {
+	revisions, waiting, style, began := c.GetStableRevision(), "", "", ""
+	if update := c.GetUpdateRevision(); update != "" && update != revisions {
+		revisions = "A " + revisions + " → B " + update
+	}
+	if !plugin.InFlight(c) && c.GetTemplateRevision() != "" && plugin.Waits(c) {
+		waiting = c.GetTemplateRevision() + " waits for a release"
+	}
+	if c.GetReleaseId() != "" {
+		style = view.StyleWord(c.GetStyle())
+	}
+	if c.GetStartTime() != nil {
+		began = c.GetStartTime().AsTime().Format(time.RFC3339)
+	}
+	batches := make([]string, 0, len(c.GetBatchPlan()))
+	for _, b := range c.GetBatchPlan() {
+		batches = append(batches, fmt.Sprintf("%s: %d", b.GetTarget(), b.GetGroups()))
+	}
+	return slices.DeleteFunc([][2]string{
+		{"Groups", fmt.Sprintf("%d requested, of %d pods each", c.GetReplicas(), c.GetSize())},
+		{"Revision", revisions}, {"Template", waiting}, {"Release", c.GetReleaseId()}, {"Style", style}, {"Batches", strings.Join(batches, ", ")},
+		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()}, {"Began", began},
+		{"Begun by", c.GetStartedBy()}, {"Ended by", c.GetEndedBy()}, {"Why", c.GetEndMessage()},
+	}, func(fact [2]string) bool { return fact[1] == "" })
+}
+
+func keyOf(ref *pb.WorkloadRef) string { return ref.GetNamespace() + "/" + ref.GetName() }
+
+func timeOf(t *timestamppb.Timestamp) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.AsTime()
+	return &at
+}

@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var noon = time.Date(2026, time.January, 2, 12, 0, 0, 0, time.UTC)
+
+// upgrading is a canary at its second batch: one of its groups is not ready.
+func upgrading() *pb.BatchContext {
+	return &pb.BatchContext{
+		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, ReleaseId: "r1", Style: pb.Style_STYLE_CANARY, State: pb.State_STATE_UPGRADING,
+		Replicas: 4, Size: 2, Batches: 3, CurrentBatch: proto.Int32(1), Target: "50%", Planned: 2, Updated: 2, UpdatedReady: 1, StableReady: 2, Total: 5,
+		StableRevision: "aaaa", UpdateRevision: "bbbb", TemplateRevision: "bbbb",
+		TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_ROUTED, TrafficWeight: 25, RequestedWeight: proto.Int32(50),
+		Groups: []*pb.Group{
+			{Leader: "vllm-0", Role: pb.GroupRole_GROUP_ROLE_STABLE, Revision: "aaaa", Ready: true},
+			{Leader: "vllm-1", Role: pb.GroupRole_GROUP_ROLE_STABLE, Revision: "0000", Ready: true, Index: 1},
+			{Leader: "vllm-2", Role: pb.GroupRole_GROUP_ROLE_STABLE, Index: 2},
+			{Leader: "vllm-b-0", Role: pb.GroupRole_GROUP_ROLE_CANARY, Revision: "bbbb", Updated: true, Ready: true},
+			{Leader: "vllm-b-1", Role: pb.GroupRole_GROUP_ROLE_CANARY, Revision: "cccc", Updated: true, Index: 1, Reason: "ImagePullBackOff", Pod: "vllm-b-1-1"},
+		},
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	w := describe(upgrading(), nil, noon)
+	for name, got := range map[string][2]string{
+		"batch":    {w.Batch, "2/3 (50%)"},
+		"traffic":  {w.Traffic, "25% of requests, 50% requested"},
+		"capacity": {w.Capacity, "3 ready of 4 requested, 5 exist"},
+		"summary":  {w.Summary, "5 groups: 1 stable ready, 1 updated ready, 1 updated not ready, 1 other revision ready, 1 leader missing, not ready"},
+		"status":   {w.Groups[4].Status, "pod vllm-b-1-1: ImagePullBackOff"},
+		"no pod":   {w.Groups[2].Status, "not ready"},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %q, want %q", name, got[0], got[1])
+		}
+	}
+	letters := ""
+	for _, g := range w.Groups {
+		letters += g.Letter + map[bool]string{true: "+"}[g.Added] + " "
+	}
+	if want := "A C  B+ B+ "; letters != want {
+		t.Errorf("letters %q, want %q", letters, want)
+	}
+	if !slices.Contains(w.Facts, [2]string{"Revision", "A aaaa → B bbbb"}) || slices.ContainsFunc(w.Facts, func(f [2]string) bool { return f[1] == "" || f[0] == "Template" }) {
+		t.Errorf("facts %q", w.Facts)
+	}
+}
+
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(c *pb.BatchContext)
+		want   string
+	}{
+		"as requested": {func(c *pb.BatchContext) { c.TrafficWeight = 50 }, "50% of requests"},
+		"not routed":   {func(c *pb.BatchContext) { c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS }, "25% of ready groups"},
+		"unknown":      {func(c *pb.BatchContext) { c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED }, "-"},
+		"at rest":      {func(c *pb.BatchContext) { c.State = pb.State_STATE_COMPLETED }, "-"},
+	} {
+		c := upgrading()
+		tc.change(c)
+		if got := traffic(c); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// The time in a state counts from the change that the dashboard observed. A workload that was in the state before says so.
+func TestTimeInState(t *testing.T) {
+	t.Parallel()
+	c := upgrading()
+	first := describe(c, nil, noon)
+	same := describe(c, first, noon.Add(time.Minute))
+	if !same.AtLeast || !same.Since.Equal(noon) {
+		t.Errorf("since %s, at least %t", same.Since, same.AtLeast)
+	}
+	c.State = pb.State_STATE_ROLLED_BACK
+	ended := describe(c, same, noon.Add(2*time.Minute))
+	if ended.AtLeast || !ended.Since.Equal(noon.Add(2*time.Minute)) || !ended.Live || ended.Batch != "-" {
+		t.Errorf("after its end: %+v", ended)
+	}
+	if again := describe(c, nil, noon); again.Live {
+		t.Error("a release that had ended before is live")
+	}
+}
+
+func TestWaitingTemplate(t *testing.T) {
+	t.Parallel()
+	c := upgrading()
+	c.State, c.TemplateRevision = pb.State_STATE_ROLLED_BACK, "dddd"
+	if all := facts(c); !slices.Contains(all, [2]string{"Template", "dddd waits for a release"}) {
+		t.Errorf("facts %q", all)
+	}
+}
