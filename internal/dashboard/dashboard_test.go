@@ -118,7 +118,7 @@ func request(t *testing.T, method, url string) *http.Request {
 }
 
 // get returns the answer to a request, whose body is read.
-func get(t *testing.T, r *http.Request) (answer *http.Response, body string) {
+func get(t *testing.T, r *http.Request) (code int, header http.Header, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a stream would not end
 	defer cancel()
@@ -131,7 +131,7 @@ func get(t *testing.T, r *http.Request) (answer *http.Response, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer, string(raw)
+	return answer.StatusCode, answer.Header, string(raw)
 }
 
 func TestRefusals(t *testing.T) {
@@ -161,12 +161,12 @@ func TestRefusals(t *testing.T) {
 			r := request(t, tc.method, tc.url)
 			r.Host = tc.host
 			r.Header.Set("Origin", "http://evil.example.com")
-			answer, body := get(t, r)
-			if answer.StatusCode != tc.want {
-				t.Errorf("%s: code %d, want %d: %s", tc.reason, answer.StatusCode, tc.want, body)
+			code, header, body := get(t, r)
+			if code != tc.want {
+				t.Errorf("%s: code %d, want %d: %s", tc.reason, code, tc.want, body)
 			}
 			for _, cors := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods"} {
-				if value := answer.Header.Get(cors); value != "" {
+				if value := header.Get(cors); value != "" {
 					t.Errorf("%s: %s", cors, value)
 				}
 			}
@@ -180,13 +180,13 @@ func TestContentSecurityPolicy(t *testing.T) {
 	page, _ := serve(t, &fakeDriver{})
 	elsewhere := regexp.MustCompile(`(https?:)?//[a-z]|\son[a-z]+=|style=|<style|<script[^>]*>[^<]|javascript:|@import|innerHTML|outerHTML|insertAdjacentHTML|eval\(`)
 	for _, file := range []string{"", "app.js", "style.css", "icon.svg"} {
-		answer, body := get(t, request(t, http.MethodGet, page+file))
-		policy := answer.Header.Get("Content-Security-Policy")
-		if answer.StatusCode != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'; script-src 'self';") || strings.Contains(policy, "unsafe") {
-			t.Errorf("%q: code %d, policy %q", file, answer.StatusCode, policy)
+		code, header, body := get(t, request(t, http.MethodGet, page+file))
+		policy := header.Get("Content-Security-Policy")
+		if code != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'; script-src 'self';") || strings.Contains(policy, "unsafe") {
+			t.Errorf("%q: code %d, policy %q", file, code, policy)
 		}
-		if answer.Header.Get("X-Content-Type-Options") != "nosniff" || answer.Header.Get("Referrer-Policy") != "no-referrer" {
-			t.Errorf("%q: headers %v", file, answer.Header)
+		if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%q: headers %v", file, header)
 		}
 		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, not an address
 		if found := elsewhere.FindString(body); found != "" {
@@ -378,15 +378,15 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{revisions: []*pb.Revision{{Number: 2, Name: "bbbb", Current: true, ReleaseId: "<b>", Outcome: pb.State_STATE_ROLLED_BACK}}}
 	page, _ := serve(t, f)
-	if answer, body := get(t, request(t, http.MethodGet, page+"history/default/vllm")); answer.StatusCode != http.StatusNotFound {
-		t.Errorf("history of an unknown workload: code %d: %s", answer.StatusCode, body)
+	if code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm")); code != http.StatusNotFound {
+		t.Errorf("history of an unknown workload: code %d: %s", code, body)
 	}
 	f.items <- vllm(pb.State_STATE_ROLLED_BACK, "")
 	f.items <- synced // the one before is observed
 	var rows [][]string
-	answer, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
-	if err := json.Unmarshal([]byte(body), &rows); err != nil || answer.Header.Get("Content-Type") != "application/json" {
-		t.Fatalf("code %d, %v: %s", answer.StatusCode, err, body)
+	code, header, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
+	if err := json.Unmarshal([]byte(body), &rows); err != nil || header.Get("Content-Type") != "application/json" {
+		t.Fatalf("code %d, %v: %s", code, err, body)
 	}
 	if want := "> 2 bbbb - - - <b> rolled back"; len(rows) != 1 || strings.Join(rows[0], " ") != want {
 		t.Errorf("rows %q, want %q", rows, want)
@@ -399,8 +399,8 @@ func TestHistoryFails(t *testing.T) {
 	page, _ := serve(t, f)
 	f.items <- vllm(pb.State_STATE_READY, "")
 	f.items <- synced
-	answer, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
-	if answer.StatusCode != http.StatusBadGateway || strings.TrimSpace(body) != "connection refused" {
-		t.Errorf("code %d: %s", answer.StatusCode, body)
+	code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
+	if code != http.StatusBadGateway || strings.TrimSpace(body) != "connection refused" {
+		t.Errorf("code %d: %s", code, body)
 	}
 }

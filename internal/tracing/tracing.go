@@ -49,7 +49,7 @@ func Start(ctx context.Context, version string) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("export traces: %w", err)
 	}
-	return Use(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil
+	return Use(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil //nolint:contextcheck // stop is called when ctx has ended.
 }
 
 // Use records spans with a provider's options, until stop.

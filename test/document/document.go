@@ -66,7 +66,7 @@ func All(root string) ([]File, error) {
 		}
 		relative, err := filepath.Rel(root, path)
 		if err != nil {
-			return err //nolint:wrapcheck // It has both paths.
+			return err
 		}
 		f, err := Read(root, relative)
 		files = append(files, f)
@@ -85,7 +85,7 @@ var skipped = []string{"testdata", "node_modules", "bin", "dist"}
 func Read(root, path string) (File, error) {
 	raw, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
-		return File{}, err //nolint:wrapcheck // It has the path.
+		return File{}, err
 	}
 	return parse(path, string(raw)), nil
 }

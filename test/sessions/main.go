@@ -130,7 +130,7 @@ func (r recorder) session(ctx context.Context, name string, lines ...string) err
 
 // write renders what a terminal showed.
 func (r recorder) write(ctx context.Context, name, shown string) error {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/freeze/go.mod", "freeze", "--language", "ansi", //nolint:gosec // of the repository
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/freeze/go.mod", "freeze", "--language", "ansi",
 		"--font.family", "monospace", "--padding", "16", "--output", filepath.Join(r.images, "session-"+name+".svg"))
 	cmd.Stdin = strings.NewReader(shown)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -170,7 +170,7 @@ func (r recorder) shell(ctx context.Context, script string) error {
 }
 
 func (r recorder) command(ctx context.Context, script string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script) //nolint:gosec // the scripts of this file
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	cmd.Env = append(os.Environ(), r.env...)
 	return cmd
 }
