@@ -159,7 +159,8 @@ verify-generated:
 	  $(BUF) generate -o "$$tmp" && \
 	  for f in $$(cd "$$tmp/proto" && find . -name '*.go'); do \
 	    diff -u "proto/$$f" "$$tmp/proto/$$f" || { echo "generated code is stale: run make generate" >&2; exit 1; }; \
-	  done
+	  done && \
+	  diff -u docs/reference-proto.md "$$tmp/docs/reference-proto.md" || { echo "the reference is stale: run make generate" >&2; exit 1; }
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	  $(call CRD,"$$tmp","$$tmp") && \
 	  diff -u plugin/kruise/v1alpha1/zz_generated.deepcopy.go "$$tmp/zz_generated.deepcopy.go" && \
