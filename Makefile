@@ -125,8 +125,10 @@ bench: ## Measure, side by side with LWS's own rolling update, and print a table
 	$(GO) run ./test/bench -parts '$(PARTS)'
 
 .PHONY: generate
-generate: ## Generate Go from proto/, and the CRD.
+generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 	$(BUF) generate
+	$(GO) test ./internal/cli -run TestReference -update
+	$(GO) test ./config -run TestValuesReference -update
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
 .PHONY: images
