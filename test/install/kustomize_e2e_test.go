@@ -72,7 +72,7 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// The kustomization of docs/argo-rollouts.md, with Argo's own manifests: the plugins are in Argo's Deployment, and the bindings are of
+// The kustomization of docs/argo-install.md, with Argo's own manifests: the plugins are in Argo's Deployment, and the bindings are of
 // the account under which it runs.
 func TestArgoComponent(t *testing.T) {
 	e := newEnv(t)
