@@ -66,6 +66,27 @@ func TestAlertCommands(t *testing.T) {
 	newReader(t).run("docs/alerts.md", deploy+" && lockstep adopt vllm")
 }
 
+// The tests without t.Parallel change what all namespaces have in common, and run before the others.
+
+func TestInstallCommands(t *testing.T) {
+	r := newReader(t)
+	r.after("kubectl delete namespace lockstep-system --ignore-not-found")
+	r.run("docs/install.md", "", "", "",
+		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && kubectl apply -k config/admission")
+}
+
+func TestChartCommands(t *testing.T) {
+	r := newReader(t)
+	r.after("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
+	r.run("config/chart/README.md")
+}
+
+func TestPermissionCommands(t *testing.T) {
+	r := newReader(t)
+	r.after("kubectl delete namespace team-a && kubectl delete -k config/access")
+	r.run("docs/permissions.md", "kubectl apply -k config/access && kubectl create namespace team-a")
+}
+
 // reader is a reader of the documentation, with a namespace of their own.
 type reader struct {
 	t       *testing.T
@@ -126,13 +147,18 @@ func (r *reader) run(path string, before ...string) {
 	}
 }
 
+// after runs commands at the test's end.
+func (r *reader) after(commands string) {
+	r.t.Cleanup(func() { r.shell(commands) })
+}
+
 // limit is how long a block may take.
 const limit = 3 * time.Minute
 
 // shell runs commands, which must succeed.
 func (r *reader) shell(commands string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeoutCause(r.t.Context(), limit, errors.New("commands of a document took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(r.t.Context()), limit, errors.New("commands of a document took too long"))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = root, r.environ

@@ -72,7 +72,7 @@ func broken(from document.File, target string, files []document.File) string {
 	return ""
 }
 
-// TestCommandsAreMarked: the line above each block of commands names a test that runs it, or a reason why none does.
+// TestCommandsAreMarked: the line above each block of commands names a test that reads the document, or a reason why none runs it.
 func TestCommandsAreMarked(t *testing.T) {
 	t.Parallel()
 	tests := testFunctions(t)
@@ -105,6 +105,8 @@ func TestMissingMarksAreFound(t *testing.T) {
 		{"test names the document", "docs/tutorial.md", document.Block{Test: "TestTutorial"}, true},
 		{"test of the folder above", "examples/host-go/README.md", document.Block{Test: "TestHost"}, true},
 		{"reason", "docs/guide.md", document.Block{Reason: "needs a gateway"}, true},
+		{"test in a reason", "docs/guide.md", document.Block{Reason: "commands.TestTutorial runs the same"}, true},
+		{"no such test in a reason", "docs/guide.md", document.Block{Reason: "TestNone runs the same"}, false},
 		{"no mark", "docs/guide.md", document.Block{}, false},
 		{"blank reason", "docs/guide.md", document.Block{Reason: " "}, false},
 		{"no such test", "docs/tutorial.md", document.Block{Test: "TestNone"}, false},
@@ -123,6 +125,11 @@ func unmarked(path string, b document.Block, tests map[string][]source) string {
 	case b.Test == "" && strings.TrimSpace(b.Reason) == "":
 		return "write <!-- test: NAME --> or <!-- not run: REASON --> above the commands"
 	case b.Test == "":
+		for _, name := range testName.FindAllString(b.Reason, -1) {
+			if len(tests[name]) == 0 {
+				return "its reason names " + name + ", which does not exist"
+			}
+		}
 		return ""
 	case len(tests[b.Test]) == 0:
 		return "there is no test " + b.Test
@@ -131,6 +138,9 @@ func unmarked(path string, b document.Block, tests map[string][]source) string {
 	}
 	return ""
 }
+
+// testName is the name of a test in a reason.
+var testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
 
 // source is a file with tests.
 type source struct{ path, text string }
