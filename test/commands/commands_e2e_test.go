@@ -66,22 +66,23 @@ func TestAlertCommands(t *testing.T) {
 	newReader(t).run("docs/alerts.md", deploy+" && lockstep adopt vllm")
 }
 
-// The tests without t.Parallel change what all namespaces have in common, and run before the others.
-
+// TestInstallCommands has a control plane of its own: what it installs is cluster-scoped.
 func TestInstallCommands(t *testing.T) {
-	r := newReader(t)
-	r.after("kubectl delete namespace lockstep-system --ignore-not-found")
+	t.Parallel()
+	c, err := cluster.Start(t.Context(), cluster.WithInstallers(), cluster.WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	r := newReaderOf(t, c)
+	r.run("config/chart/README.md")
+	r.shell("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
 	r.run("docs/install.md", "", "", "",
 		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && kubectl apply -k config/admission")
 }
 
-func TestChartCommands(t *testing.T) {
-	r := newReader(t)
-	r.after("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
-	r.run("config/chart/README.md")
-}
-
 func TestPermissionCommands(t *testing.T) {
+	t.Parallel()
 	r := newReader(t)
 	r.after("kubectl delete namespace team-a && kubectl delete -k config/access")
 	r.run("docs/permissions.md", "kubectl apply -k config/access && kubectl create namespace team-a")
@@ -95,7 +96,11 @@ type reader struct {
 
 func newReader(t *testing.T) *reader {
 	t.Helper()
-	c := cluster.Shared(t)
+	return newReaderOf(t, cluster.Shared(t))
+}
+
+func newReaderOf(t *testing.T, c *cluster.Cluster) *reader {
+	t.Helper()
 	bin := t.TempDir()
 	for name, find := range map[string]func() (string, error){
 		"lockstep": driver.Binary,
