@@ -66,6 +66,28 @@ func TestAlertCommands(t *testing.T) {
 	newReader(t).run("docs/alerts.md", deploy+" && lockstep adopt vllm")
 }
 
+// TestInstallCommands has a control plane of its own: what it installs is cluster-scoped.
+func TestInstallCommands(t *testing.T) {
+	t.Parallel()
+	c, err := cluster.Start(t.Context(), cluster.WithInstallers(), cluster.WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	r := newReaderOf(t, c)
+	r.run("config/chart/README.md")
+	r.shell("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
+	r.run("docs/install.md", "", "", "",
+		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && kubectl apply -k config/admission")
+}
+
+func TestPermissionCommands(t *testing.T) {
+	t.Parallel()
+	r := newReader(t)
+	r.after("kubectl delete namespace team-a && kubectl delete -k config/access")
+	r.run("docs/permissions.md", "kubectl apply -k config/access && kubectl create namespace team-a")
+}
+
 // reader is a reader of the documentation, with a namespace of their own.
 type reader struct {
 	t       *testing.T
@@ -74,7 +96,11 @@ type reader struct {
 
 func newReader(t *testing.T) *reader {
 	t.Helper()
-	c := cluster.Shared(t)
+	return newReaderOf(t, cluster.Shared(t))
+}
+
+func newReaderOf(t *testing.T, c *cluster.Cluster) *reader {
+	t.Helper()
 	bin := t.TempDir()
 	for name, find := range map[string]func() (string, error){
 		"lockstep": driver.Binary,
@@ -126,13 +152,18 @@ func (r *reader) run(path string, before ...string) {
 	}
 }
 
+// after runs commands at the test's end.
+func (r *reader) after(commands string) {
+	r.t.Cleanup(func() { r.shell(commands) })
+}
+
 // limit is how long a block may take.
 const limit = 3 * time.Minute
 
 // shell runs commands, which must succeed.
 func (r *reader) shell(commands string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeoutCause(r.t.Context(), limit, errors.New("commands of a document took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(r.t.Context()), limit, errors.New("commands of a document took too long"))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = root, r.environ

@@ -6,6 +6,7 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,101 @@ func broken(from document.File, target string, files []document.File) string {
 		return "no such heading"
 	}
 	return ""
+}
+
+// TestCommandsAreMarked: the line above each block of commands names a test that reads the document, or a reason why none runs it.
+func TestCommandsAreMarked(t *testing.T) {
+	t.Parallel()
+	tests := testFunctions(t)
+	checked := 0
+	for _, f := range documents(t) {
+		for _, b := range f.Blocks {
+			checked++
+			if problem := unmarked(f.Path, b, tests); problem != "" {
+				t.Errorf("%s:%d: %s", f.Path, b.Line, problem)
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d blocks were checked", checked)
+	}
+}
+
+// TestMissingMarksAreFound: the test above fails where it should.
+func TestMissingMarksAreFound(t *testing.T) {
+	t.Parallel()
+	tests := map[string][]source{
+		"TestTutorial": {{path: "test/commands/commands_e2e_test.go", text: `run("docs/tutorial.md")`}},
+		"TestHost":     {{path: "examples/run_test.go"}},
+	}
+	for _, c := range []struct {
+		name, path string
+		block      document.Block
+		want       bool
+	}{
+		{"test names the document", "docs/tutorial.md", document.Block{Test: "TestTutorial"}, true},
+		{"test of the folder above", "examples/host-go/README.md", document.Block{Test: "TestHost"}, true},
+		{"reason", "docs/guide.md", document.Block{Reason: "needs a gateway"}, true},
+		{"test in a reason", "docs/guide.md", document.Block{Reason: "commands.TestTutorial runs the same"}, true},
+		{"no such test in a reason", "docs/guide.md", document.Block{Reason: "TestNone runs the same"}, false},
+		{"no mark", "docs/guide.md", document.Block{}, false},
+		{"blank reason", "docs/guide.md", document.Block{Reason: " "}, false},
+		{"no such test", "docs/tutorial.md", document.Block{Test: "TestNone"}, false},
+		{"test of another document", "docs/guide.md", document.Block{Test: "TestTutorial"}, false},
+		{"test of another folder", "README.md", document.Block{Test: "TestHost"}, false},
+	} {
+		if problem := unmarked(c.path, c.block, tests); (problem == "") != c.want {
+			t.Errorf("%s: %q", c.name, problem)
+		}
+	}
+}
+
+// unmarked returns what is wrong with the mark of a block. Empty: nothing.
+func unmarked(path string, b document.Block, tests map[string][]source) string {
+	switch {
+	case b.Test == "" && strings.TrimSpace(b.Reason) == "":
+		return "write <!-- test: NAME --> or <!-- not run: REASON --> above the commands"
+	case b.Test == "":
+		for _, name := range testName.FindAllString(b.Reason, -1) {
+			if len(tests[name]) == 0 {
+				return "its reason names " + name + ", which does not exist"
+			}
+		}
+		return ""
+	case len(tests[b.Test]) == 0:
+		return "there is no test " + b.Test
+	case !slices.ContainsFunc(tests[b.Test], func(s source) bool { return s.reads(path) }):
+		return b.Test + " does not read this document"
+	}
+	return ""
+}
+
+// testName is the name of a test in a reason.
+var testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
+
+// source is a file with tests.
+type source struct{ path, text string }
+
+// reads reports whether tests of the file may read a document: they name it, or it is in a folder below theirs.
+func (s source) reads(path string) bool {
+	return strings.Contains(s.text, `"`+path+`"`) || strings.HasPrefix(path, filepath.Dir(s.path)+"/")
+}
+
+// testFunctions returns the files that have a test, by the test's name.
+func testFunctions(t *testing.T) map[string][]source {
+	t.Helper()
+	name := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	out := map[string][]source{}
+	walk(t, func(path string) {
+		if !strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		s := source{strings.TrimPrefix(path, root+"/"), read(t, path)}
+		for _, m := range name.FindAllStringSubmatch(s.text, -1) {
+			out[m[1]] = append(out[m[1]], s)
+		}
+	})
+	return out
 }
 
 func documents(t *testing.T) []document.File {
