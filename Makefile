@@ -136,6 +136,11 @@ images: bin/lockstep ## Draw the plans in docs/images, and record the terminal s
 	$(GO) test ./internal/picture -run Documented -update
 	$(GO) run ./test/sessions
 
+.PHONY: site
+site: ## Build the documentation as a static site into dist/site, with npm.
+	# Not npm ci: it refuses a lock file that names no registry, for packages of other platforms.
+	cd docs && npm install --no-save --silent && npm run --silent build
+
 .PHONY: lint
 lint: ## Lint Go, protobuf and the workflows.
 	$(GO) tool -modfile=tools/actionlint/go.mod actionlint

@@ -1,0 +1,66 @@
+// The site of `make site`. Its pages are the Markdown files of this folder.
+import { readdirSync } from 'node:fs'
+import { posix } from 'node:path'
+import { withMermaid } from 'vitepress-plugin-mermaid'
+
+const repository = 'https://github.com/lockstep-rollouts/lockstep'
+
+// Each page is in one kind. The build fails if one is in none.
+const kinds: Record<string, Record<string, string>> = {
+  Tutorial: { tutorial: 'A canary release in 15 minutes' },
+  'How-to': {
+    guide: 'User guide', install: 'Install', upgrade: 'Upgrade and remove', 'argo-install': 'Install for Argo Rollouts',
+    'argo-rollouts': 'Argo Rollouts', 'kruise-install': 'Install for Kruise Rollouts', 'kruise-rollouts': 'Kruise Rollouts',
+    'kruise-batchrelease': 'BatchRelease', plan: 'Plan', preflight: 'Preflight', gates: 'Gates', traffic: 'Traffic',
+    history: 'History and undo', monitoring: 'Monitoring', alerts: 'Alerts', dashboard: 'Dashboard', tracing: 'Tracing',
+    permissions: 'Permissions', troubleshooting: 'Troubleshooting', releasing: 'Releasing Lockstep',
+  },
+  Reference: {
+    cli: 'The command line', 'reference-cli': 'Commands and flags', 'reference-proto': 'The contract', 'reference-values': 'Values of the chart',
+    capacity: 'Capacity', compatibility: 'Compatibility', 'kruise-cases': "Kruise's test cases", benchmarks: 'Benchmarks', glossary: 'Glossary',
+  },
+  Explanation: {
+    strategies: 'Strategies', 'traffic-explained': 'Traffic, explained', architecture: 'Architecture', internals: 'Internals',
+    security: 'Security', rolloutplugin: 'RolloutPlugin',
+  },
+}
+
+const pages = readdirSync(new URL('..', import.meta.url)).filter((name) => name.endsWith('.md') && name !== 'README.md')
+const known = Object.values(kinds).flatMap((kind) => Object.keys(kind))
+const without = pages.filter((name) => !known.includes(name.slice(0, -'.md'.length)))
+if (without.length > 0) throw new Error(`docs/.vitepress/config.mts: these pages are in no kind: ${without.join(', ')}`)
+
+export default withMermaid({
+  title: 'Lockstep',
+  description: 'Progressive delivery for LeaderWorkerSet, in complete groups of pods',
+  outDir: '../dist/site',
+  cacheDir: '../.cache/vitepress',
+  srcExclude: ['node_modules/**'],
+  rewrites: { 'README.md': 'index.md' },
+  themeConfig: {
+    search: { provider: 'local' },
+    outline: [2, 3],
+    socialLinks: [{ icon: 'github', link: repository }],
+    sidebar: Object.entries(kinds).map(([text, kind]) => ({
+      text,
+      items: Object.entries(kind).filter(([name]) => pages.includes(`${name}.md`)).map(([name, title]) => ({ text: title, link: `/${name}` })),
+    })),
+  },
+  markdown: {
+    config: (md) => {
+      // Braces in code are not Vue's.
+      md.renderer.rules.code_inline = (tokens, i) => `<code v-pre>${md.utils.escapeHtml(tokens[i].content)}</code>`
+      md.core.ruler.push('repository', (state) => {
+        for (const block of state.tokens) {
+          for (const token of block.children ?? []) {
+            const href = token.type === 'link_open' ? token.attrGet('href') : null
+            if (href?.startsWith('../')) {
+              const [path, anchor] = href.split('#')
+              token.attrSet('href', `${repository}/blob/main/${posix.normalize(posix.join('docs', path))}${anchor ? `#${anchor}` : ''}`)
+            }
+          }
+        }
+      })
+    },
+  },
+})
