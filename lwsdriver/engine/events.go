@@ -90,7 +90,7 @@ var eventReasons = map[pb.State]string{
 
 // announce records an event about a decision whose state changed. The first decision after the start about a workload without a
 // release gets none, nor does a decision from before the caches of routes and autoscalers were filled.
-func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
+func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision plan.Decision) {
 	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced ||
 		decision.Reason == plan.ReasonAutoscalersNotSynced {
 		return
@@ -118,7 +118,7 @@ func (e *Engine) announce(s *observe.Snapshot, decision plan.Decision) {
 		kind, level = corev1.EventTypeWarning, slog.LevelWarn
 	}
 	r := s.Record.Release
-	e.config.Log.Log(context.Background(), level, decision.Message, slog.String("workload", s.Key.String()), slog.String("release", r.ID),
+	e.config.Log.Log(ctx, level, decision.Message, slog.String("workload", s.Key.String()), slog.String("release", r.ID),
 		slog.String("state", stateName(decision.State)), slog.String("reason", decision.Reason))
 	by := requested(r)
 	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)

@@ -23,7 +23,7 @@ func TestEventNoteIsShortened(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)
 	b.events.recorder = recorder
-	b.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
+	b.announce(t.Context(), b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
 	// The recorder puts type and reason before the note.
 	_, note, ok := strings.Cut(<-recorder.Events, "ReleaseFailed ")
 	if !ok || len(note) > maxNote || !utf8.ValidString(note) || !strings.HasPrefix(note, "release r1: éé") {
@@ -37,7 +37,7 @@ func TestFailureIsLogged(t *testing.T) {
 	var log strings.Builder
 	b.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 	for range 2 {
-		b.announce(b.look(), plan.Decision{State: pb.State_STATE_FAILED, Reason: plan.ReasonDeadline, Message: "no progress"})
+		b.announce(t.Context(), b.look(), plan.Decision{State: pb.State_STATE_FAILED, Reason: plan.ReasonDeadline, Message: "no progress"})
 	}
 	line := `level=WARN msg="no progress" workload=default/vllm release=r1 state=FAILED reason=ProgressDeadlineExceeded`
 	if strings.Count(log.String(), line) != 1 {
@@ -53,7 +53,7 @@ func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 	if d.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v", d)
 	}
-	b.announce(s, d)
+	b.announce(t.Context(), s, d)
 	if len(b.events.last) > 0 {
 		t.Errorf("remembered %v", b.events.last)
 	}

@@ -140,7 +140,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			return decision, err
 		}
 		if err == nil && decision.Action != nil {
-			e.announce(s, decision)
+			e.announce(ctx, s, decision)
 			do := e.Do
 			if isHistory(decision.Action) {
 				do = e.recordHistory
@@ -158,7 +158,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			e.errors.set(key, err)
 			return decision, err
 		case decision.Action == nil:
-			e.announce(s, decision)
+			e.announce(ctx, s, decision)
 			e.announceUnsafe(s)
 			e.errors.set(key, nil)
 			return decision, nil

@@ -75,11 +75,16 @@ func TestInstallCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Stop)
+	if err := c.InstallPrometheusOperator(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	r := newReaderOf(t, c)
 	r.run("config/chart/README.md")
 	r.shell("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
-	r.run("docs/install.md", "", "", "",
-		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && kubectl apply -k config/admission")
+	r.run("docs/install.md", "", "")
+	r.run("docs/upgrade.md", "",
+		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && "+
+			"kubectl apply -k config/admission && kubectl apply -k config/monitoring")
 }
 
 func TestPermissionCommands(t *testing.T) {
