@@ -6,6 +6,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +51,9 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\nSee lockstep --help for commands and flags.\n", about)
 			return err
 		},
+	}
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lockstep"}
 	}
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)

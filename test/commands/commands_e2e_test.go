@@ -94,6 +94,16 @@ func TestPermissionCommands(t *testing.T) {
 	r.run("docs/permissions.md", "kubectl apply -k config/access && kubectl create namespace team-a")
 }
 
+// kubectl runs the binary as its plugin, and help has the command that the user types.
+func TestKubectlPlugin(t *testing.T) {
+	t.Parallel()
+	r := newReader(t)
+	r.shell(deploy + `
+ln -s "$(command -v lockstep)" "$(dirname "$(command -v kubectl)")/kubectl-lockstep"
+kubectl lockstep status vllm
+kubectl lockstep abort --help | grep "^  kubectl lockstep abort NAME"`)
+}
+
 // The documentation is built as a site, in which each page is, and no link is dead.
 func TestSite(t *testing.T) {
 	t.Parallel()

@@ -77,7 +77,7 @@ func outcomeWord(r *pb.Revision) string {
 		return "promoted" + byWhom(r)
 	case r.GetOutcome() != pb.State_STATE_UNSPECIFIED:
 		return StateWord(r.GetOutcome()) + byWhom(r)
-	case r.GetNumber() == 0:
+	case r.GetNumber() == 0 && !r.GetStable():
 		return "waits for a release"
 	case r.GetReleaseId() != "":
 		return "unknown"

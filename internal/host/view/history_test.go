@@ -38,6 +38,10 @@ func TestHistory(t *testing.T) {
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}
+	never := History([]*pb.Revision{{Name: "a", Current: true, Stable: true}}, now)
+	if !strings.Contains(never, "*") || strings.Contains(never, "waits") {
+		t.Errorf("a workload that was never adopted runs its template:\n%s", never)
+	}
 	if got := History(nil, now); !strings.Contains(got, "no history yet") {
 		t.Errorf("no history: %q", got)
 	}
