@@ -61,9 +61,8 @@ func receive(t *testing.T) (r *receiver, endpoint string) {
 }
 
 // A release of two batches is one trace, also if another driver continues it: a span per batch, per call that drives it, and per write that
-// the API server has in its log.
+// the API server has in its log. Not parallel: drivers of other tests serve all namespaces, and their writes would count.
 func TestTracing(t *testing.T) {
-	t.Parallel()
 	r, endpoint := receive(t)
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, e.cluster), e.namespace)
