@@ -122,6 +122,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			continue
 		}
 		b.logf("part %s", part.name)
+		if part.name != partHosts { // it raises its own
+			if err := b.renew(ctx); err != nil {
+				return err
+			}
+		}
 		if err := part.measure(ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}

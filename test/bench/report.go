@@ -141,6 +141,13 @@ func (r *report) stormText(line printer) {
 	line("%d at once\t%s\t%s (%.2fx)", f.Releasing, secs(f.Native), secs(f.Driver), f.Driver/f.Native)
 	line("%d at once, at most %d groups in flight, driver killed in the middle\t\t%s (%.2fx of %d times the first)",
 		f.Releasing*f.Times, f.Releasing, secs(f.Limited), f.Limited/f.Native/float64(f.Times), f.Times)
+	for _, n := range f.Natively {
+		if n.Settled {
+			line("%d at once\t%s\t", n.AtOnce, secs(n.Seconds))
+		} else {
+			line("%d at once\tnot settled after %s\t", n.AtOnce, secs(n.Seconds))
+		}
+	}
 	line("one of %d groups of %d, maxUnavailable %d\t%s\t%s (%.2fx)", largeGroups, largeSize, largeUnavailable,
 		secs(f.LargeNative), secs(f.LargeDriver), f.LargeDriver/f.LargeNative)
 	line("created / adopted %d\t%s\t%s", f.Releasing*f.Times, secs(f.Created), secs(f.Adopted))

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -48,9 +49,18 @@ type stormFigures struct {
 	// killed in the middle and restarted.
 	Times   int     `json:"times"`
 	Limited float64 `json:"limited"`
+	// Natively are updates by LWS alone of twice as many workloads each, up to the first that does not settle in stormPatience.
+	Natively []nativeUpdates `json:"natively"`
 	// LargeNative and LargeDriver are about the large workload.
 	LargeNative float64 `json:"largeNative"`
 	LargeDriver float64 `json:"largeDriver"`
+}
+
+// nativeUpdates are updates by LWS alone of so many workloads at once.
+type nativeUpdates struct {
+	AtOnce  int     `json:"atOnce"`
+	Seconds float64 `json:"seconds"`
+	Settled bool    `json:"settled"`
 }
 
 // storm is a fleet whose drivers may change.
@@ -102,7 +112,28 @@ func (b *bench) measureStorm(ctx context.Context, r *report) error {
 	if err := s.large(ctx, f); err != nil {
 		return err
 	}
+	if err := s.natively(ctx, f, released[f.Releasing*f.Times:]); err != nil {
+		return err
+	}
 	r.Storm = f
+	return nil
+}
+
+// natively finds how many updates at once LWS alone settles. The last ones may have left it overloaded.
+func (s *storm) natively(ctx context.Context, f *stormFigures, fleet []*workload) error {
+	for n := 2 * f.Releasing; n <= len(fleet); n *= 2 {
+		s.logf("%d native rolling updates", n)
+		took, err := s.timed(ctx, fleet[:n], s.change)
+		settled := err == nil
+		if !settled && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+			return err
+		}
+		f.Natively = append(f.Natively, nativeUpdates{n, took, settled})
+		if s.logf("%d native: settled %t, %.1f s", n, settled, took); !settled {
+			return nil
+		}
+		fleet = fleet[n:]
+	}
 	return nil
 }
 
