@@ -50,7 +50,7 @@ type demo struct {
 	tmp string
 }
 
-func startDemo(t *testing.T, kubeconfig string, args ...string) *demo {
+func startDemo(t *testing.T, args ...string) *demo {
 	t.Helper()
 	lockstep, err := driver.Binary()
 	if err != nil {
@@ -61,7 +61,7 @@ func startDemo(t *testing.T, kubeconfig string, args ...string) *demo {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(d.tmp) })
-	d.Cmd = exec.Command(os.Args[0], append([]string{"-lockstep", lockstep, "-kubeconfig", kubeconfig}, args...)...)
+	d.Cmd = exec.Command(os.Args[0], append([]string{"-lockstep", lockstep}, args...)...)
 	// The cluster of the environment, which does not exist, must not be used.
 	d.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+d.tmp, "KUBECONFIG="+filepath.Join(t.TempDir(), "none"))
 	d.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -165,7 +165,7 @@ func TestDemoOnAnExistingCluster(t *testing.T) {
 	c := cluster.Shared(t)
 	core := coreOf(t, c)
 	before := inventory(t, core)
-	d := startDemo(t, c.Kubeconfig(), "-yes", "-pause", "1s")
+	d := startDemo(t, "-kubeconfig", c.Kubeconfig(), "-yes", "-pause", "1s")
 	text := d.until(t, "")
 	if err := d.Wait(); err != nil {
 		t.Fatalf("demo: %v", err)
@@ -194,7 +194,7 @@ func TestDemoInterrupted(t *testing.T) {
 			c := cluster.Shared(t)
 			core := coreOf(t, c)
 			before := inventory(t, core)
-			d := startDemo(t, c.Kubeconfig(), "-yes", "-pause", "1h")
+			d := startDemo(t, "-kubeconfig", c.Kubeconfig(), "-yes", "-pause", "1h")
 			d.until(t, "pausing 1h0m0s before batch 2/3")
 			if err := tt.signal(d.Process.Pid); err != nil {
 				t.Fatal(err)
@@ -237,7 +237,7 @@ func TestDemoWithUsersOwnPermissions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			grant(t, core, tt.user, tt.rules)
 			before := inventory(t, core)
-			d := startDemo(t, impersonate(t, c.Kubeconfig(), tt.user), "-yes", "-style", "partition", "-pause", "0s")
+			d := startDemo(t, "-kubeconfig", impersonate(t, c.Kubeconfig(), tt.user), "-yes", "-style", "partition", "-pause", "0s")
 			text := d.until(t, "")
 			if err := d.Wait(); err != nil {
 				t.Errorf("demo: %v", err)
@@ -293,7 +293,7 @@ func TestDemoRequiresConsent(t *testing.T) {
 	c := cluster.Shared(t)
 	core := coreOf(t, c)
 	before := inventory(t, core)
-	d := startDemo(t, c.Kubeconfig())
+	d := startDemo(t, "-kubeconfig", c.Kubeconfig())
 	text := d.until(t, "")
 	if err := d.Wait(); err == nil {
 		t.Error("the demo succeeded without consent")
@@ -310,7 +310,7 @@ func TestDemoRequiresLWS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Stop()
-	d := startDemo(t, c.Kubeconfig(), "-yes")
+	d := startDemo(t, "-kubeconfig", c.Kubeconfig(), "-yes")
 	if text := d.until(t, "install LWS v0.9.0"); strings.Contains(text, "The demo creates") {
 		t.Error("the demo would create something")
 	}
