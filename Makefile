@@ -7,7 +7,7 @@ SHELL := /bin/bash
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
-BUF     := $(GO) tool -modfile=tools/go.mod buf
+BUF     := $(GO) tool -modfile=tools/proto/go.mod buf
 # Findings are cached with the path of the checkout they were found in, which the exclusions look at: a cache for each checkout.
 LINT    := GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 # go test, and at the end once more what failed.
@@ -74,7 +74,7 @@ bin/lockstep:
 
 .PHONY: release
 release: ## Build everything that a release publishes into dist/, e.g. VERSION=v0.1.0: docs/releasing.md.
-	cd tools/release && $(GO) run . -version '$(VERSION)' -image '$(IMAGE)'
+	$(GO) run ./tools/release -version '$(VERSION)' -image '$(IMAGE)'
 
 .PHONY: demo
 demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KUBECONFIG=FILE on your cluster.
@@ -99,7 +99,6 @@ test-all: test-unit ## Run every test, every fuzz target for a minute, and a smo
 test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
 	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
 	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
-	cd tools/release && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
 explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.
@@ -147,7 +146,6 @@ lint: ## Lint Go, protobuf and the workflows.
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(LINT) run ./...
-	cd tools/release && $(LINT) run ./...
 
 .PHONY: verify
 verify: lint verify-breaking verify-generated verify-tidy verify-vulnerabilities verify-licenses verify-reproducible ## All that must hold before a change lands, but for the tests.
@@ -178,7 +176,6 @@ verify-generated:
 verify-tidy:
 	$(GO) mod tidy -diff
 	cd test/kruise/controlplane && $(GO) mod tidy -diff
-	cd tools/release && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null
 
 # Vulnerabilities that the binary can reach. Without the database, vuln.go.dev or that of GOVULNDB, nothing is checked, and it says so.

@@ -32,7 +32,7 @@ IFS=, read -ra batches <<<"${4:-25%,50%,100%}"
 if [[ -n ${GRPCURL:-} ]]; then
   grpcurl=("$GRPCURL")
 else
-  grpcurl=(go -C "$(dirname "${BASH_SOURCE[0]}")/../.." tool -modfile=tools/go.mod grpcurl)
+  grpcurl=(go -C "$(dirname "${BASH_SOURCE[0]}")/../.." tool -modfile=tools/proto/go.mod grpcurl)
 fi
 
 # A unix socket needs no credentials. Over TCP the call has a token; grpcurl reads it from the environment, not from its arguments,

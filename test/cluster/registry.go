@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -70,6 +71,34 @@ func (c *Cluster) PushProgram(ctx context.Context, image, program string) (strin
 		return "", fmt.Errorf("push image %s: %w", reference, err)
 	}
 	return reference, nil
+}
+
+// PushLayout pushes the only image of an OCI layout, whose reference is then name@digest.
+func (c *Cluster) PushLayout(ctx context.Context, image, dir string) error {
+	outer, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return fmt.Errorf("read layout %s: %w", dir, err)
+	}
+	manifest, err := outer.IndexManifest()
+	if err != nil {
+		return fmt.Errorf("read layout %s: %w", dir, err)
+	}
+	if n := len(manifest.Manifests); n != 1 {
+		return fmt.Errorf("layout %s has %d images, want one", dir, n)
+	}
+	digest := manifest.Manifests[0].Digest
+	index, err := outer.ImageIndex(digest)
+	if err != nil {
+		return fmt.Errorf("read layout %s: %w", dir, err)
+	}
+	reference, err := name.NewDigest(c.Image(image)+"@"+digest.String(), name.Insecure)
+	if err != nil {
+		return fmt.Errorf("name the image of layout %s: %w", dir, err)
+	}
+	if err := remote.WriteIndex(reference, index, remote.WithContext(ctx)); err != nil {
+		return fmt.Errorf("push image %s: %w", reference, err)
+	}
+	return nil
 }
 
 func imageOf(program string) (v1.Image, error) {

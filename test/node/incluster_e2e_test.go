@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,8 +38,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
-// What the chart renders runs the driver on the node, from an image that has nothing but its static program, with its own service
-// account and a certificate that the chart generated. An operator's service account calls it through its Service.
+// A release of this checkout runs on the node: its chart, its image by digest, the chart's service account and certificate. An
+// operator's service account calls the driver through its Service.
 func TestDriverInCluster(t *testing.T) {
 	e := serving.NewEnv(t)
 	c := beginOf(serveBy(e, deploy(t, e)), canary())
@@ -94,18 +95,11 @@ func mustScrape(t *testing.T, e *serving.Env) {
 // deploy installs the driver, and returns a client with the permissions of lockstep-operator in the namespace.
 func deploy(t *testing.T, e *serving.Env) *driver.Driver {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "lockstep")
-	if err := cluster.BuildProgram(t.Context(), "github.com/lockstep-rollouts/lockstep/cmd/lockstep", program); err != nil {
-		t.Fatal(err)
-	}
-	image, err := e.Cluster.PushProgram(t.Context(), "lockstep:test", program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chart := release(t, e.Cluster)
 	if err := e.Cluster.InstallPrometheusOperator(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, func() ([]byte, error) { return render(t, e.Cluster, image) }} {
+	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, func() ([]byte, error) { return render(t, e.Cluster, chart) }} {
 		manifest, err := read()
 		if err != nil {
 			t.Fatal(err)
@@ -168,16 +162,32 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
 	return &driver.Driver{Client: client}
 }
 
-// render returns what the chart renders with an image, without the ClusterRoles that the drivers of other tests have too.
-func render(t *testing.T, c *cluster.Cluster, image string) ([]byte, error) {
+// release builds a release, pushes its image, and returns its packaged chart.
+func release(t *testing.T, c *cluster.Cluster) string {
+	t.Helper()
+	const name, version = "lockstep", "0.0.0-test"
+	dist := filepath.Join(t.TempDir(), "dist")
+	build := exec.CommandContext(t.Context(), "go", "run", "./tools/release", "-snapshot", "-platform", "linux/"+runtime.GOARCH,
+		"-version", "v"+version, "-image", c.Image(name), "-out", dist)
+	build.Dir = filepath.Join("..", "..")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	if err := c.PushLayout(t.Context(), name, filepath.Join(dist, "image")); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dist, "lockstep-"+version+".tgz")
+}
+
+// render returns what a chart renders, without the ClusterRoles that the drivers of other tests have too.
+func render(t *testing.T, c *cluster.Cluster, chart string) ([]byte, error) {
 	t.Helper()
 	helm, err := c.Helm(t.Context())
 	if err != nil {
 		return nil, err
 	}
-	colon := strings.LastIndex(image, ":")
-	cmd := exec.CommandContext(t.Context(), helm, "template", "lockstep", filepath.Join("..", "..", "config", "chart"), "--namespace", config.Namespace,
-		"--set", "monitoring.enabled=true", "--set", "image.repository="+image[:colon], "--set", "image.tag="+image[colon+1:])
+	cmd := exec.CommandContext(t.Context(), helm, "template", "lockstep", chart, "--namespace", config.Namespace,
+		"--set", "monitoring.enabled=true")
 	cmd.Stderr = os.Stderr
 	rendered, err := cmd.Output()
 	if err != nil {

@@ -1,4 +1,4 @@
-module github.com/lockstep-rollouts/lockstep/tools
+module github.com/lockstep-rollouts/lockstep/tools/proto
 
 go 1.26.0
 

@@ -22,6 +22,8 @@ var platforms = []platform{
 	{"windows", "arm64"},
 }
 
+func (p platform) String() string { return p.os + "/" + p.arch }
+
 // executable is the name of the program in archives.
 func (p platform) executable() string {
 	if p.os == "windows" {

@@ -3,7 +3,7 @@
 
 // Command release builds everything that a release of Lockstep publishes, from a checkout:
 //
-//	go run -C tools/release . -version v0.1.0
+//	go run ./tools/release -version v0.1.0
 //
 // The same commit and version make the same bytes: timestamps are the commit's. Nothing is published or signed; docs/releasing.md says
 // which workflow does.
@@ -18,8 +18,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,14 +39,19 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	var r release
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
-	flags.StringVar(&r.source, "source", filepath.Join("..", ".."), "the checkout")
-	flags.StringVar(&r.out, "out", filepath.Join("..", "..", "dist"), "the new folder of the release")
+	flags.StringVar(&r.source, "source", ".", "the checkout")
+	flags.StringVar(&r.out, "out", "dist", "the new folder of the release")
 	flags.StringVar(&r.version, "version", "", "the version, such as v0.1.0")
 	flags.StringVar(&r.image, "image", "ghcr.io/lockstep-rollouts/lockstep", "the name of the image in its registry")
+	flags.BoolVar(&r.snapshot, "snapshot", false, "build a checkout with changes, too: for tests, not to be published")
+	only := flags.String("platform", "", "build for this platform only, such as linux/amd64 (default: all)")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("read the flags: %w", err)
 	}
-	r.platforms = platforms
+	r.platforms = slices.DeleteFunc(slices.Clone(platforms), func(p platform) bool { return *only != "" && p.String() != *only })
+	if len(r.platforms) == 0 {
+		return fmt.Errorf("the platform is %q: want one of %v", *only, platforms)
+	}
 	if !semantic.MatchString(r.version) {
 		return fmt.Errorf("the version is %q: want a semantic version such as v0.1.0", r.version)
 	}
@@ -65,6 +70,8 @@ type release struct {
 	// image is the name of the image in its registry, without a tag.
 	image     string
 	platforms []platform
+	// snapshot allows a checkout with changes.
+	snapshot bool
 
 	// commit is the commit of the checkout, and date its date: readCommit.
 	commit string
@@ -110,7 +117,7 @@ func (r *release) readCommit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if changes != "" {
+	if changes != "" && !r.snapshot {
 		return fmt.Errorf("a release is built from a commit, and these files differ from it:\n%s", changes)
 	}
 	line, err := r.command(ctx, "git", "log", "-1", "--format=%H %ct")

@@ -110,7 +110,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// A version that is none, and a checkout with changes, make no release.
+// A version that is none, an unknown platform and a checkout with changes make no release.
 func TestReleaseRefused(t *testing.T) {
 	source := t.TempDir()
 	if output, err := exec.CommandContext(t.Context(), "git", "init", "-q", source).CombinedOutput(); err != nil {
@@ -119,14 +119,19 @@ func TestReleaseRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(source, "changed.go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for version, want := range map[string]string{"": "want a semantic version", "0.1.0": "want a semantic version", "v0.1.0": "changed.go"} {
+	for args, want := range map[string]string{
+		"-version=":                             "want a semantic version",
+		"-version=0.1.0":                        "want a semantic version",
+		"-version=v0.1.0":                       "changed.go",
+		"-version=v0.1.0 -platform=plan9/amd64": "want one of [linux/amd64 ",
+	} {
 		out := filepath.Join(t.TempDir(), "dist")
-		err := run(t.Context(), []string{"-source", source, "-out", out, "-version", version})
+		err := run(t.Context(), append(strings.Fields(args), "-source", source, "-out", out))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("version %q: %v, want an error with %q", version, err, want)
+			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}
 		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("version %q left %s", version, out)
+			t.Errorf("%s left %s", args, out)
 		}
 	}
 }
