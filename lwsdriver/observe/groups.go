@@ -324,7 +324,7 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 		if left := lastTerminating(objs); left != nil {
 			return left.Name, left.reason, left.message
 		}
-		return "", "LeaderMissing", "the leader pod has not been created yet"
+		return "", plan.ReasonLeaderMissing, "the leader pod has not been created yet"
 	}
 	worst := leader
 	if leader.ready {
@@ -340,7 +340,7 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 	case worst != nil:
 		return worst.Name, worst.reason, worst.message
 	case !agree:
-		return leader.Name, "MixedRevisions", "its pods are at different revisions; the group is being replaced"
+		return leader.Name, plan.ReasonMixedRevisions, "its pods are at different revisions; the group is being replaced"
 	}
 	if left := leftOver(objs, leader); left != nil {
 		return left.Name, plan.ReasonWorkerLeftOver, "it belonged to an earlier leader of the group, and is about to be deleted"

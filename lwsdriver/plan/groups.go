@@ -11,8 +11,11 @@ import (
 // Replicas is a number that any editor of the spec may set to a million. So groups without pods are not objects: all that counts groups
 // counts runs of missing ones at once.
 
-// ReasonPodMissing is the reason of a group that lacks pods.
-const ReasonPodMissing = "PodMissing"
+// Reasons of a group that lacks pods, or its leader.
+const (
+	ReasonPodMissing    = "PodMissing"
+	ReasonLeaderMissing = "LeaderMissing"
+)
 
 // ReasonWorkerLeftOver is the reason of a group with a worker of an earlier leader.
 const ReasonWorkerLeftOver = "WorkerLeftOver"

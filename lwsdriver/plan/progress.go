@@ -184,7 +184,7 @@ func remedy(g Group) string {
 		return fmt.Sprintf("run kubectl logs %s --previous to see why it exited, and fix the template", pod)
 	case "NotReady", "ContainersNotReady", "ReadinessGatesNotReady":
 		return fmt.Sprintf("its readiness probe fails: see kubectl logs %s; if it only needs longer to load, set a longer progress deadline", pod)
-	case ReasonPodMissing, "LeaderMissing":
+	case ReasonPodMissing, ReasonLeaderMissing:
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case ReasonTwoRevisions:
 		return "restore the template of its revision and restart the group, or promote the release"

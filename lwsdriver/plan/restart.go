@@ -285,7 +285,7 @@ func lowest(serving []int, may int) int {
 // starts reports whether only time is missing until the group is ready: no pod of it has a problem.
 func (g Group) starts() bool {
 	switch g.Reason {
-	case "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady", ReasonPodMissing, ReasonWorkerLeftOver, "LeaderMissing",
+	case "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady", ReasonPodMissing, ReasonWorkerLeftOver, ReasonLeaderMissing,
 		"Terminating":
 		return true
 	default:
