@@ -17,38 +17,137 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
-	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-// A release of this checkout runs on the node: its chart, its image by digest, the chart's service account and certificate. An
-// operator's service account calls the driver through its Service.
+// A release of this checkout is installed on the node with Helm and with kustomize, its image by digest, and removed.
 func TestDriverInCluster(t *testing.T) {
 	e := serving.NewEnv(t)
-	c := beginOf(serveBy(e, deploy(t, e)), canary())
+	in := &installation{Env: e, dist: buildRelease(t, e.Cluster)}
+	var err error
+	if in.helm, err = e.Cluster.Helm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if in.kubectl, err = e.Cluster.Kubectl(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	in.clear()
+	in.withHelm()
+	in.withKustomize()
+}
+
+// installation installs and removes a release.
+type installation struct {
+	*serving.Env
+	dist, helm, kubectl string
+}
+
+// clear removes what the suite's cluster, or another test, has of a release's base. The end of the test restores the suite's policies.
+func (in *installation) clear() {
+	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, config.Permissions} {
+		manifest, err := read()
+		if err != nil {
+			in.T.Fatal(err)
+		}
+		in.run(in.kubectl, "delete", "--ignore-not-found", "-f", in.write(string(manifest)))
+	}
+	in.T.Cleanup(func() {
+		policies, err := config.Permissions()
+		if err == nil {
+			err = in.Cluster.Apply(context.WithoutCancel(in.T.Context()), "", policies)
+		}
+		if err != nil {
+			in.T.Error(err)
+		}
+	})
+}
+
+// withHelm pushes the chart, as the workflow does, installs it with its metrics, and releases a workload under load. An operator's
+// service account calls the driver through its Service.
+func (in *installation) withHelm() {
+	if err := in.Cluster.InstallPrometheusOperator(in.T.Context()); err != nil {
+		in.T.Fatal(err)
+	}
+	charts := "oci://" + in.Cluster.Image("charts")
+	in.run(in.helm, "push", filepath.Join(in.dist, "lockstep-"+releaseVersion+".tgz"), charts, "--plain-http")
+	in.run(in.helm, "install", "lockstep", charts+"/lockstep", "--version", releaseVersion, "--plain-http", "--namespace", config.Namespace,
+		"--create-namespace", "--set", "monitoring.enabled=true", "--wait")
+	c := beginOf(serveBy(in.Env, in.dial()), canary())
 	for batch, weight := range []int32{10, 50, 100} {
 		c.batch(int32(batch))
 		c.weigh(weight)
 	}
-	mustScrape(t, e)
+	mustScrape(in.T, in.Env)
 	c.promoted()
+
+	manifest := in.run(in.helm, "get", "manifest", "lockstep", "--namespace", config.Namespace)
+	in.run(in.helm, "uninstall", "lockstep", "--namespace", config.Namespace, "--wait")
+	in.mustBeGone(manifest)
+}
+
+// withKustomize applies the base and the Deployment.
+func (in *installation) withKustomize() {
+	dir := in.T.TempDir()
+	in.run("tar", "-xzf", filepath.Join(in.dist, "kustomize.tar.gz"), "-C", dir)
+	const kustomization = "resources: [config/base, config/deployment]\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		in.T.Fatal(err)
+	}
+	files := tlstest.NewCA(in.T).Files(in.T, "lockstep."+config.Namespace+".svc")
+	in.run(in.kubectl, "apply", "-k", dir)
+	in.run(in.kubectl, "-n", config.Namespace, "create", "secret", "tls", "lockstep-tls", "--cert", files.Cert, "--key", files.Key)
+	in.run(in.kubectl, "-n", config.Namespace, "rollout", "status", "deployment/lockstep", "--timeout", "2m")
+	manifest := in.run(in.kubectl, "kustomize", dir)
+	in.run(in.kubectl, "delete", "-k", dir)
+	in.mustBeGone(manifest)
+}
+
+// mustBeGone fails if an object of a manifest still exists.
+func (in *installation) mustBeGone(manifest string) {
+	in.T.Helper()
+	if left := in.run(in.kubectl, "get", "-f", in.write(manifest), "--ignore-not-found", "-o", "name"); left != "" {
+		in.T.Errorf("after the removal these still exist:\n%s", left)
+	}
+}
+
+// write returns a file of the manifest.
+func (in *installation) write(manifest string) string {
+	in.T.Helper()
+	file := filepath.Join(in.T.TempDir(), "manifest.yaml")
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		in.T.Fatal(err)
+	}
+	return file
+}
+
+// run runs a program on the cluster, and returns its output.
+func (in *installation) run(program string, args ...string) string {
+	in.T.Helper()
+	cmd := exec.CommandContext(in.T.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+in.Cluster.Kubeconfig(), "HOME="+in.T.TempDir())
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		in.T.Fatalf("%s: %v\n%s", cmd, err, stderr.String())
+	}
+	return string(output)
 }
 
 // mustScrape reads the release's metrics as the PodMonitor has Prometheus do: from the pod, by HTTPS, with the token in its Secret.
@@ -92,38 +191,11 @@ func mustScrape(t *testing.T, e *serving.Env) {
 	}
 }
 
-// deploy installs the driver, and returns a client with the permissions of lockstep-operator in the namespace.
-func deploy(t *testing.T, e *serving.Env) *driver.Driver {
+// dial returns a client with the permissions of lockstep-operator in the namespace.
+func (in *installation) dial() *driver.Driver {
+	t, e := in.T, in.Env
 	t.Helper()
-	chart := release(t, e.Cluster)
-	if err := e.Cluster.InstallPrometheusOperator(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, func() ([]byte, error) { return render(t, e.Cluster, chart) }} {
-		manifest, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.Cluster.Apply(t.Context(), config.Namespace, manifest); err != nil {
-			t.Fatal(err)
-		}
-	}
-	deployments, secrets := e.Kube.AppsV1().Deployments(config.Namespace), e.Kube.CoreV1().Secrets(config.Namespace)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		err := errors.Join(deployments.Delete(ctx, "lockstep", metav1.DeleteOptions{}), secrets.Delete(ctx, "lockstep-tls", metav1.DeleteOptions{}))
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	await.Nil(t, "the driver is available", func(ctx context.Context) error {
-		d, err := deployments.Get(ctx, "lockstep", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return available(d)
-	})
-	secret, err := secrets.Get(t.Context(), "lockstep-tls", metav1.GetOptions{})
+	secret, err := e.Kube.CoreV1().Secrets(config.Namespace).Get(t.Context(), "lockstep-tls", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,13 +234,16 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
 	return &driver.Driver{Client: client}
 }
 
-// release builds a release, pushes its image, and returns its packaged chart.
-func release(t *testing.T, c *cluster.Cluster) string {
+// releaseVersion is the version of the release that the test builds.
+const releaseVersion = "0.0.0-test"
+
+// buildRelease builds a release and pushes its image. It returns the release's folder.
+func buildRelease(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
-	const name, version = "lockstep", "0.0.0-test"
+	const name = "lockstep"
 	dist := filepath.Join(t.TempDir(), "dist")
 	build := exec.CommandContext(t.Context(), "go", "run", "./tools/release", "-snapshot", "-platform", "linux/"+runtime.GOARCH,
-		"-version", "v"+version, "-image", c.Image(name), "-out", dist)
+		"-version", "v"+releaseVersion, "-image", c.Image(name), "-out", dist)
 	build.Dir = filepath.Join("..", "..")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
@@ -176,34 +251,7 @@ func release(t *testing.T, c *cluster.Cluster) string {
 	if err := c.PushLayout(t.Context(), name, filepath.Join(dist, "image")); err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(dist, "lockstep-"+version+".tgz")
-}
-
-// render returns what a chart renders, without the ClusterRoles that the drivers of other tests have too.
-func render(t *testing.T, c *cluster.Cluster, chart string) ([]byte, error) {
-	t.Helper()
-	helm, err := c.Helm(t.Context())
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(t.Context(), helm, "template", "lockstep", chart, "--namespace", config.Namespace,
-		"--set", "monitoring.enabled=true")
-	cmd.Stderr = os.Stderr
-	rendered, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("render the chart: %w", err)
-	}
-	documents := slices.DeleteFunc(strings.Split(string(rendered), "\n---\n"), func(document string) bool {
-		return strings.Contains(document, "\nkind: ClusterRole\n") && !strings.Contains(document, "lockstep-metrics-reader")
-	})
-	return []byte(strings.Join(documents, "\n---\n")), nil
-}
-
-func available(d *appsv1.Deployment) error {
-	if d.Status.AvailableReplicas == 0 || d.Status.ObservedGeneration < d.Generation {
-		return fmt.Errorf("%s: %v", d.Name, d.Status)
-	}
-	return nil
+	return dist
 }
 
 // A HorizontalPodAutoscaler adds groups in mid-release, by the leaders' own metric. No request is lost while it does.
