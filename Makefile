@@ -128,6 +128,7 @@ generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 	$(BUF) generate
 	$(GO) test ./internal/cli -run TestReference -update
 	$(GO) test ./config -run TestValuesReference -update
+	$(GO) test ./lwsdriver/preflight -run TestRulesReference -update
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
 .PHONY: images

@@ -16,7 +16,7 @@ const kinds: Record<string, Record<string, string>> = {
     permissions: 'Permissions', troubleshooting: 'Troubleshooting', releasing: 'Releasing Lockstep',
   },
   Reference: {
-    cli: 'The command line', 'reference-cli': 'Commands and flags', 'reference-proto': 'The contract', 'reference-values': 'Values of the chart',
+    cli: 'The command line', 'reference-cli': 'Commands and flags', 'reference-proto': 'The contract', 'reference-values': 'Values of the chart', 'reference-preflight': 'Rules of preflight',
     capacity: 'Capacity', compatibility: 'Compatibility', 'kruise-cases': "Kruise's test cases", benchmarks: 'Benchmarks', glossary: 'Glossary',
   },
   Explanation: {

@@ -17,7 +17,7 @@ import (
 
 const (
 	home = "https://github.com/lockstep-rollouts/lockstep"
-	help = home + "/blob/main/docs/preflight.md#"
+	help = home + "/blob/main/docs/reference-preflight.md#"
 )
 
 // Locate returns the file and the line of a field. The file is empty, or the line 0, if it is unknown.

@@ -15,16 +15,16 @@ func budgetRules() []Rule {
 	return []Rule{
 		{
 			ID: disruption.Blocks, Severity: warning, Needs: Budgets,
-			Title: "A PodDisruptionBudget lets no pod be evicted",
-			Why:   "Nodes with these pods can't be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
+			Title: "A PodDisruptionBudget allows no eviction",
+			Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
 			Fix:   "Set maxUnavailable: 1",
 			Check: func(s *Inventory) []Hit { return judge(s, disruption.Blocks) },
 		},
 		{
 			ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
 			Title: "A PodDisruptionBudget counts pods where groups matter",
-			Why:   "Evicting one pod disrupts its whole group, so the budget allows more groups to be disrupted at once than the workload's maxUnavailable",
-			Fix:   "Set maxUnavailable: 1, which allows one group at a time, or have the release create budgets that count groups (--group-disruption-budget)",
+			Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
+			Fix:   "Set maxUnavailable: 1, which comes to one group at a time, or have the release create budgets that count groups (--group-disruption-budget)",
 			Check: func(s *Inventory) []Hit { return judge(s, disruption.CountsPods) },
 		},
 	}

@@ -19,16 +19,18 @@ func endingRules() []Rule {
 		{
 			ID: "PreStopMissing", Severity: warning,
 			Title: "The leader has no preStop hook",
-			Why: "A pod that is being deleted gets SIGTERM at once, while proxies and gateways still send it requests until its endpoint is removed: " +
-				"those fail, at every group that a release replaces",
+			Why: "A deleted pod receives SIGTERM at once, while proxies and gateways still send it requests until the endpoints propagate. " +
+				"Those requests fail, for every group that a release replaces",
 			Fix:   "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
 			Check: preStopMissing,
 		},
 		{
 			ID: "PreStopTooShort", Severity: warning,
 			Title: "The leader's preStop hook is shorter than endpoints take to propagate",
-			Why:   "Requests still reach a pod that has begun to shut down, and fail",
-			Fix:   "Let it wait longer, or set how long endpoints take in your cluster (--endpoint-propagation)",
+			Why:   "Requests still reach a pod that is terminating, and fail",
+			Details: "The duration is known for a `sleep` hook and for a command that calls `sleep`; other hooks pass. Without " +
+				"`--endpoint-propagation` 5 seconds are assumed",
+			Fix:   "Let it wait longer, or set the time that endpoints take in your cluster (--endpoint-propagation)",
 			Check: preStopTooShort,
 		},
 		{
@@ -40,10 +42,11 @@ func endingRules() []Rule {
 		},
 		{
 			ID: "GracePeriodBelowLongestRequest", Severity: warning, Needs: LongestRequests,
-			Title: "The grace period ends before the longest request does",
-			Why:   "Requests that are still running when the grace period is over are cut off",
-			Fix:   "Set terminationGracePeriodSeconds to the preStop hook's time and that of the longest request",
-			Check: graceBelowRequests,
+			Title:   "The grace period ends before the longest request does",
+			Why:     "Requests that are still running when the grace period ends are aborted",
+			Details: "Only with `--longest-request`: no object states how long requests take",
+			Fix:     "Set terminationGracePeriodSeconds to the preStop hook's time and that of the longest request",
+			Check:   graceBelowRequests,
 		},
 	}
 }

@@ -14,24 +14,28 @@ func gateRules() []Rule {
 		{
 			ID: "QueueGatesGroups", Severity: warning,
 			Title: "Kueue admits the groups",
-			Why: "Each new group is a workload of its own that waits for quota of its queue, also one that replaces another: " +
-				"another workload may get the quota that the old group released, and the progress deadline counts meanwhile",
-			Fix:   "See that the ClusterQueue (its nominalQuota, or what it may borrow) holds the groups that a release adds, and that nothing there preempts them",
-			Check: queueGates,
+			Why: "Each new group is a separate workload that waits for the quota of its queue, also when it replaces another. Another workload " +
+				"may be admitted with the released quota, and the progress deadline keeps running meanwhile",
+			Details: "Found by the label `kueue.x-k8s.io/queue-name` of the workload or its templates",
+			Fix:     "Check that the ClusterQueue (its nominalQuota or borrowing limit) admits the additional groups, and that nothing preempts them",
+			Check:   queueGates,
 		},
 		{
 			ID: "GangSpansGroups", Severity: warning,
 			Title: "All groups are in one gang",
-			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: old groups meet its minimum while a " +
-				"new one is incomplete, or new ones wait for pods that are never created",
+			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: its minimum may be met by old " +
+				"groups while a new one is incomplete, or new ones wait for pods that are never created",
+			Details: "Found by `scheduling.k8s.io/group-name` (Volcano), `scheduling.x-k8s.io/pod-group` and " +
+				"`pod-group.scheduling.sigs.k8s.io` (coscheduling) in the metadata of the templates, and by `schedulingGroup` in their spec. " +
+				"What LWS itself sets on pods is one gang per group, as intended",
 			Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
 			Check: gangSpans,
 		},
 		{
 			ID: "SchedulingGated", Severity: warning,
 			Title: "The templates have scheduling gates",
-			Why:   "Pods stay SchedulingGated until the gates are removed from each of them, in every group that a release creates",
-			Fix:   "Remove schedulingGates from the templates, unless a controller removes them well before the progress deadline",
+			Why:   "Pods stay SchedulingGated until the gates are removed from each of them, for every group that a release creates",
+			Fix:   "Remove schedulingGates from the templates, unless a controller removes them within the progress deadline",
 			Check: func(s *Inventory) []Hit {
 				var hits []Hit
 				for _, t := range s.templates() {

@@ -15,6 +15,9 @@ func liveRules() []Rule {
 		Title: "The hold does not cover a change of the template",
 		Why: "LeaderWorkerSet v0.9 and v0.10 read some fields from the spec for groups of every revision: a group that restarts before it is " +
 			"released is built from two revisions",
+		Details: "[The guide](guide.md#template-changes-that-the-hold-does-not-cover) lists the fields. An error for " +
+			"`volumeClaimTemplates`, which no release can change. With `-f` the files need LWS's ControllerRevisions, because the " +
+			"template is compared with that of the groups",
 		Fix:   "Begin the release soon after the change, and restore the old value if it is to wait",
 		Check: unsafeChanges,
 	}}

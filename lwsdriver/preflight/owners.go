@@ -15,7 +15,7 @@ func ownerRules() []Rule {
 		{
 			ID: "ForeignOwner", Severity: severe,
 			Title: "Another controller owns the LeaderWorkerSet",
-			Why:   "That controller reverts Lockstep's writes: the hold would not last, and groups would roll by themselves. Lockstep refuses it",
+			Why:   "That controller overwrites what Lockstep writes: the hold would be lost, and groups would roll by themselves. Lockstep refuses it",
 			Fix:   "Release it through the object that owns it",
 			Check: func(s *Inventory) []Hit {
 				owner := metav1.GetControllerOf(s.Workload)

@@ -14,23 +14,25 @@ func paceRules() []Rule {
 	return []Rule{
 		{
 			ID: "NoRoomToRoll", Severity: severe,
-			Title: "maxUnavailable and maxSurge both round to 0",
-			Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. After a " +
-				"scale-down under hold, Lockstep promotes with maxUnavailable 1, which the user did not set",
+			Title: "maxUnavailable and maxSurge both resolve to 0",
+			Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. If a " +
+				"scale-down under hold caused it, Lockstep promotes with maxUnavailable 1, which the user did not request",
 			Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
 			Check: noRoomToRoll,
 		},
 		{
 			ID: "AllUnavailable", Severity: severe,
 			Title: "maxUnavailable is all groups",
-			Why:   "Every group may be deleted at once, and nothing serves until the first new one has loaded its model",
-			Fix:   "Set maxUnavailable to the groups that you can do without, 1 for example, or release blue-green, where they have no requests by then",
+			Why:   "Every group may be deleted at once, and no group serves until the first new one has loaded its model",
+			Details: "Not reported if the release adds as many groups as exist (blue-green, or a canary whose last batch is 100 %), nor for a " +
+				"single group",
+			Fix:   "Set maxUnavailable to the groups that you can spare, 1 for example, or release blue-green, where they have no requests by then",
 			Check: allUnavailable,
 		},
 		{
 			ID: "DeadlineBelowMinReady", Severity: severe,
 			Title:   "The progress deadline ends before a group can count",
-			Why:     "A group counts once it has been ready for minReady. If the deadline is no longer than that, every batch fails, however healthy it is",
+			Why:     "A group counts once it has been ready for minReady. If the deadline is not longer, every batch fails, however healthy it is",
 			Fix:     "Make the progress deadline longer than start-up and minReady together",
 			Applies: func(s *Inventory) bool { return s.Policy.Style != pb.Style_STYLE_UNSPECIFIED },
 			Check:   deadlineBelowMinReady,

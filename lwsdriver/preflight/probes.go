@@ -18,17 +18,19 @@ func probeRules() []Rule {
 			ID: "ReadinessProbeMissing", Severity: warning,
 			Title: "The leader has no readiness probe",
 			Why: "A leader counts as ready as soon as its process runs, which is long before the model is loaded: batches complete at once, " +
-				"requests go to leaders that cannot answer, and a promotion replaces groups that serve by groups that do not",
-			Fix:   "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
-			Check: readinessMissing,
+				"requests are sent to leaders that cannot answer, and a promotion replaces groups that serve by groups that do not",
+			Details: "One container of the leader with a readiness probe is enough, and so is a readiness gate",
+			Fix:     "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
+			Check:   readinessMissing,
 		},
 		{
 			ID: "ReadinessSameAsLiveness", Severity: warning,
-			Title: "The liveness probe asks what the readiness probe asks, and is no more patient",
-			Why: "A leader that is busy is restarted, and with it its whole group, where it should only get no requests for a while; while " +
-				"the model loads it is killed repeatedly",
-			Fix:   "Let liveness ask for less (the process answers at all), give it a larger failureThreshold than readiness, or leave it out",
-			Check: readinessIsLiveness,
+			Title: "The liveness probe equals the readiness probe, and fails no later",
+			Why: "A busy leader is restarted with its whole group, instead of receiving no requests for a while. While the model loads it is " +
+				"killed repeatedly",
+			Details: "The same probe passes if liveness fails later: failureThreshold x periodSeconds is compared",
+			Fix:     "Let liveness check less (that the process responds), give it a larger failureThreshold than readiness, or omit it",
+			Check:   readinessIsLiveness,
 		},
 	}
 }

@@ -18,15 +18,22 @@ func roomRules() []Rule {
 		{
 			ID: "QuotaExceeded", Severity: warning, Needs: Quotas, Applies: grows,
 			Title: "A ResourceQuota does not hold the additional groups",
-			Why:   "Pods beyond the quota are not created: batches do not complete, and a group that lacks one pod serves nothing while it keeps its GPUs",
-			Fix:   "Raise the quota, free what uses it, or release with STYLE_PARTITION, which needs nothing extra",
+			Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
+			Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](capacity.md#quotas) " +
+				"explains what is counted",
+			Fix:   "Raise the quota, free resources, or release with STYLE_PARTITION, which needs no additional groups",
 			Check: quotaExceeded,
 		},
 		{
 			ID: "NodesLackRoom", Severity: warning, Needs: Nodes, Applies: grows,
 			Title: "The nodes have no room for the additional groups",
-			Why:   "Their pods stay Pending, and the release waits until its deadline. A group of which only some pods are scheduled keeps those GPUs and serves nothing",
-			Fix:   "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its limit allows these",
+			Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
+			Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
+				"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
+				"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
+				"cluster autoscaling are not, so passing is no guarantee",
+			Fix: "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its " +
+				"limit allows these",
 			Check: nodesLackRoom,
 		},
 	}

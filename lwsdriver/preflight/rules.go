@@ -16,6 +16,8 @@ type Rule struct {
 	Severity pb.Severity
 	// Title is what is wrong in a few words, Why its consequence, Fix what to do.
 	Title, Why, Fix string
+	// Details are what it finds or leaves out where that needs saying, in Markdown with links relative to docs.
+	Details string
 	// Needs is the source that it reads besides the workload's spec. Empty: none.
 	Needs Source
 	// Applies reports whether the rule applies. Nil: always.

@@ -14,9 +14,11 @@ func scalerRules() []Rule {
 	return []Rule{{
 		ID: "AutoscalerPresent", Severity: note, Needs: Autoscalers,
 		Title: "An autoscaler scales the workload",
-		Why: "A release moves load away from the groups that the autoscaler observes. So a canary or partition release keeps it from removing " +
-			"groups from the first batch on, and a blue-green release keeps it from scaling at all. Its settings are restored at the end",
-		Fix: "Nothing, if that is intended. To let it add groups for all requests, use a metric of the Service or route instead of an average over pods",
+		Why: "A release moves load away from the groups that it observes. So a canary or partition release keeps it from removing groups " +
+			"from the first batch on, and a blue-green release keeps it from scaling at all. Its settings are restored at the end",
+		Details: "[Autoscalers](guide.md#autoscalers). Initialize warns, too (`AutoscalerHeld`)",
+		Fix: "Nothing, if that is what you want. To let it add groups for all requests, use a metric of the Service or route instead of an " +
+			"average over pods",
 		Check: func(s *Inventory) []Hit {
 			hits := make([]Hit, 0, len(s.Autoscalers))
 			for _, a := range s.Autoscalers {
@@ -36,7 +38,8 @@ func scalerRules() []Rule {
 		Title: "An autoscaler may scale the workload to 0",
 		Why: "LeaderWorkerSet keeps no revision of a workload without groups: from 0 it starts the template in the spec, released or not. " +
 			"So the driver keeps the autoscaler from removing groups as soon as a template waits for a release",
-		Fix: "Set minReplicaCount (minReplicas) to 1 or more, or apply a new template only when its release begins",
+		Details: "KEDA's `minReplicaCount` is 0 by default",
+		Fix:     "Set minReplicaCount (minReplicas) to 1 or more, or apply a new template only when its release begins",
 		Check: func(s *Inventory) []Hit {
 			var hits []Hit
 			for _, a := range s.Autoscalers {

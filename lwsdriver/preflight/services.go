@@ -18,10 +18,11 @@ import (
 func serviceRules() []Rule {
 	return []Rule{{
 		ID: "ServiceSelectsWorkers", Severity: warning, Needs: Services,
-		Title: "A Service selects workers",
-		Why:   "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
-		Fix:   fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
-		Check: selectsWorkers,
+		Title:   "A Service selects workers",
+		Why:     "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
+		Details: "Headless Services are skipped: they are for DNS names, such as the one that LWS creates",
+		Fix:     fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
+		Check:   selectsWorkers,
 	}}
 }
 

@@ -15,15 +15,17 @@ func spreadRules() []Rule {
 	return []Rule{
 		{
 			ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
-			Title: "Leaders are not spread over the topology that is declared",
-			Why:   "All groups may be in one zone or rack, and fail with it; a release, which schedules every group anew, may cause that",
+			Title: "Leaders are not spread over the declared topology",
+			Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
+			Details: "The topology is declared with `--topology`. Spread constraints and anti-affinity of the leader over that key count, and " +
+				"LWS's `leaderworkerset.sigs.k8s.io/exclusive-topology`",
 			Fix:   "Give the leader's template a topologySpreadConstraint of that key, or the workload LWS's exclusive-topology annotation",
 			Check: notSpread,
 		},
 		{
 			ID: "LeadersNotSpread", Severity: note, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
 			Title: "Nothing spreads the groups",
-			Why:   "All groups may be in one zone or rack, and fail with it; a release, which schedules every group anew, may cause that",
+			Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
 			Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
 			Check: func(s *Inventory) []Hit {
 				if len(spreadOver(s)) > 0 {

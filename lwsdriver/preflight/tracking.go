@@ -14,8 +14,10 @@ func trackingRules() []Rule {
 		{
 			ID: "TrackingMarksOnClaims", Severity: warning,
 			Title: "Volume claims carry a GitOps tool's tracking marks",
-			Why: "StatefulSets copy them to every volume claim that they create. The tool treats these as its own, does not find them in Git, and " +
-				"prunes them: the volumes of groups that serve, and of those that a release adds",
+			Why: "StatefulSets copy them to every volume claim that they create. The tool considers these claims its own, does not find them in " +
+				"Git, and prunes them: the volumes of serving groups, and of groups that a release adds",
+			Details: "`app.kubernetes.io/instance` counts, because Argo CD tracks by it by default. Objects that Lockstep copies, a canary and " +
+				"its Service, never have such metadata",
 			Fix:   "Remove the marks from the metadata of volumeClaimTemplates",
 			Check: marksOnClaims,
 		},
@@ -23,7 +25,9 @@ func trackingRules() []Rule {
 			ID: "GitOpsTracked", Severity: note,
 			Title: "A GitOps tool applies the workload",
 			Why:   "It would revert the fields that a release sets on the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
-			Fix:   "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
+			Details: "Found by Argo CD's, Flux's and apply sets' own labels and annotations; `app.kubernetes.io/instance` alone is not " +
+				"sufficient, because Helm charts set it, too. [GitOps](guide.md#gitops)",
+			Fix: "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
 			Check: func(s *Inventory) []Hit {
 				for _, m := range []meta{{"annotations", s.Workload.Annotations}, {"labels", s.Workload.Labels}} {
 					if key := tracked(m.values); key != "" {

@@ -16,9 +16,11 @@ import (
 func volumeRules() []Rule {
 	return []Rule{{
 		ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Inventory) bool { return len(ClaimNames(s)) > 0 },
-		Title: "Groups share a volume that one node at a time can have",
-		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod volume used by one pod: new groups on other nodes hang in " +
-			"ContainerCreating for as long as the old ones exist",
+		Title: "Groups share a volume that only one node can attach",
+		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod one used by one pod: new groups on other nodes stay in " +
+			"ContainerCreating while the old ones exist",
+		Details: "It covers claims that the templates name, which all groups share. Claims of `volumeClaimTemplates` are one per pod. A " +
+			"canary gets new, empty ones: what it caches there is loaded again",
 		Fix:   "Share a volume that many can read (ReadOnlyMany, ReadWriteMany), or give each pod its own by volumeClaimTemplates",
 		Check: sharedClaims,
 	}}
