@@ -139,10 +139,19 @@ func (e *Engine) probeWatches(ctx context.Context) error {
 		}
 		if !answer.Status.Allowed {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
-				"the driver can't keep its caches up to date: it may not watch resource %q: bind config/base, which lets it list and watch, to its account", resource)
+				"the driver's account may not watch resource %q%s, so its caches would not be up to date: grant it list and watch, as config/base does",
+				resource, inNamespace(e.config.Namespace))
 		}
 	}
 	return nil
+}
+
+// inNamespace names a namespace in a message. Empty: all of them.
+func inNamespace(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return " in namespace " + namespace
 }
 
 // Ready returns nil once calls can be served, and why they can't until then.

@@ -205,6 +205,73 @@ func (w *workload) lockstep(args ...string) (stdout string, code int) {
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
+// A user who may only read tries preflight, plan and status. Without LeaderWorkerSets the error says what to ask for, and nothing else
+// is printed.
+func TestPreflightByReader(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy(model("vllm", 4, 2))
+	binary, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bind := func(kind, role string) {
+		if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "reader", Namespace: e.namespace}},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "reader"}}
+	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bind("ClusterRole", "view")
+	kubeconfig, err := driver.AccountKubeconfig(e.cluster, e.namespace, "reader")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := [][]string{{"preflight", "vllm"}, {"plan", "vllm", "--batches", "25%,100%"}, {"status", "vllm"}}
+	run := func(args []string) (string, string, error) {
+		cmd := exec.CommandContext(t.Context(), binary, append(args, "--kubeconfig", kubeconfig, "--namespace", e.namespace)...)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		return stdout.String(), stderr.String(), err
+	}
+	for _, args := range commands {
+		stdout, stderr, err := run(args)
+		exit, ended := errors.AsType[*exec.ExitError](err)
+		if !ended || exit.ExitCode() != 1 || stdout != "" || strings.Contains(stderr, "level=") {
+			t.Errorf("lockstep %s: %v\n%s%s", args[0], err, stdout, stderr)
+		}
+		for _, want := range []string{`"leaderworkersets.leaderworkerset.x-k8s.io" in namespace ` + e.namespace, "your own permissions", "--address"} {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("the error of lockstep %s lacks %q:\n%s", args[0], want, stderr)
+			}
+		}
+	}
+
+	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "sets"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{lws.GroupVersion.Group}, Resources: []string{"leaderworkersets"}, Verbs: []string{"get", "list", "watch"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bind("Role", "sets")
+	for _, args := range commands {
+		e.eventually("lockstep "+args[0]+" succeeds", func(context.Context) error {
+			_, stderr, err := run(args)
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, stderr)
+			}
+			return nil
+		})
+	}
+}
+
 // preflightKubeconfig returns the kubeconfig of a new service account with the permissions of config/base and config/preflight.
 func (e *env) preflightKubeconfig() string {
 	e.t.Helper()

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
@@ -32,11 +34,14 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 		return nil, fmt.Errorf("create a directory for the driver's socket: %w", err)
 	}
 	logs := &muteable{w: o.Stderr}
+	if o.quietStart {
+		logs.started.Store(ptr.To(func() bool { return false }))
+	}
 	inside := *o
 	inside.Stderr = logs
 	command, failCommand := context.WithCancelCause(ctx)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	stopped, err := startInside(running, failCommand, &inside, filepath.Join(dir, "s"))
+	stopped, err := startInside(running, failCommand, &inside, logs, filepath.Join(dir, "s"))
 	if err != nil {
 		stop()
 		failCommand(nil)
@@ -58,15 +63,17 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 	return &Link{Client: client, Context: command, Close: func() error { return errors.Join(client.Close(), closeAll()) }}, nil
 }
 
-// muteable is a log that can be muted, because errors of a driver that is stopping are noise.
+// muteable is a log that is muted while the driver starts, since its calls return why it can't, and while it stops.
 type muteable struct {
 	w     io.Writer
 	muted atomic.Bool
+	// started reports whether the driver has started. Nil: log from the beginning.
+	started atomic.Pointer[func() bool]
 }
 
 // Write writes p, or drops it.
 func (m *muteable) Write(p []byte) (int, error) {
-	if m.muted.Load() {
+	if started := m.started.Load(); m.muted.Load() || started != nil && !(*started)() {
 		return len(p), nil
 	}
 	return m.w.Write(p) //nolint:wrapcheck // the caller's own stream
@@ -74,7 +81,7 @@ func (m *muteable) Write(p []byte) (int, error) {
 
 // startInside serves a driver until running ends or the driver fails, then calls fail with the error and closes the channel.
 func startInside(
-	running context.Context, fail context.CancelCauseFunc, o *Options, socket string,
+	running context.Context, fail context.CancelCauseFunc, o *Options, logs *muteable, socket string,
 ) (stopped chan struct{}, err error) {
 	logger, err := o.NewLogger()
 	if err != nil {
@@ -83,6 +90,9 @@ func startInside(
 	driver, err := o.Driver(logger)
 	if err != nil {
 		return nil, err
+	}
+	if o.quietStart {
+		logs.started.Store(ptr.To(driver.Synced))
 	}
 	// The server has no logger: the command itself reports what its requests return.
 	s, err := server.New(running, driver, server.Options{Listen: "unix://" + socket, User: o.Whoami()})

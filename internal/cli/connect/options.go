@@ -40,6 +40,8 @@ type Options struct {
 	logFormat   string
 	// record is the file that the driver's decisions are appended to. Empty: none.
 	record string
+	// quietStart mutes the logs of a driver inside this process until it has started: the errors of its calls say the same.
+	quietStart bool
 	// metadata are the prefixes that the driver allows in canary_leader_metadata.
 	metadata []string
 }
@@ -147,7 +149,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 }
 
 // ForCommand returns the options of a driver inside a command: for one namespace and one workload, or for all where these
-// are empty. Without --log-level it logs warnings only: the command itself shows progress.
+// are empty. Without --log-level it logs warnings only, once it has started: the command itself shows progress and errors.
 func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Options {
 	inside := *o
 	inside.Namespace = namespace
@@ -155,7 +157,7 @@ func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Opti
 		inside.Workload = types.NamespacedName{Namespace: namespace, Name: name}
 	}
 	if !flags.Changed("log-level") {
-		inside.LogLevel = "warn"
+		inside.LogLevel, inside.quietStart = "warn", true
 	}
 	return &inside
 }

@@ -62,6 +62,12 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 		return []string{"  the template has changed; to see the status: " + hints.Status}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		return []string{"  to list all: kubectl get leaderworkersets --all-namespaces"}
+	case pb.ErrorReason_ERROR_REASON_FORBIDDEN:
+		if hints.Inside {
+			return []string{"  what to do: the driver inside this command has your own permissions: ask for those of ClusterRole lockstep-driver " +
+				"in config/base, of which reading commands need the reads only, or use a server with --address"}
+		}
+		return []string{"  what to do: " + drivererr.Advice(reason)}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
 		return []string{"  what to do: leave it out, or use a driver that supports it"}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:

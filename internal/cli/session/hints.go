@@ -16,6 +16,8 @@ type Hints struct {
 	Again, Status, Promote, Abort, History string
 	// Stay is Again with --on-failure wait. Empty: the command has no such flag.
 	Stay string
+	// Inside is true if the driver is inside this process, with the user's own permissions.
+	Inside bool
 }
 
 // HintsFor returns the hints of a parsed command line.
@@ -37,6 +39,9 @@ func HintsFor(cmd *cobra.Command, name string) Hints {
 		Promote: line("promote", reach),
 		Abort:   line("abort", reach),
 		History: line("history", reach),
+	}
+	if f := cmd.Flags().Lookup("address"); f != nil {
+		h.Inside = !f.Changed
 	}
 	if cmd.Flags().Lookup("on-failure") != nil {
 		h.Stay = line(cmd.Name(), func(flag string) bool { return flag != "on-failure" }) + " --on-failure wait"
