@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -21,6 +21,9 @@ import (
 
 // stopTimeout bounds the wait for a driver inside this process to stop. Its state is in the cluster, so none is lost.
 const stopTimeout = 2 * time.Second
+
+// syncPoll is how often a starting driver is asked whether it has started.
+const syncPoll = 20 * time.Millisecond
 
 // stopGrace bounds the wait for Driver.Run when the process ends: the next driver resumes the work. client-go may take more
 // than a second to return while the API server is unreachable, and go-plugin kills a plugin after two.
@@ -34,9 +37,7 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 		return nil, fmt.Errorf("create a directory for the driver's socket: %w", err)
 	}
 	logs := &muteable{w: o.Stderr}
-	if o.quietStart {
-		logs.started.Store(ptr.To(func() bool { return false }))
-	}
+	logs.starting.Store(o.quietStart)
 	inside := *o
 	inside.Stderr = logs
 	command, failCommand := context.WithCancelCause(ctx)
@@ -48,7 +49,7 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	closeAll := func() error {
-		logs.muted.Store(true)
+		logs.stopping.Store(true)
 		stop()
 		select {
 		case <-stopped:
@@ -65,15 +66,13 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 
 // muteable is a log that is muted while the driver starts, since its calls return why it can't, and while it stops.
 type muteable struct {
-	w     io.Writer
-	muted atomic.Bool
-	// started reports whether the driver has started. Nil: log from the beginning.
-	started atomic.Pointer[func() bool]
+	w                  io.Writer
+	starting, stopping atomic.Bool
 }
 
 // Write writes p, or drops it.
 func (m *muteable) Write(p []byte) (int, error) {
-	if started := m.started.Load(); m.muted.Load() || started != nil && !(*started)() {
+	if m.starting.Load() || m.stopping.Load() {
 		return len(p), nil
 	}
 	return m.w.Write(p) //nolint:wrapcheck // the caller's own stream
@@ -91,9 +90,11 @@ func startInside(
 	if err != nil {
 		return nil, err
 	}
-	if o.quietStart {
-		logs.started.Store(ptr.To(driver.Synced))
-	}
+	go func() {
+		// The end of the command ends it, too.
+		_ = wait.PollUntilContextCancel(running, syncPoll, true, func(context.Context) (bool, error) { return driver.Synced(), nil })
+		logs.starting.Store(false)
+	}()
 	// The server has no logger: the command itself reports what its requests return.
 	s, err := server.New(running, driver, server.Options{Listen: "unix://" + socket, User: o.Whoami()})
 	if err != nil {
