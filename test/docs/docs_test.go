@@ -9,6 +9,8 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,9 +23,9 @@ const root = "../.."
 // TestPathsExist: each path that architecture.md and the glossary name exists.
 func TestPathsExist(t *testing.T) {
 	t.Parallel()
-	path := regexp.MustCompile("`((?:lwsdriver|traffic|plugin|proto|internal|cmd|config|test)/[a-zA-Z0-9_./*-]+)`")
+	named := regexp.MustCompile("`((?:lwsdriver|traffic|plugin|proto|internal|cmd|config|test)/[a-zA-Z0-9_./*-]+)`")
 	for _, name := range []string{"architecture.md", "internals.md", "glossary.md"} {
-		found := path.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", name)), -1)
+		found := named.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", name)), -1)
 		for _, m := range found {
 			if files, err := filepath.Glob(filepath.Join(root, m[1])); err != nil || len(files) == 0 {
 				t.Errorf("docs/%s names %s, which does not exist", name, m[1])
@@ -191,4 +193,23 @@ func read(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(raw)
+}
+
+// TestDependabotModules: Dependabot updates every module but those that pin what the tests run on.
+func TestDependabotModules(t *testing.T) {
+	t.Parallel()
+	tracked, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "go.mod", "*/go.mod").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	for name := range strings.FieldsSeq(string(tracked)) {
+		if dir := path.Join("/", path.Dir(name)); !strings.HasPrefix(dir, "/test/cluster/modules/") {
+			modules = append(modules, dir)
+		}
+	}
+	want := "directories: [" + strings.Join(modules, ", ") + "]\n"
+	if len(modules) < 5 || !strings.Contains(read(t, filepath.Join(root, ".github", "dependabot.yml")), want) {
+		t.Errorf(".github/dependabot.yml lacks %q", want)
+	}
 }
