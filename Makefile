@@ -149,7 +149,7 @@ lint: ## Lint Go, protobuf and the workflows.
 	$(LINT) run ./...
 
 .PHONY: verify
-verify: lint verify-breaking verify-generated verify-tidy verify-vulnerabilities verify-licenses verify-reproducible ## All that must hold before a change lands, but for the tests.
+verify: lint verify-breaking verify-generated verify-tidy verify-vulnerabilities verify-licenses verify-docs verify-reproducible ## All that must hold before a change lands, but for the tests.
 
 .PHONY: verify-breaking
 verify-breaking:
@@ -186,6 +186,11 @@ verify-vulnerabilities:
 	elif grep -q '^govulncheck: fetching vulnerabilities: ' <<<"$$out"; then \
 	  echo "govulncheck: NOT CHECKED, the database can't be reached; set GOVULNDB to a copy. $$(tail -1 <<<"$$out")" >&2; \
 	else echo "$$out" >&2; exit 1; fi
+
+# Links and anchors, the words of the glossary, and what documents say about the code.
+.PHONY: verify-docs
+verify-docs:
+	$(GO) test -vet off ./test/docs
 
 .PHONY: verify-licenses
 verify-licenses:
