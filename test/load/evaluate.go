@@ -35,6 +35,8 @@ type Row struct {
 	ToWorkers, ToUnready, ToGone, Cut int
 	// Terminating were served by a pod that was being deleted, which is not a failure.
 	Terminating int
+	// LeastReady and MostReady are numbers of groups, by Options.Ready.
+	LeastReady, MostReady int
 	// True reports whether the wanted share was reached, After this time. It is true without a wanted share.
 	True  bool
 	After time.Duration
@@ -49,8 +51,12 @@ type Row struct {
 func (p *phase) evaluate() Row {
 	slices.SortFunc(p.records, func(a, b record) int { return cmp.Compare(a.begin, b.begin) })
 	row := Row{Phase: p.Phase, Requests: len(p.records), Failures: map[string]int{}, Examples: map[string]string{}}
-	for _, r := range p.records {
+	for i, r := range p.records {
 		row.count(r)
+		row.MostReady = max(row.MostReady, r.ready)
+		if i == 0 || r.ready < row.LeastReady {
+			row.LeastReady = r.ready
+		}
 	}
 	since, ok := p.settled()
 	row.True = ok

@@ -43,6 +43,7 @@ type record struct {
 	match       bool
 	failure     failure // zero if it was served
 	terminating bool
+	ready       int // groups, as it started
 }
 
 // Start starts the load with a phase named "start", in which no request may fail. The load ends with ctx, with [Generator.End], or

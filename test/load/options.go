@@ -38,6 +38,8 @@ type Options struct {
 	Match      http.Header
 	// Side returns the side of an answer. The default is its workload; in a release in place it should be the revision.
 	Side func(podanswer.Answer) string
+	// Ready returns the number of groups that could serve. It is asked as each request starts. Optional.
+	Ready func() int
 }
 
 func (o Options) withDefaults() Options {
@@ -67,6 +69,8 @@ type Phase struct {
 	Tolerance float64
 	// MayFail means that the test causes failures, which are shown but are not problems.
 	MayFail bool
+	// MinReady is the least number of groups that are ready at any time, by Options.Ready.
+	MinReady int
 }
 
 func (p Phase) tolerance() float64 { return cmp.Or(p.Tolerance, 2) }

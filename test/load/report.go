@@ -6,9 +6,9 @@ package load
 import (
 	"fmt"
 	"io"
-
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,6 +44,9 @@ func (row Row) problems() []string {
 	var all []string
 	if row.Failed > 0 && !row.MayFail {
 		all = append(all, fmt.Sprintf("%d of %d requests failed: %s", row.Failed, row.Requests, row.reasons()))
+	}
+	if row.Requests > 0 && row.LeastReady < row.MinReady {
+		all = append(all, fmt.Sprintf("only %d groups were ready, want at least %d", row.LeastReady, row.MinReady))
 	}
 	if !row.True {
 		return append(all, fmt.Sprintf("after %d requests the shares are not as wanted: %s", row.Requests, row.notTrue()))
@@ -84,7 +87,7 @@ func (row Row) reasons() string {
 // Write prints a table with a line per phase, and the reasons of failures.
 func (r Report) Write(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "phase\trequests\tfailed\tto workers\tto unready\tto gone\tcut\tterminating\twrong side\tshare, measured (wanted)\ttrue after")
+	fmt.Fprintln(table, "phase\trequests\tfailed\tto workers\tto unready\tto gone\tcut\tterminating\twrong side\tready groups\tshare, measured (wanted)\ttrue after")
 	for _, row := range r.Rows {
 		after := "never"
 		if row.True {
@@ -93,8 +96,8 @@ func (r Report) Write(w io.Writer) {
 		if row.Want == nil && row.WantMatch == "" {
 			after = "-"
 		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", row.Name, row.Requests, row.Failed, row.ToWorkers,
-			row.ToUnready, row.ToGone, row.Cut, row.Terminating, row.WrongSide, row.shareColumn(), after)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", row.Name, row.Requests, row.Failed, row.ToWorkers,
+			row.ToUnready, row.ToGone, row.Cut, row.Terminating, row.WrongSide, row.readyColumn(), row.shareColumn(), after)
 	}
 	_ = table.Flush()
 	for _, row := range r.Rows {
@@ -104,6 +107,18 @@ func (r Report) Write(w io.Writer) {
 	}
 	requests, failed := r.Totals()
 	fmt.Fprintf(w, "%d requests, %d failed, in %s (%.0f/s)\n", requests, failed, r.Took.Round(100*time.Millisecond), float64(requests)/r.Took.Seconds())
+}
+
+// readyColumn returns how many groups were ready, e.g. "3-5".
+func (row Row) readyColumn() string {
+	switch {
+	case row.MostReady == 0:
+		return "-"
+	case row.LeastReady == row.MostReady:
+		return strconv.Itoa(row.MostReady)
+	default:
+		return fmt.Sprintf("%d-%d", row.LeastReady, row.MostReady)
+	}
 }
 
 // shareColumn returns the shares, measured and wanted, e.g. "vllm 75.1 (75), vllm-abc 24.9 (25)".

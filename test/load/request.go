@@ -56,6 +56,10 @@ func (g *Generator) send(ctx context.Context, r request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.duration+g.options.Timeout)
 	defer cancel()
 	p, begin := g.current()
+	ready := 0
+	if g.options.Ready != nil {
+		ready = g.options.Ready()
+	}
 	ask := g.ask
 	switch {
 	case g.conn != nil:
@@ -64,7 +68,7 @@ func (g *Generator) send(ctx context.Context, r request) {
 		ask = g.stream
 	}
 	answer, problem := ask(ctx, r)
-	outcome := record{begin: begin, match: r.match, failure: problem, terminating: answer.Terminating}
+	outcome := record{begin: begin, match: r.match, failure: problem, terminating: answer.Terminating, ready: ready}
 	if answer.Pod != "" {
 		outcome.side = g.options.Side(answer)
 	}

@@ -28,6 +28,8 @@ type course struct {
 	stable, update string
 	// tolerance is that of shares.
 	tolerance float64
+	// capacity is the least number of ready groups in each phase that begins. 0 if the test takes groups away.
+	capacity int
 	// services are the user's Services that the release does not name.
 	services []string
 }
@@ -47,9 +49,12 @@ func begin(t *testing.T, policy *pb.ReleasePolicy, changes ...func(*lws.LeaderWo
 
 func beginOf(s *serving.Release, policy *pb.ReleasePolicy, changes ...func(*lws.LeaderWorkerSet)) *course {
 	s.T.Helper()
-	c := &course{Release: s, tolerance: tolerance}
+	c := &course{Release: s, tolerance: tolerance, capacity: groups}
+	if policy.GetStyle() == pb.Style_STYLE_PARTITION {
+		c.capacity = groups - maxUnavailable
+	}
 	c.requests = stream(c.Release)
-	c.requests.Begin(load.Phase{Name: "stable alone"})
+	c.phase("stable alone", 0)
 	c.Await(c.requests, enough/2)
 	c.BeginBy(policy, changes...)
 	now := c.now(c.T.Context())
@@ -88,7 +93,7 @@ func (c *course) rollsBack() {
 
 // phase starts a phase in which the share is not checked if it is 0.
 func (c *course) phase(name string, weight int32) {
-	phase := load.Phase{Name: name, Tolerance: c.tolerance}
+	phase := load.Phase{Name: name, Tolerance: c.tolerance, MinReady: c.capacity}
 	if weight > 0 {
 		phase.Want = load.Shares{c.update: float64(weight)}
 		if weight < 100 {
@@ -110,7 +115,7 @@ func (c *course) weigh(weight int32) {
 	c.phase(fmt.Sprintf("to %d %%", weight), 0)
 	c.Weight(weight)
 	if weight == 0 {
-		c.requests.Begin(load.Phase{Name: "0 %", Want: load.Shares{c.stable: 100}})
+		c.requests.Begin(load.Phase{Name: "0 %", Want: load.Shares{c.stable: 100}, MinReady: c.capacity})
 	} else {
 		c.phase(fmt.Sprintf("%d %%", weight), weight)
 	}
@@ -137,6 +142,7 @@ func (c *course) ends(name string) {
 // promotes requests the promotion, and returns when this many groups of the workload are updated and ready.
 func (c *course) promotes(groups int) {
 	c.T.Helper()
+	c.capacity = groups - maxUnavailable // if it is rolled back
 	c.phase("promotion begins", 0)
 	if _, err := c.Finalize(c.T.Context(), &pb.FinalizeRequest{Workload: c.Ref, ReleaseId: "r1", Intent: promote}); err != nil {
 		c.T.Fatal(err)

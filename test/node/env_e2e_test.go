@@ -23,6 +23,9 @@ import (
 // groups is the number of groups of a workload, of two pods each.
 const groups = 4
 
+// maxUnavailable is that of LeaderWorkerSets by default.
+const maxUnavailable = 1
+
 // pushed is the model server's image, which is pushed once.
 var pushed struct {
 	once sync.Once
@@ -74,5 +77,6 @@ func stream(s *serving.Release) *load.Generator {
 	s.T.Helper()
 	return s.Load(load.Options{
 		Rate: rate, Stream: serving.Longest, Timeout: 20 * time.Second, Side: func(a podanswer.Answer) string { return a.Revision },
+		Ready: s.ReadyGroups(),
 	})
 }

@@ -103,6 +103,7 @@ func TestKubeletDies(t *testing.T) {
 	c := begin(t, canary())
 	c.batch(0)
 	c.weigh(10)
+	c.capacity = 0
 	c.phase("a kubelet is dead", 0)
 	if err := c.Cluster.KillComponent(cluster.Kubelet(1)); err != nil {
 		t.Fatal(err)
@@ -129,6 +130,7 @@ func TestDrain(t *testing.T) {
 	c := begin(t, policy)
 	c.batch(1)
 	c.weigh(50)
+	c.capacity = 0
 	c.phase("draining", 0)
 	c.cordon(1, true)
 	t.Cleanup(func() { c.cordon(1, false) })
@@ -144,6 +146,7 @@ func TestDrain(t *testing.T) {
 func TestNodeDies(t *testing.T) {
 	c := beginOf(serve(t, together), canary())
 	c.batch(0)
+	c.capacity = 0
 	c.requests.Begin(load.Phase{Name: "a node dies", MayFail: true})
 	c.Await(c.requests, 3*rate) // so that none from before is running
 	if err := c.Cluster.KillNode(1); err != nil {

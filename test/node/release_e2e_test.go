@@ -53,7 +53,7 @@ func TestHandover(t *testing.T) {
 	c.batch(0)
 	c.phase("promotion", 0)
 	c.End(promote)
-	c.requests.Begin(load.Phase{Name: "adopted", Want: load.Shares{c.update: 100}})
+	c.requests.Begin(load.Phase{Name: "adopted", Want: load.Shares{c.update: 100}, MinReady: c.capacity})
 	c.Await(c.requests, enough)
 	c.Passes(c.requests)
 }

@@ -202,14 +202,15 @@ func whole(leader *corev1.Pod, members []*corev1.Pod) (bool, string) {
 	}
 	count := 0
 	for _, member := range members {
-		if ready(member) {
+		if Ready(member) {
 			count++
 		}
 	}
 	return count >= size, fmt.Sprintf("%d of %d pods are ready", count, size)
 }
 
-func ready(pod *corev1.Pod) bool {
+// Ready reports whether a pod is ready.
+func Ready(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
 			return condition.Status == corev1.ConditionTrue

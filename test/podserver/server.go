@@ -174,7 +174,7 @@ func (s *Server) take(ctx context.Context, pod *corev1.Pod, answer *podanswer.An
 // behind that of the gateway.
 func (s *Server) find(ctx context.Context, address string) (*corev1.Pod, podanswer.Answer) {
 	pod, err := s.pods.at(address)
-	if err == nil && pod != nil && ready(pod) && roleOf(pod) != podanswer.RoleLeader {
+	if err == nil && pod != nil && Ready(pod) && roleOf(pod) != podanswer.RoleLeader {
 		return pod, judge(pod, nil)
 	}
 	if err == nil && pod != nil {
@@ -207,7 +207,7 @@ func judge(pod *corev1.Pod, members []*corev1.Pod) podanswer.Answer {
 	switch {
 	case answer.Role == podanswer.RoleWorker:
 		answer.Violation = podanswer.Worker
-	case !ready(pod):
+	case !Ready(pod):
 		answer.Violation, answer.Detail = podanswer.Unready, sinceUnready(pod)
 	case answer.Role == podanswer.RoleLeader:
 		if ok, detail := whole(pod, members); !ok {

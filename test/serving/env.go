@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -107,10 +106,8 @@ func (e *Env) Ready(name string, pods int) {
 		}
 		ready := 0
 		for i := range list.Items {
-			for _, condition := range list.Items[i].Status.Conditions {
-				if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-					ready++
-				}
+			if podserver.Ready(&list.Items[i]) {
+				ready++
 			}
 		}
 		if ready != pods {
