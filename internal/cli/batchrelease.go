@@ -20,11 +20,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
 )
 
-const batchReleaseAbout = `Run Kruise Rollouts' BatchRelease objects whose workload is a LeaderWorkerSet, where Kruise's own manager is absent.
+const batchReleaseAbout = `Reconcile Kruise Rollouts' BatchReleases of LeaderWorkerSets, in a cluster with their CRD but without Kruise's manager: that
+manager panics on such an object, and beside it this program refuses to start.
 
-It needs the BatchRelease CRD, and refuses to start beside Kruise's manager, which panics on such an object. It launches the
-driver as a plugin (this program, or --driver-program), or connects to a "lockstep serve" (--driver). With --namespace it
-watches that namespace only.
+The driver is launched as a plugin (this program, or --driver-program), and when it ends, so does the host. Or it is a
+"lockstep serve" at --driver. With --namespace only that namespace is watched.
 `
 
 const batchReleaseExample = `  lockstep batchrelease

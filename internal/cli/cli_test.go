@@ -92,7 +92,7 @@ func TestRunWithoutCommandPrintsAbout(t *testing.T) {
 	if l.code != 0 || l.stderr != "" {
 		t.Errorf("code %d, stderr %q; want 0 and nothing", l.code, l.stderr)
 	}
-	for _, want := range []string{"As a plugin", "As a server", "As a command"} {
+	for _, want := range []string{"a plugin", "a server", "a command"} {
 		if !strings.Contains(l.stdout, want) {
 			t.Errorf("the text lacks %q:\n%s", want, l.stdout)
 		}

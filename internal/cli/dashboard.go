@@ -18,7 +18,7 @@ import (
 
 const dashboardAbout = `Serve a web page with running releases, as they change: states, batches, groups, traffic, capacity, deadlines and histories.
 
-It prints the page's URL, and serves it until Ctrl-C. It is read-only: there is no request that changes anything. It shows what
+It prints the page's URL, and ends with Ctrl-C or SIGTERM, with exit code 0. No request changes anything. The page shows what
 your own permissions allow, so treat the URL as a secret: its path is random, and changes with each start.`
 
 type dashboardFlags struct {
@@ -39,9 +39,9 @@ func newDashboardCommand(o *connect.Options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free one")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free port")
 	flags.BoolVar(&f.remote, "allow-remote", false,
-		"let --listen be an address that other machines reach; everything, also the URL's secret, travels unencrypted")
+		"allow a --listen that other machines reach; the page and its secret URL travel unencrypted")
 	f.dial.Add(flags)
 	return cmd
 }

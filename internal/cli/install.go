@@ -21,8 +21,10 @@ import (
 // it with.
 func newInstallCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
-		Use:    "install PATH",
-		Short:  "Copy this binary to a path, for a host that launches it as a plugin",
+		Use:   "install PATH",
+		Short: "Copy this program to a path, for a host that launches it as a plugin",
+		Long: `Copy this program to PATH and print the copy's SHA-256. It is for init containers of hosts that launch the program from a
+directory of their own pod, because the image has no shell.`,
 		Hidden: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
@@ -45,7 +47,7 @@ func newInstallCommand(o *connect.Options) *cobra.Command {
 func newChecksumCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:    "checksum",
-		Short:  "Print the SHA-256 of this binary",
+		Short:  "Print the SHA-256 of this program, for hosts that verify it",
 		Hidden: true,
 		Args:   noArgs,
 		RunE: func(*cobra.Command, []string) error {

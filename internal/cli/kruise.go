@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
 
-const kruiseAbout = `Reconcile RolloutTargets, through which unmodified Kruise Rollouts releases LeaderWorkerSets.
+const kruiseAbout = `Reconcile RolloutTargets, through which unmodified Kruise Rollouts releases LeaderWorkerSets, until SIGINT or SIGTERM.
+Kruise's manager needs the flag --filter-workload-type=false.
 
-It runs beside Kruise's manager (with --filter-workload-type=false) until SIGINT or SIGTERM. The driver runs inside this
-process, or is a "lockstep serve" (--driver). With --namespace it watches that namespace only.
+The driver runs inside this process, or is a "lockstep serve" at --driver. With --namespace only that namespace is watched.
 `
 
 const kruiseExample = `  lockstep kruise
@@ -48,7 +48,7 @@ func newKruiseCommand(o *connect.Options) *cobra.Command {
 
 // addHostFlags adds the flags of hosts that run in a cluster.
 func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
-	flags.BoolVar(&s.LeaderElection, "leader-elect", false, "elect a leader by a Lease, so that several replicas can stand by")
+	flags.BoolVar(&s.LeaderElection, "leader-elect", false, leaderElectUsage)
 	flags.StringVar(&s.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	flags.StringVar(&s.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&s.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")

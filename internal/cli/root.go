@@ -18,17 +18,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/workload"
 )
 
-const about = `Lockstep rolls out LeaderWorkerSet workloads in whole groups of pods, batch by batch.
-A host decides when: a person, a pipeline or a controller. Lockstep decides how. The program runs in four ways:
+const about = `Lockstep releases LeaderWorkerSets in whole groups of pods, batch by batch.
+A host decides when (a user, a pipeline or a controller), Lockstep decides how. The program runs as:
 
-  As a plugin      Argo Rollouts, or a host that is written with Lockstep's Go SDK, launches this binary itself; there is
-                   nothing to run by hand.
-  As a controller  lockstep kruise
-                   Kruise Rollouts releases LeaderWorkerSets through RolloutTargets.
-  As a server      lockstep serve
-                   Hosts connect to a unix socket or to loopback, or from elsewhere with mutual TLS.
-  As a command     lockstep release, status, promote, abort ...
-                   One release, driven by a person or a pipeline.
+- a command (lockstep release, status, promote, abort ...): a user or a pipeline drives one release
+- a server (lockstep serve): hosts connect to a unix socket or to loopback, or from elsewhere with TLS
+- a controller (lockstep kruise): Kruise Rollouts releases LeaderWorkerSets through RolloutTargets
+- a plugin: Argo Rollouts, or a host that uses Lockstep's Go SDK, launches it
 `
 
 func newRootCommand(o *connect.Options) *cobra.Command {

@@ -21,13 +21,22 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
-const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health service and, on a unix socket, reflection.
+const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health service and, on a unix socket, reflection. Unlike a
+command, a server completes promotions and rollbacks without its caller.
 
-A unix socket is accessible to this user only. A TCP address needs TLS (--tls-cert and --tls-key), and each caller a bearer token for
-the audience "lockstep", or a certificate of --client-ca, and the verb of the call on releases.lockstep.dev in the workload's namespace:
-docs/permissions.md explains it. With --authorization=AlwaysAllow every caller may do everything: all users of this machine on
-loopback, and elsewhere everyone with a certificate of --client-ca. Certificates are read again when they change, so they can be
-rotated in place.
+A unix socket is accessible to this user only. The default is lockstep/lockstep.sock in $XDG_RUNTIME_DIR, or else in /run for
+root and $TMPDIR/lockstep-UID/lockstep.sock for other users.
+
+A TCP address needs TLS (--tls-cert and --tls-key). Each caller needs a bearer token for the audience "lockstep" or a
+certificate of --client-ca, and a role in the workload's namespace: docs/permissions.md. With --authorization=AlwaysAllow
+every caller may do everything: all users of this machine on loopback, and elsewhere everyone with a certificate of
+--client-ca. Certificates are read again when they change. At --max-connection-age a connection takes no new calls. Those in
+flight may take as long again, at most 11 minutes; then they end with UNAVAILABLE, and the client calls again.
+
+With --leader-elect one of several servers with the same --namespace acts. A standby fills its caches, refuses calls and is
+not ready: health is NOT_SERVING, /readyz fails. A leader that ends releases the Lease. If it is lost, a standby acts 15
+seconds after the last renewal, and completes what was requested; a leader that cannot renew for 10 seconds exits. Commands
+and plugins take no part, and are safe beside a leader, since each write has a precondition.
 `
 
 const serveExample = `  lockstep serve
@@ -41,7 +50,7 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	var authorization string
 	cmd := &cobra.Command{
 		Use:     "serve",
-		Short:   "Serve the driver over gRPC to hosts on this machine, or elsewhere with mutual TLS",
+		Short:   "Serve the driver over gRPC to hosts on this machine, or elsewhere with TLS",
 		Long:    serveAbout,
 		Example: serveExample,
 		Args:    noArgs,
@@ -67,7 +76,7 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&serve.Listen, "listen", defaultListen(os.Getenv, os.Getuid()),
-		"address: unix:///path or host:port; the default is under $XDG_RUNTIME_DIR if that is set")
+		"address to listen on: unix:///path or host:port")
 	flags.StringVar(&serve.TLSCert, "tls-cert", "", "PEM file with the server's certificate chain")
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
@@ -76,10 +85,10 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&serve.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
-	flags.BoolVar(&serve.Reflection, "reflection", false, "offer the reflection service on TCP too; a unix socket always has it")
+	flags.BoolVar(&serve.Reflection, "reflection", false, "offer the reflection service over TCP, too")
 	flags.DurationVar(&serve.MaxConnectionAge, "max-connection-age", server.DefaultMaxConnectionAge,
-		"when TCP clients must connect again, so that revoked certificates end")
-	flags.BoolVar(&elect.on, "leader-elect", false, "act only while holding a Lease, so that several servers can run and the others stand by")
+		"age at which TCP clients must connect again, so that revoked certificates end")
+	flags.BoolVar(&elect.on, "leader-elect", false, leaderElectUsage)
 	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	return cmd
 }
@@ -89,6 +98,9 @@ const (
 	authorizationKubernetes  = "Kubernetes"
 	authorizationAlwaysAllow = "AlwaysAllow"
 )
+
+// leaderElectUsage is the usage of --leader-elect, of servers and hosts.
+const leaderElectUsage = "act only while holding a Lease: one of several replicas acts, the others stand by"
 
 // metricsUsage is the usage of --metrics-address, of servers and hosts.
 const metricsUsage = "host:port of /metrics: plain HTTP on loopback, otherwise HTTPS for users who may get the path /metrics (default: off)"

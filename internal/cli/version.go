@@ -59,9 +59,12 @@ func newVersionCommand(o *connect.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of the program and the contract, and the tested versions of Kubernetes, LWS and the hosts",
-		Long: `Print the version of the program, the Go version that built it, the version of the contract, and the versions of Kubernetes,
-LeaderWorkerSet, the hosts and the Gateway API that Lockstep is tested with. The first version of each is the default of the
-tests. The command does not contact a cluster or a driver.`,
+		Long: `Print the versions of the program, of Go and of the contract, and those of Kubernetes, LeaderWorkerSet, the hosts and the
+Gateway API that Lockstep is tested with, the default of the tests first. It contacts neither a cluster nor a driver.
+lockstep --version prints only the program's.
+
+With -o the document has version, goVersion, contract, and tested with one list for each of kubernetes, lws, argoRollouts,
+kruiseRollouts and gatewayAPI.`,
 		Example: "  lockstep version\n  lockstep version -o json | jq -r .tested.lws[]",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -39,7 +39,7 @@ type Flags struct {
 
 // Add registers the flags of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	f.add(flags, "address", "driver to use: unix:///path or host:port (default: one inside this process, with this kubeconfig and for this workload only)")
+	f.add(flags, "address", "driver to use: unix:///path, or host:port, which needs TLS beyond loopback (default: one inside this process, with this kubeconfig and for this workload only)")
 }
 
 // AddAsDriver registers the flags of a host, which has --driver for --address.
@@ -50,11 +50,11 @@ func (f *Flags) AddAsDriver(flags *pflag.FlagSet) {
 func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
 	f.flag = "--" + name
 	flags.StringVar(&f.Address, name, "", usage)
-	flags.StringVar(&f.tlsCert, "tls-cert", "", "with "+f.flag+": PEM file with the client's certificate chain")
-	flags.StringVar(&f.tlsKey, "tls-key", "", "with "+f.flag+": PEM file with its key")
-	flags.StringVar(&f.tlsCA, "tls-ca", "", "with "+f.flag+": PEM file with the CA that must have signed the server's certificate")
-	flags.StringVar(&f.serverName, "tls-server-name", "", "with "+f.flag+": name in the server's certificate (default: the host of the address)")
-	flags.StringVar(&f.tokenFile, "token-file", "", "with "+f.flag+": file with a bearer token for the audience lockstep, read again when it changes; needs --tls-ca")
+	flags.StringVar(&f.tlsCert, "tls-cert", "", "PEM file with a client certificate for the driver; needs --tls-key and --tls-ca")
+	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM file with the client certificate's key")
+	flags.StringVar(&f.tlsCA, "tls-ca", "", "PEM file with the CA of the driver's certificate")
+	flags.StringVar(&f.serverName, "tls-server-name", "", "name in the driver's certificate (default: the host of the address)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with a bearer token for the audience lockstep, read again when it changes; needs --tls-ca")
 }
 
 // Check returns an error if the flags contradict each other.

@@ -52,16 +52,16 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
 	flags.StringVar(&o.kubeContext, "context", "", "kubeconfig context (default: the current one)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "",
-		"namespace of the workload (default: the context's); with serve, the only one to serve (default: all)")
+		"namespace of the workload (default: the context's); of servers, the only one to serve (default: all)")
 	flags.StringVar(&o.logFormat, "log-format", "text", "log format on stderr: text or json")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "minimum level to log: debug, info, warn or error")
 	flags.BoolVar(&o.ProbeHostNetwork, "probe-host-network", false,
-		"let leaders with hostNetwork get warm-up and drain requests, too")
+		"also send warm-up and drain requests to leaders with hostNetwork")
 	flags.IntVar(&o.MaxGroupsInFlight, "max-groups-in-flight", 0,
 		"how many groups all releases together may create or replace at once (default: no limit)")
-	flags.StringVar(&o.record, "record", "", "file to append every decision of the driver to, for lockstep debug replay (default: none)")
+	flags.StringVar(&o.record, "record", "", "file to append the driver's decisions to, for lockstep debug replay (default: none)")
 	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,
-		"prefix of labels and annotations that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")
+		"prefix of keys that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")
 }
 
 // level reads --log-level.

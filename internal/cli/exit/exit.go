@@ -26,7 +26,7 @@ type Meaning struct {
 	Text string
 }
 
-// Meanings returns the table of exit codes, for the help and the documentation.
+// Meanings returns the table of exit codes, for the help.
 func Meanings() []Meaning {
 	return []Meaning{
 		{OK, "success, also if there is nothing to release"},

@@ -25,7 +25,7 @@ type Flags struct {
 // Add registers -o. A command with an extra format writes one document; the others write one per event.
 func (f *Flags) Add(cmd *cobra.Command, extra ...view.Format) {
 	f.formats = []string{string(view.FormatJSON), string(view.FormatYAML)}
-	usage := "write json (one object per line) or yaml documents to stdout, and text to stderr"
+	usage := "write json (one object per line) or yaml documents to stdout, text to stderr"
 	for _, format := range extra {
 		f.formats = append(f.formats, string(format))
 		usage = "write a json, yaml or " + string(format) + " document to stdout"

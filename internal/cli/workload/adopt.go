@@ -18,9 +18,9 @@ func newAdoptCommand(o *connect.Options) *cobra.Command {
 	return f.Command(o, &cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Put a workload under hold: template changes then wait for a release",
-		Long: `Put a workload under hold. From then on a template change moves no pod until it is released.
-The user's own rolling update settings are saved: promotion uses them, and disown restores them.
-Adopting an adopted workload repairs its hold. A release adopts the workload itself.`,
+		Long: `Put a workload under hold: a template change then moves no pod until it is released. lockstep release adopts, too, but too
+late for a template that has already changed. The workload's own rolling update settings are saved: a promotion uses them,
+and disown restores them. Adopting again repairs the hold.`,
 		Example: "  lockstep adopt vllm",
 	}, func(s *session.Session) error {
 		response, err := session.Call(s, "adopt", s.Adopt, &pb.AdoptRequest{Workload: s.Ref})
@@ -36,9 +36,9 @@ func newDisownCommand(o *connect.Options) *cobra.Command {
 	return f.Command(o, &cobra.Command{
 		Use:   "disown NAME",
 		Short: "Remove the hold: template changes roll out natively again",
-		Long: `Remove the hold and restore the user's spec exactly. The workload's own controller then rolls out a template change that
-waited under hold. Refused while a release is in flight, and while the user's own
-maxUnavailable and maxSurge both round to 0 of the present replicas.`,
+		Long: `Remove the hold and restore the spec as the user had it. LeaderWorkerSet then rolls out a template that waited. Refused while a
+release is in flight, and (REJECTED) while the user's own maxUnavailable and maxSurge both resolve to 0 of the current
+replicas: scale up, or set other values, first.`,
 		Example: "  lockstep disown vllm",
 	}, func(s *session.Session) error {
 		response, err := session.Call(s, "disown", s.Disown, &pb.DisownRequest{Workload: s.Ref})

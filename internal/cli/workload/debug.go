@@ -23,17 +23,18 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const recordAbout = `Record a driver's observations of a workload and its decisions, as JSON lines on stdout, until the release ends or Ctrl-C.
-The driver inside this process is read-only. It makes the decisions that the driver at work makes from the same
-observations.
+const recordAbout = `Record a driver's observations of a workload and its decisions, as JSON lines on stdout, until the release ends or Ctrl-C. It
+changes nothing. A recording shows why a release makes no progress, and lockstep debug replay repeats its decisions, also
+with another version.
 
-A recording shows why a release makes no progress, and lockstep debug replay repeats its decisions, also with another
-version. Pod templates are left out, and annotations other than Lockstep's are replaced by digests; --templates keeps both.
-To record the driver at work itself, with its callers' requests, start it with --record FILE.`
+The driver inside this process decides as the driver at work does from the same observations, but lacks its memory: just
+started, it may not know when groups first became ready. To record the driver at work itself, with its callers' requests,
+start it with --record FILE, whether in a command, a server or a plugin. Delete the file when you no longer need it.
 
-const replayAbout = `Repeat the decisions of a recording, and show those that differ in this version of lockstep. It needs no cluster.
+Pod templates are omitted, and annotations other than Lockstep's replaced by digests, unless --templates is set.`
 
-Messages are not compared. The exit code is 1 if a decision differs.`
+const replayAbout = `Repeat the decisions of a recording, and show those that differ in this version of lockstep; messages are not compared. It
+needs no cluster. The exit code is 1 if a decision differs.`
 
 func newDebugCommand(o *connect.Options) *cobra.Command {
 	cmd := &cobra.Command{
@@ -68,7 +69,7 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 			return f.Run(cmd, &inside, args[0], func(s *session.Session) error { return recordRelease(s, recorder) })
 		},
 	}
-	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may hold secrets")
+	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may contain secrets")
 	cmd.Flags().StringVar(&limit, "limit", "64Mi", "maximum number of bytes to write")
 	return cmd
 }

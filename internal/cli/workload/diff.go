@@ -24,13 +24,13 @@ func newDiffCommand(o *connect.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff NAME [REVISION] [REVISION]",
 		Short: "Show how two templates of a workload differ",
-		Long: `Show how two templates of a workload differ, as a unified diff of YAML. A revision is named by its number or hash, as
-lockstep history shows them. It changes nothing.
+		Long: `Show how two templates of a workload differ, as a unified diff of YAML, and nothing if they are equal. A revision is a number
+or hash, as lockstep history shows them. It changes nothing.
 
-  without revisions   from the revision of the groups to the template in the spec: what a release would change. If they are
-                      the same, from the previous revision
-  one revision        from that revision to the template in the spec
-  two revisions       from the first to the second`,
+- no revision: from the revision of the groups, or the previous one if that is equal, to the template in the spec: what a
+  release would change
+- one revision: from it to the template in the spec
+- two revisions: from the first to the second`,
 		Example: "  lockstep diff vllm\n  lockstep diff vllm 3\n  lockstep diff vllm 3 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 3 || args[0] == "" {

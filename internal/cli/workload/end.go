@@ -35,8 +35,8 @@ func newPromoteCommand(o *connect.Options) *cobra.Command {
 	return ending{
 		verb:  "promote",
 		short: "Promote a workload's release: all groups move to the new revision",
-		long: `Promote the release in flight, whatever its batch, and follow it until only the hold is left of it. If the template changes
-before the promotion is recorded, nothing is promoted.`,
+		long: `Promote the release in flight to the revision that the command observes first, whatever the batch, and follow it to the end.
+If the template changes before the promotion is recorded, nothing is promoted, and the exit code is 1.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		outcome: host.OutcomePromoted,
 		state:   pb.State_STATE_COMPLETED,
@@ -48,19 +48,23 @@ func newAbortCommand(o *connect.Options) *cobra.Command {
 	return ending{
 		verb:  "abort",
 		short: "Roll back a workload's release",
-		long: `Roll the release in flight back to the stable revision, and follow it until only the hold is left of it. A promotion can be
-rolled back, too, until it completes. The new template stays in the spec, under hold, for the next release; only if every
-group has been updated already, the stable template is restored.
+		long: `Roll the release in flight back to the stable revision, and follow it to the end. A promotion can be rolled back, too, until
+it is complete. The new template stays in the spec, under hold; only if every group had been updated, the stable template is
+restored.
 
 In place, groups at the new revision are restarted within the workload's own maxUnavailable. A group that is broken for
-another reason may use it up, and the rollback then waits for that group. With --force it does not: groups that are
-unavailable at that time are given up, and the others are restarted one at a time beyond them. --force never restarts a
-group that is at the stable revision, and moves no request to a group that is not ready. It is recorded with the rollback;
-a second abort adds it.`,
+another reason may use it up: the rollback then waits, and lockstep status names the group. With --force:
+
+- Groups that are unavailable at that time are given up: they stay as they are, and the rollback ends without them.
+- Other groups at the new revision are restarted one at a time beyond them.
+- No group at the stable revision is restarted, and no request moves to a group that is not ready.
+
+Force is recorded with the rollback; a second abort --force adds it to a running one. Repeated, it gives up groups that broke
+meanwhile, once they have been lost for the progress deadline.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 		outcome: host.OutcomeRolledBack,
 		state:   pb.State_STATE_ROLLED_BACK,
-		force:   "also when another host drives the release, and past maxUnavailable where broken groups use it up",
+		force:   "also when another host drives the release, and past broken groups that use up maxUnavailable",
 	}.command(o)
 }
 
@@ -80,13 +84,13 @@ func (e ending) command(o *connect.Options) *cobra.Command {
 		Short: e.short,
 		Long: e.long + `
 
-The intent is recorded at once and outlives this command: any running driver completes it. A release that another host
-drives is refused without --force: use that host instead.`,
+The intent is recorded at once. If this command ends, a lockstep serve completes it, or the same command run again. A release
+that another host drives is refused without --force: use that host instead.`,
 		Example: fmt.Sprintf("  lockstep %[1]s vllm\n  lockstep %[1]s vllm --no-wait --address unix:///run/lockstep/lockstep.sock", e.verb),
 	}, func(s *session.Session) error { return e.run(s, f) })
 	flags := cmd.Flags()
-	flags.BoolVar(&f.noWait, "no-wait", false, "record the intent, and leave the rest to a driver that runs elsewhere")
-	flags.StringVarP(&f.message, "message", "m", "", "why, for the history, events and lockstep status")
+	flags.BoolVar(&f.noWait, "no-wait", false, "return once the intent is recorded")
+	flags.StringVarP(&f.message, "message", "m", "", "reason, for the history, events and lockstep status")
 	flags.BoolVar(&f.force, "force", false, e.force)
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)

@@ -92,10 +92,8 @@ func (f *gateFlags) reaction() (host.OnFailure, error) {
 	}
 }
 
-const gatesAbout = `List the templates of gates, or print one as YAML, for the list "gates" of a policy file.
-
-A gate is a query to Prometheus and a limit for its value. lockstep release measures the gates after each batch, and continues
-only if they pass.`
+const gatesAbout = `List the templates of gates, or print one as YAML, for the list "gates" of a policy file. A gate is a query to Prometheus and
+a limit for its value: lockstep release measures gates after each batch, and continues only if they pass.`
 
 func newGatesCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{

@@ -22,14 +22,12 @@ func newHistoryCommand(o *connect.Options) *cobra.Command {
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "history NAME",
 		Short: "Show a workload's template revisions, and how their releases ended",
-		Long: `Show a workload's template revisions, the newest first, each with its time, the images and the user that changed, its
-release and the outcome. It changes nothing.
-
-* marks the revision that the groups run, > the template in the spec if it is another one. A revision that waits for a
-release has no number.
+		Long: `Show a workload's template revisions, the newest first, each with its time, the changed images, the field manager that changed
+it, its release and the outcome. It changes nothing. The sign * marks the revision that the groups run, > the template in the
+spec if it is another. A revision that waits for a release has no number.
 
 10 revisions are kept, or as many as the workload's annotation lockstep.dev/history-limit says. A revision in use is never
-deleted.`,
+deleted. With -o the document is the contract's ListRevisionsResponse as ProtoJSON.`,
 		Example: "  lockstep history vllm\n  lockstep history vllm -o yaml",
 	}, func(s *session.Session) error {
 		response, err := revisions(s, false)

@@ -37,6 +37,7 @@ func (f *manifestFlags) add(cmd *cobra.Command) {
 	flags.StringVarP(&f.file, "filename", "f", "", "plan the LeaderWorkerSet in this YAML or JSON file, without a cluster; - for stdin")
 	flags.StringVar(&f.from, "from", "", "with --filename: file with the LeaderWorkerSet as it runs now (default: the same, with another template)")
 	flags.IntVar(&f.replicas, "replicas", -1, "without NAME: number of groups (default: the file's)")
+	flags.Lookup("replicas").DefValue = "0" // The help shows no -1.
 	flags.StringVar(&f.maxUnavailable, "max-unavailable", "", "without NAME: the user's own maxUnavailable (default: the file's, or 1)")
 	flags.StringVar(&f.maxSurge, "max-surge", "", "without NAME: the user's own maxSurge (default: the file's, or 0)")
 }

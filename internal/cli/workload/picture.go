@@ -19,11 +19,12 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/picture"
 )
 
-const pictureAbout = `Draw a past release from its recorded documents: the output of lockstep release -o json (or yaml), or of lockstep status -w
--o json for a release that another host drives. It writes SVG to stdout and needs no cluster.
+const pictureAbout = `Draw a past release as SVG, from its documents: the output of lockstep release -o json (or yaml), or for another host's release
+of lockstep status -w -o json. It needs no cluster. Measurements of gates are dots, green if they passed. What was not
+recorded is missing.
 
-Of several releases in the file it draws the last. For a release that was interrupted and resumed, append the documents of
-the second run to those of the first.`
+Of several releases in the file it draws the last. For a release that was interrupted and continues, append (>>) the
+documents of the second run to those of the first.`
 
 func newPictureCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{

@@ -25,14 +25,12 @@ import (
 const planAbout = `Show what a release would do: for each step the groups at the old and the new revision, the extra groups and resources, the
 minimum and maximum capacity, and the time. Nothing is written.
 
-With NAME it plans a release of the workload in the cluster, shows blockers and warnings, and measures the start-up time of
-a group on the workload's own groups. With --filename it needs no cluster: it plans a release from the manifest --from to
-that of --filename.
+With NAME it plans a release of that workload, shows blockers and warnings, and measures the start-up time of a group on the
+workload's own groups. With --filename it needs no cluster: it plans a release from the manifest --from to that of
+--filename. With --native it plans LeaderWorkerSet's own rolling update: each stage, with the partition and replicas of the
+leader StatefulSet and every group.
 
-With --native it plans LeaderWorkerSet's own rolling update instead, without a release: each stage, with the partition and
-replicas of the leader StatefulSet and every group.
-
--o svg draws it: groups as rows, the revision as colour, capacity and the share of requests as lines.`
+-o svg draws it: groups as rows, the revision as color, capacity and the share of requests as lines.`
 
 const planExample = `  lockstep plan vllm --batches 25%,50%,100%
   lockstep plan vllm --style blue-green --batches 100% --service vllm-leader --http-route vllm
@@ -71,7 +69,7 @@ func newPlanCommand(o *connect.Options) *cobra.Command {
 	flags.DurationVar(&f.startup, "startup", 0,
 		"time from a group's creation until it is ready (default: measured on the workload's own groups)")
 	flags.BoolVar(&f.parallel, "stateful-set-max-unavailable", false,
-		"the cluster has Kubernetes' feature gate MaxUnavailableStatefulSet: without it groups are updated one at a time")
+		"the cluster has the feature gate MaxUnavailableStatefulSet: without it groups are updated one at a time")
 	flags.BoolVar(&f.frames, "frames", false, "with -o json or yaml: also a frame for each change")
 	f.policy.add(cmd)
 	f.manifest.add(cmd)

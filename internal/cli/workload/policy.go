@@ -47,24 +47,24 @@ type policyFlags struct {
 func (f *policyFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.file, "policy", "",
-		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy, for fields without a flag; flags override it")
+		"YAML or JSON file with a lockstep.v1alpha1.ReleasePolicy; each flag overrides its field")
 	flags.StringVar(&f.style, "style", "",
 		"how groups are replaced: canary, blue-green or partition (default: canary)")
 	flags.StringSliceVar(&f.batches, "batches", nil,
 		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
 	flags.StringVar(&f.failureThreshold, "failure-threshold", "",
-		"groups of a batch that may be unready while it counts as ready: 10% or 1 (default: none)")
+		"groups of a batch that may be unready while it counts as ready: 1, or 10%, rounded down; never all (default: none)")
 	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
 	flags.StringVar(&f.rolloutID, "rollout-id", "",
-		"label the pods of updated groups with this rollout id and the number of their batch, as Kruise Rollouts does")
+		"label pods of updated groups with this id and the number of their batch, as Kruise Rollouts does")
 	flags.BoolVar(&f.groupBudget, "group-disruption-budget", false,
 		"maintain PodDisruptionBudgets that count groups while the release lasts")
 	flags.StringVar(&f.promotion, "promotion", "",
-		"what a blue-green promotion does: in-place rolls the workload's own groups, adopt hands the workload over to the second set (default: in-place)")
+		"of blue-green: in-place rolls the workload's own groups, adopt hands the workload over to the second set (default: in-place)")
 	flags.DurationVar(&f.scaleDownDelay, "scale-down-delay", 0,
-		"how long a blue-green promotion keeps the groups that no longer get requests")
+		"of blue-green: how long a promotion keeps the groups that no longer get requests")
 	complete(cmd, "promotion", "in-place", "adopt")
 	complete(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)

@@ -30,8 +30,8 @@ const preflightAbout = `Check a workload and the objects around it for what disr
 periods, maxUnavailable, disruption budgets, quotas, nodes, queues, volumes, Services. Each finding names the object and the
 field, the reason and the fix. It changes nothing.
 
-Give the flags of the planned release: without any, the check is for LeaderWorkerSet's own rolling update. With -f it reads
-the files only and needs no cluster; rules about objects that are not in the files are reported as not checked.`
+Give the policy flags of the planned release: without any, the check is for LeaderWorkerSet's own rolling update. With -f it
+reads the files only and needs no cluster. What could not be inspected is listed, with the rules that did not run.`
 
 const preflightExample = `  lockstep preflight vllm --batches 25%,50%,100%
   lockstep preflight vllm --style blue-green --service vllm-leader --http-route vllm --longest-request 10m
@@ -73,7 +73,7 @@ func newPreflightCommand(o *connect.Options) *cobra.Command {
 		"time until clients stop sending requests to a pod that is being deleted")
 	flags.StringSliceVar(&f.topology, "topology", nil,
 		"node label across which leaders should be spread, such as topology.kubernetes.io/zone; may be repeated")
-	flags.BoolVar(&f.skipNodes, "skip-nodes", false, "don't list the cluster's nodes and their pods")
+	flags.BoolVar(&f.skipNodes, "skip-nodes", false, "do not list the cluster's nodes and their pods")
 	flags.StringVar(&f.failOn, "fail-on", "error", "exit with 5 on findings of this severity or above: note, warning or error; or never")
 	complete(cmd, "fail-on", "note", "warning", "error", "never")
 	f.Dial.Add(flags)

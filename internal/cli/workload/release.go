@@ -19,26 +19,29 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
 
-const releaseAbout = `Release a LeaderWorkerSet's new template, which waits under hold, batch by batch, and promote it.
+const releaseAbout = `Release the new template of a LeaderWorkerSet batch by batch, and promote it. The workload is adopted if necessary. But adopt
+it before you change its template: without hold LeaderWorkerSet rolls out a change at once.
 
-Adopt the workload before you change its template: LeaderWorkerSet rolls out a template change without hold at once. If the
-template changes during the release, the release starts again at batch 1.
+The next batch starts after --pause, and once the gates have passed: queries to Prometheus (lockstep gates) that are measured
+after each batch. If the template changes, the release starts again at batch 1.
 
-With --service and a route the release also splits requests: once the groups of a batch are ready, the canary gets its
-share, and the batch is ready when the routes are in effect. Promotion and abort return all requests to the workload.
+With --service and a route the release also splits requests. Once the groups of a batch are ready, its weight is requested;
+the batch is ready, and its pause starts, when every gateway has acknowledged that weight. The default weight is the batch's
+share of groups, rounded up, also after scaling: 0 groups get no request, and in style partition all groups get 100. Headers
+and cookies apply from the first ready batch to the end, whatever the weight. Weights, headers and cookies are not part of a
+policy: another run may set others. If the driver cannot split requests, the release does not start (UNSUPPORTED). Promotion
+and rollback return all requests to the workload.
+
+When the release fails, for example because no group became ready within --progress-deadline, --on-failure decides:
+
+- pause (default): leave the release as it is and exit with code 3
+- rollback: roll it back and exit with code 4
+- wait: wait until it recovers, and continue
+
+When a gate fails, the release is rolled back (exit code 4), or stays where it is with --on-gate-failure pause (exit code 3).
 
 You can stop the command at any time: the release stays where it is, and the same command resumes it. Ctrl-C prints how to
-resume, promote or abort; a second one ends the command at once. When the release fails, for example because no group became
-ready within --progress-deadline, --on-failure decides:
-
-  pause      leave the release as it is and exit with code 3 (default)
-  rollback   roll it back and exit with code 4
-  wait       wait until it recovers, and continue
-
-With --gate, or gates in the policy file, metrics decide, too: each gate is a query to Prometheus (lockstep gates) that must
-pass after each batch. When one fails, the release is rolled back, or stays where it is with --on-gate-failure pause.
-
-Exit codes: lockstep help exit-codes.`
+resume, promote or abort; a second one ends the command at once. Exit codes: lockstep help exit-codes.`
 
 const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5m
   lockstep release vllm --batches 1,2,4 --on-failure rollback
@@ -85,9 +88,9 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
 	f.gates.add(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before the next one starts")
+	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before this command starts the next one")
 	flags.StringVar(&f.id, "release-id", "",
-		"id of the release (default: that of your unfinished release of this workload, else a new one)")
+		"id of the release to resume (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
 	flags.StringVar(&f.onFailure, "on-failure", string(host.OnFailurePause),
 		"what to do when the release fails: pause, rollback or wait")

@@ -22,8 +22,9 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the status of a workload and its release",
-		Long: `Show a workload's release, batch and traffic, and a tree of its revisions, batches and groups. It changes nothing, and a driver inside this process is
-read-only. The exit code reports whether the status could be read, not whether the release succeeds.`,
+		Long: `Show a workload's release, batch and traffic, and a tree of its revisions, batches and groups; without a release, its groups.
+It changes nothing, whatever is pending: a driver inside this process is read-only. The exit code reports whether the status
+could be read, not whether the release succeeds.`,
 		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
 	}, func(s *session.Session) error {
 		if watch {
@@ -32,7 +33,7 @@ read-only. The exit code reports whether the status could be read, not whether t
 		return showStatus(s, all)
 	})
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it until Ctrl-C")
-	cmd.Flags().BoolVar(&all, "all", false, "show every ready group, too")
+	cmd.Flags().BoolVar(&all, "all", false, "show every ready group, not 8 per branch")
 	f.Output.Add(cmd)
 	return cmd
 }

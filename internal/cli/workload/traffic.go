@@ -38,20 +38,20 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.flags = flags
 	flags.StringVar(&f.service, "service", "",
-		"Service that selects the stable leaders; with a route, the release splits requests between stable and canary")
+		"Service that selects the stable leaders; with a route, the release splits its requests")
 	flags.StringVar(&f.canaryService, "canary-service", "",
-		"name of the Service that the release creates for the canary's leaders (default: that of --service with -canary)")
+		"Service that the release creates for the canary's leaders (default: that of --service with -canary)")
 	flags.StringSliceVar(&f.httpRoutes, "http-route", nil, "HTTPRoute whose rules lead to the Service; may be repeated")
 	flags.StringSliceVar(&f.grpcRoutes, "grpc-route", nil, "GRPCRoute whose rules lead to the Service; may be repeated")
 	flags.StringSliceVar(&f.ingresses, "ingress", nil, "Ingress that leads to the Service; may be repeated")
 	flags.StringVar(&f.inferencePool, "inference-pool", "", "InferencePool whose leaders are split; needs --endpoint-picker")
 	flags.StringVar(&f.endpointPicker, "endpoint-picker", "", "Service of the canary pool's own endpoint picker")
 	flags.StringSliceVar(&f.weights, "weights", nil,
-		"percentage of requests for the canary once each batch is ready: 10,50,100 (default: the batch's share of groups)")
+		"percentage of requests for the canary with each batch: 10,50,100 (default: the batch's share of groups)")
 	flags.StringSliceVar(&f.headers, "canary-header", nil,
-		"NAME=VALUE: requests with this header go to the canary, whatever its weight; may be repeated")
+		"NAME=VALUE of a header that sends requests to the canary; may be repeated")
 	flags.StringSliceVar(&f.cookies, "canary-cookie", nil,
-		"NAME or NAME=VALUE (default: always): requests with this cookie go to the canary, whatever its weight; may be repeated")
+		"NAME or NAME=VALUE (default: always) of a cookie that sends requests to the canary; may be repeated")
 	for _, flag := range append(trafficFlagNames, "weights", "canary-header", "canary-cookie") {
 		complete(cmd, flag)
 	}

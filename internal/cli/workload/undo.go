@@ -28,20 +28,20 @@ func newUndoCommand(o *connect.Options) *cobra.Command {
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "undo NAME",
 		Short: "Restore an earlier template of a workload",
-		Long: `Restore an earlier template in a workload's spec: that of --to-revision, or else of the newest revision that served before
-the current one. Revisions whose release was rolled back are skipped.
+		Long: `Restore an earlier template in a workload's spec: that of --to-revision, or else of the newest revision that served before the
+current one and was not rolled back.
 
-The template waits under hold like any other change, until lockstep release, or the Rollout of Argo or Kruise, releases it
-batch by batch. With --immediate this command releases it at once, without batches: all groups are replaced at the
-workload's own maxUnavailable and maxSurge.
+The template waits under hold like any other change, until lockstep release or another host releases it batch by batch. With
+--immediate this command releases it without batches: all groups are replaced at the workload's own maxUnavailable and
+maxSurge.
 
-Refused while a release is in flight: use lockstep abort. A GitOps tool that applies the workload's manifest overwrites the
-template at its next sync: revert the change there, too.`,
+Refused while a release is in flight: use lockstep abort. A GitOps tool overwrites the template at its next sync: revert the
+change in Git, too.`,
 		Example: "  lockstep undo vllm\n  lockstep undo vllm --to-revision 3\n  lockstep undo vllm --immediate",
 	}, f.undo)
 	flags := cmd.Flags()
 	flags.StringVar(&f.revision, "to-revision", "", "number or hash of the revision, as lockstep history shows them")
-	flags.BoolVar(&f.immediate, "immediate", false, "release it at once, without batches, and follow the release until it ends")
+	flags.BoolVar(&f.immediate, "immediate", false, "release it at once, without batches, and follow the release")
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
 	f.Output.AddFinal(cmd)

@@ -22,12 +22,15 @@ import (
 )
 
 const watchAbout = `Show running releases full-screen, as they change: a list, and for the selected release its groups, batches, traffic,
-deadline, blocking groups and latest events. A release that ends stays on the screen until you quit.
+deadline, blocking groups and latest events. A release that ends stays on the screen until you quit. No key changes a
+release.
 
-Without NAME it shows every workload under hold with a running release, in one namespace or with -A in all of them. It is
-read-only, and releases continue without it.
+Without NAME it shows every workload under hold with a running release, in one namespace or with -A in all. With NAME, which
+a driver without WatchWorkloads needs, a workload that is deleted and created again is shown again.
 
-If stdout is not a terminal, or with --plain, it prints one line per change instead.`
+It needs get, list and watch on what the driver reads, and on events. With --address it shows events only if --kubeconfig or
+--context name the driver's cluster. If stdout is not a terminal, if TERM is dumb, or with --plain, it prints one line per
+change instead.`
 
 const watchExample = `  lockstep watch
   lockstep watch vllm
