@@ -595,14 +595,9 @@ func TestCommandsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range exit.Meanings() {
-		if !strings.Contains(string(text), row.Text) {
-			t.Errorf("docs/cli.md lacks exit code %d: %s", row.Code, row.Text)
-		}
-	}
 	for _, cmd := range commands(&connect.Options{}) {
-		if cmd.Runnable() && cmd.Name() != "serve" && !strings.Contains(string(text), "## lockstep "+cmd.Name()) {
-			t.Errorf("docs/cli.md has no section for lockstep %s", cmd.Name())
+		if link := "](reference-cli.md#lockstep-" + cmd.Name() + ")"; cmd.Runnable() && !strings.Contains(string(text), link) {
+			t.Errorf("docs/cli.md has no link to lockstep %s", cmd.Name())
 		}
 	}
 }
