@@ -39,7 +39,7 @@ type Flags struct {
 
 // Add registers the flags of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	f.add(flags, "address", "driver to use: unix:///path, or host:port, which needs TLS beyond loopback (default: one inside this process, with this kubeconfig and for this workload only)")
+	f.add(flags, "address", "driver to use: unix:///path or host:port, with TLS beyond loopback (default: one inside this process, with this kubeconfig and for this workload only)")
 }
 
 // AddAsDriver registers the flags of a host, which has --driver for --address.

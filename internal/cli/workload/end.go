@@ -56,7 +56,7 @@ In place, groups at the new revision are restarted within the workload's own max
 another reason may use it up: the rollback then waits, and lockstep status names the group. With --force:
 
 - Groups that are unavailable at that time are given up: they stay as they are, and the rollback ends without them.
-- Other groups at the new revision are restarted one at a time beyond them.
+- Other groups off the stable revision are restarted one at a time beyond them.
 - No group at the stable revision is restarted, and no request moves to a group that is not ready.
 
 Force is recorded with the rollback; a second abort --force adds it to a running one. Repeated, it gives up groups that broke

@@ -19,18 +19,18 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
 
-const releaseAbout = `Release the new template of a LeaderWorkerSet batch by batch, and promote it. The workload is adopted if necessary. But adopt
+const releaseAbout = `Release the new template of a LeaderWorkerSet batch by batch, and promote it. The workload is adopted if necessary, but adopt
 it before you change its template: without hold LeaderWorkerSet rolls out a change at once.
 
 The next batch starts after --pause, and once the gates have passed: queries to Prometheus (lockstep gates) that are measured
 after each batch. If the template changes, the release starts again at batch 1.
 
 With --service and a route the release also splits requests. Once the groups of a batch are ready, its weight is requested;
-the batch is ready, and its pause starts, when every gateway has acknowledged that weight. The default weight is the batch's
-share of groups, rounded up, also after scaling: 0 groups get no request, and in style partition all groups get 100. Headers
-and cookies apply from the first ready batch to the end, whatever the weight. Weights, headers and cookies are not part of a
-policy: another run may set others. If the driver cannot split requests, the release does not start (UNSUPPORTED). Promotion
-and rollback return all requests to the workload.
+the batch is ready, and its pause starts, when every gateway has acknowledged exactly that weight. The default weight is the
+batch's share of groups, rounded up, also after scaling. A batch of 0 groups has weight 0, and in style partition a batch of
+all groups has weight 100. Headers and cookies apply from the first ready batch to the end, whatever the weight. Weights,
+headers and cookies are not part of a policy: another run may set others. If the driver cannot split requests, the release
+does not start (UNSUPPORTED). Promotion and rollback return all requests to the workload.
 
 When the release fails, for example because no group became ready within --progress-deadline, --on-failure decides:
 
@@ -90,7 +90,7 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before this command starts the next one")
 	flags.StringVar(&f.id, "release-id", "",
-		"id of the release to resume (default: that of your unfinished release of this workload, else a new one)")
+		"id of the release (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
 	flags.StringVar(&f.onFailure, "on-failure", string(host.OnFailurePause),
 		"what to do when the release fails: pause, rollback or wait")

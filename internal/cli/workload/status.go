@@ -22,7 +22,7 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	cmd := f.Command(o, &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the status of a workload and its release",
-		Long: `Show a workload's release, batch and traffic, and a tree of its revisions, batches and groups; without a release, its groups.
+		Long: `Show a workload's release, batch and traffic, and a tree of its revisions, batches and groups. It also works without a release.
 It changes nothing, whatever is pending: a driver inside this process is read-only. The exit code reports whether the status
 could be read, not whether the release succeeds.`,
 		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm -o json",
