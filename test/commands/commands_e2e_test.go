@@ -57,6 +57,13 @@ func TestPlanCommands(t *testing.T) {
 	newReader(t).run("docs/plan.md", deploy)
 }
 
+func TestPreflightCommands(t *testing.T) {
+	t.Parallel()
+	r := newReader(t)
+	r.after("rm preflight.sarif")
+	r.run("docs/preflight.md", deploy)
+}
+
 func TestHistoryCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/history.md", deploy+" && lockstep adopt vllm")

@@ -54,6 +54,9 @@ func TestVerbTests(t *testing.T) {
 		}
 		found := 0
 		for line := range strings.Lines(read(t, filepath.Join(root, "docs", file))) {
+			if !strings.HasPrefix(line, "|") {
+				continue
+			}
 			for _, m := range name.FindAllStringSubmatch(line, -1) {
 				found++
 				if !strings.Contains(tests, "func "+m[1]+"(") || !strings.Contains(tests, `"`+m[2]) {

@@ -78,6 +78,9 @@ func TestCommandsAreMarked(t *testing.T) {
 	tests := testFunctions(t)
 	checked := 0
 	for _, f := range documents(t) {
+		for _, line := range f.Unnamed {
+			t.Errorf("%s:%d: name the block's language: sh for commands, text for what a program prints", f.Path, line)
+		}
 		for _, b := range f.Blocks {
 			checked++
 			if problem := unmarked(f.Path, b, tests); problem != "" {

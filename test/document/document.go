@@ -20,6 +20,8 @@ type File struct {
 	Path string
 	// Blocks are its blocks of shell commands, in order.
 	Blocks []Block
+	// Unnamed are the lines of its blocks without a language.
+	Unnamed []int
 	// Links are the targets of its links, by line.
 	Links []Link
 	// Anchors are those of its headings, as GitHub makes them.
@@ -104,6 +106,9 @@ func parse(path, text string) File {
 				continue
 			}
 			fenced = m[1]
+			if m[2] == "" {
+				f.Unnamed = append(f.Unnamed, i+1)
+			}
 			if slices.Contains(shells, m[2]) {
 				block = &Block{Line: i + 1}
 				if m := mark.FindStringSubmatch(strings.TrimSpace(previous)); m != nil && m[1] == "test" {

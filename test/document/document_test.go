@@ -37,6 +37,10 @@ four
 # not a heading, and [no link](d.md)
 '''
 
+'''
+no language
+'''
+
 ## 'lockstep plan': [limits](e.md)
 
 ## What happens when …
@@ -48,7 +52,8 @@ four
 			{Line: 14, Commands: "  three\n", Reason: "needs a registry"},
 			{Line: 18, Commands: "four\n"},
 		},
-		Links:   []Link{{3, "b.md#x"}, {26, "e.md"}},
+		Unnamed: []int{26},
+		Links:   []Link{{3, "b.md#x"}, {30, "e.md"}},
 		Anchors: []string{"what-happens-when-", "lockstep-plan-limits", "what-happens-when--1"},
 	}
 	if diff := cmp.Diff(want, parse("a.md", text)); diff != "" {
