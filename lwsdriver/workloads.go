@@ -18,7 +18,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// WatchWorkloads sends the context of every workload under hold, and then each change, including added and removed workloads.
+// WatchWorkloads sends the context of every workload under hold, and then each change, including added and removed workloads. It
+// follows the workloads that the engine has processed, so it requests nothing of the API server.
 func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]) error {
 	if err := d.serves(req.GetNamespace()); err != nil {
 		return err

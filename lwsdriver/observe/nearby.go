@@ -19,7 +19,7 @@ import (
 )
 
 // Nearby are the caches of the ResourceQuotas, PodDisruptionBudgets and Services around workloads, by which releases are judged
-// before they begin. No decision of a running release depends on them.
+// before they begin. No decision of a running release depends on them, so a change that is milliseconds old may be missed.
 type Nearby struct {
 	quotas, budgets, services *informer.Informer
 }

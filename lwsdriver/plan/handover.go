@@ -20,7 +20,8 @@ import (
 // move as in any promotion; then the user's groups stand by for the policy's ScaleDownDelay, so that one write returns
 // the requests to them. After that, all that belongs to the workload is transferred one write at a time, in an order in
 // which the stable Service always selects a complete set. Finally the user's object is deleted. The next step is derived
-// from what has been transferred.
+// from what has been transferred. Owner references are removed before their owner is deleted, so garbage collection deletes
+// nothing that serves.
 
 // HandOver makes an added workload an independent one under hold: of the release only the record is left on it. If the
 // template of the user's workload was edited since, it is copied too, and waits under the hold.

@@ -15,6 +15,9 @@ import (
 // A node that is lost keeps its pods Terminating until a user acts, and the pods keep the added workload that they belong to.
 // Such a leftover receives no requests and has nothing left to write, so after the progress deadline the release ends, or goes
 // on, without it. Only another canary of the same name waits for it.
+//
+// A lost surge group of the workload is no leftover. Until its pods are gone, the StatefulSet controller does not complete the update
+// revision, and would recreate a lost group at the old one.
 
 // SetAside moves leftovers from Added to Leftovers. The observer calls it before it reads the traffic.
 func SetAside(o *Observation) {

@@ -54,7 +54,8 @@ func (o Observation) withRendering(a SetStable) SetStable {
 	return a
 }
 
-// raiseRendering raises the rendering version with or before a write of the loop.
+// raiseRendering raises the rendering version with or before a write of the loop, once per release. One write of the driver with the
+// lower version may be under way meanwhile, which this driver repairs.
 func raiseRendering(o Observation, a Action) Action {
 	if a == nil || !o.raisesRendering() {
 		return a

@@ -203,7 +203,7 @@ func (o Observation) userUnavailable() int {
 
 // blockingGroup returns a group to restart while LWS rolls natively: it is off the stable revision and does not serve. A
 // group that was ready before may recover, and is left alone until the release is stuck; so is one that a restart did not
-// move, if it only starts. Nil: none.
+// move, if it only starts: LWS would then take down a group that serves. Nil: none.
 func (o Observation) blockingGroup(stuck bool) *Group {
 	if !o.Stable.Observed {
 		return nil // the StatefulSet may still have the other template
