@@ -14,6 +14,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -61,4 +62,17 @@ func TestHistoryForbidden(t *testing.T) {
 		t.Errorf("warnings %v, %v", r.GetWarnings(), err)
 	}
 	lwstest.ErrorContains(t, textOf(r.GetWarnings()), "may not create")
+}
+
+// A request whose write failed may have been counted, so the loop decides again.
+func TestFailedWriteIsDecidedAgain(t *testing.T) {
+	b := newBed(t, lwstest.Unrecorded())
+	b.FailPatches(func() error { return errors.New("broken") })
+	if _, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{}); err == nil || b.engine.Idle() {
+		t.Errorf("error %v, and the queue is empty: %t", err, b.engine.Idle())
+	}
+	refused := newBed(t, lwstest.Unrecorded())
+	if _, err := refused.mutate(t.Context(), lwstest.VLLM, plan.Promote{}); err == nil || !refused.engine.Idle() {
+		t.Errorf("error %v of a request that is refused, and the queue is empty: %t", err, refused.engine.Idle())
+	}
 }

@@ -124,6 +124,9 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	m, err := d.retryRaces(ctx, key, i, admissions)
 	d.audit(ctx, key, i, m, err)
 	if err != nil {
+		if m.decision.Action != nil {
+			d.engine.Enqueue(key) // its decision counts groups that the failed write may not start
+		}
 		return mutation{}, err
 	}
 	// The intent is recorded. If a write that follows from it fails, the queue retries it and the context reports the error.

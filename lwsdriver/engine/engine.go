@@ -146,7 +146,7 @@ func (e *Engine) countEarlier() {
 	}
 	for _, obj := range e.Observer.Caches.Workloads.GetIndexer().List() {
 		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[record.RecordAnnotation] != "" {
-			_, _, _ = e.Look(observe.KeyOf(w)) // its worker reports an error
+			_, _, _ = e.look(observe.KeyOf(w)) // its worker reports an error
 		}
 	}
 	e.turns.begin()
