@@ -133,7 +133,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.look(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-			s, decision, err = e.decide(e.Observer.ObserveGone(key))
+			s, decision, err = e.decide(e.Observer.ObserveGone(key), nil)
 		}
 		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
 			e.queue.Add(key) // others may wait for the lock

@@ -270,7 +270,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 				for ctx.Err() == nil {
 					changed, stop := b.Changes.Subscribe(lwstest.VLLM)
 					if _, err := b.Observe(lwstest.VLLM); err != nil {
-						_, _ = b.ObserveGone(lwstest.VLLM)
+						b.ObserveGone(lwstest.VLLM)
 					}
 					select {
 					case <-changed:
