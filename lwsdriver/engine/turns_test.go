@@ -177,3 +177,17 @@ func TestReadDoesNotCount(t *testing.T) {
 		t.Errorf("%d groups in flight", n)
 	}
 }
+
+// A driver for one workload counts the releases that it drives. Others would count forever: it does not follow them.
+func TestEarlierReleasesInScope(t *testing.T) {
+	for scope, want := range map[types.NamespacedName]int{{}: 1, lwstest.VLLM: 0} {
+		other := lwstest.InPhase(t, record.Progressing)
+		other.Name, other.UID = "other", "other"
+		b := newBed(t, other, lwstest.Canary(t, other))
+		b.turns.limit, b.locks.workload = 4, scope
+		b.countEarlier()
+		if n, _ := b.turns.counts(); n != want {
+			t.Errorf("for %q: %d groups in flight, want %d", scope, n, want)
+		}
+	}
+}
