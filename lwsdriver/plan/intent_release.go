@@ -76,7 +76,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 		if err := checkRead(o); err != nil {
 			return false, err
 		}
-		if InFlight(o) {
+		if InFlight(o) || o.recordsOutcome() {
 			return false, inProgress(o,
 				"release %q of %q holds LeaderWorkerSet %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.Key)
 		}
