@@ -4,17 +4,22 @@
 package lwsdriver
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -61,4 +66,40 @@ func TestHistoryForbidden(t *testing.T) {
 		t.Errorf("warnings %v, %v", r.GetWarnings(), err)
 	}
 	lwstest.ErrorContains(t, textOf(r.GetWarnings()), "may not create")
+}
+
+// A request whose write failed may have been counted, so the loop decides again.
+func TestFailedWriteIsDecidedAgain(t *testing.T) {
+	b := newBed(t, lwstest.Unrecorded())
+	b.FailPatches(func() error { return errors.New("broken") })
+	if _, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{}); err == nil || b.engine.Idle() {
+		t.Errorf("error %v, and the queue is empty: %t", err, b.engine.Idle())
+	}
+	refused := newBed(t, lwstest.Unrecorded())
+	if _, err := refused.mutate(t.Context(), lwstest.VLLM, plan.Promote{}); err == nil || !refused.engine.Idle() {
+		t.Errorf("error %v of a request that is refused, and the queue is empty: %t", err, refused.engine.Idle())
+	}
+}
+
+// TestOutcomeIsSavedBeforeRecord checks that a request which ends the record of a release does not lose its outcome, although the loop
+// has not saved it yet.
+func TestOutcomeIsSavedBeforeRecord(t *testing.T) {
+	w := lwstest.InPhase(t, record.Promoted)
+	entry := lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 2, At: lwstest.Noon, Release: "r1"}, "vllm:2")
+	b := newBedOn(t, fake.NewClientset(entry, lwstest.Revision(t, w, "new")), lwstest.NoRoutes(), w)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { b.engine.Observer.Run(ctx); close(ended) }() // without the loop
+	defer func() { stop(); <-ended }()
+	b.eventually("caches are filled", func() bool {
+		o := b.engine.Observer
+		return o.Caches.Synced() && o.History.Synced() && !o.Autoscalers.Pending()
+	})
+	if _, err := b.mutate(ctx, lwstest.VLLM, plan.Disown{}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the outcome is saved", func() bool {
+		got, err := b.Core.AppsV1().ControllerRevisions(entry.Namespace).Get(ctx, entry.Name, metav1.GetOptions{})
+		return err == nil && history.Read(got).Outcome == plan.Promoted
+	})
 }

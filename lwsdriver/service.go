@@ -122,8 +122,17 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	}
 	defer unlock()
 	m, err := d.retryRaces(ctx, key, i, admissions)
+	if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
+		// The loop's next writes may end that release, such as the one of its outcome.
+		if _, errLoop := d.engine.Reconcile(ctx, key); errLoop == nil {
+			m, err = d.retryRaces(ctx, key, i, admissions)
+		}
+	}
 	d.audit(ctx, key, i, m, err)
 	if err != nil {
+		if m.decision.Action != nil {
+			d.engine.Enqueue(key) // its decision counts groups that the failed write may not start
+		}
 		return mutation{}, err
 	}
 	// The intent is recorded. If a write that follows from it fails, the queue retries it and the context reports the error.

@@ -168,8 +168,11 @@ func (i *Informer) Installed() (bool, error) {
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Resource.Resource }), nil
 }
 
-// set keeps why the cache is not filled.
+// set keeps why the cache is not filled. Once it is, Err does not change with the errors of its watch.
 func (i *Informer) set(missing bool, err error) {
+	if i.Synced() {
+		return
+	}
 	i.mu.Lock()
 	changed := i.missing != missing || (err == nil) != (i.err == nil) || err != nil && err.Error() != i.err.Error()
 	i.missing, i.err = missing, err

@@ -270,3 +270,18 @@ func TestOnChange(t *testing.T) {
 		}
 	}
 }
+
+// A filled cache can be read whatever happens to its watch, so nothing changes for those who depend on it: that may be every
+// workload.
+func TestWatchErrorOfFilledCache(t *testing.T) {
+	b := newBed(t, func(*Config, *fake.Clientset) {})
+	b.Start()
+	b.run()
+	<-b.changed // once it is filled
+	b.set(false, errors.New("watch ends"))
+	select {
+	case <-b.changed:
+		t.Errorf("Changed is called, and Err is %v as before", b.Err())
+	default:
+	}
+}

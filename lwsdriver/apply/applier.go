@@ -217,21 +217,15 @@ func (a *Applier) checkMetadata(s *observe.Snapshot) error {
 	return nil
 }
 
-// repairCanary replaces the template as a whole: a merge would keep added fields.
 func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.RepairCanary) (bool, error) {
 	if err := a.checkMetadata(s); err != nil {
 		return false, err
 	}
-	next := s.AddedObjects[t.Name].DeepCopy()
-	next.ManagedFields = nil // the cache does not keep all of them
-	next.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)
-	next.Spec.NetworkConfig = s.StableObject.Spec.NetworkConfig.DeepCopy()
-	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
-		Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
-	if err != nil {
-		return false, fmt.Errorf("update LeaderWorkerSet %s/%s: %w", next.Namespace, next.Name, err)
-	}
-	return true, a.CatchUp(ctx, s.Key, got)
+	p := newPatch(s.AddedObjects[t.Name], record.TargetAnnotation)
+	p.template(record.Template{
+		LeaderWorkerTemplate: observe.CanaryTemplate(s.StableObject, s.Policy), NetworkConfig: s.StableObject.Spec.NetworkConfig,
+	})
+	return a.patch(ctx, s.Key, p)
 }
 
 func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t plan.RemoveFinalizer) (bool, error) {

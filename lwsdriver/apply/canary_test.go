@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -103,5 +104,33 @@ func TestAddedToSuccessor(t *testing.T) {
 	}
 	if _, added := observe.AddedTo(c); added {
 		t.Error("a copy is taken for an added one")
+	}
+}
+
+// TestRepairCanary checks that a repair restores the template, and nothing that the cache does not keep is lost.
+func TestRepairCanary(t *testing.T) {
+	const applied = `{"kind":"LeaderWorkerSet"}`
+	stable := lwstest.InPhase(t, record.Progressing)
+	live := lwstest.Canary(t, stable)
+	live.Annotations[corev1.LastAppliedConfigAnnotation] = applied
+	live.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "edited"
+	live.Spec.NetworkConfig = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainUniquePerReplica)}
+	b := newBed(t, stable, live)
+	b.cache(cached(t, live))
+	if wrote, err := b.Apply(t.Context(), b.look(), plan.RepairCanary{Name: live.Name}); !wrote || err != nil {
+		t.Fatalf("wrote %t, %v", wrote, err)
+	}
+	if got := b.Writes(); !slices.Equal(got, []string{"patch " + live.Name}) { // config/base grants no update
+		t.Errorf("writes %q", got)
+	}
+	got, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(live.Namespace).Get(t.Context(), live.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(record.TemplateOf(stable), record.TemplateOf(got)); diff != "" {
+		t.Errorf("template (-want +got):\n%s", diff)
+	}
+	if value := got.Annotations[corev1.LastAppliedConfigAnnotation]; value != applied {
+		t.Errorf("last-applied is %q", value)
 	}
 }

@@ -60,11 +60,16 @@ func (p *patch) add(value any, path ...string) {
 	p.changes = append(p.changes, operation{"add", pointer(path), value})
 }
 
+// remove removes a member of an object, which must exist.
+func (p *patch) remove(path ...string) {
+	p.changes = append(p.changes, operation{"remove", pointer(path), nil})
+}
+
 // annotate sets an annotation, or removes it if the value is empty.
 func (p *patch) annotate(key, value string) {
 	switch have, ok := p.base.Annotations[key]; {
 	case value == "" && ok:
-		p.changes = append(p.changes, operation{"remove", pointer([]string{"metadata", "annotations", key}), nil})
+		p.remove("metadata", "annotations", key)
 	case value == "" || have == value:
 	case len(p.base.Annotations) == 0:
 		p.add(map[string]string{key: value}, "metadata", "annotations")
@@ -77,7 +82,7 @@ func (p *patch) annotate(key, value string) {
 func (p *patch) unlabel(key string) {
 	if value, ok := p.base.Labels[key]; ok {
 		p.test(value, "metadata", "labels", key)
-		p.changes = append(p.changes, operation{"remove", pointer([]string{"metadata", "labels", key}), nil})
+		p.remove("metadata", "labels", key)
 	}
 }
 
@@ -104,8 +109,11 @@ func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
 // template replaces the template as a whole: a merge would keep added fields.
 func (p *patch) template(t record.Template) {
 	p.add(t.LeaderWorkerTemplate, "spec", "leaderWorkerTemplate")
-	if t.NetworkConfig != nil {
+	switch {
+	case t.NetworkConfig != nil:
 		p.add(t.NetworkConfig, "spec", "networkConfig")
+	case p.base.Spec.NetworkConfig != nil:
+		p.remove("spec", "networkConfig")
 	}
 }
 

@@ -139,14 +139,14 @@ func (e *Engine) Run(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// countEarlier counts the groups that releases of an earlier driver have in flight.
+// countEarlier counts the groups that releases in scope had in flight with an earlier driver.
 func (e *Engine) countEarlier() {
 	if e.turns.limit == 0 {
 		return
 	}
 	for _, obj := range e.Observer.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[record.RecordAnnotation] != "" {
-			_, _, _ = e.Look(observe.KeyOf(w)) // its worker reports an error
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[record.RecordAnnotation] != "" && e.Covers(observe.KeyOf(w)) {
+			_, _, _ = e.look(observe.KeyOf(w)) // its worker reports an error
 		}
 	}
 	e.turns.begin()

@@ -30,30 +30,26 @@ type lastError struct {
 // conflictReportThreshold is how many conflicts in a row are reported: then every write conflicts.
 const conflictReportThreshold = 5
 
-func (l *lastErrors) set(key types.NamespacedName, err error) {
+func (l *lastErrors) set(key types.NamespacedName, err error) { l.put(key, lastError{err: err}) }
+
+// refuse is set for a refusal that no retry would change.
+func (l *lastErrors) refuse(key types.NamespacedName, err error) {
+	l.put(key, lastError{err: err, refused: true})
+}
+
+func (l *lastErrors) put(key types.NamespacedName, now lastError) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err == nil {
+	if now.err == nil {
 		delete(l.all, key)
 		return
 	}
 	if l.all == nil {
 		l.all = map[types.NamespacedName]lastError{}
 	}
-	now := lastError{err: err}
-	if IsConflict(err) {
+	if IsConflict(now.err) {
 		now.conflicts = l.all[key].conflicts + 1
 	}
-	l.all[key] = now
-}
-
-// refuse is set for a refusal that no retry would change.
-func (l *lastErrors) refuse(key types.NamespacedName, err error) {
-	l.set(key, err)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.all[key]
-	now.refused = true
 	l.all[key] = now
 }
 

@@ -105,7 +105,7 @@ func (e *Engine) watch(context.Context) {
 		if quit {
 			return
 		}
-		if _, decision, err := e.Look(key); err == nil && decision.Recheck > 0 {
+		if _, decision, err := e.look(key); err == nil && decision.Recheck > 0 {
 			e.queue.AddAfter(key, decision.Recheck)
 		}
 		e.Observer.Changes.Notify(key)
@@ -131,9 +131,9 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 // Reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.Decision, error) {
 	for writes, labels := 0, 0; ; writes++ {
-		s, decision, err := e.Look(key)
+		s, decision, err := e.look(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-			s, decision, err = e.decide(e.Observer.ObserveGone(key))
+			s, decision, err = e.decide(e.Observer.ObserveGone(key), nil)
 		}
 		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
 			e.queue.Add(key) // others may wait for the lock
@@ -167,6 +167,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 }
 
 // Look observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
+// It needs no lock, so the observation may be older than a write under way: the decision is for information.
 func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
 	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decide(e.Observer.Observe(key)) })
 	if panicked != nil {
@@ -175,30 +176,47 @@ func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Dec
 	return s, d, err
 }
 
+// look is Look for the holder of the workload's lock: the decision counts for the turns, and what it waits for is remembered. A
+// workload that can't be observed holds up no other.
+func (e *Engine) look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
+	s, decision, err := e.Look(key)
+	for !e.turns.settle(key, decision, nil) {
+		s, decision, err = e.Look(key)
+	}
+	if err == nil {
+		e.waits.set(key, decision.Waiting)
+	}
+	return s, decision, err
+}
+
 // decide has the planner decide what to do next.
 func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
 	s.Refused, s.Waiting = e.errors.refused(s.Key), e.waits.get(s.Key)
-	decision, err := e.Decide(s, nil)
+	decision, err := e.plan(s, nil)
 	if err != nil {
 		return nil, decision, err
 	}
-	e.waits.set(s.Key, decision.Waiting)
 	s.RecheckAfter(decision.Recheck)
 	decision.Recheck = s.Recheck
 	return s, decision, nil
 }
 
-// Decide has the planner carry out an intent. A nil intent continues what was requested before. The error has an ErrorReason.
+// Decide has the planner carry out an intent. The caller holds the workload's lock. The error has an ErrorReason.
 func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
+	decision, err := e.plan(s, i)
+	for err == nil && !e.turns.settle(s.Key, decision, i) {
+		decision, err = e.plan(s, i)
+	}
+	return decision, err
+}
+
+// plan calls the planner with the room that other releases leave. A nil intent continues what was requested before.
+func (e *Engine) plan(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	s.Room = e.turns.room(s.Key)
 	decision, err := plan.Decide(s.Observation, i)
-	for err == nil && !e.turns.settle(s.Key, decision, i) {
-		s.Room = e.turns.room(s.Key)
-		decision, err = plan.Decide(s.Observation, i)
-	}
 	if e.config.Decided != nil {
 		e.config.Decided(s.Observation, i, decision, err)
 	}

@@ -9,7 +9,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // table is turns with a limit of 4, and who was woken.
@@ -138,5 +142,52 @@ func TestTurnTakenMeanwhile(t *testing.T) {
 	}
 	if b.limit = 0; b.room(named("b")) != nil || !b.settle(named("b"), plan.Decision{Starts: 99}, nil) {
 		t.Error("limited without a limit")
+	}
+}
+
+// A release whose record has become unreadable neither keeps its place in the queue nor the groups it had in flight: others do not
+// wait for a user to repair it.
+func TestTurnOfUnreadableRelease(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	b := newBed(t, stable)
+	b.turns.limit, b.turns.counted = 4, true
+	b.turns.wake = func(types.NamespacedName) {}
+	b.turns.settle(lwstest.VLLM, plan.Decision{InFlight: 3, Reason: plan.ReasonWaitingForTurn}, nil)
+	stable = stable.DeepCopy()
+	stable.Annotations[record.RecordAnnotation] = "{"
+	lwstest.UpdateCache(t, b.Observer.Caches.Workloads, stable)
+	if _, err := b.Reconcile(t.Context(), lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+		t.Fatal(err)
+	}
+	if n, waiting := b.turns.counts(); n != 0 || waiting != 0 {
+		t.Errorf("%d groups in flight and %d releases in the queue", n, waiting)
+	}
+}
+
+// A caller that reads the state while another worker writes sees the state before the write. Its decision does not count: the
+// groups that the write starts would seem to be free for other releases.
+func TestReadDoesNotCount(t *testing.T) {
+	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b.turns.limit, b.turns.counted = 4, true
+	b.turns.settle(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
+	if _, _, err := b.Look(lwstest.VLLM); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := b.turns.counts(); n != 3 {
+		t.Errorf("%d groups in flight", n)
+	}
+}
+
+// A driver for one workload counts the releases that it drives. Others would count forever: it does not follow them.
+func TestEarlierReleasesInScope(t *testing.T) {
+	for scope, want := range map[types.NamespacedName]int{{}: 1, lwstest.VLLM: 0} {
+		other := lwstest.InPhase(t, record.Progressing)
+		other.Name, other.UID = "other", "other"
+		b := newBed(t, other, lwstest.Canary(t, other))
+		b.turns.limit, b.locks.workload = 4, scope
+		b.countEarlier()
+		if n, _ := b.turns.counts(); n != want {
+			t.Errorf("for %q: %d groups in flight, want %d", scope, n, want)
+		}
 	}
 }

@@ -36,16 +36,21 @@ func newBudgets(core kubernetes.Interface, namespace string, changed func(types.
 		informer.Config{
 			Resource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Transform: stripManagedFields, Changed: settled,
 			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) {
-				if o := cmp.Or(after, before); disruption.Ours(o) {
-					changed(budgetFor(o))
+				for _, key := range keysOf(before, after, budgetFor) {
+					if key.Name != "" {
+						changed(key)
+					}
 				}
 			}),
 		})
 	return &Budgets{budgets}, err
 }
 
-// budgetFor returns the workload that a driver created a budget for.
+// budgetFor returns the workload that a driver created a budget for. Without a name: it is a user's budget.
 func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
+	if !disruption.Ours(o) {
+		return types.NamespacedName{}
+	}
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[record.StableLabel]}
 }
 

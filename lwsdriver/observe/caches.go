@@ -4,7 +4,6 @@
 package observe
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -90,26 +89,29 @@ func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 		handler  cache.ResourceEventHandler
 	}{
 		{"leaderworkersets", c.Workloads, informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
-			w := cmp.Or(after, before)
-			if after == nil {
-				deleted(KeyOf(w))
+			if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
+				deleted(KeyOf(before))
 			}
-			changed(StableKey(w))
+			for _, key := range keysOf(before, after, StableKey) {
+				changed(key)
+			}
 		})},
 		{"pods", c.Pods, informer.OnChange(func(before, after *Pod) {
-			pod := cmp.Or(after, before)
-			if !pod.inGroup() {
-				return
+			for _, g := range keysOf(before, after, (*Pod).group) {
+				if g.label == "" {
+					continue
+				}
+				c.Groups.Invalidate(g.set, g.label)
+				if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
+					c.Groups.forget(g.set)
+				}
+				changed(c.stableOf(g.set))
 			}
-			c.Groups.Invalidate(pod.Workload(), pod.Group)
-			if after == nil && c.Workload(pod.Workload()) == nil {
-				c.Groups.forget(pod.Workload())
-			}
-			changed(c.stableOf(pod.Workload()))
 		})},
 		{"controllerrevisions", c.revisions, informer.OnChange(func(before, after *revisionView) {
-			r := cmp.Or(after, before)
-			changed(c.stableOf(types.NamespacedName{Namespace: r.Namespace, Name: r.set}))
+			for _, set := range keysOf(before, after, (*revisionView).workload) {
+				changed(c.stableOf(set))
+			}
 		})},
 	} {
 		registration, err := i.informer.AddEventHandler(i.handler)
@@ -119,6 +121,18 @@ func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 		c.handled = append(c.handled, registration)
 	}
 	return nil
+}
+
+// keysOf returns the key of an object before and after a change: two if an edit has moved it, from one workload to another.
+func keysOf[T, K comparable](before, after T, key func(T) K) []K {
+	var none T
+	switch {
+	case before == none:
+		return []K{key(after)}
+	case after == none || key(before) == key(after):
+		return []K{key(before)}
+	}
+	return []K{key(before), key(after)}
 }
 
 // stableOf is StableKey for a workload known by name.
@@ -206,7 +220,7 @@ func indexRevisionBySet(obj any) ([]string, error) {
 	if !ok {
 		return nil, nil
 	}
-	return []string{r.Namespace + "/" + r.set}, nil
+	return []string{r.workload().String()}, nil
 }
 
 // Synced reports whether all three caches have been filled, and Groups knows of every pod: its handler runs later than the cache is

@@ -75,6 +75,14 @@ func indexPodByGroup(obj any) ([]string, error) {
 // inGroup reports whether the pod is part of a group. A pod with LWS's name label alone is not.
 func (v *Pod) inGroup() bool { return v.Group != "" }
 
+// podGroup identifies the group that a pod is part of. label is empty if it is part of none.
+type podGroup struct {
+	set   types.NamespacedName
+	label string
+}
+
+func (v *Pod) group() podGroup { return podGroup{v.Workload(), v.Group} }
+
 // Workload returns the key of the LeaderWorkerSet that the pod belongs to.
 func (v *Pod) Workload() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}

@@ -77,7 +77,11 @@ func newHistory(core kubernetes.Interface, namespace string, changed func(types.
 		appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexHistory}), ours),
 		informer.Config{
 			Resource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), Transform: stripHistoryRevision, Changed: settled,
-			Handler: informer.OnChange(func(before, after *HistoryRevision) { changed(cmp.Or(after, before).key()) }),
+			Handler: informer.OnChange(func(before, after *HistoryRevision) {
+				for _, key := range keysOf(before, after, (*HistoryRevision).key) {
+					changed(key)
+				}
+			}),
 		})
 	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
 }

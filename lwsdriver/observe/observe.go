@@ -63,16 +63,23 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	o.readHistory(s)
 	o.readUnsafeChanges(s)
 	o.readAutoscalers(s)
-	return s, o.readTraffic(s)
+	if err := o.readTraffic(s); err != nil {
+		if stable.DeletionTimestamp == nil {
+			return nil, err
+		}
+		s.Distrusted = err.Error() // as above
+	}
+	return s, nil
 }
 
 // ObserveGone returns what the release of a deleted workload left behind.
-func (o *Observer) ObserveGone(key types.NamespacedName) (*Snapshot, error) {
+func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 	s := &Snapshot{AddedObjects: map[string]*lws.LeaderWorkerSet{}}
 	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, key.Name
 	o.readAdded(s)
 	o.readAutoscalers(s)
-	return s, o.readTrafficLeft(s)
+	o.readTrafficLeft(s)
+	return s
 }
 
 // readAdded reads the workloads that a release added.

@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -269,7 +270,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 				for ctx.Err() == nil {
 					changed, stop := b.Changes.Subscribe(lwstest.VLLM)
 					if _, err := b.Observe(lwstest.VLLM); err != nil {
-						_, _ = b.ObserveGone(lwstest.VLLM)
+						b.ObserveGone(lwstest.VLLM)
 					}
 					select {
 					case <-changed:
@@ -353,4 +354,72 @@ func TestSyncedKnowsGroups(t *testing.T) {
 	if groups := b.look().Stable.Groups; len(groups) != 1 || groups[0].ReadyPods != 2 {
 		t.Errorf("groups %+v", groups)
 	}
+}
+
+// An edit that makes an object cease to be a workload's is a change of that workload.
+func TestWorkloadLosesObject(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*testing.T, *bed, *lws.LeaderWorkerSet)
+	}{
+		{"canary", func(t *testing.T, b *bed, canary *lws.LeaderWorkerSet) {
+			canary.Labels = nil
+			if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), canary, canary.Namespace); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"disruption budget", func(t *testing.T, b *bed, _ *lws.LeaderWorkerSet) {
+			budgets := b.Core.PolicyV1().PodDisruptionBudgets(lwstest.VLLM.Namespace)
+			budget, err := budgets.Get(t.Context(), record.BudgetName(lwstest.VLLM.Name, false), metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			budget.Labels = nil
+			if _, err := budgets.Update(t.Context(), budget, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"group", func(t *testing.T, b *bed, _ *lws.LeaderWorkerSet) {
+			pod := lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.Labels[lws.SetNameLabelKey] = "other" })
+			if _, err := b.Core.CoreV1().Pods(pod.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			stable := lwstest.InPhase(t, record.Progressing)
+			canary := lwstest.Canary(t, stable)
+			budget := disruption.Object(stable, plan.Budget{Name: record.BudgetName(stable.Name, false)})
+			b := newBedOn(t, fake.NewClientset(lwstest.Pod("vllm-1"), budget), lwstest.NoRoutes(), stable, canary)
+			b.Budgets.informer.Start()
+			b.runSynced()
+			b.eventually("the budget is seen", b.Budgets.informer.Synced)
+			changed, stop := b.Changes.Subscribe(lwstest.VLLM)
+			defer stop()
+			tt.edit(t, b, canary.DeepCopy())
+			select {
+			case <-changed:
+			case <-time.After(5 * time.Second):
+				t.Error("no change of the workload")
+			}
+		})
+	}
+}
+
+// A watch that was interrupted shows a workload that was deleted and recreated as one that changed.
+func TestRecreatedWorkloadIsForgotten(t *testing.T) {
+	w := lwstest.InPhase(t, record.Progressing)
+	b := newBed(t, w)
+	b.runSynced()
+	b.History.Pause(lwstest.VLLM, errors.New("refused"), lwstest.Noon.Add(time.Minute))
+	next := w.DeepCopy()
+	next.UID = "recreated"
+	if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), next, next.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("what is remembered of the first is forgotten", func() bool {
+		_, err := b.History.Paused(lwstest.VLLM, lwstest.Noon)
+		return err == nil
+	})
 }

@@ -62,6 +62,11 @@ type revisionView struct {
 	raw []byte
 }
 
+// workload returns the key of the LeaderWorkerSet that it is a revision of.
+func (r *revisionView) workload() types.NamespacedName {
+	return types.NamespacedName{Namespace: r.Namespace, Name: r.set}
+}
+
 // stripRevision is the ControllerRevision informer's transform.
 func stripRevision(obj any) (any, error) {
 	cr, ok := obj.(*appsv1.ControllerRevision)

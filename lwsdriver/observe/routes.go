@@ -38,28 +38,22 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 }
 
 // readTrafficLeft reads the traffic objects of a deleted workload's release.
-func (o *Observer) readTrafficLeft(s *Snapshot) error {
+func (o *Observer) readTrafficLeft(s *Snapshot) {
 	var setup traffic.Setup
 	switch kept := o.policyOf(s.Key); {
 	case kept != nil:
 		setup = newSetup(deletedWorkload(s.Key, kept.of), unknownRevision, *kept.policy, nil)
 	default:
 		for name, w := range s.AddedObjects {
-			policy, _, err := trafficPolicyOn(w)
-			if err != nil {
-				return err
+			if policy, _, _ := trafficPolicyOn(w); policy != nil { // the deletion must not wait for a user to repair it
+				setup = newSetup(deletedWorkload(s.Key, ownerUID(w)), name, *policy, nil)
 			}
-			if policy == nil {
-				continue
-			}
-			setup = newSetup(deletedWorkload(s.Key, ownerUID(w)), name, *policy, nil)
 		}
 	}
 	if setup.Stable != "" {
 		setup.Leader, setup.Worker = nil, nil // unknown
 		s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	}
-	return nil
 }
 
 // deletedWorkload returns a deleted workload, of which only key and UID are known.

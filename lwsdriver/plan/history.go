@@ -111,6 +111,9 @@ func reconcileHistory(o Observation, d Decision) Decision {
 	return d
 }
 
+// recordsOutcome reports whether the release is over except for its outcome in the history.
+func (o Observation) recordsOutcome() bool { return carryOn(o).Reason == ReasonRecording }
+
 // nextOutcome returns the first entry whose outcome has changed, or nil.
 func nextOutcome(o Observation, state pb.State) *Entry {
 	for _, e := range o.History {

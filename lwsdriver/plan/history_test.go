@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -142,6 +143,32 @@ func TestHistory(t *testing.T) {
 }
 
 // TestHistoryKeepsRevisionsInUse checks that a revision in use is never deleted.
+// TestReleaseEndsWithOutcome checks that the next release does not replace one in the record whose outcome is about to be saved,
+// whichever of a request and the loop comes first.
+func TestReleaseEndsWithOutcome(t *testing.T) {
+	entries := []Entry{{Revision: "a", Number: 1, At: ago("2h")}, {Revision: "b", Number: 2, At: ago("1h"), Release: "r1", Owner: "jo"}}
+	for name, intent := range map[string]Intent{
+		"begin": Begin{ReleaseID: "r2", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}}, "disown": Disown{},
+	} {
+		o := held("b", "b", released("r1", record.Promoted, "a", "b"), recorded(slices.Clone(entries)...))
+		if _, err := Decide(o, intent); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
+			t.Errorf("%s while the loop decides %q: %v, want RELEASE_IN_PROGRESS", name, carryOn(o).Action, err)
+		}
+		if o.HistoryUnread = true; drivererr.Reason(refusal(o, intent)) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+			t.Errorf("%s waits for a history that can't be written", name)
+		}
+		o.HistoryUnread, o.History[1].Outcome = false, Promoted
+		if err := refusal(o, intent); err != nil {
+			t.Errorf("%s after the outcome was saved: %v", name, err)
+		}
+	}
+}
+
+func refusal(o Observation, i Intent) error {
+	_, err := Decide(o, i)
+	return err
+}
+
 func TestHistoryKeepsRevisionsInUse(t *testing.T) {
 	o := held("a", "b", released("r1", record.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {

@@ -116,7 +116,7 @@ func (Disown) decide(o Observation) (Decision, error) {
 	if err := checkRead(o); err != nil {
 		return Decision{}, err
 	}
-	if InFlight(o) {
+	if InFlight(o) || o.recordsOutcome() {
 		return Decision{}, inProgress(o, "release %q of LeaderWorkerSet %s is not over: promote it or roll it back first", o.release().ID, o.Key)
 	}
 	saved := Saved(o)

@@ -76,7 +76,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 		if err := checkRead(o); err != nil {
 			return false, err
 		}
-		if InFlight(o) {
+		if InFlight(o) || o.recordsOutcome() {
 			return false, inProgress(o,
 				"release %q of %q holds LeaderWorkerSet %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.Key)
 		}
@@ -251,21 +251,19 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	if now := o.Target(); now != nil && covers(now, next, planned, o.batchReplicas()) {
 		return Decision{}, nil
 	}
-	for _, w := range o.Added {
-		switch {
-		case w.Carries != r.UpdateRevision || w.Deleting:
-		case o.raisesRendering() && r.UpdateRevision == o.Stable.Revision:
-			// The record is due, so it has the target, too; the loop then scales the canary.
-		case r.UpdateRevision == o.Stable.Revision:
-			if o.Traffic != nil {
-				planned = w.Replicas // the loop scales once no request is lost by it
-			}
-			return Decision{Action: ScaleCanary{Name: w.Name, Replicas: planned, Target: next}}, nil
-		case r.Target != nil && covers(r.Target, next, planned, o.batchReplicas()):
-			// The template was edited, and LWS has not recorded its revision yet: nothing is scaled, the canary keeps its
-			// target, and this one is recorded already.
-			return Decision{}, nil
+	switch c := o.canary(); {
+	case c == nil || c.Deleting:
+	case o.raisesRendering() && r.UpdateRevision == o.Stable.Revision:
+		// The record is due, so it has the target, too; the loop then scales the canary.
+	case r.UpdateRevision == o.Stable.Revision:
+		if o.Traffic != nil {
+			planned = c.Replicas // the loop scales once no request is lost by it
 		}
+		return Decision{Action: ScaleCanary{Name: c.Name, Replicas: planned, Target: next}}, nil
+	case r.Target != nil && covers(r.Target, next, planned, o.batchReplicas()):
+		// The template was edited, and LWS has not recorded its revision yet: nothing is scaled, the canary keeps its
+		// target, and this one is recorded already.
+		return Decision{}, nil
 	}
 	record, with := *o.Record, *r
 	with.Target, record.Release = next, &with
@@ -287,6 +285,9 @@ func covers(now, next *record.Target, planned, replicas int) bool {
 
 func (t SetTarget) target(o Observation) (*record.Target, error) {
 	next := &record.Target{At: o.Now.UTC(), Groups: t.Groups, Batch: t.Batch}
+	if now := o.Target(); now != nil {
+		next.At = later(next.At, now.At.Add(1)) // the later one counts, and the clock of another driver may be ahead
+	}
 	if t.Batch == nil {
 		return next, nil
 	}

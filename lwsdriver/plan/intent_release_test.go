@@ -49,6 +49,7 @@ func TestUpgradeOnce(t *testing.T) {
 		{"not recorded", "LWS has not recorded an edited template", func(o *Observation) { o.Stable.Revision = "" }, false},
 		{"new template", "the release is about to start over", func(o *Observation) { o.Stable.Revision = "newer" }, false},
 		{"canary being deleted", "the next canary gets it", func(o *Observation) { o.Added[0].Deleting = true }, false},
+		{"orphaned canary", "it is deleted, and the next canary gets it", func(o *Observation) { o.Added[0].Orphaned = true }, false},
 		{"no canary", "it is not created yet", func(o *Observation) { o.Added = nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -89,6 +90,19 @@ func TestRecordedTargetTakesEffect(t *testing.T) {
 	d, err := Decide(o, nil)
 	if scale, ok := d.Action.(ScaleCanary); err != nil || !ok || scale.Replicas != 4 {
 		t.Errorf("writes %v, %v; want 4 groups", d.Action, err)
+	}
+}
+
+// TestTargetOfSlowClock checks that a target counts although the clock of the driver that wrote the last one is ahead.
+func TestTargetOfSlowClock(t *testing.T) {
+	o := midRelease()
+	o.Added[0].Deleting, o.Added[0].Target.At = true, noon.Add(time.Minute)
+	set, ok := write(t, o, "50%").(SetStable)
+	if !ok {
+		t.Fatal("the target is not recorded")
+	}
+	if o.Record = &set.Record; o.Target().Groups != "50%" {
+		t.Errorf("the target is %+v", o.Target())
 	}
 }
 

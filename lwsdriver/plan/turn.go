@@ -27,8 +27,7 @@ func awaitTurn(o Observation, d Decision) Decision {
 		d.Message = fmt.Sprintf("the next %d groups wait for their turn: as many groups of other releases are starting as --max-groups-in-flight allows", n)
 	case stable:
 		next := *a.Record.Release
-		next.PhaseAt, next.Target = o.Now, next.Target.Renewed(o.Now)
-		a.Record.Release = &next
+		next.PhaseAt, a.Record.Release = o.Now, &next
 		d.Action = a
 	}
 	return d
