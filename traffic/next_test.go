@@ -270,6 +270,9 @@ func TestUnverified(t *testing.T) {
 	}{
 		{"verified", "", half, func(*fakeCluster) {}, ""},
 		{"no canary endpoints", "the canary has a share", half, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
+		{"no canary endpoint with the port", "the canary has a share", half, func(c *fakeCluster) {
+			c.world.CanaryReady, c.world.CanaryPortless = nil, []string{"vllm-abc123-0"}
+		}, ReasonNoCanaryEndpoints},
 		{"no canary endpoints for headers", "", header, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
 		{"no canary endpoints, no share", "none are needed", prepared, func(c *fakeCluster) { c.world.CanaryReady = nil }, ""},
 		{"no stable endpoints", "stable has a share", half, func(c *fakeCluster) { c.world.StableReady = nil }, ReasonNoStableEndpoints},

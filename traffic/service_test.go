@@ -207,3 +207,28 @@ func TestRelinquish(t *testing.T) {
 		t.Errorf("pool: %v, %v", write, err)
 	}
 }
+
+// TestRoutedPorts: of the canary Service's ports those count to which routes or Ingresses send requests, by number or by name.
+func TestRoutedPorts(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		cluster *fakeCluster
+		want    []string
+	}{
+		{"routes", newFakeCluster(t), []string{"http"}},
+		{"ingress", newFakeCluster(t).withoutRoutes().withIngress(), []string{"http", "metrics"}},
+		{"pool", newFakeCluster(t).withPool(), nil},
+		{"nothing", newFakeCluster(t).withoutRoutes(), nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := tt.cluster
+			if got := c.world.RoutedPorts(c.setup); got != nil {
+				t.Errorf("%v without a canary Service", got)
+			}
+			c.settle(Desired{Prepared: true})
+			if diff := cmp.Diff(tt.want, c.world.RoutedPorts(c.setup)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
