@@ -6,6 +6,7 @@ package traffic
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -376,6 +377,56 @@ func TestShrinkWithoutFence(t *testing.T) {
 			t.Fatalf("next is %v, %v, want a write to %s", write, err, want)
 		}
 		c.apply(write)
+	}
+}
+
+// TestShrinkOthers: a share shrinks in each route, although another can't express what is desired.
+func TestShrinkOthers(t *testing.T) {
+	c := newFakeCluster(t).withIngress()
+	c.settle(Desired{Prepared: true})
+	c.ready()
+	c.settle(Desired{Weight: 50})
+	first, second := c.setup.Policy.Routes[0], c.setup.Policy.Routes[1]
+	rules := Route{first, c.world.Routes[first].DeepCopy()}.rules()
+	list(rules[2], "backendRefs")[0]["weight"] = int64(1_000_000)
+	c.world.Routes[first] = Route{first, c.world.Routes[first]}.with(t, anySlice(rules)).Object
+	var wrote []Key
+	for {
+		write, err := Next(c.setup, Desired{Weight: 20}, c.world)
+		if write == nil {
+			if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
+				t.Errorf("%v, want what is wrong with %s", err, first)
+			}
+			break
+		}
+		wrote = append(wrote, write.Key)
+		c.apply(write)
+	}
+	if diff := cmp.Diff([]Key{second, {KindIngress, "llm-canary"}}, wrote); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestShrinkAddsNoHeaderRoute: if a user adds a rule to a route, a canary that can't serve does not get its requests.
+func TestShrinkAddsNoHeaderRoute(t *testing.T) {
+	r, s := readRoute(t, "grpcroute.yaml"), setupOf("vllm")
+	d := Desired{HeaderRoutes: []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: "x-tester", Value: "yes"}}}}}
+	got := apply(t, r, s, d)
+	added := object{
+		"matches":     []any{object{"method": object{"type": "Exact", "service": "llm.New"}}},
+		"backendRefs": []any{object{"group": "", "kind": "Service", "name": "vllm", "port": int64(80), "weight": int64(1)}},
+	}
+	edited := got.with(t, append([]any{added}, anySlice(got.rules())...))
+	rules, _, err := ShrunkRouteRules(edited, s, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := describe(edited.with(t, rules))
+	if n := strings.Count(after, "llm.New"); n != 1 {
+		t.Errorf("%d rules for the requests of the new one, want the user's:\n%s", n, after)
+	}
+	if n := strings.Count(after, "x-tester=yes"); n != 3 {
+		t.Errorf("%d rules for the header route, want those it had:\n%s", n, after)
 	}
 }
 
