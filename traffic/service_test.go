@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
@@ -142,6 +143,16 @@ func TestServiceDrift(t *testing.T) {
 			map[string]any{"spec": map[string]any{
 				"sessionAffinity": corev1.ServiceAffinityNone, "sessionAffinityConfig": (*corev1.SessionAffinityConfig)(nil),
 			}}},
+		{"timeout of the affinity", func(c *corev1.Service) {
+			c.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](60)}}
+		}, map[string]any{"spec": map[string]any{
+			"sessionAffinity": corev1.ServiceAffinityNone, "sessionAffinityConfig": (*corev1.SessionAffinityConfig)(nil),
+		}}},
+		{"policies", func(c *corev1.Service) {
+			c.Spec.InternalTrafficPolicy, c.Spec.TrafficDistribution = ptr.To(corev1.ServiceInternalTrafficPolicyLocal), nil
+		}, map[string]any{"spec": map[string]any{
+			"internalTrafficPolicy": ptr.To(corev1.ServiceInternalTrafficPolicyCluster), "trafficDistribution": ptr.To("PreferSameZone"),
+		}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want := readService(t, "canary-service.yaml")
