@@ -219,10 +219,18 @@ func grow(s Setup, d Desired, w World) (*Write, error) {
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
-	if write, err := updateRoutes(s, d, w, RouteRules); write != nil || err != nil {
+	if write, err := updateRoutes(s, d, w, grownRules); write != nil || err != nil {
 		return write, err
 	}
 	return updateIngresses(s, d, w, false)
+}
+
+// grownRules is RouteRules, except that a route that is being deleted is left as it is: while it has a finalizer gateways may serve it.
+func grownRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
+	if r.Object.GetDeletionTimestamp() != nil {
+		return nil, false, nil
+	}
+	return RouteRules(r, s, d)
 }
 
 // updateIngresses returns the first write that is due on a canary Ingress, or else the first error.
@@ -238,14 +246,10 @@ func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, erro
 	return nil, failed
 }
 
-// updateRoutes returns the write for the first route whose rules differ, or else the first error. A route that is being deleted is
-// skipped.
+// updateRoutes returns the write for the first route whose rules differ, or else the first error.
 func updateRoutes(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]any, bool, error)) (*Write, error) {
 	var failed error
 	for _, r := range w.routes(s) {
-		if r.Object.GetDeletionTimestamp() != nil {
-			continue
-		}
 		rules, changed, err := rulesOf(r, s, d)
 		if err == nil && changed {
 			err = w.verifyRoute(s, r)

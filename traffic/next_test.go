@@ -6,8 +6,10 @@ package traffic
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -404,6 +406,29 @@ func TestShrinkOthers(t *testing.T) {
 	}
 	if diff := cmp.Diff([]Key{second, {KindIngress, "llm-canary"}}, wrote); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestShrinkDeletedRoute: gateways may serve a route with a finalizer until it is gone, so its share is withdrawn like any other, but
+// does not grow.
+func TestShrinkDeletedRoute(t *testing.T) {
+	c := newFakeCluster(t)
+	c.settle(Desired{Prepared: true})
+	c.ready()
+	c.settle(Desired{Weight: 50})
+	c.acceptAll()
+	key := c.setup.Policy.Routes[0]
+	c.world.Routes[key].SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
+	if wrote := c.settle(Desired{Weight: 60}); slices.Contains(wrote, "patch HTTPRoute llm") {
+		t.Errorf("%v, although it is being deleted", wrote)
+	}
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Withdrawn {
+		t.Errorf("%d %% of the requests are withdrawn: %+v", v.Weight, v)
+	}
+	c.settle(Desired{Prepared: true})
+	c.acceptAll()
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); !v.Withdrawn || v.Weight != 0 {
+		t.Errorf("view %+v", v)
 	}
 }
 
