@@ -153,10 +153,10 @@ func acknowledged(s Setup, d Desired, w World) bool {
 	return true
 }
 
-// acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs and missing routes.
+// acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs, dropped rules and missing routes.
 func acceptedByGateways(s Setup, d Desired, w World) bool {
 	for _, r := range w.routes(s) {
-		if ok, _, _ := routeVerified(r, ReasonRefsNotResolved); !ok {
+		if ok, _, _ := routeVerified(r, false); !ok {
 			return false
 		}
 	}
