@@ -107,6 +107,13 @@ func TestRouteVerified(t *testing.T) {
 			return conditions
 		}
 	}
+	partial := func(status string) func([]any) []any {
+		return func(conditions []any) []any {
+			return append(conditions, map[string]any{
+				"type": "PartiallyInvalid", "status": status, "reason": "UnsupportedValue", "message": "Dropped Rule 1", "observedGeneration": int64(2),
+			})
+		}
+	}
 	for _, tt := range []struct {
 		name, reason string
 		change       func([]any) []any
@@ -121,6 +128,8 @@ func TestRouteVerified(t *testing.T) {
 			c[1].(map[string]any)["status"] = "False"
 			return c
 		}, ReasonRefsNotResolved},
+		{"dropped rule", "accepted without one of its rules, which may be that of a header route", partial("True"), ReasonRouteNotAccepted},
+		{"valid", "no rule is invalid", partial("False"), ""},
 		{"incomplete", "one condition is missing", func(c []any) []any { return c[:1] }, ReasonRouteNotObserved},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

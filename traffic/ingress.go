@@ -97,6 +97,21 @@ func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(ingressPath)
 	return out, out.DefaultBackend != nil || len(out.Rules) > 0
 }
 
+// ingressPorts returns the ports of the stable Service to which an Ingress sends requests.
+func ingressPorts(user *networkingv1.Ingress, s Setup) []networkingv1.ServiceBackendPort {
+	var out []networkingv1.ServiceBackendPort
+	spec, _ := canaryIngressSpec(user, s, allPaths)
+	if b := spec.DefaultBackend; b != nil {
+		out = append(out, b.Service.Port)
+	}
+	for _, rule := range spec.Rules {
+		for _, path := range rule.HTTP.Paths {
+			out = append(out, path.Backend.Service.Port)
+		}
+	}
+	return out
+}
+
 // redirect replaces the stable Service in a backend with the canary's, and reports whether it did.
 func redirect(b *networkingv1.IngressBackend, s Setup) bool {
 	if b.Service == nil || b.Service.Name != s.Policy.StableService {

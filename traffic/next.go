@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -200,12 +201,17 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 // checkSupported returns an error for what can't be expressed. It runs after shrink and fence, which must not be blocked by it.
 func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
-// shrink reduces the canary's share to what is desired.
+// shrink reduces the canary's share to what is desired: in all objects, before it returns the error of one.
 func shrink(s Setup, d Desired, w World) (*Write, error) {
-	if write, err := updateRoutes(s, d, w, ShrunkRouteRules); write != nil || err != nil {
-		return write, err
+	write, failed := updateRoutes(s, d, w, ShrunkRouteRules)
+	if write != nil {
+		return write, nil
 	}
-	return updateIngresses(s, d, w, true)
+	write, err := updateIngresses(s, d, w, true)
+	if write != nil {
+		return write, nil
+	}
+	return nil, cmp.Or(failed, err)
 }
 
 // grow raises the canary's share to what is desired, if it can serve.
@@ -213,42 +219,49 @@ func grow(s Setup, d Desired, w World) (*Write, error) {
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
-	if write, err := updateRoutes(s, d, w, RouteRules); write != nil || err != nil {
+	if write, err := updateRoutes(s, d, w, grownRules); write != nil || err != nil {
 		return write, err
 	}
 	return updateIngresses(s, d, w, false)
 }
 
-// updateIngresses returns the first write that is due on a canary Ingress.
-func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
-	for _, name := range s.Policy.Ingresses {
-		if write, err := ingressWrite(s, d, w, name, shrinkOnly); write != nil || err != nil {
-			return write, err
-		}
+// grownRules is RouteRules, except that a route that is being deleted is left as it is: while it has a finalizer gateways may serve it.
+func grownRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
+	if r.Object.GetDeletionTimestamp() != nil {
+		return nil, false, nil
 	}
-	return noWrite()
+	return RouteRules(r, s, d)
 }
 
-// updateRoutes returns the write for the first route whose rules differ. A route that is being deleted is skipped.
+// updateIngresses returns the first write that is due on a canary Ingress, or else the first error.
+func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
+	var failed error
+	for _, name := range s.Policy.Ingresses {
+		write, err := ingressWrite(s, d, w, name, shrinkOnly)
+		if write != nil {
+			return write, nil
+		}
+		failed = cmp.Or(failed, err)
+	}
+	return nil, failed
+}
+
+// updateRoutes returns the write for the first route whose rules differ, or else the first error.
 func updateRoutes(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]any, bool, error)) (*Write, error) {
+	var failed error
 	for _, r := range w.routes(s) {
-		if r.Object.GetDeletionTimestamp() != nil {
-			continue
-		}
 		rules, changed, err := rulesOf(r, s, d)
-		if err != nil {
-			return nil, err
+		if err == nil && changed {
+			err = w.verifyRoute(s, r)
 		}
-		if changed {
-			if err := w.verifyRoute(s, r); err != nil {
-				return nil, err
-			}
+		if err == nil && changed {
 			p := patch{}
 			p.set(rules, "spec", "rules")
 			return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
 		}
+		failed = cmp.Or(failed, err)
 	}
-	return noWrite()
+	return nil, failed
 }
 
 // weightChange describes a write that changes the canary's share.

@@ -6,7 +6,10 @@ package traffic
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -270,6 +273,9 @@ func TestUnverified(t *testing.T) {
 	}{
 		{"verified", "", half, func(*fakeCluster) {}, ""},
 		{"no canary endpoints", "the canary has a share", half, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
+		{"no canary endpoint with the port", "the canary has a share", half, func(c *fakeCluster) {
+			c.world.CanaryReady, c.world.CanaryPortless = nil, []string{"vllm-abc123-0"}
+		}, ReasonNoCanaryEndpoints},
 		{"no canary endpoints for headers", "", header, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
 		{"no canary endpoints, no share", "none are needed", prepared, func(c *fakeCluster) { c.world.CanaryReady = nil }, ""},
 		{"no stable endpoints", "stable has a share", half, func(c *fakeCluster) { c.world.StableReady = nil }, ReasonNoStableEndpoints},
@@ -373,6 +379,79 @@ func TestShrinkWithoutFence(t *testing.T) {
 			t.Fatalf("next is %v, %v, want a write to %s", write, err, want)
 		}
 		c.apply(write)
+	}
+}
+
+// TestShrinkOthers: a share shrinks in each route, although another can't express what is desired.
+func TestShrinkOthers(t *testing.T) {
+	c := newFakeCluster(t).withIngress()
+	c.settle(Desired{Prepared: true})
+	c.ready()
+	c.settle(Desired{Weight: 50})
+	first, second := c.setup.Policy.Routes[0], c.setup.Policy.Routes[1]
+	rules := Route{first, c.world.Routes[first].DeepCopy()}.rules()
+	list(rules[2], "backendRefs")[0]["weight"] = int64(1_000_000)
+	c.world.Routes[first] = Route{first, c.world.Routes[first]}.with(t, anySlice(rules)).Object
+	var wrote []Key
+	for {
+		write, err := Next(c.setup, Desired{Weight: 20}, c.world)
+		if write == nil {
+			if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
+				t.Errorf("%v, want what is wrong with %s", err, first)
+			}
+			break
+		}
+		wrote = append(wrote, write.Key)
+		c.apply(write)
+	}
+	if diff := cmp.Diff([]Key{second, {KindIngress, "llm-canary"}}, wrote); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestShrinkDeletedRoute: gateways may serve a route with a finalizer until it is gone, so its share is withdrawn like any other, but
+// does not grow.
+func TestShrinkDeletedRoute(t *testing.T) {
+	c := newFakeCluster(t)
+	c.settle(Desired{Prepared: true})
+	c.ready()
+	c.settle(Desired{Weight: 50})
+	c.acceptAll()
+	key := c.setup.Policy.Routes[0]
+	c.world.Routes[key].SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
+	if wrote := c.settle(Desired{Weight: 60}); slices.Contains(wrote, "patch HTTPRoute llm") {
+		t.Errorf("%v, although it is being deleted", wrote)
+	}
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Withdrawn {
+		t.Errorf("%d %% of the requests are withdrawn: %+v", v.Weight, v)
+	}
+	c.settle(Desired{Prepared: true})
+	c.acceptAll()
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); !v.Withdrawn || v.Weight != 0 {
+		t.Errorf("view %+v", v)
+	}
+}
+
+// TestShrinkAddsNoHeaderRoute: if a user adds a rule to a route, a canary that can't serve does not get its requests.
+func TestShrinkAddsNoHeaderRoute(t *testing.T) {
+	r, s := readRoute(t, "grpcroute.yaml"), setupOf("vllm")
+	d := Desired{HeaderRoutes: []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: "x-tester", Value: "yes"}}}}}
+	got := apply(t, r, s, d)
+	added := object{
+		"matches":     []any{object{"method": object{"type": "Exact", "service": "llm.New"}}},
+		"backendRefs": []any{object{"group": "", "kind": "Service", "name": "vllm", "port": int64(80), "weight": int64(1)}},
+	}
+	edited := got.with(t, append([]any{added}, anySlice(got.rules())...))
+	rules, _, err := ShrunkRouteRules(edited, s, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := describe(edited.with(t, rules))
+	if n := strings.Count(after, "llm.New"); n != 1 {
+		t.Errorf("%d rules for the requests of the new one, want the user's:\n%s", n, after)
+	}
+	if n := strings.Count(after, "x-tester=yes"); n != 3 {
+		t.Errorf("%d rules for the header route, want those it had:\n%s", n, after)
 	}
 }
 

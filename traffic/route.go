@@ -87,10 +87,10 @@ type routeStatus struct {
 
 // RouteVerified reports whether every parent of the route has accepted its present generation. If not, reason and message
 // say which has not and why.
-func RouteVerified(r Route) (ok bool, reason, message string) { return routeVerified(r, "") }
+func RouteVerified(r Route) (ok bool, reason, message string) { return routeVerified(r, true) }
 
-// routeVerified is RouteVerified, but ignores one reason.
-func routeVerified(r Route, ignored string) (ok bool, reason, message string) {
+// routeVerified is RouteVerified. Unless all rules must serve, it ignores backendRefs that are not resolved, and dropped rules.
+func routeVerified(r Route, allServe bool) (ok bool, reason, message string) {
 	var s routeStatus
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &s); err != nil {
 		return false, ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
@@ -99,7 +99,7 @@ func routeVerified(r Route, ignored string) (ok bool, reason, message string) {
 		return false, ReasonRouteNotAccepted, fmt.Sprintf("%s has no parentRefs, so no gateway serves it", r.Key)
 	}
 	for _, parent := range s.Spec.ParentRefs {
-		if reason, message := s.parent(r, parent, ignored); reason != "" {
+		if reason, message := s.parent(r, parent, allServe); reason != "" {
 			return false, reason, fmt.Sprintf("%s: %s", r.Key, message)
 		}
 	}
@@ -107,7 +107,7 @@ func routeVerified(r Route, ignored string) (ok bool, reason, message string) {
 }
 
 // parent returns why a parent has not accepted the route, "" if it has. Several controllers may report on one parent.
-func (s *routeStatus) parent(r Route, parent gateway.ParentReference, ignored string) (reason, message string) {
+func (s *routeStatus) parent(r Route, parent gateway.ParentReference, allServe bool) (reason, message string) {
 	reported := false
 	for _, p := range s.Status.Parents {
 		if !sameParent(p.ParentRef, parent, r.Object.GetNamespace()) {
@@ -115,17 +115,21 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference, ignored st
 		}
 		reported = true
 		for _, c := range []struct {
-			condition gateway.RouteConditionType
-			reason    string
+			condition    gateway.RouteConditionType
+			want         metav1.ConditionStatus
+			reason       string
+			set, ignored bool // whether it is always set, and whether another status is ignored
 		}{
-			{gateway.RouteConditionAccepted, ReasonRouteNotAccepted},
-			{gateway.RouteConditionResolvedRefs, ReasonRefsNotResolved},
+			{gateway.RouteConditionAccepted, metav1.ConditionTrue, ReasonRouteNotAccepted, true, false},
+			{gateway.RouteConditionResolvedRefs, metav1.ConditionTrue, ReasonRefsNotResolved, true, !allServe},
+			{gateway.RouteConditionPartiallyInvalid, metav1.ConditionFalse, ReasonRouteNotAccepted, false, !allServe},
 		} {
 			have := apimeta.FindStatusCondition(p.Conditions, string(c.condition))
+			observed := have != nil && have.ObservedGeneration >= r.Object.GetGeneration()
 			switch {
-			case have == nil || have.ObservedGeneration < r.Object.GetGeneration():
+			case !observed && c.set:
 				return ReasonRouteNotObserved, fmt.Sprintf("%s has not observed generation %d", parent.Name, r.Object.GetGeneration())
-			case have.Status != metav1.ConditionTrue && c.reason != ignored:
+			case observed && have.Status != c.want && !c.ignored:
 				return c.reason, fmt.Sprintf("%s reports %s=%s (%s): %s", parent.Name, c.condition, have.Status, have.Reason, have.Message)
 			}
 		}

@@ -5,6 +5,7 @@ package traffic
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -44,34 +45,37 @@ func (b backend) strip(rules []object) []part {
 
 // render returns the rules that share requests as desired.
 func (b backend) render(parts []part, d Desired) ([]object, error) {
-	return b.renderWithin(parts, d, func(part, string) Desired { return d })
+	return b.renderWithin(parts, func(part) Desired { return d })
 }
 
-// renderShrunk is render, but no share of the canary grows and no header route is added, which is safe whatever the state of
-// the canary. have are the current rules.
+// renderShrunk is render, but no share of the canary grows and no header route gets more requests, which is safe whatever the state
+// of the canary. have are the current rules.
 func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object, error) {
-	names := map[string]bool{}
-	for _, rule := range have {
-		names[text(rule, "name", "")] = true
-	}
-	return b.renderWithin(parts, d, func(p part, prefix string) Desired {
+	return b.renderWithin(parts, func(p part) Desired {
 		shrunk := d
 		shrunk.Weight, shrunk.Mirror = min(d.Weight, p.share), min(d.Mirror, p.mirror)
-		shrunk.HeaderRoutes = slices.DeleteFunc(slices.Clone(d.HeaderRoutes), func(h HeaderRoute) bool { return !names[prefix+h.Name] })
+		shrunk.HeaderRoutes = slices.DeleteFunc(slices.Clone(d.HeaderRoutes), func(h HeaderRoute) bool { return !b.refines(have, p.rule, h) })
 		return shrunk
 	})
 }
 
-func (b backend) renderWithin(parts []part, d Desired, limit func(p part, prefix string) Desired) ([]object, error) {
-	out := make([]object, 0, len(parts)*(1+len(d.HeaderRoutes)))
+// refines reports whether the current rules have the header route for the requests of one of the user's rules.
+func (b backend) refines(have []object, rule object, h HeaderRoute) bool {
+	matches, err := combineMatches(list(rule, "matches"), h)
+	return err == nil && slices.ContainsFunc(have, func(other object) bool {
+		return b.added(other) && strings.HasSuffix(text(other, "name", ""), "."+h.Name) && reflect.DeepEqual(list(other, "matches"), matches)
+	})
+}
+
+func (b backend) renderWithin(parts []part, limit func(part) Desired) ([]object, error) {
+	out := make([]object, 0, len(parts))
 	index := 0 // among the user's rules
 	for _, p := range parts {
 		if p.otherRelease {
 			out = append(out, p.rule)
 			continue
 		}
-		prefix := b.rulesFor(index)
-		next, before, err := b.renderRule(p.rule, prefix, limit(p, prefix))
+		next, before, err := b.renderRule(p.rule, b.rulesFor(index), limit(p))
 		if err != nil {
 			return nil, err
 		}

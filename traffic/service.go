@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // CanaryService generates the canary's Service from the stable one. Only fields that make sense for a second Service are
@@ -61,9 +62,16 @@ func serviceDrift(have, want *corev1.Service) map[string]any {
 	if have.Spec.PublishNotReadyAddresses {
 		p.set(nil, "spec", "publishNotReadyAddresses")
 	}
-	if want.Spec.SessionAffinity != have.Spec.SessionAffinity {
+	if want.Spec.SessionAffinity != have.Spec.SessionAffinity ||
+		!equality.Semantic.DeepEqual(have.Spec.SessionAffinityConfig, want.Spec.SessionAffinityConfig) {
 		p.set(want.Spec.SessionAffinity, "spec", "sessionAffinity")
 		p.set(want.Spec.SessionAffinityConfig, "spec", "sessionAffinityConfig")
+	}
+	if policy := want.Spec.InternalTrafficPolicy; policy != nil && ptr.Deref(have.Spec.InternalTrafficPolicy, "") != *policy {
+		p.set(policy, "spec", "internalTrafficPolicy") // without one the API server sets its default
+	}
+	if !equality.Semantic.DeepEqual(have.Spec.TrafficDistribution, want.Spec.TrafficDistribution) {
+		p.set(want.Spec.TrafficDistribution, "spec", "trafficDistribution")
 	}
 	p.copyMetadata(have, want)
 	if len(p) == 0 {

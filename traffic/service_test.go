@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
@@ -142,6 +143,16 @@ func TestServiceDrift(t *testing.T) {
 			map[string]any{"spec": map[string]any{
 				"sessionAffinity": corev1.ServiceAffinityNone, "sessionAffinityConfig": (*corev1.SessionAffinityConfig)(nil),
 			}}},
+		{"timeout of the affinity", func(c *corev1.Service) {
+			c.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](60)}}
+		}, map[string]any{"spec": map[string]any{
+			"sessionAffinity": corev1.ServiceAffinityNone, "sessionAffinityConfig": (*corev1.SessionAffinityConfig)(nil),
+		}}},
+		{"policies", func(c *corev1.Service) {
+			c.Spec.InternalTrafficPolicy, c.Spec.TrafficDistribution = ptr.To(corev1.ServiceInternalTrafficPolicyLocal), nil
+		}, map[string]any{"spec": map[string]any{
+			"internalTrafficPolicy": ptr.To(corev1.ServiceInternalTrafficPolicyCluster), "trafficDistribution": ptr.To("PreferSameZone"),
+		}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want := readService(t, "canary-service.yaml")
@@ -205,5 +216,30 @@ func TestRelinquish(t *testing.T) {
 	write, err := Next(pool.setup, Desired{}, pool.world)
 	if err != nil || write == nil || write.Key != (Key{KindInferencePool, "vllm"}) {
 		t.Errorf("pool: %v, %v", write, err)
+	}
+}
+
+// TestRoutedPorts: of the canary Service's ports those count to which routes or Ingresses send requests, by number or by name.
+func TestRoutedPorts(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		cluster *fakeCluster
+		want    []string
+	}{
+		{"routes", newFakeCluster(t), []string{"http"}},
+		{"ingress", newFakeCluster(t).withoutRoutes().withIngress(), []string{"http", "metrics"}},
+		{"pool", newFakeCluster(t).withPool(), nil},
+		{"nothing", newFakeCluster(t).withoutRoutes(), nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := tt.cluster
+			if got := c.world.RoutedPorts(c.setup); got != nil {
+				t.Errorf("%v without a canary Service", got)
+			}
+			c.settle(Desired{Prepared: true})
+			if diff := cmp.Diff(tt.want, c.world.RoutedPorts(c.setup)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -153,10 +153,10 @@ func acknowledged(s Setup, d Desired, w World) bool {
 	return true
 }
 
-// acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs and missing routes.
+// acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs, dropped rules and missing routes.
 func acceptedByGateways(s Setup, d Desired, w World) bool {
 	for _, r := range w.routes(s) {
-		if ok, _, _ := routeVerified(r, ReasonRefsNotResolved); !ok {
+		if ok, _, _ := routeVerified(r, false); !ok {
 			return false
 		}
 	}
@@ -206,6 +206,9 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 		return ReasonEndpointsNotFollowing, fmt.Sprintf("the endpoints of Service %s have not caught up with its selector: pod %s", w.Stable.Name, w.laggingPod(s, d))
 	case d.Fenced && w.leakedPod(s) != "" && !d.HandedOver:
 		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still has an endpoint for pod %s of the canary", w.Stable.Name, w.leakedPod(s))
+	case used && len(w.CanaryReady) == 0 && len(w.CanaryPortless) > 0:
+		return ReasonNoCanaryEndpoints, fmt.Sprintf("pod %s is ready, but lacks a port to which requests are sent: the targetPort of each of the ports %q of Service %s must be in its template",
+			w.CanaryPortless[0], w.RoutedPorts(s), s.Policy.CanaryService)
 	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
 	case used && w.canaryPoolUnusable(s) == ReasonNoPicker:

@@ -35,6 +35,13 @@ func TestWithdrawn(t *testing.T) {
 		{"acknowledged", "the gateways have accepted it", (*fakeCluster).acceptAll, true, true},
 		{"not observed", "the gateways have not observed it", func(*fakeCluster) {}, false, false},
 		{"a ref unresolved", "it does not lead to the canary", refs("ResolvedRefs"), true, false},
+		{"a rule dropped", "it does not lead to the canary", func(c *fakeCluster) {
+			c.acceptAll()
+			key := c.setup.Policy.Routes[0]
+			c.world.Routes[key] = withStatus(c.t, Route{key, c.world.Routes[key]}, func(all []any) []any {
+				return append(all, map[string]any{"type": "PartiallyInvalid", "status": "True", "observedGeneration": int64(7)})
+			}).Object
+		}, true, false},
 		{"not accepted", "a gateway may still serve the old rules", refs("Accepted"), false, false},
 		{"stable Service missing", "no route leads to the canary", func(c *fakeCluster) { c.acceptAll(); c.world.Stable = nil }, true, false},
 		{"fence blocked", "no route leads to the canary", func(c *fakeCluster) {

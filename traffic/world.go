@@ -16,8 +16,10 @@ import (
 type World struct {
 	// Stable and Canary are the two Services, nil if they don't exist.
 	Stable, Canary *corev1.Service
-	// StableReady and CanaryReady are the pods that are ready endpoints of the two Services, each once.
+	// StableReady and CanaryReady are the pods that are ready endpoints of the two Services, each once. CanaryPortless are those of
+	// the canary's that lack one of RoutedPorts.
 	StableReady, CanaryReady []string
+	CanaryPortless           []string `json:",omitempty"`
 	// Routes are those of the policy that exist.
 	Routes map[Key]*unstructured.Unstructured
 	// Ingresses are those of the policy that exist, and those with the names of their canaries, by name.
@@ -35,6 +37,39 @@ func (w World) routes(s Setup) []Route {
 	for _, key := range s.Policy.Routes {
 		if o := w.Routes[key]; o != nil {
 			out = append(out, Route{key, o})
+		}
+	}
+	return out
+}
+
+// RoutedPorts returns the names of the canary Service's ports to which routes and Ingresses send requests. If the Service names a
+// container port that a pod does not have, the pod is a ready endpoint all the same, but without that port.
+func (w World) RoutedPorts(s Setup) []string {
+	if w.Canary == nil || s.Policy.Pool != nil { // a pool has ports of its own
+		return nil
+	}
+	numbers, names := map[int64]bool{}, map[string]bool{}
+	b := s.backend()
+	for _, r := range w.routes(s) {
+		for _, rule := range r.rules() {
+			for _, ref := range list(rule, "backendRefs") {
+				if b.isStable(ref) || b.isCanary(ref) {
+					numbers[number(ref, "port", 0)] = true
+				}
+			}
+		}
+	}
+	for _, name := range s.Policy.Ingresses {
+		if o := w.Ingresses[name]; o != nil {
+			for _, port := range ingressPorts(o, s) {
+				numbers[int64(port.Number)], names[port.Name] = true, true
+			}
+		}
+	}
+	var out []string
+	for _, port := range w.Canary.Spec.Ports {
+		if numbers[int64(port.Port)] || port.Name != "" && names[port.Name] {
+			out = append(out, port.Name)
 		}
 	}
 	return out

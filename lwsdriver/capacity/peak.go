@@ -20,14 +20,14 @@ type Peak struct {
 
 // PeakOf returns the peak of a release of so many replicas under the user's own rolling update configuration.
 func PeakOf(policy record.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
-	p := Peak{Surge: native.LimitsOf(own, replicas).MaxSurge}
+	p := Peak{Surge: native.LimitsOf(own, replicas).Surge()}
 	switch policy.Style {
 	case pb.Style_STYLE_CANARY:
 		p.Added = policy.Batches[len(policy.Batches)-1].Up(replicas)
 	case pb.Style_STYLE_BLUE_GREEN:
 		p.Added = replicas
-		if policy.Traffic != nil {
-			p.Surge = 0 // the first set is replaced without requests, and without a surge
+		if policy.Traffic != nil || policy.Adopt {
+			p.Surge = 0 // the first set is replaced without requests and without a surge, or not at all
 		}
 	case pb.Style_STYLE_PARTITION:
 		p.Surge = 0 // a release in place adds none

@@ -4,9 +4,9 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,8 +28,8 @@ func endingRules() []Rule {
 			ID: "PreStopTooShort", Severity: warning,
 			Title: "The leader's preStop hook is shorter than endpoints take to propagate",
 			Why:   "Requests still reach a pod that is terminating, and fail",
-			Details: "The duration is known for a `sleep` hook and for a command that calls `sleep`; other hooks pass. Without " +
-				"`--endpoint-propagation` 5 seconds are assumed",
+			Details: "The duration is known for a `sleep` hook and for a command that calls `sleep` outside of loops; other hooks pass. " +
+				"Without `--endpoint-propagation` 5 seconds are assumed",
 			Fix:   "Let it wait longer, or set the time that endpoints take in your cluster (--endpoint-propagation)",
 			Check: preStopTooShort,
 		},
@@ -75,10 +75,13 @@ func preStop(t template) *hook {
 	return longest
 }
 
-// sleeps matches a call of sleep in a shell command.
-var sleeps = regexp.MustCompile(`\bsleep\s+([0-9]+)([smh]?)\b`)
+// sleeps matches a call of sleep in a shell command, loops a command that may call it any number of times.
+var (
+	sleeps = regexp.MustCompile(`\bsleep\s+([0-9]+(?:\.[0-9]+)?)([smh]?)\b`)
+	loops  = regexp.MustCompile(`\b(for|until|while)\b`)
+)
 
-// lasts returns how long a hook takes. Not known: it sends a request, or runs a program.
+// lasts returns how long a hook takes. Not known: it sends a request, or runs a program or a loop.
 func lasts(h *corev1.LifecycleHandler) (time.Duration, bool) {
 	switch {
 	case h.Sleep != nil:
@@ -86,16 +89,20 @@ func lasts(h *corev1.LifecycleHandler) (time.Duration, bool) {
 	case h.Exec == nil:
 		return 0, false
 	}
+	command := strings.Join(h.Exec.Command, " ")
+	found := sleeps.FindAllStringSubmatch(command, -1)
+	if len(found) == 0 || loops.MatchString(command) {
+		return 0, false
+	}
 	var sum time.Duration
-	found := sleeps.FindAllStringSubmatch(strings.Join(h.Exec.Command, " "), -1)
 	for _, m := range found {
-		n, err := strconv.Atoi(m[1])
+		took, err := time.ParseDuration(m[1] + cmp.Or(m[2], "s"))
 		if err != nil {
 			return 0, false
 		}
-		sum += time.Duration(n) * map[string]time.Duration{"": time.Second, "s": time.Second, "m": time.Minute, "h": time.Hour}[m[2]]
+		sum += took
 	}
-	return sum, len(found) > 0
+	return sum, true
 }
 
 func grace(t template) time.Duration {

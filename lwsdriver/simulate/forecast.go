@@ -50,8 +50,9 @@ func (in Input) startup() time.Duration {
 	return time.Minute
 }
 
-// maxWrites is above what any step takes: a step with more writes does not end.
-const maxWrites = 1000
+// maxWrites is above the writes of any step, and above its changes: each group may become ready, and have been ready for long
+// enough, at a time of its own. A step with more does not end.
+const maxWrites = 4 * MaxGroups
 
 // Release forecasts a release by the policy. An error means that the planner does not complete it, and is a defect of the
 // forecast or of the planner.

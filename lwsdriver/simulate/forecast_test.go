@@ -237,6 +237,17 @@ func TestReleaseEnds(t *testing.T) {
 	t.Logf("%d releases", n)
 }
 
+// TestLargest: a forecast of the most groups ends, also if they become ready one by one and are not available at once.
+func TestLargest(t *testing.T) {
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
+		in := input(t, &pb.ReleasePolicy{Style: style, Batches: []string{"100%"}, MinReady: durationpb.New(90 * time.Second)})
+		in.Replicas, in.Startup, in.StatefulSetMaxUnavailable, in.Frames = MaxGroups, time.Minute, false, false
+		if _, err := Release(in); err != nil {
+			t.Errorf("%v: %v", style, err)
+		}
+	}
+}
+
 func checkEnd(t *testing.T, in Input, r *pb.PlanResponse) {
 	t.Helper()
 	last := r.GetSteps()[len(r.GetSteps())-1]

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
@@ -157,6 +158,34 @@ func TestObserve(t *testing.T) {
 	}
 	if w.reported.Load() == 0 {
 		t.Error("no change was reported")
+	}
+}
+
+// TestPortsByName: a pod without the container port that the Service names is a ready endpoint without it, and serves no request
+// to that port.
+func TestPortsByName(t *testing.T) {
+	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
+	ports := func(s *discoveryv1.EndpointSlice, names ...string) *discoveryv1.EndpointSlice {
+		for _, name := range names {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: ptr.To[int32](8000)})
+		}
+		return s
+	}
+	canary := stableService()
+	canary.Name = "vllm-canary"
+	canary.Spec.Ports = []corev1.ServicePort{
+		{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}, {Name: "metrics", Port: 9090, TargetPort: intstr.FromString("metrics")},
+	}
+	w := newWorld(t, []string{"httproutes"}, stableService(), canary, route(http.Kind, http.Name),
+		ports(slice("both", canary.Name, discoveryv1.AddressTypeIPv4, endpoint("vllm-abc123-0", true)), "http", "metrics"),
+		ports(slice("routed", canary.Name, discoveryv1.AddressTypeIPv4, endpoint("vllm-abc123-1", true)), "http"),
+		ports(slice("other", canary.Name, discoveryv1.AddressTypeIPv4, endpoint("vllm-abc123-2", true)), "metrics"),
+		ports(slice("none", canary.Name, discoveryv1.AddressTypeIPv4, endpoint("vllm-abc123-3", true))),
+	)
+	_ = w.Check(t.Context(), setup(http)) // waits for the caches
+	v := w.Observe(setup(http), traffic.Desired{Prepared: true})
+	if diff := cmp.Diff([]string{"vllm-abc123-0", "vllm-abc123-1"}, v.CanaryPods); diff != "" {
+		t.Errorf("ready at the port of the route (-want +got):\n%s", diff)
 	}
 }
 

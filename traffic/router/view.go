@@ -31,6 +31,7 @@ type endpointSlice struct {
 
 	service string
 	ready   []string // the pods
+	ports   []string // names of the Service's ports that these pods have
 }
 
 // strip is the transform of all informers: it drops the fields that are not read.
@@ -65,6 +66,9 @@ func stripSlice(slice *discoveryv1.EndpointSlice) *endpointSlice {
 			v.ready = append(v.ready, target(e))
 		}
 	}
+	for _, port := range slice.Ports {
+		v.ports = append(v.ports, ptr.Deref(port.Name, ""))
+	}
 	return v
 }
 
@@ -97,7 +101,7 @@ func handler(kind string, changed func(namespace, kind, name string)) cache.Reso
 		before, had := old.(*endpointSlice)
 		after, has := obj.(*endpointSlice)
 		switch {
-		case had && has && slices.Equal(before.ready, after.ready):
+		case had && has && slices.Equal(before.ready, after.ready) && slices.Equal(before.ports, after.ports):
 		case had || has:
 			slice := cmp.Or(after, before)
 			changed(slice.Namespace, traffic.KindService, slice.service)
@@ -122,11 +126,6 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 			return w, err
 		}
 	}
-	w.StableReady = r.ready(s.Namespace, s.Policy.StableService)
-	w.CanaryReady = r.ready(s.Namespace, s.Policy.CanaryService)
-	if pool := s.Policy.Pool; pool != nil {
-		w.PickerReady = r.ready(s.Namespace, pool.Picker)
-	}
 	for _, key := range s.Objects() {
 		switch o := informer.Get[any](r.sources[key.Kind], types.NamespacedName{Namespace: s.Namespace, Name: key.Name}).(type) {
 		case *corev1.Service:
@@ -140,6 +139,11 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 				w.Routes[key] = o
 			}
 		}
+	}
+	w.StableReady, _ = r.ready(s.Namespace, s.Policy.StableService, nil)
+	w.CanaryReady, w.CanaryPortless = r.ready(s.Namespace, s.Policy.CanaryService, w.RoutedPorts(s))
+	if pool := s.Policy.Pool; pool != nil {
+		w.PickerReady, _ = r.ready(s.Namespace, pool.Picker, nil)
 	}
 	return w, nil
 }
@@ -174,12 +178,17 @@ func kindsOf(s traffic.Setup) []string {
 	return kinds
 }
 
-// ready returns the pods that are ready endpoints of a Service, each once: with two address families, a pod is in two slices.
-func (r *Router) ready(namespace, service string) []string {
-	var pods []string
+// ready returns the pods that are ready endpoints of a Service, each once: with two address families, a pod is in two slices. Those
+// that lack one of the ports are apart.
+func (r *Router) ready(namespace, service string, ports []string) (pods, portless []string) {
 	for _, slice := range informer.List[*endpointSlice](r.sources[kindSlice], serviceIndex, namespace+"/"+service) {
+		if slices.ContainsFunc(ports, func(port string) bool { return !slices.Contains(slice.ports, port) }) {
+			portless = append(portless, slice.ready...)
+			continue
+		}
 		pods = append(pods, slice.ready...)
 	}
 	slices.Sort(pods)
-	return slices.Compact(pods)
+	slices.Sort(portless)
+	return slices.Compact(pods), slices.Compact(portless)
 }

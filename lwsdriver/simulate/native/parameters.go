@@ -35,6 +35,10 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 // Batch returns how many groups may be updated at once.
 func (l Limits) Batch() int { return l.MaxUnavailable + l.MaxSurge }
 
+// Surge returns how many groups LWS adds at the beginning of an update, when none is updated: fewer than maxSurge if that is all
+// replicas, since it does not add those that may be unavailable.
+func (l Limits) Surge() int { return l.wanted(l.Replicas, ReclaimToBudget) - l.Replicas }
+
 // Iterations returns how many batches the replicas make. LWS may need more waves, see [Rollout.Waves], since surge groups
 // are updated, too.
 func (l Limits) Iterations() int {
