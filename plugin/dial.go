@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -70,11 +71,13 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 // transport returns the credentials for the endpoint, or ErrNeedsTLS.
 func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
 	config := o.tls
-	if o.tlsFiles != nil {
+	var files *reload.Files[*tls.Config]
+	if f := o.tlsFiles; f != nil {
 		var err error
-		if config, err = o.tlsFiles.load(); err != nil {
+		if files, err = reload.New(f.load, f.cert, f.key, f.ca); err != nil {
 			return nil, err
 		}
+		config = files.Get()
 	}
 	token := o.tokenFile != ""
 	identified := token || presents(config)
@@ -84,11 +87,36 @@ func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentia
 	if config == nil {
 		return insecure.NewCredentials(), nil
 	}
+	if files != nil {
+		return fileCredentials{credentials.NewTLS(o.named(config)), func() *tls.Config { return o.named(files.Get()) }}, nil
+	}
+	return credentials.NewTLS(o.named(config)), nil
+}
+
+// named returns the configuration with the name that the server must have.
+func (o *options) named(config *tls.Config) *tls.Config {
 	if o.serverName != "" {
 		config = config.Clone()
 		config.ServerName = o.serverName
 	}
-	return credentials.NewTLS(config), nil
+	return config
+}
+
+// fileCredentials take certificates and CA for each connection from files, which are renewed while hosts run.
+type fileCredentials struct {
+	credentials.TransportCredentials
+
+	config func() *tls.Config
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(c.config()).ClientHandshake(ctx, authority, conn) //nolint:wrapcheck // its own
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c fileCredentials) Clone() credentials.TransportCredentials {
+	return fileCredentials{c.TransportCredentials.Clone(), c.config}
 }
 
 // presents reports whether a client under config has a certificate.
@@ -117,19 +145,10 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		return config, nil
 	}
-	// Certificates are renewed while hosts run.
-	certificate, err := reload.New(f.certificate, f.cert, f.key)
-	if err != nil {
-		return nil, err
-	}
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate.Get(), nil }
-	return config, nil
-}
-
-func (f *tlsFiles) certificate() (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
 		return nil, fmt.Errorf("load client certificate: %w", err)
 	}
-	return &pair, nil
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	return config, nil
 }

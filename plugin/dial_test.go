@@ -168,6 +168,44 @@ func TestDialRenewedCertificate(t *testing.T) {
 	})
 }
 
+// So is the CA: the server's certificate may come from another one, which the client's file then has.
+func TestDialRenewedCA(t *testing.T) {
+	before, after := tlstest.NewCA(t), tlstest.NewCA(t)
+	var serves atomic.Pointer[tls.Config]
+	serves.Store(before.ServerConfig(t))
+	config := serves.Load().Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return serves.Load(), nil }
+	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(config)),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}))
+	files := before.Files(t, "client")
+	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.Cert, files.Key, before.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	var connected atomic.Bool
+	renewed := after.ServerConfig(t)
+	renewed.NextProtos = []string{"h2"}
+	renewed.VerifyConnection = func(tls.ConnectionState) error { connected.Store(true); return nil }
+	serves.Store(renewed)
+	fresh := after.Files(t, "client")
+	for from, to := range map[string]string{fresh.Cert: files.Cert, fresh.Key: files.Key, after.File: before.File} {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await.Nil(t, "the renewed CA is in effect", func(ctx context.Context) error {
+		renewed := connected.Load()
+		if _, err := client.GetDriverInfo(ctx, &pb.GetDriverInfoRequest{}); err != nil {
+			return fmt.Errorf("call: %w", err)
+		}
+		if !renewed {
+			return errors.New("the connection is the old one")
+		}
+		return nil
+	})
+}
+
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(path)

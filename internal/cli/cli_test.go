@@ -244,10 +244,16 @@ func TestWithoutKubeconfig(t *testing.T) {
 
 func TestPluginArguments(t *testing.T) {
 	o := &connect.Options{Stderr: &buffer{}}
-	if err := parsePluginArgs(o, []string{"--context=there", "-n", "models"}); err != nil {
+	if err := parsePluginArgs(o, []string{
+		"--context=there", "-n", "models", "--probe-host-network", "--record=decisions.jsonl", "--log-format=json", "--max-groups-in-flight", "8",
+		"--canary-metadata-prefix=a.example.com/", "--canary-metadata-prefix=b.example.com/",
+	}); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"--log-level", "info", "--context", "there", "--namespace", "models"}
+	want := []string{
+		"--canary-metadata-prefix=a.example.com/", "--canary-metadata-prefix=b.example.com/", "--context=there", "--max-groups-in-flight=8",
+		"--namespace=models", "--probe-host-network=true", "--record=decisions.jsonl",
+	}
 	if diff := cmp.Diff(want, o.PluginArgs()); diff != "" {
 		t.Errorf("parsed: -want, +got:\n%s", diff)
 	}

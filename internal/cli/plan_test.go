@@ -85,6 +85,9 @@ func TestPlanFiles(t *testing.T) {
 		"NoName":     {reason: "neither a name nor a file", args: []string{"--batches", "1"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet"},
 		"NoBatches":  {reason: "a release has batches", args: []string{"--filename", after}, code: exit.Usage, stderr: "--batches"},
 		"BadBatches": {reason: "batches are validated as in the driver", args: []string{"--filename", after, "--batches", "2,1"}, code: exit.Usage, stderr: "policy.batches[1]"},
+		"TooManyGroups": {
+			reason: "each stage has each group", args: []string{"--native", "--replicas", "100000000"}, code: exit.Usage, stderr: "at most 500 groups",
+		},
 		"BadSurge": {
 			reason: "not a number", args: []string{"--native", "--replicas", "4", "--max-surge", "few"}, code: exit.Usage, stderr: `--max-surge "few"`,
 		},

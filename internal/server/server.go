@@ -64,7 +64,8 @@ type Options struct {
 	AlwaysAllow bool
 	// User returns the user of calls over a unix socket, for audit. Nil: the account of this process.
 	User func(context.Context) user.Info
-	// TLSCert, TLSKey and ClientCA are PEM files. The first two are required for TCP, except for loopback with AlwaysAllow.
+	// TLSCert, TLSKey and ClientCA are PEM files. The first two are required for TCP, except for loopback with AlwaysAllow. A unix
+	// socket has no TLS: it admits one user, and the certificate is that of the metrics only.
 	// ClientCA is what callers' certificates must come from: with a Reviewer it is optional, and callers may have a token instead.
 	// They are reloaded for each connection.
 	TLSCert, TLSKey, ClientCA string
@@ -250,9 +251,11 @@ func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
 func (o Options) transport(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
 	files := tlsFiles{cert: o.TLSCert, key: o.TLSKey, clientCA: o.ClientCA, tokens: o.Reviewer != nil}
 	switch {
-	case isUnix(e) && files.none():
+	case isUnix(e) && o.ClientCA != "":
+		return nil, errors.New("a unix socket has no TLS: the CA of clients (--client-ca) is for a TCP address")
+	case isUnix(e):
 		return []grpc.ServerOption{grpc.Creds(peerCredentials{insecure.NewCredentials()})}, nil
-	case e.Network != "unix" && o.Reviewer == nil && !o.AlwaysAllow:
+	case o.Reviewer == nil && !o.AlwaysAllow:
 		return nil, ErrNeedsReviewer
 	case o.Reviewer == nil && files.none() && e.Local():
 		return nil, nil

@@ -198,6 +198,10 @@ func TestNewErrors(t *testing.T) {
 			server.Options{Listen: ":0", AlwaysAllow: true, TLSCert: "no", TLSKey: "no", ClientCA: "no"}, fs.ErrNotExist,
 		},
 		{"no address", "nothing to listen on", server.Options{}, nil},
+		{
+			"client CA for a unix socket", "it would not be asked for a certificate",
+			server.Options{Listen: "unix://" + socket(t), Reviewer: reviewer(t), TLSCert: cert.Cert, TLSKey: cert.Key, ClientCA: ca.File}, nil,
+		},
 		{"not a socket", "another file must not be replaced", server.Options{Listen: "unix://" + file}, nil},
 	}
 	for _, tt := range tests {
@@ -270,6 +274,17 @@ func TestSocket(t *testing.T) {
 	if err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
+}
+
+// The certificate is that of the metrics: the socket still admits one user, by its uid, and commands connect to it without TLS.
+func TestSocketBesideCertificate(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	cert := ca.Files(t, "server")
+	s := start(t, newDriver(), server.Options{
+		Listen: "unix://" + socket(t), Reviewer: reviewer(t), TLSCert: cert.Cert, TLSKey: cert.Key,
+		MetricsAddress: ":0", ProtectMetrics: func(h http.Handler) (http.Handler, error) { return h, nil },
+	})
+	dial(t, s.Addr())
 }
 
 // leaveDead creates a socket without a server.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strconv"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,10 +43,13 @@ type Options struct {
 	quietStart bool
 	// metadata are the prefixes that the driver allows in canary_leader_metadata.
 	metadata []string
+	// flags are those of AddFlags.
+	flags *pflag.FlagSet
 }
 
 // AddFlags registers the flags.
-func (o *Options) AddFlags(flags *pflag.FlagSet) {
+func (o *Options) AddFlags(to *pflag.FlagSet) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
 	flags.StringVar(&o.kubeContext, "context", "", "kubeconfig context (default: the current one)")
@@ -62,6 +64,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.record, "record", "", "file to append the driver's decisions to, for lockstep debug replay (default: none)")
 	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,
 		"prefix of keys that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")
+	to.AddFlagSet(flags)
+	o.flags = flags
 }
 
 // level reads --log-level.
@@ -110,22 +114,22 @@ func captureLibraries(logger *slog.Logger) *slog.Logger {
 	return logger
 }
 
-// PluginArgs returns the flags of this process for a driver that it launches as a plugin.
+// PluginArgs returns the flags that were given to this process, for a driver that it launches as a plugin. That has a log format of its
+// own.
 func (o *Options) PluginArgs() []string {
-	args := []string{"--log-level", o.LogLevel}
-	for _, flag := range []struct{ name, value string }{
-		{"--kubeconfig", o.kubeconfig}, {"--context", o.kubeContext}, {"--namespace", o.Namespace},
-	} {
-		if flag.value != "" {
-			args = append(args, flag.name, flag.value)
+	var args []string
+	o.flags.VisitAll(func(f *pflag.Flag) {
+		if !f.Changed || f.Name == "log-format" {
+			return
 		}
-	}
-	if n := o.MaxGroupsInFlight; n != 0 {
-		args = append(args, "--max-groups-in-flight", strconv.Itoa(n))
-	}
-	for _, prefix := range o.metadata {
-		args = append(args, "--canary-metadata-prefix", prefix)
-	}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			args = append(args, "--"+f.Name+"="+value)
+		}
+	})
 	return args
 }
 

@@ -109,6 +109,9 @@ func (f *manifestFlags) manifest(next, now *lws.LeaderWorkerSet) (manifest, erro
 	if f.replicas >= 0 {
 		m.input.Replicas = f.replicas
 	}
+	if n := m.input.Replicas; n > simulate.MaxGroups {
+		return m, exit.Usagef("%s has %d groups, and a plan simulates at most %d groups: give fewer --replicas", m.name, n, simulate.MaxGroups)
+	}
 	m.input.Rolling = manifests.Rolling(next)
 	for flag, v := range map[string]struct {
 		text string
