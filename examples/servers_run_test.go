@@ -29,6 +29,7 @@ func TestModelServers(t *testing.T) {
 	for _, server := range modelservers.Names() {
 		t.Run(server, func(t *testing.T) {
 			c := cluster.Shared(t)
+			modelservers.InstallCRDs(t, c)
 			prometheus := modelservers.StartPrometheus(t)
 			namespace := c.Namespace(t)
 			_, sets, _ := suite.Clients(c)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -143,6 +144,9 @@ type application struct {
 			RepoURL        string `json:"repoURL"`
 			TargetRevision string `json:"targetRevision"`
 			Path           string `json:"path"`
+			Kustomize      struct {
+				Namespace string `json:"namespace"`
+			} `json:"kustomize"`
 		} `json:"source"`
 		Destination struct {
 			Server    string `json:"server"`
@@ -190,17 +194,19 @@ type fluxKustomization struct {
 			Kind string `json:"kind"`
 			Name string `json:"name"`
 		} `json:"sourceRef"`
-		Path            string `json:"path"`
-		TargetNamespace string `json:"targetNamespace"`
-		Ignore          []struct {
-			Target struct {
-				Group string `json:"group"`
-				Kind  string `json:"kind"`
-				Name  string `json:"name"`
-			} `json:"target"`
-			Paths []string `json:"paths"`
-		} `json:"ignore"`
+		Path            string       `json:"path"`
+		TargetNamespace string       `json:"targetNamespace"`
+		Ignore          []fluxIgnore `json:"ignore"`
 	} `json:"spec"`
+}
+
+type fluxIgnore struct {
+	Target struct {
+		Group string `json:"group"`
+		Kind  string `json:"kind"`
+		Name  string `json:"name"`
+	} `json:"target"`
+	Paths []string `json:"paths"`
 }
 
 // decode returns the objects by kind and name. A field that a kind does not have fails the test.
@@ -350,42 +356,129 @@ func mustFitTheWorkload(t *testing.T, server string, objects map[string]any, lea
 	}
 }
 
-// The GitOps tools apply a folder that exists, and leave the fields to Lockstep that it writes.
+// The GitOps tools can apply each server with each host, in the namespace that they name.
 func TestGitOps(t *testing.T) {
 	t.Parallel()
-	read := func(file string) map[string]any {
+	app, flux := gitOps(t)
+	if app.Spec.Source.Kustomize.Namespace != app.Spec.Destination.Namespace {
+		t.Errorf("Argo CD builds for namespace %q, and applies to %q", app.Spec.Source.Kustomize.Namespace, app.Spec.Destination.Namespace)
+	}
+	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
+		t.Error("Argo CD reverts ignored fields in a sync for another reason")
+	}
+	page, err := os.ReadFile("gitops/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range modelservers.Names() {
+		if !strings.Contains(string(page), "](../"+server+")") {
+			t.Errorf("gitops/README.md does not name %s", server)
+		}
+		for _, overlay := range modelservers.Overlays() {
+			t.Run(server+"/"+overlay, func(t *testing.T) {
+				t.Parallel()
+				for tool, namespace := range map[string]string{"Argo CD": app.Spec.Source.Kustomize.Namespace, "Flux": flux.Spec.TargetNamespace} {
+					mustBeIn(t, tool, namespace, server, overlay)
+				}
+				mustLeaveFields(t, app, flux, server, overlay)
+			})
+		}
+	}
+}
+
+// gitOps reads the examples. Each folder that they name, also in a comment, exists.
+func gitOps(t *testing.T) (*application, *fluxKustomization) {
+	t.Helper()
+	objects := map[string]any{}
+	for _, file := range []string{"gitops/argo-cd.yaml", "gitops/flux.yaml"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return decode(t, strings.Split(string(text), "\n---\n")...)
-	}
-	app, isApp := read("gitops/argo-cd.yaml")["Application vllm"].(*application)
-	flux, isFlux := read("gitops/flux.yaml")["Kustomization vllm"].(*fluxKustomization)
-	if !isApp || !isFlux {
-		t.Fatal("gitops/ has no Application, or no Kustomization")
-	}
-	for _, path := range []string{app.Spec.Source.Path, flux.Spec.Path} {
-		if _, err := os.Stat(filepath.Join("..", path, "kustomization.yaml")); err != nil {
-			t.Error(err)
-		}
-	}
-	const held = "/spec/rolloutStrategy/rollingUpdateConfiguration"
-	left := map[string]bool{}
-	for _, rule := range app.Spec.IgnoreDifferences {
-		left["Argo CD "+rule.Kind] = slices.Equal(rule.JSONPointers, []string{held}) || slices.Equal(rule.ManagedFieldsManagers, []string{"lockstep"})
-	}
-	for _, rule := range flux.Spec.Ignore {
-		left["Flux "+rule.Target.Kind] = slices.Contains([]string{held, "/spec/rules", "/spec/selector"}, strings.Join(rule.Paths, " "))
-	}
-	for _, tool := range []string{"Argo CD", "Flux"} {
-		for _, kind := range []string{"LeaderWorkerSet", "HTTPRoute", "Service"} {
-			if !left[tool+" "+kind] {
-				t.Errorf("%s reverts what Lockstep writes to a %s", tool, kind)
+		maps.Copy(objects, decode(t, strings.Split(string(text), "\n---\n")...))
+		for _, path := range regexp.MustCompile(`examples/[a-z-]+/[a-z]+`).FindAllString(string(text), -1) {
+			if _, err := os.Stat(filepath.Join("..", path, "kustomization.yaml")); err != nil {
+				t.Errorf("%s: %v", file, err)
 			}
 		}
 	}
-	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
-		t.Error("Argo CD reverts it in a sync for another reason")
+	app, isApp := objects["Application vllm"].(*application)
+	flux, isFlux := objects["Kustomization vllm"].(*fluxKustomization)
+	if !isApp || !isFlux {
+		t.Fatal("gitops/ has no Application, or no Kustomization")
+	}
+	for _, path := range []string{app.Spec.Source.Path, strings.TrimPrefix(flux.Spec.Path, "./")} {
+		if path != "examples/vllm/argo" {
+			t.Errorf("the path is %q", path)
+		}
+	}
+	return app, flux
+}
+
+// mustBeIn builds an overlay as a GitOps tool does for a namespace. All objects are in it, and what they refer to.
+func mustBeIn(t *testing.T, tool, namespace, server, overlay string) {
+	t.Helper()
+	dir := t.TempDir()
+	examples, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := filepath.Rel(dir, filepath.Join(examples, server, overlay))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kustomization := "namespace: " + namespace + "\nresources: [" + base + "]\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	documents, err := modelservers.Build(dir, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, object := range decode(t, documents...) {
+		if meta, ok := object.(metav1.Object); ok && meta.GetNamespace() != namespace {
+			t.Errorf("%s: %s is in namespace %q, want %q", tool, name, meta.GetNamespace(), namespace)
+		}
+		if binding, ok := object.(*rbacv1.RoleBinding); ok && binding.Subjects[0].Namespace != namespace {
+			t.Errorf("%s: %s is for an account in namespace %q, want %q", tool, name, binding.Subjects[0].Namespace, namespace)
+		}
+	}
+}
+
+// mustLeaveFields checks that the tools ignore what a release with an overlay writes to objects of Git.
+func mustLeaveFields(t *testing.T, app *application, flux *fluxKustomization, server, overlay string) {
+	t.Helper()
+	routers := []string{"lockstep"} // the field managers of routes and Services
+	if overlay == "kruise" {
+		routers = append(routers, "kruise-rollout")
+	}
+	objects := decode(t, build(t, server, overlay)...)
+	for kind, written := range map[string]struct {
+		group, name, field string
+		managers           []string
+	}{
+		"LeaderWorkerSet": {lws.GroupVersion.Group, server, "/spec/rolloutStrategy/rollingUpdateConfiguration", []string{"lockstep"}},
+		"HTTPRoute":       {gateway.GroupVersion.Group, server, "/spec/rules", routers},
+		"Service":         {"", server + "-leader", "/spec/selector", routers},
+	} {
+		if objects[kind+" "+written.name] == nil {
+			t.Errorf("there is no %s %s", kind, written.name)
+		}
+		ignored := false
+		for _, rule := range app.Spec.IgnoreDifferences {
+			all := slices.Contains(rule.JSONPointers, written.field) || !slices.ContainsFunc(written.managers, func(manager string) bool {
+				return !slices.Contains(rule.ManagedFieldsManagers, manager)
+			})
+			ignored = ignored || rule.Group == written.group && rule.Kind == kind && all
+		}
+		if !ignored {
+			t.Errorf("Argo CD reverts what %v write to %s %s", written.managers, kind, written.name)
+		}
+		if !slices.ContainsFunc(flux.Spec.Ignore, func(rule fluxIgnore) bool {
+			return rule.Target.Group == written.group && rule.Target.Kind == kind && slices.Contains(rule.Paths, written.field) &&
+				(rule.Target.Name == "" || rule.Target.Name == written.name)
+		}) {
+			t.Errorf("Flux reverts %s of %s %s", written.field, kind, written.name)
+		}
 	}
 }

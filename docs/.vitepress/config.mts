@@ -1,3 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
 // The site of `make site`. Its pages are the Markdown files of this folder.
 import { readdirSync } from 'node:fs'
 import { posix } from 'node:path'

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -17,6 +18,7 @@ import (
 // because the nodes have GPUs for one release.
 func TestModelServers(t *testing.T) {
 	t.Parallel()
+	modelservers.InstallCRDs(t, cluster.Shared(t))
 	prometheus := modelservers.StartPrometheus(t)
 	quick := strings.NewReplacer("http://prometheus.monitoring:9090", prometheus.URL, "initialDelay: 2m", "initialDelay: 1s", "interval: 30s", "interval: 1s")
 	for server, metric := range map[string]string{"vllm": "vllm:time_to_first_token", "sglang": "sglang[:_]time_to_first_token", "tensorrt-llm": "nv_inference_request_failure"} {

@@ -1,3 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster runs a real Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager,
 // kube-scheduler, the LeaderWorkerSet manager with its webhooks, KWOK for nodes and pods without containers and, on request,
 // the Gateway API with Traefik ([WithTraefik]), Argo Rollouts ([WithArgo]) and Kruise Rollouts ([WithKruise]).

@@ -1,3 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
 package cluster
 
 // portMap has the port of each listener, which stays the same across restarts of a component.

@@ -6,16 +6,43 @@
 package kruise
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
+
+// mustOwn checks that a field manager owns the route's rules and the Service's selector, as examples/gitops tells Argo CD.
+func (e *env) mustOwn(manager, server string) {
+	e.t.Helper()
+	for name, field := range map[string]string{server: `"f:rules"`, server + "-leader": `"f:selector"`} {
+		resource := httpRoutes
+		if name != server {
+			resource = corev1.SchemeGroupVersion.WithResource("services")
+		}
+		object, err := e.dynamic.Resource(resource).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if !slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == manager && strings.Contains(entry.FieldsV1.String(), field)
+		}) {
+			e.t.Errorf("%s does not own %s of %s: %v", manager, field, name, object.GetManagedFields())
+		}
+	}
+}
 
 // The examples of model servers with Kruise: in place, and the second group after an approval. One server after the other, because the
 // nodes have GPUs for one release.
 func TestModelServers(t *testing.T) {
 	t.Parallel()
+	modelservers.InstallCRDs(t, cluster.Shared(t))
 	for _, server := range modelservers.Names() {
 		t.Run(server, func(t *testing.T) {
 			e := newEnv(t)
@@ -25,6 +52,7 @@ func TestModelServers(t *testing.T) {
 			e.edit("v1") // another image than the example's: the first release
 			e.awaitPause(1)
 			e.mustRoute(server + "-leader 50, " + server + "-leader-canary 50")
+			e.mustOwn("kruise-rollout", server)
 			e.approve()
 			e.awaitDone()
 			e.mustRest("v1")

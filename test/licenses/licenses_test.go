@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package licenses checks the licenses of the modules that the binary contains.
+// Package licenses checks the licenses of the modules that the binary contains, and the header of the project's own sources.
 package licenses
 
 import (

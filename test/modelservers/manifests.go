@@ -3,6 +3,7 @@
 
 // Package modelservers builds the examples of model servers as a user does, and measures their canaries without GPUs.
 //
+//	modelservers.InstallCRDs(t, c)
 //	for _, server := range modelservers.Names() {
 //		suite.Apply(t, c, namespace, modelservers.Manifest(t, "../../examples", server, "argo", namespace))
 //	}
@@ -43,8 +44,15 @@ func Build(examples, server, overlay string) ([]string, error) {
 	return documents, nil
 }
 
-// Manifest returns the objects of an example for a namespace of the test cluster, with the cluster's Gateway in place of the user's. It
-// lacks the PodMonitor, because the test cluster has no CRD for it.
+// InstallCRDs installs the kinds of the examples that the test cluster lacks: those of the Prometheus operator, without the operator.
+func InstallCRDs(t testing.TB, c *cluster.Cluster) {
+	t.Helper()
+	if err := c.InstallPrometheusOperator(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Manifest returns the objects of an example for a namespace of the test cluster, with the cluster's Gateway in place of the user's.
 func Manifest(t testing.TB, examples, server, overlay, namespace string) string {
 	t.Helper()
 	documents, err := Build(examples, server, overlay)
@@ -53,11 +61,5 @@ func Manifest(t testing.TB, examples, server, overlay, namespace string) string 
 	}
 	gateway := fmt.Sprintf("- name: %s\n    namespace: %s\n", cluster.GatewayName, cluster.GatewayNamespace)
 	user := strings.NewReplacer("- name: public\n", gateway, server+".example.com", namespace+".example.com", "namespace: default", "namespace: "+namespace)
-	var all []string
-	for _, document := range documents {
-		if !strings.Contains(document, "\nkind: PodMonitor\n") {
-			all = append(all, user.Replace(document))
-		}
-	}
-	return strings.Join(all, "---\n")
+	return user.Replace(strings.Join(documents, "---\n"))
 }

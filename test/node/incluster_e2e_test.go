@@ -85,7 +85,10 @@ func (in *installation) withHelm() {
 		in.T.Fatal(err)
 	}
 	charts := "oci://" + in.Cluster.Image("charts")
-	in.run(in.helm, "push", filepath.Join(in.dist, "lockstep-"+releaseVersion+".tgz"), charts, "--plain-http")
+	pushed := in.run(in.helm, "push", filepath.Join(in.dist, "lockstep-"+releaseVersion+".tgz"), charts, "--plain-http")
+	if !strings.Contains(pushed, "\nDigest: sha256:") {
+		in.T.Errorf("helm push prints no digest, which the workflow signs:\n%s", pushed)
+	}
 	in.run(in.helm, "install", "lockstep", charts+"/lockstep", "--version", releaseVersion, "--plain-http", "--namespace", config.Namespace,
 		"--create-namespace", "--set", "monitoring.enabled=true", "--wait")
 	c := beginOf(serveBy(in.Env, in.dial()), canary())

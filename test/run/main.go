@@ -41,7 +41,7 @@ type config struct {
 	side   int
 	matrix bool
 	suites []suite
-	// leftOut are suites that this machine can't run, and why.
+	// leftOut are suites and tests that this machine can't run, and why.
 	leftOut []string
 }
 
@@ -102,9 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	results := r.runAll(ctx, jobs)
 	err = report(stdout, results)
-	for _, line := range c.leftOut {
-		fmt.Fprintln(stdout, line)
-	}
+	reportLeftOut(stdout, c.leftOut)
 	return err
 }
 
@@ -129,10 +127,11 @@ func jobsOf(c config, table []requirement) []job {
 	return jobs
 }
 
-// mustRun returns the tests that must not be missing: those of the table at the level, if the whole suite runs.
+// mustRun returns the tests that must not be missing: those of the table at the level, if the whole suite runs, but for those that this
+// machine leaves out.
 func mustRun(s suite, table []requirement, c config) []string {
 	if c.run != "" || slices.Contains(parts, s.name) {
 		return nil
 	}
-	return s.tests(table, c.level)
+	return slices.DeleteFunc(s.tests(table, c.level), func(name string) bool { return slices.Contains(s.demanding, name) })
 }

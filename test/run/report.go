@@ -98,3 +98,14 @@ func report(out io.Writer, results []result) error {
 	}
 	return nil
 }
+
+// reportLeftOut prints what did not run on this machine. In a GitHub workflow each line is a warning, which the page of the run shows.
+func reportLeftOut(out io.Writer, lines []string) {
+	prefix := ""
+	if os.Getenv("GITHUB_ACTIONS") == "true" {
+		prefix = "::warning title=Not tested::"
+	}
+	for _, line := range lines {
+		fmt.Fprintln(out, prefix+line)
+	}
+}

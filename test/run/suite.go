@@ -22,8 +22,10 @@ type suite struct {
 	run string
 	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
 	needs []cluster.Option
-	// lacks returns what this machine lacks for the suite. Nil: it runs anywhere.
+	// lacks returns what this machine lacks for the suite, or for those of its tests that demanding has. Nil: it runs anywhere.
 	lacks func() error
+	// demanding are tests that skip themselves on a machine that lacks what they need.
+	demanding []string
 }
 
 // whole has every end-to-end test. The longest suites are first.
@@ -37,31 +39,55 @@ var whole = []suite{
 		name: "node", packages: []string{"./test/node"}, needs: node.Options(1),
 		lacks: netns.NodePossible,
 	},
-	{name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()}},
+	{
+		name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()},
+		lacks: netns.NodePossible, demanding: []string{"TestNodeIsGone"},
+	},
 	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
 	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
-	{name: "demo", packages: []string{"./test/demo"}},
+	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
 }
 
 // parts are subsets of e2e: the tests with this prefix.
 var parts = []string{"canary", "partition", "blueGreen", "adopt", "styles", "admission", "autoscaler", "dashboard", "history", "plan", "preflight", "watch"}
 
-// find returns the suites with these names. Without names it returns every whole suite that this machine can run, and why it can't run
-// the others.
+// find returns the suites with these names, or every whole suite, and why this machine leaves tests out. A suite that it can't run is left
+// out unless it is named.
 func find(names []string) (found []suite, leftOut []string, err error) {
-	if len(names) == 0 {
-		for _, s := range whole {
-			if s.lacks != nil {
-				if err := s.lacks(); err != nil {
-					leftOut = append(leftOut, fmt.Sprintf("%s: left out on this machine: %v", s.name, err))
-					continue
-				}
-			}
-			found = append(found, s)
-		}
-		return found, leftOut, nil
+	suites, err := named(names)
+	if err != nil {
+		return nil, nil, err
 	}
+	for _, s := range suites {
+		if s.lacks == nil {
+			found = append(found, s)
+			continue
+		}
+		switch err := s.lacks(); {
+		case err == nil:
+			s.demanding = nil
+			found = append(found, s)
+		case len(s.demanding) > 0:
+			found = append(found, s)
+			for _, test := range s.demanding {
+				leftOut = append(leftOut, fmt.Sprintf("%s: %s: left out on this machine: %v", s.name, test, err))
+			}
+		case len(names) > 0:
+			found = append(found, s)
+		default:
+			leftOut = append(leftOut, fmt.Sprintf("%s: left out on this machine: %v", s.name, err))
+		}
+	}
+	return found, leftOut, nil
+}
+
+// named returns the suites with these names. Without names it returns every whole suite.
+func named(names []string) ([]suite, error) {
+	if len(names) == 0 {
+		return whole, nil
+	}
+	var found []suite
 	for _, name := range names {
 		i := slices.IndexFunc(whole, func(s suite) bool { return s.name == name })
 		switch {
@@ -72,10 +98,10 @@ func find(names []string) (found []suite, leftOut []string, err error) {
 			s.name, s.run = name, "^Test"+strings.ToUpper(name[:1])+name[1:]
 			found = append(found, s)
 		default:
-			return nil, nil, fmt.Errorf("unknown suite %q: want one of %s", name, strings.Join(suiteNames(), ", "))
+			return nil, fmt.Errorf("unknown suite %q: want one of %s", name, strings.Join(suiteNames(), ", "))
 		}
 	}
-	return found, nil, nil
+	return found, nil
 }
 
 func suiteNames() []string {

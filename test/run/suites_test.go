@@ -89,17 +89,73 @@ func TestEverySuiteIsInTable(t *testing.T) {
 	}
 }
 
-// A suite that this machine can't run is left out, with the reason, unless it is asked for.
+// A suite that this machine can't run is left out, with the reason, unless it is named. Single tests are left out of any suite.
 func TestSuitesThatNeedMore(t *testing.T) {
 	all := whole
 	t.Cleanup(func() { whole = all })
-	whole = []suite{{name: "anywhere"}, {name: "root", lacks: func() error { return errors.New("needs root") }}}
-	found, leftOut, err := find(nil)
-	if err != nil || len(found) != 1 || found[0].name != "anywhere" || len(leftOut) != 1 || !strings.HasSuffix(leftOut[0], "needs root") {
-		t.Errorf("without names: %v, %q, %v", found, leftOut, err)
+	var lacks error
+	need := func() error { return lacks }
+	whole = []suite{{name: "anywhere"}, {name: "root", lacks: need}, {name: "partly", packages: []string{"./x"}, lacks: need, demanding: []string{"TestRoot"}}}
+	table := []requirement{{tests: []testName{{"x", "TestAny"}, {"x", "TestRoot"}}, level: levelAll}}
+	for _, test := range []struct {
+		name, left string
+		lacks      error
+		args       []string
+		want, must string
+	}{
+		{name: "it lacks nothing", want: "anywhere root partly", must: "TestAny TestRoot"},
+		{
+			name: "it lacks something", lacks: errors.New("needs root"), want: "anywhere partly", must: "TestAny",
+			left: "root: left out on this machine: needs root\npartly: TestRoot: left out on this machine: needs root",
+		},
+		{
+			name: "a suite is named", lacks: errors.New("needs root"), args: []string{"root", "partly"}, want: "root partly", must: "TestAny",
+			left: "partly: TestRoot: left out on this machine: needs root",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			lacks = test.lacks
+			found, leftOut, err := find(test.args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names, must []string
+			for _, s := range found {
+				names = append(names, s.name)
+				must = append(must, mustRun(s, table, config{level: levelAll})...)
+			}
+			if got := strings.Join(names, " "); got != test.want {
+				t.Errorf("runs %s, want %s", got, test.want)
+			}
+			if got := strings.Join(leftOut, "\n"); got != test.left {
+				t.Errorf("leaves out\n%s\nwant\n%s", got, test.left)
+			}
+			if got := strings.Join(must, " "); got != test.must {
+				t.Errorf("%s must run, want %s", got, test.must)
+			}
+		})
 	}
-	if found, leftOut, err := find([]string{"root"}); err != nil || len(found) != 1 || len(leftOut) != 0 {
-		t.Errorf("by its name: %v, %q, %v", found, leftOut, err)
+}
+
+// A test that a machine may leave out exists and is in the table, so that it runs elsewhere.
+func TestDemandingTestsAreInTable(t *testing.T) {
+	table := readRepositoryTable(t)
+	for _, s := range whole {
+		for _, name := range s.demanding {
+			if !slices.Contains(s.tests(table, levelAll), name) {
+				t.Errorf("the table has no test %s of suite %s", name, s.name)
+			}
+		}
+	}
+}
+
+func TestReportOfLeftOutTests(t *testing.T) {
+	for variable, want := range map[string]string{"": "node: left out\n", "true": "::warning title=Not tested::node: left out\n"} {
+		t.Setenv("GITHUB_ACTIONS", variable)
+		var out bytes.Buffer
+		if reportLeftOut(&out, []string{"node: left out"}); out.String() != want {
+			t.Errorf("GITHUB_ACTIONS=%q: %q, want %q", variable, out.String(), want)
+		}
 	}
 }
 

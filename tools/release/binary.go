@@ -43,7 +43,7 @@ func (p platform) binary() string {
 
 func (p platform) tarGz() string { return "lockstep_" + p.os + "_" + p.arch + ".tar.gz" }
 
-// buildBinary builds a static binary, and its archive with the license.
+// buildBinary builds a static binary.
 func (r *release) buildBinary(ctx context.Context, p platform) error {
 	path, err := filepath.Abs(filepath.Join(r.out, p.binary()))
 	if err != nil {
@@ -52,10 +52,12 @@ func (r *release) buildBinary(ctx context.Context, p platform) error {
 	_, err = r.commandWith(ctx, []string{"CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=" + p.os, "GOARCH=" + p.arch},
 		"go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 		"-ldflags=-s -w -buildid= -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion="+r.version, "-o", path, "./cmd/lockstep")
-	if err != nil {
-		return err
-	}
-	program, err := os.ReadFile(path)
+	return err
+}
+
+// archiveBinary writes the archive of a binary and its license.
+func (r *release) archiveBinary(p platform) error {
+	program, err := os.ReadFile(filepath.Join(r.out, p.binary()))
 	if err != nil {
 		return fmt.Errorf("read the binary: %w", err)
 	}

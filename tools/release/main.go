@@ -94,6 +94,9 @@ func (r *release) build(ctx context.Context) (err error) {
 		if err := r.buildBinary(ctx, p); err != nil {
 			return err
 		}
+		if err := r.archiveBinary(p); err != nil {
+			return err
+		}
 	}
 	digest, err := r.buildImage()
 	if err != nil {

@@ -97,10 +97,7 @@ func TestRelease(t *testing.T) {
 	if got := unpack(t, releases[0][p.tarGz()]); got["lockstep"] != string(releases[0][p.binary()]) || got["LICENSE"] == "" {
 		t.Error("the archive has not the binary and its license")
 	}
-	sum, err := checksum(filepath.Join(out, p.tarGz()))
-	if err != nil || !strings.Contains(string(releases[0][krewFile]), "sha256: "+sum+"\n") {
-		t.Errorf("krew's manifest lacks the checksum %s (%v):\n%s", sum, err, releases[0][krewFile])
-	}
+	mustBeKrewManifest(t, out, "v0.1.0-test", p)
 	if sbom := string(releases[0][p.binary()+".cdx.json"]); !strings.Contains(sbom, "pkg:golang/k8s.io/client-go@") {
 		t.Errorf("the SBOM lacks a dependency: %.300s", sbom)
 	}

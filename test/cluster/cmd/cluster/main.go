@@ -1,3 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
 // Command cluster runs a real Kubernetes control plane with LeaderWorkerSet and fake nodes on this machine until Ctrl-C.
 //
 //	go run ./test/cluster/cmd/cluster

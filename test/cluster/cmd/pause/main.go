@@ -1,3 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
 // Command pause keeps the namespaces of a pod: it waits, and reaps the processes that other containers of the pod leave to it.
 package main
 

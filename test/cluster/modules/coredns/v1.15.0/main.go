@@ -1,3 +1,6 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
 // Command coredns is CoreDNS with the plugins that a cluster's DNS needs, and without those of clouds, which take minutes to compile.
 package main
 

@@ -1,0 +1,29 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// task is a line of the Makefile that `make help` prints.
+var task = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
+
+// TestContributingHasEveryTask: the table of commands in CONTRIBUTING.md has each task of the Makefile.
+func TestContributingHasEveryTask(t *testing.T) {
+	t.Parallel()
+	contributing := read(t, filepath.Join(root, "CONTRIBUTING.md"))
+	tasks := task.FindAllStringSubmatch(read(t, filepath.Join(root, "Makefile")), -1)
+	if len(tasks) < 10 {
+		t.Fatalf("the Makefile has only %d tasks", len(tasks))
+	}
+	for _, match := range tasks {
+		row := regexp.MustCompile("(?m)^\\| `make " + match[1] + "[` ]")
+		if name := match[1]; name != "help" && !row.MatchString(contributing) {
+			t.Errorf("the table in CONTRIBUTING.md lacks make %s", name)
+		}
+	}
+}
