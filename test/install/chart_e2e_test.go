@@ -152,7 +152,8 @@ batchRelease: {enabled: true, env: *env}
 	}
 }
 
-// An earlier chart is installed, upgraded to this one, and uninstalled. The kind is upgraded and kept, and with it its objects.
+// An earlier chart is installed, upgraded to this one, uninstalled, and this one is installed again. The kind is upgraded and kept, and
+// with it its objects.
 func TestChartLifecycle(t *testing.T) {
 	e := newEnv(t)
 	const target = `
@@ -196,6 +197,13 @@ spec: {workloadRef: {name: model}}
 		t.Errorf("what is left after helm uninstall (-want +got):\n%s", diff)
 	}
 	e.run(e.kubectl, "get", "rollouttarget", "kept", "-n", "default")
+
+	e.run(e.helm, append([]string{"install", release, e.chart()}, flags...)...)
+	if again := e.uids(manifest); again[crd] != before[crd] || len(again) != len(before) {
+		t.Errorf("installed again, %d objects exist with the CRD %q; want %d and the kept one, %q", len(again), again[crd], len(before), before[crd])
+	}
+	e.run(e.kubectl, "get", "rollouttarget", "kept", "-n", "default")
+	e.run(e.helm, "uninstall", release, "-n", namespace, "--wait")
 }
 
 func (e *env) chart() string { return filepath.Join(configDir, "chart") }
