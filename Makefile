@@ -172,6 +172,7 @@ verify-generated:
 	  diff -u plugin/kruise/v1alpha1/zz_generated.deepcopy.go "$$tmp/zz_generated.deepcopy.go" && \
 	  diff -u config/kruise/crd/lockstep.dev_rollouttargets.yaml "$$tmp/lockstep.dev_rollouttargets.yaml" || \
 	  { echo "generated code is stale: run make generate" >&2; exit 1; }
+	$(GO) test -vet off -run '^Test(Values|Rules)?Reference$$' ./internal/cli ./config ./lwsdriver/preflight
 
 .PHONY: verify-tidy
 verify-tidy:

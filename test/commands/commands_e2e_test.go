@@ -91,7 +91,8 @@ func TestInstallCommands(t *testing.T) {
 	r.run("docs/install.md", "", "")
 	r.run("docs/upgrade.md", "",
 		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && "+
-			"kubectl apply -k config/admission && kubectl apply -k config/monitoring")
+			"kubectl apply -k config/admission && kubectl apply -k config/preflight && kubectl apply -k config/access-aggregated && "+
+			"kubectl apply -k config/monitoring")
 }
 
 func TestPermissionCommands(t *testing.T) {

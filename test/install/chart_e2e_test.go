@@ -88,6 +88,7 @@ imagePullSecrets: [{name: registry}]
 driver:
   replicas: 2
   args: [--max-groups-in-flight=8]
+  env: &env [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4317"}]
   tls: {source: cert-manager, secretName: certificate, issuerRef: {kind: ClusterIssuer, name: ca}}
   pod:
     resources: {requests: {cpu: "1"}}
@@ -95,15 +96,20 @@ driver:
     labels: {team: platform, app.kubernetes.io/name: ignored}
     annotations: {note: here}
 argo: {enabled: true, namespace: rollouts, serviceAccount: controller}
+kruise: {enabled: true, env: *env}
+batchRelease: {enabled: true, env: *env}
 `)))
+	for _, name := range []string{"lockstep", "lockstep-kruise", "lockstep-batchrelease"} {
+		container := e.container(objects[key{"Deployment.apps", "elsewhere", name}])
+		if want := "ghcr.io/lockstep-rollouts/lockstep@sha256:" + strings.Repeat("a", 64); container["image"] != want {
+			t.Errorf("%s has the image %v, want %s", name, container["image"], want)
+		}
+		want := []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}}
+		if diff := cmp.Diff(want, container["env"]); diff != "" {
+			t.Errorf("the environment of %s (-want +got):\n%s", name, diff)
+		}
+	}
 	deployment := objects[key{"Deployment.apps", "elsewhere", "lockstep"}]
-	if deployment == nil {
-		t.Fatalf("no Deployment: %v", slices.Collect(maps.Keys(objects)))
-	}
-	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
-	if want := "ghcr.io/lockstep-rollouts/lockstep@sha256:" + strings.Repeat("a", 64); err != nil || containers[0].(map[string]any)["image"] != want {
-		t.Errorf("the containers are %v, %v; want the image %s", containers, err, want)
-	}
 	for want, path := range map[string][]string{
 		"2":                    {"spec", "replicas"},
 		"map[pool:infra]":      {"spec", "template", "spec", "nodeSelector"},
@@ -137,6 +143,7 @@ argo: {enabled: true, namespace: rollouts, serviceAccount: controller}
 		"image.digest=latest":            "image/digest",
 		"driver.tls.source=self":         "driver/tls/source",
 		"driver.tls.source=cert-manager": "driver.tls.issuerRef.name is empty",
+		"driver.env[0].value=x":          "driver/env/0",
 		"permissions.gatway=true":        "gatway",
 	} {
 		if _, err := e.try(e.helm, "template", release, e.chart(), "--set", value); err == nil || !strings.Contains(err.Error(), message) {
@@ -145,7 +152,8 @@ argo: {enabled: true, namespace: rollouts, serviceAccount: controller}
 	}
 }
 
-// An earlier chart is installed, upgraded to this one, and uninstalled. The kind is upgraded and kept, and with it its objects.
+// An earlier chart is installed, upgraded to this one, uninstalled, and this one is installed again. The kind is upgraded and kept, and
+// with it its objects.
 func TestChartLifecycle(t *testing.T) {
 	e := newEnv(t)
 	const target = `
@@ -189,6 +197,13 @@ spec: {workloadRef: {name: model}}
 		t.Errorf("what is left after helm uninstall (-want +got):\n%s", diff)
 	}
 	e.run(e.kubectl, "get", "rollouttarget", "kept", "-n", "default")
+
+	e.run(e.helm, append([]string{"install", release, e.chart()}, flags...)...)
+	if again := e.uids(manifest); again[crd] != before[crd] || len(again) != len(before) {
+		t.Errorf("installed again, %d objects exist with the CRD %q; want %d and the kept one, %q", len(again), again[crd], len(before), before[crd])
+	}
+	e.run(e.kubectl, "get", "rollouttarget", "kept", "-n", "default")
+	e.run(e.helm, "uninstall", release, "-n", namespace, "--wait")
 }
 
 func (e *env) chart() string { return filepath.Join(configDir, "chart") }
@@ -243,13 +258,21 @@ func (e *env) sumRoles(objects map[key]object) {
 // dropImage removes the image, which the user of kustomize sets.
 func (e *env) dropImage(deployment object) {
 	e.Helper()
-	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
-	if err != nil || len(containers) != 1 {
-		e.Fatalf("%d containers, %v", len(containers), err)
+	container := e.container(deployment)
+	delete(container, "image")
+	delete(container, "imagePullPolicy")
+}
+
+// container returns the only container of a Deployment, not a copy.
+func (e *env) container(deployment object) map[string]any {
+	e.Helper()
+	if deployment == nil {
+		e.Fatal("no Deployment")
 	}
-	delete(containers[0].(map[string]any), "image")
-	delete(containers[0].(map[string]any), "imagePullPolicy")
-	if err := unstructured.SetNestedSlice(deployment.Object, containers, "spec", "template", "spec", "containers"); err != nil {
-		e.Fatal(err)
+	containers, _, err := unstructured.NestedFieldNoCopy(deployment.Object, "spec", "template", "spec", "containers")
+	if list, ok := containers.([]any); err == nil && ok && len(list) == 1 {
+		return list[0].(map[string]any)
 	}
+	e.Fatalf("the containers of %s are %v, %v", deployment.GetName(), containers, err)
+	return nil
 }

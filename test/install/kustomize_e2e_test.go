@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,29 +22,31 @@ var folders = []string{
 	"deployment", "kruise/crd", "kruise", "kruise/batchrelease", "argo/rbac", "argo/remote/rbac", "admission", "preflight", "access-aggregated", "monitoring",
 }
 
-// All folders together; then each is removed beside all others, which keep every object, and applied again. The base is removed last.
+// All folders together, from one kustomization; then each is removed beside all others, which keep every object, and applied again. The
+// base is removed last.
 func TestFolders(t *testing.T) {
 	e := newEnv(t)
 	e.operator()
-	base := filepath.Join(configDir, "base")
-	owner := map[key]string{}
-	for _, folder := range append([]string{"base"}, folders...) {
-		for k := range e.render(filepath.Join(configDir, folder)) {
-			if owner[k] != "" {
-				t.Errorf("%v is in %s and in %s: removing one removes it from the other", k, owner[k], folder)
+	all := append([]string{"base"}, folders...)
+	owner := e.combines(all)
+	// The variant for one namespace takes the place of the Deployment's folder.
+	variant := slices.Clone(all)
+	variant[slices.Index(variant, "deployment")] = "namespaced"
+	e.combines(variant)
+	base := e.render(filepath.Join(configDir, "base"))
+	for _, part := range []string{"access", "permissions"} {
+		for k, o := range e.render(filepath.Join(configDir, part)) {
+			if diff := cmp.Diff(base[k], o); diff != "" {
+				t.Errorf("%v is not the same in the base (-base +%s):\n%s", k, part, diff)
 			}
-			owner[k] = folder
 		}
 	}
+
 	// Argo's and Kruise's own namespaces are not Lockstep's to create.
-	e.run(e.kubectl, "apply", "-k", base)
-	everything := e.run(e.kubectl, "kustomize", base)
-	for _, folder := range folders {
-		e.run(e.kubectl, "apply", "-k", filepath.Join(configDir, folder))
-		everything += "---\n" + e.run(e.kubectl, "kustomize", filepath.Join(configDir, folder))
-	}
-	all := e.write("all.yaml", everything)
-	before := e.uids(all)
+	dir := e.kustomization(all...)
+	e.run(e.kubectl, "apply", "-k", dir)
+	manifest := e.write("all.yaml", e.run(e.kubectl, "kustomize", dir))
+	before := e.uids(manifest)
 	if len(before) != len(owner) {
 		t.Fatalf("%d objects exist, the folders have %d", len(before), len(owner))
 	}
@@ -52,24 +55,67 @@ func TestFolders(t *testing.T) {
 		e.delete(dir)
 		want := maps.Clone(before)
 		maps.DeleteFunc(want, func(k key, _ string) bool { return owner[k] == folder })
-		if diff := cmp.Diff(want, e.uids(all)); diff != "" {
+		if diff := cmp.Diff(want, e.uids(manifest)); diff != "" {
 			t.Errorf("after kubectl delete -k config/%s (-want +got):\n%s", folder, diff)
 		}
 		e.run(e.kubectl, "apply", "-k", dir)
-		before = e.uids(all)
+		before = e.uids(manifest)
 	}
 	for _, folder := range folders {
 		e.delete(filepath.Join(configDir, folder))
 	}
-	for k := range e.uids(all) {
+	for k := range e.uids(manifest) {
 		if owner[k] != "base" {
 			t.Errorf("%v of config/%s still exists", k, owner[k])
 		}
 	}
 	e.deleteBase()
-	if left := e.uids(all); len(left) > 0 {
+	if left := e.uids(manifest); len(left) > 0 {
 		t.Errorf("these still exist after the base was deleted: %v", left)
 	}
+}
+
+// combines tests that one kustomization of the folders has the objects of each, and that no two folders have one in common. It returns
+// the folder of each object.
+func (e *env) combines(folders []string) map[key]string {
+	e.Helper()
+	owner, want := map[key]string{}, map[key]object{}
+	for _, folder := range folders {
+		for k, o := range e.render(filepath.Join(configDir, folder)) {
+			if owner[k] != "" {
+				e.Errorf("%v is in %s and in %s: removing one removes it from the other", k, owner[k], folder)
+			}
+			owner[k], want[k] = folder, o
+		}
+	}
+	if diff := cmp.Diff(want, e.render(e.kustomization(folders...))); diff != "" {
+		e.Errorf("a kustomization of %v has other objects (-folders +kustomization):\n%s", folders, diff)
+	}
+	return owner
+}
+
+// kustomization writes a kustomization of folders of config, and returns its folder.
+func (e *env) kustomization(folders ...string) string {
+	e.Helper()
+	dir := e.TempDir()
+	resources := make([]string, len(folders))
+	for i, folder := range folders {
+		resources[i] = e.relative(dir, filepath.Join(configDir, folder))
+	}
+	return filepath.Dir(e.writeTo(dir, "kustomization.yaml", "resources: ["+strings.Join(resources, ", ")+"]\n"))
+}
+
+// relative returns a path from a folder, as a kustomization refers to another one.
+func (e *env) relative(dir, path string) string {
+	e.Helper()
+	absolute, err := filepath.Abs(path)
+	if err == nil {
+		path, err = filepath.Rel(dir, absolute)
+	}
+	if err != nil {
+		e.Fatal(err)
+	}
+	return path
 }
 
 // The kustomization of docs/argo-install.md, with Argo's own manifests: the plugins are in Argo's Deployment, and the bindings are of
@@ -125,21 +171,10 @@ func (e *env) argoKustomization(component string) string {
 		e.Fatal(err)
 	}
 	dir := e.TempDir()
-	relative := func(path string) string {
-		absolute, err := filepath.Abs(path)
-		if err != nil {
-			e.Fatal(err)
-		}
-		path, err = filepath.Rel(dir, absolute)
-		if err != nil {
-			e.Fatal(err)
-		}
-		return path
-	}
 	return filepath.Dir(e.writeTo(dir, "kustomization.yaml", fmt.Sprintf(`
 namespace: argo-rollouts
 resources: [%s]
 components: [%s]
 images: [{name: lockstep, newName: registry.example.com/lockstep, newTag: dev}]
-`, relative(filepath.Join(argo, "cluster-install")), relative(filepath.Join(configDir, component)))))
+`, e.relative(dir, filepath.Join(argo, "cluster-install")), e.relative(dir, filepath.Join(configDir, component)))))
 }

@@ -59,6 +59,38 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// The alert about an absent driver can be left out: Prometheus scrapes no driver inside Argo Rollouts or `lockstep batchrelease`. The
+// chart does so by itself.
+func TestAlertsWithoutServer(t *testing.T) {
+	e := newEnv(t)
+	chart := func(values string) string {
+		return e.run(e.helm, "template", release, e.chart(), "--set", "monitoring.enabled=true,"+values)
+	}
+	dir := t.TempDir()
+	var patches strings.Builder
+	for line := range strings.Lines(e.read(configDir, "monitoring", "kustomization.yaml")) {
+		if code, ok := strings.CutPrefix(line, "#   "); ok {
+			patches.WriteString(code)
+		}
+	}
+	e.writeTo(dir, "kustomization.yaml", "resources: ["+e.relative(dir, filepath.Join(configDir, "monitoring"))+"]\n"+patches.String())
+	for _, test := range []struct {
+		name, manifest string
+		want           int
+	}{
+		{"the chart with a server", chart("driver.enabled=true"), 1},
+		{"the chart with lockstep kruise", chart("driver.enabled=false,kruise.enabled=true"), 1},
+		{"the chart with drivers inside other hosts", chart("driver.enabled=false,argo.enabled=true,batchRelease.enabled=true"), 0},
+		{"kustomize", e.run(e.kubectl, "kustomize", filepath.Join(configDir, "monitoring")), 1},
+		{"kustomize with the patch of its comment", e.run(e.kubectl, "kustomize", dir), 0},
+	} {
+		down, all := strings.Count(test.manifest, "alert: LockstepDriverDown\n"), strings.Count(test.manifest, "- alert: ")
+		if down != test.want || all != 8+test.want {
+			t.Errorf("%s: %d alerts, LockstepDriverDown %d times; want %d and %d", test.name, all, down, 8+test.want, test.want)
+		}
+	}
+}
+
 // Prometheus's account may read metrics, by the token that Kubernetes writes into the Secret of the PodMonitor, and nothing else.
 func TestMonitoringAccount(t *testing.T) {
 	e := newEnv(t)

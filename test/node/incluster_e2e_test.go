@@ -65,7 +65,7 @@ func (in *installation) clear() {
 		if err != nil {
 			in.T.Fatal(err)
 		}
-		in.run(in.kubectl, "delete", "--ignore-not-found", "-f", in.write(string(manifest)))
+		in.delete("-f", in.write(string(manifest)))
 	}
 	in.T.Cleanup(func() {
 		policies, err := config.Permissions()
@@ -117,8 +117,16 @@ func (in *installation) withKustomize() {
 	in.run(in.kubectl, "-n", config.Namespace, "create", "secret", "tls", "lockstep-tls", "--cert", files.Cert, "--key", files.Key)
 	in.run(in.kubectl, "-n", config.Namespace, "rollout", "status", "deployment/lockstep", "--timeout", "2m")
 	manifest := in.run(in.kubectl, "kustomize", dir)
-	in.run(in.kubectl, "delete", "-k", dir)
+	in.delete("-k", dir)
 	in.mustBeGone(manifest)
+}
+
+// delete deletes manifests in the order of docs/upgrade.md: the aggregated ClusterRole first, which Kubernetes may create again if its
+// parts are deleted with it.
+func (in *installation) delete(flag, manifests string) {
+	in.T.Helper()
+	in.run(in.kubectl, "delete", "--ignore-not-found", "clusterrole", "lockstep-driver")
+	in.run(in.kubectl, "delete", "--ignore-not-found", flag, manifests)
 }
 
 // mustBeGone fails if an object of a manifest still exists.

@@ -28,6 +28,7 @@
 {{- $_ := set $container "image" (include "lockstep.image" $root) }}
 {{- $_ := set $container "imagePullPolicy" $root.Values.image.pullPolicy }}
 {{- $_ := set $container "args" (concat $container.args $values.args) }}
+{{- with $values.env }}{{ $_ := set $container "env" (concat ($container.env | default list) .) }}{{ end }}
 {{- with $root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
 {{- with $values.tls }}
 {{- range $volume := $pod.volumes }}
