@@ -35,6 +35,26 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestImagesAreShown: a document shows each image.
+func TestImagesAreShown(t *testing.T) {
+	t.Parallel()
+	shown := map[string]bool{}
+	for _, f := range documents(t) {
+		for _, l := range f.Links {
+			shown[filepath.Join(filepath.Dir(f.Path), l.Target)] = true
+		}
+	}
+	images, err := filepath.Glob(filepath.Join(root, "docs", "images", "*"))
+	if err != nil || len(images) == 0 {
+		t.Fatalf("%d images, %v", len(images), err)
+	}
+	for _, image := range images {
+		if name := filepath.Join("docs", "images", filepath.Base(image)); !shown[name] {
+			t.Errorf("no document shows %s", name)
+		}
+	}
+}
+
 // TestLinksAreFound: the test above fails where it should.
 func TestLinksAreFound(t *testing.T) {
 	t.Parallel()
