@@ -168,7 +168,7 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 	}
 }
 
-// Scaling in mid-release, as an autoscaler does: percentages are of the new number, new groups are at the stable revision.
+// A user scales in mid-release: percentages are of the new number, new groups are at the stable revision.
 func TestCanaryScaling(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))

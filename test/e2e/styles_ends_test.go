@@ -256,7 +256,7 @@ func TestStylesReadiness(t *testing.T) {
 	})
 }
 
-// Scaling in mid-batch, as an autoscaler does. Under a partition LWS creates the groups of a scale-up at the update revision; a
+// A user scales in mid-batch. Under a partition LWS creates the groups of a scale-up at the update revision; a
 // scale-down removes those first.
 func TestStylesScaling(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {

@@ -223,12 +223,12 @@ func (w *workload) editNamed(name string, changes ...func(*lws.LeaderWorkerSet))
 	}
 }
 
-// scale sets spec.replicas through the scale subresource, as the HorizontalPodAutoscaler does.
+// scale sets spec.replicas as `kubectl scale` does.
 func (w *workload) scale(replicas int32) {
 	w.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
 	_, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
-		Patch(w.t.Context(), w.name, types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
+		Patch(w.t.Context(), w.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-scale"}, "scale")
 	if err != nil {
 		w.t.Fatal(err)
 	}
