@@ -123,3 +123,16 @@ func TestForeignCanBeDeleted(t *testing.T) {
 		})
 	}
 }
+
+// What a release added is driven as a part of its workload only: an event may name it alone, such as that of a pod which the driver
+// observes before the workload when it starts.
+func TestAddedIsNoWorkload(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	w := lwstest.Canary(t, stable)
+	w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+	b := newBed(t, stable, w)
+	b.workOn(t.Context(), observe.KeyOf(w))
+	if got := b.Writes(); len(got) > 0 {
+		t.Errorf("writes %q", got)
+	}
+}

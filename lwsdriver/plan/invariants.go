@@ -34,6 +34,9 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		checkAutoscalers(o, d.Action), checkHandover(o, d.Action)); err != nil {
 		return err
 	}
+	if o.Identity.AddedTo != "" && d.Action != nil {
+		return errors.New("what a release added is driven as a workload of its own")
+	}
 	switch a := d.Action.(type) {
 	case CreateCanary:
 		if o.inPlace() {

@@ -45,6 +45,11 @@ func invariantViolated(err error, s Progress) Decision {
 
 func decide(o Observation, s Progress) Decision {
 	switch {
+	case o.Identity.AddedTo != "":
+		return Decision{
+			State: pb.State_STATE_UNMANAGED, Reason: ReasonNotAdopted,
+			Message: fmt.Sprintf("%s was added by the release of %s and is driven as a part of that workload", o.Stable.Name, o.Identity.AddedTo),
+		}
 	case o.handingOver() && o.SuccessorForeign && !o.Stable.Deleting && !o.Gone:
 		return successorForeign(o)
 	case o.handingOver() && o.Succeeded:
