@@ -145,7 +145,7 @@ func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstruct
 func endpoints(service string, pods ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-	}}
+	}, Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8000)}}}
 	for _, pod := range pods {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
