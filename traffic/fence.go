@@ -15,39 +15,6 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Fenced reports whether the Service selects stable leaders only.
-func Fenced(svc *corev1.Service, s Setup) bool { return serviceSelector(svc).fenced(s.StablePin) }
-
-// Fence pins the stable Service to stable leaders. The annotation lists the labels that were added to the selector, and only
-// these are removed by [Lift].
-func Fence(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
-	labels, note, changed, err := serviceSelector(svc).fence(s, Desired{})
-	if err != nil || !changed {
-		return svc, false, err
-	}
-	want = svc.DeepCopy()
-	want.Spec.Selector = labels
-	if want.Annotations == nil {
-		want.Annotations = map[string]string{}
-	}
-	if want.Annotations[FenceAnnotation] = note; note == "" {
-		delete(want.Annotations, FenceAnnotation)
-	}
-	return want, true, nil
-}
-
-// Lift removes what Fence added. A label with another value was changed by the user and is kept.
-func Lift(svc *corev1.Service) (want *corev1.Service, changed bool, err error) {
-	labels, changed, err := serviceSelector(svc).lift()
-	if err != nil || !changed {
-		return svc, false, err
-	}
-	want = svc.DeepCopy()
-	want.Spec.Selector = labels
-	delete(want.Annotations, FenceAnnotation)
-	return want, true, nil
-}
-
 // selector is the label selector of a Service or an InferencePool. It is never modified.
 type selector struct {
 	of     Key

@@ -97,3 +97,32 @@ func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	}
 	return r.with(t, rules)
 }
+
+// fenced returns the Service with the fence, and whether that changes it.
+func fenced(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
+	labels, note, changed, err := serviceSelector(svc).fence(s, Desired{})
+	if err != nil || !changed {
+		return svc, false, err
+	}
+	want = svc.DeepCopy()
+	want.Spec.Selector = labels
+	if want.Annotations == nil {
+		want.Annotations = map[string]string{}
+	}
+	if want.Annotations[FenceAnnotation] = note; note == "" {
+		delete(want.Annotations, FenceAnnotation)
+	}
+	return want, true, nil
+}
+
+// lifted returns the Service without the fence, and whether that changes it.
+func lifted(svc *corev1.Service) (want *corev1.Service, changed bool, err error) {
+	labels, changed, err := serviceSelector(svc).lift()
+	if err != nil || !changed {
+		return svc, false, err
+	}
+	want = svc.DeepCopy()
+	want.Spec.Selector = labels
+	delete(want.Annotations, FenceAnnotation)
+	return want, true, nil
+}

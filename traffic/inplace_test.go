@@ -59,13 +59,13 @@ func TestSelectorsInPlace(t *testing.T) {
 		t.Errorf("stable %v, canary %v", stable, canary)
 	}
 	c.setup = NewSetupInPlace(workload("vllm"), "new", "newer", c.setup.Policy, nil)
-	want, changed, err := Fence(c.world.Stable, c.setup)
+	want, changed, err := fenced(c.world.Stable, c.setup)
 	if err != nil || !changed || want.Spec.Selector[lws.RevisionKey] != "new" {
 		t.Errorf("the fence does not follow the stable revision: %v, %v", want.Spec.Selector, err)
 	}
-	lifted, _, err := Lift(want)
-	if _, left := lifted.Spec.Selector[lws.RevisionKey]; err != nil || left {
-		t.Errorf("the fence is not lifted: %v, %v", lifted.Spec.Selector, err)
+	after, _, err := lifted(want)
+	if _, left := after.Spec.Selector[lws.RevisionKey]; err != nil || left {
+		t.Errorf("the fence is not lifted: %v, %v", after.Spec.Selector, err)
 	}
 }
 

@@ -83,7 +83,7 @@ func (v *violations) service(field, name string) {
 		v.add(field, "is required")
 		return
 	}
-	for _, problem := range validation.IsDNS1035Label(name) {
+	for _, problem := range validation.IsDNS1123Label(name) { // a digit may be first since Kubernetes 1.36
 		v.add(field, "%q can't be a Service's name: %s", name, problem)
 	}
 }

@@ -33,8 +33,9 @@ func TestParsePolicy(t *testing.T) {
 	}{
 		{"no Service", &pb.TrafficPolicy{HttpRoutes: []string{"a"}}, []string{"stable_service"}},
 		{"no route", &pb.TrafficPolicy{StableService: "vllm"}, []string{"http_routes"}},
-		{"bad names", &pb.TrafficPolicy{StableService: "Vllm", CanaryService: "1", GrpcRoutes: []string{"a", "A"}},
+		{"bad names", &pb.TrafficPolicy{StableService: "Vllm", CanaryService: "1.", GrpcRoutes: []string{"a", "A"}},
 			[]string{"stable_service", "canary_service", "grpc_routes[1]"}},
+		{"a digit first, as Kubernetes allows since 1.36", &pb.TrafficPolicy{StableService: "70b-leader", HttpRoutes: []string{"a"}}, nil},
 		{"same Service", &pb.TrafficPolicy{StableService: "vllm", CanaryService: "vllm", HttpRoutes: []string{"a"}}, []string{"canary_service"}},
 		{"duplicate route", &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"a", "a"}}, []string{"http_routes[1]"}},
 		{"name too long", &pb.TrafficPolicy{StableService: strings.Repeat("v", 60), HttpRoutes: []string{"a"}}, []string{"canary_service"}},

@@ -63,6 +63,19 @@ func RouteWeight(r Route, s Setup) int {
 // RouteUses reports whether any rule of the route leads to the canary.
 func RouteUses(r Route, s Setup) bool { return r.leadsTo(s.backend().isCanary) }
 
+// ports returns the ports of both backends to which the route sends requests.
+func (r Route) ports(b backend) []int64 {
+	var out []int64
+	for _, rule := range r.rules() {
+		for _, ref := range list(rule, "backendRefs") {
+			if b.isStable(ref) || b.isCanary(ref) {
+				out = append(out, number(ref, "port", 0))
+			}
+		}
+	}
+	return out
+}
+
 // leadsTo reports whether any rule of the route sends or mirrors requests to such a backend.
 func (r Route) leadsTo(side func(ref object) bool) bool {
 	return slices.ContainsFunc(r.rules(), func(rule object) bool {

@@ -46,7 +46,7 @@ func TestFence(t *testing.T) {
 			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: maps.Clone(tt.annotations)}}
 			svc.Spec.Selector = maps.Clone(tt.selector)
 			before := svc.DeepCopy()
-			got, changed, err := Fence(svc, setupOf("vllm"))
+			got, changed, err := fenced(svc, setupOf("vllm"))
 			if diff := cmp.Diff(before, svc); diff != "" {
 				t.Errorf("the cached Service was modified:\n%s", diff)
 			}
@@ -57,20 +57,20 @@ func TestFence(t *testing.T) {
 				return
 			}
 			_, noted := got.Annotations[FenceAnnotation]
-			if changed != tt.changed || noted != tt.wantNote || !Fenced(got, setupOf("vllm")) {
+			if changed != tt.changed || noted != tt.wantNote || !serviceSelector(got).fenced(setupOf("vllm").StablePin) {
 				t.Errorf("%s: changed %t, noted %t", tt.reason, changed, noted)
 			}
 			if diff := cmp.Diff(tt.fenced, got.Spec.Selector); diff != "" {
 				t.Errorf("%s: fenced (-want +got):\n%s", tt.reason, diff)
 			}
-			lifted, _, err := Lift(got)
+			after, _, err := lifted(got)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.lifted, lifted.Spec.Selector); diff != "" {
+			if diff := cmp.Diff(tt.lifted, after.Spec.Selector); diff != "" {
 				t.Errorf("%s: lifted (-want +got):\n%s", tt.reason, diff)
 			}
-			if _, again, _ := Lift(lifted); again {
+			if _, again, _ := lifted(after); again {
 				t.Error("the second call changes something")
 			}
 		})
@@ -83,7 +83,7 @@ func TestLiftKeepsEditedLabels(t *testing.T) {
 		Annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`},
 	}}
 	svc.Spec.Selector = map[string]string{lws.SetNameLabelKey: "others"}
-	got, changed, err := Lift(svc)
+	got, changed, err := lifted(svc)
 	if err != nil || !changed || got.Spec.Selector[lws.SetNameLabelKey] != "others" {
 		t.Errorf("%v, %t, %v", got, changed, err)
 	}
@@ -91,11 +91,11 @@ func TestLiftKeepsEditedLabels(t *testing.T) {
 
 func TestCanaryService(t *testing.T) {
 	stable, s := readService(t, "service.yaml"), setupOf("vllm")
-	fenced, _, err := Fence(stable, s)
+	pinned, _, err := fenced(stable, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]*corev1.Service{"before the fence": stable, "fenced": fenced} {
+	for name, from := range map[string]*corev1.Service{"before the fence": stable, "fenced": pinned} {
 		got, err := CanaryService(from, s)
 		if err != nil {
 			t.Fatal(err)

@@ -49,14 +49,9 @@ func (w World) RoutedPorts(s Setup) []string {
 		return nil
 	}
 	numbers, names := map[int64]bool{}, map[string]bool{}
-	b := s.backend()
 	for _, r := range w.routes(s) {
-		for _, rule := range r.rules() {
-			for _, ref := range list(rule, "backendRefs") {
-				if b.isStable(ref) || b.isCanary(ref) {
-					numbers[number(ref, "port", 0)] = true
-				}
-			}
+		for _, port := range r.ports(s.backend()) {
+			numbers[port] = true
 		}
 	}
 	for _, name := range s.Policy.Ingresses {

@@ -4,6 +4,8 @@
 package lwstest
 
 import (
+	"encoding/json"
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,10 +97,7 @@ func RoutedObjects(t testing.TB, setup traffic.Setup, weight int, leader string)
 			Selector: map[string]string{"app": "vllm", lws.WorkerIndexLabelKey: "0"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}},
 		},
 	}
-	fenced, _, err := traffic.Fence(user, setup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fenced := fence(t, user, setup)
 	second, err := traffic.CanaryService(fenced, setup)
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +113,19 @@ func RoutedObjects(t testing.TB, setup traffic.Setup, weight int, leader string)
 	return core, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{
 		GatewayAPI.WithResource("httproutes"): "HTTPRouteList",
 	}, Route(t, setup, weight), fenced, second)
+}
+
+// fence returns the Service as a release has fenced it.
+func fence(t testing.TB, user *corev1.Service, setup traffic.Setup) *corev1.Service {
+	t.Helper()
+	note, err := json.Marshal(setup.StablePin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fenced := user.DeepCopy()
+	maps.Copy(fenced.Spec.Selector, setup.StablePin)
+	fenced.Annotations = map[string]string{traffic.FenceAnnotation: string(note)}
+	return fenced
 }
 
 // Route returns a route with the canary's weight, acknowledged by its gateway.
@@ -145,7 +157,7 @@ func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstruct
 func endpoints(service string, pods ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-	}}
+	}, Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8000)}}}
 	for _, pod := range pods {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
