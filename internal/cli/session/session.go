@@ -62,6 +62,9 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work fu
 	if err := errors.Join(f.Dial.Check(), f.Output.Check()); err != nil {
 		return err
 	}
+	if f.RetryFor <= 0 { // 0 would be the default
+		return exit.Usagef("--retry-for %s: want more than 0, for example 1s", f.RetryFor)
+	}
 	namespace, err := o.WorkloadNamespace()
 	if err != nil {
 		return err
