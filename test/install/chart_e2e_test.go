@@ -162,6 +162,7 @@ kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "20
 		"driver.tls.source=cert-manager": "driver.tls.issuerRef.name is empty",
 		"driver.env[0].value=x":          "driver/env/0",
 		"permissions.gatway=true":        "gatway",
+		"driver.pod.nodeSelector.a=true": "driver/pod/nodeSelector",
 	} {
 		if _, err := e.try(e.helm, "template", release, e.chart(), "--set", value); err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("--set %s: %v, want an error that names %s", value, err, message)
