@@ -177,6 +177,10 @@ func TestCommands(t *testing.T) {
 			reason: "a negative time is none",
 			args:   []string{"promote", "vllm", "--retry-for=-5s"}, code: exit.Usage, stderr: "--retry-for -5s: want more than 0",
 		},
+		"DriverFlagForServer": {
+			reason: "it would have no effect",
+			args:   with(canary, "--max-groups-in-flight", "8"), code: exit.Usage, stderr: "--max-groups-in-flight is for a driver inside this process: with --address give it",
+		},
 		"ReleaseUnknownFlag": {
 			reason: "a command line that is wrong",
 			args:   with(canary, "--batch", "1"), code: exit.Usage, stderr: "unknown flag: --batch",

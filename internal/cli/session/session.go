@@ -59,7 +59,7 @@ type Session struct {
 
 // Run connects to a driver, calls work, and disconnects.
 func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
-	if err := errors.Join(f.Dial.Check(), f.Output.Check()); err != nil {
+	if err := errors.Join(f.Dial.Check(o), f.Output.Check()); err != nil {
 		return err
 	}
 	if f.RetryFor <= 0 { // 0 would be the default
