@@ -44,7 +44,7 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	if err := parsePluginArgs(o, args, flags.add); err != nil {
 		return err
 	}
-	if err := flags.dial.Check(); err != nil {
+	if err := flags.dial.Check(o); err != nil {
 		return err
 	}
 	if flags.waits < 0 {

@@ -46,14 +46,14 @@ func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.sha256, "driver-sha256", "", "with --driver-program: the expected checksum of the file")
 }
 
-func (f *driverFlags) checkFlags() error {
+func (f *driverFlags) checkFlags(o *connect.Options) error {
 	switch {
 	case f.Address != "" && f.program != "":
 		return exit.Usagef("--driver and --driver-program exclude each other")
 	case f.sha256 != "" && f.program == "":
 		return exit.Usagef("--driver-sha256 needs --driver-program")
 	default:
-		return f.Check()
+		return f.Check(o)
 	}
 }
 
@@ -77,7 +77,7 @@ func newBatchReleaseCommand(o *connect.Options) *cobra.Command {
 
 // runBatchRelease runs the host until ctx ends or its driver exits.
 func runBatchRelease(ctx context.Context, o *connect.Options, flags *driverFlags, run host.Options) error {
-	if err := flags.checkFlags(); err != nil {
+	if err := flags.checkFlags(o); err != nil {
 		return err
 	}
 	start := func(logger *slog.Logger) (*connect.Link, error) { return flags.launch(ctx, o, logger) }

@@ -169,6 +169,18 @@ func TestCommands(t *testing.T) {
 			reason: "a command line that is wrong",
 			args:   []string{"release"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet",
 		},
+		"ReleaseRetriedForNothing": {
+			reason: "0 would mean the default",
+			args:   with(canary, "--retry-for", "0"), code: exit.Usage, stderr: "--retry-for 0s: want more than 0",
+		},
+		"PromoteRetriedForLess": {
+			reason: "a negative time is none",
+			args:   []string{"promote", "vllm", "--retry-for=-5s"}, code: exit.Usage, stderr: "--retry-for -5s: want more than 0",
+		},
+		"DriverFlagForServer": {
+			reason: "it would have no effect",
+			args:   with(canary, "--max-groups-in-flight", "8"), code: exit.Usage, stderr: "--max-groups-in-flight is for a driver inside this process: with --address give it",
+		},
 		"ReleaseUnknownFlag": {
 			reason: "a command line that is wrong",
 			args:   with(canary, "--batch", "1"), code: exit.Usage, stderr: "unknown flag: --batch",

@@ -50,7 +50,7 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 	if f.all && o.Namespace != "" {
 		return exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
 	}
-	if err := f.dial.Check(); err != nil {
+	if err := f.dial.Check(o); err != nil {
 		return err
 	}
 	namespace := ""

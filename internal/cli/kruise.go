@@ -56,7 +56,7 @@ func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
 
 // runKruise runs the controller until ctx ends or a driver inside this process fails.
 func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run kruise.Options) error {
-	if err := dial.Check(); err != nil {
+	if err := dial.Check(o); err != nil {
 		return err
 	}
 	inside := func(*slog.Logger) (*connect.Link, error) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,9 +87,10 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args = append([]string{
-		"batchrelease", "--kubeconfig", kubeconfig, "--canary-metadata-prefix", "track", "--canary-metadata-prefix", "example.com/",
-	}, args...)
+	args = append([]string{"batchrelease", "--kubeconfig", kubeconfig}, args...)
+	if !slices.Contains(args, "--driver") {
+		args = append(args, "--canary-metadata-prefix", "track", "--canary-metadata-prefix", "example.com/")
+	}
 	p := &process{cmd: exec.Command(binary, args...), log: &lockedBuffer{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if p.child, err = child.Run(p.cmd); err != nil {

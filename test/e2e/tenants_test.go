@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -205,6 +206,36 @@ func TestTenantsMarks(t *testing.T) {
 	clear := []byte(`{"metadata":{"finalizers":null}}`)
 	if _, err := operator.Resource(setsResource).Namespace(e.namespace).Patch(t.Context(), owned, types.MergePatchType, clear, metav1.PatchOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A request for the status of a built-in kind may change its metadata, so that it needs the permission for marks, too.
+func TestTenantsStatus(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, cluster.Shared(t))
+	editor, operator := tenant.Pair(t, e.cluster, e.namespace, rbacv1.PolicyRule{
+		APIGroups: []string{"", "networking.k8s.io", "autoscaling"}, Resources: []string{"*"}, Verbs: []string{"*"},
+	})
+	const mark = `{"metadata":{"labels":{"lockstep.dev/role":"canary"}}}`
+	for resource, manifest := range map[schema.GroupVersionResource]string{
+		servicesResource: `{apiVersion: v1, kind: Service, metadata: {name: own}, spec: {ports: [{port: 80}]}}`,
+		{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"}: `{apiVersion: networking.k8s.io/v1, kind: Ingress, ` +
+			`metadata: {name: own}, spec: {defaultBackend: {service: {name: own, port: {number: 80}}}}}`,
+		{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"}: `{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, ` +
+			`metadata: {name: own}, spec: {maxReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: own}}}`,
+	} {
+		if err := editor.Create(resource, manifest); err != nil {
+			t.Fatal(err)
+		}
+		e.eventually("the mark of "+resource.Resource+" is refused", func(context.Context) error {
+			return tenant.Refused(editor.Patch(resource, "own", mark, "status"), e.namespace, "lockstep.dev/role")
+		})
+		if err := operator.Patch(resource, "own", mark, "status"); err != nil {
+			t.Errorf("an operator: %v", err)
+		}
+		if err := editor.Patch(resource, "own", `{"metadata":{"labels":{"team":"a"}}}`, "status"); err != nil {
+			t.Errorf("another label of %s: %v", resource.Resource, err)
+		}
 	}
 }
 

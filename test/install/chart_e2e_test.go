@@ -139,12 +139,30 @@ batchRelease: {enabled: true, env: *env}
 		subjects[0].(map[string]any)["namespace"] != "rollouts" || subjects[0].(map[string]any)["name"] != "controller" {
 		t.Errorf("Argo's binding is of %v (%v)", subjects, err)
 	}
+	// Namespaces and accounts may be numbers, and lists be left blank.
+	objects = e.decode(e.run(e.helm, "template", release, e.chart(), "-n", "2026", "-f", e.write("odd.yaml", `
+driver: {args: , namespace: "2027", tls: {secretName: "2028"}}
+kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "2030"}}
+`)))
+	for _, name := range []string{"lockstep", "lockstep-kruise"} {
+		if objects[key{"Deployment.apps", "2026", name}] == nil {
+			t.Errorf("no Deployment %s in namespace 2026", name)
+		}
+	}
+	if objects[key{"Secret", "2026", "2028"}] == nil {
+		t.Error("no Secret 2028")
+	}
+	subjects, _, err := unstructured.NestedSlice(objects[key{"ClusterRoleBinding.rbac.authorization.k8s.io", "", "kruise-rollout-lockstep"}].Object, "subjects")
+	if err != nil || len(subjects) != 1 || subjects[0].(map[string]any)["namespace"] != "2029" || subjects[0].(map[string]any)["name"] != "2030" {
+		t.Errorf("Kruise's binding is of %v (%v)", subjects, err)
+	}
 	for value, message := range map[string]string{
 		"image.digest=latest":            "image/digest",
 		"driver.tls.source=self":         "driver/tls/source",
 		"driver.tls.source=cert-manager": "driver.tls.issuerRef.name is empty",
 		"driver.env[0].value=x":          "driver/env/0",
 		"permissions.gatway=true":        "gatway",
+		"driver.pod.nodeSelector.a=true": "driver/pod/nodeSelector",
 	} {
 		if _, err := e.try(e.helm, "template", release, e.chart(), "--set", value); err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("--set %s: %v, want an error that names %s", value, err, message)

@@ -1,10 +1,11 @@
-{{/* The manifests of config, in the release's namespace: (dict "root" $ "files" (list "base/role" …)). */}}
+{{/* The manifests of config, in the release's namespace: (dict "root" $ "files" (list "base/role" …)). A namespace may be a number. */}}
 {{- define "lockstep.manifests" -}}
 {{- $root := .root }}
 {{- range .files }}
 {{- $manifest := $root.Files.Get (printf "files/%s.yaml" .) | required (printf "the chart lacks files/%s.yaml" .) }}
 ---
-{{ $manifest | replace "lockstep-system" $root.Release.Namespace | trim }}
+{{ $manifest | replace "namespace: lockstep-system" (printf "namespace: %q" $root.Release.Namespace) |
+  replace "lockstep-system" $root.Release.Namespace | trim }}
 {{- end }}
 {{- end }}
 
@@ -27,7 +28,7 @@
 {{- $container := first $pod.containers }}
 {{- $_ := set $container "image" (include "lockstep.image" $root) }}
 {{- $_ := set $container "imagePullPolicy" $root.Values.image.pullPolicy }}
-{{- $_ := set $container "args" (concat $container.args $values.args) }}
+{{- $_ := set $container "args" (concat $container.args ($values.args | default list)) }}
 {{- with $values.env }}{{ $_ := set $container "env" (concat ($container.env | default list) .) }}{{ end }}
 {{- with $root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
 {{- with $values.tls }}
@@ -55,7 +56,7 @@ apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
   name: {{ .name }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
 spec:
   maxUnavailable: 1
   selector:

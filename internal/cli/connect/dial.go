@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -57,8 +58,8 @@ func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with a bearer token for the audience lockstep, read again when it changes; needs --tls-ca")
 }
 
-// Check returns an error if the flags contradict each other.
-func (f *Flags) Check() error {
+// Check returns an error if the flags contradict each other or those of a driver inside this process.
+func (f *Flags) Check(o *Options) error {
 	given := f.tlsCert+f.tlsKey+f.tlsCA+f.serverName+f.tokenFile != ""
 	switch {
 	case given && f.Address == "":
@@ -67,9 +68,11 @@ func (f *Flags) Check() error {
 		return exit.Usagef("TLS with %s needs --tls-ca", f.flag)
 	case (f.tlsCert == "") != (f.tlsKey == ""):
 		return exit.Usagef("a client certificate for %s needs both --tls-cert and --tls-key", f.flag)
-	default:
-		return nil
 	}
+	if i := slices.IndexFunc(driverFlags, o.flags.Changed); f.Address != "" && i >= 0 {
+		return exit.Usagef("--%s is for a driver inside this process: with %s give it to the driver there", driverFlags[i], f.flag)
+	}
+	return nil
 }
 
 // Link is a connection to a driver.

@@ -47,6 +47,9 @@ type Options struct {
 	flags *pflag.FlagSet
 }
 
+// driverFlags are the flags that only a driver inside this process, or launched by it, has.
+var driverFlags = []string{"probe-host-network", "max-groups-in-flight", "record", "canary-metadata-prefix"}
+
 // AddFlags registers the flags.
 func (o *Options) AddFlags(to *pflag.FlagSet) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)

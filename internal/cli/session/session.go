@@ -59,8 +59,11 @@ type Session struct {
 
 // Run connects to a driver, calls work, and disconnects.
 func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
-	if err := errors.Join(f.Dial.Check(), f.Output.Check()); err != nil {
+	if err := errors.Join(f.Dial.Check(o), f.Output.Check()); err != nil {
 		return err
+	}
+	if f.RetryFor <= 0 { // 0 would be the default
+		return exit.Usagef("--retry-for %s: want more than 0, for example 1s", f.RetryFor)
 	}
 	namespace, err := o.WorkloadNamespace()
 	if err != nil {

@@ -85,14 +85,17 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 		policy.Batches = f.batches
 	}
 	policy.FailureThreshold = cmp.Or(f.failureThreshold, policy.GetFailureThreshold())
-	if f.minReady != 0 {
+	given := f.traffic.flags.Changed // a zero overrides the file, too
+	if given("min-ready") {
 		policy.MinReady = durationpb.New(f.minReady)
 	}
-	if f.progressDeadline != 0 {
+	if given("progress-deadline") {
 		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
 	}
 	policy.RolloutId = cmp.Or(f.rolloutID, policy.GetRolloutId())
-	policy.GroupDisruptionBudget = f.groupBudget || policy.GetGroupDisruptionBudget()
+	if given("group-disruption-budget") {
+		policy.GroupDisruptionBudget = f.groupBudget
+	}
 	if err := f.blueGreen(policy); err != nil {
 		return nil, err
 	}
@@ -186,7 +189,8 @@ func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
 
 // blueGreen sets the fields that are for blue-green only.
 func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
-	if f.promotion == "" && f.scaleDownDelay == 0 {
+	delayed := f.traffic.flags.Changed("scale-down-delay")
+	if f.promotion == "" && !delayed {
 		return nil
 	}
 	if policy.GetBlueGreen() == nil {
@@ -201,7 +205,7 @@ func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
 	default:
 		return exit.Usagef("--promotion %q: want in-place or adopt", f.promotion)
 	}
-	if f.scaleDownDelay != 0 {
+	if delayed {
 		policy.BlueGreen.ScaleDownDelay = durationpb.New(f.scaleDownDelay)
 	}
 	return nil

@@ -4,6 +4,7 @@
 package workload
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -110,6 +111,24 @@ func TestTrafficFlags(t *testing.T) {
 				t.Errorf("%s: weights: -want, +got:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// A flag overrides its field of the file, also by a zero.
+func TestFlagsOverrideFile(t *testing.T) {
+	t.Parallel()
+	const file = "batches: [100%]\nstyle: blue-green\nmin_ready: 5m\nprogress_deadline: 1h\ngroup_disruption_budget: true\nblue_green: {scale_down_delay: 1m}\n"
+	zeros := []string{"--min-ready=0", "--group-disruption-budget=false", "--scale-down-delay=0", "--progress-deadline=1m"}
+	for want, args := range map[string][]string{"5m0s 1h0m0s true 1m0s": nil, "0s 1m0s false 0s": zeros} {
+		release, err := releaseOf(t, file, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := release.Policy
+		if got := fmt.Sprint(p.GetMinReady().AsDuration(), p.GetProgressDeadline().AsDuration(), p.GetGroupDisruptionBudget(),
+			p.GetBlueGreen().GetScaleDownDelay().AsDuration()); got != want {
+			t.Errorf("%v: %s, want %s", args, got, want)
+		}
 	}
 }
 

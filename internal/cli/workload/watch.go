@@ -101,7 +101,7 @@ func (f *watchFlags) check(cmd *cobra.Command, o *connect.Options, args []string
 	case f.all && o.Namespace != "":
 		return exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
 	}
-	return f.dial.Check()
+	return f.dial.Check(o)
 }
 
 // display returns the function that shows releases, and the writer of the driver's log.
