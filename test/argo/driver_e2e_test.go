@@ -62,7 +62,7 @@ func TestDriverApart(t *testing.T) {
 // withoutRights restricts Argo's account to the permissions of config/argo/remote, until the test ends.
 func withoutRights(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	less, err := os.ReadFile(filepath.Join("..", "..", "config", "argo", "remote", "role.yaml"))
+	less, err := os.ReadFile(filepath.Join("..", "..", "config", "argo", "remote", "rbac", "role.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
