@@ -6,6 +6,7 @@
 package argo
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ func TestModelServers(t *testing.T) {
 			e.name, e.groups = server, 2
 			e.apply(quick.Replace(modelservers.Manifest(t, "../../examples", server, "argo", e.namespace)))
 			e.awaitPhase("Healthy")
+			e.eventually("the workload is under hold", func(ctx context.Context) error { return suite.Held(e.workload(ctx)) })
 			e.edit("v1") // another image than the example's: the first release
 			e.mustRest("v1")
 			e.awaitRest("v1")
