@@ -57,7 +57,7 @@ func mustDocument(t *testing.T, block string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(document), "```\n"+block+"```\n") {
+	if !strings.Contains(string(document), "```text\n"+block+"```\n") {
 		t.Errorf("docs/plan.md lacks this block:\n%s", block)
 	}
 }
