@@ -4,7 +4,6 @@
 package traffic
 
 import (
-	"cmp"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -211,7 +210,7 @@ func shrink(s Setup, d Desired, w World) (*Write, error) {
 	if write != nil {
 		return write, nil
 	}
-	return nil, cmp.Or(failed, err)
+	return nil, firstError(failed, err)
 }
 
 // grow raises the canary's share to what is desired, if it can serve.
@@ -241,7 +240,7 @@ func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, erro
 		if write != nil {
 			return write, nil
 		}
-		failed = cmp.Or(failed, err)
+		failed = firstError(failed, err)
 	}
 	return nil, failed
 }
@@ -259,9 +258,16 @@ func updateRoutes(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desire
 			p.set(rules, "spec", "rules")
 			return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
 		}
-		failed = cmp.Or(failed, err)
+		failed = firstError(failed, err)
 	}
 	return nil, failed
+}
+
+func firstError(failed, err error) error {
+	if failed != nil {
+		return failed
+	}
+	return err
 }
 
 // weightChange describes a write that changes the canary's share.

@@ -110,12 +110,7 @@ func parse(path, text string) File {
 				f.Unnamed = append(f.Unnamed, i+1)
 			}
 			if slices.Contains(shells, m[2]) {
-				block = &Block{Line: i + 1}
-				if m := mark.FindStringSubmatch(strings.TrimSpace(previous)); m != nil && m[1] == "test" {
-					block.Test = m[2]
-				} else if m != nil {
-					block.Reason = m[2]
-				}
+				block = blockBelow(previous, i+1)
 			}
 			continue
 		}
@@ -128,6 +123,19 @@ func parse(path, text string) File {
 		previous = line
 	}
 	return f
+}
+
+// blockBelow begins a block of commands below the line with its mark.
+func blockBelow(previous string, line int) *Block {
+	b := &Block{Line: line}
+	switch m := mark.FindStringSubmatch(strings.TrimSpace(previous)); {
+	case m == nil:
+	case m[1] == "test":
+		b.Test = m[2]
+	default:
+		b.Reason = m[2]
+	}
+	return b
 }
 
 // prose notes the links and the anchor of a line.
