@@ -299,6 +299,13 @@ func Kubeconfig(t testing.TB, c *cluster.Cluster) string {
 	return path
 }
 
+// ForgetAccount has the next call of [Kubeconfig] grant the permissions again: the account was deleted.
+func ForgetAccount(c *cluster.Cluster) {
+	kubeconfigs.Lock()
+	defer kubeconfigs.Unlock()
+	delete(kubeconfigs.all, c)
+}
+
 // tail returns the last lines of a log.
 func tail(raw []byte, lines int) []byte {
 	all := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))

@@ -58,7 +58,8 @@ type installation struct {
 	dist, helm, kubectl string
 }
 
-// clear removes what the suite's cluster, or another test, has of a release's base. The end of the test restores the suite's policies.
+// clear removes what the suite's cluster, or another test, has of a release's base. The end of the test restores the suite's policies, and
+// the next test its driver's account.
 func (in *installation) clear() {
 	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, config.Permissions} {
 		manifest, err := read()
@@ -68,6 +69,7 @@ func (in *installation) clear() {
 		in.delete("-f", in.write(string(manifest)))
 	}
 	in.T.Cleanup(func() {
+		driver.ForgetAccount(in.Cluster)
 		policies, err := config.Permissions()
 		if err == nil {
 			err = in.Cluster.Apply(context.WithoutCancel(in.T.Context()), "", policies)
