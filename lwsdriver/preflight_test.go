@@ -105,7 +105,7 @@ func TestPreflight(t *testing.T) {
 			[]string{
 				"PersistentVolumeClaims [VolumeReadWriteOnce]: get persistentvolumeclaim default/weights: persistentvolumeclaims is forbidden: no such right (config/preflight",
 				"PodDisruptionBudgets [BudgetBlocksEviction BudgetCountsPods]: fill the cache of poddisruptionbudgets", "ResourceQuotas [QuotaExceeded]: fill the cache of resourcequotas",
-				"Services [ServiceSelectsWorkers]: fill the cache of services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
+				"Services [ServiceSelectsWorkers ServiceExcludesAdded]: fill the cache of services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
 				"the longest request [GracePeriodBelowLongestRequest]: how long it takes was not set",
 			},
 		},

@@ -28,7 +28,7 @@ func TestPreflightFiles(t *testing.T) {
 			reason: "a warning does not fail by default", args: []string{"-f", fail("PreStopMissing")},
 			stdout: []string{
 				"Workload  default/vllm\n", "\nwarning   no container of the leader has a preStop hook [PreStopMissing]\n          " + fail("PreStopMissing") + ":16: ",
-				"\n     why  A deleted pod", "\n     fix  Give", "not checked: ServiceSelectsWorkers (needs Services): there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
+				"\n     why  A deleted pod", "\n     fix  Give", "not checked: ServiceSelectsWorkers, ServiceExcludesAdded (needs Services): there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
 			},
 		},
 		"FailOnWarning": {reason: "a warning fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found of severity warning or above (--fail-on)"}},

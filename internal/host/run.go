@@ -167,7 +167,7 @@ func sentence(result Result) string {
 	case OutcomeRolledBack:
 		return fmt.Sprintf("release %s was rolled back: %s", result.ReleaseID, cmp.Or(result.Failure, c.GetMessage()))
 	case OutcomeNothing:
-		return "nothing to release: the groups already run the workload's template"
+		return "nothing to release: the groups already run the workload's template. It is under hold: its next template waits for a release"
 	case OutcomeLastBatch:
 		return "the last batch is ready, and the release waits to be promoted"
 	case OutcomeGateFailed:

@@ -59,12 +59,21 @@ func Text(o *pb.ObjectRef) string {
 	return fmt.Sprintf("%s %s/%s", o.GetKind(), o.GetNamespace(), o.GetName())
 }
 
+// Short returns what a finding is about and the remedy, and the object if it is not the workload.
+func Short(f *pb.Finding) string {
+	text := f.GetMessage() + ". " + f.GetFix()
+	if f.GetObject().GetKind() == kind {
+		return text
+	}
+	return Text(f.GetObject()) + ": " + text
+}
+
 // Warnings returns the findings of at least severity warning, shortened, without those whose rule is among the codes.
 func Warnings(findings []*pb.Finding, reported ...*pb.Warning) []*pb.Warning {
 	var out []*pb.Warning
 	for _, f := range Unreported(findings, reported...) {
 		if f.GetSeverity() >= pb.Severity_SEVERITY_WARNING {
-			out = append(out, &pb.Warning{Code: f.GetRule(), Message: f.GetMessage() + ". " + f.GetFix()})
+			out = append(out, &pb.Warning{Code: f.GetRule(), Message: Short(f)})
 		}
 	}
 	return out

@@ -173,7 +173,7 @@ func TestUnchecked(t *testing.T) {
 	}
 	want := []string{
 		"PodDisruptionBudgets: there are none in the files [BudgetBlocksEviction BudgetCountsPods]",
-		"Services: there are none in the files [ServiceSelectsWorkers]",
+		"Services: there are none in the files [ServiceSelectsWorkers ServiceExcludesAdded]",
 		"autoscalers: there are none in the files [AutoscalerPresent AutoscalerToZero]",
 		"the longest request: not set [GracePeriodBelowLongestRequest]",
 		"the workload's status: the manifest has none [WorkloadApiTooOld]",

@@ -23,7 +23,35 @@ func serviceRules() []Rule {
 		Details: "Headless Services are skipped: they are for DNS names, such as the one that LWS creates",
 		Fix:     fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
 		Check:   selectsWorkers,
+	}, {
+		ID: "ServiceExcludesAdded", Severity: warning, Needs: Services,
+		Title:   "A Service selects the groups of one LeaderWorkerSet only",
+		Why:     "The groups that a release adds belong to another LeaderWorkerSet. They get none of the Service's requests, so their batches are promoted untested",
+		Details: "Releases that route requests pass, and so do releases in place, which add no group",
+		Fix:     "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
+		Check:   excludesAdded,
 	}}
+}
+
+// excludesAdded finds Services with the name of the workload in their selector. Those that select workers need another selector first.
+func excludesAdded(s *Inventory) []Hit {
+	if s.peak().Added == 0 || s.Policy.Traffic != nil {
+		return nil
+	}
+	w := s.disruptable()
+	var hits []Hit
+	for _, o := range s.Services {
+		if o.Namespace != w.Namespace || o.Spec.Selector[lws.SetNameLabelKey] != w.Name || o.Spec.ClusterIP == corev1.ClusterIPNone || ofLWS(o) {
+			continue
+		}
+		if leaders, workers := w.Selected(labels.SelectorFromSet(o.Spec.Selector)); leaders > 0 && workers == 0 {
+			hits = append(hits, Hit{
+				Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector",
+				Message: fmt.Sprintf("it selects by %s: %s, so the groups that %s adds get none of its requests", lws.SetNameLabelKey, w.Name, s.style()),
+			})
+		}
+	}
+	return hits
 }
 
 // selectsWorkers skips headless Services: they are for DNS names, such as those that LWS creates.

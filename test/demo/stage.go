@@ -18,12 +18,14 @@ import (
 	"syscall"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
@@ -208,11 +210,32 @@ func (s *stage) start(ctx context.Context, account string, args ...string) (log 
 	if err != nil {
 		return "", err
 	}
+	if err := awaitRights(ctx, cfg); err != nil {
+		return "", err
+	}
 	kubeconfig := s.driverKubeconfig()
 	if err := cluster.WriteKubeconfig(cfg, kubeconfig); err != nil {
 		return "", err
 	}
 	return s.startWith(kubeconfig, args...)
+}
+
+// awaitRights waits until an account has the driver's permissions: Kubernetes aggregates the role a moment after it is created.
+func awaitRights(ctx context.Context, account *rest.Config) error {
+	kube, err := kubernetes.NewForConfig(account)
+	if err != nil {
+		return err
+	}
+	right := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: "autoscaling", Resource: "horizontalpodautoscalers"},
+	}}
+	if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		review, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, right, metav1.CreateOptions{})
+		return err == nil && review.Status.Allowed, nil
+	}); err != nil {
+		return fmt.Errorf("wait for the driver's permissions: %w", err)
+	}
+	return nil
 }
 
 // startOnExisting starts Lockstep with its account in the demo's namespace, or with the user's permissions.

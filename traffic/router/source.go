@@ -78,7 +78,7 @@ func newSources(
 			k.informer = dynamicinformer.NewFilteredDynamicInformer(client, k.resource, namespace, 0, cache.Indexers{}, nil).Informer()
 			config.Discovery, config.RetryPeriod = core.Discovery(), discoverPeriod
 			config.Missing = drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-				"the policy names a %s, but the %s's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
+				"the policy names an object of kind %s, but the %s's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
 				kind, k.api, k.resource.Resource, k.resource.GroupVersion())
 		}
 		var err error

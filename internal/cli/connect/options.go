@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -186,7 +187,10 @@ func (o *Options) WorkloadNamespace() (string, error) {
 }
 
 func noConfig(err error) error {
-	if clientcmd.IsEmptyConfig(err) {
+	switch files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {
+	case clientcmd.IsEmptyConfig(err) && files != "":
+		return fmt.Errorf("no kubeconfig found: KUBECONFIG names %s, which is missing or empty: correct it, or give --kubeconfig", files)
+	case clientcmd.IsEmptyConfig(err):
 		return errors.New("no kubeconfig found: give --kubeconfig or set KUBECONFIG")
 	}
 	return fmt.Errorf("load kubeconfig: %w", err)

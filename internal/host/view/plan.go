@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -42,7 +43,7 @@ func Plan(name string, r *pb.PlanResponse) string {
 		fmt.Fprintf(&notes, "%s %s [%s]\n", Other.Render("warning:"), w.GetMessage(), w.GetCode())
 	}
 	for _, f := range r.GetFindings() {
-		fmt.Fprintf(&notes, "preflight %s: %s. %s [%s]\n", SeverityWord(f.GetSeverity()), OneLine(f.GetMessage()), OneLine(f.GetFix()), f.GetRule())
+		fmt.Fprintf(&notes, "preflight %s: %s [%s]\n", SeverityWord(f.GetSeverity()), OneLine(preflight.Short(f)), f.GetRule())
 	}
 	if notes.Len() > 0 {
 		text += "\n" + notes.String()
