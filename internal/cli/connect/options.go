@@ -15,10 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/internal/tracing"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
@@ -109,13 +107,6 @@ func (o *Options) NewPluginLogger() (*slog.Logger, error) {
 		return nil, err
 	}
 	return captureLibraries(slog.New(plugin.NewLogHandler(o.Stderr, level))), nil
-}
-
-// captureLibraries sends the log lines of client-go and of OpenTelemetry to logger, which it returns.
-func captureLibraries(logger *slog.Logger) *slog.Logger {
-	klog.SetSlogLogger(logger)
-	tracing.LogTo(logger)
-	return logger
 }
 
 // PluginArgs returns the flags that were given to this process, for a driver that it launches as a plugin. That has a log format of its
