@@ -43,7 +43,7 @@ func (f forwarder) Enabled(ctx context.Context, level slog.Level) bool {
 	return f.target().Enabled(ctx, level)
 }
 
-//nolint:gocritic // a handler's record is passed by value
+//nolint:wrapcheck // it is that handler's error
 func (f forwarder) Handle(ctx context.Context, r slog.Record) error { return f.target().Handle(ctx, r) }
 
 func (f forwarder) WithAttrs(attrs []slog.Attr) slog.Handler { return f.target().WithAttrs(attrs) }
