@@ -33,29 +33,35 @@ func serviceRules() []Rule {
 	}}
 }
 
-// excludesAdded finds Services with the name of the workload in their selector. Those that select workers need another selector first.
+// selectsWorkers finds Services that lead requests to workers.
+func selectsWorkers(s *Inventory) []Hit {
+	w := s.disruptable()
+	return s.judgeServices(func(_ *corev1.Service, leaders, workers int) string {
+		if workers == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%d of the %d pods of %s/%s that it selects are workers", workers, leaders+workers, w.Namespace, w.Name)
+	})
+}
+
+// excludesAdded finds Services with the name of the workload in their selector. A Service that selects workers needs another selector
+// first.
 func excludesAdded(s *Inventory) []Hit {
 	if s.peak().Added == 0 || s.Policy.Traffic != nil {
 		return nil
 	}
-	w := s.disruptable()
-	var hits []Hit
-	for _, o := range s.Services {
-		if o.Namespace != w.Namespace || o.Spec.Selector[lws.SetNameLabelKey] != w.Name || o.Spec.ClusterIP == corev1.ClusterIPNone || ofLWS(o) {
-			continue
+	name := s.disruptable().Name
+	return s.judgeServices(func(o *corev1.Service, leaders, workers int) string {
+		if o.Spec.Selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
+			return ""
 		}
-		if leaders, workers := w.Selected(labels.SelectorFromSet(o.Spec.Selector)); leaders > 0 && workers == 0 {
-			hits = append(hits, Hit{
-				Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector",
-				Message: fmt.Sprintf("it selects by %s: %s, so the groups that %s adds get none of its requests", lws.SetNameLabelKey, w.Name, s.style()),
-			})
-		}
-	}
-	return hits
+		return fmt.Sprintf("it selects by %s: %s, so the groups that %s adds get none of its requests", lws.SetNameLabelKey, name, s.style())
+	})
 }
 
-// selectsWorkers skips headless Services: they are for DNS names, such as those that LWS creates.
-func selectsWorkers(s *Inventory) []Hit {
+// judgeServices returns the selectors of which judge returns a message. It is called with the number of the workload's pods that a Service
+// selects. Headless Services are skipped: they are for DNS names, such as those that LWS creates.
+func (s *Inventory) judgeServices(judge func(o *corev1.Service, leaders, workers int) string) []Hit {
 	w := s.disruptable()
 	var hits []Hit
 	for _, o := range s.Services {
@@ -63,13 +69,11 @@ func selectsWorkers(s *Inventory) []Hit {
 			continue
 		}
 		leaders, workers := w.Selected(labels.SelectorFromSet(o.Spec.Selector))
-		if workers == 0 {
-			continue
+		if message := judge(o, leaders, workers); message != "" {
+			hits = append(hits, Hit{
+				Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector", Message: message,
+			})
 		}
-		hits = append(hits, Hit{
-			Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector",
-			Message: fmt.Sprintf("%d of the %d pods of %s/%s that it selects are workers", workers, leaders+workers, w.Namespace, w.Name),
-		})
 	}
 	return hits
 }
