@@ -33,7 +33,7 @@ start it with --record FILE, whether in a command, a server or a plugin. Delete 
 
 Pod templates are omitted, and annotations other than Lockstep's replaced by digests, unless --templates is set.`
 
-const replayAbout = `Repeat the decisions of a recording, and show those that differ in this version of lockstep; messages are not compared. It
+const replayAbout = `Repeat the decisions of a recording, and show which differ in this version of lockstep; messages are not compared. It
 needs no cluster. The exit code is 1 if a decision differs.`
 
 func newDebugCommand(o *connect.Options) *cobra.Command {
