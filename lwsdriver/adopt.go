@@ -34,7 +34,7 @@ func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownR
 		return nil, err
 	}
 	d.awaitRead(ctx, key)
-	m, err := d.mutate(ctx, key, plan.Disown{})
+	m, err := d.mutate(ctx, key, plan.Disown{Revision: req.GetTemplateRevision()})
 	if err != nil {
 		return nil, err
 	}

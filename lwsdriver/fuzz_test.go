@@ -64,7 +64,7 @@ var rpcs = []rpc{
 		},
 	},
 	unary("Adopt", (*Driver).Adopt, func(*pb.AdoptRequest) plan.Intent { return plan.Adopt{} }),
-	unary("Disown", (*Driver).Disown, func(*pb.DisownRequest) plan.Intent { return plan.Disown{} }),
+	unary("Disown", (*Driver).Disown, func(r *pb.DisownRequest) plan.Intent { return plan.Disown{Revision: r.GetTemplateRevision()} }),
 	unary("Plan", (*Driver).Plan, nil),
 	unary("ListRevisions", (*Driver).ListRevisions, nil),
 	unary("Undo", (*Driver).Undo, func(r *pb.UndoRequest) plan.Intent {

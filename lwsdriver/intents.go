@@ -16,7 +16,9 @@ import (
 // The intents of valid requests.
 
 func beginOf(r *pb.InitializeRequest, user string) plan.Intent {
-	return plan.Begin{ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), User: user, Policy: r.GetPolicy()}
+	return plan.Begin{
+		ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), User: user, Policy: r.GetPolicy(), Revision: r.GetTemplateRevision(),
+	}
 }
 
 func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {

@@ -271,9 +271,8 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	if err != nil || revision == o.Stable.Revision {
 		return Decision{}, err
 	}
-	if u.Template != "" && u.Template != o.Stable.Revision {
-		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template of %s is revision %q, not %q: read the context again before undoing", o.Key, o.Stable.Revision, u.Template)
+	if err := checkTemplateRevision(o, u.Template); err != nil {
+		return Decision{}, err
 	}
 	a := RestoreTemplate{Revision: revision}
 	if o.Record == nil || !record.SameRolling(record.Hold(), o.Stable.Rolling) {

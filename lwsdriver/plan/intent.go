@@ -80,6 +80,15 @@ func checkRevision(o Observation, r *record.Release, want string) error {
 		"the template of %s has changed since revision %q: the release starts over with revision %q", o.Key, want, o.Stable.Revision)
 }
 
+// checkTemplateRevision refuses a request that was decided on another template than the present one. Empty: any template.
+func checkTemplateRevision(o Observation, want string) error {
+	if want == "" || want == o.Stable.Revision {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
+		"the template of %s is revision %q, not %q: read the context again, and decide on the present template", o.Key, o.Stable.Revision, want)
+}
+
 // phaseText describes a phase in which a release takes no further batch.
 func phaseText(p record.Phase) string {
 	switch p {
@@ -96,7 +105,10 @@ func phaseText(p record.Phase) string {
 type Adopt struct{}
 
 // Disown requests that the driver stops managing the workload and restores the user's spec.
-type Disown struct{}
+type Disown struct {
+	// Revision is the template at which the host decided. Empty: the present one.
+	Revision string
+}
 
 func (Adopt) decide(o Observation) (Decision, error) {
 	if err := CheckWorkload(o); err != nil {
@@ -109,11 +121,14 @@ func (Adopt) decide(o Observation) (Decision, error) {
 	return d, nil
 }
 
-func (Disown) decide(o Observation) (Decision, error) {
+func (d Disown) decide(o Observation) (Decision, error) {
 	if o.Record == nil {
 		return Decision{}, nil
 	}
 	if err := checkRead(o); err != nil {
+		return Decision{}, err
+	}
+	if err := checkTemplateRevision(o, d.Revision); err != nil {
 		return Decision{}, err
 	}
 	if InFlight(o) || o.recordsOutcome() {
@@ -123,15 +138,15 @@ func (Disown) decide(o Observation) (Decision, error) {
 	if err := checkRestoreRolling(o, saved); err != nil {
 		return Decision{}, err
 	}
-	d := Decision{Action: RemoveRecord{Rolling: saved}}
+	decision := Decision{Action: RemoveRecord{Rolling: saved}}
 	if r := o.Stable.revisions(); len(r) > 0 && o.Stable.Revision != "" && (len(r) > 1 || r[0] != o.Stable.Revision) {
-		d.Warnings = []*pb.Warning{{
+		decision.Warnings = []*pb.Warning{{
 			Code: "RollStarts",
 			Message: fmt.Sprintf("revision %s of %s waited under the hold; LeaderWorkerSet rolls it out from now on",
 				o.Stable.Revision, o.Key),
 		}}
 	}
-	return d, nil
+	return decision, nil
 }
 
 // checkRestoreRolling refuses a configuration that LWS's webhook would refuse with a less helpful message: after a

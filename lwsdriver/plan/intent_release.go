@@ -23,6 +23,8 @@ type Begin struct {
 	User string
 	// Policy is valid, and its style is supported.
 	Policy *pb.ReleasePolicy
+	// Revision is the template that the host decided to release. Empty: the present one.
+	Revision string
 }
 
 // decide records the release and holds the workload, in one write.
@@ -33,6 +35,9 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	d := Decision{Warnings: b.Warnings(o)}
 	if begun, err := b.begun(o); begun || err != nil {
 		return d, err
+	}
+	if err := checkTemplateRevision(o, b.Revision); err != nil {
+		return Decision{}, err
 	}
 	for _, err := range b.obstacles(o) {
 		if err != nil {

@@ -533,9 +533,13 @@ func (x *AdoptResponse) GetWarnings() []*Warning {
 type DisownRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
-	Workload      *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Optional. The template revision at which the host decided to disown, as last observed in BatchContext. If the
+	// workload has another template by now, the request fails with ABORTED (REVISION_CHANGED) and changes nothing: a
+	// template that waits would roll out without a step. Empty: whatever the template is.
+	TemplateRevision string `protobuf:"bytes,2,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DisownRequest) Reset() {
@@ -573,6 +577,13 @@ func (x *DisownRequest) GetWorkload() *WorkloadRef {
 		return x.Workload
 	}
 	return nil
+}
+
+func (x *DisownRequest) GetTemplateRevision() string {
+	if x != nil {
+		return x.TemplateRevision
+	}
+	return ""
 }
 
 // DisownResponse is the result of Disown.
@@ -646,8 +657,12 @@ type InitializeRequest struct {
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,6,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Optional. The template revision that the host decided to release, as last observed in BatchContext. If the workload
+	// has another template by now, the request fails with ABORTED (REVISION_CHANGED) and begins nothing. Ignored for a
+	// release that exists. Empty: whatever the template is.
+	TemplateRevision string `protobuf:"bytes,7,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *InitializeRequest) Reset() {
@@ -720,6 +735,13 @@ func (x *InitializeRequest) GetIncludeGroups() bool {
 		return x.IncludeGroups
 	}
 	return false
+}
+
+func (x *InitializeRequest) GetTemplateRevision() string {
+	if x != nil {
+		return x.TemplateRevision
+	}
+	return ""
 }
 
 // InitializeResponse is the observed state of the new release.
@@ -2565,12 +2587,13 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\rAdoptResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x126\n" +
-	"\bwarnings\x18\x03 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"K\n" +
+	"\bwarnings\x18\x03 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"x\n" +
 	"\rDisownRequest\x12:\n" +
-	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\"{\n" +
+	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12+\n" +
+	"\x11template_revision\x18\x02 \x01(\tR\x10templateRevision\"{\n" +
 	"\x0eDisownResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x126\n" +
-	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\x94\x02\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\"\xc1\x02\n" +
 	"\x11InitializeRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -2578,7 +2601,8 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x06policy\x18\x03 \x01(\v2 .lockstep.v1alpha1.ReleasePolicyR\x06policy\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\tR\x05owner\x12-\n" +
 	"\x04wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12%\n" +
-	"\x0einclude_groups\x18\x06 \x01(\bR\rincludeGroups\"\xba\x01\n" +
+	"\x0einclude_groups\x18\x06 \x01(\bR\rincludeGroups\x12+\n" +
+	"\x11template_revision\x18\a \x01(\tR\x10templateRevision\"\xba\x01\n" +
 	"\x12InitializeResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x126\n" +
