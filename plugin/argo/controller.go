@@ -67,7 +67,12 @@ type Controller struct {
 	mu        sync.Mutex
 	workloads map[types.UID]types.NamespacedName // by Rollout, as its configuration last named it
 	warned    map[types.UID]map[string]string    // the last message of each reason
+	progress  map[types.UID]string               // by Rollout, the last hash that was seen before it was stable
+	current   map[types.UID]stoodFor             // by Rollout, what its current hash stands for
 }
+
+// stoodFor is the annotation AnnotationRevision of the ReplicaSet with a hash.
+type stoodFor struct{ hash, revision string }
 
 var _ Rivals = (*Controller)(nil)
 
@@ -81,6 +86,8 @@ func (c *Controller) init() {
 	c.setup.Do(func() {
 		c.workloads = map[types.UID]types.NamespacedName{}
 		c.warned = map[types.UID]map[string]string{}
+		c.progress = map[types.UID]string{}
+		c.current = map[types.UID]stoodFor{}
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
@@ -142,6 +149,7 @@ func (c *Controller) changed(before, after any) {
 	if was, ok := before.(*v1alpha1.Rollout); ok && was.UID != ro.UID {
 		c.deleted(was)
 	}
+	c.noteProgress(ro)
 	c.queue.Add(item{NamespacedName: keyOf(ro)})
 	if workload, err := workloadOf(ro); err == nil { // an unreadable configuration loses no workload
 		c.setWorkload(ro.UID, workload)
@@ -156,6 +164,8 @@ func (c *Controller) deleted(o any) {
 	if ro, ok := o.(metav1.Object); ok {
 		c.mu.Lock()
 		delete(c.warned, ro.GetUID())
+		delete(c.progress, ro.GetUID())
+		delete(c.current, ro.GetUID())
 		c.mu.Unlock()
 		c.setWorkload(ro.GetUID(), types.NamespacedName{})
 	}

@@ -274,8 +274,9 @@ func TestControllerConfirms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := plan(ReadFacts(ro), config, c, false)
-	if m.Action != rollout.ActRollback {
+	f := ReadFacts(ro)
+	m := plan(rollout.NewTarget(h.driver, f.Facts, &config.Config), f, c)
+	if r, ok := m.Request.(*pb.FinalizeRequest); !ok || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		t.Fatalf("an abort asks for %v (%s): %v", m.Action, m.Why, c)
 	}
 	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {

@@ -5,10 +5,12 @@ package argo
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -94,6 +96,24 @@ func TestMark(t *testing.T) {
 			"The Rollout's template changed, the workload's did not: it is for the step to bring it back.",
 			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(), revisions{},
 		},
+		"not deployed yet": {
+			"Argo takes its first template for the one that runs: what waits must not be in it.",
+			facts(none, func(f *Facts) { f.Stable, f.Hash = "", "" }), rest(), revisions{first: "t1", canary: "t2", stable: "t1"},
+		},
+		"considered stable, and never released": {
+			"Nothing asked for it: the Rollout starts over.",
+			facts(func(f *Facts) { f.Stable = "h2" }), rest(), revisions{template: "t2.2", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
+		},
+		"the same again": {
+			"Each start is another template to Argo.",
+			facts(func(f *Facts) { f.Stable, f.Noted.template = "h2", "t2.2" }), rest(), revisions{template: "t2.3", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
+		},
+		"considered stable, of an older template": {
+			"Argo has not processed the present one.", facts(func(f *Facts) { f.Stable, f.Current = "h2", false }), rest(), revisions{},
+		},
+		"considered stable, rolled back": {
+			"An abort is not undone.", facts(func(f *Facts) { f.Stable = "h2" }), standing(pb.State_STATE_ROLLED_BACK, mine1), revisions{},
+		},
 		"undo done": {
 			"From now on this is the template that is known.",
 			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(template("t0")), revisions{template: "t0", first: "t1", seen: "t0", canary: "t0", stable: "t1"},
@@ -161,43 +181,49 @@ func TestRevisionsPatch(t *testing.T) {
 	}
 }
 
-// annotates stands for annotations in place of an action.
-const annotates rollout.Action = -1
+// undoes is a driver of which only the capability is asked for.
+type undoes struct {
+	rollout.Driver
+	can bool
+}
+
+func (u undoes) Has(pb.Capability) bool { return u.can }
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	promoted := func(f *Facts) { f.Stable = "h2" }
 	atRest := func(c *pb.BatchContext) { c.StableRevision, c.UpdateRevision = "t2", "t2" }
+	annotates := &pb.BatchContext{} // stands for annotations in place of a request
 	tests := map[string]struct {
 		reason  string
 		facts   Facts
 		config  *Config
 		context *pb.BatchContext
 		undo    bool
-		want    rollout.Action
+		want    proto.Message // nil: none, and no annotations either; annotates: those
 	}{
-		"unmanaged": {"It is held from the moment both exist.", facts(promoted), nil, standing(pb.State_STATE_UNMANAGED, ""), false, rollout.ActAdopt},
+		"unmanaged": {"It is held from the moment both exist.", facts(promoted), nil, standing(pb.State_STATE_UNMANAGED, ""), false, &pb.AdoptRequest{}},
 		"unmanaged, rival": {
-			"By the first of them.", facts(func(f *Facts) { f.Rival = "x" }), nil, standing(pb.State_STATE_UNMANAGED, ""), false, rollout.ActWait,
+			"By the first of them.", facts(func(f *Facts) { f.Rival = "x" }), nil, standing(pb.State_STATE_UNMANAGED, ""), false, nil,
 		},
-		"unowned": {"So that a deletion is noticed although no Controller ran.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", atRest), false, rollout.ActRegister},
+		"unowned": {"So that a deletion is noticed although no Controller ran.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", atRest), false, &pb.InitializeRequest{}},
 		"owned": {
 			"All is as it should be.", facts(promoted, func(f *Facts) { f.Noted.stable = "t2" }), nil,
-			standing(pb.State_STATE_NOTHING_TO_RELEASE, "01234567.1.adopted.t2.1", atRest), false, rollout.ActWait,
+			standing(pb.State_STATE_NOTHING_TO_RELEASE, "01234567.1.adopted.t2.1", atRest), false, nil,
 		},
 		"aborted first": {
 			"Ends come before everything else.", facts(func(f *Facts) { f.Abort = true }), nil,
-			standing(pb.State_STATE_READY, mine1, template("t3")), false, rollout.ActRollback,
+			standing(pb.State_STATE_READY, mine1, template("t3")), false, &pb.FinalizeRequest{},
 		},
 		"edited":         {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
 		"edited, manual": {"For analyses only.", facts(), settings(manual), standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
 		"undone to stable": {
 			"Argo went back without a step.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
-			standing(pb.State_STATE_ROLLED_BACK, mine1), true, rollout.ActUndo,
+			standing(pb.State_STATE_ROLLED_BACK, mine1), true, &pb.UndoRequest{},
 		},
 		"undone to stable, without undo": {
 			"The stable groups are right all the same.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
-			standing(pb.State_STATE_ROLLED_BACK, mine1), false, rollout.ActWait,
+			standing(pb.State_STATE_ROLLED_BACK, mine1), false, nil,
 		},
 	}
 	for name, test := range tests {
@@ -207,9 +233,13 @@ func TestPlan(t *testing.T) {
 			if config == nil {
 				config = settings()
 			}
-			got := plan(test.facts, config, test.context, test.undo)
-			if action := got.Action; got.annotate != nil && test.want != annotates || got.annotate == nil && action != test.want {
-				t.Errorf("%s\ngot %+v, want action %d", test.reason, got, test.want)
+			got := plan(rollout.NewTarget(undoes{can: test.undo}, test.facts.Facts, &config.Config), test.facts, test.context)
+			request := got.Request
+			if got.annotate != nil {
+				request = annotates
+			}
+			if fmt.Sprintf("%T", request) != fmt.Sprintf("%T", test.want) {
+				t.Errorf("%s\ngot %T (%s), want %T", test.reason, request, got.Why, test.want)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ import (
 // The annotations are all that this plugin writes on a Rollout.
 const (
 	// AnnotationRevision, on the pod template, is the workload's template revision that this template stands for. A new
-	// value starts the Rollout. Absent: AnnotationFirst.
+	// value starts the Rollout. A number after a dot counts the starts after the first. Absent: AnnotationFirst.
 	AnnotationRevision = "lockstep.dev/revision"
 	// AnnotationFirst, on the Rollout, is the revision that a pod template without AnnotationRevision stands for: the one
 	// that the groups ran when the plugin first observed Rollout and workload.
@@ -59,6 +59,8 @@ type Facts struct {
 	Noted revisions
 	// OnlyAnnotation is true when the pod template has no other annotation than AnnotationRevision.
 	OnlyAnnotation bool
+	// Observed is true once Argo has noted the generation, which it also does for a spec that it can't process.
+	Observed bool
 	// Referenced is true when the pod template is that of another object, and can't be written here.
 	Referenced bool
 }
@@ -87,8 +89,18 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 		OnlyAnnotation: len(ro.Spec.Template.Annotations) == 1,
 		Referenced:     ro.Spec.WorkloadRef != nil,
 	}
-	f.Wanted = cmp.Or(f.Noted.template, f.Noted.first)
-	f.Initial = f.Noted.template == "" && (f.Number == "0" || f.Number == "1")
+	f.Wanted = f.Noted.standsFor()
+	if canary := ro.Spec.Strategy.Canary; canary != nil {
+		f.StepsDone = len(canary.Steps) > 0 && f.Index >= len(canary.Steps)
+	}
+	return f
+}
+
+// meant returns the facts with the revision for which a manual Rollout was started: the one that was noted before.
+func (f Facts) meant(config *Config) Facts {
+	if config.Manual {
+		f.Wanted = f.Noted.canary
+	}
 	return f
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -54,35 +55,34 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	if err != nil {
 		return 0, err
 	}
-	owner := c.owner(observed, others)
-	ref := &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}
-	switch {
-	case observed.GetState() == pb.State_STATE_UNMANAGED, owner == ownerAlive:
-	case plugin.InFlight(observed) && owner == ownerForeign:
+	goal := converge.Goal{
+		Kind: converge.Disown, Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}, Owner: observed.GetOwner(),
+		Why: "its Rollout is gone",
+	}
+	switch owner := c.owner(observed, others); {
+	case owner == ownerForeign && plugin.InFlight(observed):
 		return requeueBlocked, nil
-	case plugin.Ending(observed):
+	case owner == ownerAlive, len(others) > 0 && !plugin.InFlight(observed):
+		for _, i := range c.requests(ctx, key) {
+			c.queue.Add(i) // another Rollout takes the workload over
+		}
+		return 0, nil
+	}
+	m := converge.Next(goal, observed)
+	if m.Outcome != converge.Wait {
+		c.Logger.Info(m.Why, "workload", key.String())
+	}
+	switch m.Outcome {
+	case converge.Call:
+		_, err = converge.Perform(ctx, c.Driver, m)
+		return requeueSoon, err // the release has an end, and then the hold
+	case converge.Wait:
 		return requeueSoon, nil
-	case plugin.InFlight(observed):
-		c.Logger.Info("rolling back: the Rollout of this release is gone", "workload", key.String(), "release", observed.GetReleaseId())
-		_, err = c.Driver.Finalize(ctx, &pb.FinalizeRequest{
-			Workload: ref, ReleaseId: observed.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
-			Message: "the Rollout of this release is gone",
-		})
-		return requeueSoon, err
-	case len(others) == 0 && plugin.Waits(observed):
-		c.Logger.Info("the workload stays under hold: its Rollout is gone and its template waits, which LeaderWorkerSet would roll out at once. "+
-			"Release it, or restore the template of the groups, which are then disowned", "workload", key.String(),
-			"template", observed.GetTemplateRevision(), "groups", plugin.Serving(observed))
+	case converge.Held:
 		return requeueBlocked, nil
-	case len(others) == 0:
-		c.Logger.Info("disowning the workload: its Rollout is gone", "workload", key.String())
-		_, err = c.Driver.Disown(ctx, &pb.DisownRequest{Workload: ref})
-		return 0, err
+	default:
+		return 0, nil
 	}
-	for _, i := range c.requests(ctx, key) {
-		c.queue.Add(i)
-	}
-	return 0, nil
 }
 
 // ownership tells who began the last release of a workload.

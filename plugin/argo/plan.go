@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strconv"
+	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
@@ -23,24 +25,14 @@ type move struct {
 
 // plan decides what a Rollout and its workload need beside its steps: the next move, rollout.ActWait without annotations if there is
 // none.
-func plan(f Facts, config *Config, c *pb.BatchContext, canUndo bool) move {
+func plan(t rollout.Target, f Facts, c *pb.BatchContext) move {
 	if f.Rival != "" {
 		return move{}
 	}
-	if c.GetState() == pb.State_STATE_UNMANAGED {
-		return move{Move: rollout.Move{Action: rollout.ActAdopt, Why: fmt.Sprintf("Rollout %s/%s releases it", f.Namespace, f.Name)}}
-	}
-	if m := rollout.Settle(f.Facts, &config.Config, c); m.Action != rollout.ActWait {
+	if m := t.Settle(c); m.Action != rollout.ActWait {
 		return move{Move: m}
 	}
-	if m := rollout.Register(f.Facts, c); m.Action != rollout.ActWait {
-		return move{Move: m}
-	}
-	tracked := !config.Manual && !f.Referenced
-	if m := trackRevisions(f, c, tracked); m.annotate != nil || !tracked {
-		return m
-	}
-	return move{Move: restore(f, c, canUndo)}
+	return trackRevisions(f, c, !t.Config.Manual && !f.Referenced)
 }
 
 // revisions are the values of this plugin's annotations on a Rollout. Empty: absent.
@@ -49,10 +41,26 @@ type revisions struct {
 	canary, stable        string
 }
 
+// standsFor returns the workload's revision that the pod template stands for. Empty: not known.
+func (r revisions) standsFor() string {
+	revision, _, _ := strings.Cut(cmp.Or(r.template, r.first), ".")
+	return revision
+}
+
+// restarted returns the value of AnnotationRevision that starts the Rollout once more with the same revision.
+func (r revisions) restarted() string {
+	_, starts, _ := strings.Cut(r.template, ".")
+	n, _ := strconv.Atoi(starts) // the first start has no number
+	return fmt.Sprintf("%s.%d", r.standsFor(), max(n, 1)+1)
+}
+
 // trackRevisions decides what to annotate the Rollout with. If the workload's revision is neither the one that the Rollout's
 // template stands for nor the one annotated last, the workload was edited. If it is the one annotated last, and the Rollout's
 // template stands for another, the Rollout was undone. A Rollout that is not started by edits (auto is false) gets the annotations for
 // analyses only.
+//
+// The pod template is not annotated before Argo has made the present one stable: Argo takes a template without a status for the one that
+// runs already, and no step would see it.
 func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
 	template, serving := c.GetTemplateRevision(), rollout.Serving(c)
 	if template == "" {
@@ -60,24 +68,31 @@ func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
 	}
 	want, why := f.Noted, "noting the workload's revisions"
 	want.canary, want.stable = template, cmp.Or(serving, f.Noted.stable)
+	if !auto && f.PromoteFull {
+		want.canary = f.Noted.canary // the command meant the template of its time
+	}
 	if auto {
-		want.first = cmp.Or(f.Noted.first, serving, template)
-		wanted := cmp.Or(f.Noted.template, want.first)
-		if wanted != template && f.Seen != template {
-			want.template, why = template, fmt.Sprintf("the workload has a new template, revision %s", template)
+		want.first = cmp.Or(f.Noted.first, serving)
+		switch wanted := want.standsFor(); {
+		case want.first == "", f.Stable == "" && wanted != template:
+		case wanted != template && f.Seen != template:
+			want.seen, want.template, why = template, template, fmt.Sprintf("the workload has a new template, revision %s", template)
 			if template == want.first {
 				// The pod template must be the one of the first revision, byte by byte, so that Argo recognizes it.
 				want.template = ""
 			}
-		}
-		if wanted == template || f.Seen != template {
+		case wanted == template:
 			want.seen = template
+			if unreleased(f, c) {
+				want.template, why = want.restarted(), fmt.Sprintf("Argo considers revision %s stable, but nothing asked for its release: "+
+					"the Rollout starts over at its first step. To release it without steps: kubectl argo rollouts promote %s --full", template, f.Name)
+			}
 		}
 	}
 	if want == f.Noted {
 		return move{}
 	}
-	return move{Move: rollout.Move{Revision: template, Why: why}, annotate: &want}
+	return move{Move: rollout.Move{Why: why}, annotate: &want}
 }
 
 // patch is the merge patch that sets the annotations, on condition that the Rollout has not changed. It leaves the pod template
@@ -107,13 +122,26 @@ func (r revisions) annotations() map[string]string {
 	return all
 }
 
-// restore gives the workload the template that Argo considers stable after an undo without a step of this plugin: it returned to
-// the stable template, or skipped all steps (promote --full, --skip-all-steps, rollbackWindow). In the second case settle then
-// releases the template.
-func restore(f Facts, c *pb.BatchContext, canUndo bool) rollout.Move {
-	template, wanted := c.GetTemplateRevision(), f.Wanted
-	if !canUndo || plugin.InFlight(c) || !f.Promoted() || f.Initial || wanted == "" || wanted == template || f.Seen != template {
-		return rollout.Move{}
+// unreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
+// was promoted while nobody watched, or deployed first by a Rollout that was re-created.
+func unreleased(f Facts, c *pb.BatchContext) bool {
+	id, own := rollout.Ours(f.Facts, c)
+	return f.Promoted() && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
+}
+
+// heldFor returns what a template waits for that no step of the Rollout is about to release. Empty: nothing waits, or its steps are under
+// way.
+func heldFor(f Facts, c *pb.BatchContext) string {
+	id, own := rollout.Ours(f.Facts, c)
+	waits := fmt.Sprintf("revision %s of the LeaderWorkerSet waits under hold", c.GetTemplateRevision())
+	switch {
+	case plugin.InFlight(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
+		return ""
+	case f.Observed && !f.Current:
+		return waits + ": Argo has not processed the Rollout's template, see kubectl argo rollouts get rollout " + f.Name
+	case own && id.Hash == f.Hash:
+		return fmt.Sprintf("%s: release %s was rolled back after Argo had considered the template stable. Change the template to release again", waits, c.GetReleaseId())
+	default:
+		return ""
 	}
-	return rollout.Move{Action: rollout.ActUndo, Revision: wanted, Template: template, Why: "the Rollout was undone, and Argo considers revision " + wanted + " stable"}
 }

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -39,14 +41,16 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warnOnce(ro, "PlaceholderPods", fmt.Sprintf("spec.replicas is %d, so Argo runs %[1]d pods of the Rollout's template, which serve nothing: "+
 			"set 0. To scale, let kubectl scale and autoscalers name LeaderWorkerSet %s", n, config.Workload))
 	}
-	f := ReadFacts(ro)
+	f, err := c.facts(ctx, ro, config)
+	if err != nil {
+		return 0, err
+	}
 	workload := types.NamespacedName{Namespace: f.Namespace, Name: config.Workload}
 	if f.Deleting {
 		c.queue.Add(item{workload: true, NamespacedName: workload})
 		return 0, nil
 	}
 	c.follower.Watch(workload)
-	f.Rival = c.Rival(f, config.Workload)
 	if f.Rival != "" {
 		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
 			"LeaderWorkerSet %s is released by Rollout %s, which is older: this Rollout releases nothing", workload, f.Rival))
@@ -59,18 +63,21 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if err != nil {
 		return 0, err
 	}
-	m := plan(f, config, observed, c.Driver.Has(pb.Capability_CAPABILITY_UNDO))
+	m := plan(t, f, observed)
 	if m.Action == rollout.ActWait && m.annotate == nil {
+		if why := heldFor(f, observed); why != "" {
+			c.warnOnce(ro, "TemplateHeld", why)
+		}
 		return 0, nil
 	}
 	if sure, err := c.confirmed(ctx, key, observed, m); !sure || err != nil {
 		return requeueSoon, err
 	}
-	c.Logger.Info(m.Why, "rollout", key.String(), "workload", workload.String(), "release", m.Release, "revision", m.Revision)
+	c.Logger.Info(m.Why, "rollout", key.String(), "workload", workload.String())
 	if m.annotate != nil {
 		err = c.annotate(ctx, f, m)
 	} else {
-		_, err = t.Perform(ctx, m.Move, rollout.Step{})
+		_, err = t.Perform(ctx, m.Move)
 	}
 	if err != nil && !transient(err) {
 		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, rollout.Text(err)))
@@ -81,10 +88,8 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 // confirmed reports whether a move follows from the Rollout as the API server has it now. The cache may lag, and take a release
 // that Argo has just begun for one that is over; a release that was ended can't be continued.
 func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext, m move) (bool, error) {
-	switch m.Action {
-	case rollout.ActInitialize, rollout.ActUndo, rollout.ActRollback, rollout.ActPromote:
-	default:
-		return true, nil // they begin and end nothing, or carry a resourceVersion
+	if m.Action != rollout.ActCall {
+		return true, nil // an annotation carries a resourceVersion
 	}
 	u, err := c.Client.Resource(rolloutResource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -102,10 +107,69 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	if config == nil {
 		return false, nil
 	}
-	f := ReadFacts(ro)
+	f, err := c.facts(ctx, ro, config)
+	if err != nil {
+		return false, err
+	}
+	now := plan(rollout.NewTarget(c.Driver, f.Facts, &config.Config), f, observed)
+	return now.Action == m.Action && proto.Equal(now.Request, m.Request), nil
+}
+
+// facts returns the facts of a Rollout, as the Controller has watched it.
+func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Config) (Facts, error) {
+	f := ReadFacts(ro).meant(config)
 	f.Rival = c.Rival(f, config.Workload)
-	now := plan(f, config, observed, c.Driver.Has(pb.Capability_CAPABILITY_UNDO))
-	return now.Action == m.Action && now.Release == m.Release && now.Revision == m.Revision, nil
+	c.mu.Lock()
+	f.Progressed = c.progress[ro.UID] == f.Hash
+	c.mu.Unlock()
+	if f.Observed = f.Current; !f.Current || f.Hash == "" {
+		return f, nil
+	}
+	revision, err := c.replicaSetRevision(ctx, ro)
+	f.Current = revision != nil && *revision == f.Noted.template
+	return f, err
+}
+
+// replicaSetRevision returns the annotation AnnotationRevision of the ReplicaSet that Argo made for the current hash, nil if there is
+// none. It tells for which of the Rollout's templates the status stands: if Argo can't process a spec, it notes the generation and
+// leaves the older hash. A ReplicaSet's template never changes, so each is read once.
+func (c *Controller) replicaSetRevision(ctx context.Context, ro *v1alpha1.Rollout) (*string, error) {
+	hash := ro.Status.CurrentPodHash
+	c.mu.Lock()
+	known := c.current[ro.UID]
+	c.mu.Unlock()
+	if known.hash == hash {
+		return &known.revision, nil
+	}
+	set, err := c.Client.Resource(replicaSetResource).Namespace(ro.Namespace).Get(ctx, ro.Name+"-"+hash, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // There is none.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get the ReplicaSet of Rollout %s/%s: %w", ro.Namespace, ro.Name, err)
+	}
+	if !metav1.IsControlledBy(set, ro) || set.GetLabels()[v1alpha1.DefaultRolloutUniqueLabelKey] != hash {
+		return nil, nil //nolint:nilnil // It is another Rollout's.
+	}
+	revision, _, err := unstructured.NestedString(set.Object, "spec", "template", "metadata", "annotations", AnnotationRevision)
+	if err != nil {
+		return nil, fmt.Errorf("read the template of ReplicaSet %s/%s: %w", set.GetNamespace(), set.GetName(), err)
+	}
+	c.mu.Lock()
+	c.current[ro.UID] = stoodFor{hash: hash, revision: revision}
+	c.mu.Unlock()
+	return &revision, nil
+}
+
+// noteProgress notes that a Rollout was seen in progress with a template that was not stable.
+func (c *Controller) noteProgress(ro *v1alpha1.Rollout) {
+	f := ReadFacts(ro)
+	if f.Stable == "" || f.Hash == "" || f.Stable == f.Hash {
+		return
+	}
+	c.mu.Lock()
+	c.progress[ro.UID] = f.Hash
+	c.mu.Unlock()
 }
 
 func (c *Controller) annotate(ctx context.Context, f Facts, m move) error {

@@ -26,7 +26,10 @@ const (
 	byWorkload = "workload"
 )
 
-var rolloutResource = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
+var (
+	rolloutResource    = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
+	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+)
 
 // newRolloutInformer returns an informer of Rollouts that stores them as *v1alpha1.Rollout. One that doesn't decode is stored
 // as it is: a typed client would fail to list all others with it.

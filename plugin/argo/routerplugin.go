@@ -74,19 +74,20 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.Wei
 		if !ok || c.GetTrafficWeight() == weight {
 			return nil
 		}
-		_, err = t.Perform(ctx, rollout.Move{Action: rollout.ActWeight, Release: id.String(), Revision: id.Revision}, rollout.Step{Weight: &weight})
+		_, err = t.Driver.SetWeight(ctx, &pb.SetWeightRequest{Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Weight: weight})
 		return err
 	})
 }
 
-// settle ends the release if Argo has ended it. Unless the Rollout is aborted or promoted in full, an unavailable driver is no
-// error: that would block the Rollout, and the Controller ends the release later.
+// settle ends the release if Argo has ended it. Unless the Rollout is aborted, promoted in full or at the end of its steps, an
+// unavailable driver is no error: that would block the Rollout, and the Controller ends the release later. At the end of the steps Argo
+// must not go on before the driver has the promotion, because afterwards nothing tells it from a first deployment.
 func (p *RouterPlugin) settle(ctx context.Context, t rollout.Target) (*pb.BatchContext, error) {
-	if t.Facts.Abort || t.Facts.PromoteFull {
+	if f := t.Facts; f.Abort || f.PromoteFull || f.StepsDone && f.Stable != f.Hash {
 		return rollout.SettleNow(ctx, t)
 	}
 	c, err := t.Look(ctx)
-	if err != nil || rollout.Settle(t.Facts, t.Config, c).Action == rollout.ActWait {
+	if err != nil || t.Settle(c).Action == rollout.ActWait {
 		return c, nil //nolint:nilerr // See above.
 	}
 	return rollout.SettleNow(ctx, t)
@@ -134,8 +135,9 @@ func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetH
 // SetMirrorRoute does a setMirrorRoute step. Argo's controller sends no percentage for 0.
 func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
 	return p.route(ro, "mirror", func(ctx context.Context, t rollout.Target, id rollout.ID) error {
-		percentage := ptr.Deref(mirror.Percentage, 0)
-		_, err := t.Perform(ctx, rollout.Move{Action: rollout.ActMirror, Release: id.String(), Revision: id.Revision}, rollout.Step{Mirror: &percentage})
+		_, err := t.Driver.SetMirror(ctx, &pb.SetMirrorRequest{
+			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Percentage: ptr.Deref(mirror.Percentage, 0),
+		})
 		return err
 	})
 }
@@ -166,7 +168,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	if config == nil {
 		return types.RpcError{}
 	}
-	f := ReadFacts(ro)
+	f := ReadFacts(ro).meant(config)
 	if f.Stable == "" {
 		return types.RpcError{}
 	}

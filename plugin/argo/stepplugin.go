@@ -123,6 +123,9 @@ func forwards(c *pb.BatchContext) bool {
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f := ReadFacts(ro)
 	config, err := ReadLenient(ro)
+	if config != nil {
+		f = f.meant(config)
+	}
 	if config == nil && err == nil {
 		err = errors.New("the Rollout does not use this plugin")
 	}

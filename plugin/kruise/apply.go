@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -36,46 +37,19 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	case actScale:
 		return r.scale(ctx, t, v.Context.GetReplicas(), m.groups)
 	default:
-		return r.drive(ctx, v, m)
+		return r.drive(ctx, v, m.call)
 	}
 }
 
-// drive makes the driver's call of a move.
-func (r *Reconciler) drive(ctx context.Context, v View, m move) error {
-	t, c := v.Target, v.Context
-	ref := refOf(t)
-	var err error
-	switch m.action { //nolint:exhaustive // apply handles the others.
-	case actAdopt:
-		_, err = r.Driver.Adopt(ctx, &pb.AdoptRequest{Workload: ref})
-	case actDisown:
-		_, err = r.Driver.Disown(ctx, &pb.DisownRequest{Workload: ref})
-	case actInitialize:
-		var plan *ReleasePlan
-		if plan, err = r.releasePlan(ctx, t); err == nil {
-			err = plan.supported()
+// drive calls the driver.
+func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
+	if _, begins := m.Request.(*pb.InitializeRequest); begins {
+		batch, _ := v.Evidence.batchOf(v.Revisions[v.Context.GetTemplateRevision()])
+		if err := batch.plan.supported(); err != nil {
+			return err
 		}
-		if err == nil {
-			_, err = r.Driver.Initialize(ctx, &pb.InitializeRequest{
-				Workload: ref, ReleaseId: m.release, Owner: owner(t), Policy: policy(t, plan),
-			})
-		}
-	case actUpgrade:
-		_, err = r.Driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-			Workload: ref, ReleaseId: c.GetReleaseId(), UpdateRevision: c.GetTemplateRevision(),
-			Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(m.groups)},
-		})
-	case actPromote, actRollback:
-		end := &pb.FinalizeRequest{Workload: ref, ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}
-		// A target that is being deleted completes its release whatever the template is by then.
-		if t.DeletionTimestamp == nil {
-			end.UpdateRevision = c.GetTemplateRevision()
-		}
-		if m.action == actRollback {
-			end.Intent = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
-		}
-		_, err = r.Driver.Finalize(ctx, end)
 	}
+	_, err := converge.Perform(ctx, r.Driver, m)
 	return err
 }
 

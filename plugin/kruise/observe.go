@@ -5,14 +5,10 @@ package kruise
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,9 +20,8 @@ import (
 
 // Kinds of other projects.
 var (
-	workloadKind     = manage.LeaderWorkerSet
-	revisionKind     = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
-	batchReleaseKind = schema.GroupVersionKind{Group: "rollouts.kruise.io", Version: "v1beta1", Kind: "BatchRelease"}
+	workloadKind = manage.LeaderWorkerSet
+	revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
 )
 
 // byWorkload indexes targets.
@@ -57,7 +52,12 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 		return v, err
 	}
 	v.Context = answer.GetContext()
-	v.Revisions, err = r.revisions(ctx, t)
+	if v.Revisions, err = r.revisions(ctx, t); err != nil {
+		return v, err
+	}
+	if t.DeletionTimestamp == nil && v.depends() {
+		v.Evidence, err = r.evidence(ctx, t)
+	}
 	return v, err
 }
 
@@ -119,42 +119,6 @@ func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (
 		}
 	}
 	return out, nil
-}
-
-// batchReleaseOf returns the name of the BatchRelease in progress on the target. Empty: none, or unreadable.
-func batchReleaseOf(t *v1alpha1.RolloutTarget) string {
-	var ref metav1.OwnerReference
-	raw := t.Annotations[annotationControl]
-	if raw == "" || json.Unmarshal([]byte(raw), &ref) != nil || ref.Kind != batchReleaseKind.Kind {
-		return ""
-	}
-	return ref.Name
-}
-
-// releasePlan reads the plan of the BatchRelease in progress on the target. Nil: none, or Kruise is not installed.
-func (r *Reconciler) releasePlan(ctx context.Context, t *v1alpha1.RolloutTarget) (*ReleasePlan, error) {
-	name := batchReleaseOf(t)
-	if name == "" {
-		return nil, nil //nolint:nilnil // None.
-	}
-	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(batchReleaseKind)
-	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, o)
-	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return nil, nil //nolint:nilnil // None.
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, name, err)
-	}
-	var plan struct {
-		Spec struct {
-			ReleasePlan ReleasePlan `json:"releasePlan"`
-		} `json:"spec"`
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &plan); err != nil {
-		return nil, fmt.Errorf("decode BatchRelease %s/%s: %w", t.Namespace, name, err)
-	}
-	return &plan.Spec.ReleasePlan, nil
 }
 
 func refOf(t *v1alpha1.RolloutTarget) *pb.WorkloadRef {

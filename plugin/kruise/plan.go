@@ -9,9 +9,11 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -70,6 +72,8 @@ type View struct {
 	Context *pb.BatchContext
 	// Revisions maps the workload's template revisions to the controller revisions of leader pods.
 	Revisions map[string]string
+	// Evidence is what Kruise's own objects show. It is read only when a call depends on it.
+	Evidence Evidence
 }
 
 // action is a kind of move.
@@ -80,16 +84,12 @@ const (
 	actNone action = iota
 	actAddFinalizer
 	actRemoveFinalizer
-	actAdopt
 	// actMirror writes the target's spec and labels.
 	actMirror
 	// actScale writes the workload's replicas.
 	actScale
-	actInitialize
-	actUpgrade
-	actPromote
-	actRollback
-	actDisown
+	// actCall calls the driver.
+	actCall
 )
 
 // move is an action with its arguments.
@@ -97,10 +97,10 @@ type move struct {
 	action action
 	// why is logged.
 	why string
-	// groups is the target of actUpgrade, or the replicas of actScale.
+	// groups is the replicas of actScale.
 	groups int32
-	// release is the id of actInitialize.
-	release string
+	// call is that of actCall.
+	call converge.Move
 	// status is the target's new status, with actNone.
 	status v1alpha1.RolloutTargetStatus
 }
@@ -121,21 +121,27 @@ func plan(v View) move {
 		return notReady(v, "WorkloadDeleting", fmt.Sprintf("LeaderWorkerSet %s is being deleted", t.Spec.WorkloadRef.Name))
 	case !hasFinalizer(t):
 		return move{action: actAddFinalizer, why: "the workload is disowned before this target is deleted"}
-	case v.Context.GetState() == pb.State_STATE_UNMANAGED:
-		return move{action: actAdopt, why: "adopting the workload"}
-	case plugin.InFlight(v.Context) && !ours(v):
-		return notReady(v, "ReleaseOfAnother", fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait for its end",
-			v.Context.GetReleaseId(), v.Context.GetOwner(), t.Spec.WorkloadRef.Name))
+	}
+	next := converge.Next(goal(v), v.Context)
+	switch _, adopts := next.Request.(*pb.AdoptRequest); {
+	case adopts:
+		return move{action: actCall, why: next.Why, call: next}
+	case next.Outcome == converge.Foreign:
+		return notReady(v, "ReleaseOfAnother", next.Why)
 	case v.Context.GetTemplateRevision() == "":
 		return notReady(v, "WaitingForLWS", v.Context.GetMessage())
 	}
 	if m := syncTarget(v); m.action != actNone {
 		return m
 	}
-	if m := followPartition(v); m.action != actNone {
-		return m
+	if next.Outcome == converge.Call {
+		return move{action: actCall, why: next.Why, call: next}
 	}
-	return move{status: statusOf(v)}
+	m := move{status: statusOf(v)}
+	if next.Outcome == converge.Held && next.Why != "" {
+		setReady(&m.status, t, metav1.ConditionFalse, reasonNotRequested, next.Why)
+	}
+	return m
 }
 
 func hasFinalizer(t *v1alpha1.RolloutTarget) bool {
@@ -150,38 +156,35 @@ func hasFinalizer(t *v1alpha1.RolloutTarget) bool {
 // owner returns the owner of the target's releases, as the driver records it.
 func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
 
-// ours reports whether this target began the last release.
+// ours reports whether the last release is one of this target.
 func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
-// finalizeDeleted is plan for a target that is being deleted: its release is rolled back, unless onDeletion is Promote, and the
-// workload is disowned, unless its template waits.
+// finalizeDeleted ends the release, and disowns the workload.
 func finalizeDeleted(v View) move {
-	c := v.Context
-	done := move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
-	if !hasFinalizer(v.Target) {
-		return move{status: v.Target.Status}
-	}
+	t, done := v.Target, move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
 	switch {
-	case v.Workload == nil, v.Workload.Deleting, v.Rival != "", c.GetState() == pb.State_STATE_UNMANAGED:
+	case !hasFinalizer(t):
+		return move{status: t.Status}
+	case v.Workload == nil, v.Workload.Deleting, v.Rival != "":
 		return done
-	case plugin.InFlight(c) && !ours(v):
-		return done
-	case plugin.Ending(c):
-		return notReady(v, "Deleting", "the release ends before the workload is disowned: "+c.GetMessage())
-	case plugin.InFlight(c) && v.Target.Spec.OnDeletion == v1alpha1.OnDeletionPromote:
-		return move{action: actPromote, why: "the target is being deleted, and its onDeletion is Promote: completing its release"}
-	case plugin.InFlight(c):
-		return move{action: actRollback, why: "the target is being deleted: rolling back its release"}
-	case v.Successor:
-		done.why = "another target takes over the workload, under hold"
-		return done
-	case plugin.Waits(c):
-		done.why = fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it out at once. "+
-			"Release it, or restore the template of revision %s, and then: lockstep disown %s", c.GetTemplateRevision(), plugin.Serving(c), v.Target.Spec.WorkloadRef.Name)
-		return done
-	default:
-		return move{action: actDisown, why: "the target is being deleted: disowning the workload"}
 	}
+	g := converge.Goal{Kind: converge.Disown, Workload: refOf(t), Owner: owner(t), Why: "its RolloutTarget is being deleted"}
+	if t.Spec.OnDeletion == v1alpha1.OnDeletionPromote {
+		g.Revision = templateOf(t) // of which the user knew
+	}
+	next := converge.Next(g, v.Context)
+	_, disowns := next.Request.(*pb.DisownRequest)
+	switch {
+	case next.Outcome == converge.Wait:
+		return notReady(v, "Deleting", "the release ends before the workload is disowned: "+v.Context.GetMessage())
+	case disowns && v.Successor:
+		done.why = "another target takes over the workload, under hold"
+	case next.Outcome == converge.Held:
+		done.why = next.Why
+	case next.Outcome == converge.Call:
+		return move{action: actCall, why: next.Why, call: next}
+	}
+	return done
 }
 
 // syncTarget copies the workload to the target's spec, and the target's replicas to the workload if the target was scaled.
@@ -215,9 +218,12 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	}
 	t.Spec.Replicas = ptr.To(v.Context.GetReplicas())
 	t.Spec.Selector = leaders(t.Spec.WorkloadRef.Name)
-	t.Spec.Template = &v1alpha1.Template{Metadata: v1alpha1.TemplateMetadata{
-		Annotations: map[string]string{AnnotationRevision: v.Context.GetTemplateRevision()},
-	}}
+	shown := v.Context.GetTemplateRevision()
+	if serving := plugin.Serving(v.Context); t.Spec.Template == nil && serving != "" {
+		// Kruise's webhook ignores the first template. A template that waits must be a change of the one that the groups run.
+		shown = serving
+	}
+	t.Spec.Template = &v1alpha1.Template{Metadata: v1alpha1.TemplateMetadata{Annotations: map[string]string{AnnotationRevision: shown}}}
 	if t.Spec.UpdateStrategy == nil {
 		t.Spec.UpdateStrategy = &v1alpha1.UpdateStrategy{Type: "RollingUpdate"}
 	}
@@ -236,20 +242,15 @@ func templateOf(t *v1alpha1.RolloutTarget) string {
 	return t.Spec.Template.Metadata.Annotations[AnnotationRevision]
 }
 
-// wanted returns the target of groups at the template's revision, and whether the partition is gone, so that the release is to be
-// promoted.
-func wanted(v View) (groups int32, promote bool) {
-	t := v.Target
-	replicas := v.Context.GetReplicas()
-	partition := partitionOf(t)
-	progressing := t.Annotations[annotationProgressing] != "" || t.Annotations[annotationControl] != ""
-	switch {
-	case partition == nil, *partition == 0 && !progressing:
-		return replicas, true
+// wanted returns the groups at the template's revision that the partition allows, and whether the partition is gone.
+func wanted(v View) (groups int32, gone bool) {
+	switch partition := partitionOf(v.Target); {
+	case partition == nil:
+		return v.Context.GetReplicas(), true
 	case *partition >= kruiseHold:
 		return 0, false
 	default:
-		return max(replicas-*partition, 0), false
+		return max(v.Context.GetReplicas()-*partition, 0), false
 	}
 }
 
@@ -264,41 +265,55 @@ func paused(t *v1alpha1.RolloutTarget) bool {
 	return t.Spec.UpdateStrategy != nil && t.Spec.UpdateStrategy.RollingUpdate != nil && t.Spec.UpdateStrategy.RollingUpdate.Paused
 }
 
-// followPartition moves the release to what the partition wants. The target already has the workload's current template.
-func followPartition(v View) move {
-	c := v.Context
+// goal returns what Kruise wants of the workload. The partition alone is no evidence: it is absent on a target that is new or has no
+// Rollout, and after a Rollout was deleted or disabled.
+func goal(v View) converge.Goal {
+	t, c := v.Target, v.Context
 	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
-	groups, promote := wanted(v)
+	g := converge.Goal{Kind: converge.Hold, Workload: refOf(t), Owner: owner(t)}
+	if inFlight {
+		g.Release = c.GetReleaseId()
+	}
+	groups, gone := wanted(v)
 	switch {
-	case paused(v.Target), groups == 0 && !promote:
-		return move{}
-	case !inFlight && (!plugin.Waits(c) || c.GetTotal() == 0):
-		return move{} // Nothing to release, or no group yet.
-	case !inFlight:
-		return begin(v)
-	case plugin.Ending(c), template != c.GetUpdateRevision():
-		return move{} // The driver ends the release, or moves to the new template.
-	case promote:
-		return move{action: actPromote, why: "the partition was removed: completing the release"}
-	case c.GetPlanned() < groups:
-		return move{action: actUpgrade, groups: groups, why: fmt.Sprintf("the partition allows %d updated groups", groups)}
+	case paused(t), groups == 0, inFlight && !ours(v), plugin.Ending(c), !inFlight && (!plugin.Waits(c) || c.GetTotal() == 0), inFlight && !gone && c.GetPlanned() >= groups:
+		return g // nothing is requested, or nothing is left of it
+	case gone && inFlight && v.Evidence.completed(v.Revisions[template]):
+		g.Kind, g.Revision, g.Why = converge.Promote, template, "all steps of the Rollout are complete: completing the release"
+	case gone && inFlight:
+		g.Why = fmt.Sprintf("the partition was removed, but no Rollout has completed its steps for revision %s: to complete the release, "+
+			"lockstep promote %s; to roll it back, lockstep abort %[2]s", template, t.Spec.WorkloadRef.Name)
+	case gone:
+		g.Why = fmt.Sprintf("revision %s waits: no Rollout is in progress on this target, which must exist and not be disabled when the "+
+			"template changes: change the template again, or lockstep release %s", template, t.Spec.WorkloadRef.Name)
 	default:
-		return move{}
+		batch, ok := v.Evidence.batchOf(v.Revisions[template])
+		if !ok {
+			g.Why = fmt.Sprintf("the partition allows %d updated groups, but no BatchRelease of a Rollout asks for revision %s", groups, template)
+			return g
+		}
+		if !inFlight {
+			g.Release, g.Policy = releaseID(t, batch.uid, template), policy(t, batch.plan)
+		}
+		g.Kind, g.Revision, g.Why = converge.Upgrade, template, fmt.Sprintf("the partition allows %d updated groups", groups)
+		g.Target = &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(groups)}}
 	}
+	return g
 }
 
-// begin begins a release, unless it has been rolled back by hand.
-func begin(v View) move {
-	id := releaseID(v.Target)
-	if v.Context.GetReleaseId() == id {
-		return move{}
-	}
-	return move{action: actInitialize, release: id, why: "releasing revision " + v.Context.GetTemplateRevision()}
+// depends reports whether the goal depends on evidence.
+func (v View) depends() bool {
+	g := goal(v)
+	return g.Kind == converge.Hold && g.Why != ""
 }
 
-// releaseID returns an id that changes with the target's spec, so that a release that was rolled back by hand does not begin again
-// until the spec changes.
-func releaseID(t *v1alpha1.RolloutTarget) string {
-	uid := strings.ReplaceAll(string(t.UID), "-", "")
-	return fmt.Sprintf("kruise-%s-%d", uid[:min(8, len(uid))], t.Generation)
+// releaseID returns the id of a release: it is that of a BatchRelease and a template, so that a release that was rolled back does not
+// begin again until Kruise starts over.
+func releaseID(t *v1alpha1.RolloutTarget, batchRelease types.UID, template string) string {
+	return fmt.Sprintf("kruise-%s-%s-%s", short(t.UID), short(batchRelease), template)
+}
+
+func short(uid types.UID) string {
+	plain := strings.ReplaceAll(string(uid), "-", "")
+	return plain[:min(8, len(plain))]
 }

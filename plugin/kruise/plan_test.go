@@ -4,6 +4,7 @@
 package kruise
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -113,83 +115,150 @@ func unheld(v *View)   { v.Context.State = pb.State_STATE_UNMANAGED }
 func followed(v *View) { v.Successor = true }
 func unbound(v *View)  { v.Target.Finalizers = nil }
 func promote(v *View)  { v.Target.Spec.OnDeletion = v1alpha1.OnDeletionPromote }
-func last(v *View)     { v.Context.ReleaseId = releaseID(v.Target) }
+func last(v *View)     { v.Context.ReleaseId = releaseID(v.Target, "fedcba98-76", "two") }
+
+// asks is a BatchRelease in progress that asks for a revision.
+func asks(revision string) func(*View) {
+	return func(v *View) {
+		v.Evidence.BatchRelease = &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"uid": "fedcba98-76"}, "status": map[string]any{"updateRevision": revision},
+		}}
+	}
+}
+
+// shows is a Rollout with a canary revision, the state of its step and the reason of its condition Progressing.
+func shows(revision, step, progressing string) func(*View) {
+	return func(v *View) {
+		status := map[string]any{"canaryStatus": map[string]any{"canaryRevision": revision, "currentStepState": step}}
+		if progressing != "" {
+			status["conditions"] = []any{map[string]any{"type": "Progressing", "reason": progressing}}
+		}
+		v.Evidence.Rollout = &unstructured.Unstructured{Object: map[string]any{"status": status}}
+	}
+}
+
+// describe returns a move as one would say it.
+func describe(m move) string {
+	switch m.action {
+	case actNone:
+		return "none"
+	case actAddFinalizer:
+		return "add finalizer"
+	case actRemoveFinalizer:
+		return "remove finalizer"
+	case actMirror:
+		return "mirror"
+	case actScale:
+		return fmt.Sprintf("scale %d", m.groups)
+	default:
+	}
+	switch r := m.call.Request.(type) {
+	case *pb.AdoptRequest:
+		return "Adopt"
+	case *pb.DisownRequest:
+		return "Disown"
+	case *pb.InitializeRequest:
+		return "Initialize"
+	case *pb.UpgradeBatchRequest:
+		return "UpgradeBatch " + r.GetGroups()
+	case *pb.FinalizeRequest:
+		return strings.TrimPrefix(r.GetIntent().String(), "FINALIZE_INTENT_")
+	default:
+		return fmt.Sprintf("%T", r)
+	}
+}
 
 func TestPlan(t *testing.T) {
 	for _, test := range []struct {
 		name, why string
 		v         View
-		want      action
-		groups    int32
-		reason    string // of the condition, with actNone
+		want      string
+		reason    string // of the condition, with none
 	}{
-		{"at rest", "nothing is to be done", view(), actNone, 0, "Held"},
-		{"no workload", "it is said, and nothing is touched", view(missing, unbound), actNone, 0, "WorkloadNotFound"},
-		{"workload goes", "there is nothing to release", view(going), actNone, 0, "WorkloadDeleting"},
-		{"second target", "one workload has one master", view(rival), actNone, 0, "WorkloadTaken"},
-		{"new target", "the workload must be given back some day", view(unbound, unheld), actAddFinalizer, 0, ""},
-		{"not held", "no template may roll by itself", view(unheld), actAdopt, 0, ""},
-		{"another's release", "it is not ours to steer", view(releasing(pb.State_STATE_READY, 1), foreign), actNone, 0, "ReleaseOfAnother"},
-		{"another's release is over", "the workload is free", view(releasing(pb.State_STATE_ROLLED_BACK, 0), foreign), actNone, 0, "Held"},
-		{"no revision yet", "LWS has not got to the template", view(edited("")), actNone, 0, "WaitingForLWS"},
-		{"edited", "Kruise's webhook must see it before anything moves", view(edited("two")), actMirror, 0, ""},
-		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, releasing(pb.State_STATE_READY, 1)), actMirror, 0, ""},
-		{"workload scaled", "the target follows", view(at("one one one one one")), actMirror, 0, ""},
+		{"at rest", "nothing is to be done", view(), "none", "Held"},
+		{"no workload", "it is said, and nothing is touched", view(missing, unbound), "none", "WorkloadNotFound"},
+		{"workload goes", "there is nothing to release", view(going), "none", "WorkloadDeleting"},
+		{"second target", "one workload has one master", view(rival), "none", "WorkloadTaken"},
+		{"new target", "the workload must be given back some day", view(unbound, unheld), "add finalizer", ""},
+		{"not held", "no template may roll by itself", view(unheld), "Adopt", ""},
+		{"another's release", "it is not ours to steer", view(releasing(pb.State_STATE_READY, 1), foreign), "none", "ReleaseOfAnother"},
+		{"another's release is over", "the workload is free", view(releasing(pb.State_STATE_ROLLED_BACK, 0), foreign), "none", "Held"},
+		{"no revision yet", "LWS has not got to the template", view(edited("")), "none", "WaitingForLWS"},
+		{"edited", "Kruise's webhook must see it before anything moves", view(edited("two")), "mirror", ""},
+		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, releasing(pb.State_STATE_READY, 1)), "mirror", ""},
+		{"workload scaled", "the target follows", view(at("one one one one one")), "mirror", ""},
 		{
 			"target scaled", "the workload follows",
-			view(func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), actScale, 6, "",
+			view(func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), "scale 6", "",
 		},
 		{
 			"both scaled", "the workload is the truth",
-			view(at("one one one"), func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), actMirror, 0, "",
+			view(at("one one one"), func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), "mirror", "",
 		},
-		{"rollout id", "it goes with the template", view(func(v *View) { v.Workload.RolloutID = "7" }), actMirror, 0, ""},
-		{"rollout id removed", "the next release would get it", view(func(v *View) { v.Target.Labels[labelRolloutID] = "6" }), actMirror, 0, ""},
-		{"held by Kruise", "no batch yet", view(template("two"), partition(32767), led), actNone, 0, "Held"},
-		{"first batch", "a release is begun", view(template("two"), partition(3), led), actInitialize, 0, ""},
-		{"first batch, begun", "its target is set", view(template("two"), partition(3), led, releasing(pb.State_STATE_HOLDING, 0)), actUpgrade, 1, ""},
-		{"batch under way", "asking again changes nothing", view(template("two"), partition(3), led, releasing(pb.State_STATE_UPGRADING, 1)), actNone, 0, "Held"},
-		{"next batch", "the target grows", view(template("two"), partition(1), led, releasing(pb.State_STATE_READY, 1)), actUpgrade, 3, ""},
-		{"partition raised", "updated groups stay, as with a StatefulSet", view(template("two"), partition(3), led, releasing(pb.State_STATE_READY, 2)), actNone, 0, "Held"},
-		{"all updated", "Kruise may still roll back", view(template("two"), partition(0), led, releasing(pb.State_STATE_READY, 4)), actNone, 0, "Held"},
-		{"Kruise lets go", "the release is completed", view(template("two"), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
-		{"partition 0, no Rollout in progress", "the same as no partition", view(template("two"), partition(0), releasing(pb.State_STATE_READY, 4)), actPromote, 0, ""},
-		{"no Kruise", "a StatefulSet would roll, too", view(template("two")), actInitialize, 0, ""},
-		{"paused", "nothing moves", view(template("two"), pausedUpdate), actNone, 0, "Held"},
-		{"promoting", "the driver is at work", view(template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Held"},
-		{"template returns", "the driver rolls back by itself", view(template("one"), partition(32767), led, releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Held"},
-		{"template returns, let go", "what rolls back is not promoted", view(template("one"), releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Held"},
-		{"newer template", "the driver has not got to it", view(template("three"), partition(3), led, releasing(pb.State_STATE_PREPARING, 1)), actNone, 0, "Held"},
+		{"rollout id", "it goes with the template", view(func(v *View) { v.Workload.RolloutID = "7" }), "mirror", ""},
+		{"rollout id removed", "the next release would get it", view(func(v *View) { v.Target.Labels[labelRolloutID] = "6" }), "mirror", ""},
+		{"held by Kruise", "no batch yet", view(template("two"), partition(32767), led), "none", "Held"},
+		{"first batch", "a release is begun", view(template("two"), partition(3), led, asks("vllm-2")), "Initialize", ""},
+		{"first batch, begun", "its target is set", view(template("two"), partition(3), led, asks("vllm-2"), releasing(pb.State_STATE_HOLDING, 0)), "UpgradeBatch 1", ""},
+		{"batch under way", "asking again changes nothing", view(template("two"), partition(3), led, releasing(pb.State_STATE_UPGRADING, 1)), "none", "Held"},
+		{"next batch", "the target grows", view(template("two"), partition(1), led, asks("vllm-2"), releasing(pb.State_STATE_READY, 1)), "UpgradeBatch 3", ""},
+		{"partition raised", "updated groups stay, as with a StatefulSet", view(template("two"), partition(3), led, releasing(pb.State_STATE_READY, 2)), "none", "Held"},
+		{"all updated", "Kruise may still roll back", view(template("two"), partition(0), led, releasing(pb.State_STATE_READY, 4)), "none", "Held"},
+		{"all steps complete", "the release is completed", view(template("two"), shows("vllm-2", "Completed", "Finalising"), releasing(pb.State_STATE_READY, 4)), "PROMOTE", ""},
+		{"all steps complete, and more", "Kruise has ended", view(template("two"), shows("vllm-2", "Completed", "Completed"), releasing(pb.State_STATE_READY, 2)), "PROMOTE", ""},
+		{"partition removed, no Rollout", "deleting a Rollout is no promotion", view(template("two"), releasing(pb.State_STATE_READY, 4)), "none", "NotRequested"},
+		{"partition removed in mid-step", "so is disabling it", view(template("two"), shows("vllm-2", "StepPaused", "InRolling"), releasing(pb.State_STATE_READY, 1)), "none", "NotRequested"},
+		{"partition removed, steps of another revision", "they asked for that one", view(template("two"), shows("vllm-3", "Completed", "Completed"), releasing(pb.State_STATE_READY, 1)), "none", "NotRequested"},
+		{"partition removed, first observed", "Kruise shows a new Rollout as if its steps were complete", view(template("two"), shows("vllm-2", "Completed", ""), releasing(pb.State_STATE_READY, 1)), "none", "NotRequested"},
+		{"partition removed, older status", "the status is of an older Rollout", view(template("two"), shows("vllm-2", "Completed", "Completed"), func(v *View) {
+			v.Evidence.Rollout.SetGeneration(7)
+		}, releasing(pb.State_STATE_READY, 1)), "none", "NotRequested"},
+		{"partition 0, nothing in progress", "a partition is no step", view(template("two"), partition(0)), "none", "NotRequested"},
+		{"no Kruise", "nothing asked for the template", view(template("two")), "none", "NotRequested"},
+		{"steps were complete, not begun", "nothing listened, and no step ran", view(template("two"), shows("vllm-2", "Completed", "Completed")), "none", "NotRequested"},
+		{"first batch, of another revision", "the BatchRelease is of an older template", view(template("three"), partition(3), led, asks("vllm-2")), "none", "NotRequested"},
+		{"first batch, no BatchRelease", "the partition may be anybody's", view(template("two"), partition(3), led), "none", "NotRequested"},
+		{"applied again over a waiting template", "Kruise must see a change of the template that serves", view(edited("two"), func(v *View) { v.Target.Spec.Template = nil }), "mirror", ""},
+		{"paused", "nothing moves", view(template("two"), pausedUpdate), "none", "Held"},
+		{"promoting", "the driver is at work", view(template("two"), releasing(pb.State_STATE_PROMOTING, 4)), "none", "Held"},
+		{"template returns", "the driver rolls back by itself", view(template("one"), partition(32767), led, releasing(pb.State_STATE_ROLLING_BACK, 1)), "none", "Held"},
+		{"template returns, let go", "what rolls back is not promoted", view(template("one"), releasing(pb.State_STATE_ROLLING_BACK, 1)), "none", "Held"},
+		{"newer template", "the driver has not got to it", view(template("three"), partition(3), led, releasing(pb.State_STATE_PREPARING, 1)), "none", "Held"},
 		{
 			"rolled back by hand", "a person's word stands until the spec changes",
-			view(template("two"), partition(3), led, releasing(pb.State_STATE_ROLLED_BACK, 0), last), actNone, 0, "Held",
+			view(template("two"), partition(3), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0), last), "none", "Held",
 		},
-		{"rolled back by hand, spec changed", "it is requested again", view(template("two"), partition(2), led, releasing(pb.State_STATE_ROLLED_BACK, 0)), actInitialize, 0, ""},
-		{"completed", "the new revision serves", view(template("two"), releasing(pb.State_STATE_COMPLETED, 4), at("two two two two")), actNone, 0, "Held"},
+		{
+			"rolled back by hand, scaled, next step", "it is not asked for anew",
+			view(template("two"), partition(1), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0), last, func(v *View) { v.Target.Generation++ }), "none", "Held",
+		},
+		{"rolled back by hand, Kruise starts over", "it is requested again", view(template("two"), partition(2), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0)), "Initialize", ""},
+		{"completed", "the new revision serves", view(template("two"), releasing(pb.State_STATE_COMPLETED, 4), at("two two two two")), "none", "Held"},
 		{"no groups yet", "there is nothing to release from", view(at("-"), func(v *View) {
 			v.Context.StableRevision, v.Target.Spec.Replicas = "", ptr.To(int32(1))
-		}), actNone, 0, "WaitingForRevision"},
+		}), "none", "WaitingForRevision"},
 
-		{"deleted at rest", "the workload is given back", view(deleted), actDisown, 0, ""},
-		{"deleted, a template waits", "without the hold it would be rolled out", view(deleted, template("two")), actRemoveFinalizer, 0, ""},
-		{"deleted, rolled back", "so would the template that was rolled back", view(deleted, template("two"), releasing(pb.State_STATE_ROLLED_BACK, 0)), actRemoveFinalizer, 0, ""},
-		{"deleted in mid-release", "the safe end is the default", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
-		{"deleted in mid-release, Promote", "the target says so", view(deleted, promote, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), actPromote, 0, ""},
-		{"deleted, failed", "a release that fails is not completed", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1)), actRollback, 0, ""},
-		{"deleted, rolling back, Promote", "what rolls back is not promoted", view(deleted, promote, template("two"), releasing(pb.State_STATE_ROLLING_BACK, 1)), actNone, 0, "Deleting"},
-		{"deleted, promoting", "it ends first", view(deleted, template("two"), releasing(pb.State_STATE_PROMOTING, 4)), actNone, 0, "Deleting"},
-		{"promotion failed", "it was requested once", view(template("two"), releasing(pb.State_STATE_FAILED, 4), intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), actNone, 0, "Held"},
-		{"deleted, rollback failed", "it is not promoted", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1), intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), actNone, 0, "Deleting"},
-		{"deleted, given back", "nothing holds the target", view(deleted, unheld), actRemoveFinalizer, 0, ""},
-		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), actRemoveFinalizer, 0, ""},
-		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), actRemoveFinalizer, 0, ""},
-		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), actRollback, 0, ""},
-		{"deleted, another target", "it takes the workload over as it is", view(deleted, followed), actRemoveFinalizer, 0, ""},
+		{"deleted at rest", "the workload is given back", view(deleted), "Disown", ""},
+		{"deleted, a template waits", "without the hold it would be rolled out", view(deleted, template("two")), "remove finalizer", ""},
+		{"deleted, rolled back", "so would the template that was rolled back", view(deleted, template("two"), releasing(pb.State_STATE_ROLLED_BACK, 0)), "remove finalizer", ""},
+		{"deleted in mid-release", "the safe end is the default", view(deleted, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), "ROLLBACK", ""},
+		{"deleted in mid-release, Promote", "the target says so", view(deleted, promote, template("two"), partition(3), releasing(pb.State_STATE_READY, 1)), "PROMOTE", ""},
+		{"deleted in mid-release, Promote, a newer template", "no batch has seen it", view(deleted, promote, template("two"), edited("three"), partition(3), releasing(pb.State_STATE_READY, 1)), "ROLLBACK", ""},
+		{"deleted, failed", "a release that fails is not completed", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1)), "ROLLBACK", ""},
+		{"deleted, rolling back, Promote", "what rolls back is not promoted", view(deleted, promote, template("two"), releasing(pb.State_STATE_ROLLING_BACK, 1)), "none", "Deleting"},
+		{"deleted, promoting", "it ends first", view(deleted, template("two"), releasing(pb.State_STATE_PROMOTING, 4)), "none", "Deleting"},
+		{"promotion failed", "it was requested once", view(template("two"), releasing(pb.State_STATE_FAILED, 4), intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), "none", "Held"},
+		{"deleted, rollback failed", "it is not promoted", view(deleted, template("two"), releasing(pb.State_STATE_FAILED, 1), intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), "none", "Deleting"},
+		{"deleted, given back", "nothing holds the target", view(deleted, unheld), "remove finalizer", ""},
+		{"deleted, workload gone", "there is nothing to give back", view(deleted, missing), "remove finalizer", ""},
+		{"deleted, another's release", "it is not ours to end", view(deleted, releasing(pb.State_STATE_READY, 1), foreign), "remove finalizer", ""},
+		{"deleted in mid-release, another target", "it would find a release that is not its own", view(deleted, followed, template("two"), releasing(pb.State_STATE_READY, 1)), "ROLLBACK", ""},
+		{"deleted, another target", "it takes the workload over as it is", view(deleted, followed), "remove finalizer", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := plan(test.v)
-			if m.action != test.want || m.groups != test.groups {
-				t.Fatalf("%s: action %d for %d groups (%s), want %d for %d", test.why, m.action, m.groups, m.why, test.want, test.groups)
+			if got := describe(m); got != test.want {
+				t.Fatalf("%s: %s (%s), want %s", test.why, got, m.why, test.want)
 			}
 			if m.action != actNone {
 				return

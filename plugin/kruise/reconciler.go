@@ -81,7 +81,7 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 	switch {
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
 		return reconcile.Result{}, nil //nolint:nilerr // The target is gone, or the process ends.
-	case apierrors.IsConflict(err), plugin.Retryable(err), plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
+	case apierrors.IsConflict(err), plugin.Retryable(err), outdated(plugin.Reason(err)):
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
 	reason := plugin.CamelCase(plugin.Reason(err).String()[len("ERROR_REASON_"):])
@@ -103,6 +103,11 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: requeueBlocked}, nil
+}
+
+// outdated reports whether the driver refused because the release or the template has changed since it was observed.
+func outdated(reason pb.ErrorReason) bool {
+	return reason == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED || reason == pb.ErrorReason_ERROR_REASON_REVISION_CHANGED
 }
 
 // text returns the message of an error without gRPC's prefix.

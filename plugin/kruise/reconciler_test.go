@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -117,6 +119,18 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 		o.SetGroupVersionKind(revisionKind)
 		objects = append(objects, o)
 	}
+	for _, kind := range []string{"Rollout", "BatchRelease"} {
+		scheme.AddKnownTypeWithName(kruiseKind(kind), &unstructured.Unstructured{})
+		scheme.AddKnownTypeWithName(kruiseKind(kind+"List"), &unstructured.UnstructuredList{})
+	}
+	for kind, o := range map[string]*unstructured.Unstructured{"Rollout": v.Evidence.Rollout, "BatchRelease": v.Evidence.BatchRelease} {
+		if o != nil {
+			o.SetGroupVersionKind(kruiseKind(kind))
+			o.SetNamespace("default")
+			o.SetName("vllm")
+			objects = append(objects, o)
+		}
+	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.RolloutTarget{}).
 		WithIndex(&v1alpha1.RolloutTarget{}, byWorkload, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.RolloutTarget).Spec.WorkloadRef.Name}
@@ -158,10 +172,66 @@ func TestNewTargetIsBoundAtOnce(t *testing.T) {
 }
 
 func TestBatchIsBegunInOneGo(t *testing.T) {
-	r, d := bench(t, view(template("two"), partition(3), led), interceptor.Funcs{})
+	r, d := bench(t, view(template("two"), partition(3), led, asks("vllm-2"), controlled("fedcba98-76")), interceptor.Funcs{})
 	reconcileOnce(t, r)
 	if got := strings.Join(d.calls, ", "); got != "Initialize 100%, UpgradeBatch 1" {
 		t.Errorf("calls: %s", got)
+	}
+}
+
+// controlled is a target that a BatchRelease of this uid has written its control info on.
+func controlled(uid string) func(*View) {
+	return func(v *View) {
+		metav1.SetMetaDataAnnotation(&v.Target.ObjectMeta, annotationControl, `{"kind": "BatchRelease", "name": "vllm", "uid": "`+uid+`"}`)
+	}
+}
+
+func TestEvidenceIsThatOfThisTarget(t *testing.T) {
+	ref := map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "RolloutTarget", "name": "vllm"}
+	refers := func(v *View) { v.Evidence.Rollout.Object["spec"] = map[string]any{"workloadRef": ref} }
+	ends := shows("vllm-2", "Completed", "Completed")
+	for _, test := range []struct {
+		name, why string
+		v         View
+		want      string
+	}{
+		{"re-created BatchRelease", "its name is not enough", view(template("two"), partition(3), led, asks("vllm-2"), controlled("other")), ""},
+		{"no control info", "it may control another object", view(template("two"), partition(3), led, asks("vllm-2")), ""},
+		{"its Rollout", "its steps are complete", view(template("two"), releasing(pb.State_STATE_READY, 4), ends, refers), "FINALIZE_INTENT_PROMOTE"},
+		{"another's Rollout", "it says nothing of this target", view(template("two"), releasing(pb.State_STATE_READY, 4), ends), ""},
+		{"Rollout being deleted", "it ends without its steps", view(template("two"), releasing(pb.State_STATE_READY, 4), ends, refers, func(v *View) {
+			v.Evidence.Rollout.SetFinalizers([]string{"rollouts.kruise.io/rollout"})
+			v.Evidence.Rollout.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
+		}), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, d := bench(t, test.v, interceptor.Funcs{})
+			_, out := reconcileOnce(t, r)
+			if got := strings.Join(d.calls, ", "); got != test.want {
+				t.Errorf("%s: calls %q, want %q", test.why, got, test.want)
+			}
+			if c := out.Status.Conditions; test.want == "" && (len(c) != 1 || c[0].Reason != reasonNotRequested) {
+				t.Errorf("%s: conditions %v", test.why, c)
+			}
+		})
+	}
+}
+
+// A target that was applied again shows the template that the groups run first, and then the one that waits: Kruise's webhook ignores the
+// first template of an object.
+func TestNewTargetShowsWhatServesFirst(t *testing.T) {
+	var shown []string
+	v := view(edited("two"), func(v *View) { v.Target.Spec.Template = nil })
+	r, d := bench(t, v, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			err := c.Patch(ctx, o, p, opts...)
+			shown = append(shown, templateOf(o.(*v1alpha1.RolloutTarget)))
+			return err
+		},
+	})
+	reconcileOnce(t, r)
+	if got := strings.Join(shown, ", "); got != "one, two" || len(d.calls) != 0 {
+		t.Errorf("it shows %s, calls %v", got, d.calls)
 	}
 }
 

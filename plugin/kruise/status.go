@@ -24,6 +24,9 @@ const ConditionReady = "Ready"
 // reasonWaiting is the condition's reason until the revisions are known.
 const reasonWaiting = "WaitingForRevision"
 
+// reasonNotRequested is a template that waits, or a batch, for which Kruise's objects have no evidence.
+const reasonNotRequested = "NotRequested"
+
 // notReady changes the condition only: Kruise waits while observedGeneration lags or the counts stay the same.
 func notReady(v View, reason, message string) move {
 	s := v.Target.Status.DeepCopy()

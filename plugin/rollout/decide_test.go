@@ -72,201 +72,265 @@ func TestStepper(t *testing.T) {
 	weight := int32(20)
 	tests := map[string]struct {
 		reason  string
-		stepper stepper
+		stepper given
 		context *pb.BatchContext
-		want    Action
-		release string
+		want    string
 		says    string
 	}{
 		"first deployment": {
 			"The controller may run a step although nothing is to be released yet.",
-			stepper{facts: facts(func(f *Facts) { f.Stable = "" })}, standing(pb.State_STATE_HOLDING, ""), ActSucceed, "", "first deployment",
+			given{facts: facts(func(f *Facts) { f.Stable = "" })}, standing(pb.State_STATE_HOLDING, ""), "succeed", "first deployment",
 		},
 		"rival": {
 			"Two Rollouts of one workload: the second one fails with the reason.",
-			stepper{facts: facts(func(f *Facts) { f.Rival = "other" })}, standing(pb.State_STATE_HOLDING, ""), ActFail, "", "Rollout other",
+			given{facts: facts(func(f *Facts) { f.Rival = "other" })}, standing(pb.State_STATE_HOLDING, ""), "fail", "Rollout other",
 		},
 		"unrecorded template": {
 			"Without a revision nothing can be meant.",
-			stepper{}, standing(pb.State_STATE_HOLDING, "", template("")), ActWait, "", "record the template",
+			given{}, standing(pb.State_STATE_HOLDING, "", template("")), "wait", "record the template",
 		},
 		"begin": {
 			"The first step begins the release.",
-			stepper{}, standing(pb.State_STATE_HOLDING, ""), ActInitialize, mine1, "",
+			given{}, standing(pb.State_STATE_HOLDING, ""), "Initialize " + mine1, "",
 		},
 		"begin after another": {
 			"The release before is over.",
-			stepper{}, standing(pb.State_STATE_COMPLETED, older, func(c *pb.BatchContext) { c.StableRevision, c.UpdateRevision = "t0", "t1" }),
-			ActInitialize, mine1, "",
+			given{}, standing(pb.State_STATE_COMPLETED, older, func(c *pb.BatchContext) { c.StableRevision, c.UpdateRevision = "t0", "t1" }),
+			"Initialize " + mine1, "",
 		},
 		"deadline": {
 			"Argo would never run the step again.",
-			stepper{config: settings(unfit)}, standing(pb.State_STATE_HOLDING, ""), ActFail, "", "too short",
+			given{config: settings(unfit)}, standing(pb.State_STATE_HOLDING, ""), "fail", "too short",
 		},
 		"deadline of nothing": {
 			"A Rollout with nothing to release needs no time.",
-			stepper{config: settings(unfit)},
-			standing(pb.State_STATE_HOLDING, "", func(c *pb.BatchContext) { c.StableRevision = "t2" }), ActInitialize, mine1, "",
+			given{config: settings(unfit)},
+			standing(pb.State_STATE_HOLDING, "", func(c *pb.BatchContext) { c.StableRevision = "t2" }), "succeed", "nothing",
+		},
+		"a template that stands for nothing": {
+			"Whatever waits, no step asked for it.",
+			given{facts: facts(func(f *Facts) { f.Wanted, f.Seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "wait", "not known yet",
+		},
+		"a manual Rollout's first step": {
+			"It means the template that it finds.",
+			given{config: settings(manual), facts: facts(func(f *Facts) { f.Wanted, f.Seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "Initialize " + mine1, "",
 		},
 		"retry": {
 			"A driver takes no id twice, and no step of this attempt has worked on the release that was rolled back.",
-			stepper{}, standing(pb.State_STATE_ROLLED_BACK, mine1), ActInitialize, mine2, "",
+			given{}, standing(pb.State_STATE_ROLLED_BACK, mine1), "Initialize " + mine2, "",
 		},
 		"rolled back by others": {
 			"A step of this attempt worked on it: a user rolled it back, and a new release would undo that.",
-			stepper{facts: facts(func(f *Facts) { f.Begun = []string{mine1} })}, standing(pb.State_STATE_ROLLED_BACK, mine1), ActFail, "", "outside of this Rollout",
+			given{facts: facts(func(f *Facts) { f.Begun = []string{mine1} })}, standing(pb.State_STATE_ROLLED_BACK, mine1), "fail", "outside of this Rollout",
 		},
 		"promoted already": {
 			"Steps after the promotion have nothing left to do.",
-			stepper{}, standing(pb.State_STATE_COMPLETED, mine1), ActSucceed, "", "promoted",
+			given{}, standing(pb.State_STATE_COMPLETED, mine1), "succeed", "promoted",
 		},
 		"nothing": {
 			"The groups run the template.",
-			stepper{}, standing(pb.State_STATE_NOTHING_TO_RELEASE, mine1, func(c *pb.BatchContext) { c.StableRevision = "t2" }), ActSucceed, "", "nothing",
+			given{}, standing(pb.State_STATE_NOTHING_TO_RELEASE, mine1, func(c *pb.BatchContext) { c.StableRevision = "t2" }), "succeed", "nothing",
 		},
 		"someone else's release": {
 			"It is not ours to end.",
-			stepper{}, standing(pb.State_STATE_READY, "x", owner("lockstep-cli/jo")), ActFail, "", "lockstep-cli/jo",
+			given{}, standing(pb.State_STATE_READY, "x", owner("lockstep-cli/jo")), "fail", "lockstep-cli/jo",
 		},
 		"the older template's release": {
 			"A new template in mid-release starts over.",
-			stepper{}, standing(pb.State_STATE_READY, older), ActRollback, older, "",
+			given{}, standing(pb.State_STATE_READY, older), "ROLLBACK " + older, "",
 		},
 		"the older template's release, going": {
 			"It is on its way.",
-			stepper{}, standing(pb.State_STATE_ROLLING_BACK, older), ActWait, "", "end of release",
+			given{}, standing(pb.State_STATE_ROLLING_BACK, older), "wait", "end of release",
 		},
 		"the older template's release, whose rollback failed": {
 			"It was requested once.",
-			stepper{}, standing(pb.State_STATE_FAILED, older, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), ActWait, "", "end of release",
+			given{}, standing(pb.State_STATE_FAILED, older, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), "wait", "end of release",
 		},
 		"the older template's release, whose promotion failed": {
 			"It goes back.",
-			stepper{}, standing(pb.State_STATE_FAILED, older, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActRollback, older, "",
+			given{}, standing(pb.State_STATE_FAILED, older, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), "ROLLBACK " + older, "",
 		},
 		"a deleted Rollout's release": {
 			"A Rollout of the same name had another uid.",
-			stepper{}, standing(pb.State_STATE_READY, "fedcba98.1.h2.t2.1"), ActRollback, "fedcba98.1.h2.t2.1", "",
+			given{}, standing(pb.State_STATE_READY, "fedcba98.1.h2.t2.1"), "ROLLBACK fedcba98.1.h2.t2.1", "",
 		},
 		"edited meanwhile": {
 			"The Controller is about to write the new revision into the Rollout.",
-			stepper{}, standing(pb.State_STATE_READY, mine1, template("t3")), ActWait, "", "new template",
+			given{}, standing(pb.State_STATE_READY, mine1, template("t3")), "wait", "new template",
 		},
 		"undone": {
 			"The Rollout asks for an older template than the workload's, which was not edited.",
-			stepper{canUndo: true, facts: facts(func(f *Facts) { f.Hash, f.Wanted = "h0", "t0" })},
-			standing(pb.State_STATE_COMPLETED, mine1, func(c *pb.BatchContext) { c.StableRevision = "t1" }), ActUndo, "", "restoring revision t0",
+			given{canUndo: true, facts: facts(func(f *Facts) { f.Hash, f.Wanted = "h0", "t0" })},
+			standing(pb.State_STATE_COMPLETED, mine1, func(c *pb.BatchContext) { c.StableRevision = "t1" }), "Undo t0", "restoring revision t0",
 		},
 		"undone, without undo": {
 			"A driver that can't says so, with the way out.",
-			stepper{facts: facts(func(f *Facts) { f.Hash, f.Wanted = "h0", "t0" })},
-			standing(pb.State_STATE_COMPLETED, mine1), ActFail, "", "restore it in Git",
+			given{facts: facts(func(f *Facts) { f.Hash, f.Wanted = "h0", "t0" })},
+			standing(pb.State_STATE_COMPLETED, mine1), "fail", "restore it in Git",
 		},
 		"upgrade": {
 			"The release stands, the step's groups are not asked for yet.",
-			stepper{step: Step{Upgrade: "50%"}}, standing(pb.State_STATE_HOLDING, mine1), ActUpgrade, mine1, "",
+			given{step: Step{Upgrade: "50%"}}, standing(pb.State_STATE_HOLDING, mine1), "UpgradeBatch " + mine1, "",
 		},
 		"upgrading": {
 			"Asked for once; the driver is at it.",
-			stepper{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_UPGRADING, mine1), ActWait, "", "as it is",
+			given{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_UPGRADING, mine1), "wait", "as it is",
 		},
 		"upgraded": {
 			"Ready is done.",
-			stepper{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_READY, mine1), ActSucceed, "", "",
+			given{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_READY, mine1), "succeed", "",
 		},
 		"weight after upgrade": {
 			"Traffic goes to groups that are ready.",
-			stepper{step: Step{Upgrade: "50%", Weight: &weight}, targetSet: true}, standing(pb.State_STATE_READY, mine1), ActWeight, mine1, "",
+			given{step: Step{Upgrade: "50%", Weight: &weight}, targetSet: true}, standing(pb.State_STATE_READY, mine1), "SetWeight " + mine1, "",
 		},
 		"weight not there": {
 			"The routes do not have it yet.",
-			stepper{step: Step{Weight: &weight}, weightSet: true}, standing(pb.State_STATE_READY, mine1), ActWait, "", "",
+			given{step: Step{Weight: &weight}, weightSet: true}, standing(pb.State_STATE_READY, mine1), "wait", "",
 		},
 		"weight there": {
 			"The routes have it, and the driver has verified it.",
-			stepper{step: Step{Weight: &weight}, weightSet: true},
-			standing(pb.State_STATE_READY, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 20 }), ActSucceed, "", "",
+			given{step: Step{Weight: &weight}, weightSet: true},
+			standing(pb.State_STATE_READY, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 20 }), "succeed", "",
 		},
 		"weight capped": {
 			"Too few groups are ready for it, and the driver raises it by itself.",
-			stepper{step: Step{Weight: &weight}, weightSet: true},
-			standing(pb.State_STATE_VERIFYING, mine1, func(c *pb.BatchContext) { c.TrafficWeight, c.Reason = 10, "CapacityBelowShare" }), ActWait, "", "",
+			given{step: Step{Weight: &weight}, weightSet: true},
+			standing(pb.State_STATE_VERIFYING, mine1, func(c *pb.BatchContext) { c.TrafficWeight, c.Reason = 10, "CapacityBelowShare" }), "wait", "",
 		},
 		"weight capped, groups lost": {
 			"The batch is not complete any more.",
-			stepper{step: Step{Weight: &weight}, weightSet: true},
-			standing(pb.State_STATE_UPGRADING, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 10 }), ActWait, "", "",
+			given{step: Step{Weight: &weight}, weightSet: true},
+			standing(pb.State_STATE_UPGRADING, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 10 }), "wait", "",
 		},
 		"weight without a group": {
 			"It would wait for ever.",
-			stepper{step: Step{Weight: &weight}}, standing(pb.State_STATE_HOLDING, mine1), ActFail, "", "no group",
+			given{step: Step{Weight: &weight}}, standing(pb.State_STATE_HOLDING, mine1), "fail", "no group",
 		},
 		"headers first": {
 			"In the order of the fields.",
-			stepper{step: Step{Headers: &[]*pb.HeaderMatch{}, Weight: &weight}}, standing(pb.State_STATE_READY, mine1), ActHeaders, mine1, "",
+			given{step: Step{Headers: &[]*pb.HeaderMatch{}, Weight: &weight}}, standing(pb.State_STATE_READY, mine1), "SetHeaderRoute " + mine1, "",
 		},
 		"mirror": {
 			"In the order of the fields.",
-			stepper{step: Step{Mirror: &weight, Weight: &weight}}, standing(pb.State_STATE_READY, mine1), ActMirror, mine1, "",
+			given{step: Step{Mirror: &weight, Weight: &weight}}, standing(pb.State_STATE_READY, mine1), "SetMirror " + mine1, "",
 		},
 		"promote": {
 			"Everything before it is done.",
-			stepper{step: Step{Promote: true}}, standing(pb.State_STATE_READY, mine1), ActPromote, mine1, "",
+			given{step: Step{Promote: true}}, standing(pb.State_STATE_READY, mine1), "PROMOTE " + mine1, "",
 		},
 		"promote waits": {
 			"A group that was ready is not any more.",
-			stepper{step: Step{Promote: true}}, standing(pb.State_STATE_UPGRADING, mine1), ActWait, "", "",
+			given{step: Step{Promote: true}}, standing(pb.State_STATE_UPGRADING, mine1), "wait", "",
 		},
 		"promoting": {
 			"The step is over when the promotion is.",
-			stepper{step: Step{Promote: true}}, standing(pb.State_STATE_PROMOTING, mine1), ActWait, "", "promoting",
+			given{step: Step{Promote: true}}, standing(pb.State_STATE_PROMOTING, mine1), "wait", "promoting",
 		},
 		"failed": {
 			"The Rollout is aborted.",
-			stepper{step: Step{Upgrade: "50%"}}, standing(pb.State_STATE_FAILED, mine1), ActFail, "", "as it is",
+			given{step: Step{Upgrade: "50%"}}, standing(pb.State_STATE_FAILED, mine1), "fail", "as it is",
 		},
 		"promoting, only a deletion lasts": {
 			"An abort would roll back groups that serve.",
-			stepper{step: Step{Promote: true}},
-			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = "CleanupDeadlineExceeded" }), ActWait, "", "as it is",
+			given{step: Step{Promote: true}},
+			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = "CleanupDeadlineExceeded" }), "wait", "as it is",
 		},
 		"promoting, an autoscaler has removed groups": {
 			"A person scales the workload up again.",
-			stepper{step: Step{Promote: true}},
-			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = "StableCapacityReduced" }), ActWait, "", "as it is",
+			given{step: Step{Promote: true}},
+			standing(pb.State_STATE_FAILED, mine1, func(c *pb.BatchContext) { c.Reason = "StableCapacityReduced" }), "wait", "as it is",
 		},
 		"failed, patient": {
 			"A person decides.",
-			stepper{config: settings(waitOnFailure)}, standing(pb.State_STATE_FAILED, mine1), ActWait, "", "",
+			given{config: settings(waitOnFailure)}, standing(pb.State_STATE_FAILED, mine1), "wait", "",
 		},
 		"rolling back": {
 			"An abort is under way, which Argo is about to tell.",
-			stepper{}, standing(pb.State_STATE_ROLLING_BACK, mine1), ActWait, "", "",
+			given{}, standing(pb.State_STATE_ROLLING_BACK, mine1), "wait", "",
 		},
 		"a manual Rollout's workload edited": {
 			"No step has seen the new template serve, and Argo does not know of it.",
-			stepper{config: settings(manual)}, standing(pb.State_STATE_READY, mine1, template("t3")), ActFail, "", "changed during the release",
+			given{config: settings(manual)}, standing(pb.State_STATE_READY, mine1, template("t3")), "fail", "changed during the release",
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := test.stepper
-			if s.facts.UID == "" {
-				s.facts = facts()
+			g := test.stepper
+			if g.facts.UID == "" {
+				g.facts = facts()
 			}
-			if s.config == nil {
-				s.config = settings()
+			if g.config == nil {
+				g.config = settings()
 			}
-			got := s.next(test.context)
-			if got.Action != test.want || got.Release != test.release || !strings.Contains(got.Why, test.says) {
-				t.Errorf("%s\ngot %+v, want action %d of %q saying %q", test.reason, got, test.want, test.release, test.says)
+			stepper := stepper{
+				Target: target(g.facts, g.config, g.canUndo), step: g.step, targetSet: g.targetSet, weightSet: g.weightSet,
 			}
-			if got.Action == ActPromote && got.Revision != "t2" {
-				t.Errorf("promotes revision %q, want only the one that was seen", got.Revision)
+			got := stepper.next(test.context)
+			if describe(t, got) != test.want || !strings.Contains(got.Why, test.says) {
+				t.Errorf("%s\ngot %s (%s), want %s saying %q", test.reason, describe(t, got), got.Why, test.want, test.says)
 			}
 		})
 	}
+}
+
+// given are the inputs of a decision for a step.
+type given struct {
+	facts     Facts
+	config    *Config
+	step      Step
+	canUndo   bool
+	targetSet bool
+	weightSet bool
+}
+
+// undoes is a driver of which only the capability is asked for.
+type undoes struct {
+	Driver
+	can bool
+}
+
+func (u undoes) Has(pb.Capability) bool { return u.can }
+
+func target(f Facts, config *Config, canUndo bool) Target {
+	return NewTarget(undoes{can: canUndo}, f, config)
+}
+
+// describe returns a move as the RPC or intent with the release or revision that it names. Whatever begins or promotes names revision t2.
+func describe(t *testing.T, m Move) string {
+	t.Helper()
+	revision, text := "t2", ""
+	switch r := m.Request.(type) {
+	case nil:
+		return map[Action]string{ActWait: "wait", ActSucceed: "succeed", ActFail: "fail"}[m.Action]
+	case *pb.AdoptRequest:
+		text = "Adopt"
+	case *pb.InitializeRequest:
+		text, revision = "Initialize "+r.GetReleaseId(), r.GetTemplateRevision()
+	case *pb.UpgradeBatchRequest:
+		text, revision = "UpgradeBatch "+r.GetReleaseId(), r.GetUpdateRevision()
+	case *pb.FinalizeRequest:
+		text = strings.TrimPrefix(r.GetIntent().String(), "FINALIZE_INTENT_") + " " + r.GetReleaseId()
+		if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
+			revision = r.GetUpdateRevision()
+		}
+	case *pb.UndoRequest:
+		text = "Undo " + r.GetRevision()
+	case *pb.SetWeightRequest:
+		text, revision = "SetWeight "+r.GetReleaseId(), r.GetUpdateRevision()
+	case *pb.SetHeaderRouteRequest:
+		text, revision = "SetHeaderRoute "+r.GetReleaseId(), r.GetUpdateRevision()
+	case *pb.SetMirrorRequest:
+		text, revision = "SetMirror "+r.GetReleaseId(), r.GetUpdateRevision()
+	default:
+		t.Fatalf("unexpected request %T", r)
+	}
+	if revision != "t2" {
+		t.Errorf("%s names revision %q, want only the one that the Rollout stands for", text, revision)
+	}
+	return text
 }
 
 func TestSettle(t *testing.T) {
@@ -274,6 +338,8 @@ func TestSettle(t *testing.T) {
 	abort := func(f *Facts) { f.Abort = true }
 	full := func(f *Facts) { f.PromoteFull = true }
 	promoted := func(f *Facts) { f.Stable = "h2" }
+	progressed := func(f *Facts) { f.Progressed = true }
+	skipped := func(f *Facts) { f.StepsDone = true }
 	undone := func(f *Facts) { f.Hash, f.Wanted = "h1", "t1" }
 	stale := func(f *Facts) { f.Current = false }
 	tests := map[string]struct {
@@ -281,70 +347,93 @@ func TestSettle(t *testing.T) {
 		facts   Facts
 		config  *Config
 		context *pb.BatchContext
-		want    Action
-		release string
+		want    string
 	}{
-		"under way": {"Steps drive it.", facts(), nil, standing(pb.State_STATE_READY, mine1), ActWait, ""},
-		"aborted":   {"Traffic and capacity go back.", facts(abort), nil, standing(pb.State_STATE_READY, mine1), ActRollback, mine1},
+		"under way": {"Steps drive it.", facts(), nil, standing(pb.State_STATE_READY, mine1), "wait"},
+		"aborted":   {"Traffic and capacity go back.", facts(abort), nil, standing(pb.State_STATE_READY, mine1), "ROLLBACK " + mine1},
 		"aborted and failed": {
-			"A failed release is what aborts are for.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1), ActRollback, mine1,
+			"A failed release is what aborts are for.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1), "ROLLBACK " + mine1,
 		},
 		"aborted, and the rollback failed": {
-			"It was requested.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), ActWait, "",
+			"It was requested.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), "wait",
 		},
 		"aborted, and the promotion failed": {
-			"It goes back.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActRollback, mine1,
+			"It goes back.", facts(abort), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), "ROLLBACK " + mine1,
 		},
 		"promoted, and the promotion failed": {
-			"Once is enough.", facts(promoted), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), ActWait, "",
+			"Once is enough.", facts(promoted), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)), "wait",
 		},
 		"promoted, and the rollback failed": {
-			"What is rolled back is not promoted.", facts(full), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), ActWait, "",
+			"What is rolled back is not promoted.", facts(full), nil, standing(pb.State_STATE_FAILED, mine1, intends(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)), "wait",
 		},
-		"aborted, going back":        {"Once is enough.", facts(abort), nil, standing(pb.State_STATE_ROLLING_BACK, mine1), ActWait, ""},
-		"aborted, promoting":         {"A promotion is taken back until it is over.", facts(abort), nil, standing(pb.State_STATE_PROMOTING, mine1), ActRollback, mine1},
-		"aborted, promoting in full": {"Argo has taken the template for stable.", facts(abort, promoted), nil, standing(pb.State_STATE_PROMOTING, mine1), ActWait, ""},
-		"aborted, over":              {"Nothing to roll back.", facts(abort), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), ActWait, ""},
+		"aborted, going back":        {"Once is enough.", facts(abort), nil, standing(pb.State_STATE_ROLLING_BACK, mine1), "wait"},
+		"aborted, promoting":         {"A promotion is taken back until it is over.", facts(abort), nil, standing(pb.State_STATE_PROMOTING, mine1), "ROLLBACK " + mine1},
+		"aborted, promoting in full": {"Argo has taken the template for stable.", facts(abort, promoted), nil, standing(pb.State_STATE_PROMOTING, mine1), "wait"},
+		"aborted, over":              {"Nothing to roll back.", facts(abort), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "wait"},
 		"aborted, someone else's": {
-			"It is not ours to end.", facts(abort), nil, standing(pb.State_STATE_READY, "x", owner("lockstep-cli/jo")), ActWait, "",
+			"It is not ours to end.", facts(abort), nil, standing(pb.State_STATE_READY, "x", owner("lockstep-cli/jo")), "wait",
 		},
-		"promote --full":  {"Between steps no step is called for it.", facts(full), nil, standing(pb.State_STATE_READY, mine1), ActPromote, mine1},
-		"promoted":        {"The last step was no promotion.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1), ActPromote, mine1},
-		"promoted, stale": {"The status is of an older spec.", facts(promoted, stale), nil, standing(pb.State_STATE_READY, mine1), ActWait, ""},
+		"promote --full":  {"Between steps no step is called for it.", facts(full), nil, standing(pb.State_STATE_READY, mine1), "PROMOTE " + mine1},
+		"promoted":        {"The last step was no promotion.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1), "PROMOTE " + mine1},
+		"promoted, stale": {"The status is of an older spec.", facts(promoted, stale), nil, standing(pb.State_STATE_READY, mine1), "wait"},
 		"promoted, new template": {
-			"No step has seen t3 serve.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1, template("t3")), ActWait, "",
+			"No step has seen t3 serve.", facts(promoted), nil, standing(pb.State_STATE_READY, mine1, template("t3")), "wait",
 		},
 		"undone to stable": {
 			"Argo is back at its stable template at once: that is no promotion.",
-			facts(undone), nil, standing(pb.State_STATE_READY, mine1), ActRollback, mine1,
+			facts(undone), nil, standing(pb.State_STATE_READY, mine1), "ROLLBACK " + mine1,
 		},
 		"undone to stable, over": {
 			"And the workload's template, still the new one, is not to be promoted for it.",
-			facts(undone), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), ActWait, "",
+			facts(undone), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "wait",
 		},
-		"another template":        {"The steps that follow begin anew.", facts(), nil, standing(pb.State_STATE_READY, older), ActRollback, older},
-		"another template, stale": {"Not before Argo knows.", facts(stale), nil, standing(pb.State_STATE_READY, older), ActWait, ""},
-		"at rest":                 {"All runs as it should.", facts(promoted), nil, standing(pb.State_STATE_COMPLETED, mine1), ActWait, ""},
+		"another template":        {"The steps that follow begin anew.", facts(), nil, standing(pb.State_STATE_READY, older), "ROLLBACK " + older},
+		"another template, stale": {"Not before Argo knows.", facts(stale), nil, standing(pb.State_STATE_READY, older), "wait"},
+		"at rest":                 {"All runs as it should.", facts(promoted), nil, standing(pb.State_STATE_COMPLETED, mine1), "wait"},
 		"promoted before the first step": {
-			"promote --full in a pause that comes first.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", owner("")), ActInitialize, mine1,
+			"promote --full in a pause that comes first.", facts(full), nil, standing(pb.State_STATE_HOLDING, "", owner("")), "Initialize " + mine1,
 		},
-		"promoted after an abort": {
-			"The retry is a new release.", facts(promoted), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), ActInitialize, mine2,
+		"promoted before the first step, over": {
+			"Argo has ended it, and was seen before.", facts(promoted, progressed), nil, standing(pb.State_STATE_HOLDING, "", owner("")), "Initialize " + mine1,
 		},
-		"first deployment over a waiting template": {
-			"What waited before the Rollout was there goes through the steps.",
-			facts(func(f *Facts) { f.Hash, f.Stable, f.Initial, f.Number = "h1", "h1", true, "1" }), nil,
-			standing(pb.State_STATE_HOLDING, "", owner("")), ActWait, "",
+		"all steps skipped": {
+			"A user said so.", facts(skipped), nil, standing(pb.State_STATE_HOLDING, "", owner("")), "Initialize " + mine1,
+		},
+		"stable, and never seen in progress": {
+			"So does Argo with the first deployment of a Rollout that was deleted and applied again.",
+			facts(promoted), nil, standing(pb.State_STATE_COMPLETED, older, func(c *pb.BatchContext) { c.UpdateRevision = "t1" }), "wait",
+		},
+		"promoted, seen, of an older template": {
+			"A template that Argo can't process leaves the older hash.", facts(promoted, progressed, stale), nil,
+			standing(pb.State_STATE_COMPLETED, older, func(c *pb.BatchContext) { c.UpdateRevision = "t1" }), "wait",
+		},
+		"promoted in full, edited since": {
+			"The command meant t2.", facts(full), nil, standing(pb.State_STATE_HOLDING, "", template("t3")), "wait",
+		},
+		"promoted in full after an abort": {
+			"The retry is a new release.", facts(abort, full), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "Initialize " + mine2,
+		},
+		"rolled back after all steps": {
+			"An abort outlives what Argo says.", facts(promoted, progressed), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "wait",
+		},
+		"rolled back by others after a promotion in full": {
+			"An abort outlives the command before it.", facts(full), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "wait",
+		},
+		"aborted and promoted in full, never begun": {
+			"Which one came last is not known.", facts(abort, full), nil, standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
+		},
+		"no status yet": {
+			"Nothing is stable.", facts(full, func(f *Facts) { f.Stable = "" }), nil, standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
 		},
 		"rival": {
 			"The second Rollout begins nothing.", facts(promoted, func(f *Facts) { f.Rival = "x" }), nil,
-			standing(pb.State_STATE_HOLDING, "", owner("")), ActWait, "",
+			standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
 		},
 		"manual, promoted, new template waits": {
-			"Nothing says that Argo means it.", facts(promoted), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), ActWait, "",
+			"Nothing says that Argo means it.", facts(promoted), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
 		},
 		"manual, promote --full": {
-			"Now it does.", facts(full), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), ActInitialize, mine1,
+			"Now it does.", facts(full), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "Initialize " + mine1,
 		},
 	}
 	for name, test := range tests {
@@ -354,12 +443,8 @@ func TestSettle(t *testing.T) {
 			if config == nil {
 				config = settings()
 			}
-			got := Settle(test.facts, config, test.context)
-			if got.Action != test.want || got.Release != test.release {
-				t.Errorf("%s\ngot %+v, want action %d of %q", test.reason, got, test.want, test.release)
-			}
-			if got.Action == ActPromote && got.Revision != "t2" {
-				t.Errorf("promotes revision %q, want only the one that was seen", got.Revision)
+			if got := describe(t, target(test.facts, config, false).Settle(test.context)); got != test.want {
+				t.Errorf("%s\ngot %s, want %s", test.reason, got, test.want)
 			}
 		})
 	}

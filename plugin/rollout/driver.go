@@ -9,19 +9,16 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Driver is the part of the contract that this host needs, as plugin.Client has it.
 type Driver interface {
+	converge.Driver
 	plugin.ContextWatcher
 
 	Has(pb.Capability) bool
-	Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error)
-	Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error)
-	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
-	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
-	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
 	Undo(context.Context, *pb.UndoRequest, ...grpc.CallOption) (*pb.UndoResponse, error)
 	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
 	SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error)
@@ -30,9 +27,6 @@ type Driver interface {
 }
 
 var _ Driver = (*plugin.Client)(nil)
-
-// inFlight reports whether a release has begun and not ended.
-func inFlight(c *pb.BatchContext) bool { return plugin.InFlight(c) }
 
 // Serving returns the revision from which a release would start. Empty: the groups run none, or several.
 func Serving(c *pb.BatchContext) string {

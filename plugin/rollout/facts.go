@@ -21,13 +21,15 @@ type Facts struct {
 	// Hash and Stable identify the current and the stable template of the Rollout. Stable is empty until the first deployment
 	// has ended.
 	Hash, Stable string
-	// Initial is true if the Rollout never had another template. What its workload runs then was not released by the Rollout.
-	Initial bool
-	// Current is true when the status belongs to the current spec.
+	// Current is true when the status belongs to the current spec: it is observed, and Hash is that of its template.
 	Current bool
+	// StepsDone is true once no step is left, and there were some. Progressed is true if the Rollout was seen in progress with Hash, which
+	// was not stable then.
+	StepsDone, Progressed bool
 	// Abort and PromoteFull are set by the commands of the same names.
 	Abort, PromoteFull bool
-	// Wanted is the workload's revision that the Rollout's current template stands for. Empty: not known.
+	// Wanted is the workload's revision that the Rollout's current template stands for, or for which a manual Rollout was started. Empty:
+	// not known.
 	Wanted string
 	// Seen is the workload's revision from which the Rollout's template was last derived. If the workload still has it and
 	// another one is wanted, the Rollout was undone; otherwise the workload was edited.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -37,14 +38,11 @@ type Outcome struct {
 // Run performs actions of a step until it ends or the time to wait is over (zero: it does not wait). Without an action it waits
 // for a change of the workload. It returns an error that a user must resolve, after which the step continues.
 func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome, error) {
-	r := &run{Target: t, wait: wait, stepper: stepper{
-		facts: t.Facts, config: t.Config, step: step, canUndo: t.Driver.Has(pb.Capability_CAPABILITY_UNDO),
-	}}
+	r := &run{wait: wait, stepper: stepper{Target: t, step: step}}
 	return r.do(ctx)
 }
 
 type run struct {
-	Target
 	stepper
 
 	// wait is how long to wait. Zero: not at all.
@@ -95,17 +93,17 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 
 // act performs a move, and returns the state of the workload afterwards.
 func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, error) {
-	if m.Action == ActInitialize {
-		out.Release = m.Release
+	if begins, ok := m.Request.(*pb.InitializeRequest); ok {
+		out.Release = begins.GetReleaseId()
 	}
-	c, err := r.Perform(ctx, m, r.step)
+	c, err := r.Perform(ctx, m)
 	if err != nil {
 		if why := r.refusal(m, err); why != "" {
 			out.Done, out.Message = ActFail, why
 		}
 		return c, err
 	}
-	r.noteRequested(m.Action)
+	r.noteRequested(m.Request)
 	if c == nil {
 		return r.Look(ctx)
 	}
@@ -114,28 +112,30 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 
 // refusal returns why a step can't begin, if retries can't change that.
 func (r *run) refusal(m Move, err error) string {
-	switch {
-	case Retryable(err), Outdated(err):
-		return ""
-	case m.Action == ActInitialize:
-		return Text(err)
-	case m.Action == ActUndo && plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN:
-		return fmt.Sprintf("%s can't be undone: %s; and then: %s", r.Facts.Name, Text(err), r.Facts.Retry)
-	default:
+	if Retryable(err) || Outdated(err) {
 		return ""
 	}
+	switch m.Request.(type) {
+	case *pb.InitializeRequest:
+		return Text(err)
+	case *pb.UndoRequest:
+		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+			return fmt.Sprintf("%s can't be undone: %s; and then: %s", r.Facts.Name, Text(err), r.Facts.Retry)
+		}
+	}
+	return ""
 }
 
 // noteRequested notes that the driver accepted a request of the step.
-func (s *stepper) noteRequested(a Action) {
-	switch a { //nolint:exhaustive // The other actions are no requests of the step.
-	case ActUpgrade:
+func (s *stepper) noteRequested(r proto.Message) {
+	switch r.(type) {
+	case *pb.UpgradeBatchRequest:
 		s.targetSet = true
-	case ActHeaders:
+	case *pb.SetHeaderRouteRequest:
 		s.headersSet = true
-	case ActMirror:
+	case *pb.SetMirrorRequest:
 		s.mirrorSet = true
-	case ActWeight:
+	case *pb.SetWeightRequest:
 		s.weightSet = true
 	}
 }

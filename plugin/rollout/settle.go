@@ -10,108 +10,106 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Settle decides what the host's own commands mean for the release: abort, promotion in full, the end of the last step, and the
-// return to the stable template. Steps are not called for these, or once only. ActWait means that no action is due.
+// Settle decides what the host's own commands mean for the workload: abort, promotion in full, the end of the last step, and the return
+// to an older template. Steps are not called for these, or once only. ActWait means that no action is due.
 //
-// It ends releases of this Rollout only, and begins one only if the host considers a template stable that the groups don't run.
-func Settle(f Facts, config *Config, c *pb.BatchContext) Move {
-	id, own := Ours(f, c)
-	if inFlight(c) {
-		if !own || c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING && !f.aborted() {
-			return Move{}
-		}
-		if m := end(f, c, id); !requested(c, m) {
-			return m
-		}
-		return Move{} // it has failed, and the driver completes it once the cause is resolved
+// It ends releases of this Rollout only, and begins one only if the Rollout was promoted in full.
+func (t Target) Settle(c *pb.BatchContext) Move {
+	if t.Facts.Rival != "" && !plugin.InFlight(c) {
+		return wait("Rollout %s releases LeaderWorkerSet %s", t.Facts.Rival, t.Config.Workload)
 	}
-	return beginPromoted(f, config, c, id)
-}
-
-// Register makes the Rollout the owner of a workload at rest, by a release of nothing: so a Rollout that was deleted while
-// no host watched can be told from one that never existed. A workload with something to release gets its owner with
-// that release.
-func Register(f Facts, c *pb.BatchContext) Move {
-	template := c.GetTemplateRevision()
-	if inFlight(c) || c.GetOwner() == f.Owner || template == "" || Serving(c) != template {
-		return Move{}
+	if t.undone(c) {
+		return t.undo(c.GetTemplateRevision())
 	}
-	id := ID{Rollout: f.short(), Number: f.Number, Hash: adopted, Revision: template, Attempt: 1}
-	return Move{Action: ActRegister, Release: id.String(), Why: fmt.Sprintf("Rollout %s/%s releases it", f.Namespace, f.Name)}
+	return fromConverge(converge.Next(t.settled(c), c))
 }
 
-// registration is the policy of a release of nothing.
-func registration() *pb.ReleasePolicy {
-	return &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
-}
-
-// end decides whether the release in flight ends, and how.
-func end(f Facts, c *pb.BatchContext, id ID) Move {
-	back := Move{Action: ActRollback, Release: c.GetReleaseId()}
-	forth := Move{Action: ActPromote, Release: c.GetReleaseId(), Revision: id.Revision}
-	mine := id.Hash == f.Hash
+// settled returns the goal of the host's own commands.
+func (t Target) settled(c *pb.BatchContext) converge.Goal {
+	f := t.Facts
+	if !plugin.InFlight(c) {
+		g := t.goal(converge.Promote, c)
+		if t.promotedInFull(c) {
+			g.Why = "the Rollout was promoted in full"
+			return g
+		}
+		return t.registration(g, c)
+	}
+	_, own := Ours(f, c)
+	id, mine := t.mine(c)
+	g := t.goal(converge.Hold, c)
 	switch {
+	case !own, c.GetState() == pb.State_STATE_PROMOTING && !f.aborted():
 	case f.Abort && (mine || f.Current):
-		back.Why = "the Rollout was aborted"
-		return back
+		g.Kind, g.Why = converge.RollBack, "the Rollout was aborted"
 	case !f.Current || f.Hash == "":
-		// The status belongs to an older spec, and the host is about to update it.
-		return Move{}
+		g.Why = "Argo has not observed the Rollout's template"
 	case !mine:
-		back.Why = fmt.Sprintf("the Rollout's template is no longer that of release %s", c.GetReleaseId())
-		return back
+		g.Kind, g.Why = converge.RollBack, fmt.Sprintf("the Rollout's template is no longer that of release %s", c.GetReleaseId())
 	case f.Promoted(), f.PromoteFull:
-		if !promotable(c, id) {
-			return Move{}
-		}
-		forth.Why = "the Rollout was promoted"
-		return forth
+		g.Kind, g.Revision, g.Why = converge.Promote, id.Revision, "the Rollout was promoted"
+	}
+	return g
+}
+
+// registration makes the Rollout the owner of a workload at rest, by a release of nothing: so a Rollout that was deleted while no host
+// watched can be told from one that never existed. A workload with something to release gets its owner with that release.
+func (t Target) registration(g converge.Goal, c *pb.BatchContext) converge.Goal {
+	id := ID{Rollout: t.Facts.short(), Number: t.Facts.Number, Hash: adopted, Revision: c.GetTemplateRevision(), Attempt: 1}
+	g.Kind, g.Release = converge.Hold, id.String()
+	g.Policy = &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
+	g.Why = fmt.Sprintf("Rollout %s/%s releases it", t.Facts.Namespace, t.Facts.Name)
+	return g
+}
+
+// promotedInFull reports whether the Rollout's template was promoted without a step of a release: by promote --full, by skipping all
+// steps, or by a rollbackWindow. That Argo considers a template stable is no evidence by itself: it does so at the first deployment of a
+// Rollout too, and keeps an old status if it can't process the spec. So the promotion counts only if the Rollout was seen in progress.
+//
+// A release of this template that was rolled back stays so, unless its Rollout was aborted and then promoted in full.
+func (t Target) promotedInFull(c *pb.BatchContext) bool {
+	f := t.Facts
+	full := f.PromoteFull && !f.Promoted()
+	_, mine := t.mine(c)
+	switch {
+	case !f.Current, f.Stable == "", t.Config.Policy == nil:
+		return false
+	case mine:
+		return full && f.Abort
+	case f.aborted():
+		return false
+	case full:
+		return true
+	case t.Config.Manual:
+		return false // an edit may have replaced the template that was meant
+	case f.Promoted():
+		return f.Progressed
 	default:
-		return Move{}
+		return f.StepsDone
 	}
 }
 
-// requested reports whether the end of a move was requested before, or can't be any more: what is rolled back is not promoted.
-func requested(c *pb.BatchContext, m Move) bool {
-	return m.Action == ActPromote && c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED ||
-		m.Action == ActRollback && c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+// undone reports whether the Rollout was returned to an older template, which the workload does not have: the workload still has the one
+// from which the Rollout's template was last derived, so it was not edited.
+func (t Target) undone(c *pb.BatchContext) bool {
+	f, template := t.Facts, c.GetTemplateRevision()
+	return !t.Config.Manual && !plugin.InFlight(c) && f.Current && !f.aborted() && f.Stable != "" && template != "" && f.Wanted != "" &&
+		f.Wanted != template && f.Seen == template && c.GetState() != pb.State_STATE_UNMANAGED &&
+		t.Driver.Has(pb.Capability_CAPABILITY_UNDO)
 }
 
-// promotable reports whether the driver would promote the revision that the release was begun for.
-func promotable(c *pb.BatchContext, id ID) bool {
-	return id.Revision == c.GetUpdateRevision() && id.Revision == c.GetTemplateRevision()
-}
-
-// beginPromoted begins the release of a template that the host considers stable although no step began it, after a promotion in
-// full during a pause before the first step. end then promotes it.
-func beginPromoted(f Facts, config *Config, c *pb.BatchContext, id ID) Move {
+// pending reports whether a promotion in full is not recorded by the driver yet, but will be.
+func (t Target) pending(c *pb.BatchContext) bool {
 	template := c.GetTemplateRevision()
-	if config.Policy == nil || f.Rival != "" || template == "" || Serving(c) == "" || Serving(c) == template || !f.Current || f.Abort ||
-		c.GetState() == pb.State_STATE_UNMANAGED {
-		return Move{}
-	}
-	if config.Manual {
-		// Only the time of the command tells which of the workload's templates is meant.
-		if !f.PromoteFull {
-			return Move{}
-		}
-	} else if f.Wanted != template || f.Initial || !f.Promoted() && !f.PromoteFull {
-		return Move{}
-	}
-	attempt := 1
-	if id.Hash == f.Hash {
-		attempt = id.Attempt + 1
-	}
-	return Move{
-		Action: ActInitialize, Release: f.ID(template, attempt).String(),
-		Why: fmt.Sprintf("the Rollout was promoted before its first step: releasing revision %s", template),
-	}
+	return !plugin.InFlight(c) && t.Facts.Rival == "" && t.promotedInFull(c) && (template == "" || template == t.Facts.Wanted && plugin.Waits(c))
 }
 
-// SettleNow performs what [Settle] decides, before ctx ends. It returns the state of the workload.
+// SettleNow does what Settle decides until nothing is due, or ctx ends. The driver then completes the release by itself. An error means
+// that it must be called again.
 func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 	for {
 		c, err := t.Look(ctx)
@@ -120,11 +118,13 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 			return &pb.BatchContext{Message: Text(err)}, nil
 		case err == nil:
-			m := Settle(t.Facts, t.Config, c)
-			if m.Action == ActWait {
+			m := t.Settle(c)
+			if m.Action == ActWait && !t.pending(c) {
 				return c, nil
 			}
-			_, err = t.Perform(ctx, m, Step{})
+			if _, err = t.Perform(ctx, m); err == nil && m.Action == ActWait {
+				pause = retryInterval
+			}
 		}
 		if err != nil {
 			pause = retryInterval

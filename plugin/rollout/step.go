@@ -7,38 +7,29 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Action is a kind of [Move].
 type Action int
 
-// The kinds of a [Move]. After ActFail each is one call of the driver.
+// The kinds of a [Move].
 const (
 	ActWait    Action = iota // until the state of the workload has changed
+	ActCall                  // makes one call of the driver
 	ActSucceed               // ends the step
 	ActFail                  // ends the step
-	ActUndo
-	ActRollback
-	ActInitialize
-	ActUpgrade
-	ActHeaders
-	ActMirror
-	ActWeight
-	ActPromote
-	ActAdopt
-	ActRegister
 )
 
-// Move is an action with its arguments.
+// Move is the next thing to do for a Rollout.
 type Move struct {
 	Action Action
-	// Release is the id of the release.
-	Release string
-	// Revision is the workload's revision that is to be updated to or restored.
-	Revision string
-	// Template is the workload's template that ActUndo replaces.
-	Template string
+	// Request is that of ActCall: one of converge's, an UndoRequest, SetHeaderRouteRequest, SetMirrorRequest or SetWeightRequest.
+	Request proto.Message
 	// Why is for messages and logs.
 	Why string
 }
@@ -55,50 +46,93 @@ func succeed(format string, args ...any) Move {
 	return Move{Action: ActSucceed, Why: fmt.Sprintf(format, args...)}
 }
 
-// stepper decides the next move of one step of a Rollout, from any state of the workload. Its only state is which requests
-// the driver has accepted, so that each is sent once per run.
+func callDriver(request proto.Message, format string, args ...any) Move {
+	return Move{Action: ActCall, Request: request, Why: fmt.Sprintf(format, args...)}
+}
+
+// stepper decides the next call for a step.
 type stepper struct {
-	facts  Facts
-	config *Config
-	step   Step
-	// canUndo is set if the driver restores templates.
-	canUndo bool
+	Target
+	step Step
 
 	targetSet, headersSet, mirrorSet, weightSet bool
 }
 
-// next returns the next move. It is a function of the context and of the fields above.
+// next returns the next action for the step, given the state of the workload.
 func (s *stepper) next(c *pb.BatchContext) Move {
-	template := c.GetTemplateRevision()
-	switch {
-	case s.facts.Stable == "":
-		return succeed("first deployment: %s runs as it is, nothing to release", s.config.Workload)
-	case s.facts.Rival != "":
+	if s.Facts.Stable == "" {
+		return succeed("first deployment: %s runs as it is, nothing to release", s.Config.Workload)
+	}
+	if s.Facts.Rival != "" {
 		return fail("LeaderWorkerSet %s/%s is released by Rollout %s, which is older: delete one of the two Rollouts",
-			s.facts.Namespace, s.config.Workload, s.facts.Rival)
-	case template == "":
-		return wait("waiting for the LeaderWorkerSet controller to record the template of %s", s.config.Workload)
+			s.Facts.Namespace, s.Config.Workload, s.Facts.Rival)
 	}
-	id, ours := Ours(s.facts, c)
-	mine := ours && id.Hash == s.facts.Hash
+	id, mine := s.mine(c)
+	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
+	g := s.goal(converge.Upgrade, c)
+	if template != "" && g.Revision != "" && g.Revision != template && (mine || !inFlight) {
+		return s.diverged(c, id)
+	}
+	if mine && inFlight {
+		if m, over := s.judge(c); over {
+			return m
+		}
+	}
+	if s.step.Upgrade != "" && !s.targetSet {
+		g.Target, g.Why = upgradeTo(s.Config, s.step.Upgrade), "upgrading to "+s.step.Upgrade
+	}
+	switch m := converge.Next(g, c); m.Outcome {
+	case converge.Call:
+		if _, begins := m.Request.(*pb.InitializeRequest); begins && s.Config.Unfit != nil {
+			return fail("%v", s.Config.Unfit)
+		}
+		return Move{Action: ActCall, Request: m.Request, Why: m.Why}
+	case converge.Foreign:
+		return fail("%s, and then: %s", m.Why, s.Facts.Retry)
+	case converge.RolledBack:
+		return fail("%s outside of this Rollout; to release again: %s", m.Why, s.Facts.Retry)
+	case converge.Wait, converge.Held:
+		return wait("%s", m.Why)
+	case converge.Reached:
+	}
 	switch {
-	case inFlight(c) && !mine:
-		return s.replaceRelease(c, ours)
-	case s.diverged(template):
-		return s.converge(c, template)
-	case inFlight(c):
-		return s.advance(c, id)
-	case mine && c.GetState() == pb.State_STATE_COMPLETED && c.GetUpdateRevision() == template:
+	case inFlight:
+		return s.finish(c)
+	case mine && c.GetState() == pb.State_STATE_COMPLETED:
 		return succeed("promoted: %s", c.GetMessage())
-	case mine && c.GetState() == pb.State_STATE_NOTHING_TO_RELEASE && c.GetStableRevision() == template:
-		return succeed("nothing to release: %s", c.GetMessage())
-	case mine && c.GetState() == pb.State_STATE_ROLLED_BACK && slices.Contains(s.facts.Begun, c.GetReleaseId()):
-		return fail("release %s was rolled back outside of this Rollout: %s; to release again: %s", c.GetReleaseId(), c.GetMessage(), s.facts.Retry)
-	case mine:
-		return s.begin(c, template, id.Attempt+1)
 	default:
-		return s.begin(c, template, 1)
+		return succeed("nothing to release: %s", c.GetMessage())
 	}
+}
+
+// goal returns the goal of this Rollout's template: its release and revision. A template without a revision is no evidence.
+func (t Target) goal(kind converge.Kind, c *pb.BatchContext) converge.Goal {
+	g := converge.Goal{
+		Kind: kind, Workload: t.Ref, Owner: t.Facts.Owner, Policy: t.Config.Policy, Revision: t.Facts.Wanted,
+		Why: fmt.Sprintf("the revision of %s that the template of Rollout %s stands for is not known yet", t.Config.Workload, t.Facts.Name),
+	}
+	id, mine := t.mine(c)
+	switch inFlight := plugin.InFlight(c); {
+	case mine && inFlight:
+		g.Release, g.Revision = c.GetReleaseId(), id.Revision
+		return g
+	case t.Config.Manual && kind == converge.Upgrade:
+		g.Revision = c.GetTemplateRevision() // the first step means the template that it finds
+	}
+	attempt := 1
+	if mine && (c.GetState() != pb.State_STATE_ROLLED_BACK || !slices.Contains(t.Facts.Begun, c.GetReleaseId())) {
+		attempt = id.Attempt + 1 // a retry
+	} else if mine {
+		attempt = id.Attempt
+	}
+	g.Release = t.Facts.ID(g.Revision, attempt).String()
+	return g
+}
+
+// mine reports whether the last release is that of this Rollout's template.
+func (t Target) mine(c *pb.BatchContext) (ID, bool) {
+	id, own := Ours(t.Facts, c)
+	return id, own && id.Hash == t.Facts.Hash
 }
 
 // Ours reports whether the last release is one of this Rollout. That of a deleted Rollout of the same name counts, too, with an
@@ -114,124 +148,103 @@ func Ours(f Facts, c *pb.BatchContext) (ID, bool) {
 	return id, true
 }
 
-// replaceRelease decides about a release in flight that is not the one of this template.
-func (s *stepper) replaceRelease(c *pb.BatchContext, ours bool) Move {
+// diverged decides about a workload whose template is not the one that the Rollout's template stands for: it was edited, or the Rollout
+// was undone.
+func (s *stepper) diverged(c *pb.BatchContext, id ID) Move {
+	template := c.GetTemplateRevision()
+	inFlight := plugin.InFlight(c)
 	switch {
-	case !ours:
-		return fail("LeaderWorkerSet %s/%s is being released by %q (release %s): wait for its end, or end it, and then: %s",
-			s.facts.Namespace, s.config.Workload, c.GetOwner(), c.GetReleaseId(), s.facts.Retry)
-	default:
-		return rollBack(c, fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId()))
-	}
-}
-
-// rollBack rolls a release back, unless it ends already. A promotion that has failed is rolled back.
-func rollBack(c *pb.BatchContext, why string) Move {
-	m := Move{Action: ActRollback, Release: c.GetReleaseId(), Why: why}
-	if c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_PROMOTING || requested(c, m) {
-		return wait("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())
-	}
-	return m
-}
-
-// diverged reports whether the workload's template is not the one that the Rollout's template stands for.
-func (s *stepper) diverged(template string) bool {
-	wanted := s.facts.Wanted
-	return !s.config.Manual && wanted != "" && wanted != template
-}
-
-// converge decides how the workload and the Rollout get the same template again: that of the one that changed last.
-func (s *stepper) converge(c *pb.BatchContext, template string) Move {
-	wanted := s.facts.Wanted
-	switch {
-	case s.facts.Seen != template:
-		return wait("LeaderWorkerSet %s has a new template (revision %s): the Rollout is about to start over with it",
-			s.config.Workload, template)
-	case inFlight(c):
-		return rollBack(c, "the Rollout asks for an older template")
-	case !s.canUndo:
+	case inFlight && s.Config.Manual:
+		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, %s",
+			s.Config.Workload, id.Revision, template, s.Facts.Retry)
+	case s.Facts.Wanted != template && s.Facts.Seen != template:
+		return wait("LeaderWorkerSet %s has a new template (revision %s): the Rollout is about to start over with it", s.Config.Workload, template)
+	case inFlight:
+		g := s.goal(converge.RollBack, c)
+		g.Why = fmt.Sprintf("rolling back release %s, whose revision the Rollout no longer asks for", c.GetReleaseId())
+		return fromConverge(converge.Next(g, c))
+	case !s.Driver.Has(pb.Capability_CAPABILITY_UNDO):
 		return fail("the Rollout asks for revision %s of LeaderWorkerSet %s, whose template is revision %s, and this driver can't "+
-			"restore a template: restore it in Git or with kubectl apply, and then: %s", wanted, s.config.Workload, template, s.facts.Retry)
+			"restore a template: restore it in Git or with kubectl apply, and then: %s", s.Facts.Wanted, s.Config.Workload, template, s.Facts.Retry)
 	default:
-		return Move{
-			Action: ActUndo, Revision: wanted, Template: template,
-			Why: fmt.Sprintf("restoring revision %s of the template of %s", wanted, s.config.Workload),
-		}
+		return s.undo(template)
 	}
 }
 
-// begin starts a release.
-func (s *stepper) begin(c *pb.BatchContext, template string, attempt int) Move {
-	if s.config.Unfit != nil && Serving(c) != template {
-		return fail("%v", s.config.Unfit)
-	}
-	return Move{
-		Action: ActInitialize, Release: s.facts.ID(template, attempt).String(),
-		Why: fmt.Sprintf("preparing the release of revision %s of %s", template, s.config.Workload),
-	}
+// undo restores the template of the revision that the Rollout's template stands for. It moves no group.
+func (t Target) undo(template string) Move {
+	return callDriver(&pb.UndoRequest{Workload: t.Ref, Revision: t.Facts.Wanted, TemplateRevision: template},
+		"restoring revision %s of the template of %s, which the Rollout was returned to", t.Facts.Wanted, t.Config.Workload)
 }
 
-// advance decides the next move within the release in flight of this step.
-func (s *stepper) advance(c *pb.BatchContext, id ID) Move {
-	switch c.GetState() { //nolint:exhaustive // The other states are below.
+// upgradeTo returns the target of an upgrade, as a batch of the policy if it is one.
+func upgradeTo(config *Config, groups string) *pb.UpgradeBatchRequest {
+	if i := slices.Index(config.Policy.GetBatches(), groups); i >= 0 {
+		return &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Batch{Batch: int32(i)}} //nolint:gosec // A handful of batches.
+	}
+	return &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: groups}}
+}
+
+// fromConverge converts a move that is no answer to the step.
+func fromConverge(m converge.Move) Move {
+	if m.Outcome == converge.Call {
+		return Move{Action: ActCall, Request: m.Request, Why: m.Why}
+	}
+	return wait("%s", m.Why)
+}
+
+// judge decides about states of the step's release in which no request follows.
+func (s *stepper) judge(c *pb.BatchContext) (Move, bool) {
+	switch c.GetState() { //nolint:exhaustive // In the other states the step continues.
 	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_PREPARING:
-		return wait("%s", c.GetMessage())
+		return wait("%s", c.GetMessage()), true
 	case pb.State_STATE_PROMOTING:
-		return wait("promoting: %s", c.GetMessage())
+		return wait("promoting: %s", c.GetMessage()), true
 	case pb.State_STATE_FAILED:
-		if s.config.WaitOnFailure || s.step.Promote && slices.Contains(servesWhileFailed, c.GetReason()) {
-			return wait("%s: %s", c.GetReason(), c.GetMessage())
+		if s.Config.WaitOnFailure || s.step.Promote && slices.Contains(servesWhileFailed, c.GetReason()) {
+			return wait("%s: %s", c.GetReason(), c.GetMessage()), true
 		}
-		return fail("%s: %s", c.GetReason(), c.GetMessage())
+		return fail("%s: %s", c.GetReason(), c.GetMessage()), true
 	}
-	if id.Revision != c.GetUpdateRevision() || id.Revision != c.GetTemplateRevision() {
-		return s.templateChanged(c, id)
-	}
-	call := Move{Release: id.String(), Revision: id.Revision}
-	if s.step.Upgrade != "" && !s.targetSet {
-		call.Action, call.Why = ActUpgrade, fmt.Sprintf("upgrading to %s", s.step.Upgrade)
-		return call
-	}
+	return Move{}, false
+}
+
+// finish takes the step to its end, once the groups were asked for: it requests routing and promotion, or waits.
+func (s *stepper) finish(c *pb.BatchContext) Move {
 	if s.step.Weight != nil && *s.step.Weight > 0 && c.GetState() == pb.State_STATE_HOLDING {
 		return fail("weight %d: no group is at the new revision that could take requests; upgrade in this step or an earlier one",
 			*s.step.Weight)
 	}
+	id, revision := c.GetReleaseId(), c.GetUpdateRevision()
 	switch {
 	case !settledForStep(c):
 		return wait("%s", c.GetMessage())
 	case s.step.Headers != nil && !s.headersSet:
-		call.Action, call.Why = ActHeaders, "setting the header route"
+		return callDriver(&pb.SetHeaderRouteRequest{
+			Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Name: headerRoute, Matches: *s.step.Headers,
+		}, "setting the header route")
 	case s.step.Mirror != nil && !s.mirrorSet:
-		call.Action, call.Why = ActMirror, fmt.Sprintf("mirroring %d%% of the requests", *s.step.Mirror)
+		return callDriver(&pb.SetMirrorRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Percentage: *s.step.Mirror},
+			"mirroring %d%% of the requests", *s.step.Mirror)
 	case s.step.Weight != nil && !s.weightSet:
-		call.Action, call.Why = ActWeight, fmt.Sprintf("sending %d%% of the requests to the new revision", *s.step.Weight)
+		return callDriver(&pb.SetWeightRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Weight: *s.step.Weight},
+			"sending %d%% of the requests to the new revision", *s.step.Weight)
 	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:
 		return wait("%s", c.GetMessage())
 	case s.step.Promote:
-		call.Action, call.Why = ActPromote, "promoting"
+		g := s.goal(converge.Promote, c)
+		g.Why = "promoting"
+		return fromConverge(converge.Next(g, c))
 	default:
 		return succeed("%s", c.GetMessage())
 	}
-	return call
 }
 
-// servesWhileFailed are the reasons of failed promotions whose groups serve, so that an abort would only take them back: pods that
-// can't be deleted are left, or a person has to scale the workload to its former number of groups.
+// servesWhileFailed are the reasons of a promotion that fails although all groups serve: pods take too long to terminate, or an
+// autoscaler has removed groups, which a user adds again. Failing the step would abort, and roll those groups back.
 var servesWhileFailed = []string{"CleanupDeadlineExceeded", "StableCapacityReduced"}
 
-// settledForStep reports whether the batch is complete, or none was requested.
+// settledForStep reports whether groups, routes and endpoints are at what was requested.
 func settledForStep(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
-}
-
-// templateChanged decides about a new template during the release.
-func (s *stepper) templateChanged(c *pb.BatchContext, id ID) Move {
-	if s.config.Manual {
-		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, %s",
-			s.config.Workload, id.Revision, c.GetTemplateRevision(), s.facts.Retry)
-	}
-	return Move{
-		Action: ActRollback, Release: id.String(),
-		Why: fmt.Sprintf("rolling back release %s: the template of %s is now at revision %s", id, s.config.Workload, c.GetTemplateRevision()),
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/openkruise/rollouts/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -18,10 +19,8 @@ func (m *machine) finalize() {
 	c := m.context
 	m.status.Phase = v1beta1.RolloutPhaseFinalizing
 	switch {
-	case c == nil && (m.begun() || m.deleted()):
-		m.complete("the workload is gone")
 	case c == nil:
-		m.prepare() // Neither batchPartition nor the workload exists.
+		m.complete("the workload is gone")
 	case m.ended():
 		m.end()
 	case m.ending() && m.immediate():
@@ -36,11 +35,8 @@ func (m *machine) finalize() {
 		m.callEnd()
 	case m.deleted():
 		m.complete("there was no release")
-	case m.begun():
+	default:
 		m.complete("another release has taken this one's place")
-	case !m.valid():
-	case !m.begin():
-		m.complete("there was nothing to release")
 	}
 }
 
@@ -113,29 +109,32 @@ func (m *machine) keepFollowing(reason, message string) {
 	m.setCondition(conditionFollowing, corev1.ConditionTrue, reason, message)
 }
 
-// callEnd promotes the release if there is no batchPartition, and otherwise rolls it back, because the BatchRelease is being deleted.
+// callEnd requests the end: without batchPartition the promotion, at a deletion the rollback.
 func (m *machine) callEnd() {
 	if m.plan().BatchPartition == nil {
 		m.promote()
 		return
 	}
-	m.call = Call{&pb.FinalizeRequest{
-		Workload: Workload(m.release), ReleaseId: m.context.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
-		Message: "the BatchRelease was deleted during its release",
-	}, "the BatchRelease is being deleted during its release: rolling back"}
+	m.toward(converge.Goal{Kind: converge.RollBack, Why: "the BatchRelease was deleted during its release"})
 }
 
-// promote promotes the release, unless the driver has not reached the current template yet.
+// promote completes the release of the revision whose batches ran. A newer template has none: it waits, and if batchPartition can't
+// request its batches any more, the release is rolled back.
 func (m *machine) promote() {
-	c := m.context
-	if c.GetTemplateRevision() != c.GetUpdateRevision() {
-		if m.status.Phase == v1beta1.RolloutPhaseFinalizing {
-			m.setMessage("the template has changed; waiting until the driver releases it")
-		}
-		return
+	revision := m.status.UpdateRevision
+	if c := m.context; revision == "" && c.GetReleaseId() == ReleaseID(m.release, c.GetUpdateRevision()) {
+		revision = c.GetUpdateRevision() // the status was not written yet
 	}
-	m.call = Call{&pb.FinalizeRequest{
-		Workload: Workload(m.release), ReleaseId: c.GetReleaseId(), Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
-		UpdateRevision: c.GetUpdateRevision(),
-	}, "batchPartition was removed: promoting revision " + c.GetUpdateRevision()}
+	why := "batchPartition was removed: promoting revision " + revision
+	if revision == "" {
+		why = "no batch of revision " + m.context.GetUpdateRevision() + " has run"
+	}
+	next := m.toward(converge.Goal{Kind: converge.Promote, Revision: revision, Why: why})
+	switch {
+	case next.Outcome != converge.Held:
+	case m.deleted() || m.status.Phase == v1beta1.RolloutPhaseCompleted:
+		m.toward(converge.Goal{Kind: converge.RollBack, Why: next.Why})
+	default:
+		m.setBlocked("NotRequested", next.Why+": set batchPartition again to release it")
+	}
 }

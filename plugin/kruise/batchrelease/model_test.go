@@ -5,6 +5,7 @@ package batchrelease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -44,7 +46,12 @@ type model struct {
 	fail      error
 }
 
-var _ Driver = (*model)(nil)
+var _ converge.Driver = (*model)(nil)
+
+// Disown is not called: the workload stays under hold.
+func (*model) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
+	return nil, errors.New("unexpected Disown")
+}
 
 func newModel(replicas int32) *model {
 	d := &model{exists: true, replicas: replicas, template: "v1", stable: "v1", state: pb.State_STATE_UNMANAGED}
@@ -244,7 +251,7 @@ func play(t interface{ Fatalf(string, ...any) }, r *v1beta1.BatchRelease, d *mod
 			r.Status = status
 			story = append(story, brief(status))
 		}
-		if err := call.Do(context.Background(), d); err != nil {
+		if _, err := converge.Perform(context.Background(), d, call); err != nil {
 			status := Refused(r, err, noon)
 			if cmp.Diff(r.Status, status) != "" {
 				r.Status = status
@@ -252,7 +259,7 @@ func play(t interface{ Fatalf(string, ...any) }, r *v1beta1.BatchRelease, d *mod
 			}
 			return story
 		}
-		if !changed && call.None() {
+		if !changed && call.Request == nil {
 			return story
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -17,7 +18,7 @@ import (
 // exist; its groups are not needed. now is used for times in the status only. Neither r nor c is changed.
 //
 // Write the status before making the call. The work is complete, for now, if the status is unchanged and there is no call.
-func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.BatchReleaseStatus, Call) {
+func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.BatchReleaseStatus, converge.Move) {
 	m := &machine{release: r, context: c, status: *r.Status.DeepCopy(), now: metav1.NewTime(now)}
 	if m.status.Phase == "" {
 		m.status = reset()
@@ -29,7 +30,7 @@ func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.B
 		m.observe()
 		m.step()
 	}
-	if !m.call.None() {
+	if m.call.Request != nil {
 		// Why the driver refused the last call is kept until the next one succeeds.
 		m.status.Message, m.status.Conditions = r.Status.Message, r.Status.DeepCopy().Conditions
 	}
@@ -43,7 +44,7 @@ type machine struct {
 	now     metav1.Time
 
 	status v1beta1.BatchReleaseStatus
-	call   Call
+	call   converge.Move
 	// restarted is true once this decision has begun the current batch, or begun it again.
 	restarted bool
 }
@@ -51,7 +52,11 @@ type machine struct {
 // step makes the decision of the current phase. The order is Kruise's: the plan before the workload.
 func (m *machine) step() {
 	switch {
-	case m.release.DeletionTimestamp != nil, m.plan().BatchPartition == nil:
+	case m.release.DeletionTimestamp != nil:
+		m.finalize()
+	case m.plan().BatchPartition == nil && !m.begun() && !m.inFlight():
+		m.awaitPartition()
+	case m.plan().BatchPartition == nil:
 		m.finalize()
 	case m.status.Phase == v1beta1.RolloutPhaseFinalizing && !m.unfinished():
 		m.finalize()
@@ -69,6 +74,16 @@ func (m *machine) step() {
 }
 
 func (m *machine) plan() *v1beta1.ReleasePlan { return &m.release.Spec.ReleasePlan }
+
+// toward takes the call towards a goal, and returns the move.
+func (m *machine) toward(g converge.Goal) converge.Move {
+	g.Workload, g.Owner = Workload(m.release), Owner(m.release)
+	if m.inFlight() {
+		g.Release = m.context.GetReleaseId()
+	}
+	m.call = converge.Next(g, m.context)
+	return m.call
+}
 
 // valid reports whether the plan is valid, and sets the condition if not.
 func (m *machine) valid() bool {

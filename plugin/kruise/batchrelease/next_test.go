@@ -145,7 +145,7 @@ func TestFailedPromotionIsRequestedOnce(t *testing.T) {
 	c := d.context()
 	c.State, c.Reason, c.Message, c.Intent = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "group 1", pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 	status, call := Next(r, c, noon)
-	if !call.None() || status.Phase != v1beta1.RolloutPhaseFinalizing || !strings.Contains(status.Message, "ProgressDeadlineExceeded: group 1") {
+	if call.Request != nil || status.Phase != v1beta1.RolloutPhaseFinalizing || !strings.Contains(status.Message, "ProgressDeadlineExceeded: group 1") {
 		t.Errorf("%+v, call %q", status, call.Why)
 	}
 }
@@ -169,7 +169,7 @@ func TestGroupNotReadyAtTheEnd(t *testing.T) {
 		c := d.context()
 		c.UpdatedReady = ready
 		status, call := Next(r, c, now)
-		if !call.None() {
+		if call.Request != nil {
 			t.Errorf("with %d groups ready it calls the driver: %s", ready, call.Why)
 		}
 		return status
@@ -219,9 +219,8 @@ func TestNewTemplateInAnImmediatePromotion(t *testing.T) {
 		}
 		r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0) // Too late.
 		run(t, r, d)
-		if s := r.Status; s.Phase != v1beta1.RolloutPhaseCompleted || !strings.HasSuffix(s.Message, "at revision v3") ||
-			s.CanaryStatus.UpdatedReadyReplicas != 4 || !Over(r) || len(s.Conditions) != 0 {
-			t.Errorf("deleted %v: %+v, the driver at %v", deleted, s, d.context())
+		if s := r.Status; s.Phase != v1beta1.RolloutPhaseCompleted || !strings.HasPrefix(s.Message, "rolled back") || !Over(r) || len(s.Conditions) != 0 {
+			t.Errorf("deleted %v: %+v, the driver at %v: no batch asked for revision v3", deleted, s, d.context())
 		}
 	}
 }
@@ -423,13 +422,14 @@ func TestDeletion(t *testing.T) {
 func TestWithoutPartitionFromTheStart(t *testing.T) {
 	t.Parallel()
 	r, d := batchRelease(-1), newModel(4)
-	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || !strings.Contains(r.Status.Message, "nothing to release") {
-		t.Errorf("with nothing to release: %+v", r.Status)
+	run(t, r, d)
+	d.template = "v2"
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhasePreparing || strings.Join(d.calls, ", ") != "Adopt" || blocked(r.Status) != "NotRequested" {
+		t.Errorf("without a batch: %+v, calls %v", r.Status, d.calls)
 	}
-	r.Status = v1beta1.BatchReleaseStatus{}
-	d.template, d.calls = "v2", nil
-	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || strings.Join(d.calls, ", ") != "Initialize v2, PROMOTE" {
-		t.Errorf("%s: %v", r.Status.Phase, d.calls)
+	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0)
+	if run(t, r, d); brief(r.Status) != "0 Ready" {
+		t.Errorf("with a batch: %+v, calls %v", r.Status, d.calls)
 	}
 }
 
@@ -509,13 +509,13 @@ func TestReleaseOfAnother(t *testing.T) {
 
 func TestCompletedStaysSo(t *testing.T) {
 	t.Parallel()
-	r := batchRelease(-1)
-	d := released(t, r)
+	r, d := promoted(t)
+	run(t, r, d)
 	if r.Status.Phase != v1beta1.RolloutPhaseCompleted {
 		t.Fatalf("it is %s", r.Status.Phase)
 	}
 	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0)
-	d.template = "v5"
+	d.template, d.calls = "v5", nil
 	if story := run(t, r, d); len(story) != 0 || len(d.calls) != 0 {
 		t.Errorf("%v, %v", story, d.calls)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/openkruise/rollouts/api/v1beta1"
 
-	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -30,38 +30,36 @@ func (m *machine) prepare() {
 	}
 }
 
-// begin begins a release if the template differs from that of the groups and no other host releases the workload. It returns false if
-// the groups have the template.
-func (m *machine) begin() bool {
-	c := m.context
-	name := m.release.Spec.WorkloadRef.Name
-	switch {
-	case c.GetState() == pb.State_STATE_UNMANAGED:
-		m.call = Call{&pb.AdoptRequest{Workload: Workload(m.release)}, "adopting the workload"}
-	case plugin.InFlight(c):
-		m.setBlocked("ReleaseOfAnother", fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait for its end",
-			c.GetReleaseId(), c.GetOwner(), name))
-	case c.GetTemplateRevision() == "", c.GetTotal() == 0:
-		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not have a group, or a revision of its template, yet", name))
-	case !plugin.Waits(c):
-		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s is under hold and runs its template; the release begins when the template changes", name))
-		return false
-	default:
-		m.initialize()
+// awaitPartition holds the workload for a plan without batchPartition: only after a batch its removal means the promotion.
+func (m *machine) awaitPartition() {
+	m.status.Phase = v1beta1.RolloutPhasePreparing
+	if m.context != nil {
+		m.toward(converge.Goal{Kind: converge.Hold})
 	}
-	return true
+	m.setBlocked("NotRequested", "releasePlan.batchPartition is not set, and no batch has run: set batchPartition: 0 to release the first batch")
 }
 
-func (m *machine) initialize() {
-	revision := m.context.GetTemplateRevision()
-	policy, err := Policy(m.plan(), m.context.GetReplicas())
+// begin adopts the workload, or begins the release of its template.
+func (m *machine) begin() {
+	c, name := m.context, m.release.Spec.WorkloadRef.Name
+	policy, err := Policy(m.plan(), c.GetReplicas())
 	if err != nil {
 		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
 		return
 	}
-	m.call = Call{&pb.InitializeRequest{
-		Workload: Workload(m.release), ReleaseId: ReleaseID(m.release, revision), Owner: Owner(m.release), Policy: policy,
-	}, "releasing revision " + revision}
+	template := c.GetTemplateRevision()
+	next := m.toward(converge.Goal{Kind: converge.Upgrade, Release: ReleaseID(m.release, template), Revision: template, Policy: policy})
+	switch {
+	case next.Outcome == converge.Foreign:
+		m.setBlocked("ReleaseOfAnother", next.Why)
+	case next.Outcome == converge.Reached:
+		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s is under hold and runs its template; the release begins when the template changes", name))
+	case next.Outcome != converge.Call:
+		m.setMessage(next.Why)
+	case c.GetState() != pb.State_STATE_UNMANAGED && c.GetTotal() == 0:
+		m.call = converge.Move{}
+		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not have a group yet", name))
+	}
 }
 
 // start records the initial state of the release.

@@ -10,6 +10,7 @@ import (
 	"github.com/openkruise/rollouts/api/v1beta1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -144,9 +145,11 @@ func (m *machine) tolerated() bool {
 }
 
 func (m *machine) upgrade() {
-	c, target := m.context, m.current().CanaryReplicas
-	m.call = Call{&pb.UpgradeBatchRequest{
-		Workload: Workload(m.release), ReleaseId: c.GetReleaseId(), UpdateRevision: c.GetUpdateRevision(),
-		Target: &pb.UpgradeBatchRequest_Groups{Groups: target.String()},
-	}, fmt.Sprintf("batch %d: %s of the groups", m.status.CanaryStatus.CurrentBatch, target.String())}
+	groups := m.current().CanaryReplicas
+	target := groups.String()
+	m.toward(converge.Goal{
+		Kind: converge.Upgrade, Revision: m.status.UpdateRevision,
+		Target: &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: target}},
+		Why:    fmt.Sprintf("batch %d: %s of the groups", m.status.CanaryStatus.CurrentBatch, target),
+	})
 }

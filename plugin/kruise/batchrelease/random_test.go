@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -61,13 +62,13 @@ func (s *schedule) step(t *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(t, "interrupted") == 0 {
 		return
 	}
-	if err := call.Do(t.Context(), s.driver); err != nil {
+	if _, err := converge.Perform(t.Context(), s.driver, call); err != nil {
 		s.release.Status = Refused(s.release, err, noon)
 	}
 }
 
 // judge checks what must hold of every call.
-func (s *schedule) judge(call Call) {
+func (s *schedule) judge(call converge.Move) {
 	plan, deleted := &s.release.Spec.ReleasePlan, s.release.DeletionTimestamp != nil
 	switch r := call.Request.(type) {
 	case *pb.UpgradeBatchRequest:
@@ -82,13 +83,18 @@ func (s *schedule) judge(call Call) {
 	case *pb.FinalizeRequest:
 		promote := r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 		phase := s.release.Status.Phase
-		if phase != v1beta1.RolloutPhaseFinalizing && phase != v1beta1.RolloutPhaseCompleted || promote != (plan.BatchPartition == nil) || !promote && !deleted {
+		if phase != v1beta1.RolloutPhaseFinalizing && phase != v1beta1.RolloutPhaseCompleted ||
+			promote && phase != v1beta1.RolloutPhaseCompleted && plan.BatchPartition != nil || !promote && !deleted && phase != v1beta1.RolloutPhaseCompleted {
 			s.Fatalf("%v, batchPartition %v, deleted %v, phase %s", r.GetIntent(), plan.BatchPartition, deleted, s.release.Status.Phase)
 		}
-		if promote && r.GetUpdateRevision() == "" {
-			s.Fatalf("it promotes whatever there is")
+		if promote && (r.GetUpdateRevision() == "" || s.release.Status.UpdateRevision != "" && r.GetUpdateRevision() != s.release.Status.UpdateRevision) {
+			s.Fatalf("it promotes revision %q, and the batches were those of %q", r.GetUpdateRevision(), s.release.Status.UpdateRevision)
 		}
-	case *pb.InitializeRequest, *pb.AdoptRequest:
+	case *pb.InitializeRequest:
+		if deleted || plan.BatchPartition == nil || r.GetTemplateRevision() == "" {
+			s.Fatalf("release %s of template %q begins, deleted %v, batchPartition %v", r.GetReleaseId(), r.GetTemplateRevision(), deleted, plan.BatchPartition)
+		}
+	case *pb.AdoptRequest:
 		if deleted {
 			s.Fatalf("%T for a BatchRelease that goes", r)
 		}
@@ -197,8 +203,12 @@ func (s *schedule) mustArrive() {
 			s.Fatalf("completed, and the driver is %s", d.state)
 		}
 	case v1beta1.RolloutPhasePreparing:
-		if s.release.DeletionTimestamp != nil || plan.BatchPartition == nil || d.flying() || d.template != plugin.Serving(d.context()) {
+		if s.release.DeletionTimestamp != nil || d.flying() || plan.BatchPartition != nil && d.template != plugin.Serving(d.context()) {
 			s.Fatalf("it waits in Preparing, deleted %v, %+v, the driver at %v", s.release.DeletionTimestamp, plan, d.context())
+		}
+	case v1beta1.RolloutPhaseFinalizing:
+		if blocked(status) != "NotRequested" || plan.BatchPartition != nil || d.template == status.UpdateRevision {
+			s.Fatalf("it rests at %s: %+v, the driver at %v", brief(status), status, d.context())
 		}
 	default:
 		back := status.CanaryStatus.NoNeedUpdateReplicas != nil

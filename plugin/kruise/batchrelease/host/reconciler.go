@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -38,7 +39,7 @@ const (
 
 // Driver is the part of the contract that this host needs, as plugin.Client has it.
 type Driver interface {
-	batchrelease.Driver
+	converge.Driver
 	plugin.ContextWatcher
 }
 
@@ -128,13 +129,13 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (q
 	if err != nil {
 		return false, err
 	}
-	if !call.None() {
+	if call.Request != nil {
 		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", release.Spec.WorkloadRef.Name)
 	}
-	if err := call.Do(ctx, r.Driver); err != nil {
+	if _, err := converge.Perform(ctx, r.Driver, call); err != nil {
 		return false, err
 	}
-	return !wrote && call.None(), nil
+	return !wrote && call.Request == nil, nil
 }
 
 // context returns the state of the workload. Nil: it does not exist, or is not needed.
@@ -200,7 +201,8 @@ func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, 
 func outdated(reason pb.ErrorReason) bool {
 	switch reason {
 	case pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-		pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
+		pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
+		pb.ErrorReason_ERROR_REASON_REVISION_CHANGED:
 		return true
 	default:
 		return false

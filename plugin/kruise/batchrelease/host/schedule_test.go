@@ -172,6 +172,11 @@ func (s *schedule) CalculateBatchContext(
 	return &pb.CalculateBatchContextResponse{Context: proto.CloneOf(s.context)}, nil
 }
 
+func (s *schedule) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
+	s.Fatal("unexpected Disown: the workload stays under hold")
+	return nil, nil
+}
+
 func (s *schedule) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
 	s.context.State = pb.State_STATE_HOLDING
 	s.meanwhile()
@@ -179,7 +184,7 @@ func (s *schedule) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) 
 }
 
 func (s *schedule) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	s.context.ReleaseId, s.context.UpdateRevision = req.GetReleaseId(), "v2"
+	s.context.ReleaseId, s.context.Owner, s.context.UpdateRevision = req.GetReleaseId(), req.GetOwner(), req.GetTemplateRevision()
 	s.meanwhile()
 	return &pb.InitializeResponse{}, nil
 }
@@ -219,7 +224,7 @@ func (s *schedule) drain() {
 func (s *schedule) mustBeCurrent() {
 	r := s.live(context.Background())
 	want, call := batchrelease.Next(r, s.context, time.Now())
-	if diff := cmp.Diff(want, r.Status); diff != "" || !call.None() {
+	if diff := cmp.Diff(want, r.Status); diff != "" || call.Request != nil {
 		s.Fatalf("no event is under way, and the status is not that of %v, call %q: %s", s.context, call.Why, diff)
 	}
 }

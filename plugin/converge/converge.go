@@ -1,0 +1,208 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Kind is what a host wants of a workload.
+type Kind int
+
+const (
+	// Hold moves no group. A release in flight stays as it is.
+	Hold Kind = iota
+	// Upgrade begins the release, and updates the groups of Goal.Target.
+	Upgrade
+	// Promote updates all groups, and begins the release if none is in flight.
+	Promote
+	// RollBack ends the release in flight.
+	RollBack
+	// Disown ends the release in flight, and returns the workload to its own controller.
+	Disown
+)
+
+// Goal is what a host wants of a workload, with its evidence.
+type Goal struct {
+	Kind Kind
+	// Workload is required.
+	Workload *pb.WorkloadRef
+	// Owner is the owner of the host's releases. Required.
+	Owner string
+	// Release is the id of the release that the goal is about: an own release in flight with another id is replaced. With Hold it
+	// registers Owner at a workload whose groups run their template. Empty: nothing begins.
+	Release string
+	// Policy is that of Release.
+	Policy *pb.ReleasePolicy
+	// Revision is the evidence: the template revision that the host's step, or the user's full promotion, names. Empty: there is none,
+	// and no group leaves its revision. With Disown it is the revision to which a release in flight is promoted; empty rolls it back.
+	Revision string
+	// Target are the groups of an Upgrade: only its target is read. Nil: the release only begins, or the groups were requested already.
+	Target *pb.UpgradeBatchRequest
+	// Why is the reason for users, and the message of an end. With Hold it is what the evidence lacks.
+	Why string
+}
+
+// Outcome is how a workload stands to a goal.
+type Outcome int
+
+const (
+	// Wait is until the driver or the workload's controller has finished what was requested before.
+	Wait Outcome = iota
+	// Call makes Move.Request.
+	Call
+	// Reached is a goal for which nothing is left to request.
+	Reached
+	// Held is a goal without evidence for the present template.
+	Held
+	// Foreign is a workload that a release of another owner holds.
+	Foreign
+	// RolledBack is a release that was rolled back. Only another id begins again.
+	RolledBack
+)
+
+// Move is the next step towards a goal.
+type Move struct {
+	Outcome Outcome
+	// Request is a request of AdoptRequest, DisownRequest, InitializeRequest, UpgradeBatchRequest or FinalizeRequest, with Call.
+	Request proto.Message
+	// Why is for messages and logs.
+	Why string
+}
+
+// Next returns the move towards a goal. It is the one place that allows a release to begin, continue or end.
+func Next(g Goal, c *pb.BatchContext) Move {
+	inFlight := plugin.InFlight(c)
+	switch {
+	case c.GetState() == pb.State_STATE_UNMANAGED && (g.Kind == RollBack || g.Kind == Disown):
+		return Move{Outcome: Reached, Why: "the workload is not adopted"}
+	case c.GetState() == pb.State_STATE_UNMANAGED:
+		return call(&pb.AdoptRequest{Workload: g.Workload}, "adopting the workload")
+	case inFlight && c.GetOwner() != g.Owner:
+		return Move{Outcome: Foreign, Why: fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait for its end",
+			c.GetReleaseId(), c.GetOwner(), g.Workload.GetName())}
+	case g.Kind == RollBack && inFlight && !rollsBack(c):
+		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	case g.replaces(c):
+		g.Why = fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId())
+		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	case plugin.Ending(c):
+		return Move{Outcome: Wait, Why: fmt.Sprintf("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())}
+	}
+	switch g.Kind {
+	case RollBack:
+		return Move{Outcome: Reached, Why: c.GetMessage()}
+	case Disown:
+		return disown(g, c)
+	case Hold:
+		return register(g, c)
+	case Upgrade, Promote:
+	}
+	if !inFlight {
+		return begin(g, c)
+	}
+	return advance(g, c)
+}
+
+// begin begins the release of the template that the evidence names.
+func begin(g Goal, c *pb.BatchContext) Move {
+	switch template := c.GetTemplateRevision(); {
+	case template == "":
+		return Move{Outcome: Wait, Why: "waiting for the LeaderWorkerSet controller to record the template of " + g.Workload.GetName()}
+	case template != g.Revision:
+		return unproven(g, c)
+	case !plugin.Waits(c):
+		return Move{Outcome: Reached, Why: c.GetMessage()}
+	case c.GetReleaseId() == g.Release && c.GetOwner() == g.Owner:
+		return Move{Outcome: RolledBack, Why: fmt.Sprintf("release %s was rolled back: %s", c.GetReleaseId(), c.GetMessage())}
+	case g.Release == "":
+		return Move{Outcome: Held, Why: g.Why}
+	}
+	return initialize(g, g.Revision, fmt.Sprintf("preparing the release of revision %s of %s", g.Revision, g.Workload.GetName()))
+}
+
+// advance moves the release in flight, while it is that of the evidence.
+func advance(g Goal, c *pb.BatchContext) Move {
+	template := c.GetTemplateRevision()
+	switch {
+	case template != g.Revision:
+		return unproven(g, c)
+	case c.GetUpdateRevision() != template:
+		return Move{Outcome: Wait, Why: c.GetMessage()} // the driver starts over with the new template
+	case g.Kind == Promote:
+		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	case g.Target == nil:
+		return Move{Outcome: Reached, Why: c.GetMessage()}
+	}
+	return call(&pb.UpgradeBatchRequest{
+		Workload: g.Workload, ReleaseId: c.GetReleaseId(), UpdateRevision: g.Revision, Target: g.Target.GetTarget(),
+	}, g.Why)
+}
+
+// disown ends the release in flight, and then the hold, unless that would roll out a template that waits.
+func disown(g Goal, c *pb.BatchContext) Move {
+	template := c.GetTemplateRevision()
+	switch {
+	case plugin.InFlight(c) && g.Revision != "" && g.Revision == template && template == c.GetUpdateRevision():
+		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	case plugin.InFlight(c):
+		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	case plugin.Waits(c):
+		return Move{Outcome: Held, Why: fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it "+
+			"out at once. Release it, or restore the template of revision %s, and then: lockstep disown %s",
+			template, plugin.Serving(c), g.Workload.GetName())}
+	}
+	return call(&pb.DisownRequest{Workload: g.Workload, TemplateRevision: template}, "disowning the workload: "+g.Why)
+}
+
+// register begins a release of the template that the groups run, which moves nothing and names the owner.
+func register(g Goal, c *pb.BatchContext) Move {
+	template := c.GetTemplateRevision()
+	if g.Release == "" || plugin.InFlight(c) || c.GetOwner() == g.Owner || template == "" || plugin.Waits(c) {
+		return Move{Outcome: Held, Why: g.Why}
+	}
+	return initialize(g, template, g.Why)
+}
+
+// unproven is the move for a template that the evidence does not name.
+func unproven(g Goal, c *pb.BatchContext) Move {
+	if g.Revision == "" {
+		return Move{Outcome: Held, Why: g.Why}
+	}
+	return Move{Outcome: Held, Why: fmt.Sprintf("the template of %s is now at revision %s, and only revision %s was requested",
+		g.Workload.GetName(), c.GetTemplateRevision(), g.Revision)}
+}
+
+// replaces reports whether the goal is about another release than the one in flight, which is not ending. A promotion that has failed is
+// rolled back.
+func (g Goal) replaces(c *pb.BatchContext) bool {
+	return (g.Kind == Upgrade || g.Kind == Promote) && plugin.InFlight(c) && c.GetReleaseId() != g.Release &&
+		c.GetState() != pb.State_STATE_PROMOTING && !rollsBack(c)
+}
+
+// rollsBack reports whether the release in flight is being rolled back, also while that has failed.
+func rollsBack(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+}
+
+func initialize(g Goal, revision, why string) Move {
+	return call(&pb.InitializeRequest{
+		Workload: g.Workload, ReleaseId: g.Release, Owner: g.Owner, Policy: g.Policy, TemplateRevision: revision,
+	}, why)
+}
+
+func finalize(g Goal, c *pb.BatchContext, intent pb.FinalizeIntent) Move {
+	r := &pb.FinalizeRequest{Workload: g.Workload, ReleaseId: c.GetReleaseId(), Intent: intent, Message: g.Why}
+	if intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
+		r.UpdateRevision = g.Revision
+	}
+	return call(r, g.Why)
+}
+
+func call(r proto.Message, why string) Move { return Move{Outcome: Call, Request: r, Why: why} }

@@ -1,0 +1,116 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kruise
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+)
+
+// Evidence is what Kruise's own objects show of a target's release.
+type Evidence struct {
+	// Rollout is the Rollout of the target, BatchRelease the one that controls it. Nil: there is none.
+	Rollout, BatchRelease *unstructured.Unstructured
+}
+
+// batch is a BatchRelease that asks for a revision.
+type batch struct {
+	uid  types.UID
+	plan *ReleasePlan
+}
+
+// batchOf returns the BatchRelease in progress, if it is for this controller revision.
+func (e Evidence) batchOf(revision string) (batch, bool) {
+	var r struct {
+		Spec   struct{ ReleasePlan ReleasePlan }
+		Status struct{ UpdateRevision string }
+	}
+	if e.BatchRelease == nil || decode(e.BatchRelease, &r) != nil || revision == "" || r.Status.UpdateRevision != revision {
+		return batch{}, false
+	}
+	return batch{uid: e.BatchRelease.GetUID(), plan: &r.Spec.ReleasePlan}, true
+}
+
+// completed reports whether the Rollout has completed all its steps for this controller revision. Kruise shows the last step as completed
+// for a Rollout that it has just observed too, but then without the condition Progressing.
+func (e Evidence) completed(revision string) bool {
+	var r struct {
+		Status struct {
+			ObservedGeneration int64
+			CanaryStatus       struct{ CanaryRevision, CurrentStepState string }
+			Conditions         []metav1.Condition
+		}
+	}
+	if e.Rollout == nil || decode(e.Rollout, &r) != nil {
+		return false
+	}
+	s := r.Status
+	progress := meta.FindStatusCondition(s.Conditions, "Progressing")
+	return revision != "" && s.CanaryStatus.CanaryRevision == revision && s.CanaryStatus.CurrentStepState == "Completed" &&
+		s.ObservedGeneration == e.Rollout.GetGeneration() && progress != nil && (progress.Reason == "Finalising" || progress.Reason == "Completed")
+}
+
+func decode(o *unstructured.Unstructured, into any) error {
+	raw, err := json.Marshal(o.Object)
+	return cmp.Or(err, json.Unmarshal(raw, into))
+}
+
+// evidence reads Kruise's objects from the API server: a call follows from them, which the past of a cache must not justify.
+func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (Evidence, error) {
+	var e Evidence
+	all := &unstructured.UnstructuredList{}
+	all.SetGroupVersionKind(kruiseKind("RolloutList"))
+	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); absent(err) {
+		return e, nil
+	} else if err != nil {
+		return e, fmt.Errorf("list the Rollouts of namespace %s: %w", t.Namespace, err)
+	}
+	for i := range all.Items {
+		if refersTo(&all.Items[i], t) {
+			e.Rollout = &all.Items[i]
+		}
+	}
+	var ref metav1.OwnerReference
+	if json.Unmarshal([]byte(t.Annotations[annotationControl]), &ref) != nil || ref.Kind != "BatchRelease" {
+		return e, nil
+	}
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kruiseKind(ref.Kind))
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, o)
+	switch {
+	case absent(err):
+	case err != nil:
+		return e, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, ref.Name, err)
+	case o.GetUID() == ref.UID && o.GetDeletionTimestamp() == nil:
+		e.BatchRelease = o
+	}
+	return e, nil
+}
+
+// refersTo reports whether a Rollout that is not being deleted names the target.
+func refersTo(rollout *unstructured.Unstructured, t *v1alpha1.RolloutTarget) bool {
+	ref, _, _ := unstructured.NestedStringMap(rollout.Object, "spec", "workloadRef") // another type refers to nothing
+	gv, err := schema.ParseGroupVersion(ref["apiVersion"])
+	return err == nil && gv.Group == v1alpha1.GroupVersion.Group && ref["kind"] == "RolloutTarget" && ref["name"] == t.Name &&
+		rollout.GetDeletionTimestamp() == nil
+}
+
+// absent reports whether an object or its kind does not exist.
+func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+
+func kruiseKind(kind string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "rollouts.kruise.io", Version: "v1beta1", Kind: kind}
+}
