@@ -41,8 +41,9 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 
 // advance decides about a release that has neither failed nor is being ended.
 func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
-	if m.superseded {
-		return step{action: actStop, outcome: OutcomeSuperseded}
+	if m.endOnly && m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && m.held(c) {
+		changed := note{kind: EventTemplateChanged, message: changedText(m.revision, c.GetTemplateRevision())}
+		return step{action: actStop, outcome: OutcomeSuperseded, notes: []note{changed}}
 	}
 	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
 		return m.end(m.intent)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -97,8 +98,6 @@ type machine struct {
 	notedWeight      *int32
 	// headersSet is true once the header routes were requested, for this revision.
 	headersSet bool
-	// superseded is true if the template changed from the revision that was to be promoted.
-	superseded bool
 	// failing is true once it was noted that the release is FAILED.
 	failing bool
 }
@@ -113,11 +112,14 @@ func (m *machine) next(c *pb.BatchContext, now time.Time) step {
 
 // follow moves the cursor to the release's batch: to batch 0 for a new template, otherwise never backwards.
 func (m *machine) follow(c *pb.BatchContext) []note {
-	was, revision := m.revision, c.GetUpdateRevision()
-	if revision != "" {
+	switch was, revision := m.revision, c.GetUpdateRevision(); {
+	case revision == "" || revision == was:
+	case was == "":
 		m.revision = revision
-	}
-	if was != "" && was != m.revision {
+	case m.endOnly && m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE:
+		return nil // the promotion is of the revision that its user saw
+	default:
+		m.revision = revision
 		return m.restart(was)
 	}
 	if c.CurrentBatch != nil && len(m.batches) > 0 {
@@ -129,15 +131,25 @@ func (m *machine) follow(c *pb.BatchContext) []note {
 // restart starts over with the new template, also if the old one was being promoted: no batch of the new one has been verified. A run
 // that only ends the release keeps its intent.
 func (m *machine) restart(was string) []note {
-	text := fmt.Sprintf("the template changed from revision %s to %s during the release", was, m.revision)
+	text := changedText(was, m.revision)
 	if m.endOnly {
-		m.superseded = m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 		return []note{{kind: EventTemplateChanged, message: text}}
 	}
 	m.cursor, m.begun, m.announced, m.notedWeight, m.requested, m.readySince = 0, 0, 0, nil, false, time.Time{}
 	m.headersSet, m.gateFailure, m.endMessage = false, "", ""
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	return []note{{kind: EventTemplateChanged, message: text + ": starting again at batch 1"}}
+}
+
+func changedText(was, now string) string {
+	return fmt.Sprintf("the template changed from revision %s to %s during the release", was, now)
+}
+
+// held reports whether the promotion that a user requested is of another template than the workload's.
+func (m *machine) held(c *pb.BatchContext) bool {
+	return converge.Next(converge.Goal{
+		Kind: converge.Promote, Workload: c.GetWorkload(), Owner: c.GetOwner(), Release: c.GetReleaseId(), Revision: m.revision,
+	}, c).Outcome == converge.Held
 }
 
 // moveTo sets the cursor. A batch's weight is noted even if an earlier batch had the same.

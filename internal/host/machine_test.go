@@ -20,6 +20,12 @@ const (
 
 var noon = time.Date(2026, time.January, 2, 12, 0, 0, 0, time.UTC)
 
+// released is a context of a release, whose template is at the update revision.
+func released(c *pb.BatchContext) *pb.BatchContext {
+	c.ReleaseId, c.TemplateRevision = "r1", c.GetUpdateRevision()
+	return c
+}
+
 // at is a context at a batch; a negative one is none.
 func at(state pb.State, batch int32, revision string) *pb.BatchContext {
 	c := &pb.BatchContext{State: state, Reason: "R", Message: "m", UpdateRevision: revision}
@@ -236,7 +242,7 @@ func TestNext(t *testing.T) {
 				m.requested, m.revision, m.endOnly = true, "a", true
 				m.intent = promote
 			},
-			context: at(pb.State_STATE_HOLDING, -1, "b"),
+			context: released(at(pb.State_STATE_HOLDING, -1, "b")),
 			want:    step{action: actStop, outcome: OutcomeSuperseded},
 		},
 		"RevisionUnknown": {

@@ -50,7 +50,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 		r.guessed = c.GetState() == pb.State_STATE_HOLDING
 		r.found = true
 	} else {
-		r.release.ID = r.release.NewID()
+		r.release.ID, r.template = r.release.NewID(), c.GetTemplateRevision()
 	}
 	return step{action: actInitialize}, nil
 }
@@ -91,7 +91,7 @@ func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
 	}
 	response, err := r.host.Driver.Initialize(ctx, &pb.InitializeRequest{
 		Workload: r.release.Workload, ReleaseId: r.release.ID, Policy: r.release.Policy, Owner: r.release.Owner,
-		Wait: durationpb.New(wait), IncludeGroups: true,
+		Wait: durationpb.New(wait), IncludeGroups: true, TemplateRevision: r.template,
 	})
 	if err != nil {
 		return answer{}, err

@@ -27,6 +27,8 @@ type run struct {
 
 	// last is the newest state that was shown.
 	last *pb.BatchContext
+	// template is the revision for which the release was requested. Empty: whatever the template is.
+	template string
 	// guessed is true while the id is that of a context that does not tell whether its release has ended.
 	guessed bool
 	// found is true until the first response about a release that was in flight when this run began.
