@@ -50,15 +50,9 @@ func Complete(t *testing.T, fields native.Table, types map[string]reflect.Type) 
 	t.Helper()
 	known := map[string]bool{}
 	for at, typ := range types {
-		for i := range typ.NumField() {
-			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
-			path := strings.TrimPrefix(at+"."+name, ".")
-			switch {
-			case name == "-":
-			case name == "":
-				t.Errorf("%s has inlined fields: add their type", typ)
-			default:
-				known[path] = true
+		for _, f := range reflect.VisibleFields(typ) { // with those of inlined types
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && !f.Anonymous {
+				known[strings.TrimPrefix(at+"."+name, ".")] = true
 			}
 		}
 	}
