@@ -13,6 +13,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // An invalid step fails and names the invalid field. It has no effect, and the controller continues with other Rollouts.
@@ -201,6 +202,22 @@ func TestTwoRollouts(t *testing.T) {
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v3")
+}
+
+// A Rollout of another instance of Argo's controller is left to it, and is a rival all the same.
+func TestRolloutOfAnotherInstance(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(strings.Replace(rolloutManifest("theirs", quarters), "{name: theirs}",
+		"{name: theirs, labels: {"+v1alpha1.LabelKeyControllerInstanceID+": green}}", 1))
+	e.rollout(quarters)
+	e.awaitSaid(name, "Rollout theirs")
+	if suite.Held(e.workload(t.Context())) == nil {
+		t.Error("the workload of another instance's Rollout is under hold")
+	}
+	e.delete("theirs")
+	e.awaitRest("v1")
 }
 
 // The message of a step names the pod that keeps a group from being ready, and why.
