@@ -129,6 +129,7 @@ generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 	$(GO) test ./internal/cli -run TestReference -update
 	$(GO) test ./config -run TestValuesReference -update
 	$(GO) test ./lwsdriver/preflight -run TestRulesReference -update
+	$(GO) test ./plugin/argo ./plugin/kruise -run TestFieldsReference -update
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
 .PHONY: images
@@ -172,7 +173,7 @@ verify-generated:
 	  diff -u plugin/kruise/v1alpha1/zz_generated.deepcopy.go "$$tmp/zz_generated.deepcopy.go" && \
 	  diff -u config/kruise/crd/lockstep.dev_rollouttargets.yaml "$$tmp/lockstep.dev_rollouttargets.yaml" || \
 	  { echo "generated code is stale: run make generate" >&2; exit 1; }
-	$(GO) test -vet off -run '^Test(Values|Rules)?Reference$$' ./internal/cli ./config ./lwsdriver/preflight
+	$(GO) test -vet off -run '^Test(Values|Rules|Fields)?Reference$$' ./internal/cli ./config ./lwsdriver/preflight ./plugin/argo ./plugin/kruise
 
 .PHONY: verify-tidy
 verify-tidy:

@@ -8,6 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,12 +30,18 @@ import (
 
 // argoFlags are the flags that only Argo's plugins have.
 type argoFlags struct {
-	dial  connect.Flags
-	waits int
+	dial     connect.Flags
+	waits    int
+	instance string
 }
+
+// instanceFlag has the name of the flag of Argo's controller.
+const instanceFlag = "instance-id"
 
 func (f *argoFlags) add(flags *pflag.FlagSet) {
 	f.dial.AddAsDriver(flags)
+	flags.StringVar(&f.instance, instanceFlag, argoInstance,
+		"act on the Rollouts of this instance of Argo's controller, or on those without an instance if it is empty")
 	flags.IntVar(&f.waits, "step-waits", argo.DefaultStepWaits,
 		"steps that may wait inside the controller at once; each takes one of its workers (--rollout-threads, 10 by default)")
 }
@@ -54,6 +63,11 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	if o.Logger, err = o.NewPluginLogger(); err != nil {
 		return err
 	}
+	if flags.instance == argoInstance {
+		if flags.instance, err = parentInstance(); err != nil {
+			o.Logger.Warn("serving the Rollouts without an instance: set --"+instanceFlag+" in the plugin's args if Argo's controller has one", "error", err)
+		}
+	}
 	config, err := o.RESTConfig()
 	if err != nil {
 		return err
@@ -64,9 +78,35 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	}
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	err = runArgo(serving, o, config, driver, flags.waits)
+	err = runArgo(serving, o, config, driver, flags)
 	stop()
 	return errors.Join(err, closeDriver())
+}
+
+// argoInstance is the default of --instance-id. It is no valid value of a label.
+const argoInstance = "(that of Argo's controller)"
+
+// parentInstance returns the --instance-id of Argo's controller, which started this process.
+func parentInstance() (string, error) {
+	path := fmt.Sprintf("/proc/%d/cmdline", os.Getppid())
+	line, err := os.ReadFile(path) //nolint:gosec // The path has a process id only.
+	if err != nil {
+		return "", fmt.Errorf("read the flags of Argo's controller: %w", err)
+	}
+	return instanceIn(line)
+}
+
+// instanceIn returns the --instance-id of a command line as /proc has it, as Argo's controller itself parses it.
+func instanceIn(cmdline []byte) (string, error) {
+	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	flags := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	flags.SetOutput(io.Discard)
+	id := flags.String(instanceFlag, "", "")
+	if err := flags.Parse(args[1:]); err != nil {
+		return "", fmt.Errorf("parse the flags of Argo's controller: %w", err)
+	}
+	return *id, nil
 }
 
 // reach connects to the driver, or starts one inside this process. The returned context ends when the driver inside fails.
@@ -91,13 +131,14 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (rollout.Driv
 }
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.
-func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver rollout.Driver, waits int) error {
+func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver rollout.Driver, flags argoFlags) error {
 	controller, recorder, err := newController(o, config, driver)
 	if err != nil {
 		return err
 	}
+	controller.InstanceID = flags.instance
 	step := &argo.StepPlugin{
-		Driver: driver, Rivals: controller, Logger: o.Logger, Waits: make(chan struct{}, waits), Context: ctx,
+		Driver: driver, Rivals: controller, Logger: o.Logger, Waits: make(chan struct{}, flags.waits), Context: ctx,
 	}
 	router := &argo.RouterPlugin{Driver: driver, Rivals: controller, Logger: o.Logger, Context: ctx}
 	go recorder.Run(ctx)

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
-	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/native"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -141,8 +141,11 @@ func (p place) errorf(field, format string, args ...any) error {
 }
 
 // ReadConfig returns a Rollout's configuration, nil for a Rollout that does not use this plugin. Errors name the place and
-// the field.
-func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
+// the field. A field of Argo's own that does not work here is no error: no release begins with it, and one in flight continues.
+func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) { return readConfig(ro, judgeTyped(ro)) }
+
+// readConfig is ReadConfig with a judgement of the fields.
+func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error) {
 	if ro.Spec.Strategy.BlueGreen != nil && ro.Annotations[AnnotationFirst] != "" {
 		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a LeaderWorkerSet, since Argo calls no plugin and points the active Service "+
 			"at the Rollout's own pods: use spec.strategy.canary with style: BlueGreen under %s", routingPlace)
@@ -152,30 +155,34 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) {
 	}
 	canary := ro.Spec.Strategy.Canary
 	c := &Config{Steps: map[int]rollout.Step{}}
-	var fields release
-	if err := decode(routingPlace, routing(canary), &fields); err != nil {
+	var said release
+	if err := decode(routingPlace, routing(canary), &said); err != nil {
 		return nil, err
 	}
 	for i, s := range canary.Steps {
 		if !own(s) {
 			continue
 		}
-		var said step
+		var config step
 		at := stepPlace(i)
-		if err := decode(at, s.Plugin.Config, &said); err != nil {
+		if err := decode(at, s.Plugin.Config, &config); err != nil {
 			return nil, err
 		}
-		read, err := said.read(at)
+		read, err := config.read(at)
 		if err != nil {
 			return nil, err
 		}
 		c.Steps[i] = read
 	}
-	if err := c.take(fields, upgrades(canary.Steps, c.Steps)); err != nil {
+	if err := c.take(said, upgrades(canary.Steps, c.Steps)); err != nil {
 		return nil, err
 	}
-	c.Unfit = c.checkDeadline(ptr.Deref(ro.Spec.ProgressDeadlineSeconds, defaultProgressDeadline))
-	return c, checkNative(ro, c)
+	if len(c.Steps) == 0 {
+		return nil, fmt.Errorf("spec.strategy.canary.steps: Argo would promote every change without a step of %s: "+
+			"add at least one, for example plugin: {name: %[1]s, config: {promote: true}}", PluginName)
+	}
+	c.Unfit = c.judge(ro, findings)
+	return c, nil
 }
 
 // uses reports whether a Rollout names this plugin.
@@ -197,8 +204,10 @@ func own(s v1alpha1.CanaryStep) bool { return s.Plugin != nil && s.Plugin.Name =
 
 // ReadLenient is ReadConfig, but with an error it also returns what can be read of the configuration, so that a mistake in a
 // step neither ends the hold on the workload nor loses an abort. That is nil if the workload's name can't be read.
-func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
-	config, err := ReadConfig(ro)
+func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) { return readLenient(ro, judgeTyped(ro)) }
+
+func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error) {
+	config, err := readConfig(ro, findings)
 	if err == nil || ro.Spec.Strategy.Canary == nil {
 		return config, err
 	}

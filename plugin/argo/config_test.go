@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
@@ -160,7 +159,6 @@ func TestReadConfigRefuses(t *testing.T) {
 	t.Parallel()
 	routing := func(config string) string { return strategy(config, ownStep("upgrade: 50%")) }
 	second := func(config string) string { return strategy("workload: w", ownStep("upgrade: 50%"), ownStep(config)) }
-	routed := func(steps ...string) string { return strategy("workload: w, traffic: {stableService: s}", steps...) }
 	begun := ownStep("upgrade: 50%")
 	tests := map[string]struct {
 		canary string
@@ -200,26 +198,8 @@ func TestReadConfigRefuses(t *testing.T) {
 		"no traffic router": {
 			"{steps: [" + begun + "]}", []string{"workload: is required", "trafficRouting.plugins[lockstep/lws]", "traffic-router plugin"},
 		},
-
-		"setWeight beside weight":       {routed(begun, "{setWeight: 10}", ownStep("weight: 20")), []string{"step 2", "steps[1].setWeight", "step 3"}},
-		"setWeight before groups":       {routed("{setWeight: 10}", begun), []string{"step 1", "`upgrade` in a step"}},
-		"setWeight of nothing":          {strategy("workload: w", begun, "{setWeight: 10}"), []string{"step 2", "nothing splits"}},
-		"setHeaderRoute before release": {routed("{setHeaderRoute: {name: x}}", begun), []string{"step 1", "steps[0].setHeaderRoute", "nothing to route to"}},
-		"setHeaderRoute of nothing":     {strategy("workload: w", begun, "{setHeaderRoute: {name: x}}"), []string{"step 2", "nothing splits"}},
-		"setMirrorRoute before release": {routed("{setMirrorRoute: {name: x}}", begun), []string{"step 1", "nothing to route to"}},
-		"setMirrorRoute with match":     {routed(begun, "{setMirrorRoute: {name: x, match: [{path: {exact: /a}}]}}"), []string{"step 2", "match", "mirror"}},
-		"setCanaryScale":                {routed(begun, "{setCanaryScale: {replicas: 2}}"), []string{"step 2", "placeholder", "upgrade"}},
-		"experiment":                    {routed(begun, "{experiment: {templates: [{name: a, specRef: canary}]}}"), []string{"step 2", "placeholder", "analysis"}},
-		"stableService":                 {withStrategy("stableService: s"), []string{"spec.strategy.canary.stableService", "traffic.stableService"}},
-		"canaryService":                 {withStrategy("canaryService: s"), []string{"spec.strategy.canary.canaryService", "traffic.canaryService"}},
-		"canaryMetadata":                {withStrategy("canaryMetadata: {labels: {a: b}}"), []string{"canaryMetadata", "canaryLeaderMetadata"}},
-		"stableMetadata":                {withStrategy("stableMetadata: {labels: {a: b}}"), []string{"stableMetadata"}},
-		"dynamicStableScale":            {withStrategy("dynamicStableScale: true"), []string{"dynamicStableScale"}},
-		"scaleDownDelaySeconds":         {withStrategy("scaleDownDelaySeconds: 30"), []string{"scaleDownDelaySeconds", "blueGreen.scaleDownDelay"}},
-		"pingPong":                      {withStrategy("pingPong: {pingService: a, pongService: b}"), []string{"pingPong"}},
-		"maxTrafficWeight": {
-			"{trafficRouting: {maxTrafficWeight: 1000, plugins: {lockstep/lws: {workload: w}}}, steps: [" + begun + "]}", []string{"maxTrafficWeight", "percentages"},
-		},
+		"no step":               {strategy("workload: w"), []string{"spec.strategy.canary.steps", "at least one"}},
+		"no step of the plugin": {strategy("workload: w", "{pause: {}}"), []string{"spec.strategy.canary.steps", "at least one"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -227,11 +207,6 @@ func TestReadConfigRefuses(t *testing.T) {
 			mustRefuse(t, parse(t, test.canary), test.want...)
 		})
 	}
-}
-
-// withStrategy is a valid strategy with one more field.
-func withStrategy(field string) string {
-	return "{" + field + ", trafficRouting: {plugins: {lockstep/lws: {workload: w}}}, steps: [" + ownStep("upgrade: 50%") + "]}"
 }
 
 func mustRefuse(t *testing.T, ro *v1alpha1.Rollout, want ...string) {
@@ -247,13 +222,11 @@ func mustRefuse(t *testing.T, ro *v1alpha1.Rollout, want ...string) {
 	}
 }
 
-func TestReadConfigRefusesSpec(t *testing.T) {
+func TestReadConfigRefusesBlueGreen(t *testing.T) {
 	t.Parallel()
-	ro := parse(t, strategy("workload: w", ownStep("upgrade: 50%")))
-	ro.Spec.MinReadySeconds = 10
-	mustRefuse(t, ro, "spec.minReadySeconds", "minReady")
 	// Of a Rollout with blueGreen only the annotation tells that it released a workload before.
-	ro.Spec.Strategy = v1alpha1.RolloutStrategy{BlueGreen: &v1alpha1.BlueGreenStrategy{}}
+	ro := &v1alpha1.Rollout{}
+	ro.Spec.Strategy.BlueGreen = &v1alpha1.BlueGreenStrategy{}
 	if c, err := ReadConfig(ro); c != nil || err != nil {
 		t.Errorf("another's Rollout: %+v, %v", c, err)
 	}
@@ -261,26 +234,6 @@ func TestReadConfigRefusesSpec(t *testing.T) {
 	mustRefuse(t, ro, "spec.strategy.blueGreen", "style: BlueGreen")
 	if c, err := ReadLenient(ro); c != nil || err == nil {
 		t.Errorf("leniently: %+v, %v", c, err)
-	}
-}
-
-// Argo's setWeight steps are accepted after groups were upgraded. The weight is that of the last one; gob drops a weight of 0.
-func TestNativeWeight(t *testing.T) {
-	t.Parallel()
-	ro := parse(t, strategy("workload: w, traffic: {stableService: s}", ownStep("upgrade: 50%"), "{setWeight: 50}", "{pause: {}}", "{setWeight: 0}", "{pause: {}}"))
-	if _, err := ReadConfig(ro); err != nil {
-		t.Fatal(err)
-	}
-	ro.Spec.Strategy.Canary.Steps[3].SetWeight = nil // as it arrives
-	for index, want := range []int32{-1, 50, 50, 0, 0, 0} {
-		ro.Status.CurrentStepIndex = ptr.To(int32(index))
-		weight, set := nativeWeight(ro)
-		if !set {
-			weight = -1
-		}
-		if weight != want {
-			t.Errorf("step %d: weight %d, want %d", index+1, weight, want)
-		}
 	}
 }
 

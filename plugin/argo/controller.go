@@ -20,7 +20,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
-
+	"github.com/lockstep-rollouts/lockstep/plugin/native"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
@@ -55,6 +55,9 @@ type Controller struct {
 	Recorder Recorder
 	// Namespace restricts the Controller to one namespace. Empty: all.
 	Namespace string
+	// InstanceID restricts the Controller to the Rollouts of one instance of Argo's controller: those whose label
+	// argo-rollouts.argoproj.io/controller-instance-id has this value. Empty: those without the label.
+	InstanceID string
 	// Adopted lists the workloads with the driver's record. Nil: a workload whose Rollout was deleted while no Controller
 	// ran stays under hold.
 	Adopted func(context.Context) ([]types.NamespacedName, error)
@@ -95,12 +98,20 @@ func (c *Controller) init() {
 	})
 }
 
-// requests are the Rollouts of a workload.
+// owns reports whether this instance of Argo's controller handles a Rollout. Those of other instances are rivals only.
+func (c *Controller) owns(ro metav1.Object) bool {
+	id, labelled := ro.GetLabels()[v1alpha1.LabelKeyControllerInstanceID]
+	return id == c.InstanceID && labelled == (id != "")
+}
+
+// requests are the Rollouts of a workload that this instance handles.
 func (c *Controller) requests(_ context.Context, workload types.NamespacedName) []item {
 	rollouts := c.rolloutsOf(workload)
 	items := make([]item, 0, len(rollouts))
 	for _, ro := range rollouts {
-		items = append(items, item{NamespacedName: keyOf(ro)})
+		if c.owns(ro) {
+			items = append(items, item{NamespacedName: keyOf(ro)})
+		}
 	}
 	return items
 }
@@ -142,17 +153,35 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // changed handles a Rollout that was created or updated.
 func (c *Controller) changed(before, after any) {
-	ro, ok := after.(*v1alpha1.Rollout)
-	if !ok {
+	ro := rolloutIn(after)
+	if ro == nil {
 		return
 	}
-	if was, ok := before.(*v1alpha1.Rollout); ok && was.UID != ro.UID {
-		c.deleted(was)
+	if was := rolloutIn(before); was != nil && was.UID != ro.UID {
+		c.deleted(before)
 	}
 	c.noteProgress(ro)
-	c.queue.Add(item{NamespacedName: keyOf(ro)})
 	if workload, err := workloadOf(ro); err == nil { // an unreadable configuration loses no workload
-		c.setWorkload(ro.UID, workload)
+		c.setWorkload(ro, workload)
+	}
+	if c.owns(ro) {
+		c.queue.Add(item{NamespacedName: keyOf(ro)})
+		c.warnNative(after)
+	}
+}
+
+// warnNative warns about fields of Argo's own that do not work, before a step meets them.
+func (c *Controller) warnNative(o any) {
+	j, _ := o.(judged)
+	config, err := readConfig(j.Rollout, j.findings)
+	if config == nil || err != nil || j.DeletionTimestamp != nil {
+		return // a mistake is reported when the Rollout is reconciled
+	}
+	if config.Unfit != nil {
+		c.warnOnce(j.Rollout, "InvalidConfig", config.Unfit.Error())
+	}
+	if ignored := native.Ignored(j.findings); ignored != "" {
+		c.warnOnce(j.Rollout, "NativeFieldIgnored", "no effect: "+ignored)
 	}
 }
 
@@ -161,28 +190,35 @@ func (c *Controller) deleted(o any) {
 	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = unknown.Obj
 	}
-	if ro, ok := o.(metav1.Object); ok {
+	if ro, ok := o.(metav1.Object); ok { // also one that did not decode any more
 		c.mu.Lock()
 		delete(c.warned, ro.GetUID())
 		delete(c.progress, ro.GetUID())
 		delete(c.current, ro.GetUID())
 		c.mu.Unlock()
-		c.setWorkload(ro.GetUID(), types.NamespacedName{})
+		c.setWorkload(ro, types.NamespacedName{})
 	}
 }
 
-// setWorkload notes which workload a Rollout names, if any, and enqueues the one that it named before.
-func (c *Controller) setWorkload(rollout types.UID, workload types.NamespacedName) {
+// setWorkload notes which workload a Rollout names, if any. The one that it named before may be an orphan, if the Rollout is of this
+// instance; otherwise a Rollout of this instance may inherit it.
+func (c *Controller) setWorkload(ro metav1.Object, workload types.NamespacedName) {
 	c.mu.Lock()
-	old := c.workloads[rollout]
+	old := c.workloads[ro.GetUID()]
 	if workload.Name == "" {
-		delete(c.workloads, rollout)
+		delete(c.workloads, ro.GetUID())
 	} else {
-		c.workloads[rollout] = workload
+		c.workloads[ro.GetUID()] = workload
 	}
 	c.mu.Unlock()
-	if old.Name != "" && old != workload {
+	switch {
+	case old.Name == "" || old == workload:
+	case c.owns(ro):
 		c.queue.Add(item{workload: true, NamespacedName: old})
+	default:
+		for _, i := range c.requests(context.Background(), old) {
+			c.queue.Add(i)
+		}
 	}
 }
 

@@ -183,6 +183,14 @@ func (h *fixture) eventually(what string, check func() bool) {
 	})
 }
 
+// label sets the instance of Argo's controller that handles a Rollout.
+func (h *fixture) label(rollout, instance string) {
+	h.t.Helper()
+	h.edit(rollout, func(ro map[string]any) {
+		_ = unstructured.SetNestedField(ro, instance, "metadata", "labels", v1alpha1.LabelKeyControllerInstanceID)
+	})
+}
+
 func (h *fixture) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
 
 func TestControllerHoldsAndStarts(t *testing.T) {
@@ -427,4 +435,95 @@ func TestControllerWaitsForTheWorkloadOfAnotherRollout(t *testing.T) {
 	h.caughtUpWith("v", "c")
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.eventually("the workload is held", h.owned)
+}
+
+// A field of a newer Argo, which the type has not, refuses a release, and is reported before any step.
+func TestControllerJudgesUnknownFields(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("a", "{workload: w}", time.Now())
+	h.edit("a", func(ro map[string]any) {
+		_ = unstructured.SetNestedField(ro, int64(endless), "spec", "progressDeadlineSeconds")
+		_ = unstructured.SetNestedField(ro, int64(3), "spec", "strategy", "canary", "newerThanThis")
+		_ = unstructured.SetNestedField(ro, int64(0), "spec", "strategy", "canary", "abortScaleDownDelaySeconds")
+	})
+	h.start()
+	h.eventually("the field is named", func() bool {
+		return h.warnings.have("a InvalidConfig no release begins: spec.strategy.canary.newerThanThis: ")
+	})
+	h.eventually("the other one, too", func() bool {
+		return h.warnings.have("a NativeFieldIgnored no effect: spec.strategy.canary.abortScaleDownDelaySeconds: ")
+	})
+	h.eventually("the workload is held", h.owned)
+	ro := h.read("a") // as Argo's controller sends it
+	if config, err := ReadLenient(ro); err != nil || config.Unfit != nil {
+		t.Fatalf("the type knows the field: %v, %v", config.Unfit, err)
+	}
+	if config, err := h.controller.ReadLenient(ro); err != nil || config.Unfit == nil || config.Policy == nil {
+		t.Errorf("accepted: %+v, %v", config, err)
+	}
+	ro.Generation++
+	if config, err := h.controller.ReadLenient(ro); err != nil || config.Unfit != nil {
+		t.Errorf("judged by the fields of another generation: %+v, %v", config, err)
+	}
+}
+
+// A Controller acts on the Rollouts of its own instance of Argo only.
+func TestControllerInstance(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ instance, ours, theirs string }{
+		"with an id":    {"blue", "blue", "green"},
+		"without an id": {"", "", "green"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newFixture(t)
+			h.controller.InstanceID = test.instance
+			h.fake.SetWorkload("ns", "w", 4, "t1")
+			h.create("theirs", "{workload: w}", time.Now().Add(-time.Hour))
+			h.label("theirs", test.theirs)
+			h.create("a", "{workload: w}", time.Now())
+			h.create("b", "{workload: v}", time.Now())
+			for _, ro := range []string{"a", "b"} {
+				if test.ours != "" {
+					h.label(ro, test.ours)
+				}
+			}
+			h.fake.SetWorkload("ns", "v", 4, "t1")
+			h.start()
+			h.eventually("a Rollout of another instance is a rival", func() bool { return h.warnings.have("a WorkloadTaken") })
+			h.eventually("another workload is held", func() bool { return h.workloadOf("v").GetOwner() == "argo-rollouts/ns/b" })
+			if c := h.workload(); c.GetState() != pb.State_STATE_UNMANAGED {
+				t.Errorf("it acted on a Rollout of another instance: %v", c)
+			}
+			if h.warnings.have("theirs ") || h.read("theirs").Annotations[AnnotationSeen] != "" {
+				t.Error("it wrote on a Rollout of another instance")
+			}
+			h.delete("theirs")
+			h.eventually("the second inherits", h.owned)
+		})
+	}
+}
+
+// A workload whose Rollout belongs to another instance is no orphan.
+func TestControllerInstanceOrphans(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.begin("w", "x.1.h.t1.1", "argo-rollouts/ns/theirs")
+	h.create("theirs", "{workload: w}", time.Now())
+	h.label("theirs", "green")
+	h.fake.SetWorkload("ns", "last", 4, "t1")
+	h.begin("last", "x.1.h.t1.1", "argo-rollouts/ns/gone")
+	h.controller.Adopted = func(context.Context) ([]types.NamespacedName, error) {
+		return []types.NamespacedName{{Namespace: "ns", Name: "w"}, {Namespace: "ns", Name: "last"}}, nil
+	}
+	h.start()
+	h.eventually("the last of the list is free", func() bool { return h.workloadOf("last").GetState() == pb.State_STATE_UNMANAGED })
+	h.delete("theirs")
+	h.caughtUp()
+	if c := h.workload(); c.GetState() == pb.State_STATE_UNMANAGED {
+		t.Errorf("the workload of another instance was disowned: %v", c)
+	}
 }

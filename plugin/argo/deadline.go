@@ -5,11 +5,9 @@ package argo
 
 import (
 	"fmt"
-	"time"
-)
 
-// defaultReleaseDeadline is the driver's progress deadline if the policy has none.
-const defaultReleaseDeadline = 30 * time.Minute
+	"k8s.io/utils/ptr"
+)
 
 // defaultProgressDeadline is Argo's, in seconds.
 const defaultProgressDeadline = 600
@@ -17,19 +15,15 @@ const defaultProgressDeadline = 600
 // endless is a progressDeadlineSeconds that never expires.
 const endless = 1<<31 - 1
 
-// checkDeadline rejects a Rollout whose own progress deadline expires before the release's. Argo counts from the last change
-// of the step index, so a running plugin step is no progress, and after the deadline it never calls the step again, even if
-// the deadline is raised or the Rollout retried.
-func (c *Config) checkDeadline(seconds int32) error {
-	deadline := defaultReleaseDeadline
-	if d := c.Policy.GetProgressDeadline().AsDuration(); d > 0 {
-		deadline = d
-	}
-	if time.Duration(seconds)*time.Second >= deadline {
+// checkDeadline rejects a Rollout whose own progress deadline can expire. Argo counts from the last change of the step index, so
+// a running plugin step is no progress, however many groups become ready. After the deadline it never calls the step again, even if the
+// deadline is raised or the Rollout retried, or it aborts the Rollout.
+func checkDeadline(seconds *int32) error {
+	s := ptr.Deref(seconds, defaultProgressDeadline)
+	if s == endless {
 		return nil
 	}
-	return fmt.Errorf("nothing was changed: the Rollout's progressDeadlineSeconds is %d (Argo's default is %d), and after it Argo "+
-		"never runs the step again, while groups may take %s to become ready (progressDeadline): "+
-		"set spec.progressDeadlineSeconds: %d in the Rollout; the release keeps its own deadline",
-		seconds, defaultProgressDeadline, deadline, endless)
+	return fmt.Errorf("the Rollout's progressDeadlineSeconds is %d (Argo's default is %d), which Argo counts for each step, whatever "+
+		"becomes ready in it, and after which it never runs the step again: set spec.progressDeadlineSeconds: %d; the release has a "+
+		"deadline of its own (progressDeadline)", s, defaultProgressDeadline, endless)
 }

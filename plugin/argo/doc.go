@@ -44,8 +44,8 @@
 //
 // A step takes `upgrade` (groups: 2 or 25%), `weight` (0 to 100), `headers` (a list of {name, exact} or {name, regex};
 // an empty list removes the route), `mirror` (0 to 100) and `promote` (true), in any combination; they are done in this
-// order. Argo's setWeight, setHeaderRoute and setMirrorRoute steps route requests, too. What Argo does to its own pods and Services
-// is refused ([ReadConfig]).
+// order. Argo's setWeight, setHeaderRoute and setMirrorRoute steps route requests, too. With a field by which Argo would act on its
+// own pods and Services no release begins ([ReadConfig]).
 //
 // # Plugins
 //
@@ -57,6 +57,8 @@
 //	--tls-cert, --tls-key, --tls-ca
 //	                              with --driver: PEM files for mutual TLS
 //	--step-waits N                steps that wait inside the controller at once (default 5, half of its workers)
+//	--instance-id ID              the instance of Argo's controller whose Rollouts count; empty: those without one
+//	                              (default: read from the controller's command line)
 //	--kubeconfig, --context, --namespace, --log-level
 //	                              as for every command; none is needed in the controller's pod
 //

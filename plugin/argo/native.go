@@ -4,47 +4,104 @@
 package argo
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/native"
 )
 
-// Argo's own features act on the pods of the Rollout's template, which do not exist here. setWeight, setHeaderRoute and
-// setMirrorRoute are translated. Each of the others is refused, since it would have no effect, start placeholder pods, or point
-// a Service at pods that do not exist.
+// nativeFields judges the fields of a Rollout's spec, by what Argo Rollouts v1.10.1 does with them for a Rollout whose pods are those of a
+// LeaderWorkerSet. Refused are those with which Argo acts on placeholder pods, routes requests to nothing or ends a release, and those
+// that promise a protection that only Argo's own pods get.
+var nativeFields = native.Table{
+	{Path: "replicas", Note: "0; more are placeholder pods, with an event"},
+	{Path: "selector"},
+	{Path: "template", Note: "never run"},
+	{Path: "workloadRef", Verdict: native.Refused, Note: "a change of the LeaderWorkerSet would start nothing: use `template`"},
+	{Path: "minReadySeconds", Verdict: native.Refused, Accepts: "0", Note: "counts Argo's pods: use `minReady`"},
+	{Path: "rollbackWindow"},
+	{Path: "revisionHistoryLimit"},
+	{Path: "paused"},
+	{Path: "progressDeadlineSeconds", Note: "2147483647 only"},
+	{Path: "progressDeadlineAbort", Verdict: native.Refused, Note: "aborts a release that is healthy: use `progressDeadline` and `onFailure`"},
+	{Path: "restartAt", Verdict: native.NoEffect, Note: "restarts Argo's pods: change an annotation in the LeaderWorkerSet's pod template"},
+	{Path: "analysis"},
+	{Path: "strategy.blueGreen", Verdict: native.Refused, Note: "Argo would call no plugin: use `strategy.canary` with `style: BlueGreen`"},
 
-// noEffect is why most of them are refused.
-const noEffect = "has no effect, because the pods are those of the LeaderWorkerSet: "
+	{Path: "strategy.canary.steps[].setWeight", Note: "after an `upgrade`, with `traffic`"},
+	{Path: "strategy.canary.steps[].pause"},
+	{Path: "strategy.canary.steps[].experiment", Verdict: native.Refused, Note: "would start and test placeholder pods: use `upgrade` and an `analysis`"},
+	{Path: "strategy.canary.steps[].analysis"},
+	{Path: "strategy.canary.steps[].analysis.args[].valueFrom.podTemplateHashValue", Verdict: native.Refused, Note: noHash},
+	{Path: "strategy.canary.steps[].setCanaryScale", Verdict: native.Refused, Note: "would start placeholder pods: use `upgrade`"},
+	{Path: "strategy.canary.steps[].setHeaderRoute", Note: "after a step of the plugin, with `traffic`"},
+	{Path: "strategy.canary.steps[].setMirrorRoute", Note: "the same"},
+	{Path: "strategy.canary.steps[].setMirrorRoute.match", Verdict: native.Refused, Note: "a mirror has no matches: use `mirror` in a step of the plugin"},
+	{Path: "strategy.canary.steps[].plugin"},
 
-// checkNative rejects what Argo does itself, and steps that would route requests to nothing.
-func checkNative(ro *v1alpha1.Rollout, c *Config) error {
-	canary := ro.Spec.Strategy.Canary
-	for _, f := range []struct {
-		set           bool
-		path, instead string
-	}{
-		{canary.StableService != "", "strategy.canary.stableService", "would be pointed at pods that do not exist: remove it, and set traffic.stableService under " + string(routingPlace)},
-		{canary.CanaryService != "", "strategy.canary.canaryService", "would be pointed at pods that do not exist: remove it, and set traffic.canaryService under " + string(routingPlace)},
-		{canary.PingPong != nil, "strategy.canary.pingPong", noEffect + "remove it"},
-		{canary.DynamicStableScale, "strategy.canary.dynamicStableScale", noEffect + "remove it; style Partition needs no additional groups"},
-		{canary.CanaryMetadata != nil, "strategy.canary.canaryMetadata", noEffect + "use canaryLeaderMetadata under " + string(routingPlace)},
-		{canary.StableMetadata != nil, "strategy.canary.stableMetadata", noEffect + "set labels in the LeaderWorkerSet's template"},
-		{canary.ScaleDownDelaySeconds != nil, "strategy.canary.scaleDownDelaySeconds", noEffect + "use blueGreen.scaleDownDelay under " + string(routingPlace)},
-		{ro.Spec.MinReadySeconds > 0, "minReadySeconds", noEffect + "use minReady under " + string(routingPlace)},
-		{canary.TrafficRouting.MaxTrafficWeight != nil && *canary.TrafficRouting.MaxTrafficWeight != maxWeight,
-			"strategy.canary.trafficRouting.maxTrafficWeight", "is not supported: weights are percentages"},
-	} {
-		if f.set {
-			return fmt.Errorf("spec.%s: %s", f.path, f.instead)
-		}
-	}
-	return checkNativeSteps(canary.Steps, c)
+	{Path: "strategy.canary.trafficRouting.plugins[" + PluginName + "]", Note: "required"},
+	{Path: "strategy.canary.trafficRouting.plugins", Verdict: native.Refused, Note: "another plugin " + otherRouter},
+	{Path: "strategy.canary.trafficRouting.managedRoutes"},
+	{Path: "strategy.canary.trafficRouting.maxTrafficWeight", Verdict: native.Refused, Accepts: "100", Note: "weights are percentages: remove it"},
+	{Path: "strategy.canary.trafficRouting.istio", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.nginx", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.alb", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.smi", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.ambassador", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.appMesh", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.traefik", Verdict: native.Refused, Note: otherRouter},
+	{Path: "strategy.canary.trafficRouting.apisix", Verdict: native.Refused, Note: otherRouter},
+
+	{Path: "strategy.canary.analysis"},
+	{Path: "strategy.canary.analysis.args[].valueFrom.podTemplateHashValue", Verdict: native.Refused, Note: noHash},
+	{Path: "strategy.canary.stableService", Verdict: native.Refused, Note: "would select Argo's pods: use `traffic.stableService`"},
+	{Path: "strategy.canary.canaryService", Verdict: native.Refused, Note: "would select Argo's pods: use `traffic.canaryService`"},
+	{Path: "strategy.canary.pingPong", Verdict: native.Refused, Note: "would select Argo's pods: use `traffic`"},
+	{Path: "strategy.canary.canaryMetadata", Verdict: native.Refused, Note: "would label Argo's pods: use `canaryLeaderMetadata`"},
+	{Path: "strategy.canary.stableMetadata", Verdict: native.Refused, Note: "would label Argo's pods: use the LeaderWorkerSet's templates"},
+	{Path: "strategy.canary.antiAffinity", Verdict: native.Refused, Note: "would keep Argo's pods apart: use `affinity` in the LeaderWorkerSet's templates"},
+	{Path: "strategy.canary.maxSurge", Verdict: native.Refused, Note: "limits Argo's pods: use the LeaderWorkerSet's `maxSurge`"},
+	{Path: "strategy.canary.maxUnavailable", Verdict: native.Refused, Note: "limits Argo's pods: use the LeaderWorkerSet's `maxUnavailable`"},
+	{Path: "strategy.canary.minPodsPerReplicaSet", Verdict: native.Refused, Note: "counts Argo's pods: use a first step with `upgrade: N`"},
+	{Path: "strategy.canary.replicaProgressThreshold", Verdict: native.Refused, Note: "counts Argo's pods: use `failureThreshold`"},
+	{Path: "strategy.canary.dynamicStableScale", Verdict: native.Refused, Note: "scales Argo's pods: use `style: Partition`"},
+	{Path: "strategy.canary.scaleDownDelaySeconds", Verdict: native.Refused, Note: "keeps Argo's pods: use `blueGreen.scaleDownDelay`"},
+	{Path: "strategy.canary.scaleDownDelayRevisionLimit", Verdict: native.NoEffect, Note: "there are no old pods: remove it"},
+	{Path: "strategy.canary.abortScaleDownDelaySeconds", Verdict: native.NoEffect, Note: "an abort drains and deletes the canary: see `traffic.drain`"},
 }
 
-// maxWeight is the weight of all requests.
-const maxWeight = 100
+const (
+	otherRouter = "would route to Argo's pods, which do not exist: use `traffic`"
+	noHash      = "the hash of placeholder pods: use the annotation `lockstep.dev/canary-revision`"
+)
 
-// checkNativeSteps rejects Argo's own steps that start pods, and those that route before there is something to route to.
+// judgeTyped judges the fields that the type knows.
+func judgeTyped(ro *v1alpha1.Rollout) []native.Finding {
+	spec := ro.Spec
+	spec.Template = corev1.PodTemplateSpec{} // any template is valid, and it is the largest part
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
+	if err != nil {
+		return []native.Finding{{Path: "spec", Verdict: native.Refused, Note: fmt.Sprintf("can't be read: %v", err)}}
+	}
+	return nativeFields.Judge("spec", object)
+}
+
+// judge returns why no release may begin, nil if one may.
+func (c *Config) judge(ro *v1alpha1.Rollout, findings []native.Finding) error {
+	err := errors.Join(checkDeadline(ro.Spec.ProgressDeadlineSeconds), native.Refusal(findings), checkNativeSteps(ro.Spec.Strategy.Canary.Steps, c))
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("no release begins: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+// checkNativeSteps rejects Argo's own steps that route before there is something to route to, or beside a weight of this plugin.
 func checkNativeSteps(steps []v1alpha1.CanaryStep, c *Config) error {
 	weight := 0 // the number of the first step of this plugin with a weight
 	for i := range steps {
@@ -60,10 +117,6 @@ func checkNativeSteps(steps []v1alpha1.CanaryStep, c *Config) error {
 		switch own, ok := c.Steps[i]; {
 		case ok:
 			begun, upgraded = true, upgraded || own.Upgrade != ""
-		case s.SetCanaryScale != nil:
-			return fmt.Errorf("%s: would start placeholder pods: use `upgrade` in a step of %s", at("setCanaryScale"), PluginName)
-		case s.Experiment != nil:
-			return fmt.Errorf("%s: would start and test placeholder pods: upgrade a group in a step of %s, and use an analysis", at("experiment"), PluginName)
 		case s.SetWeight != nil && weight > 0:
 			return fmt.Errorf("%s: step %d of %s has a weight: use one of the two in all steps", at("setWeight"), weight, PluginName)
 		case s.SetWeight != nil:
@@ -74,8 +127,6 @@ func checkNativeSteps(steps []v1alpha1.CanaryStep, c *Config) error {
 			if err := routable(at("setHeaderRoute"), c, begun, "a step"); err != nil {
 				return err
 			}
-		case s.SetMirrorRoute != nil && len(s.SetMirrorRoute.Match) > 0:
-			return fmt.Errorf("%s: match is not supported: use `mirror` in a step of %s", at("setMirrorRoute"), PluginName)
 		case s.SetMirrorRoute != nil:
 			if err := routable(at("setMirrorRoute"), c, begun, "a step"); err != nil {
 				return err
@@ -96,12 +147,15 @@ func routable(at place, c *Config, after bool, needs string) error {
 	return nil
 }
 
-// nativeWeight returns the weight that Argo's setWeight steps ask for at the Rollout's current step. False: there is none. Argo's
-// controller sends 0 while it has no canary pods.
+// nativeWeight returns the weight that Argo's setWeight steps ask for at the Rollout's current step. False: there is none, or a later
+// step of this plugin has another one. Argo's controller sends 0 while it has no canary pods.
 func nativeWeight(ro *v1alpha1.Rollout) (int32, bool) {
 	steps := ro.Spec.Strategy.Canary.Steps
 	for i := min(ReadFacts(ro).Index, len(steps)-1); i >= 0; i-- {
+		var config step
 		switch {
+		case own(steps[i]) && json.Unmarshal(steps[i].Plugin.Config, &config) == nil && config.Weight != nil:
+			return 0, false
 		case steps[i].SetWeight != nil:
 			return *steps[i].SetWeight, true
 		case steps[i] == v1alpha1.CanaryStep{}:

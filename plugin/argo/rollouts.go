@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/internal/guard"
+	"github.com/lockstep-rollouts/lockstep/plugin/native"
 )
 
 const (
@@ -31,24 +32,49 @@ var (
 	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
 )
 
-// newRolloutInformer returns an informer of Rollouts that stores them as *v1alpha1.Rollout. One that doesn't decode is stored
-// as it is: a typed client would fail to list all others with it.
+// judged is a Rollout in the cache, with the judgement of all its fields: the type has only those of one version of Argo.
+type judged struct {
+	*v1alpha1.Rollout
+
+	findings []native.Finding
+}
+
+// newRolloutInformer returns an informer of Rollouts that stores them as judged. One that doesn't decode is stored as it is: a
+// typed client would fail to list all others with it.
 func newRolloutInformer(client dynamic.Interface, namespace string) cache.SharedIndexInformer {
 	informer := dynamicinformer.NewFilteredDynamicInformer(client, rolloutResource, namespace, resync,
 		guard.Indexers(cache.Indexers{byWorkload: indexByWorkload}), nil).Informer()
-	_ = informer.SetTransform(guard.Transform(readRollout, nil)) // fails only for an informer that runs
+	_ = informer.SetTransform(guard.Transform(judgeRollout, nil)) // fails only for an informer that runs
 	return informer
 }
 
 func indexByWorkload(o any) ([]string, error) {
-	ro, ok := o.(*v1alpha1.Rollout)
-	if !ok {
+	ro := rolloutIn(o)
+	if ro == nil {
 		return nil, nil
 	}
 	if workload, _ := workloadOf(ro); workload.Name != "" { // a mistake is reported when the Rollout is reconciled
 		return []string{workload.String()}, nil
 	}
 	return nil, nil
+}
+
+// judgeRollout decodes and judges a Rollout.
+func judgeRollout(o any) (any, error) {
+	read, err := readRollout(o)
+	u, _ := o.(*unstructured.Unstructured)
+	ro, ok := read.(*v1alpha1.Rollout)
+	if u == nil || !ok {
+		return read, err
+	}
+	spec, _ := u.Object["spec"].(map[string]any)
+	return judged{Rollout: ro, findings: nativeFields.Judge("spec", spec)}, err
+}
+
+// rolloutIn returns the Rollout of an object in the cache, nil if it doesn't decode.
+func rolloutIn(o any) *v1alpha1.Rollout {
+	j, _ := o.(judged)
+	return j.Rollout
 }
 
 // readRollout decodes a Rollout, without its managed fields.
@@ -74,7 +100,7 @@ func (c *Controller) rolloutsOf(workload types.NamespacedName) []*v1alpha1.Rollo
 	var out []*v1alpha1.Rollout
 	objects, _ := c.rollouts.GetIndexer().ByIndex(byWorkload, workload.String()) // The index exists.
 	for _, o := range objects {
-		if ro, ok := o.(*v1alpha1.Rollout); ok && ro.DeletionTimestamp == nil {
+		if ro := rolloutIn(o); ro != nil && ro.DeletionTimestamp == nil {
 			out = append(out, ro)
 		}
 	}
@@ -84,15 +110,24 @@ func (c *Controller) rolloutsOf(workload types.NamespacedName) []*v1alpha1.Rollo
 // get returns a Rollout, nil if it does not exist or doesn't decode.
 func (c *Controller) get(key types.NamespacedName) *v1alpha1.Rollout {
 	o, _, _ := c.rollouts.GetIndexer().GetByKey(key.String()) // A map in memory.
-	ro, _ := o.(*v1alpha1.Rollout)
-	return ro
+	return rolloutIn(o)
+}
+
+// ReadLenient is the function of that name, but it judges all fields of the Rollout if this version of it is in the cache.
+func (c *Controller) ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
+	c.init()
+	o, _, _ := c.rollouts.GetIndexer().GetByKey(keyOf(ro).String()) // A map in memory.
+	if j, ok := o.(judged); ok && j.UID == ro.UID && j.Generation == ro.Generation {
+		return readLenient(ro, j.findings)
+	}
+	return ReadLenient(ro)
 }
 
 // unreadable reports whether a Rollout exists whose configuration does not tell which workload it names.
 func (c *Controller) unreadable(key types.NamespacedName) bool {
 	o, exists, _ := c.rollouts.GetIndexer().GetByKey(key.String()) // A map in memory.
-	ro, ok := o.(*v1alpha1.Rollout)
-	if !ok {
+	ro := rolloutIn(o)
+	if ro == nil {
 		return exists
 	}
 	_, err := workloadOf(ro)

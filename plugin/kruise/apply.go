@@ -44,8 +44,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 // drive calls the driver.
 func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 	if _, begins := m.Request.(*pb.InitializeRequest); begins {
-		batch, _ := v.Evidence.batchOf(v.Revisions[v.Context.GetTemplateRevision()])
-		if err := batch.plan.supported(); err != nil {
+		if err := unfit(contentOf(v.Evidence.Rollout), contentOf(v.Evidence.BatchRelease)); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -23,29 +22,6 @@ type ReleasePlan struct {
 	RolloutID string `json:"rolloutID"`
 	// FailureThreshold is Kruise's own. The driver gets it so that it does not fail a batch with which Kruise continues.
 	FailureThreshold *intstr.IntOrString `json:"failureThreshold"`
-	// RollingStyle and EnableExtraWorkloadForCanary select a style.
-	RollingStyle                 string `json:"rollingStyle"`
-	EnableExtraWorkloadForCanary bool   `json:"enableExtraWorkloadForCanary"`
-	// PatchPodTemplateMetadata is for the pods of a canary only.
-	PatchPodTemplateMetadata *struct{} `json:"patchPodTemplateMetadata"`
-}
-
-// supported returns an error for a plan that Kruise would execute otherwise than it reads: for a kind that it does not know, it
-// replaces pods in place whatever the style, and adds no metadata to them.
-func (p *ReleasePlan) supported() error {
-	field := ""
-	switch {
-	case p == nil:
-		return nil
-	case p.EnableExtraWorkloadForCanary, p.RollingStyle != "" && p.RollingStyle != "Partition":
-		field = "enableExtraWorkloadForCanary (a v1alpha1 Rollout sets it unless its annotation rollouts.kruise.io/rolling-style is partition)"
-	case p.PatchPodTemplateMetadata != nil:
-		field = "patchPodTemplateMetadata"
-	default:
-		return nil
-	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the Rollout sets %s, but Kruise replaces the groups of a RolloutTarget in place, "+
-		"without other metadata: restore the old template, wait until the Rollout is Healthy, remove the field, and change the template again", field)
 }
 
 // ReleaseBatch is one batch.

@@ -63,6 +63,14 @@ func (e Evidence) completed(revision string) bool {
 		s.ObservedGeneration == e.Rollout.GetGeneration() && progress != nil && (progress.Reason == "Finalising" || progress.Reason == "Completed")
 }
 
+// contentOf returns an object's fields, nil if there is none.
+func contentOf(o *unstructured.Unstructured) map[string]any {
+	if o == nil {
+		return nil
+	}
+	return o.Object
+}
+
 func decode(o *unstructured.Unstructured, into any) error {
 	raw, err := json.Marshal(o.Object)
 	return cmp.Or(err, json.Unmarshal(raw, into))

@@ -336,26 +336,6 @@ func planOf(batches, rolloutID string) *ReleasePlan {
 	return p
 }
 
-func TestUnsupportedPlans(t *testing.T) {
-	for _, test := range []struct {
-		name, says string
-		plan       *ReleasePlan
-	}{
-		{"no plan", "", nil},
-		{"in place", "", &ReleasePlan{RollingStyle: "Partition", FailureThreshold: ptr.To(intstr.FromInt32(1))}},
-		{"canary", "enableExtraWorkloadForCanary", &ReleasePlan{EnableExtraWorkloadForCanary: true}},
-		{"canary by style", "enableExtraWorkloadForCanary", &ReleasePlan{RollingStyle: "Canary"}},
-		{"metadata", "patchPodTemplateMetadata", &ReleasePlan{PatchPodTemplateMetadata: &struct{}{}}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.plan.supported()
-			if (err != nil) != (test.says != "") || err != nil && !strings.Contains(err.Error(), test.says) {
-				t.Errorf("error %v, want one about %q", err, test.says)
-			}
-		})
-	}
-}
-
 func TestFailureThresholdOfKruise(t *testing.T) {
 	for threshold, want := range map[string]string{"25%": "25%", "2": "2", "200%": "", "many": "", "-1": "", "+5%": ""} {
 		plan := planOf("50% 100%", "")

@@ -13,6 +13,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // An invalid step fails and names the invalid field. It has no effect, and the controller continues with other Rollouts.
@@ -66,17 +67,23 @@ func TestConfigRefused(t *testing.T) {
 func TestNativeFeaturesRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		name, step, spec string
-		words            []string
+		name, step, spec, canary string
+		words                    []string
 	}{
-		{"setCanaryScale", "- setCanaryScale: {replicas: 2}\n", "", []string{"steps[1].setCanaryScale", "`upgrade`"}},
-		{"experiment", "- experiment: {templates: [{name: new, specRef: canary}]}\n", "", []string{"steps[1].experiment", "analysis"}},
-		{"setWeight-without-traffic", "- setWeight: 50\n", "", []string{"steps[1].setWeight", "`traffic`"}},
-		{"minReadySeconds", "", "\nminReadySeconds: 5", []string{"minReadySeconds", "minReady"}},
+		{"setCanaryScale", "- setCanaryScale: {replicas: 2}\n", "", "", []string{"steps[1].setCanaryScale", "`upgrade`"}},
+		{"experiment", "- experiment: {templates: [{name: new, specRef: canary}]}\n", "", "", []string{"steps[1].experiment", "analysis"}},
+		{"setWeight-without-traffic", "- setWeight: 50\n", "", "", []string{"steps[1].setWeight", "`traffic`"}},
+		{"minReadySeconds", "", "\nminReadySeconds: 5", "", []string{"minReadySeconds", "minReady"}},
+		{"progressDeadlineAbort", "", "\nprogressDeadlineAbort: true", "", []string{"progressDeadlineAbort", "`onFailure`"}},
+		{"budget", "", "", `"maxSurge": 1, "maxUnavailable": 0`, []string{"canary.maxSurge", "canary.maxUnavailable"}},
+		{"antiAffinity", "", "", `"antiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}`, []string{"antiAffinity", "`affinity`"}},
+		{"minPodsPerReplicaSet", "", "", `"minPodsPerReplicaSet": 2`, []string{"minPodsPerReplicaSet", "`upgrade: N`"}},
+		{"replicaProgressThreshold", "", "", `"replicaProgressThreshold": {"type": "Pods", "value": 1}`, []string{"replicaProgressThreshold", "`failureThreshold`"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, step("upgrade: 25%")+test.step+step("promote: true"), withSpec("progressDeadlineSeconds: 2147483647"+test.spec))
+			e.patch(`{"spec": {"strategy": {"canary": {` + test.canary + `}}}}`)
 			e.awaitSaid(name, test.words...)
 			before := e.identities()
 			e.edit("v2")
@@ -85,6 +92,37 @@ func TestNativeFeaturesRefused(t *testing.T) {
 			e.same(before)
 		})
 	}
+}
+
+// A field that is set in mid-release neither aborts nor promotes it, and one without effect refuses none.
+func TestNativeFieldsInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	e.patch(`{"spec": {"strategy": {"canary": {"abortScaleDownDelaySeconds": 60}}}}`)
+	e.awaitSaid(name, "abortScaleDownDelaySeconds", "`traffic.drain`")
+	e.edit("v2")
+	e.awaitPause(1)
+	e.patch(`{"spec": {"progressDeadlineSeconds": 86400, "strategy": {"canary": {"maxSurge": 1}}}}`)
+	e.awaitSaid(name, "no release begins", "canary.maxSurge", "progressDeadlineSeconds is 86400")
+	e.mustHave("v2", 0, 1)
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v2")
+}
+
+// Without a step of the plugin Argo would promote every change: the workload stays under hold.
+func TestStepRequired(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, "  []")
+	e.awaitSaid(name, "spec.strategy.canary.steps", "add at least one")
+	before := e.identities()
+	e.edit("v2")
+	e.await("Argo promotes", func(r *v1alpha1.Rollout) bool {
+		return r.Spec.Template.Annotations["lockstep.dev/revision"] != "" && r.Status.StableRS == r.Status.CurrentPodHash
+	})
+	e.same(before)
+	e.mustRest("v1")
 }
 
 // Without the traffic-router plugin nothing would watch the Rollout between its steps.
@@ -122,6 +160,7 @@ func TestProgressDeadlineRefused(t *testing.T) {
 	for _, test := range []struct{ name, spec string }{
 		{"default", "revisionHistoryLimit: 5"},
 		{"short", "progressDeadlineSeconds: 600"},
+		{"long", "progressDeadlineSeconds: 86400"}, // Argo counts it for each step
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -163,6 +202,22 @@ func TestTwoRollouts(t *testing.T) {
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v3")
+}
+
+// A Rollout of another instance of Argo's controller is left to it, and is a rival all the same.
+func TestRolloutOfAnotherInstance(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.deploy()
+	e.apply(strings.Replace(rolloutManifest("theirs", quarters), "{name: theirs}",
+		"{name: theirs, labels: {"+v1alpha1.LabelKeyControllerInstanceID+": green}}", 1))
+	e.rollout(quarters)
+	e.awaitSaid(name, "Rollout theirs")
+	if suite.Held(e.workload(t.Context())) == nil {
+		t.Error("the workload of another instance's Rollout is under hold")
+	}
+	e.delete("theirs")
+	e.awaitRest("v1")
 }
 
 // The message of a step names the pod that keeps a group from being ready, and why.
