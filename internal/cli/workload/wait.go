@@ -23,13 +23,17 @@ import (
 
 // awaitRelease shows the status until the template in the spec is released, or can't be without a user, or the time is over.
 func awaitRelease(s *session.Session, o *connect.Options, within time.Duration) error {
-	ctx, stop := context.WithTimeout(s.Context, within)
-	defer stop()
-	goal, err := goalOf(ctx, s, o)
+	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
 		return s.Explain(err, "wait for")
 	}
-	waits, ended := "", false
+	goal, err := goalOf(s.Context, o, c.GetWorkload())
+	if err != nil {
+		return s.Explain(err, "wait for")
+	}
+	ctx, stop := context.WithTimeout(s.Context, within)
+	defer stop()
+	waits, ended := c.GetMessage(), false
 	var failure error
 	err = s.Host.Follow(ctx, s.Ref, func(c *pb.BatchContext) {
 		if ended {
@@ -53,13 +57,9 @@ func awaitRelease(s *session.Session, o *connect.Options, within time.Duration) 
 	}
 }
 
-// goalOf returns the goal of a wait that begins now. It asks the API server, since a driver's caches may be older than the caller's
-// last write.
-func goalOf(ctx context.Context, s *session.Session, o *connect.Options) (*goal, error) {
-	c, err := s.Host.Look(ctx, s.Ref)
-	if err != nil {
-		return nil, err
-	}
+// goalOf returns the goal of a wait that begins now, for the object that has the workload since its last handover. It asks the API
+// server, since a driver's caches may be older than the caller's last write.
+func goalOf(ctx context.Context, o *connect.Options, ref *pb.WorkloadRef) (*goal, error) {
 	config, err := o.RESTConfig()
 	if err != nil {
 		return nil, err
@@ -68,9 +68,8 @@ func goalOf(ctx context.Context, s *session.Session, o *connect.Options) (*goal,
 	if err != nil {
 		return nil, fmt.Errorf("create client: %w", err)
 	}
-	// A handover gave the workload an object of another name.
 	object, err := client.Resource(lws.GroupVersion.WithResource("leaderworkersets")).
-		Namespace(s.Ref.GetNamespace()).Get(ctx, c.GetWorkload().GetName(), metav1.GetOptions{})
+		Namespace(ref.GetNamespace()).Get(ctx, ref.GetName(), metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get LeaderWorkerSet: %w", err)
 	}
