@@ -26,7 +26,7 @@ func released(phase record.Phase) func(*lws.LeaderWorkerSet) {
 	return func(w *lws.LeaderWorkerSet) {
 		r := &record.Record{Release: &record.Release{
 			ID: "r7", Owner: "argo-rollouts/default/vllm", Policy: []byte(`{"style":"STYLE_CANARY"}`), Phase: phase,
-			EndMessage: `a text with "phase":"Promoted" and "owner":"nobody"`,
+			EndMessage: `a text with "phase":"Promoted" and "owner":"other"`,
 		}}
 		value, err := r.Encode()
 		if err != nil {
@@ -96,7 +96,8 @@ func TestGitOpsHealth(t *testing.T) {
 			}}, gitops.Suspended, "waits for a release by its host",
 		},
 		"rolled back": {
-			"the template stays, and waits again", changes{updated(0), released(record.CleaningUp)}, gitops.Suspended, "waits for a release by",
+			"the template stays, and waits again", changes{updated(0), released(record.CleaningUp)}, gitops.Suspended,
+			"waits for a release by argo-rollouts/default/vllm, whose last one was rolled back",
 		},
 		"partition of the user": {
 			"LWS holds the other groups", changes{updated(1), func(w *lws.LeaderWorkerSet) { w.Annotations = nil }}, gitops.Suspended, "",
