@@ -16,6 +16,7 @@ import (
 	"time"
 
 	argo "github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/google/go-cmp/cmp"
 	kruise "github.com/openkruise/rollouts/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -197,6 +198,10 @@ type fluxKustomization struct {
 		Path            string       `json:"path"`
 		TargetNamespace string       `json:"targetNamespace"`
 		Ignore          []fluxIgnore `json:"ignore"`
+		// What they mean is tested in config.
+		Timeout          metav1.Duration     `json:"timeout"`
+		HealthChecks     []map[string]string `json:"healthChecks"`
+		HealthCheckExprs []map[string]string `json:"healthCheckExprs"`
 	} `json:"spec"`
 }
 
@@ -362,6 +367,11 @@ func TestGitOps(t *testing.T) {
 	app, flux := gitOps(t)
 	if app.Spec.Source.Kustomize.Namespace != app.Spec.Destination.Namespace {
 		t.Errorf("Argo CD builds for namespace %q, and applies to %q", app.Spec.Source.Kustomize.Namespace, app.Spec.Destination.Namespace)
+	}
+	if got, want := flux.Spec.HealthChecks, []map[string]string{{
+		"apiVersion": lws.GroupVersion.String(), "kind": "LeaderWorkerSet", "name": flux.Name, "namespace": flux.Spec.TargetNamespace,
+	}}; !cmp.Equal(got, want) {
+		t.Errorf("Flux checks the health of %v, want %v", got, want)
 	}
 	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
 		t.Error("Argo CD reverts ignored fields in a sync for another reason")

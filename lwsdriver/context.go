@@ -132,6 +132,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		Partition:      ptr.Deref(s.Stable.Rolling.Partition, 0),
 		UpdateRevision: s.Stable.Revision, TemplateRevision: s.Stable.Revision,
 		TrafficWeight: int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		ObservedGeneration: s.StableObject.Status.ObservedGeneration,
 	}
 	if n.Routed {
 		c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_ROUTED

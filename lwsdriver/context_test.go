@@ -32,6 +32,10 @@ func TestDescribeRequestedState(t *testing.T) {
 	if c.RequestedWeight == nil || c.GetRequestedWeight() != 0 {
 		t.Errorf("a host that requested nothing has %v, not 0", c.RequestedWeight)
 	}
+	s.StableObject.Status.ObservedGeneration = 7
+	if c = describe(s, routed); c.GetObservedGeneration() != 7 {
+		t.Errorf("LWS has observed generation 7, the context has %d", c.GetObservedGeneration())
+	}
 	s.Record.Release.Traffic = &record.Traffic{Weight: 25}
 	if c = describe(s, routed); c.GetRequestedWeight() != 25 || c.GetTrafficWeight() != 10 {
 		t.Errorf("requested %d, reached %d", c.GetRequestedWeight(), c.GetTrafficWeight())

@@ -181,6 +181,18 @@ func TestCommands(t *testing.T) {
 			reason: "it would have no effect",
 			args:   with(canary, "--max-groups-in-flight", "8"), code: exit.Usage, stderr: "--max-groups-in-flight is for a driver inside this process: with --address give it",
 		},
+		"StatusWaitForServer": {
+			reason: "the generation at the start is that of the kubeconfig's cluster",
+			args:   []string{"status", "vllm", "--wait"}, code: exit.Usage, stderr: "--wait reads the API server itself: leave out --address",
+		},
+		"StatusWaitForNothing": {
+			reason: "0 would be no wait, and succeed",
+			args:   []string{"status", "vllm", "--wait=0s"}, code: exit.Usage, stderr: "--wait 0s: want more than 0",
+		},
+		"StatusWaitAndWatch": {
+			reason: "one of them never ends",
+			args:   []string{"status", "vllm", "--wait=2h", "-w"}, code: exit.Usage, stderr: "--wait and --watch exclude each other",
+		},
 		"ReleaseUnknownFlag": {
 			reason: "a command line that is wrong",
 			args:   with(canary, "--batch", "1"), code: exit.Usage, stderr: "unknown flag: --batch",

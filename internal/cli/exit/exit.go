@@ -9,7 +9,8 @@ import (
 	"fmt"
 )
 
-// Exit codes. Only commands that drive a release return Failed, RolledBack and Interrupted, and only preflight and plan return Found.
+// Exit codes. Only commands that drive or await a release return Failed, RolledBack and Interrupted, and only preflight and plan return
+// Found.
 const (
 	OK          = 0
 	Error       = 1

@@ -368,9 +368,12 @@ type BatchContext struct {
 	// FAILED, so that a host doesn't repeat it, and after the release's end.
 	Intent FinalizeIntent `protobuf:"varint,36,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
 	// The message with which that end was requested, see FinalizeRequest.message. Empty: there was none.
-	EndMessage    string `protobuf:"bytes,37,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	EndMessage string `protobuf:"bytes,37,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
+	// The last metadata.generation of the workload that its own controller has observed. After a write that returned generation N, a
+	// context with N or more knows of it. 0: the workload's controller has observed none.
+	ObservedGeneration int64 `protobuf:"varint,38,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *BatchContext) Reset() {
@@ -662,6 +665,13 @@ func (x *BatchContext) GetEndMessage() string {
 	return ""
 }
 
+func (x *BatchContext) GetObservedGeneration() int64 {
+	if x != nil {
+		return x.ObservedGeneration
+	}
+	return 0
+}
+
 // Batch is one batch of the policy.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -867,7 +877,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xdc\v\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x8d\f\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -911,7 +921,8 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\bended_by\x18# \x01(\tR\aendedBy\x129\n" +
 	"\x06intent\x18$ \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intent\x12\x1f\n" +
 	"\vend_message\x18% \x01(\tR\n" +
-	"endMessageB\x10\n" +
+	"endMessage\x12/\n" +
+	"\x13observed_generation\x18& \x01(\x03R\x12observedGenerationB\x10\n" +
 	"\x0e_current_batchB\x13\n" +
 	"\x11_requested_weight\"7\n" +
 	"\x05Batch\x12\x16\n" +

@@ -1,0 +1,180 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/gitops"
+)
+
+// Argo CD, Flux and `lockstep status --wait` call a template released once every group runs it, and at no moment before: neither while
+// Argo, plugin and driver are stopped, nor while the release runs.
+func TestGitOpsHealth(t *testing.T) {
+	e := newRelease(t, step("upgrade: 25%")+pause+step("promote: true"), slow())
+	m := e.monitor()
+	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
+
+	owner := "argo-rollouts/" + e.namespace + "/" + name
+	if err := e.cluster.StopComponent(t.Context(), cluster.Argo); err != nil {
+		t.Fatal(err)
+	}
+	e.edit("v2")
+	released := e.startWait("--wait")
+	m.await(gitops.Suspended, "0 updated; the template is held and waits for a release by "+owner)
+	e.mustFail(exit.Error, "is held and waits for a release by "+owner, "--wait=3s")
+
+	if err := e.cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
+		t.Fatal(err)
+	}
+	e.awaitPause(1)
+	m.await(gitops.Suspended, "by "+owner+" is in flight (Progressing)")
+	e.mustFail(exit.Error, "by "+owner+" is ready", "--wait=3s")
+	e.argo("promote", name)
+	if code, text := released(); code != exit.OK {
+		t.Errorf("the wait ended with %d:\n%s", code, text)
+	}
+	if err := e.only(t.Context(), "v2"); err != nil {
+		t.Errorf("the wait ended early: %v", err)
+	}
+	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
+	e.awaitRest("v2")
+
+	e.edit("v3")
+	e.awaitPause(1)
+	e.argo("abort", name)
+	e.awaitAborted("v2")
+	m.await(gitops.Suspended, "0 updated; the template is held and waits for a release by "+owner)
+	e.mustFail(exit.RolledBack, "by "+owner+" was rolled back", "--wait")
+
+	e.edit("v2")
+	if code, text := e.startWait("--wait")(); code != exit.OK {
+		t.Errorf("after the revert, the wait ended with %d:\n%s", code, text)
+	}
+	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
+	e.awaitRest("v2")
+}
+
+// monitor judges every state of the workload that a watch shows, until the test ends.
+type monitor struct {
+	*env
+
+	argo, flux gitops.Judge
+	mu         sync.Mutex
+	// health and message are those of the latest state.
+	health, message string
+}
+
+func (e *env) monitor() *monitor {
+	e.t.Helper()
+	m := &monitor{env: e}
+	var err, errFlux error
+	m.argo, err = gitops.ArgoCD("../../config/argo/argo-cd/argocd-cm.yaml")
+	m.flux, errFlux = gitops.Flux("../../examples/gitops/flux.yaml")
+	if err = errors.Join(err, errFlux); err != nil {
+		e.t.Fatal(err)
+	}
+	client := e.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(e.namespace)
+	events, err := client.Watch(e.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + e.name})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	e.t.Cleanup(func() { events.Stop(); done.Wait() })
+	done.Go(func() {
+		for event := range events.ResultChan() {
+			if object, ok := event.Object.(*unstructured.Unstructured); ok {
+				m.judge(object)
+			}
+		}
+		if e.t.Context().Err() == nil {
+			e.t.Error("the watch of the workload ended before the test")
+		}
+	})
+	return m
+}
+
+// judge reports a state that is called healthy although a group does not run its template, or isn't ready.
+func (m *monitor) judge(object *unstructured.Unstructured) {
+	health, message, err := m.argo(object.Object)
+	flux, _, errFlux := m.flux(object.Object)
+	if err = errors.Join(err, errFlux); err != nil {
+		m.t.Errorf("generation %d: %v", object.GetGeneration(), err)
+	}
+	m.mu.Lock()
+	if health+message != m.health+m.message {
+		m.t.Logf("generation %d: Argo CD: %s: %s; Flux: %s", object.GetGeneration(), health, message, flux)
+	}
+	m.health, m.message = health, message
+	m.mu.Unlock()
+	if (health == gitops.Healthy) != (flux == gitops.Healthy) {
+		m.t.Errorf("generation %d: Argo CD: %s: %s; Flux: %s", object.GetGeneration(), health, message, flux)
+	}
+	if health != gitops.Healthy && flux != gitops.Healthy {
+		return
+	}
+	containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "leaderWorkerTemplate", "workerTemplate", "spec", "containers")
+	_, tag, _ := strings.Cut(fmt.Sprint(containers[0].(map[string]any)["image"]), ":")
+	ctx := context.WithoutCancel(m.t.Context())
+	if at, _, err := m.counts(ctx, tag); err != nil || at != m.groups {
+		m.t.Errorf("generation %d is called healthy (Argo CD: %s, Flux: %s): %d of %d groups are ready at %s, %v",
+			object.GetGeneration(), health, flux, at, m.groups, tag, err)
+	}
+}
+
+// await waits for the latest state to have this health, and a message with these words.
+func (m *monitor) await(health, words string) {
+	m.t.Helper()
+	m.eventually(health+": "+words, func(context.Context) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.health != health || !strings.Contains(m.message, words) {
+			return fmt.Errorf("it is %s: %s", m.health, m.message)
+		}
+		return nil
+	})
+}
+
+// startWait starts `lockstep status --wait`. The function that it returns waits for its end.
+func (e *env) startWait(flag string) func() (code int, text string) {
+	e.t.Helper()
+	binary, err := driver.Binary()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var text bytes.Buffer
+	command := exec.CommandContext(e.t.Context(), binary, "status", e.name, flag, "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig())
+	command.Stdout, command.Stderr = &text, &text
+	if err := command.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	return func() (int, string) {
+		_ = command.Wait()
+		return command.ProcessState.ExitCode(), text.String()
+	}
+}
+
+// mustFail runs `lockstep status --wait`, and checks its exit code and the text of its error.
+func (e *env) mustFail(code int, words, flag string) {
+	e.t.Helper()
+	if got, text := e.startWait(flag)(); got != code || !strings.Contains(text, words) {
+		e.t.Errorf("lockstep status %s: exit code %d, want %d and %q:\n%s", flag, got, code, words, text)
+	}
+}
