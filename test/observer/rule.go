@@ -141,6 +141,8 @@ func (l *ledger) pod(e Event) {
 		return
 	}
 	w := l.of(set)
+	// A policy may add metadata to the pods of an added object, whose template then has another hash.
+	revision = cmp.Or(w.added[set], revision)
 	_, known := w.pods[e.Object.GetUID()]
 	switch {
 	case e.Deleted:

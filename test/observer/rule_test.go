@@ -201,10 +201,10 @@ metadata: {name: m-2, labels: {%s lockstep.dev/revision: new}}
 	add := func(s *story) *story {
 		return s.add(false, second, "lockstep.dev/role: canary, lockstep.dev/stable: m,")
 	}
-	if found := judge(nil, add(held(t)).pod("m-2", "new").events); len(found) != 1 {
+	if found := judge(nil, add(held(t)).pod("m-2", "new with more labels").events); len(found) != 1 {
 		t.Errorf("want one violation, got %q", found)
 	}
-	s := add(held(t).set("", "r", "new", "Progressing")).pod("m-2", "new").add(false, second, "").pod("m-2", "other")
+	s := add(held(t).set("", "r", "new", "Progressing")).pod("m-2", "new with more labels").add(false, second, "").pod("m-2", "other")
 	if found := judge(nil, s.events); len(found) != 1 || !strings.Contains(found[0], "revision other") {
 		t.Errorf("want one violation about revision other, got %q", found)
 	}
