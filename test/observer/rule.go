@@ -308,7 +308,7 @@ func (l *ledger) settle(w *workload) {
 }
 
 func (l *ledger) describe() string {
-	var all []string
+	all := make([]string, 0, len(l.evidence))
 	for _, key := range slices.Sorted(maps.Keys(l.evidence)) {
 		e := l.evidence[key]
 		all = append(all, fmt.Sprintf("%s asks for revision %s of %s since %d, spent %t", key, l.resolve(e), e.workload, e.since, e.spent))
