@@ -32,6 +32,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
@@ -72,6 +73,7 @@ func newEnv(t *testing.T) *env {
 		// A Rollout that is left would continue in the background of other tests.
 		e.removeRollouts()
 	})
+	observer.Start(t, e.dynamic, e.namespace)
 	return e
 }
 

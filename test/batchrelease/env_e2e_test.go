@@ -29,6 +29,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
@@ -69,6 +70,7 @@ func envOf(t *testing.T, c *cluster.Cluster) *env {
 			e.dump()
 		}
 	})
+	observer.Start(t, e.dynamic, e.namespace)
 	return e
 }
 

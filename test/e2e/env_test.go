@@ -48,7 +48,7 @@ type env struct {
 	lws       lwsclient.Interface
 	dynamic   dynamic.Interface
 	driver    *driver.Driver
-	observer  *observer
+	observer  *rules
 	names     []string // workloads, for the dump
 }
 

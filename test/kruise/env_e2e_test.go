@@ -26,6 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
@@ -66,6 +67,7 @@ func newEnv(t *testing.T) *env {
 			e.dump()
 		}
 	})
+	observer.Start(t, e.dynamic, e.namespace)
 	return e
 }
 

@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
+	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -57,6 +59,7 @@ func NewEnv(t *testing.T) *Env {
 		T: t, Cluster: c, Namespace: c.Namespace(t), Kube: kubernetes.NewForConfigOrDie(c.RESTConfig()),
 		Gateway: c.GatewayAddress(), Kind: HTTPRoute,
 	}
+	observer.Start(t, dynamic.NewForConfigOrDie(c.RESTConfig()), e.Namespace)
 	if netns.OnNode() {
 		return e
 	}

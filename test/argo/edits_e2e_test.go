@@ -1,0 +1,64 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+)
+
+// Edits in quick succession: only the last template is released, through all steps, and the groups' own template is none to release.
+func TestEditsInQuickSuccession(t *testing.T) {
+	t.Parallel()
+	for _, tags := range [][]string{
+		{"v2", "v3", "v1"}, {"v3", "v2", "v1"}, {"v2", "v3", "v2"}, {"v2", "v1", "v2"}, {"v2", "v1", "v3"},
+	} {
+		t.Run(strings.Join(tags, "-"), func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, slow())
+			before := e.identities()
+			for _, tag := range tags {
+				e.edit(tag)
+			}
+			last := tags[len(tags)-1]
+			if last == "v1" {
+				e.awaitRest("v1")
+				e.same(before)
+				return
+			}
+			e.awaitFirstStep(last, before)
+			e.argo("promote", "--full", name)
+			e.awaitRest(last)
+		})
+	}
+}
+
+// A promotion in full is about the template that the user saw: another one, which arrives while no controller runs, has its own steps.
+//
+// It is not parallel: the controller is that of all tests.
+func TestEditedAfterPromoteFullWhileDown(t *testing.T) {
+	for _, test := range []struct{ name, flag string }{{"promote-full", "--full"}, {"skip-all-steps", "--skip-all-steps"}} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newRelease(t, quarters, slow())
+			before := e.identities()
+			e.edit("v2")
+			e.awaitPause(1)
+			if err := e.cluster.KillComponent(cluster.Argo); err != nil {
+				t.Fatal(err)
+			}
+			e.argo("promote", test.flag, name)
+			e.edit("v3")
+			if err := e.cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
+				t.Fatal(err)
+			}
+			e.awaitFirstStep("v3", before)
+			e.argo("promote", "--full", name)
+			e.awaitRest("v3")
+		})
+	}
+}

@@ -1,0 +1,163 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package argo
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/argo"
+)
+
+// A Rollout that is deleted and applied again, as GitOps tools do, has no status: Argo takes its template for an initial deployment. The
+// template that waits is released at the first step, whatever of the old Rollout Argo finds, and however often it is repeated.
+func TestRolloutAppliedAgain(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name        string
+		propagation metav1.DeletionPropagation
+		// rest ends the release before the Rollout is deleted.
+		rest bool
+	}{
+		{name: "background", propagation: metav1.DeletePropagationBackground},
+		{name: "foreground", propagation: metav1.DeletePropagationForeground},
+		{name: "orphan", propagation: metav1.DeletePropagationOrphan},
+		{name: "at-rest", propagation: metav1.DeletePropagationBackground, rest: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, slow())
+			before := e.identities()
+			e.edit("v2")
+			e.awaitPause(1)
+			if test.rest {
+				e.argo("abort", name)
+				e.awaitAborted("v1")
+			}
+			for i := range 4 {
+				e.deleteAndWait(test.propagation)
+				e.same(before)
+				e.rollout(quarters, slow())
+				if i%2 == 0 {
+					e.awaitNoted() // and deletes it once more before its first step
+				} else {
+					e.awaitFirstStep("v2", before)
+				}
+				e.same(before)
+			}
+			e.awaitFirstStep("v2", before)
+			e.argo("promote", name)
+			e.awaitPause(3)
+			e.mustHave("v2", 0, 2)
+			e.same(before)
+			e.argo("promote", name)
+			e.awaitRest("v2")
+		})
+	}
+}
+
+// The workload is edited while it has no Rollout.
+func TestEditedWithoutRollout(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	before := e.identities()
+	e.edit("v2")
+	e.awaitPause(1)
+	e.deleteAndWait(metav1.DeletePropagationBackground)
+	e.mustRest("v1")
+	e.edit("v3")
+	e.rollout(quarters, slow())
+	e.awaitFirstStep("v3", before)
+	e.argo("promote", "--full", name)
+	e.awaitRest("v3")
+}
+
+// A backup has the annotations of the Rollout that it was made of, and no status. It is restored as another object.
+func TestRolloutFromBackup(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		since func(e *env)
+	}{
+		{"in-mid-release", func(*env) {}},
+		{"after-an-edit", func(e *env) { e.edit("v3") }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, quarters, slow())
+			before := e.identities()
+			e.edit("v2")
+			e.awaitPause(1)
+			copied := e.backup()
+			e.deleteAndWait(metav1.DeletePropagationBackground)
+			e.mustRest("v1")
+			test.since(e)
+			if _, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Create(t.Context(), copied, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			tag := "v2"
+			if test.name == "after-an-edit" {
+				tag = "v3"
+			}
+			e.awaitFirstStep(tag, before)
+			e.argo("promote", "--full", name)
+			e.awaitRest(tag)
+		})
+	}
+}
+
+// backup returns the Rollout as `kubectl get -o yaml` does, without what belongs to the object.
+func (e *env) backup() *unstructured.Unstructured {
+	e.t.Helper()
+	o, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	o.SetUID("")
+	o.SetResourceVersion("")
+	o.SetManagedFields(nil)
+	unstructured.RemoveNestedField(o.Object, "status")
+	return o
+}
+
+// deleteAndWait deletes the Rollout and returns once it is gone.
+func (e *env) deleteAndWait(propagation metav1.DeletionPropagation) {
+	e.t.Helper()
+	client := e.dynamic.Resource(rollouts).Namespace(e.namespace)
+	old, err := client.Get(e.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := client.Delete(e.t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.eventually("the Rollout is deleted", func(ctx context.Context) error {
+		_, err := client.Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			err = errors.New("it is there, once uid " + string(old.GetUID()))
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// awaitNoted waits until the plugin has noted the workload's revisions on a new Rollout.
+func (e *env) awaitNoted() {
+	e.t.Helper()
+	e.eventually("the plugin has noted the revisions", func(ctx context.Context) error {
+		if e.get(ctx).Annotations[argo.AnnotationFirst] == "" {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+}

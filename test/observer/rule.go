@@ -1,0 +1,317 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observer
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/test/text"
+)
+
+// Kinds that the rule reads.
+var (
+	argoRollouts  = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "rollouts"}
+	batchReleases = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}
+	targets       = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "rollouttargets"}
+
+	kinds = []schema.GroupVersionResource{
+		lws.SchemeGroupVersion.WithResource("leaderworkersets"), corev1.SchemeGroupVersion.WithResource("pods"),
+		appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), argoRollouts, batchReleases, targets,
+	}
+	// hosts are the prefixes of owners whose releases follow from objects of a kind.
+	hosts = map[schema.GroupVersionResource]string{argoRollouts: "argo-rollouts/", targets: "kruise-rollouts/"}
+)
+
+// ledger is what was asked for, and what runs.
+type ledger struct {
+	hosts []string
+	// workloads has each workload by the name of its object, and of each object that a release added.
+	workloads map[string]*workload
+	// evidence has what asks for a revision, by kind and name.
+	evidence map[string]*evidence
+	// hashes has the revision that each pod template hash of an Argo Rollout stands for, by the Rollout's UID.
+	hashes map[types.UID]map[string]string
+	// targets has the LeaderWorkerSet of each RolloutTarget, and revisions that of each ControllerRevision of leaders.
+	targets, revisions map[string]string
+	violations         []string
+}
+
+// workload is a LeaderWorkerSet with what its releases add.
+type workload struct {
+	// held tells of each object that is the workload, and was not added by a release, whether the driver holds it.
+	held map[string]bool
+	// pods has the revision of each pod, and added that of each object that a release added.
+	pods  map[types.UID]string
+	added map[string]string
+	// asked has what first asked for a revision.
+	asked map[string]string
+	// release is the last release, begun at a version.
+	release *release
+	begun   uint64
+}
+
+// release is the part of the record that the rule reads.
+type release struct {
+	ID, Owner, StableRevision, UpdateRevision string
+	Phase                                     record.Phase
+}
+
+// evidence is what asks for a revision of a workload.
+type evidence struct {
+	workload, revision string
+	// key changes when the same object asks anew, which it did since a version.
+	key   string
+	since uint64
+	// spent is set once the release that followed was rolled back.
+	spent bool
+}
+
+// judge returns the violations of the rule. The hosts are the prefixes of owners that have evidence of their own.
+func judge(hosts []string, events []Event) []string {
+	l := &ledger{
+		hosts: hosts, workloads: map[string]*workload{}, evidence: map[string]*evidence{}, hashes: map[types.UID]map[string]string{},
+		targets: map[string]string{}, revisions: map[string]string{},
+	}
+	for _, e := range events {
+		l.step(e)
+	}
+	return l.violations
+}
+
+func (l *ledger) step(e Event) {
+	name, key := e.Object.GetName(), e.Object.GetKind()+" "+e.Object.GetName()
+	switch e.Object.GroupVersionKind().GroupKind() {
+	case schema.GroupKind{Kind: "Pod"}:
+		l.pod(e)
+	case schema.GroupKind{Group: lws.GroupVersion.Group, Kind: "LeaderWorkerSet"}:
+		l.set(e)
+	case schema.GroupKind{Group: appsv1.GroupName, Kind: "ControllerRevision"}:
+		if revision := e.Object.GetLabels()[lws.RevisionKey]; revision != "" {
+			l.revisions[name] = revision
+		}
+	case schema.GroupKind{Group: targets.Group, Kind: "RolloutTarget"}:
+		l.targets[name] = text.Field(e.Object, "spec", "workloadRef", "name")
+	case schema.GroupKind{Group: argoRollouts.Group, Kind: "Rollout"}:
+		if e.Deleted {
+			delete(l.evidence, key)
+			break
+		}
+		l.rollout(key, e)
+	case schema.GroupKind{Group: batchReleases.Group, Kind: "BatchRelease"}:
+		if e.Deleted {
+			delete(l.evidence, key)
+			break
+		}
+		l.batchRelease(key, e)
+	}
+	for _, w := range l.workloads {
+		l.settle(w)
+	}
+}
+
+// of returns the workload that an object belongs to.
+func (l *ledger) of(object string) *workload {
+	w := l.workloads[object]
+	if w == nil {
+		w = &workload{held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, asked: map[string]string{}}
+		l.workloads[object] = w
+	}
+	return w
+}
+
+func (l *ledger) pod(e Event) {
+	set, revision := e.Object.GetLabels()[lws.SetNameLabelKey], e.Object.GetLabels()[lws.RevisionKey]
+	if set == "" || revision == "" {
+		return
+	}
+	w := l.of(set)
+	// A policy may add metadata to the pods of an added object, whose template then has another hash.
+	revision = cmp.Or(w.added[set], revision)
+	_, known := w.pods[e.Object.GetUID()]
+	switch {
+	case e.Deleted:
+		delete(w.pods, e.Object.GetUID())
+	case !known:
+		w.pods[e.Object.GetUID()] = revision
+		if !w.managed() || len(w.asked) == 0 {
+			w.asked[revision] = "the user: it was not held"
+		}
+		if w.asked[revision] == "" {
+			l.violations = append(l.violations, fmt.Sprintf("pod %s appeared at %s (resource version %d) at revision %s, which nothing asked for. "+
+				"Asked for: %v. Evidence: %s", e.Object.GetName(), e.Object.GetCreationTimestamp().UTC().Format(time.TimeOnly), e.Version, revision, w.asked, l.describe()))
+			w.asked[revision] = "nothing, as reported" // once for all its pods
+		}
+	}
+}
+
+// managed reports whether the driver holds the workload.
+func (w *workload) managed() bool { return slices.Contains(slices.Collect(maps.Values(w.held)), true) }
+
+func (l *ledger) set(e Event) {
+	name, labels := e.Object.GetName(), e.Object.GetLabels()
+	if stable := labels[record.StableLabel]; stable != "" && labels[record.RoleLabel] != "" {
+		w := l.of(stable)
+		l.workloads[name] = w
+		if w.added[name] = labels[record.RevisionLabel]; e.Deleted {
+			delete(w.added, name)
+		}
+		return
+	}
+	w := l.of(name)
+	delete(w.added, name)
+	before, raw := w.managed(), e.Object.GetAnnotations()[record.RecordAnnotation]
+	if w.held[name] = raw != ""; e.Deleted {
+		delete(w.held, name)
+	}
+	var content struct{ Release *release }
+	if w.held[name] && json.Unmarshal([]byte(raw), &content) == nil {
+		w.follow(l, content.Release, e.Version)
+	}
+	if !before && w.managed() {
+		w.asked = map[string]string{}
+		for _, revision := range w.pods {
+			w.asked[revision] = "the user: it ran when the workload was adopted"
+		}
+	}
+}
+
+// follow notes a change of the release. Its rollback spends the evidence that it followed from.
+func (w *workload) follow(l *ledger, now *release, version uint64) {
+	was := w.release
+	if w.release = now; now == nil {
+		return
+	}
+	if was == nil || was.ID != now.ID || was.UpdateRevision != now.UpdateRevision {
+		w.begun = version
+	}
+	if !rolledBack(now) || rolledBack(was) {
+		return
+	}
+	for _, e := range l.evidence {
+		if l.workloads[e.workload] == w && l.resolve(e) == now.UpdateRevision && e.since < w.begun {
+			e.spent = true
+		}
+	}
+}
+
+func rolledBack(r *release) bool {
+	return r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp)
+}
+
+// rollout reads what Argo has observed: a current hash that is not the stable one, of a spec that it has observed. Argo marks an invalid spec
+// as observed and keeps the hashes of an older one, so each hash stands for the revision with which it was first seen.
+func (l *ledger) rollout(key string, e Event) {
+	o := e.Object
+	hash, stable := text.Field(o, "status", "currentPodHash"), text.Field(o, "status", "stableRS")
+	if hash == "" || stable == "" || text.Field(o, "status", "observedGeneration") != strconv.FormatInt(o.GetGeneration(), 10) {
+		return
+	}
+	config := pluginConfig(o)
+	template, _, _ := unstructured.NestedString(o.Object, "spec", "template", "metadata", "annotations", "lockstep.dev/revision")
+	revision := cmp.Or(template, o.GetAnnotations()["lockstep.dev/first-revision"])
+	_, referenced := o.Object["spec"].(map[string]any)["workloadRef"]
+	if config.Trigger == "Manual" || referenced {
+		revision = o.GetAnnotations()["lockstep.dev/canary-revision"] // a user starts it, for the template that the workload then has
+	} else if revision != "" {
+		known := l.hashes[o.GetUID()]
+		if known == nil {
+			known = map[string]string{}
+			l.hashes[o.GetUID()] = known
+		}
+		if known[hash] == "" {
+			known[hash] = revision
+		}
+		revision = known[hash]
+	}
+	aborted, _, _ := unstructured.NestedBool(o.Object, "status", "abort")
+	asks := &evidence{workload: config.Workload, revision: revision, key: string(o.GetUID()) + hash, since: e.Version}
+	was := l.evidence[key]
+	switch same := was != nil && was.key == asks.key && was.revision == revision; {
+	case aborted, revision == "", hash == stable && !same:
+		delete(l.evidence, key)
+	case !same:
+		l.evidence[key] = asks
+	}
+}
+
+// config is the part of the plugin's configuration that the rule reads.
+type config struct{ Workload, Trigger string }
+
+func pluginConfig(o *unstructured.Unstructured) (c config) {
+	plugin, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "strategy", "canary", "trafficRouting", "plugins", "lockstep/lws")
+	if raw, err := json.Marshal(plugin); err == nil {
+		_ = json.Unmarshal(raw, &c) // what is not readable asks for nothing
+	}
+	return c
+}
+
+// batchRelease reads what Kruise has observed: a batch of a revision, which is one of the leaders' StatefulSet.
+func (l *ledger) batchRelease(key string, e Event) {
+	o := e.Object
+	revision := text.Field(o, "status", "updateRevision")
+	if text.Field(o, "status", "phase") != "Progressing" || revision == "" || text.Field(o, "spec", "workloadRef", "kind") != "RolloutTarget" {
+		return
+	}
+	was, same := l.evidence[key], string(o.GetUID())+revision
+	if was == nil || was.key != same {
+		l.evidence[key] = &evidence{workload: l.targets[text.Field(o, "spec", "workloadRef", "name")], revision: revision, key: same, since: e.Version}
+	}
+}
+
+// resolve returns the template revision that an evidence names.
+func (l *ledger) resolve(e *evidence) string { return cmp.Or(l.revisions[e.revision], e.revision) }
+
+// settle notes what is asked for now, and withdraws what is over.
+func (l *ledger) settle(w *workload) {
+	asks := map[string]string{}
+	for key, e := range l.evidence {
+		if l.workloads[e.workload] == w && !e.spent {
+			asks[l.resolve(e)] = key
+		}
+	}
+	if r := w.release; r != nil && r.UpdateRevision != "" && r.Phase.Unfinished() && !rolledBack(r) &&
+		!slices.ContainsFunc(l.hosts, func(host string) bool { return strings.HasPrefix(r.Owner, host) }) {
+		asks[r.UpdateRevision] = "release " + r.ID + " of " + cmp.Or(r.Owner, "a client")
+	}
+	for revision, by := range asks {
+		if w.asked[revision] == "" {
+			w.asked[revision] = by
+		}
+	}
+	if len(w.pods) == 0 {
+		return // scaled to 0: what the groups ran last is what they run next
+	}
+	inUse := maps.Clone(asks)
+	for _, revision := range slices.Concat(slices.Collect(maps.Values(w.pods)), slices.Collect(maps.Values(w.added))) {
+		inUse[revision] = "in use"
+	}
+	if r := w.release; r != nil && r.Phase.Unfinished() {
+		inUse[r.StableRevision], inUse[r.UpdateRevision] = "in flight", "in flight"
+	}
+	maps.DeleteFunc(w.asked, func(revision, _ string) bool { return inUse[revision] == "" })
+}
+
+func (l *ledger) describe() string {
+	all := make([]string, 0, len(l.evidence))
+	for _, key := range slices.Sorted(maps.Keys(l.evidence)) {
+		e := l.evidence[key]
+		all = append(all, fmt.Sprintf("%s asks for revision %s of %s since %d, spent %t", key, l.resolve(e), e.workload, e.since, e.spent))
+	}
+	return cmp.Or(strings.Join(all, "; "), "none")
+}

@@ -1,0 +1,211 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observer
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+)
+
+// object decodes YAML.
+func object(t *testing.T, manifest string, args ...any) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	raw, err := yaml.YAMLToJSON(fmt.Appendf(nil, manifest, args...))
+	if err == nil {
+		err = o.UnmarshalJSON(raw)
+	}
+	if err != nil {
+		t.Fatalf("%v in %s", err, raw)
+	}
+	return o
+}
+
+// story makes the events of a test.
+type story struct {
+	t      *testing.T
+	events []Event
+	pods   int
+}
+
+func (s *story) add(deleted bool, manifest string, args ...any) *story {
+	s.t.Helper()
+	s.events = append(s.events, Event{Version: uint64(len(s.events) + 1), Object: object(s.t, manifest, args...), Deleted: deleted})
+	return s
+}
+
+const podManifest = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %[1]s-%[2]d
+  uid: %[1]s-%[2]d
+  labels: {leaderworkerset.sigs.k8s.io/name: %[1]s, leaderworkerset.sigs.k8s.io/template-revision-hash: %[3]s}
+`
+
+// pod is a new pod of a set at a revision.
+func (s *story) pod(set, revision string) *story {
+	s.t.Helper()
+	s.pods++
+	return s.add(false, podManifest, set, s.pods, revision)
+}
+
+// gone is the deletion of the nth pod, which is at the revision new.
+func (s *story) gone(n int) *story {
+	s.t.Helper()
+	return s.add(true, podManifest, "m", n, "new")
+}
+
+// set is the workload, with a release in a phase unless that is "".
+func (s *story) set(owner, id, update, phase string) *story {
+	s.t.Helper()
+	release := ""
+	if phase != "" {
+		release = fmt.Sprintf(`, "release": {"id": %q, "owner": %q, "policy": {}, "stableRevision": "old", "updateRevision": %q, "phase": %q, `+
+			`"startedAt": "2026-01-01T00:00:00Z", "phaseAt": "2026-01-01T00:00:00Z"}`, id, owner, update, phase)
+	}
+	return s.add(false, `
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: m, annotations: {lockstep.dev/release: '{"version": 1, "saved": {"maxUnavailable": 1, "maxSurge": 0}%s}'}}
+`, release)
+}
+
+// held is the workload after its adoption, with a group at the revision old.
+func held(t *testing.T) *story {
+	t.Helper()
+	s := &story{t: t}
+	return s.pod("m", "old").set("", "", "", "")
+}
+
+// rollout is Argo's Rollout of the workload: what its template stands for, and its status.
+func (s *story) rollout(uid types.UID, template, status string) *story {
+	s.t.Helper()
+	return s.add(false, `
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata: {name: r, uid: %s, generation: 1, annotations: {lockstep.dev/first-revision: old}}
+spec:
+  template: {metadata: {annotations: {lockstep.dev/revision: %q}}}
+  strategy: {canary: {trafficRouting: {plugins: {lockstep/lws: {workload: m}}}}}
+status: {%s}
+`, uid, template, status)
+}
+
+// status is Argo's status of a Rollout: the current and the stable hash.
+func status(hash, stable string, more ...string) string {
+	return strings.Join(append([]string{"observedGeneration: '1'", "currentPodHash: '" + hash + "'", "stableRS: '" + stable + "'"}, more...), ", ")
+}
+
+func (s *story) rolloutDeleted() *story {
+	s.t.Helper()
+	return s.add(true, "{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: r}}")
+}
+
+// batch is Kruise's BatchRelease of a ControllerRevision of the workload.
+func (s *story) batch(uid, phase, revision string) *story {
+	s.t.Helper()
+	return s.add(false, `
+apiVersion: rollouts.kruise.io/v1beta1
+kind: BatchRelease
+metadata: {name: b, uid: %s}
+spec: {workloadRef: {kind: RolloutTarget, name: t}}
+status: {phase: %s, updateRevision: m-%s}
+`, uid, phase, revision)
+}
+
+// target is the RolloutTarget of the workload, and the ControllerRevision of a template revision.
+func (s *story) target(revision string) *story {
+	s.t.Helper()
+	return s.add(false, "{apiVersion: lockstep.dev/v1alpha1, kind: RolloutTarget, metadata: {name: t}, spec: {workloadRef: {name: m}}}").
+		add(false, `{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: m-%[1]s, labels: {leaderworkerset.sigs.k8s.io/template-revision-hash: %[1]s}}}`,
+			revision)
+}
+
+// Each violation is in a history made for it, and in no history without one: a rule that reports nothing would prove nothing.
+func TestRule(t *testing.T) {
+	t.Parallel()
+	const argo, kruise = "argo-rollouts/ns/r", "kruise-rollouts/ns/t"
+	progressing := func(t *testing.T) *story {
+		t.Helper()
+		return held(t).rollout("u", "", status("h0", "h0")).rollout("u", "new", status("h1", "h0"))
+	}
+	for name, test := range map[string]struct {
+		history  *story
+		violates string // the revision that nothing asked for
+	}{
+		"not held":                   {(&story{t: t}).pod("m", "old").pod("m", "new"), ""},
+		"restarted":                  {held(t).pod("m", "old"), ""},
+		"held":                       {held(t).pod("m", "new"), "new"},
+		"its first group":            {(&story{t: t}).set("", "", "", "").pod("m", "old").pod("m", "old"), ""},
+		"another than its first":     {(&story{t: t}).set("", "", "", "").pod("m", "old").pod("m", "new"), "new"},
+		"a client's release":         {held(t).set("", "r", "new", "Progressing").pod("m", "new"), ""},
+		"a client's other release":   {held(t).set("", "r", "new", "Progressing").pod("m", "other"), "other"},
+		"a client's rolled back":     {held(t).set("", "r", "new", "RollingBack").pod("m", "new"), "new"},
+		"restarted in mid-release":   {held(t).set("", "r", "new", "Progressing").pod("m", "new").gone(2).pod("m", "new"), ""},
+		"begins again after its end": {held(t).set("", "r", "new", "Progressing").pod("m", "new").set("", "r", "new", "CleaningUp").gone(2).pod("m", "new"), "new"},
+		"a host's release alone":     {held(t).set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
+		"argo: in progress":          {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new"), ""},
+		"argo: promoted in full":     {progressing(t).rollout("u", "new", status("h1", "h1")).pod("m", "new"), ""},
+		"argo: back to stable":       {progressing(t).rollout("u", "", status("h0", "h0")).pod("m", "new"), "new"},
+		"argo: aborted":              {progressing(t).rollout("u", "new", status("h1", "h0", "abort: true")).pod("m", "new"), "new"},
+		"argo: retried": {progressing(t).rollout("u", "new", status("h1", "h0", "abort: true")).
+			rollout("u", "new", status("h1", "h0")).pod("m", "new"), ""},
+		"argo: not yet observed": {held(t).rollout("u", "", status("h0", "h0")).
+			rollout("u", "new", "observedGeneration: '0', currentPodHash: h1, stableRS: h0").pod("m", "new"), "new"},
+		"argo: initial deployment": {held(t).rollout("u", "new", status("h1", "")).rollout("u", "new", status("h1", "h1")).pod("m", "new"), "new"},
+		"argo: invalid":            {held(t).rollout("u", "", status("h0", "h0")).rollout("u", "new", status("h0", "h0")).pod("m", "new"), "new"},
+		"argo: invalid in mid-release": {progressing(t).pod("m", "new").
+			rollout("u", "other", status("h1", "h0")).pod("m", "new").pod("m", "other"), "other"},
+		"argo: deleted":       {progressing(t).rolloutDeleted().pod("m", "new"), "new"},
+		"argo: applied again": {progressing(t).rolloutDeleted().rollout("w", "new", status("h1", "h1")).pod("m", "new"), "new"},
+		"argo: rolled back by another client": {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new").
+			set(argo, "r", "new", "CleaningUp").gone(2).pod("m", "new"), "new"},
+		"kruise: in a batch":      {held(t).target("new").batch("u", "Progressing", "new").pod("m", "new"), ""},
+		"kruise: prepares":        {held(t).target("new").batch("u", "Preparing", "new").pod("m", "new"), "new"},
+		"kruise: another's batch": {held(t).target("new").target("other").batch("u", "Progressing", "other").pod("m", "new"), "new"},
+		"kruise: rolled back by another client": {held(t).target("new").batch("u", "Progressing", "new").
+			set(kruise, "r", "new", "Progressing").pod("m", "new").set(kruise, "r", "new", "CleaningUp").gone(2).
+			set(kruise, "r2", "new", "Progressing").pod("m", "new"), "new"},
+		"kruise: released again": {held(t).target("new").batch("u", "Progressing", "new").
+			set(kruise, "r", "new", "Progressing").pod("m", "new").set(kruise, "r", "new", "CleaningUp").gone(2).
+			batch("w", "Progressing", "new").pod("m", "new"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found := judge([]string{"argo-rollouts/", "kruise-rollouts/"}, test.history.events)
+			if test.violates == "" && len(found) > 0 {
+				t.Errorf("violations of no rule: %q", found)
+			}
+			if test.violates != "" && (len(found) != 1 || !strings.Contains(found[0], "at revision "+test.violates+",")) {
+				t.Errorf("want one violation about revision %s, got %q", test.violates, found)
+			}
+		})
+	}
+}
+
+// What a release adds belongs to its workload, also after it has become the workload.
+func TestRuleCountsAddedSets(t *testing.T) {
+	t.Parallel()
+	const second = `
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: m-2, labels: {%s lockstep.dev/revision: new}}
+`
+	add := func(s *story) *story {
+		return s.add(false, second, "lockstep.dev/role: canary, lockstep.dev/stable: m,")
+	}
+	if found := judge(nil, add(held(t)).pod("m-2", "new with more labels").events); len(found) != 1 {
+		t.Errorf("want one violation, got %q", found)
+	}
+	s := add(held(t).set("", "r", "new", "Progressing")).pod("m-2", "new with more labels").add(false, second, "").pod("m-2", "other")
+	if found := judge(nil, s.events); len(found) != 1 || !strings.Contains(found[0], "revision other") {
+		t.Errorf("want one violation about revision other, got %q", found)
+	}
+}
