@@ -72,6 +72,7 @@ type begin struct {
 	ReleaseID, Owner string
 	User             string `json:",omitempty"`
 	Policy           json.RawMessage
+	Revision         string `json:",omitempty"`
 }
 
 // newEntry returns the entry of a decision.
@@ -146,7 +147,7 @@ func encodeIntent(i plan.Intent) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode policy: %w", err)
 		}
-		value = begin{b.ReleaseID, b.Owner, b.User, policy}
+		value = begin{b.ReleaseID, b.Owner, b.User, policy, b.Revision}
 	}
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -195,5 +196,5 @@ func decodeBegin(raw json.RawMessage) (plan.Intent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read intent Begin: %w", err)
 	}
-	return plan.Begin{ReleaseID: b.ReleaseID, Owner: b.Owner, User: b.User, Policy: policy}, nil
+	return plan.Begin{ReleaseID: b.ReleaseID, Owner: b.Owner, User: b.User, Policy: policy, Revision: b.Revision}, nil
 }

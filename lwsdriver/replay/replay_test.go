@@ -204,7 +204,7 @@ func TestIncompleteEntryIsSkipped(t *testing.T) {
 func TestIntentsRoundTrip(t *testing.T) {
 	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
 	all := map[string]plan.Intent{
-		"Adopt": plan.Adopt{}, "Disown": plan.Disown{}, "Begin": plan.Begin{ReleaseID: "r1", Owner: "jo", Policy: policy},
+		"Adopt": plan.Adopt{}, "Disown": plan.Disown{Revision: "b"}, "Begin": plan.Begin{ReleaseID: "r1", Owner: "jo", Policy: policy, Revision: "b"},
 		"SetTarget": plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)}, "Promote": plan.Promote{ReleaseID: "r1", Revision: "b"},
 		"RollBack": plan.RollBack{ReleaseID: "r1"}, "Route": plan.Route{ReleaseID: "r1", Weight: ptr.To(0)}, "Undo": plan.Undo{Revision: "a"},
 	}

@@ -6,6 +6,7 @@ package argo
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,7 +74,7 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 			Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name,
 			Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
 			Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
-			Current: ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10),
+			Current: ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10) && !invalid(ro),
 			Abort:   ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
 			Seen:  ro.Annotations[AnnotationSeen],
 			Begun: begun(ro.Status.Canary.StepPluginStatuses),
@@ -102,6 +103,11 @@ func (f Facts) meant(config *Config) Facts {
 		f.Wanted = f.Noted.canary
 	}
 	return f
+}
+
+// invalid reports whether Argo can't process the spec. It calls no plugin then, and keeps the status of an older spec.
+func invalid(ro *v1alpha1.Rollout) bool {
+	return slices.ContainsFunc(ro.Status.Conditions, func(c v1alpha1.RolloutCondition) bool { return c.Type == v1alpha1.InvalidSpec })
 }
 
 // stepStatus is what a step stores in the Rollout's status. It is read only to find out who ended a release: the state of the

@@ -411,7 +411,7 @@ func TestSettle(t *testing.T) {
 			"The command meant t2.", facts(full), nil, standing(pb.State_STATE_HOLDING, "", template("t3")), "wait",
 		},
 		"promoted in full after an abort": {
-			"The retry is a new release.", facts(abort, full), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "Initialize " + mine2,
+			"Or before it, which nothing tells.", facts(abort, full), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "wait",
 		},
 		"rolled back after all steps": {
 			"An abort outlives what Argo says.", facts(promoted, progressed), nil, standing(pb.State_STATE_ROLLED_BACK, mine1), "wait",

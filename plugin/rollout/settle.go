@@ -70,17 +70,15 @@ func (t Target) registration(g converge.Goal, c *pb.BatchContext) converge.Goal 
 // steps, or by a rollbackWindow. That Argo considers a template stable is no evidence by itself: it does so at the first deployment of a
 // Rollout too, and keeps an old status if it can't process the spec. So the promotion counts only if the Rollout was seen in progress.
 //
-// A release of this template that was rolled back stays so, unless its Rollout was aborted and then promoted in full.
+// A release of this template that was rolled back stays so: an abort may have come after the promotion.
 func (t Target) promotedInFull(c *pb.BatchContext) bool {
 	f := t.Facts
 	full := f.PromoteFull && !f.Promoted()
 	_, mine := t.mine(c)
 	switch {
-	case !f.Current, f.Stable == "", t.Config.Policy == nil:
+	case !f.Current, f.Stable == "", t.Config.Policy == nil, t.Config.Unfit != nil:
 		return false
-	case mine:
-		return full && f.Abort
-	case f.aborted():
+	case mine, f.aborted():
 		return false
 	case full:
 		return true

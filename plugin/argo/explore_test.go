@@ -1,0 +1,592 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package argo
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// world is a state of a small world: one LeaderWorkerSet with templates a, b and c, one Rollout, Argo's controller, this plugin's
+// Controller and a driver. It is comparable, so that each state is visited once.
+type world struct {
+	// The workload and its record.
+	template, serving      string
+	adopted                bool
+	release, owner         string
+	update, stableRevision string
+	state                  pb.State
+	intent                 pb.FinalizeIntent
+
+	// The Rollout. Its pod template is its annotation, and the hash of a template is the annotation, too.
+	exists, invalid, fresh   bool // fresh: Argo has observed the generation
+	uid, number, index       int8
+	noted                    revisions
+	hash, stable             string // "-" before a hash: empty is no hash
+	abort, full              bool
+	begun                    string
+	backup                   revisions // what the Rollout's annotations were when it was saved last
+	progress                 string    // the Controller's memory
+	controllerDown, unlinked bool      // unlinked: the driver is not reached
+	disturbances             int8
+
+	// asked is the template that a step or a user's full promotion of it asks for now.
+	asked string
+}
+
+func hashOf(annotation string) string { return "-" + annotation }
+
+func (w *world) context() *pb.BatchContext {
+	c := &pb.BatchContext{
+		State: pb.State_STATE_UNMANAGED, TemplateRevision: w.template, StableRevision: w.serving, UpdateRevision: w.serving, Message: "m",
+	}
+	if !w.adopted {
+		return c
+	}
+	c.State = pb.State_STATE_HOLDING
+	if w.release != "" {
+		c.State, c.ReleaseId, c.Owner, c.Intent = w.state, w.release, w.owner, w.intent
+		c.UpdateRevision, c.StableRevision = w.update, w.stableRevision
+	}
+	return c
+}
+
+func (w *world) inFlight() bool { return plugin.InFlight(w.context()) }
+
+// memory is the driver of a world. It follows the contract, and fails the test if a call has no reason.
+type memory struct {
+	*world
+	// left is how many calls are answered before the plugin is killed. Negative: all.
+	left   int
+	kill   func()
+	broken *string
+}
+
+var _ rollout.Driver = (*memory)(nil)
+
+func (m *memory) call() error {
+	if m.unlinked || m.left == 0 {
+		if m.kill != nil {
+			m.kill()
+		}
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
+	}
+	m.left--
+	return nil
+}
+
+func (m *memory) justify(what, revision string) {
+	if revision != m.serving && revision != m.asked {
+		*m.broken = fmt.Sprintf("%s of template %s, and nothing asked for it", what, revision)
+	}
+}
+
+func (m *memory) Has(c pb.Capability) bool { return c == pb.Capability_CAPABILITY_UNDO }
+
+func (m *memory) CalculateBatchContext(
+	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	if m.unlinked {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
+	}
+	return &pb.CalculateBatchContextResponse{Context: m.context()}, nil
+}
+
+func (m *memory) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
+	err := m.call()
+	if err == nil {
+		m.adopted = true
+	}
+	return &pb.AdoptResponse{}, err
+}
+
+func (m *memory) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
+	if err := m.call(); err != nil {
+		return nil, err
+	}
+	if m.template != m.serving {
+		*m.broken = "a template that waits is disowned"
+	}
+	m.adopted, m.release, m.owner = false, "", ""
+	return &pb.DisownResponse{}, nil
+}
+
+func (m *memory) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
+	if err := m.call(); err != nil {
+		return nil, err
+	}
+	switch {
+	case req.GetTemplateRevision() != m.template:
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
+	case req.GetReleaseId() == m.release:
+		return &pb.InitializeResponse{Context: m.context()}, nil
+	case m.inFlight():
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another release")
+	}
+	m.justify("Initialize", m.template)
+	m.adopted, m.release, m.owner, m.update, m.stableRevision = true, req.GetReleaseId(), req.GetOwner(), m.template, m.serving
+	m.state, m.intent = pb.State_STATE_HOLDING, 0
+	if m.template == m.serving {
+		m.state = pb.State_STATE_NOTHING_TO_RELEASE
+	}
+	return &pb.InitializeResponse{Context: m.context()}, nil
+}
+
+func (m *memory) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
+	if err := m.call(); err != nil {
+		return nil, err
+	}
+	if req.GetUpdateRevision() != m.update || m.update != m.template {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
+	}
+	m.justify("UpgradeBatch", m.update)
+	if m.state == pb.State_STATE_HOLDING {
+		m.state = pb.State_STATE_UPGRADING
+	}
+	return &pb.UpgradeBatchResponse{Context: m.context()}, nil
+}
+
+func (m *memory) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
+	if err := m.call(); err != nil {
+		return nil, err
+	}
+	m.intent = req.GetIntent()
+	if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+		m.state = pb.State_STATE_ROLLING_BACK
+		return &pb.FinalizeResponse{Context: m.context()}, nil
+	}
+	if req.GetUpdateRevision() != m.update || m.update != m.template {
+		m.intent = 0
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
+	}
+	m.justify("PROMOTE", m.update)
+	m.state = pb.State_STATE_PROMOTING
+	return &pb.FinalizeResponse{Context: m.context()}, nil
+}
+
+func (m *memory) Undo(_ context.Context, req *pb.UndoRequest, _ ...grpc.CallOption) (*pb.UndoResponse, error) {
+	if err := m.call(); err != nil {
+		return nil, err
+	}
+	if req.GetTemplateRevision() != m.template || m.inFlight() {
+		*m.broken = "a template is restored over another one than was decided about"
+	}
+	m.template = req.GetRevision()
+	return &pb.UndoResponse{}, nil
+}
+
+func (m *memory) WatchBatchContext(context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error] {
+	panic("no step waits")
+}
+
+func (m *memory) SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error) {
+	panic("no step routes")
+}
+
+func (m *memory) SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error) {
+	panic("no step routes")
+}
+
+func (m *memory) SetMirror(context.Context, *pb.SetMirrorRequest, ...grpc.CallOption) (*pb.SetMirrorResponse, error) {
+	panic("no step routes")
+}
+
+func (m *memory) VerifyWeight(context.Context, *pb.VerifyWeightRequest, ...grpc.CallOption) (*pb.VerifyWeightResponse, error) {
+	panic("no step routes")
+}
+
+// explorer takes the actions of a world with these steps.
+type explorer struct {
+	t      *testing.T
+	steps  []v1alpha1.CanaryStep
+	config *Config
+	done   context.Context // has ended, so that SettleNow makes one call
+	broken string
+}
+
+func (e *explorer) rollout(w *world) *v1alpha1.Rollout {
+	ro := &v1alpha1.Rollout{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "ro", UID: types.UID(fmt.Sprintf("%08d", w.uid)), Generation: 2,
+		Annotations: map[string]string{annotationNumber: fmt.Sprint(w.number)},
+	}}
+	for key, value := range w.noted.annotations() {
+		ro.Annotations[key] = value
+	}
+	if w.noted.template != "" {
+		ro.Spec.Template.Annotations = map[string]string{AnnotationRevision: w.noted.template}
+	}
+	ro.Spec.Strategy.Canary = &v1alpha1.CanaryStrategy{Steps: e.steps}
+	ro.Status = v1alpha1.RolloutStatus{
+		CurrentPodHash: w.hash, StableRS: w.stable, ObservedGeneration: "1", Abort: w.abort, PromoteFull: w.full,
+		CurrentStepIndex: ptr.To(int32(w.index)),
+	}
+	if w.fresh {
+		ro.Status.ObservedGeneration = "2"
+		if w.invalid {
+			ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
+		}
+	}
+	if w.begun != "" {
+		ro.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{{
+			Name: PluginName, Operation: v1alpha1.StepPluginOperationRun, Status: stepStatus{Release: w.begun}.encode(),
+		}}
+	}
+	return ro
+}
+
+// control is one action of the Controller, with its own facts.
+func (e *explorer) control(w *world) {
+	if w.controllerDown || w.unlinked {
+		return
+	}
+	driver := &memory{world: w, left: -1, broken: &e.broken}
+	c := &Controller{Driver: driver, Logger: slog.New(slog.DiscardHandler)}
+	c.init()
+	if !w.exists {
+		e.orphan(w, c)
+		return
+	}
+	ro := e.rollout(w)
+	c.progress[ro.UID] = w.progress
+	if w.hash != "" { // the ReplicaSet that Argo made for it
+		c.current[ro.UID] = stoodFor{hash: w.hash, revision: strings.TrimPrefix(w.hash, "-")}
+	}
+	f, err := c.facts(e.done, ro, e.config)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	t := rollout.NewTarget(driver, f.Facts, &e.config.Config)
+	m := plan(t, f, w.context())
+	if m.annotate != nil {
+		w.fresh = w.fresh && m.annotate.template == w.noted.template
+		w.noted = *m.annotate
+		return
+	}
+	_, _ = t.Perform(context.Background(), m.Move) // a refusal leads to another decision
+}
+
+// orphan is what the Controller does with the workload of a Rollout that was deleted.
+func (e *explorer) orphan(w *world, c *Controller) {
+	if w.owner == "" && !w.adopted {
+		return
+	}
+	c.rollouts = newRolloutInformer(nil, "")
+	if _, err := c.reconcileWorkload(context.Background(), types.NamespacedName{Namespace: "ns", Name: "w"}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// reconcile is one reconciliation of Argo's controller v1.10. The plugin is killed after so many calls of the driver; -1: not at all.
+func (e *explorer) reconcile(w *world, calls int) {
+	last := int8(len(e.steps))
+	want := hashOf(w.noted.template)
+	switch {
+	case !w.exists:
+		return
+	case w.invalid:
+		w.fresh = true // patchCondition
+		return
+	case w.hash != want:
+		w.fresh, w.hash, w.abort, w.full, w.begun, w.index, w.asked = true, want, false, false, "", 0, ""
+		w.number++
+		if w.stable == want {
+			w.index = last
+		}
+		e.saw(w)
+		return
+	}
+	driver := &memory{world: w, left: calls, broken: &e.broken}
+	target := func(change func(*Facts)) rollout.Target {
+		f := ReadFacts(e.rollout(w)).meant(e.config)
+		change(&f)
+		return rollout.NewTarget(driver, f.Facts, &e.config.Config)
+	}
+	router := &RouterPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
+	if w.stable != "" && !e.settled(func() error {
+		_, err := router.settle(e.done, target(func(*Facts) {}))
+		return err
+	}) {
+		return
+	}
+	if w.abort && w.begun != "" {
+		abort := func() error {
+			_, err := rollout.SettleNow(e.done, target(func(f *Facts) { f.Abort = true }))
+			return err
+		}
+		_ = e.settled(abort) // an error is not retried
+		w.begun = ""
+	}
+	if !w.abort && !w.full && w.hash != w.stable && w.index < last && e.config.Steps[int(w.index)] != (rollout.Step{}) && !w.unlinked {
+		e.step(w, driver, target(func(*Facts) {}))
+	}
+	w.fresh = true
+	if w.stable == "" || !w.abort && w.stable != w.hash && (w.full || w.index == last) {
+		w.stable, w.index, w.full = w.hash, last, false
+	}
+	e.saw(w)
+}
+
+// settled calls until there is no error. It reports false for an error that lasts.
+func (e *explorer) settled(call func() error) bool {
+	for range 6 {
+		if call() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *explorer) step(w *world, driver *memory, t rollout.Target) {
+	if w.stable != "" {
+		w.asked = w.noted.standsFor()
+	}
+	if driver.left == 0 {
+		return // killed before its first call, which would be retried for seconds
+	}
+	ctx, kill := context.WithCancel(context.Background())
+	defer kill()
+	driver.kill = kill
+	out, err := t.Run(ctx, e.config.Steps[int(w.index)], 0)
+	if err != nil {
+		return
+	}
+	if out.Release != "" {
+		w.begun = out.Release
+	}
+	switch out.Done {
+	case rollout.ActSucceed:
+		w.index++
+	case rollout.ActFail:
+		w.abort, w.asked = true, ""
+	case rollout.ActWait, rollout.ActCall:
+	}
+}
+
+// saw is the Controller's watch event of a status.
+func (e *explorer) saw(w *world) {
+	if w.exists && !w.controllerDown && w.stable != "" && w.stable != w.hash {
+		w.progress = w.hash
+	}
+}
+
+// drive is one action of the driver and the cluster.
+func drive(w *world) {
+	switch {
+	case w.release == "":
+	case w.inFlight() && w.template != w.update && w.state != pb.State_STATE_ROLLING_BACK:
+		w.update, w.intent, w.state = w.template, 0, pb.State_STATE_HOLDING // it starts over
+		if w.template == w.stableRevision {
+			w.update, w.state = w.stableRevision, pb.State_STATE_ROLLING_BACK
+		}
+	case w.state == pb.State_STATE_UPGRADING:
+		w.state = pb.State_STATE_READY
+	case w.state == pb.State_STATE_PROMOTING:
+		w.state, w.serving = pb.State_STATE_COMPLETED, w.update
+	case w.state == pb.State_STATE_ROLLING_BACK:
+		w.state = pb.State_STATE_ROLLED_BACK
+	}
+}
+
+// next returns the worlds that follow, by the name of the action.
+func (e *explorer) next(w world) map[string]world {
+	out := map[string]world{}
+	take := func(name string, cost int8, act func(*world)) {
+		if w.disturbances < cost {
+			return
+		}
+		after := w
+		after.disturbances -= cost
+		act(&after)
+		if after != w {
+			out[name] = after
+		}
+	}
+	take("the driver works", 0, drive)
+	take("the Controller reconciles", 0, e.control)
+	take("Argo reconciles", 0, func(w *world) { e.reconcile(w, -1) })
+	take("the plugin is killed at its first call", 1, func(w *world) { e.reconcile(w, 0) })
+	take("the plugin is killed after its first call", 1, func(w *world) { e.reconcile(w, 1) })
+	for _, template := range []string{"a", "b", "c"} {
+		take("template "+template, 1, func(w *world) { w.template = template })
+	}
+	take("another client rolls back", 1, func(w *world) {
+		if w.inFlight() {
+			w.state, w.intent, w.asked = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, ""
+		}
+	})
+	take("the driver is not reached", 1, func(w *world) { w.unlinked = true })
+	take("the driver is reached", 0, func(w *world) { w.unlinked = false })
+	take("the Controller stops", 1, func(w *world) { w.controllerDown, w.progress = true, "" })
+	take("the Controller starts", 0, func(w *world) {
+		if w.controllerDown {
+			w.controllerDown = false
+			e.saw(w)
+		}
+	})
+	if !w.exists {
+		apply := func(w *world, noted revisions) {
+			w.exists, w.uid, w.number, w.noted = true, w.uid+1, 0, noted
+			w.hash, w.stable, w.index, w.abort, w.full, w.begun, w.fresh, w.progress = "", "", 0, false, false, "", false, ""
+		}
+		take("the Rollout is applied", 0, func(w *world) { apply(w, revisions{}) })
+		take("the Rollout is restored from a backup", 1, func(w *world) { apply(w, w.backup) })
+		return out
+	}
+	take("the Rollout is deleted", 1, func(w *world) { w.exists, w.asked, w.backup, w.invalid = false, "", w.noted, false })
+	take("the Rollout becomes invalid", 1, func(w *world) { w.invalid, w.fresh = true, false })
+	take("the Rollout is corrected", 0, func(w *world) {
+		if w.invalid {
+			w.invalid, w.fresh = false, false
+		}
+	})
+	take("undo", 1, func(w *world) {
+		if w.noted.template != "" {
+			w.noted.template, w.fresh, w.asked = "", false, ""
+		}
+	})
+	if w.hash != w.stable && w.hash != "" {
+		paused := int(w.index) < len(e.steps) && e.steps[w.index].Pause != nil
+		take("promote", 0, func(w *world) {
+			if paused && !w.abort {
+				w.index++
+			}
+		})
+		ask := func(w *world) {
+			if w.hash == hashOf(w.noted.template) {
+				w.asked = w.noted.standsFor()
+			}
+		}
+		take("promote --full", 1, func(w *world) { w.full = true; ask(w) })
+		take("promote --skip-all-steps", 1, func(w *world) {
+			if !w.abort {
+				w.index = int8(len(e.steps))
+				ask(w)
+			}
+		})
+		take("abort", 1, func(w *world) { w.abort, w.asked = true, "" })
+		take("retry", 1, func(w *world) { w.abort, w.index = false, 0 })
+	}
+	return out
+}
+
+// TestEveryStateOfArgo visits every state of a small world that is reachable with so many disturbances. In each, no call begins,
+// continues or promotes a release of a template that nothing asks for; and from states in between, what was started ends.
+func TestEveryStateOfArgo(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		steps        string
+		disturbances int8
+	}{
+		"steps":             {"[{plugin: {name: lockstep/lws, config: {upgrade: 50%}}}, {plugin: {name: lockstep/lws, config: {promote: true}}}]", 3},
+		"pause first":       {"[{pause: {}}, {plugin: {name: lockstep/lws, config: {promote: true}}}]", 3},
+		"without promotion": {"[{plugin: {name: lockstep/lws, config: {upgrade: 100%}}}]", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ro := parse(t, "{trafficRouting: {plugins: {lockstep/lws: {workload: w}}}, steps: "+test.steps+"}")
+			ro.Spec.ProgressDeadlineSeconds = ptr.To[int32](endless)
+			config, err := ReadConfig(ro)
+			if err != nil || config.Unfit != nil {
+				t.Fatal(err, config.Unfit)
+			}
+			done, cancel := context.WithCancel(context.Background())
+			cancel()
+			e := &explorer{t: t, steps: ro.Spec.Strategy.Canary.Steps, config: config, done: done}
+			e.explore(world{template: "a", serving: "a", disturbances: test.disturbances})
+		})
+	}
+}
+
+// visit is how a state was reached.
+type visit struct {
+	from   int
+	action string
+}
+
+func (e *explorer) explore(first world) {
+	states, visits := []world{first}, []visit{{from: -1}}
+	known := map[world]bool{first: true}
+	released, held := 0, 0
+	for i := 0; i < len(states); i++ {
+		for action, after := range e.next(states[i]) {
+			if e.broken != "" {
+				e.t.Fatalf("%s:\n%s%s\n%+v", e.broken, e.path(states, visits, i), "  "+action, states[i])
+			}
+			if known[after] || after.number > 4 {
+				continue
+			}
+			known[after] = true
+			states, visits = append(states, after), append(visits, visit{from: i, action: action})
+		}
+		if i%50 != 0 {
+			continue
+		}
+		end, waits := e.settleDown(states[i])
+		switch {
+		case e.broken != "":
+			e.t.Fatalf("%s, on the way from:\n%s%+v", e.broken, e.path(states, visits, i), states[i])
+		case end.serving == end.template:
+			released++
+		case waits != "":
+			held++
+		default:
+			e.t.Fatalf("nothing waits for anybody, and template %s is not released from:\n%s%+v\nthe end: %+v", end.template, e.path(states, visits, i), states[i], end)
+		}
+	}
+	e.t.Logf("%d states, at most %d disturbances; of those in between %d end released and %d wait for a user", len(states), first.disturbances, released, held)
+	if len(states) < 1000 || released == 0 || held == 0 {
+		e.t.Errorf("only %d states, %d released, %d held", len(states), released, held)
+	}
+}
+
+// settleDown lets all parts work until nothing changes, with a user who applies a missing Rollout, corrects an invalid one and promotes
+// pauses. It returns the end, and what waits for another act of the user.
+func (e *explorer) settleDown(w world) (world, string) {
+	for range 80 {
+		was := w
+		w.unlinked, w.controllerDown, w.invalid = false, false, false
+		if !w.exists {
+			w = e.next(w)["the Rollout is applied"]
+		}
+		drive(&w)
+		e.control(&w)
+		e.reconcile(&w, -1)
+		if w.hash != w.stable && int(w.index) < len(e.steps) && e.steps[w.index].Pause != nil && !w.abort {
+			w.index++
+		}
+		if was == w {
+			break
+		}
+	}
+	switch {
+	case w.abort:
+		return w, "retry"
+	case w.state == pb.State_STATE_ROLLED_BACK:
+		return w, "another template"
+	default:
+		return w, ""
+	}
+}
+
+func (*explorer) path(states []world, visits []visit, i int) string {
+	if visits[i].from < 0 {
+		return ""
+	}
+	return (*explorer)(nil).path(states, visits, visits[i].from) + "  " + visits[i].action + "\n"
+}
