@@ -91,16 +91,8 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	if m.Action != rollout.ActCall {
 		return true, nil // an annotation carries a resourceVersion
 	}
-	u, err := c.Client.Resource(rolloutResource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("get Rollout %s: %w", key, err)
-	}
-	o, err := readRollout(u)
-	ro, ok := o.(*v1alpha1.Rollout)
-	if err != nil || !ok {
+	ro, err := c.read(ctx, key)
+	if ro == nil {
 		return false, err
 	}
 	config, _ := ReadLenient(ro) // a mistake was reported before
@@ -113,6 +105,30 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	}
 	now := plan(rollout.NewTarget(c.Driver, f.Facts, &config.Config), f, observed)
 	return now.Action == m.Action && proto.Equal(now.Request, m.Request), nil
+}
+
+// read returns a Rollout as the API server has it, nil if it does not exist or doesn't decode.
+func (c *Controller) read(ctx context.Context, key types.NamespacedName) (*v1alpha1.Rollout, error) {
+	u, err := c.Client.Resource(rolloutResource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // It does not exist.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get Rollout %s: %w", key, err)
+	}
+	o, err := readRollout(u)
+	ro, _ := o.(*v1alpha1.Rollout)
+	return ro, err
+}
+
+// Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.
+func (c *Controller) Current(ctx context.Context, f Facts) (bool, error) {
+	ro, err := c.read(ctx, types.NamespacedName{Namespace: f.Namespace, Name: f.Name})
+	if ro == nil {
+		return false, err
+	}
+	now := ReadFacts(ro)
+	return now.UID == f.UID && now.Hash == f.Hash && now.Abort == f.Abort && !now.Deleting && now.Noted.template == f.Noted.template, nil
 }
 
 // facts returns the facts of a Rollout, as the Controller has watched it.

@@ -87,8 +87,12 @@ func (p *RouterPlugin) settle(ctx context.Context, t rollout.Target) (*pb.BatchC
 		return rollout.SettleNow(ctx, t)
 	}
 	c, err := t.Look(ctx)
-	if err != nil || t.Settle(c).Action == rollout.ActWait {
+	if err != nil {
 		return c, nil //nolint:nilerr // See above.
+	}
+	m := t.Settle(c)
+	if _, undo := m.Request.(*pb.UndoRequest); undo || m.Action == rollout.ActWait {
+		return c, nil // a template that can't be restored does not block Argo: the Controller reports it
 	}
 	return rollout.SettleNow(ctx, t)
 }

@@ -32,6 +32,8 @@ const (
 type Rivals interface {
 	// Rival returns the name of an older Rollout of the workload. Empty: none, or not known.
 	Rival(f Facts, workload string) string
+	// Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.
+	Current(ctx context.Context, f Facts) (bool, error)
 }
 
 // StepPlugin is Argo's step plugin. It may be called by several goroutines.
@@ -73,7 +75,11 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 		defer p.free()
 		wait = config.Wait
 	}
-	out, err := rollout.NewTarget(p.Driver, f.Facts, &config.Config).Run(p.Context, step, wait)
+	target := rollout.NewTarget(p.Driver, f.Facts, &config.Config)
+	if p.Rivals != nil {
+		target.Confirm = func(ctx context.Context) (bool, error) { return p.Rivals.Current(ctx, f) }
+	}
+	out, err := target.Run(p.Context, step, wait)
 	p.log(f, "step", out.Message, err)
 	if err != nil {
 		return types.RpcStepResult{}, types.RpcError{ErrorString: rollout.Text(err)}

@@ -27,6 +27,8 @@ type Target struct {
 	Ref    *pb.WorkloadRef
 	Facts  Facts
 	Config *Config
+	// Confirm reports whether the Rollout is still as in Facts, before a release begins: a step may wait for seconds. Nil: it is.
+	Confirm func(context.Context) (bool, error)
 }
 
 // NewTarget returns the workload that the configuration names.

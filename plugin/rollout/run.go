@@ -47,6 +47,15 @@ type run struct {
 
 	// wait is how long to wait. Zero: not at all.
 	wait time.Duration
+	// outdated is set once the Rollout is another than the one that the step was called for.
+	outdated bool
+}
+
+func (r *run) confirm(ctx context.Context) (bool, error) {
+	if r.Confirm == nil {
+		return true, nil
+	}
+	return r.Confirm(ctx)
 }
 
 func (r *run) do(ctx context.Context) (Outcome, error) {
@@ -84,7 +93,7 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 			// The watch may lag behind the last call, so its signal only triggers a look.
 			c, err = r.Look(ctx)
 		default:
-			if c, err = r.act(ctx, m, &out); out.Done == ActFail || time.Now().After(deadline) {
+			if c, err = r.act(ctx, m, &out); out.Done == ActFail || r.outdated || time.Now().After(deadline) {
 				return out, nil
 			}
 		}
@@ -94,6 +103,10 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 // act performs a move, and returns the state of the workload afterwards.
 func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, error) {
 	if begins, ok := m.Request.(*pb.InitializeRequest); ok {
+		if current, err := r.confirm(ctx); !current {
+			r.outdated, out.Message = true, "the Rollout has changed since this step was called"
+			return nil, err
+		}
 		out.Release = begins.GetReleaseId()
 	}
 	c, err := r.Perform(ctx, m)

@@ -22,8 +22,8 @@ func (t Target) Settle(c *pb.BatchContext) Move {
 	if t.Facts.Rival != "" && !plugin.InFlight(c) {
 		return wait("Rollout %s releases LeaderWorkerSet %s", t.Facts.Rival, t.Config.Workload)
 	}
-	if t.undone(c) {
-		return t.undo(c.GetTemplateRevision())
+	if t.undone(c) && (t.Facts.Promoted() || t.promotedInFull(c)) {
+		return t.undo(c.GetTemplateRevision()) // no step does it
 	}
 	return fromConverge(converge.Next(t.settled(c), c))
 }

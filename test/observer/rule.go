@@ -224,6 +224,7 @@ func (l *ledger) rollout(key string, e Event) {
 	}
 	config := pluginConfig(o)
 	template, _, _ := unstructured.NestedString(o.Object, "spec", "template", "metadata", "annotations", "lockstep.dev/revision")
+	template, _, _ = strings.Cut(template, ".") // behind the dot stands how often the Rollout was started with it
 	revision := cmp.Or(template, o.GetAnnotations()["lockstep.dev/first-revision"])
 	_, referenced := o.Object["spec"].(map[string]any)["workloadRef"]
 	if config.Trigger == "Manual" || referenced {
