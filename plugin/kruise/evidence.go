@@ -71,6 +71,15 @@ func contentOf(o *unstructured.Unstructured) map[string]any {
 	return o.Object
 }
 
+// listens reports whether the Rollout takes up a change of the template: Kruise has observed it, and it is not disabled.
+func (e Evidence) listens() bool {
+	var r struct {
+		Spec   struct{ Disabled bool }
+		Status struct{ Phase string }
+	}
+	return e.Rollout != nil && decode(e.Rollout, &r) == nil && !r.Spec.Disabled && (r.Status.Phase == "Healthy" || r.Status.Phase == "Progressing")
+}
+
 func decode(o *unstructured.Unstructured, into any) error {
 	raw, err := json.Marshal(o.Object)
 	return cmp.Or(err, json.Unmarshal(raw, into))

@@ -219,9 +219,12 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	t.Spec.Replicas = ptr.To(v.Context.GetReplicas())
 	t.Spec.Selector = leaders(t.Spec.WorkloadRef.Name)
 	shown := v.Context.GetTemplateRevision()
-	if serving := plugin.Serving(v.Context); t.Spec.Template == nil && serving != "" {
+	switch serving := plugin.Serving(v.Context); {
+	case t.Spec.Template == nil && serving != "":
 		// Kruise's webhook ignores the first template. A template that waits must be a change of the one that the groups run.
 		shown = serving
+	case v.announces() && !v.Evidence.listens():
+		shown = templateOf(t) // Kruise notices a template only when it is set
 	}
 	t.Spec.Template = &v1alpha1.Template{Metadata: v1alpha1.TemplateMetadata{Annotations: map[string]string{AnnotationRevision: shown}}}
 	if t.Spec.UpdateStrategy == nil {
@@ -282,10 +285,14 @@ func goal(v View) converge.Goal {
 		g.Kind, g.Revision, g.Why = converge.Promote, template, "all steps of the Rollout are complete: completing the release"
 	case gone && inFlight:
 		g.Why = fmt.Sprintf("the partition was removed, but no Rollout has completed its steps for revision %s: to complete the release, "+
-			"lockstep promote %s; to roll it back, lockstep abort %[2]s", template, t.Spec.WorkloadRef.Name)
+			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, t.Spec.WorkloadRef.Name)
 	case gone:
-		g.Why = fmt.Sprintf("revision %s waits: no Rollout is in progress on this target, which must exist and not be disabled when the "+
-			"template changes: change the template again, or lockstep release %s", template, t.Spec.WorkloadRef.Name)
+		g.Why = fmt.Sprintf("revision %s waits: a Rollout of this target that is not disabled begins its release, or lockstep release %s",
+			template, t.Spec.WorkloadRef.Name)
+		if !v.announces() {
+			g.Why = fmt.Sprintf("revision %s waits, and the Rollout is not in progress with it: change the template again, or lockstep release %s",
+				template, t.Spec.WorkloadRef.Name)
+		}
 	default:
 		batch, ok := v.Evidence.batchOf(v.Revisions[template])
 		if !ok {
@@ -301,10 +308,16 @@ func goal(v View) converge.Goal {
 	return g
 }
 
-// depends reports whether the goal depends on evidence.
+// depends reports whether the next move depends on evidence.
 func (v View) depends() bool {
 	g := goal(v)
-	return g.Kind == converge.Hold && g.Why != ""
+	return g.Kind == converge.Hold && g.Why != "" || v.announces()
+}
+
+// announces reports whether the target is to show a template that waits.
+func (v View) announces() bool {
+	shown := templateOf(v.Target)
+	return shown != "" && shown != v.Context.GetTemplateRevision() && plugin.Waits(v.Context)
 }
 
 // releaseID returns the id of a release: it is that of a BatchRelease and a template, so that a release that was rolled back does not

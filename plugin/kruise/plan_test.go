@@ -137,6 +137,10 @@ func shows(revision, step, progressing string) func(*View) {
 	}
 }
 
+func phase(name string) func(*View) {
+	return func(v *View) { v.Evidence.Rollout.Object["status"].(map[string]any)["phase"] = name }
+}
+
 // describe returns a move as one would say it.
 func describe(m move) string {
 	switch m.action {
@@ -184,8 +188,11 @@ func TestPlan(t *testing.T) {
 		{"another's release", "it is not ours to steer", view(releasing(pb.State_STATE_READY, 1), foreign), "none", "ReleaseOfAnother"},
 		{"another's release is over", "the workload is free", view(releasing(pb.State_STATE_ROLLED_BACK, 0), foreign), "none", "Held"},
 		{"no revision yet", "LWS has not got to the template", view(edited("")), "none", "WaitingForLWS"},
-		{"edited", "Kruise's webhook must see it before anything moves", view(edited("two")), "mirror", ""},
-		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, releasing(pb.State_STATE_READY, 1)), "mirror", ""},
+		{"edited", "Kruise's webhook must see it before anything moves", view(edited("two"), shows("vllm-1", "Completed", "Completed"), phase("Healthy")), "mirror", ""},
+		{"edited, no Rollout", "Kruise would not notice it later", view(edited("two")), "none", "NotRequested"},
+		{"edited, disabled", "Kruise ignores it", view(edited("two"), shows("vllm-1", "Completed", "Completed"), phase("Disabled")), "none", "NotRequested"},
+		{"edited back to what serves", "nothing waits", view(template("two"), edited("one")), "mirror", ""},
+		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, shows("vllm-2", "StepPaused", "InRolling"), phase("Progressing"), releasing(pb.State_STATE_READY, 1)), "mirror", ""},
 		{"workload scaled", "the target follows", view(at("one one one one one")), "mirror", ""},
 		{
 			"target scaled", "the workload follows",

@@ -69,7 +69,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err != nil {
 			return r.failed(ctx, v, err)
 		}
-		if m.action == actNone || m.action == actRemoveFinalizer {
+		switch {
+		case m.action == actNone && v.announces():
+			return reconcile.Result{RequeueAfter: requeueBlocked}, nil // no watch reports the Rollout that it waits for
+		case m.action == actNone, m.action == actRemoveFinalizer:
 			return reconcile.Result{}, nil
 		}
 	}

@@ -186,9 +186,20 @@ func controlled(uid string) func(*View) {
 	}
 }
 
-func TestEvidenceIsThatOfThisTarget(t *testing.T) {
+// refers is a Rollout of the target.
+func refers(v *View) {
 	ref := map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "RolloutTarget", "name": "vllm"}
-	refers := func(v *View) { v.Evidence.Rollout.Object["spec"] = map[string]any{"workloadRef": ref} }
+	v.Evidence.Rollout.Object["spec"] = map[string]any{"workloadRef": ref}
+}
+
+// listens is a Rollout of the target that Kruise has observed.
+func listens(v *View) {
+	shows("vllm-1", "Completed", "")(v)
+	phase("Healthy")(v)
+	refers(v)
+}
+
+func TestEvidenceIsThatOfThisTarget(t *testing.T) {
 	ends := shows("vllm-2", "Completed", "Completed")
 	for _, test := range []struct {
 		name, why string
@@ -221,7 +232,7 @@ func TestEvidenceIsThatOfThisTarget(t *testing.T) {
 // first template of an object.
 func TestNewTargetShowsWhatServesFirst(t *testing.T) {
 	var shown []string
-	v := view(edited("two"), func(v *View) { v.Target.Spec.Template = nil })
+	v := view(edited("two"), listens, func(v *View) { v.Target.Spec.Template = nil })
 	r, d := bench(t, v, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			err := c.Patch(ctx, o, p, opts...)
@@ -330,7 +341,7 @@ func TestErrorsAreSaid(t *testing.T) {
 // Kruise's webhook refuses what it can't judge, as while its manager is away.
 func TestRefusedMirrorIsSaid(t *testing.T) {
 	down := errors.New("failed calling webhook: connection refused")
-	r, d := bench(t, view(edited("two")), interceptor.Funcs{
+	r, d := bench(t, view(edited("two"), listens), interceptor.Funcs{
 		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 			return down
 		},

@@ -39,10 +39,10 @@ func notReady(v View, reason, message string) move {
 func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	t, c := v.Target, v.Context
 	current, known := v.Revisions[plugin.Serving(c)]
-	update, also := v.Revisions[c.GetTemplateRevision()]
+	update, also := v.Revisions[templateOf(t)]
 	if !known || !also {
 		s := notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
-			t.Spec.WorkloadRef.Name, plugin.Serving(c), c.GetTemplateRevision())).status
+			t.Spec.WorkloadRef.Name, plugin.Serving(c), templateOf(t))).status
 		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // or the next change by mirror would count as one by a user
 		return s
 	}
@@ -52,7 +52,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	s.Selector = metav1.FormatLabelSelector(t.Spec.Selector)
 	s.WorkloadReplicas = ptr.To(c.GetReplicas())
 	s.State = stateOf(c)
-	count(s, c)
+	count(s, c, templateOf(t))
 	if rollbackUnnoticed(v, s) {
 		s.UpdatedReplicas = s.Replicas - 1
 		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, s.UpdatedReplicas)
@@ -71,13 +71,13 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 }
 
 // count counts the workload's own groups.
-func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
+func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string) {
 	s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas = 0, 0, 0, 0
 	for _, g := range c.GetGroups() {
 		if g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {
 			continue
 		}
-		updated := g.GetRevision() == c.GetTemplateRevision()
+		updated := g.GetRevision() == template
 		s.Replicas++
 		if updated {
 			s.UpdatedReplicas++
@@ -90,7 +90,7 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext) {
 		}
 	}
 	s.AvailableReplicas = s.ReadyReplicas
-	if plugin.InFlight(c) && c.GetUpdateRevision() == c.GetTemplateRevision() {
+	if plugin.InFlight(c) && c.GetUpdateRevision() == template {
 		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, c.GetUpdatedReady()) // only the driver knows for how long
 	}
 }

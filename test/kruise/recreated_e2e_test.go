@@ -74,7 +74,7 @@ func TestTargetWithoutRollout(t *testing.T) {
 	e.mustRest("v1")
 	before := e.leaders()
 	e.edit("v2")
-	e.awaitMirrored()
+	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 	e.staysScaled(before)
 	e.apply(rollout(quarters))
 	e.mustHave("v1 v1 v1 v2")
@@ -90,7 +90,7 @@ func TestEditedWhileDisabled(t *testing.T) {
 	e.patch(rollouts, `{"spec":{"disabled":true}}`)
 	e.awaitPhase("Disabled")
 	e.edit("v2")
-	e.awaitMirrored()
+	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 	e.staysScaled(before)
 	e.patch(rollouts, `{"spec":{"disabled":false}}`)
 	e.mustHave("v1 v1 v1 v2")
@@ -106,7 +106,7 @@ func TestScaledAfterAbort(t *testing.T) {
 	e.edit("v2")
 	e.awaitPause(1)
 	e.mustHave("v1 v1 v1 v2")
-	e.abort()
+	e.end("abort", "--force")
 	e.mustRest("v1")
 	aborted := e.release()
 	e.staysScaled(before)
@@ -125,14 +125,14 @@ func (e *env) release() string {
 	return r.Release.ID
 }
 
-// abort is `lockstep abort`.
-func (e *env) abort() {
+// end is `lockstep abort` or `lockstep promote` of the release.
+func (e *env) end(verb string, flags ...string) {
 	e.t.Helper()
 	binary, err := driver.Binary()
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	args := []string{"abort", name, "--force", "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig()}
+	args := append([]string{verb, name, "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig()}, flags...)
 	if out, err := exec.CommandContext(e.t.Context(), binary, args...).CombinedOutput(); err != nil {
 		e.t.Fatalf("lockstep %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

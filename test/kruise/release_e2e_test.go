@@ -108,7 +108,10 @@ func TestDisabledInMidRelease(t *testing.T) {
 	e.awaitPause(1)
 	e.patch(rollouts, `{"spec":{"disabled":true}}`)
 	e.awaitPhase("Disabled")
-	// Kruise releases the workload, which completes its update.
+	// Kruise removes the partition, which is no step of a Rollout.
+	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
+	e.mustHave("v1 v1 v1 v2")
+	e.end("promote", "--force")
 	e.mustRest("v2")
 	e.patch(rollouts, `{"spec":{"disabled":false}}`)
 	e.awaitPhase("Healthy")
@@ -123,5 +126,8 @@ func TestRolloutDeletedInMidRelease(t *testing.T) {
 	e.edit("v2")
 	e.awaitPause(1)
 	e.remove(rollouts)
-	e.mustRest("v2")
+	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
+	e.mustHave("v1 v1 v1 v2")
+	e.end("abort", "--force")
+	e.mustRest("v1")
 }
