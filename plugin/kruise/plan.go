@@ -299,7 +299,11 @@ func goal(v View) converge.Goal {
 			g.Why = fmt.Sprintf("the partition allows %d updated groups, but no BatchRelease of a Rollout asks for revision %s", groups, template)
 			return g
 		}
-		if !inFlight {
+		switch moved := ours(v) && c.GetUpdateRevision() == template && !strings.HasSuffix(c.GetReleaseId(), "-"+template); {
+		case inFlight:
+		case moved: // the template changed in mid-release, and then the release was rolled back, whatever Kruise asked for meanwhile
+			g.Release = c.GetReleaseId()
+		default:
 			g.Release, g.Policy = releaseID(t, batch.uid, template), policy(t, batch.plan)
 		}
 		g.Kind, g.Revision, g.Why = converge.Upgrade, template, fmt.Sprintf("the partition allows %d updated groups", groups)

@@ -239,7 +239,12 @@ func TestPlan(t *testing.T) {
 			"rolled back by hand, scaled, next step", "it is not asked for anew",
 			view(template("two"), partition(1), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0), last, func(v *View) { v.Target.Generation++ }), "none", "Held",
 		},
-		{"rolled back by hand, Kruise starts over", "it is requested again", view(template("two"), partition(2), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0)), "Initialize", ""},
+		{"rolled back by hand, Kruise starts over", "it is requested again", view(template("two"), partition(2), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0), func(v *View) {
+			v.Context.ReleaseId = "kruise-01234567-0older00-two"
+		}), "Initialize", ""},
+		{"rolled back by hand, begun for an older template", "the word was about this one", view(template("two"), partition(2), led, asks("vllm-2"), releasing(pb.State_STATE_ROLLED_BACK, 0), func(v *View) {
+			v.Context.ReleaseId = "kruise-01234567-0older00-one"
+		}), "none", "Held"},
 		{"completed", "the new revision serves", view(template("two"), releasing(pb.State_STATE_COMPLETED, 4), at("two two two two")), "none", "Held"},
 		{"no groups yet", "there is nothing to release from", view(at("-"), func(v *View) {
 			v.Context.StableRevision, v.Target.Spec.Replicas = "", ptr.To(int32(1))
