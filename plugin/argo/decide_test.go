@@ -4,14 +4,18 @@
 package argo
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -261,5 +265,51 @@ func TestBegun(t *testing.T) {
 	})
 	if diff := cmp.Diff([]string{"a"}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// unreached is a driver that does not answer.
+type unreached struct{ rollout.Driver }
+
+func (unreached) Has(pb.Capability) bool { return true }
+
+func (unreached) CalculateBatchContext(
+	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
+}
+
+// Argo ends a promotion only once the driver has it: afterwards nothing tells it from a first deployment.
+func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
+	t.Parallel()
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		change func(*Facts)
+		want   bool
+	}{
+		"promote --full":   {func(f *Facts) { f.PromoteFull = true }, true},
+		"all steps done":   {func(f *Facts) { f.StepsDone = true }, true},
+		"aborted":          {func(f *Facts) { f.Abort = true }, true},
+		"in a step":        {func(*Facts) {}, false},
+		"promoted already": {func(f *Facts) { f.StepsDone, f.Stable = true, f.Hash }, false},
+	} {
+		router := &RouterPlugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
+		_, err := router.settle(done, rollout.NewTarget(unreached{}, facts(test.change).Facts, &settings().Config))
+		if (err != nil) != test.want {
+			t.Errorf("%s: error %v, want one %v", name, err, test.want)
+		}
+	}
+}
+
+func TestFactsOfAnInvalidRollout(t *testing.T) {
+	t.Parallel()
+	ro := &v1alpha1.Rollout{Status: v1alpha1.RolloutStatus{ObservedGeneration: "0"}}
+	if f := ReadFacts(ro); !f.Current {
+		t.Error("its status is current")
+	}
+	ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
+	if f := ReadFacts(ro); f.Current {
+		t.Error("Argo can't process its spec, and its status counts as current")
 	}
 }

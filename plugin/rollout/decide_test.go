@@ -4,9 +4,12 @@
 package rollout
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -430,7 +433,7 @@ func TestSettle(t *testing.T) {
 			standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
 		},
 		"manual, promoted, new template waits": {
-			"Nothing says that Argo means it.", facts(promoted), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
+			"Nothing says that Argo means it.", facts(promoted, progressed), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
 		},
 		"manual, promote --full": {
 			"Now it does.", facts(full), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "Initialize " + mine1,
@@ -464,5 +467,40 @@ func TestID(t *testing.T) {
 	long := ID{Rollout: "01234567", Number: "1000", Hash: "7c9f8d6b5f4", Revision: "7c9f8d6b5f4", Attempt: 100}
 	if n := len(long.String()); n > 63 {
 		t.Errorf("an id of %d characters is too long", n)
+	}
+}
+
+// asked is a driver that notes whether a release was begun.
+type asked struct {
+	Driver
+	context *pb.BatchContext
+	begun   bool
+}
+
+func (*asked) Has(pb.Capability) bool { return false }
+
+func (a *asked) CalculateBatchContext(
+	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	return &pb.CalculateBatchContextResponse{Context: a.context}, nil
+}
+
+func (a *asked) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
+	a.begun = true
+	a.context.ReleaseId, a.context.Owner = req.GetReleaseId(), req.GetOwner()
+	return &pb.InitializeResponse{Context: a.context}, nil
+}
+
+// A step that has waited begins no release for a Rollout that was aborted, deleted or started over meanwhile.
+func TestRunConfirmsBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	for _, current := range []bool{true, false} {
+		driver := &asked{context: standing(pb.State_STATE_HOLDING, "")}
+		target := NewTarget(driver, facts(), settings())
+		target.Confirm = func(context.Context) (bool, error) { return current, nil }
+		out, err := target.Run(t.Context(), Step{}, 0)
+		if err != nil || driver.begun != current || (out.Done == ActSucceed) != current {
+			t.Errorf("current %v: begun %v, %+v, %v", current, driver.begun, out, err)
+		}
 	}
 }
