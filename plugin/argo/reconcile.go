@@ -30,7 +30,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if ro == nil {
 		return 0, nil
 	}
-	config, mistake := ReadLenient(ro)
+	config, mistake := c.ReadLenient(ro)
 	if mistake != nil {
 		c.warnOnce(ro, "InvalidConfig", mistake.Error())
 	}
@@ -95,7 +95,7 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	if ro == nil {
 		return false, err
 	}
-	config, _ := ReadLenient(ro) // a mistake was reported before
+	config, _ := c.ReadLenient(ro) // a mistake was reported before
 	if config == nil {
 		return false, nil
 	}

@@ -30,6 +30,9 @@ const (
 
 // Rivals finds other Rollouts of a workload.
 type Rivals interface {
+	// ReadLenient is the function of that name, with the judgement of all fields that the API server has, if known: Argo's controller
+	// sends only those of its own version.
+	ReadLenient(ro *v1alpha1.Rollout) (*Config, error)
 	// Rival returns the name of an older Rollout of the workload. Empty: none, or not known.
 	Rival(f Facts, workload string) string
 	// Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.
@@ -128,7 +131,11 @@ func forwards(c *pb.BatchContext) bool {
 // read reads the Rollout that Argo's controller sent. With an error it also returns what an abort needs, if that can be read.
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f := ReadFacts(ro)
-	config, err := ReadLenient(ro)
+	read := ReadLenient
+	if p.Rivals != nil {
+		read = p.Rivals.ReadLenient
+	}
+	config, err := read(ro)
 	if config != nil {
 		f = f.meant(config)
 	}
