@@ -168,7 +168,7 @@ func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(contex
 // call reads the Rollout and does the work, unless the Rollout does not use this plugin or is being deployed first.
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target) error) types.RpcError {
 	// Steps report mistakes of the configuration. A release can be ended all the same.
-	config, _ := ReadLenient(ro)
+	config, _ := readFor(p.Rivals, ro)
 	if config == nil {
 		return types.RpcError{}
 	}

@@ -131,11 +131,7 @@ func forwards(c *pb.BatchContext) bool {
 // read reads the Rollout that Argo's controller sent. With an error it also returns what an abort needs, if that can be read.
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f := ReadFacts(ro)
-	read := ReadLenient
-	if p.Rivals != nil {
-		read = p.Rivals.ReadLenient
-	}
-	config, err := read(ro)
+	config, err := readFor(p.Rivals, ro)
 	if config != nil {
 		f = f.meant(config)
 	}
@@ -146,6 +142,14 @@ func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 		f.Rival = p.Rivals.Rival(f, config.Workload)
 	}
 	return f, config, err
+}
+
+// readFor reads a configuration as rivals do, if there are any.
+func readFor(rivals Rivals, ro *v1alpha1.Rollout) (*Config, error) {
+	if rivals == nil {
+		return ReadLenient(ro)
+	}
+	return rivals.ReadLenient(ro)
 }
 
 // slot takes one of the slots for steps that wait, if one is free.
