@@ -89,7 +89,7 @@ const argoInstance = "(that of Argo's controller)"
 // parentInstance returns the --instance-id of Argo's controller, which started this process.
 func parentInstance() (string, error) {
 	path := fmt.Sprintf("/proc/%d/cmdline", os.Getppid())
-	line, err := os.ReadFile(path) //nolint:gosec // The path has a process id only.
+	line, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read the flags of Argo's controller: %w", err)
 	}

@@ -94,7 +94,7 @@ func (c *Controller) init() {
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
-		c.follower = manage.Follower[item]{Driver: c.Driver, Requests: c.requests, MaxAbsent: maxAbsent}
+		c.follower = manage.Follower[item]{Driver: c.Driver, Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) }, MaxAbsent: maxAbsent}
 	})
 }
 
@@ -105,7 +105,7 @@ func (c *Controller) owns(ro metav1.Object) bool {
 }
 
 // requests are the Rollouts of a workload that this instance handles.
-func (c *Controller) requests(_ context.Context, workload types.NamespacedName) []item {
+func (c *Controller) requests(workload types.NamespacedName) []item {
 	rollouts := c.rolloutsOf(workload)
 	items := make([]item, 0, len(rollouts))
 	for _, ro := range rollouts {
@@ -216,7 +216,7 @@ func (c *Controller) setWorkload(ro metav1.Object, workload types.NamespacedName
 	case c.owns(ro):
 		c.queue.Add(item{workload: true, NamespacedName: old})
 	default:
-		for _, i := range c.requests(context.Background(), old) {
+		for _, i := range c.requests(old) {
 			c.queue.Add(i)
 		}
 	}

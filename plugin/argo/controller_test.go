@@ -117,7 +117,7 @@ func (h *fixture) read(name string) *v1alpha1.Rollout {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	o, _ := readRollout(u)
+	o := readRollout(u)
 	ro, ok := o.(*v1alpha1.Rollout)
 	if !ok {
 		h.t.Fatalf("got %T", o)

@@ -63,7 +63,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	case owner == ownerForeign && plugin.InFlight(observed):
 		return requeueBlocked, nil
 	case owner == ownerAlive, len(others) > 0 && !plugin.InFlight(observed):
-		for _, i := range c.requests(ctx, key) {
+		for _, i := range c.requests(key) {
 			c.queue.Add(i) // another Rollout takes the workload over
 		}
 		return 0, nil

@@ -116,9 +116,8 @@ func (c *Controller) read(ctx context.Context, key types.NamespacedName) (*v1alp
 	if err != nil {
 		return nil, fmt.Errorf("get Rollout %s: %w", key, err)
 	}
-	o, err := readRollout(u)
-	ro, _ := o.(*v1alpha1.Rollout)
-	return ro, err
+	ro, _ := readRollout(u).(*v1alpha1.Rollout)
+	return ro, nil
 }
 
 // Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.

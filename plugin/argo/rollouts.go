@@ -61,14 +61,14 @@ func indexByWorkload(o any) ([]string, error) {
 
 // judgeRollout decodes and judges a Rollout.
 func judgeRollout(o any) (any, error) {
-	read, err := readRollout(o)
+	read := readRollout(o)
 	u, _ := o.(*unstructured.Unstructured)
 	ro, ok := read.(*v1alpha1.Rollout)
 	if u == nil || !ok {
-		return read, err
+		return read, nil
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
-	return judged{Rollout: ro, findings: nativeFields.Judge("spec", spec)}, err
+	return judged{Rollout: ro, findings: nativeFields.Judge("spec", spec)}, nil
 }
 
 // rolloutIn returns the Rollout of an object in the cache, nil if it doesn't decode.
@@ -78,21 +78,18 @@ func rolloutIn(o any) *v1alpha1.Rollout {
 }
 
 // readRollout decodes a Rollout, without its managed fields.
-func readRollout(o any) (any, error) {
+func readRollout(o any) any {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
-		return o, nil
-	}
-	raw, err := json.Marshal(u.Object)
-	if err != nil {
-		return o, nil //nolint:nilerr // It stays as it is.
+		return o
 	}
 	ro := &v1alpha1.Rollout{}
-	if err := json.Unmarshal(raw, ro); err != nil {
-		return o, nil //nolint:nilerr // It stays as it is.
+	raw, err := json.Marshal(u.Object)
+	if err != nil || json.Unmarshal(raw, ro) != nil {
+		return o // It stays as it is.
 	}
 	ro.ManagedFields = nil
-	return ro, nil
+	return ro
 }
 
 // rolloutsOf returns the Rollouts that name the workload and are not being deleted.

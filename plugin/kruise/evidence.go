@@ -4,7 +4,6 @@
 package kruise
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,8 +21,10 @@ import (
 
 // Evidence is what Kruise's own objects show of a target's release.
 type Evidence struct {
-	// Rollout is the Rollout of the target, BatchRelease the one that controls it. Nil: there is none.
+	// Rollout is the Rollout of the target, BatchRelease the one that Kruise made of it. Nil: there is none.
 	Rollout, BatchRelease *unstructured.Unstructured
+	// Control is the uid in the target's control info: that of the BatchRelease that has set its partition.
+	Control types.UID
 }
 
 // batch is a BatchRelease that asks for a revision.
@@ -38,7 +39,8 @@ func (e Evidence) batchOf(revision string) (batch, bool) {
 		Spec   struct{ ReleasePlan ReleasePlan }
 		Status struct{ UpdateRevision string }
 	}
-	if e.BatchRelease == nil || decode(e.BatchRelease, &r) != nil || revision == "" || r.Status.UpdateRevision != revision {
+	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decode(e.BatchRelease, &r) != nil ||
+		revision == "" || r.Status.UpdateRevision != revision {
 		return batch{}, false
 	}
 	return batch{uid: e.BatchRelease.GetUID(), plan: &r.Spec.ReleasePlan}, true
@@ -71,18 +73,30 @@ func contentOf(o *unstructured.Unstructured) map[string]any {
 	return o.Object
 }
 
-// listens reports whether the Rollout takes up a change of the template: Kruise has observed it, and it is not disabled.
+// listens reports whether the Rollout takes up a change of the template: Kruise has observed it, it is not disabled, and no BatchRelease is
+// left that has ended.
 func (e Evidence) listens() bool {
 	var r struct {
 		Spec   struct{ Disabled bool }
 		Status struct{ Phase string }
 	}
-	return e.Rollout != nil && decode(e.Rollout, &r) == nil && !r.Spec.Disabled && (r.Status.Phase == "Healthy" || r.Status.Phase == "Progressing")
+	return e.Rollout != nil && !e.leftOver() && decode(e.Rollout, &r) == nil && !r.Spec.Disabled &&
+		(r.Status.Phase == "Healthy" || r.Status.Phase == "Progressing")
+}
+
+// leftOver reports whether a BatchRelease has ended and is still there, as after the target was deleted in mid-release. Kruise takes it for
+// that of the next release, whose steps then reach no group.
+func (e Evidence) leftOver() bool {
+	var r struct{ Status struct{ Phase string } }
+	return e.BatchRelease != nil && decode(e.BatchRelease, &r) == nil && r.Status.Phase == "Completed"
 }
 
 func decode(o *unstructured.Unstructured, into any) error {
 	raw, err := json.Marshal(o.Object)
-	return cmp.Or(err, json.Unmarshal(raw, into))
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	return err //nolint:wrapcheck // What can't be read is no evidence.
 }
 
 // evidence reads Kruise's objects from the API server: a call follows from them, which the past of a cache must not justify.
@@ -90,9 +104,7 @@ func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (E
 	var e Evidence
 	all := &unstructured.UnstructuredList{}
 	all.SetGroupVersionKind(kruiseKind("RolloutList"))
-	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); absent(err) {
-		return e, nil
-	} else if err != nil {
+	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); err != nil && !absent(err) {
 		return e, fmt.Errorf("list the Rollouts of namespace %s: %w", t.Namespace, err)
 	}
 	for i := range all.Items {
@@ -100,19 +112,20 @@ func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (E
 			e.Rollout = &all.Items[i]
 		}
 	}
-	var ref metav1.OwnerReference
-	if json.Unmarshal([]byte(t.Annotations[annotationControl]), &ref) != nil || ref.Kind != "BatchRelease" {
+	if e.Rollout == nil {
 		return e, nil
 	}
+	var ref metav1.OwnerReference
+	if json.Unmarshal([]byte(t.Annotations[annotationControl]), &ref) == nil && ref.Kind == "BatchRelease" {
+		e.Control = ref.UID
+	}
 	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(kruiseKind(ref.Kind))
-	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, o)
-	switch {
-	case absent(err):
-	case err != nil:
-		return e, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, ref.Name, err)
-	case o.GetUID() == ref.UID && o.GetDeletionTimestamp() == nil:
+	o.SetGroupVersionKind(kruiseKind("BatchRelease"))
+	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(e.Rollout), o); {
+	case err == nil:
 		e.BatchRelease = o
+	case !absent(err):
+		return e, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, e.Rollout.GetName(), err)
 	}
 	return e, nil
 }

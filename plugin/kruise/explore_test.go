@@ -105,7 +105,8 @@ func (w *world) view() View {
 		}
 		v.Evidence.Rollout = &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"disabled": w.disabled}, "status": status}}
 	}
-	if w.control != 0 && w.control == w.batchRelease {
+	if v.Evidence.Rollout != nil && w.batchRelease != 0 {
+		v.Evidence.Control = types.UID(fmt.Sprintf("%08d", w.control))
 		v.Evidence.BatchRelease = &unstructured.Unstructured{Object: map[string]any{
 			"metadata": map[string]any{"uid": fmt.Sprintf("%08d", w.batchRelease)}, "status": map[string]any{"updateRevision": w.batchRevision},
 		}}

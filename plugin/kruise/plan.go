@@ -289,7 +289,11 @@ func goal(v View) converge.Goal {
 	case gone:
 		g.Why = fmt.Sprintf("revision %s waits: a Rollout of this target that is not disabled begins its release, or lockstep release %s",
 			template, t.Spec.WorkloadRef.Name)
-		if !v.announces() {
+		switch {
+		case v.Evidence.leftOver():
+			g.Why = fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: kubectl delete batchrelease %[2]s",
+				template, v.Evidence.BatchRelease.GetName())
+		case !v.announces():
 			g.Why = fmt.Sprintf("revision %s waits, and the Rollout is not in progress with it: change the template again, or lockstep release %s",
 				template, t.Spec.WorkloadRef.Name)
 		}

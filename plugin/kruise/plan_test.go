@@ -120,6 +120,7 @@ func last(v *View)     { v.Context.ReleaseId = releaseID(v.Target, "fedcba98-76"
 // asks is a BatchRelease in progress that asks for a revision.
 func asks(revision string) func(*View) {
 	return func(v *View) {
+		v.Evidence.Control = "fedcba98-76"
 		v.Evidence.BatchRelease = &unstructured.Unstructured{Object: map[string]any{
 			"metadata": map[string]any{"uid": "fedcba98-76"}, "status": map[string]any{"updateRevision": revision},
 		}}
@@ -135,6 +136,11 @@ func shows(revision, step, progressing string) func(*View) {
 		}
 		v.Evidence.Rollout = &unstructured.Unstructured{Object: map[string]any{"status": status}}
 	}
+}
+
+// ended is a BatchRelease that a target before this one has left.
+func ended(v *View) {
+	v.Evidence.BatchRelease = &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"phase": "Completed"}}}
 }
 
 func phase(name string) func(*View) {
@@ -191,6 +197,7 @@ func TestPlan(t *testing.T) {
 		{"edited", "Kruise's webhook must see it before anything moves", view(edited("two"), shows("vllm-1", "Completed", "Completed"), phase("Healthy")), "mirror", ""},
 		{"edited, no Rollout", "Kruise would not notice it later", view(edited("two")), "none", "NotRequested"},
 		{"edited, disabled", "Kruise ignores it", view(edited("two"), shows("vllm-1", "Completed", "Completed"), phase("Disabled")), "none", "NotRequested"},
+		{"edited, a BatchRelease is left over", "Kruise would take it for the next one", view(edited("two"), shows("vllm-1", "Completed", "Completed"), phase("Healthy"), ended), "none", "NotRequested"},
 		{"edited back to what serves", "nothing waits", view(template("two"), edited("one")), "mirror", ""},
 		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, shows("vllm-2", "StepPaused", "InRolling"), phase("Progressing"), releasing(pb.State_STATE_READY, 1)), "mirror", ""},
 		{"workload scaled", "the target follows", view(at("one one one one one")), "mirror", ""},

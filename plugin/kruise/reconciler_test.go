@@ -172,7 +172,7 @@ func TestNewTargetIsBoundAtOnce(t *testing.T) {
 }
 
 func TestBatchIsBegunInOneGo(t *testing.T) {
-	r, d := bench(t, view(template("two"), partition(3), led, asks("vllm-2"), controlled("fedcba98-76")), interceptor.Funcs{})
+	r, d := bench(t, view(template("two"), partition(3), led, asks("vllm-2"), listens, controlled("fedcba98-76")), interceptor.Funcs{})
 	reconcileOnce(t, r)
 	if got := strings.Join(d.calls, ", "); got != "Initialize 100%, UpgradeBatch 1" {
 		t.Errorf("calls: %s", got)
@@ -206,8 +206,8 @@ func TestEvidenceIsThatOfThisTarget(t *testing.T) {
 		v         View
 		want      string
 	}{
-		{"re-created BatchRelease", "its name is not enough", view(template("two"), partition(3), led, asks("vllm-2"), controlled("other")), ""},
-		{"no control info", "it may control another object", view(template("two"), partition(3), led, asks("vllm-2")), ""},
+		{"re-created BatchRelease", "its name is not enough", view(template("two"), partition(3), led, asks("vllm-2"), listens, controlled("other")), ""},
+		{"no control info", "it may control another object", view(template("two"), partition(3), led, asks("vllm-2"), listens), ""},
 		{"its Rollout", "its steps are complete", view(template("two"), releasing(pb.State_STATE_READY, 4), ends, refers), "FINALIZE_INTENT_PROMOTE"},
 		{"another's Rollout", "it says nothing of this target", view(template("two"), releasing(pb.State_STATE_READY, 4), ends), ""},
 		{"Rollout being deleted", "it ends without its steps", view(template("two"), releasing(pb.State_STATE_READY, 4), ends, refers, func(v *View) {

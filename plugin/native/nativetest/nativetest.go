@@ -24,7 +24,7 @@ const (
 // Documented compares the table between the marks of a document with fields. With update it writes that.
 func Documented(t *testing.T, fields native.Table, path string, update bool) {
 	t.Helper()
-	raw, err := os.ReadFile(path) //nolint:gosec // A document of this repository.
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func Documented(t *testing.T, fields native.Table, path string, update bool) {
 		t.Fatalf("%s has no marks around a table of fields: %q and %q", path, begin, end)
 	}
 	if update {
-		if err := os.WriteFile(path, []byte(before+begin+fields.Markdown()+end+after), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(before+begin+fields.Markdown()+end+after), 0o600); err != nil { //nolint:gosec // A document of this repository.
 			t.Fatal(err)
 		}
 		return

@@ -5,6 +5,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"log/slog"
 	"strings"
@@ -173,8 +174,7 @@ func (s *schedule) CalculateBatchContext(
 }
 
 func (s *schedule) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
-	s.Fatal("unexpected Disown: the workload stays under hold")
-	return nil, nil
+	return nil, errors.New("unexpected Disown: the workload stays under hold")
 }
 
 func (s *schedule) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
