@@ -123,7 +123,7 @@ func (r revisions) annotations() map[string]string {
 }
 
 // unreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
-// was promoted while nobody watched, or deployed first by a Rollout that was re-created.
+// was promoted while no Controller watched, or deployed first by a Rollout that was re-created.
 func unreleased(f Facts, c *pb.BatchContext) bool {
 	id, own := rollout.Ours(f.Facts, c)
 	return f.Promoted() && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)

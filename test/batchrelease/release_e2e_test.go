@@ -146,13 +146,15 @@ func TestWithoutPartition(t *testing.T) {
 	e := newEnv(t)
 	e.deploy()
 	e.apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume"))
-	e.await(name, "there is nothing to release", func(s status) bool {
-		return s.Phase == v1beta1.RolloutPhaseCompleted && strings.Contains(s.Message, "nothing to release")
-	})
+	waits := func(s status) bool {
+		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "set batchPartition: 0")
+	}
+	e.await(name, "it waits for a batch", waits)
 	e.edit("v2")
 	e.mustRest("v1 v1 v1 v1")
-	e.apply(manifest("all", "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume"))
-	e.await("all", "it is promoted", func(s status) bool { return s.Phase == v1beta1.RolloutPhaseCompleted })
+	e.await(name, "it waits for a batch", waits)
+	e.apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume\nbatchPartition: 0"))
+	e.awaitBatch(0)
 	e.mustHave("v2 v2 v2 v2")
 }
 

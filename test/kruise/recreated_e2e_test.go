@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-// A target that is applied again has no template yet, so that Kruise's webhook does not hold it: the template that waits is released at
-// the first step all the same.
+// A target that is applied again has no template yet, so that Kruise's webhook does not hold it, and the BatchRelease of the target before
+// is left over, after which Kruise begins no other. The template that waits is released at the first step once that is deleted.
 func TestTargetAppliedAgain(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -49,7 +49,9 @@ func TestTargetAppliedAgain(t *testing.T) {
 			e.mustRest("v1")
 			test.since(e)
 			e.apply(target(name))
-			e.awaitMirrored()
+			e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
+			e.mustRest("v1")
+			e.remove(rollouts.GroupVersion().WithResource("batchreleases"))
 			e.mustHave("v1 v1 v1 " + test.tag)
 			e.awaitPause(1)
 			e.mustKeep(before, groups-1)
