@@ -167,6 +167,9 @@ func TestRule(t *testing.T) {
 		"argo: applied again": {progressing(t).rolloutDeleted().rollout("w", "new", status("h1", "h1")).pod("m", "new"), "new"},
 		"argo: rolled back by another client": {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new").
 			set(argo, "r", "new", "CleaningUp").gone(2).pod("m", "new"), "new"},
+		"argo: retried before its rollback": {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new").
+			rollout("u", "new", status("h1", "h0", "abort: true")).rollout("u", "new", status("h1", "h0")).
+			set(argo, "r", "new", "CleaningUp").gone(2).pod("m", "new"), ""},
 		"kruise: in a batch":      {held(t).target("new").batch("u", "Progressing", "new").pod("m", "new"), ""},
 		"kruise: prepares":        {held(t).target("new").batch("u", "Preparing", "new").pod("m", "new"), "new"},
 		"kruise: another's batch": {held(t).target("new").target("other").batch("u", "Progressing", "other").pod("m", "new"), "new"},
