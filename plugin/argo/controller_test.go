@@ -536,3 +536,25 @@ func TestControllerInstanceOrphans(t *testing.T) {
 		t.Errorf("the workload of another instance was disowned: %v", c)
 	}
 }
+
+// As Argo's controller, one without an id handles only Rollouts without the label, also if that is empty.
+func TestControllerOwns(t *testing.T) {
+	t.Parallel()
+	labelled := func(id string) map[string]string { return map[string]string{v1alpha1.LabelKeyControllerInstanceID: id} }
+	for name, test := range map[string]struct {
+		instance string
+		labels   map[string]string
+		want     bool
+	}{
+		"neither":         {"", map[string]string{"a": "b"}, true},
+		"empty label":     {"", labelled(""), false},
+		"label only":      {"", labelled("blue"), false},
+		"the same":        {"blue", labelled("blue"), true},
+		"another":         {"blue", labelled("green"), false},
+		"without a label": {"blue", nil, false},
+	} {
+		if got := (&Controller{InstanceID: test.instance}).owns(&metav1.ObjectMeta{Labels: test.labels}); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
