@@ -228,7 +228,7 @@ func (l *ledger) rollout(key string, e Event) {
 	revision := cmp.Or(template, o.GetAnnotations()["lockstep.dev/first-revision"])
 	_, referenced := o.Object["spec"].(map[string]any)["workloadRef"]
 	if config.Trigger == "Manual" || referenced {
-		revision = o.GetAnnotations()["lockstep.dev/canary-revision"] // a user starts it, for the template that the workload then has
+		revision = whateverIsBegun // a user starts it, for the template that its first step finds
 	} else if revision != "" {
 		known := l.hashes[o.GetUID()]
 		if known == nil {
@@ -275,8 +275,16 @@ func (l *ledger) batchRelease(key string, e Event) {
 	}
 }
 
+// whateverIsBegun is the revision of an evidence that names none: that of the release in flight.
+const whateverIsBegun = "*"
+
 // resolve returns the template revision that an evidence names.
-func (l *ledger) resolve(e *evidence) string { return cmp.Or(l.revisions[e.revision], e.revision) }
+func (l *ledger) resolve(e *evidence) string {
+	if w := l.workloads[e.workload]; e.revision == whateverIsBegun && w != nil && w.release != nil {
+		return w.release.UpdateRevision
+	}
+	return cmp.Or(l.revisions[e.revision], e.revision)
+}
 
 // settle notes what is asked for now, and withdraws what is over.
 func (l *ledger) settle(w *workload) {
