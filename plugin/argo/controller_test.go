@@ -213,6 +213,60 @@ func TestControllerHoldsAndStarts(t *testing.T) {
 	})
 }
 
+// Argo considers a template stable that the groups don't run, as after a Rollout was restored: it starts over, and its event says how to
+// promote. Whether the status is that of the template, the ReplicaSet tells.
+func TestControllerStartsOver(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, owner, revision, want string }{
+		{"stable", "a-" + uid, "t2", "t2.2"},
+		{"of an older template", "a-" + uid, "t1", "t2"},
+		{"another Rollout's ReplicaSet", "b-" + uid, "t2", "t2"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := newFixture(t)
+			h.fake.SetWorkload("ns", "w", 4, "t1")
+			if _, err := h.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
+				t.Fatal(err)
+			}
+			h.fake.SetWorkload("ns", "w", 4, "t2")
+			set := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "apps/v1", "kind": "ReplicaSet",
+				"metadata": map[string]any{
+					"namespace": "ns", "name": "a-h1", "labels": map[string]any{v1alpha1.DefaultRolloutUniqueLabelKey: "h1"},
+					"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Rollout", "name": "a", "uid": test.owner, "controller": true}},
+				},
+				"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]any{AnnotationRevision: test.revision}}}},
+			}}
+			if _, err := h.client.Resource(replicaSetResource).Namespace("ns").Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			h.create("a", "{workload: w}", time.Now())
+			h.edit("a", func(ro map[string]any) {
+				_ = unstructured.SetNestedField(ro, "t2", "spec", "template", "metadata", "annotations", AnnotationRevision)
+				for key, value := range map[string]string{AnnotationFirst: "t1", AnnotationSeen: "t2"} {
+					_ = unstructured.SetNestedField(ro, value, "metadata", "annotations", key)
+				}
+			})
+			h.controller.init()
+			key := keyOf(h.read("a"))
+			if err := h.controller.follower.Start(t.Context(), h.controller.queue); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.controller.rollouts.GetIndexer().Add(judged{Rollout: h.read("a")}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.controller.reconcileRollout(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			got := h.read("a").Spec.Template.Annotations[AnnotationRevision]
+			if over := test.want != "t2"; got != test.want || h.warnings.have("a StartedOver") != over {
+				t.Errorf("the template stands for %q, want %q; the event is there: %v", got, test.want, !over)
+			}
+		})
+	}
+}
+
 func TestControllerManual(t *testing.T) {
 	t.Parallel()
 	h := newFixture(t)

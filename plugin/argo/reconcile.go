@@ -75,7 +75,9 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	}
 	c.Logger.Info(m.Why, "rollout", key.String(), "workload", workload.String())
 	if m.annotate != nil {
-		err = c.annotate(ctx, f, m)
+		if err = c.annotate(ctx, f, m); err == nil && m.annotate.template == f.Noted.restarted() {
+			c.warn(ro, "StartedOver", m.Why)
+		}
 	} else {
 		_, err = t.Perform(ctx, m.Move)
 	}
