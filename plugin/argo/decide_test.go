@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
@@ -309,7 +310,29 @@ func TestFactsOfAnInvalidRollout(t *testing.T) {
 		t.Error("its status is current")
 	}
 	ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
-	if f := ReadFacts(ro); f.Current {
+	if f := ReadFacts(ro); f.Current || !f.Observed {
 		t.Error("Argo can't process its spec, and its status counts as current")
+	}
+}
+
+func TestHeldFor(t *testing.T) {
+	t.Parallel()
+	stable := func(f *Facts) { f.Observed, f.Stable = true, f.Hash }
+	stale := func(f *Facts) { f.Current = false }
+	for name, test := range map[string]struct {
+		facts   Facts
+		context *pb.BatchContext
+		says    string
+	}{
+		"in progress":           {facts(func(f *Facts) { f.Observed = true }), standing(pb.State_STATE_HOLDING, ""), ""},
+		"in flight":             {facts(stable, stale), standing(pb.State_STATE_READY, mine1), ""},
+		"nothing waits":         {facts(stable, stale), standing(pb.State_STATE_HOLDING, "", template("t1")), ""},
+		"not observed yet":      {facts(stable, stale, func(f *Facts) { f.Observed = false }), standing(pb.State_STATE_HOLDING, ""), ""},
+		"invalid, and the like": {facts(stable, stale), standing(pb.State_STATE_HOLDING, ""), "Argo has not processed"},
+		"rolled back":           {facts(stable), standing(pb.State_STATE_ROLLED_BACK, mine1), "was rolled back"},
+	} {
+		if got := heldFor(test.facts, test.context); (got != "") != (test.says != "") || !strings.Contains(got, test.says) {
+			t.Errorf("%s: %q, want it to say %q", name, got, test.says)
+		}
 	}
 }

@@ -74,8 +74,7 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 			Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name,
 			Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
 			Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
-			Current: ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10) && !invalid(ro),
-			Abort:   ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
+			Abort: ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
 			Seen:  ro.Annotations[AnnotationSeen],
 			Begun: begun(ro.Status.Canary.StepPluginStatuses),
 		},
@@ -90,6 +89,8 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 		OnlyAnnotation: len(ro.Spec.Template.Annotations) == 1,
 		Referenced:     ro.Spec.WorkloadRef != nil,
 	}
+	f.Observed = ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10)
+	f.Current = f.Observed && !invalid(ro)
 	f.Wanted = f.Noted.standsFor()
 	if canary := ro.Spec.Strategy.Canary; canary != nil {
 		f.StepsDone = len(canary.Steps) > 0 && f.Index >= len(canary.Steps)

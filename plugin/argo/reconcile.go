@@ -139,7 +139,7 @@ func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Co
 	c.mu.Lock()
 	f.Progressed = c.progress[ro.UID] == f.Hash
 	c.mu.Unlock()
-	if f.Observed = f.Current; !f.Current || f.Hash == "" {
+	if !f.Current || f.Hash == "" {
 		return f, nil
 	}
 	revision, err := c.replicaSetRevision(ctx, ro)
