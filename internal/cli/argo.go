@@ -138,9 +138,9 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 	}
 	controller.InstanceID = flags.instance
 	step := &argo.StepPlugin{
-		Driver: driver, Rivals: controller, Logger: o.Logger, Waits: make(chan struct{}, flags.waits), Context: ctx,
+		Driver: driver, Rollouts: controller, Logger: o.Logger, Waits: make(chan struct{}, flags.waits), Context: ctx,
 	}
-	router := &argo.RouterPlugin{Driver: driver, Rivals: controller, Logger: o.Logger, Context: ctx}
+	router := &argo.RouterPlugin{Driver: driver, Rollouts: controller, Logger: o.Logger, Context: ctx}
 	go recorder.Run(ctx)
 	if argo.StartedAs() == argo.RoleStep {
 		go controller.Watch(ctx) // Argo starts the router's process for every Rollout, and that of the steps for a step

@@ -40,6 +40,8 @@ type Config struct {
 	Wait time.Duration
 	// Steps are those of this plugin, by their index in the Rollout.
 	Steps map[int]rollout.Step
+	// Ignored names the fields of Argo's own that have no effect, and why.
+	Ignored string
 }
 
 // release has the fields under trafficRouting.plugins. Empty: not set.
@@ -181,7 +183,7 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 		return nil, fmt.Errorf("spec.strategy.canary.steps: Argo would promote every change without a step of %s: "+
 			"add at least one, for example plugin: {name: %[1]s, config: {promote: true}}", PluginName)
 	}
-	c.Unfit = c.judge(ro, findings)
+	c.Unfit, c.Ignored = c.judge(ro, findings), native.Ignored(findings)
 	return c, nil
 }
 

@@ -20,7 +20,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
-	"github.com/lockstep-rollouts/lockstep/plugin/native"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
@@ -77,7 +76,7 @@ type Controller struct {
 // stoodFor is the annotation AnnotationRevision of the ReplicaSet with a hash.
 type stoodFor struct{ hash, revision string }
 
-var _ Rivals = (*Controller)(nil)
+var _ Rollouts = (*Controller)(nil)
 
 // item is an element of the queue: a Rollout, or a workload that may have lost its Rollout.
 type item struct {
@@ -94,7 +93,10 @@ func (c *Controller) init() {
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
-		c.follower = manage.Follower[item]{Driver: c.Driver, Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) }, MaxAbsent: maxAbsent}
+		c.follower = manage.Follower[item]{
+			Driver: c.Driver, MaxAbsent: maxAbsent,
+			Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) },
+		}
 	})
 }
 
@@ -166,22 +168,6 @@ func (c *Controller) changed(before, after any) {
 	}
 	if c.owns(ro) {
 		c.queue.Add(item{NamespacedName: keyOf(ro)})
-		c.warnNative(after)
-	}
-}
-
-// warnNative warns about fields of Argo's own that do not work, before a step meets them.
-func (c *Controller) warnNative(o any) {
-	j, _ := o.(judged)
-	config, err := readConfig(j.Rollout, j.findings)
-	if config == nil || err != nil || j.DeletionTimestamp != nil {
-		return // a mistake is reported when the Rollout is reconciled
-	}
-	if config.Unfit != nil {
-		c.warnOnce(j.Rollout, "InvalidConfig", config.Unfit.Error())
-	}
-	if ignored := native.Ignored(j.findings); ignored != "" {
-		c.warnOnce(j.Rollout, "NativeFieldIgnored", "no effect: "+ignored)
 	}
 }
 

@@ -50,6 +50,12 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.queue.Add(item{workload: true, NamespacedName: workload})
 		return 0, nil
 	}
+	if config.Unfit != nil {
+		c.warnOnce(ro, "InvalidConfig", config.Unfit.Error()) // before a step meets it
+	}
+	if config.Ignored != "" {
+		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
+	}
 	c.follower.Watch(workload)
 	if f.Rival != "" {
 		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(

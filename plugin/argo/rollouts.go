@@ -173,7 +173,7 @@ func keyOf(ro *v1alpha1.Rollout) types.NamespacedName {
 // workloadOf returns the workload that a Rollout names, zero for a Rollout that does not use this plugin. The error is a mistake
 // that hides the name.
 func workloadOf(ro *v1alpha1.Rollout) (types.NamespacedName, error) {
-	config, err := ReadLenient(ro)
+	config, err := readLenient(ro, nil) // no judgement of the fields changes the name
 	if config == nil {
 		return types.NamespacedName{}, err
 	}

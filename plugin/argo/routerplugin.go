@@ -33,8 +33,8 @@ const settleTimeout = 5 * time.Second
 type RouterPlugin struct {
 	// Driver is required.
 	Driver rollout.Driver
-	// Rivals may be nil.
-	Rivals Rivals
+	// Rollouts may be nil.
+	Rollouts Rollouts
 	// Logger is required.
 	Logger *slog.Logger
 	// Context ends with the process. Required.
@@ -168,16 +168,9 @@ func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(contex
 // call reads the Rollout and does the work, unless the Rollout does not use this plugin or is being deployed first.
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target) error) types.RpcError {
 	// Steps report mistakes of the configuration. A release can be ended all the same.
-	config, _ := readFor(p.Rivals, ro)
-	if config == nil {
+	f, config, _ := readCall(p.Rollouts, ro)
+	if config == nil || f.Stable == "" {
 		return types.RpcError{}
-	}
-	f := ReadFacts(ro).meant(config)
-	if f.Stable == "" {
-		return types.RpcError{}
-	}
-	if p.Rivals != nil {
-		f.Rival = p.Rivals.Rival(f, config.Workload)
 	}
 	ctx, cancel := context.WithTimeout(p.Context, settleTimeout)
 	defer cancel()

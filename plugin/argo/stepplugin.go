@@ -28,8 +28,8 @@ const (
 	DefaultStepWaits = 5
 )
 
-// Rivals finds other Rollouts of a workload.
-type Rivals interface {
+// Rollouts is what the API server knows of Rollouts. Argo's controller sends only one, as it was when it last read it.
+type Rollouts interface {
 	// ReadLenient is the function of that name, with the judgement of all fields that the API server has, if known: Argo's controller
 	// sends only those of its own version.
 	ReadLenient(ro *v1alpha1.Rollout) (*Config, error)
@@ -43,8 +43,8 @@ type Rivals interface {
 type StepPlugin struct {
 	// Driver is required.
 	Driver rollout.Driver
-	// Rivals may be nil.
-	Rivals Rivals
+	// Rollouts may be nil.
+	Rollouts Rollouts
 	// Logger is required.
 	Logger *slog.Logger
 	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil: none waits.
@@ -79,8 +79,8 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 		wait = config.Wait
 	}
 	target := rollout.NewTarget(p.Driver, f.Facts, &config.Config)
-	if p.Rivals != nil {
-		target.Confirm = func(ctx context.Context) (bool, error) { return p.Rivals.Current(ctx, f) }
+	if p.Rollouts != nil {
+		target.Confirm = func(ctx context.Context) (bool, error) { return p.Rollouts.Current(ctx, f) }
 	}
 	out, err := target.Run(p.Context, step, wait)
 	p.log(f, "step", out.Message, err)
@@ -130,26 +130,29 @@ func forwards(c *pb.BatchContext) bool {
 
 // read reads the Rollout that Argo's controller sent. With an error it also returns what an abort needs, if that can be read.
 func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
-	f := ReadFacts(ro)
-	config, err := readFor(p.Rivals, ro)
-	if config != nil {
-		f = f.meant(config)
-	}
+	f, config, err := readCall(p.Rollouts, ro)
 	if config == nil && err == nil {
 		err = errors.New("the Rollout does not use this plugin")
-	}
-	if config != nil && p.Rivals != nil {
-		f.Rival = p.Rivals.Rival(f, config.Workload)
 	}
 	return f, config, err
 }
 
-// readFor reads a configuration as rivals do, if there are any.
-func readFor(rivals Rivals, ro *v1alpha1.Rollout) (*Config, error) {
-	if rivals == nil {
-		return ReadLenient(ro)
+// readCall returns the facts and the configuration of a Rollout that Argo's controller sent, with what the API server knows besides. The
+// configuration is nil if the Rollout does not use this plugin.
+func readCall(known Rollouts, ro *v1alpha1.Rollout) (Facts, *Config, error) {
+	f, read := ReadFacts(ro), ReadLenient
+	if known != nil {
+		read = known.ReadLenient
 	}
-	return rivals.ReadLenient(ro)
+	config, err := read(ro)
+	if config == nil {
+		return f, nil, err
+	}
+	f = f.meant(config)
+	if known != nil {
+		f.Rival = known.Rival(f, config.Workload)
+	}
+	return f, config, err
 }
 
 // slot takes one of the slots for steps that wait, if one is free.
