@@ -27,7 +27,7 @@ type run struct {
 
 	// last is the newest state that was shown.
 	last *pb.BatchContext
-	// template is the revision for which the release was requested. Empty: whatever the template is.
+	// template is the revision for which the release was requested, or "" for whatever the template is.
 	template string
 	// guessed is true while the id is that of a context that does not tell whether its release has ended.
 	guessed bool

@@ -80,7 +80,7 @@ func checkRevision(o Observation, r *record.Release, want string) error {
 		"the template of %s has changed since revision %q: the release starts over with revision %q", o.Key, want, o.Stable.Revision)
 }
 
-// checkTemplateRevision refuses a request that was decided on another template than the present one. Empty: any template.
+// checkTemplateRevision refuses a request that was decided on another template than the present one. "" is any.
 func checkTemplateRevision(o Observation, want string) error {
 	if want == "" || want == o.Stable.Revision {
 		return nil
@@ -106,7 +106,7 @@ type Adopt struct{}
 
 // Disown requests that the driver stops managing the workload and restores the user's spec.
 type Disown struct {
-	// Revision is the template at which the host decided. Empty: the present one.
+	// Revision is the template at which the host decided, or "" for the present one.
 	Revision string
 }
 

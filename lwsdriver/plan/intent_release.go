@@ -23,7 +23,7 @@ type Begin struct {
 	User string
 	// Policy is valid, and its style is supported.
 	Policy *pb.ReleasePolicy
-	// Revision is the template that the host decided to release. Empty: the present one.
+	// Revision is the template that the host decided to release, or "" for the present one.
 	Revision string
 }
 

@@ -55,7 +55,7 @@ type Controller struct {
 	// Namespace restricts the Controller to one namespace. Empty: all.
 	Namespace string
 	// InstanceID restricts the Controller to the Rollouts of one instance of Argo's controller: those whose label
-	// argo-rollouts.argoproj.io/controller-instance-id has this value. Empty: those without the label.
+	// argo-rollouts.argoproj.io/controller-instance-id has this value, or those without the label if it is empty.
 	InstanceID string
 	// Adopted lists the workloads with the driver's record. Nil: a workload whose Rollout was deleted while no Controller
 	// ran stays under hold.

@@ -41,7 +41,7 @@ type revisions struct {
 	canary, stable        string
 }
 
-// standsFor returns the workload's revision that the pod template stands for. Empty: not known.
+// standsFor returns the workload's revision that the pod template stands for, "" if it is not known.
 func (r revisions) standsFor() string {
 	revision, _, _ := strings.Cut(cmp.Or(r.template, r.first), ".")
 	return revision
@@ -129,8 +129,8 @@ func unreleased(f Facts, c *pb.BatchContext) bool {
 	return f.Promoted() && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
 }
 
-// heldFor returns what a template waits for that no step of the Rollout is about to release. Empty: nothing waits, or its steps are under
-// way.
+// heldFor returns what a template waits for that no step of the Rollout is about to release. It returns "" if nothing waits, or its steps
+// are under way.
 func heldFor(f Facts, c *pb.BatchContext) string {
 	id, own := rollout.Ours(f.Facts, c)
 	waits := fmt.Sprintf("revision %s of the LeaderWorkerSet waits under hold", c.GetTemplateRevision())

@@ -5,6 +5,7 @@ package converge
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -36,14 +37,14 @@ type Goal struct {
 	// Owner is the owner of the host's releases. Required.
 	Owner string
 	// Release is the id of the release that the goal is about: an own release in flight with another id is replaced. With Hold it
-	// registers Owner at a workload whose groups run their template. Empty: nothing begins.
+	// registers Owner at a workload whose groups run their template. Without it nothing begins.
 	Release string
 	// Policy is that of Release.
 	Policy *pb.ReleasePolicy
-	// Revision is the evidence: the template revision that the host's step, or the user's full promotion, names. Empty: there is none,
-	// and no group leaves its revision. With Disown it is the revision to which a release in flight is promoted; empty rolls it back.
+	// Revision is the evidence: the template revision that the host's step, or the user's full promotion, names. Without it
+	// no group leaves its revision. With Disown it is the revision to which a release in flight is promoted; empty rolls it back.
 	Revision string
-	// Target are the groups of an Upgrade: only its target is read. Nil: the release only begins, or the groups were requested already.
+	// Target are the groups of an Upgrade: only its target is read. It is nil if the release only begins, or the groups were requested.
 	Target *pb.UpgradeBatchRequest
 	// Why is the reason for users, and the message of an end. With Hold it is what the evidence lacks.
 	Why string
@@ -66,6 +67,12 @@ const (
 	// RolledBack is a release that was rolled back. Only another id begins again.
 	RolledBack
 )
+
+// ShortUID returns the part of an object's uid that ids of releases have: with the names around it they fit 63 characters.
+func ShortUID(uid string) string {
+	plain := strings.ReplaceAll(uid, "-", "")
+	return plain[:min(8, len(plain))]
+}
 
 // Move is the next step towards a goal.
 type Move struct {
@@ -119,10 +126,10 @@ func begin(g Goal, c *pb.BatchContext) Move {
 		return unproven(g, c)
 	case !plugin.Waits(c):
 		return Move{Outcome: Reached, Why: c.GetMessage()}
-	case c.GetReleaseId() == g.Release && c.GetOwner() == g.Owner:
-		return Move{Outcome: RolledBack, Why: fmt.Sprintf("release %s was rolled back: %s", c.GetReleaseId(), c.GetMessage())}
 	case g.Release == "":
 		return Move{Outcome: Held, Why: g.Why}
+	case c.GetReleaseId() == g.Release && c.GetOwner() == g.Owner:
+		return Move{Outcome: RolledBack, Why: fmt.Sprintf("release %s was rolled back: %s", c.GetReleaseId(), c.GetMessage())}
 	}
 	return initialize(g, g.Revision, fmt.Sprintf("preparing the release of revision %s of %s", g.Revision, g.Workload.GetName()))
 }

@@ -81,6 +81,7 @@ func TestNext(t *testing.T) {
 		"begin, no evidence":              {"Nothing asks for a template.", unproven, workload(pb.State_STATE_HOLDING, ""), "held"},
 		"begin, another template":         {"Only t2 was asked for.", begin, workload(pb.State_STATE_HOLDING, "", template("t3")), "held"},
 		"begin, template not recorded":    {"LWS is about to.", begin, workload(pb.State_STATE_HOLDING, "", template("")), "wait"},
+		"begin, no id":                    {"The host has no release for it.", Goal{Kind: Upgrade, Revision: "t2"}, workload(pb.State_STATE_HOLDING, ""), "held"},
 		"begin, nothing waits":            {"The groups run it.", begin, workload(pb.State_STATE_HOLDING, "", func(c *pb.BatchContext) { c.StableRevision = "t2" }), "reached"},
 		"begin, rolled back":              {"An abort outlives the host.", begin, workload(pb.State_STATE_ROLLED_BACK, "r2"), "rolled back"},
 		"begin, an older one rolled back": {"The host asks for another release.", begin, workload(pb.State_STATE_ROLLED_BACK, "r1"), "Initialize r2 t2"},

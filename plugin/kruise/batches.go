@@ -30,8 +30,8 @@ type ReleaseBatch struct {
 	CanaryReplicas intstr.IntOrString `json:"canaryReplicas"`
 }
 
-// policy returns the driver's policy for a target and a plan; nil for no plan. Kruise lowers the partition whatever the plan says, so a plan
-// that the driver would reject becomes one batch.
+// policy returns the driver's policy for a target and a plan. Kruise lowers the partition whatever the plan says, so a plan that the driver
+// would reject becomes one batch.
 func policy(t *v1alpha1.RolloutTarget, p *ReleasePlan) *pb.ReleasePolicy {
 	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
 	if s := t.Spec.MinReadySeconds; s > 0 {
@@ -39,9 +39,6 @@ func policy(t *v1alpha1.RolloutTarget, p *ReleasePlan) *pb.ReleasePolicy {
 	}
 	if s := t.Spec.ProgressDeadlineSeconds; s != nil {
 		out.ProgressDeadline = durationpb.New(time.Duration(*s) * time.Second)
-	}
-	if p == nil {
-		return out
 	}
 	if f := p.FailureThreshold; f != nil {
 		if _, ok := amount(f); ok {

@@ -21,7 +21,7 @@ import (
 
 // Evidence is what Kruise's own objects show of a target's release.
 type Evidence struct {
-	// Rollout is the Rollout of the target, BatchRelease the one that Kruise made of it. Nil: there is none.
+	// Rollout is the Rollout of the target, BatchRelease the one that Kruise made of it. Each is nil if it does not exist.
 	Rollout, BatchRelease *unstructured.Unstructured
 	// Control is the uid in the target's control info: that of the BatchRelease that has set its partition.
 	Control types.UID

@@ -43,8 +43,8 @@ var planFields = native.Table{
 
 const inPlace = "groups are replaced in place: remove it (v1alpha1: annotation `rollouts.kruise.io/rolling-style: partition`)"
 
-// unfit returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. Nil: one
-// may. Either object may be nil.
+// unfit returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
+// nil if one may. Either object may be nil.
 func unfit(rollout, batchRelease map[string]any) error {
 	plan, _ := specOf(batchRelease)["releasePlan"].(map[string]any)
 	findings := append(rolloutFields.Judge("Rollout: spec", specOf(rollout)), planFields.Judge("BatchRelease: spec.releasePlan", plan)...)

@@ -105,6 +105,9 @@ type move struct {
 	status v1alpha1.RolloutTargetStatus
 }
 
+// calls is the move that makes a call of the driver.
+func calls(m converge.Move) move { return move{action: actCall, why: m.Why, call: m} }
+
 // plan decides the next move.
 func plan(v View) move {
 	t := v.Target
@@ -125,7 +128,7 @@ func plan(v View) move {
 	next := converge.Next(goal(v), v.Context)
 	switch _, adopts := next.Request.(*pb.AdoptRequest); {
 	case adopts:
-		return move{action: actCall, why: next.Why, call: next}
+		return calls(next)
 	case next.Outcome == converge.Foreign:
 		return notReady(v, "ReleaseOfAnother", next.Why)
 	case v.Context.GetTemplateRevision() == "":
@@ -135,7 +138,7 @@ func plan(v View) move {
 		return m
 	}
 	if next.Outcome == converge.Call {
-		return move{action: actCall, why: next.Why, call: next}
+		return calls(next)
 	}
 	m := move{status: statusOf(v)}
 	if next.Outcome == converge.Held && next.Why != "" {
@@ -182,7 +185,7 @@ func finalizeDeleted(v View) move {
 	case next.Outcome == converge.Held:
 		done.why = next.Why
 	case next.Outcome == converge.Call:
-		return move{action: actCall, why: next.Why, call: next}
+		return calls(next)
 	}
 	return done
 }
@@ -279,7 +282,8 @@ func goal(v View) converge.Goal {
 	}
 	groups, gone := wanted(v)
 	switch {
-	case paused(t), groups == 0, inFlight && !ours(v), plugin.Ending(c), !inFlight && (!plugin.Waits(c) || c.GetTotal() == 0), inFlight && !gone && c.GetPlanned() >= groups:
+	case paused(t), groups == 0, inFlight && !ours(v), plugin.Ending(c),
+		!inFlight && (!plugin.Waits(c) || c.GetTotal() == 0), inFlight && !gone && c.GetPlanned() >= groups:
 		return g // nothing is requested, or nothing is left of it
 	case gone && inFlight && v.Evidence.completed(v.Revisions[template]):
 		g.Kind, g.Revision, g.Why = converge.Promote, template, "all steps of the Rollout are complete: completing the release"
@@ -287,16 +291,7 @@ func goal(v View) converge.Goal {
 		g.Why = fmt.Sprintf("the partition was removed, but no Rollout has completed its steps for revision %s: to complete the release, "+
 			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, t.Spec.WorkloadRef.Name)
 	case gone:
-		g.Why = fmt.Sprintf("revision %s waits: a Rollout of this target that is not disabled begins its release, or lockstep release %s",
-			template, t.Spec.WorkloadRef.Name)
-		switch {
-		case v.Evidence.leftOver():
-			g.Why = fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: kubectl delete batchrelease %[2]s",
-				template, v.Evidence.BatchRelease.GetName())
-		case !v.announces():
-			g.Why = fmt.Sprintf("revision %s waits, and the Rollout is not in progress with it: change the template again, or lockstep release %s",
-				template, t.Spec.WorkloadRef.Name)
-		}
+		g.Why = waitsFor(v)
 	default:
 		batch, ok := v.Evidence.batchOf(v.Revisions[template])
 		if !ok {
@@ -316,6 +311,20 @@ func goal(v View) converge.Goal {
 	return g
 }
 
+// waitsFor returns what a template waits for that no Rollout is in progress with.
+func waitsFor(v View) string {
+	template, name := v.Context.GetTemplateRevision(), v.Target.Spec.WorkloadRef.Name
+	switch {
+	case v.Evidence.leftOver():
+		return fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: kubectl delete batchrelease %[2]s",
+			template, v.Evidence.BatchRelease.GetName())
+	case v.announces():
+		return fmt.Sprintf("revision %s waits: a Rollout of this target that is not disabled begins its release, or lockstep release %s", template, name)
+	default:
+		return fmt.Sprintf("revision %s waits, and the Rollout is not in progress with it: change the template again, or lockstep release %s", template, name)
+	}
+}
+
 // depends reports whether the next move depends on evidence.
 func (v View) depends() bool {
 	g := goal(v)
@@ -331,10 +340,5 @@ func (v View) announces() bool {
 // releaseID returns the id of a release: it is that of a BatchRelease and a template, so that a release that was rolled back does not
 // begin again until Kruise starts over.
 func releaseID(t *v1alpha1.RolloutTarget, batchRelease types.UID, template string) string {
-	return fmt.Sprintf("kruise-%s-%s-%s", short(t.UID), short(batchRelease), template)
-}
-
-func short(uid types.UID) string {
-	plain := strings.ReplaceAll(string(uid), "-", "")
-	return plain[:min(8, len(plain))]
+	return fmt.Sprintf("kruise-%s-%s-%s", converge.ShortUID(string(t.UID)), converge.ShortUID(string(batchRelease)), template)
 }

@@ -398,7 +398,7 @@ func TestPolicy(t *testing.T) {
 		Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"},
 		MinReady: durationpb.New(90 * time.Second), ProgressDeadline: durationpb.New(90 * time.Minute),
 	}
-	if diff := cmp.Diff(want, policy(target, nil), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, policy(target, &ReleasePlan{}), protocmp.Transform()); diff != "" {
 		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
 	}
 }

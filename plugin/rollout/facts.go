@@ -4,8 +4,7 @@
 package rollout
 
 import (
-	"strings"
-
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -75,8 +74,7 @@ func (f Facts) ID(revision string, attempt int) ID {
 
 // short returns the part of the uid that ids have.
 func (f Facts) short() string {
-	plain := strings.ReplaceAll(f.UID, "-", "")
-	return plain[:min(8, len(plain))]
+	return converge.ShortUID(f.UID)
 }
 
 // Promoted reports whether the host considers the current template stable, as of the current spec.

@@ -52,9 +52,7 @@ func TestTargetAppliedAgain(t *testing.T) {
 			e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 			e.mustRest("v1")
 			e.remove(rollouts.GroupVersion().WithResource("batchreleases"))
-			e.mustHave("v1 v1 v1 " + test.tag)
-			e.awaitPause(1)
-			e.mustKeep(before, groups-1)
+			e.awaitFirstStep(test.tag, before)
 			e.approve()
 			e.awaitPause(2)
 			e.mustHave("v1 v1 " + test.tag + " " + test.tag)
@@ -79,9 +77,7 @@ func TestTargetWithoutRollout(t *testing.T) {
 	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 	e.staysScaled(before)
 	e.apply(rollout(quarters))
-	e.mustHave("v1 v1 v1 v2")
-	e.awaitPause(1)
-	e.mustKeep(before, groups-1)
+	e.awaitFirstStep("v2", before)
 }
 
 // A Rollout that is disabled releases nothing: the template waits until the Rollout is enabled.
@@ -95,9 +91,7 @@ func TestEditedWhileDisabled(t *testing.T) {
 	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 	e.staysScaled(before)
 	e.patch(rollouts, `{"spec":{"disabled":false}}`)
-	e.mustHave("v1 v1 v1 v2")
-	e.awaitPause(1)
-	e.mustKeep(before, groups-1)
+	e.awaitFirstStep("v2", before)
 }
 
 // Another client aborts the release, and an autoscaler then scales the workload: the release does not begin again.
@@ -115,6 +109,14 @@ func TestScaledAfterAbort(t *testing.T) {
 	if now := e.release(); now != aborted {
 		t.Errorf("release %s was aborted, and then %s began", aborted, now)
 	}
+}
+
+// awaitFirstStep waits for the pause after the first step of a release of the tag, which has replaced no other group.
+func (e *env) awaitFirstStep(tag string, before map[string]string) {
+	e.t.Helper()
+	e.mustHave("v1 v1 v1 " + tag)
+	e.awaitPause(1)
+	e.mustKeep(before, groups-1)
 }
 
 // release returns the id of the workload's last release.

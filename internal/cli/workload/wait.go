@@ -81,7 +81,7 @@ func goalOf(ctx context.Context, o *connect.Options, ref *pb.WorkloadRef) (*goal
 type goal struct {
 	object     string
 	generation int64
-	// template is the first revision that LWS observed at the generation. Empty: none yet. The wait ends early if its release fails;
+	// template is the first revision that LWS observed at the generation, "" before that. The wait ends early if its release fails;
 	// that of an older template may fail, since the newer one replaces it.
 	template string
 }
