@@ -63,7 +63,7 @@ EXISTING = $(strip $(call given,KUBECONFIG,-kubeconfig) $(call given,CONTEXT,-co
 
 .PHONY: help
 help: ## Show this list.
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: bin/lockstep ## Build the one binary, bin/lockstep.
@@ -86,19 +86,45 @@ cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ct
 	exec bin/cluster
 
 .PHONY: test
-test: test-unit ## Run the unit tests, and the end-to-end tests that test/README.md marks for it: fifteen minutes.
-	$(SUITES) -level test -side-by-side 3
+test: test-unit ## Run the unit tests and the core courses on Kubernetes and LWS, before every commit.
+	$(SUITES) -level test e2e
+
+.PHONY: test-hosts
+test-hosts: ## Run what a change of plugin/ needs: Argo Rollouts, Kruise Rollouts, BatchReleases.
+	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
+	$(SUITES) -level test argo kruise batchrelease
+
+.PHONY: test-traffic
+test-traffic: ## Run what a change of traffic/ needs: requests through a gateway, routes, Services, pools.
+	$(SUITES) -level test traffic
+
+.PHONY: test-nodes
+test-nodes: ## Run what a change of drains, images or test/node needs: real containers on a real kubelet, as root.
+	$(SUITES) -level test node
+
+.PHONY: test-install
+test-install: ## Run what a change of config/, examples/, tools/release or documented commands needs: Helm, kubectl, each command of docs.
+	$(SUITES) -level test install artifacts commands examples
+
+.PHONY: test-monitoring
+test-monitoring: ## Run what a change of gates or the dashboard needs: Prometheus and a browser.
+	$(SUITES) -level test monitoring
+
+.PHONY: test-others
+test-others: ## Run test-hosts, test-traffic, test-nodes, test-install and test-monitoring, side by side.
+	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
+	$(SUITES) -level test -side-by-side 3 -without e2e
 
 .PHONY: test-all
 test-all: RACE := 1
 test-all: test-unit ## Run every test, every fuzz target for a minute, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
 	$(MAKE) fuzz FUZZTIME=1m
+	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 	$(SUITES) -matrix
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
 	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
-	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
 explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.

@@ -224,6 +224,7 @@ func (c *Cluster) KeepDir() {
 // unless it is kept. It returns when all processes have exited. It may be called more than once.
 func (c *Cluster) Stop() {
 	c.stopOnce.Do(func() {
+		c.reportWrites()
 		c.mu.Lock()
 		c.stopped = true
 		c.mu.Unlock()

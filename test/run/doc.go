@@ -4,7 +4,8 @@
 // Command run runs end-to-end suites concurrently, and prints the time of each and the tests that failed.
 //
 //	go run ./test/run                          every suite, every test
-//	go run ./test/run -level test              what `make test` runs
+//	go run ./test/run -level test e2e          what `make test` runs
+//	go run ./test/run -level test -without e2e what `make test-others` runs
 //	go run ./test/run -matrix                  every suite, and smoke tests on each other version
 //	go run ./test/run -count 5 batchrelease    one suite, five times
 //	go run ./test/run -run '^TestUndo' argo    some of its tests

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -22,6 +24,10 @@ type result struct {
 	// passed and failed are tests and subtests, skipped only tests.
 	passed, failed int
 	failures       []string
+	// writes is the number of requests that wrote to the suite's API servers.
+	writes int
+	// over says which part of the suite's budget is exceeded. Empty: none.
+	over string
 	// missing are tests of the requirement table that did not complete.
 	missing []string
 	err     error
@@ -65,18 +71,52 @@ func (r *result) read(events string) {
 	}
 }
 
+// readWrites sums the numbers that the suite's clusters wrote to a file. Without a cluster there is none.
+func (r *result) readWrites(file string) {
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	for line := range strings.FieldsSeq(string(raw)) {
+		n, invalid := strconv.Atoi(line)
+		r.writes, err = r.writes+n, errors.Join(err, invalid)
+	}
+	r.err = errors.Join(r.err, err)
+}
+
+// budget bounds the cost of a suite. Time is not bounded: it depends on the machine, and tests and writes are what takes it.
+type budget struct {
+	tests  int // with subtests
+	writes int // that reach API servers
+}
+
+// exceeded returns what a result costs too much. Empty: nothing.
+func (b budget) exceeded(r result) string {
+	tests := r.passed + r.failed
+	if b == (budget{}) {
+		return ""
+	}
+	switch remedy := "let the new test replace another one, or run it in test-all: see " + tableFile; {
+	case tests > b.tests:
+		return fmt.Sprintf("%d tests are more than its budget of %d: %s", tests, b.tests, remedy)
+	case r.writes > b.writes:
+		return fmt.Sprintf("%d writes are more than its budget of %d: %s", r.writes, b.writes, remedy)
+	}
+	return ""
+}
+
 // report prints a row per job, the failed tests, and the number of all tests. It returns an error if anything failed.
 func report(out io.Writer, results []result) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\nsuite\ttime\tpassed\tfailed\tresult")
+	fmt.Fprintln(table, "\nsuite\ttime\tpassed\tfailed\twrites\tresult")
 	passed, failed, bad := 0, 0, []string{}
 	for _, r := range results {
 		status := "ok"
-		if r.err != nil || r.failed > 0 || len(r.missing) > 0 {
+		if r.err != nil || r.failed > 0 || len(r.missing) > 0 || r.over != "" {
 			status = "FAILED"
 			bad = append(bad, r.job.String())
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\n", r.job, r.took.Round(time.Second), r.passed, r.failed, status)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\n", r.job, r.took.Round(time.Second), r.passed, r.failed, r.writes, status)
 		passed, failed = passed+r.passed, failed+r.failed
 	}
 	_ = table.Flush()
@@ -87,6 +127,9 @@ func report(out io.Writer, results []result) error {
 		}
 		for _, name := range r.missing {
 			fmt.Fprintf(out, "%s: did not run, but is in the table of %s: %s\n", r.job, tableFile, name)
+		}
+		if r.over != "" {
+			fmt.Fprintf(out, "%s: %s\n", r.job, r.over)
 		}
 		if r.err != nil && r.failed == 0 {
 			fmt.Fprintf(out, "%s: %v\n", r.job, r.err)

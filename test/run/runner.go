@@ -109,13 +109,14 @@ func (r *runner) run(ctx context.Context, j job, beside bool) result {
 		return res
 	}
 	_ = events.Close()
+	writes := events.Name() + ".writes"
 	format, out := "standard-verbose", r.out
 	if beside {
 		format, out = "testname", &lineWriter{mu: &r.mu, w: r.out, prefix: j.String() + ": "}
 	}
 	cmd := exec.CommandContext(ctx, "go", r.arguments(j, format, events.Name())...)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Env = append(os.Environ(), driver.BinaryEnv+"="+r.binary())
+	cmd.Env = append(os.Environ(), driver.BinaryEnv+"="+r.binary(), cluster.WritesEnv+"="+writes)
 	cmd.Env = append(cmd.Env, j.versions.Environment()...)
 	// In its own process group the test binary gets an interrupt once, from the go command.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -125,6 +126,10 @@ func (r *runner) run(ctx context.Context, j job, beside bool) result {
 	res.err = cmd.Run()
 	res.took = time.Since(begin)
 	res.read(events.Name())
+	res.readWrites(writes)
+	if r.config.level == levelTest && r.config.count == 1 {
+		res.over = j.suite.budget.exceeded(res)
+	}
 	return res
 }
 
@@ -133,8 +138,13 @@ func (r *runner) arguments(j job, format, events string) []string {
 	args := []string{"tool", "-modfile=" + filepath.Join("tools", "test", "go.mod"), "gotestsum", "--format", format, "--format-hide-empty-pkg", "--jsonfile", events}
 	args = append(args, "--packages="+strings.Join(j.suite.packages, " "), "--", "-tags", "e2e", "-vet", "off", "-p", "1", "-timeout", "90m",
 		"-count", strconv.Itoa(r.config.count))
-	if j.suite.run != "" {
+	switch {
+	case j.suite.run != "":
 		args = append(args, "-run", j.suite.run)
+	case j.suite.only != nil:
+		args = append(args, "-run", pattern(j.suite.only))
+	case j.suite.apart != nil:
+		args = append(args, "-skip", pattern(j.suite.apart))
 	}
 	return args
 }

@@ -18,6 +18,10 @@ import (
 type suite struct {
 	name     string
 	packages []string
+	// only and apart are tests of the packages: the suite has only these, or all but these.
+	only, apart []string
+	// budget bounds what its tests of the level test may cost. Zero: nothing does.
+	budget budget
 	// run is a pattern for the names of tests; "" means all.
 	run string
 	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
@@ -28,22 +32,27 @@ type suite struct {
 	demanding []string
 }
 
+// monitored are the tests of test/e2e that need Prometheus or a browser.
+var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
+
 // whole has every end-to-end test. The longest suites are first.
 var whole = []suite{
-	{name: "e2e", packages: []string{"./test/e2e"}},
-	{name: "traffic", packages: []string{"./test/traffic", "./traffic/router"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()}},
+	{name: "e2e", packages: []string{"./test/e2e"}, apart: monitored, budget: budget{tests: 180, writes: 33000}},
+	{
+		name: "traffic", packages: []string{"./test/traffic", "./traffic/router"},
+		needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()},
+	},
 	{name: "argo", packages: []string{"./test/argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
 	{name: "kruise", packages: []string{"./test/kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
 	{name: "batchrelease", packages: []string{"./test/batchrelease"}},
-	{
-		name: "node", packages: []string{"./test/node"}, needs: node.Options(1),
-		lacks: netns.NodePossible,
-	},
+	{name: "node", packages: []string{"./test/node"}, needs: node.Options(1), lacks: netns.NodePossible},
 	{
 		name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()},
 		lacks: netns.NodePossible, demanding: []string{"TestNodeIsGone"},
 	},
+	{name: "monitoring", packages: []string{"./test/e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
 	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
+	{name: "artifacts", packages: []string{"./tools/release"}},
 	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
@@ -136,12 +145,19 @@ func (s suite) tests(table []requirement, upTo level) []string {
 			continue
 		}
 		for _, test := range r.tests {
-			if slices.ContainsFunc(s.packages, func(p string) bool { return path.Base(p) == test.pkg }) && !slices.Contains(names, test.name) {
+			if s.has(test) && !slices.Contains(names, test.name) {
 				names = append(names, test.name)
 			}
 		}
 	}
 	return names
+}
+
+// has reports whether a test is one of the suite.
+func (s suite) has(test testName) bool {
+	function, _, _ := strings.Cut(test.name, "/")
+	return slices.ContainsFunc(s.packages, func(p string) bool { return path.Base(p) == test.pkg }) &&
+		!slices.Contains(s.apart, function) && (s.only == nil || slices.Contains(s.only, function))
 }
 
 // pattern returns a pattern for these tests and their subtests: each element of "TestStyles/canary/promote" as a whole.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 )
@@ -255,7 +256,7 @@ func TestReportFailsWithoutTests(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	for _, args := range [][]string{{"-level", "sometimes"}, {"no-such-suite"}, {"-level", "test", "-run", "X"}} {
+	for _, args := range [][]string{{"-level", "sometimes"}, {"no-such-suite"}, {"-level", "test", "-run", "X"}, {"-without", "e3e"}} {
 		var stderr bytes.Buffer
 		if _, err := parse(args, &stderr); !errors.Is(err, errUsage) {
 			t.Errorf("%v: %v", args, err)
@@ -264,5 +265,59 @@ func TestParse(t *testing.T) {
 	c, err := parse([]string{"-count", "5", "argo", "blueGreen"}, &bytes.Buffer{})
 	if err != nil || c.count != 5 || len(c.suites) != 2 || c.suites[1].run != "^TestBlueGreen" {
 		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+// The report fails when a suite costs more than its budget, in tests or in writes; time is not judged.
+func TestReportFailsOverBudget(t *testing.T) {
+	writes := filepath.Join(t.TempDir(), "writes")
+	if err := os.WriteFile(writes, []byte("20\n11\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name  string
+		allow budget
+		want  string
+	}{
+		{name: "no budget"},
+		{name: "within it", allow: budget{tests: 3, writes: 31}},
+		{name: "a test too many", allow: budget{tests: 2, writes: 31}, want: "3 tests are more than its budget of 2"},
+		{name: "a write too many", allow: budget{tests: 3, writes: 30}, want: "31 writes are more than its budget of 30"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := result{job: job{suite: suite{name: "e2e", budget: test.allow}}, took: time.Hour, passed: 2, failed: 1}
+			r.readWrites(writes)
+			if r.over = r.job.suite.budget.exceeded(r); !strings.Contains(r.over, test.want) || (r.over == "") != (test.want == "") {
+				t.Errorf("%q, want %q", r.over, test.want)
+			}
+			r.failed = 0
+			if err := report(&bytes.Buffer{}, []result{r}); (err == nil) != (test.want == "") {
+				t.Errorf("the report returns %v", err)
+			}
+		})
+	}
+}
+
+// Each test of a package that two suites share belongs to one of them.
+func TestSuitesShareNoTest(t *testing.T) {
+	table := readRepositoryTable(t)
+	owner := map[testName]string{}
+	for _, s := range whole {
+		for _, row := range table {
+			for _, test := range row.tests {
+				if !s.has(test) {
+					continue
+				}
+				if other := owner[test]; other != "" && other != s.name {
+					t.Errorf("%v is in the suites %s and %s", test, other, s.name)
+				}
+				owner[test] = s.name
+			}
+		}
+	}
+	for _, name := range monitored {
+		if got := owner[testName{"e2e", name}]; got != "monitoring" {
+			t.Errorf("%s is in suite %q, and `make test` would build Prometheus or install a browser", name, got)
+		}
 	}
 }

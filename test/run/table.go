@@ -19,7 +19,7 @@ type level int
 const (
 	// levelSmoke tests run on each version of the matrix.
 	levelSmoke level = iota
-	// levelTest tests run in `make test`.
+	// levelTest tests run in `make test`, `make test-hosts` and so on.
 	levelTest
 	// levelAll tests run in `make test-all`.
 	levelAll
