@@ -76,5 +76,5 @@ func appendLine(path, line string) error {
 		_ = f.Close()
 		return fmt.Errorf("write: %w", err)
 	}
-	return f.Close() //nolint:wrapcheck // It names the file.
+	return f.Close()
 }
