@@ -45,6 +45,19 @@ func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServi
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
+// count returns how many spans with a name were received.
+func (r *receiver) count(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, span := range r.spans {
+		if span.GetName() == name {
+			n++
+		}
+	}
+	return n
+}
+
 // receive starts a receiver until the test ends.
 func receive(t *testing.T) (r *receiver, endpoint string) {
 	t.Helper()
@@ -77,6 +90,13 @@ func TestTracing(t *testing.T) {
 	e.driver.Stop()
 	e.driver.Restart()
 	w.upgrade("r1", 1)
+	// The answer to a call can be ahead of the loop that records spans, most of all in a driver that has just started.
+	w.eventually("both batches have a span", func(context.Context) error {
+		if n := r.count("batch"); n != 2 {
+			return fmt.Errorf("%d have", n)
+		}
+		return nil
+	})
 	w.finalize("r1", promote)
 	w.mustBeIdle()
 	to := audit.Mark(t, e.kube, e.namespace)

@@ -88,7 +88,7 @@ func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 	g.SetLimit(r.config.side)
 	for i, j := range jobs {
 		g.Go(func() error {
-			results[i] = r.run(ctx, j, len(jobs) > 1)
+			results[i] = r.run(ctx, j, len(jobs) > 1 || r.config.level != levelAll)
 			return nil
 		})
 	}
@@ -96,7 +96,7 @@ func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 	return results
 }
 
-// run runs one job. A single job prints its whole output, concurrent ones a line per test with the job's name.
+// run runs one job. A single one prints its whole output; jobs of a level, and concurrent ones, a line for each test with the name of the job.
 func (r *runner) run(ctx context.Context, j job, beside bool) result {
 	res := result{job: j}
 	if ctx.Err() != nil {
