@@ -90,8 +90,7 @@ test: test-unit ## Run the unit tests and the core courses on Kubernetes and LWS
 	$(SUITES) -level test e2e
 
 .PHONY: test-hosts
-test-hosts: ## Run what a change of plugin/ needs: Argo Rollouts, Kruise Rollouts, BatchReleases.
-	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
+test-hosts: test-controlplane ## Run what a change of plugin/ needs: Argo Rollouts, Kruise Rollouts, BatchReleases.
 	$(SUITES) -level test argo kruise batchrelease
 
 .PHONY: test-traffic
@@ -111,20 +110,23 @@ test-monitoring: ## Run what a change of gates or the dashboard needs: Prometheu
 	$(SUITES) -level test monitoring
 
 .PHONY: test-others
-test-others: ## Run test-hosts, test-traffic, test-nodes, test-install and test-monitoring, side by side.
-	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
+test-others: test-controlplane ## Run test-hosts, test-traffic, test-nodes, test-install and test-monitoring, side by side.
 	$(SUITES) -level test -side-by-side 3 -without e2e
 
 .PHONY: test-all
 test-all: RACE := 1
-test-all: test-unit ## Run every test, every fuzz target for a minute, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
+test-all: test-unit test-controlplane ## Run every test, every fuzz target for a minute, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
 	$(MAKE) fuzz FUZZTIME=1m
-	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 	$(SUITES) -matrix
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
 	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
+
+# Kruise's own control planes over the driver, a module of its own.
+.PHONY: test-controlplane
+test-controlplane:
+	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
 explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.

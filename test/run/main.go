@@ -35,14 +35,12 @@ var errUsage = errors.New("usage")
 
 // config is the command line.
 type config struct {
-	level level
-	count int
-	run   string
-	side  int
-	// without is a suite that is left out.
-	without string
-	matrix  bool
-	suites  []suite
+	level  level
+	count  int
+	run    string
+	side   int
+	matrix bool
+	suites []suite
 	// leftOut are suites and tests that this machine can't run, and why.
 	leftOut []string
 }
@@ -62,7 +60,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.IntVar(&c.count, "count", 1, "number of runs of each test")
 	flags.StringVar(&c.run, "run", "", "only tests whose names match")
 	flags.IntVar(&c.side, "side-by-side", 2, "number of suites that run concurrently")
-	flags.StringVar(&c.without, "without", "", "a suite that is left out")
+	without := flags.String("without", "", "a suite that is left out")
 	flags.BoolVar(&c.matrix, "matrix", false, "then run the matrix of other versions")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -74,18 +72,19 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	if c.suites, c.leftOut, err = find(flags.Args()); err != nil {
 		return c, fmt.Errorf("%w: %w", errUsage, err)
 	}
-	if all := len(c.suites); c.without != "" {
-		c.suites = slices.DeleteFunc(slices.Clone(c.suites), func(s suite) bool { return s.name == c.without })
-		if len(c.suites) == all {
-			return c, fmt.Errorf("%w: -without %s: it is not one of the suites", errUsage, c.without)
+	if *without != "" {
+		i := slices.IndexFunc(c.suites, func(s suite) bool { return s.name == *without })
+		if i < 0 {
+			return c, fmt.Errorf("%w: -without %s: it is not one of the suites", errUsage, *without)
 		}
+		c.suites = slices.Delete(slices.Clone(c.suites), i, i+1)
 	}
 	if c.run != "" {
 		if c.level != levelAll {
 			return c, fmt.Errorf("%w: -run and -level exclude each other", errUsage)
 		}
 		for i := range c.suites {
-			c.suites[i].run, c.suites[i].apart = c.run, nil
+			c.suites[i].run = c.run
 		}
 	}
 	return c, nil

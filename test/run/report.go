@@ -26,7 +26,7 @@ type result struct {
 	failures       []string
 	// writes is the number of requests that wrote to the suite's API servers.
 	writes int
-	// over says which part of the suite's budget is exceeded. Empty: none.
+	// over says how the suite exceeds its budget. It is empty for a suite within its budget.
 	over string
 	// missing are tests of the requirement table that did not complete.
 	missing []string
@@ -90,7 +90,7 @@ type budget struct {
 	writes int // that reach API servers
 }
 
-// exceeded returns what a result costs too much. Empty: nothing.
+// exceeded says how a result exceeds the budget. It returns "" for a result within it.
 func (b budget) exceeded(r result) string {
 	tests := r.passed + r.failed
 	if b == (budget{}) {

@@ -96,8 +96,8 @@ func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 	return results
 }
 
-// run runs one job. A single one prints its whole output; jobs of a level, and concurrent ones, a line for each test with the name of the job.
-func (r *runner) run(ctx context.Context, j job, beside bool) result {
+// run runs one job. It prints the job's whole output, or a line for each test with the name of the job.
+func (r *runner) run(ctx context.Context, j job, brief bool) result {
 	res := result{job: j}
 	if ctx.Err() != nil {
 		res.err = ctx.Err()
@@ -111,7 +111,7 @@ func (r *runner) run(ctx context.Context, j job, beside bool) result {
 	_ = events.Close()
 	writes := events.Name() + ".writes"
 	format, out := "standard-verbose", r.out
-	if beside {
+	if brief {
 		format, out = "testname", &lineWriter{mu: &r.mu, w: r.out, prefix: j.String() + ": "}
 	}
 	cmd := exec.CommandContext(ctx, "go", r.arguments(j, format, events.Name())...)

@@ -20,7 +20,7 @@ type suite struct {
 	packages []string
 	// only and apart are tests of the packages: the suite has only these, or all but these.
 	only, apart []string
-	// budget bounds what its tests of the level test may cost. Zero: nothing does.
+	// budget bounds what its tests of the level test may cost. A zero budget bounds nothing.
 	budget budget
 	// run is a pattern for the names of tests; "" means all.
 	run string
