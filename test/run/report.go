@@ -99,6 +99,8 @@ func (b budget) exceeded(r result) string {
 	switch remedy := "let the new test replace another one, or run it in test-all: see " + tableFile; {
 	case tests > b.tests:
 		return fmt.Sprintf("%d tests are more than its budget of %d: %s", tests, b.tests, remedy)
+	case r.writes == 0 && b.writes > 0:
+		return "its writes were not counted, so that the budget can't be judged: the suite's log says why"
 	case r.writes > b.writes:
 		return fmt.Sprintf("%d writes are more than its budget of %d: %s", r.writes, b.writes, remedy)
 	}
