@@ -7,35 +7,7 @@ import (
 	"math"
 	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-// checkMissing: a decision is the same whether groups that were never observed are left out of the observation or listed one by one.
-func (c *cluster) checkMissing(o Observation, i Intent, want Decision) {
-	listed := o
-	listed.Stable = list(o.Stable)
-	listed.Added = nil
-	for _, w := range o.Added {
-		listed.Added = append(listed.Added, list(w))
-	}
-	if got, _ := Decide(listed, i); !cmp.Equal(want, got, cmp.AllowUnexported(Progress{})) {
-		c.fail("another decision if each missing group is listed:\n%s", cmp.Diff(want, got, cmp.AllowUnexported(Progress{})))
-	}
-}
-
-// list returns the workload with each missing group listed.
-func list(w Workload) Workload {
-	var all []Group
-	for g, n := range w.All() {
-		all = append(all, g)
-		for i := 1; i < n; i++ {
-			all = append(all, MissingGroup(w.Name, g.Index+i, w.Size))
-		}
-	}
-	w.Groups = all
-	return w
-}
 
 func TestWantedYieldsRunsOfMissingGroups(t *testing.T) {
 	w := Workload{Name: "vllm", Replicas: math.MaxInt32, Size: 2}

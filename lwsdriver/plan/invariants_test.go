@@ -25,16 +25,16 @@ func TestCheckDecision(t *testing.T) {
 		o.Stable.Revision = "A"
 		return o
 	}
-	routed := func(phase record.Phase, v trafficView, added ...Workload) Observation {
+	routed := func(phase record.Phase, v routing, added ...Workload) Observation {
 		o := at(phase, added...)
-		o.Traffic = v
+		o.Traffic = v.observe(o)
 		return o
 	}
 	gone := func(o Observation) Observation {
 		o.Stable.Deleting = true
 		return o
 	}
-	fenced, split := trafficView{trafficModel: trafficModel{fenced: true}, stable: 4}, trafficView{trafficModel: trafficModel{fenced: true, weight: 10}, stable: 4}
+	fenced, split := routing{fenced: true, stable: 4}, routing{fenced: true, weight: 10, stable: 4}
 	canary, old := Workload{Name: "vllm-b", Carries: "B"}, Workload{Name: "vllm-a", Carries: "A"}
 	native := rollingOf(0, "1", "0")
 	tests := []struct {
@@ -63,11 +63,11 @@ func TestCheckDecision(t *testing.T) {
 		{"DeleteWhileRollingBack", "Stable is not restored yet.", at(record.RollingBack, canary), DeleteCanary{}, true},
 		{"ReleaseHoldToRollBack", "The template is the stable one.", returned(record.CleaningUp), set(record.RollingBack, native), false},
 		{"RollBackToAnother", "A rollback never rolls forward.", at(record.CleaningUp), set(record.RollingBack, native), true},
-		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(record.Progressing, trafficView{}), CreateCanary{Replicas: 1}, true},
+		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(record.Progressing, routing{}), CreateCanary{Replicas: 1}, true},
 		{"CreateFenced", "They would not.", routed(record.Progressing, fenced), CreateCanary{Replicas: 1}, false},
-		{"GrowUnfenced", "So would later leaders.", routed(record.Progressing, trafficView{}, canary), ScaleCanary{Replicas: 1}, true},
+		{"GrowUnfenced", "So would later leaders.", routed(record.Progressing, routing{}, canary), ScaleCanary{Replicas: 1}, true},
 		{"GrowFenced", "They would not.", routed(record.Progressing, fenced, canary), ScaleCanary{Replicas: 1}, false},
-		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(record.Progressing, trafficView{}, canary), ScaleCanary{Replicas: 0}, false},
+		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(record.Progressing, routing{}, canary), ScaleCanary{Replicas: 0}, false},
 		{"DeleteWithShare", "It still receives requests.", routed(record.CleaningUp, split, canary), DeleteCanary{}, true},
 		{"RemoveFinalizerWithShare", "It still receives requests.", routed(record.CleaningUp, split, canary), RemoveFinalizer{}, true},
 		{"DeleteWithoutShare", "It receives none.", routed(record.CleaningUp, fenced, canary), DeleteCanary{}, false},

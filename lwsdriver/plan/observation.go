@@ -53,7 +53,7 @@ type Observation struct {
 	// SuccessorForeign is true if the successor that the record names is not one that a release of the workload added.
 	SuccessorForeign bool `json:"successorForeign,omitzero"`
 	// Traffic is how the release's requests are routed. Nil: it routes none.
-	Traffic Traffic `json:"-"`
+	Traffic *traffic.Observed `json:"traffic,omitzero"`
 	// Drain is how far [DrainingGroups] have finished their requests. Nil: there is nothing to wait for.
 	Drain *Drain `json:"drain,omitzero"`
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.

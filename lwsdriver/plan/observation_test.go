@@ -12,30 +12,28 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// always returns the same view for every desired routing.
-type always struct{ view traffic.View }
-
-func (a always) Facts() traffic.Facts              { return a.view.Facts }
-func (a always) Look(traffic.Desired) traffic.View { return a.view }
-
 // TestInFlightUntilRestored checks that a release is in flight until the user's objects are restored, and while that is
 // unknown.
 func TestInFlightUntilRestored(t *testing.T) {
-	at := func(v traffic.View, phase record.Phase) Observation {
-		return Observation{Record: &record.Record{Release: &record.Release{ID: "r1", Phase: phase}}, Traffic: always{v}}
+	at := func(v routing, phase record.Phase) Observation {
+		o := Observation{Stable: Workload{Name: "vllm"}, Record: &record.Record{Release: &record.Release{ID: "r1", Phase: phase}}}
+		o.Traffic = v.observe(o)
+		return o
 	}
+	damaged := at(routing{fenced: true}, record.Promoted).Traffic
+	damaged.World.Stable.Annotations[traffic.FenceAnnotation] = "?"
 	for _, tc := range []struct {
 		name string
-		view traffic.View
+		at   func(record.Phase) Observation
 		want bool
 	}{
-		{"restored", traffic.View{Stage: traffic.Verified}, false},
-		{"a fence is left", traffic.View{Stage: traffic.Drifted, Reason: traffic.ReasonWriting}, true},
-		{"not synced", traffic.View{Reason: traffic.ReasonNotSynced}, true},
-		{"it can't be restored", traffic.View{Stage: traffic.Blocked, Reason: traffic.ReasonBlocked}, false},
+		{"restored", func(p record.Phase) Observation { return at(routing{}, p) }, false},
+		{"a fence is left", func(p record.Phase) Observation { return at(routing{fenced: true}, p) }, true},
+		{"not synced", func(p record.Phase) Observation { return at(routing{unread: true}, p) }, true},
+		{"it can't be restored", func(p record.Phase) Observation { o := at(routing{}, p); o.Traffic = damaged; return o }, false},
 	} {
 		for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
-			if got := InFlight(at(tc.view, phase)); got != tc.want {
+			if got := InFlight(tc.at(phase)); got != tc.want {
 				t.Errorf("%s, %s: %t", tc.name, phase, got)
 			}
 		}
@@ -45,7 +43,6 @@ func TestInFlightUntilRestored(t *testing.T) {
 // TestNextReleaseWaitsForCaches checks that the host of the next release is asked to retry, not refused, while it is
 // unknown whether the last one is over.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	blind := always{traffic.View{Reason: traffic.ReasonNotSynced}}
 	for _, tc := range []struct {
 		phase record.Phase
 		added int
@@ -57,9 +54,10 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 		{record.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
 	} {
 		o := Observation{
-			Record:  &record.Record{Release: &record.Release{ID: "r1", Phase: tc.phase}},
-			Traffic: blind, Added: make([]Workload, tc.added),
+			Record: &record.Record{Release: &record.Release{ID: "r1", Phase: tc.phase}},
+			Added:  make([]Workload, tc.added),
 		}
+		o.Traffic = routing{unread: true}.observe(o)
 		if _, err := (Begin{ReleaseID: "r2"}).begun(o); drivererr.Reason(err) != tc.want {
 			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
 		}

@@ -181,6 +181,7 @@ func parseObservation(text string) (o Observation, err error) {
 	}()
 	o = Observation{Now: noon, Policy: record.Policy{Style: pb.Style_STYLE_CANARY, ProgressDeadline: record.DefaultProgressDeadline}}
 	last := &o.Stable
+	var routed *routing // it depends on groups that come after it
 	for _, raw := range strings.Split(text, "\n") {
 		switch l := parseLine(raw); l.word {
 		case "workload":
@@ -193,7 +194,8 @@ func parseObservation(text string) (o Observation, err error) {
 		case "policy":
 			parsePolicy(l, &o.Policy)
 		case "traffic":
-			o.Traffic = parseTraffic(l, o)
+			v := parseTraffic(l, o)
+			routed = &v
 			if o.Record != nil && o.Record.Release != nil && l.has("requested") {
 				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("requested", 0), Groups: l.number("for", 0)}
 			}
@@ -232,6 +234,9 @@ func parseObservation(text string) (o Observation, err error) {
 		}
 	}
 	SetAside(&o)
+	if routed != nil {
+		o.Traffic = routed.observe(o)
+	}
 	return o, nil
 }
 
@@ -291,10 +296,8 @@ func parseRolling(text string) rolling {
 	if text == "hold" {
 		return record.Hold()
 	}
-	partition, pace, _ := strings.Cut(text, "/")
-	r := parsePace(pace)
-	*r.Partition = int32(line{attrs: map[string]string{"p": partition}}.number("p", 0))
-	return r
+	parts := strings.Split(text, "/")
+	return rollingOf(line{attrs: map[string]string{"p": parts[0]}}.number("p", 0), parts[1], parts[2])
 }
 
 func parsePace(pace string) rolling {
@@ -337,6 +340,14 @@ func parseRecord(l line) *record.Record {
 	return r
 }
 
+func rollingOf(partition int, unavailable, surge string) rolling {
+	r := parsePace(unavailable + "/" + surge)
+	r.Partition = ptr.To(int32(partition)) //nolint:gosec // small
+	return r
+}
+
+func quantity(s string) record.Quantity { return must(record.ParseQuantity(s)) }
+
 func parseBudget(l line) Budget {
 	b := Budget{Name: l.name, Workers: l.has("workers"), MaxUnavailable: l.number("max", 0)}
 	if of := l.attrs["of"]; of != "" {
@@ -361,29 +372,15 @@ func parseMarks(text string) []RolloutMark {
 }
 
 // parseTraffic returns the routing of the observation so far.
-func parseTraffic(l line, o Observation) trafficView {
-	v := trafficView{
-		inPlace: InPlace(o.Policy.Style),
-		trafficModel: trafficModel{
-			fenced: l.has("fenced"), prepared: l.has("prepared"), leaking: l.has("leaking"),
-			weight: l.number("weight", 0), gone: l.has("gone"), blocked: l.has("blocked"), unread: l.has("unread"),
-		},
-		stable: l.number("stable", o.Stable.Replicas),
+func parseTraffic(l line, o Observation) routing {
+	v := routing{
+		fenced: l.has("fenced"), prepared: l.has("prepared"), handedOver: l.has("handed-over"), leaking: l.has("leaking"),
+		endpointsLag: l.has("endpoints-lag"), weight: l.number("weight", 0), gone: l.has("gone"), blocked: l.has("blocked"),
+		unread: l.has("unread"), stable: l.number("stable", o.Stable.Replicas),
 	}
-	if l.has("handed-over") {
-		v.pin = handedOverPin
-	}
-	v.seen, v.endpointsLag = l.number("seen", v.weight), l.has("endpoints-lag")
+	v.seen = l.number("seen", v.weight)
 	of := o.Stable.Name
-	if v.inPlace && o.Record != nil && o.Record.Release != nil {
-		v.from, v.update = o.Record.Release.StableRevision, o.Record.Release.UpdateRevision
-		if v.fenced {
-			v.pin = v.from
-		}
-		if v.prepared {
-			v.to = v.update
-		}
-	} else if len(o.Added) > 0 {
+	if !InPlace(o.Policy.Style) && len(o.Added) > 0 {
 		of = o.Added[0].Name
 	}
 	if pods := l.attrs["pods"]; pods != "" {
@@ -391,7 +388,6 @@ func parseTraffic(l line, o Observation) trafficView {
 			v.pods = append(v.pods, of+"-"+index)
 		}
 	}
-	v.canary = len(v.pods)
 	return v
 }
 

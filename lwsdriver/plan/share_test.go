@@ -96,7 +96,7 @@ func TestGroupReturned(t *testing.T) {
 
 // TestWeightIsRecordedForGroups checks for how many groups a weight counts.
 func TestWeightIsRecordedForGroups(t *testing.T) {
-	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}
+	v := routing{fenced: true, prepared: true, stable: 4}
 	for _, tc := range []struct {
 		name   string
 		ready  int
@@ -135,7 +135,7 @@ func TestWeightIsRecordedForGroups(t *testing.T) {
 }
 
 // partlyReady is a release whose host requested all requests for three groups, of which some are ready.
-func partlyReady(readyGroups int, v trafficView) Observation {
+func partlyReady(readyGroups int, v routing) Observation {
 	o := releasing(record.Progressing, "3", v)
 	o.Record.Release.Traffic = &record.Traffic{Weight: 100, Groups: 3}
 	for i := range o.Stable.Replicas {
@@ -149,8 +149,8 @@ func partlyReady(readyGroups int, v trafficView) Observation {
 
 // TestVerificationOfCappedShare checks that a share below the requested weight is not verified, whatever is asked.
 func TestVerificationOfCappedShare(t *testing.T) {
-	at := func(weight int) trafficView {
-		return trafficView{trafficModel: trafficModel{fenced: true, prepared: true, weight: weight, seen: weight}, stable: 4, canary: 2}
+	at := func(weight int) routing {
+		return routing{fenced: true, prepared: true, weight: weight, seen: weight, stable: 4, pods: []string{"vllm-b-0", "vllm-b-1"}}
 	}
 	blocked := at(100)
 	blocked.blocked = true
@@ -168,7 +168,7 @@ func TestVerificationOfCappedShare(t *testing.T) {
 		{"the stable groups receive all", partlyReady(1, at(0)), 100, false, ReasonCapacityBelowShare},
 		{"0 was not requested", partlyReady(1, at(0)), 0, false, "OtherWeight"},
 		{"no group is ready", partlyReady(0, at(0)), 100, false, traffic.ReasonNoCanaryEndpoints},
-		{"blocked", partlyReady(2, blocked), 100, false, traffic.ReasonBlocked},
+		{"blocked", partlyReady(2, blocked), 100, false, traffic.ReasonRecordInvalid},
 	} {
 		v := VerifyWeight(tc.o, tc.ask)
 		if v.Verified != tc.verified || v.Reason != tc.reason || (v.Message == "") != tc.verified {
@@ -179,7 +179,7 @@ func TestVerificationOfCappedShare(t *testing.T) {
 
 // TestCheckShare checks the rule that no write raises a share above what the groups carry.
 func TestCheckShare(t *testing.T) {
-	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true, weight: 20, seen: 20}, stable: 4, canary: 2}
+	v := routing{fenced: true, prepared: true, weight: 20, seen: 20, stable: 4, pods: []string{"vllm-b-0", "vllm-b-1"}}
 	for _, tc := range []struct {
 		name   string
 		o      Observation

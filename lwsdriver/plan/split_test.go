@@ -30,18 +30,17 @@ func replacing(phase record.Phase, change ...func(*Observation)) Observation {
 			Index: i, Leader: "vllm-" + string(rune('0'+i)), Revision: revision, Ready: true, ReadySince: noon,
 		})
 	}
-	o.Traffic = alongside(trafficModel{fenced: true, pin: "A", prepared: true, to: "B"})
+	by(routing{fenced: true, prepared: true})(&o)
 	for _, f := range change {
 		f(&o)
 	}
 	return o
 }
 
-func alongside(r trafficModel) trafficView {
-	return trafficView{trafficModel: r, inPlace: true, from: "A", update: "B", stable: 2, canary: 2, pods: []string{"vllm-2", "vllm-3"}}
+func by(v routing) func(*Observation) {
+	v.stable, v.pods = 2, []string{"vllm-2", "vllm-3"}
+	return func(o *Observation) { o.Traffic = v.observe(*o) }
 }
-
-func by(r trafficModel) func(*Observation) { return func(o *Observation) { o.Traffic = alongside(r) } }
 
 func declared(o *Observation) { o.Record.Release.Unfenced = true }
 
@@ -56,8 +55,8 @@ func indices(groups []Group) []int {
 // TestDrainingInPlace checks that groups drain before they are restarted, once they receive no share; where the Service
 // selects all leaders, readiness does it.
 func TestDrainingInPlace(t *testing.T) {
-	split := by(trafficModel{fenced: true, pin: "A", prepared: true, to: "B", weight: 50, seen: 50})
-	behind := by(trafficModel{fenced: true, pin: "A", prepared: true, to: "B", seen: 50})
+	split := by(routing{fenced: true, prepared: true, weight: 50, seen: 50})
+	behind := by(routing{fenced: true, prepared: true, seen: 50})
 	template := func(revision string) func(*Observation) {
 		return func(o *Observation) { o.Stable.Revision = revision }
 	}
@@ -196,8 +195,8 @@ func TestBeginPromotionInPlace(t *testing.T) {
 }
 
 func TestCheckDecisionInPlace(t *testing.T) {
-	fenced := trafficModel{fenced: true, pin: "A", prepared: true, to: "B"}
-	split, open := fenced, trafficModel{prepared: true, to: "B"}
+	fenced := routing{fenced: true, prepared: true}
+	split, open := fenced, routing{prepared: true}
 	split.weight, split.seen = 50, 50
 	set := func(phase record.Phase, partition int, open bool) SetStable {
 		return SetStable{
@@ -218,7 +217,7 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(record.Progressing, hold, by(open)), set(record.Progressing, 2, false), true},
 		{"LastBatch", "Requests follow the groups.", replacing(record.Progressing, all, by(open)), set(record.Progressing, 0, true), false},
 		{"LastBatchFenced", "The Service would have no endpoint.", replacing(record.Progressing, all, by(fenced)), set(record.Progressing, 0, true), true},
-		{"LastBatchSplit", "The stable side of the routes would have no endpoint.", replacing(record.Progressing, all, by(trafficModel{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
+		{"LastBatchSplit", "The stable side of the routes would have no endpoint.", replacing(record.Progressing, all, by(routing{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
 		{"Promotion", "Requests follow the groups.", replacing(record.Promoting, by(open)), set(record.Promoting, 0, true), false},
 		{"PromotionFenced", "The Service would have no endpoint.", replacing(record.Promoting, by(fenced)), set(record.Promoting, 0, true), true},
 		{"Restored", "A partition that is raised moves no group.", replacing(record.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(record.Progressing, 2, false), false},

@@ -13,14 +13,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Traffic is the observed routing of a release. A driver's is a [traffic.Observed], which is plain data.
-type Traffic interface {
-	// Facts returns the present state.
-	Facts() traffic.Facts
-	// Look compares the present with a desired state. It has no side effects.
-	Look(d traffic.Desired) traffic.View
-}
-
 // Drain is how far leaders that no longer receive requests have finished theirs.
 type Drain struct {
 	Done bool

@@ -13,7 +13,7 @@ import (
 )
 
 // releasing returns a release in a phase whose host requested a weight of 50 for a canary of three groups.
-func releasing(phase record.Phase, groups string, v trafficView) Observation {
+func releasing(phase record.Phase, groups string, v routing) Observation {
 	c := Workload{
 		Name: "vllm-b", Replicas: 3, Size: 2, Revision: "B", Carries: "B", HasFinalizer: true,
 		Target: &record.Target{Groups: groups, At: noon},
@@ -22,27 +22,29 @@ func releasing(phase record.Phase, groups string, v trafficView) Observation {
 		g := Group{Index: i, Leader: "vllm-b-" + string(rune('0'+i)), Revision: "B", Ready: true, ReadySince: noon}
 		c.Groups = append(c.Groups, g)
 	}
-	return Observation{
+	o := Observation{
 		Now: noon, Stable: Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "B", Rolling: record.Hold()},
-		Added: []Workload{c}, Traffic: v,
+		Added: []Workload{c},
 		Record: &record.Record{Release: &record.Release{
 			Phase: phase, StableRevision: "A", UpdateRevision: "B", Traffic: &record.Traffic{Weight: 50},
 		}},
 	}
+	o.Traffic = v.observe(o)
+	return o
 }
 
 // TestDraining checks that groups drain once they are to be deleted and can receive no request.
 func TestDraining(t *testing.T) {
-	whole, none := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}, trafficView{}
+	whole, none := routing{fenced: true, prepared: true, stable: 4}, routing{}
 	split := whole
-	split.weight, split.seen, split.canary, split.pods = 50, 50, 2, []string{"vllm-b-0", "vllm-b-1"}
+	split.weight, split.seen, split.pods = 50, 50, []string{"vllm-b-0", "vllm-b-1"}
 	behind, reached := split, split
 	behind.seen = 40
 	reached.pods = []string{"vllm-b-0", "vllm-b-2"}
 	gone, unread := whole, whole
 	gone.gone, unread.unread = true, true
 	all := split
-	all.weight, all.seen, all.canary, all.pods = 100, 100, 3, []string{"vllm-b-0", "vllm-b-1", "vllm-b-2"}
+	all.weight, all.seen, all.pods = 100, 100, []string{"vllm-b-0", "vllm-b-1", "vllm-b-2"}
 	everything := func(o *Observation) {
 		o.Record.Release.Traffic = &record.Traffic{Weight: 100}
 		o.Stable.Groups = []Group{{Index: 0, Revision: "A"}, {Index: 1, Revision: "A"}}
@@ -89,7 +91,7 @@ func TestDraining(t *testing.T) {
 
 // TestRequests checks that the desired routing follows from the phase and the groups that can serve.
 func TestRequests(t *testing.T) {
-	v := trafficView{trafficModel: trafficModel{fenced: true, prepared: true}, stable: 4}
+	v := routing{fenced: true, prepared: true, stable: 4}
 	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}, prepared(), traffic.Desired{}
 	change := func(phase record.Phase, f func(*Observation)) Observation {
 		o := releasing(phase, "3", v)

@@ -39,13 +39,6 @@ func checkEnds(o Observation, d Decision) error {
 	return fmt.Errorf("%s, %s still waits", d.State, d.Reason)
 }
 
-// checkWait checks that every wait of the model has an end.
-func (c *cluster) checkWait(o Observation, d Decision) {
-	if err := checkEnds(o, d); err != nil {
-		c.fail("%v", err)
-	}
-}
-
 // TestEveryWaitEnds checks that every scenario in which the planner waits fails at its deadline.
 func TestEveryWaitEnds(t *testing.T) {
 	waits := 0

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // version is the version of the schema of entries.
@@ -47,18 +46,11 @@ type Decision struct {
 
 // line is the recorded form of an Entry.
 type line struct {
-	Version     int         `json:"version"`
-	Observation observation `json:"observation"`
-	Intent      *intent     `json:"intent,omitempty"`
-	Decision    Decision    `json:"decision,omitzero"`
-	Refusal     string      `json:"refusal,omitempty"`
-}
-
-// observation is a [plan.Observation] with the concrete type of its traffic.
-type observation struct {
-	plan.Observation
-
-	Traffic *traffic.Observed `json:"traffic,omitzero"`
+	Version     int              `json:"version"`
+	Observation plan.Observation `json:"observation"`
+	Intent      *intent          `json:"intent,omitempty"`
+	Decision    Decision         `json:"decision,omitzero"`
+	Refusal     string           `json:"refusal,omitempty"`
 }
 
 // intent is the recorded form of a [plan.Intent], with its kind.
@@ -101,10 +93,7 @@ func kindOf(v any) string { return reflect.TypeOf(v).Name() }
 
 // MarshalJSON returns the line of the entry.
 func (e Entry) MarshalJSON() ([]byte, error) {
-	l := line{Version: version, Observation: observation{Observation: e.Observation}, Decision: e.Decision, Refusal: e.Refusal}
-	if observed, ok := e.Observation.Traffic.(*traffic.Observed); ok {
-		l.Observation.Traffic = observed
-	}
+	l := line{Version: version, Observation: e.Observation, Decision: e.Decision, Refusal: e.Refusal}
 	if e.Intent != nil {
 		value, err := encodeIntent(e.Intent)
 		if err != nil {
@@ -128,10 +117,7 @@ func (e *Entry) UnmarshalJSON(raw []byte) error {
 	if l.Version != version {
 		return fmt.Errorf("read decision: version %d, this program reads %d: use the version of lockstep that wrote it", l.Version, version)
 	}
-	*e = Entry{Observation: l.Observation.Observation, Decision: l.Decision, Refusal: l.Refusal}
-	if l.Observation.Traffic != nil {
-		e.Observation.Traffic = l.Observation.Traffic
-	}
+	*e = Entry{Observation: l.Observation, Decision: l.Decision, Refusal: l.Refusal}
 	if l.Intent == nil {
 		return nil
 	}

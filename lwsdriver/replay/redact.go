@@ -26,7 +26,7 @@ func redacted(o plan.Observation) plan.Observation {
 		next := withoutTemplate(*o.Record)
 		o.Record = &next
 	}
-	if observed, ok := o.Traffic.(*traffic.Observed); ok {
+	if observed := o.Traffic; observed != nil {
 		o.Traffic = redactedTraffic(observed)
 	}
 	return o

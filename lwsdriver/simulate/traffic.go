@@ -4,46 +4,61 @@
 package simulate
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
 
-// trafficModel models routing: objects are written at once, and gateways follow at once.
-type trafficModel struct{ desired traffic.Desired }
+// A forecast needs only the shares of requests, so one Service and one route stand for whatever the policy names. Gateways
+// follow at once.
 
-func (r *trafficModel) set(d traffic.Desired) { r.desired = withImplied(d) }
-
-// withImplied returns d with what it implies.
-func withImplied(d traffic.Desired) traffic.Desired {
-	d.HeaderRoutes = nil // the forecast's host requests none
-	d.Prepared = d.Prepared || d.Weight > 0 || d.Mirror > 0
-	d.Fenced = (d.Fenced || d.Prepared) && !d.Unfenced
-	return d
-}
-
-// trafficView is an observation of it.
-type trafficView struct {
-	now    traffic.Desired
-	stable int
-	pods   []string
-}
-
-func (w *world) look() trafficView {
-	v := trafficView{now: w.traffic.desired}
-	for _, s := range w.sets() {
-		for i, g := range s.Groups {
-			updated := s == w.canary || plan.InPlace(w.policy.Style) && g.Revision == newRevision
-			switch {
-			case !g.Ready:
-			case !updated:
-				v.stable++
-			case w.serving[g]:
-				v.pods = append(v.pods, leader(w.nameOf(s), i))
+// setup returns the traffic of the release.
+func (w *world) setup() traffic.Setup {
+	p := traffic.Policy{StableService: "service", CanaryService: "canary", Routes: []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "route"}}}
+	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: w.name, UID: "workload"}}
+	s := traffic.NewSetup(of, canaryName, p, nil)
+	if plan.InPlace(w.policy.Style) {
+		var updated []string
+		for i, g := range w.stable.Groups {
+			if g.Revision == newRevision {
+				updated = append(updated, leader(w.name, i))
 			}
 		}
+		s = traffic.NewSetupInPlace(of, oldRevision, newRevision, p, updated)
 	}
-	return v
+	s.CanaryPin[record.ServingLabel] = record.Serving
+	return s
+}
+
+// route makes the next write towards a desired routing.
+func (w *world) route(d traffic.Desired) error {
+	next, err := w.traffic.Next(w.setup(), d)
+	w.traffic = next.Accept()
+	return err
+}
+
+// look returns the observed routing.
+func (w *world) look() *traffic.Observed {
+	var pods []model.Pod
+	for _, s := range w.sets() {
+		for i, g := range s.Groups {
+			name := w.nameOf(s)
+			pod := model.Pod{Name: leader(name, i), Ready: g.Ready, Labels: map[string]string{
+				lws.SetNameLabelKey: name, lws.WorkerIndexLabelKey: "0", lws.RevisionKey: g.Revision,
+			}}
+			if w.serving[g] {
+				pod.Labels[record.ServingLabel] = record.Serving
+			}
+			pods = append(pods, pod)
+		}
+	}
+	w.traffic = w.traffic.Follow(pods)
+	return &traffic.Observed{Setup: w.setup(), World: w.traffic.World}
 }
 
 // nameOf returns the name of a set.
@@ -52,31 +67,4 @@ func (w *world) nameOf(s *native.Set) string {
 		return canaryName
 	}
 	return w.name
-}
-
-// Facts returns the present state.
-func (v trafficView) Facts() traffic.Facts {
-	return traffic.Facts{
-		Prepared: v.now.Prepared, Weight: v.now.Weight,
-		StableEndpoints: v.stable, CanaryEndpoints: len(v.pods), CanaryPods: v.pods,
-	}
-}
-
-// Look compares the present with a desired state.
-func (v trafficView) Look(d traffic.Desired) traffic.View {
-	d = withImplied(d)
-	out := traffic.View{Facts: v.Facts(), Fenced: v.now.Fenced, Stage: traffic.Acknowledged}
-	same := d.Weight == v.now.Weight && d.Mirror == v.now.Mirror && d.Prepared == v.now.Prepared && d.Fenced == v.now.Fenced && d.HandedOver == v.now.HandedOver
-	switch {
-	case !same:
-		out.Stage, out.Next, out.Reason = traffic.Drifted, "route requests", traffic.ReasonWriting
-	case d.Weight > 0 && len(v.pods) == 0:
-		out.Reason = traffic.ReasonNoCanaryEndpoints
-	case d.Fenced && d.Weight < 100 && v.stable == 0:
-		out.Reason = traffic.ReasonNoStableEndpoints
-	default:
-		out.Stage = traffic.Verified
-	}
-	out.Withdrawn, out.Message = same, out.Reason
-	return out
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
+	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
 
 // The revisions and names of the two workloads, which are arbitrary.
@@ -35,7 +36,7 @@ type world struct {
 	stable  *native.Set
 	name    string // of stable
 	record  record.Record
-	traffic trafficModel
+	traffic model.Objects
 
 	// canary is the added workload. Nil: none.
 	canary                 *native.Set
@@ -63,6 +64,7 @@ func newWorld(in Input) *world {
 		w.since[g] = -24 * time.Hour
 	}
 	w.stable.Template = newRevision
+	w.traffic = model.New(w.setup())
 	w.record = record.Record{Version: 1, Saved: in.Rolling, Release: &record.Release{
 		ID: releaseID, StableRevision: oldRevision, UpdateRevision: newRevision, Phase: record.Progressing, StartedAt: w.time(), PhaseAt: w.time(),
 	}}
@@ -187,7 +189,7 @@ func (w *world) apply(action plan.Action) error {
 			}
 		}
 	case plan.SetTraffic:
-		w.traffic.set(a.Desired)
+		return w.route(a.Desired)
 	case plan.MarkLeader:
 		for _, s := range w.sets() {
 			for i, g := range s.Groups {

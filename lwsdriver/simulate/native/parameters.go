@@ -69,45 +69,51 @@ func (l Limits) wanted(unready int, rule Reclaim) int {
 	return l.Replicas + l.MaxSurge
 }
 
-// state is LWS's replicaState of a group.
-type state struct{ ready, updated bool }
+// ReplicaState is LWS's replicaState of a group.
+type ReplicaState struct{ Ready, Updated bool }
 
-// leaders is the leader StatefulSet as LWS has set it.
-type leaders struct {
-	replicas, partition int
-	unavailable         int    // of its groups, at most
-	noted               int    // LWS's annotation of its replicas
-	update, current     string // revisions
+// Leaders is the leader StatefulSet as LWS has set it.
+type Leaders struct {
+	Replicas, Partition int
+	// Unavailable is how many of its groups may be unavailable, Noted LWS's annotation of its replicas.
+	Unavailable, Noted int
+}
+
+// Reconcile returns what LWS makes of the leader StatefulSet. The states are those of its groups, of which updated says whether
+// the template has changed since.
+func (l Limits) Reconcile(sts Leaders, states []ReplicaState, updated bool, rule Reclaim) Leaders {
+	partition, replicas := l.parameters(sts, states, updated, rule)
+	return Leaders{Partition: max(partition, l.Partition), Replicas: replicas, Noted: l.Replicas, Unavailable: max(l.Batch(), 1)}
 }
 
 // parameters is LWS's rollingUpdateParameters, case by case, for a StatefulSet that exists.
-func (l Limits) parameters(sts leaders, states []state, updated bool, rule Reclaim) (partition, replicas int) {
+func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool, rule Reclaim) (partition, replicas int) {
 	if updated {
-		partition = min(l.Replicas, sts.replicas)
-		if sts.replicas < l.Replicas {
+		partition = min(l.Replicas, sts.Replicas)
+		if sts.Replicas < l.Replicas {
 			return partition, l.Replicas
 		}
 		return partition, l.wanted(l.Replicas, rule)
 	}
-	if sts.partition == 0 && sts.replicas == l.Replicas {
+	if sts.Partition == 0 && sts.Replicas == l.Replicas {
 		return 0, l.Replicas
 	}
-	if sts.replicas < l.Replicas {
-		return sts.partition, l.Replicas
+	if sts.Replicas < l.Replicas {
+		return sts.Partition, l.Replicas
 	}
 	burst, replicas := l.Replicas+l.MaxSurge, l.wanted(unready(states, l.Replicas), rule)
-	if sts.noted != l.Replicas {
-		return min(sts.partition, burst), replicas
+	if sts.Noted != l.Replicas {
+		return min(sts.Partition, burst), replicas
 	}
-	step := l.MaxUnavailable + l.MaxSurge - (burst - sts.replicas)
-	return rollingUpdatePartition(states, sts.replicas, step, sts.partition), replicas
+	step := l.MaxUnavailable + l.MaxSurge - (burst - sts.Replicas)
+	return rollingUpdatePartition(states, sts.Replicas, step, sts.Partition), replicas
 }
 
 // unready is LWS's calculateLWSUnreadyReplicas: the wanted groups that are not updated and ready.
-func unready(states []state, replicas int) int {
+func unready(states []ReplicaState, replicas int) int {
 	n := 0
 	for i := range replicas {
-		if i >= len(states) || !states[i].ready || !states[i].updated {
+		if i >= len(states) || !states[i].Ready || !states[i].Updated {
 			n++
 		}
 	}
@@ -115,20 +121,20 @@ func unready(states []state, replicas int) int {
 }
 
 // rollingUpdatePartition is LWS's function of this name.
-func rollingUpdatePartition(states []state, replicas, step, current int) int {
+func rollingUpdatePartition(states []ReplicaState, replicas, step, current int) int {
 	done := 0
-	for i := len(states) - 1; i >= 0 && states[i].ready && states[i].updated; i-- {
+	for i := len(states) - 1; i >= 0 && states[i].Ready && states[i].Updated; i-- {
 		done++
 	}
 	floor := max(replicas-done-step, 0)
 	partition := floor
 	for i := range floor {
-		if !states[i].ready {
+		if !states[i].Ready {
 			partition++ // it counts as unavailable already
 		}
 	}
 	for i := min(partition, replicas-1); i >= floor; i-- {
-		if states[i].ready && !states[i].updated {
+		if states[i].Ready && !states[i].Updated {
 			break
 		}
 		partition = i

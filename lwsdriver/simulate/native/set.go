@@ -27,7 +27,8 @@ type Set struct {
 	// Watch is called with the parameters of the leader StatefulSet whenever LWS changes them. May be nil.
 	Watch func(partition, replicas int)
 
-	leaders leaders
+	leaders         Leaders
+	update, current string // revisions of the leader StatefulSet
 }
 
 // Group is a leader and its workers.
@@ -42,18 +43,18 @@ func NewSet(replicas int, rolling lws.RollingUpdateConfiguration, template strin
 	for i := range replicas {
 		s.Groups[i] = &Group{Revision: template, Ready: true}
 	}
-	s.leaders = leaders{replicas: replicas, noted: replicas, update: template, current: template}
-	s.leaders.partition = s.limits().Partition
+	s.leaders = Leaders{Replicas: replicas, Noted: replicas, Partition: s.limits().Partition}
+	s.update, s.current = template, template
 	return s
 }
 
 func (s *Set) limits() Limits { return LimitsOf(s.Rolling, s.Replicas) }
 
 // Partition returns the partition that LWS has set on the leader StatefulSet.
-func (s *Set) Partition() int { return s.leaders.partition }
+func (s *Set) Partition() int { return s.leaders.Partition }
 
 // LeaderReplicas returns the replicas that LWS has set on the leader StatefulSet: the wanted ones and the surge.
-func (s *Set) LeaderReplicas() int { return s.leaders.replicas }
+func (s *Set) LeaderReplicas() int { return s.leaders.Replicas }
 
 // Settle runs both controllers until they wait for a group or for a change of the spec. It returns the indices of new
 // groups, sorted.
@@ -73,23 +74,20 @@ func (s *Set) Settle() []int {
 
 // reconcile is LWS's, as far as it concerns the leader StatefulSet. It reports whether anything changed.
 func (s *Set) reconcile() bool {
-	l, before := s.limits(), s.leaders
-	updated := s.leaders.update != s.Template
-	s.leaders.update = s.Template
-	partition, replicas := l.parameters(s.leaders, s.states(), updated, s.Reclaim)
-	s.leaders.partition, s.leaders.replicas = max(partition, l.Partition), replicas
-	s.leaders.noted, s.leaders.unavailable = s.Replicas, max(l.Batch(), 1)
-	if s.Watch != nil && (s.leaders.partition != before.partition || s.leaders.replicas != before.replicas) {
-		s.Watch(s.leaders.partition, s.leaders.replicas)
+	before, updated := s.leaders, s.update != s.Template
+	s.update = s.Template
+	s.leaders = s.limits().Reconcile(before, s.states(), updated, s.Reclaim)
+	if s.Watch != nil && (s.leaders.Partition != before.Partition || s.leaders.Replicas != before.Replicas) {
+		s.Watch(s.leaders.Partition, s.leaders.Replicas)
 	}
-	return s.leaders != before
+	return updated || s.leaders != before
 }
 
-func (s *Set) states() []state {
-	states := make([]state, s.leaders.replicas)
+func (s *Set) states() []ReplicaState {
+	states := make([]ReplicaState, s.leaders.Replicas)
 	for i := range states {
 		if g := s.Groups[i]; g != nil {
-			states[i] = state{ready: g.Ready, updated: g.Revision == s.leaders.update}
+			states[i] = ReplicaState{Ready: g.Ready, Updated: g.Revision == s.update}
 		}
 	}
 	return states
@@ -100,34 +98,34 @@ func (s *Set) states() []state {
 func (s *Set) run() bool {
 	changed := false
 	for _, i := range slices.Sorted(maps.Keys(s.Groups)) {
-		if i >= s.leaders.replicas {
+		if i >= s.leaders.Replicas {
 			delete(s.Groups, i)
 			changed = true
 		}
 	}
-	for i := range s.leaders.replicas {
+	for i := range s.leaders.Replicas {
 		if s.Groups[i] == nil {
-			s.Groups[i] = &Group{Revision: s.leaders.of(i)}
+			s.Groups[i] = &Group{Revision: s.of(i)}
 			changed = true
 		}
 	}
-	if s.update() {
+	if s.replace() {
 		return true
 	}
 	return s.complete() || changed
 }
 
-// update deletes groups, to be recreated at the update revision.
-func (s *Set) update() bool {
-	changed, room := false, s.leaders.unavailable
+// replace deletes groups, to be recreated at the update revision.
+func (s *Set) replace() bool {
+	changed, room := false, s.leaders.Unavailable
 	for _, g := range s.Groups {
 		if !g.Ready {
 			room--
 		}
 	}
-	for i := s.leaders.replicas - 1; i >= s.leaders.partition; i-- {
+	for i := s.leaders.Replicas - 1; i >= s.leaders.Partition; i-- {
 		g := s.Groups[i]
-		old := g.Revision != s.leaders.update
+		old := g.Revision != s.update
 		switch {
 		case s.Parallel && old && room > 0:
 			room--
@@ -148,24 +146,24 @@ func (s *Set) update() bool {
 // complete makes the update revision the current one once every group is updated and ready, whatever the partition. It
 // reports whether it did.
 func (s *Set) complete() bool {
-	if s.leaders.current == s.leaders.update {
+	if s.current == s.update {
 		return false
 	}
-	for i := range s.leaders.replicas {
-		if g := s.Groups[i]; g == nil || !g.Ready || g.Revision != s.leaders.update {
+	for i := range s.leaders.Replicas {
+		if g := s.Groups[i]; g == nil || !g.Ready || g.Revision != s.update {
 			return false
 		}
 	}
-	s.leaders.current = s.leaders.update
+	s.current = s.update
 	return true
 }
 
 // of returns the revision at which the StatefulSet creates a group.
-func (l leaders) of(index int) string {
-	if index < l.partition {
-		return l.current
+func (s *Set) of(index int) string {
+	if index < s.leaders.Partition {
+		return s.current
 	}
-	return l.update
+	return s.update
 }
 
 // Unready returns the groups that exist and are not ready, by index.
