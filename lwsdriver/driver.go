@@ -195,5 +195,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	return nil
 }
 
-// Synced reports whether calls can be served: the caches are filled, and the driver may watch what is in them.
-func (d *Driver) Synced() bool { return d.engine.Ready() == nil }
+// Ready returns nil once calls can be served, and why they can't until then: caches are not filled, the driver may not watch what is
+// in them, or another driver leads.
+func (d *Driver) Ready() error { return d.engine.Ready() }
+
+// Synced reports whether calls can be served.
+func (d *Driver) Synced() bool { return d.Ready() == nil }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -31,8 +32,9 @@ const (
 // leaseName is the Lease of the leader. A server of one namespace has its own, since it excludes no server of another.
 const leaseName = "lockstep"
 
-// WithLeaderElection makes one of several drivers act: the one that holds a Lease in this namespace. The others fill their
-// caches and refuse calls, as if they were not synced. A leader that loses the Lease stops, and Run returns an error.
+// WithLeaderElection makes one of several drivers act: the one that holds a Lease in this namespace. A driver campaigns for the
+// Lease once its caches are filled. Until it leads it refuses calls, as if it were not synced. A leader that loses the Lease
+// stops, and Run returns an error.
 func WithLeaderElection(namespace string) Option {
 	return func(o *options) { o.leaseNamespace = namespace }
 }
@@ -107,7 +109,8 @@ func (e *election) run(ctx context.Context) error {
 
 func (e *election) lease() string { return e.namespace + "/" + e.name }
 
-// runElected runs the driver as long as it leads. It keeps the Lease until the last write, and then releases it.
+// runElected runs the driver as long as it leads. It campaigns once the caches are filled: a leader without them would keep the
+// others from acting. It keeps the Lease until the last write, and then releases it.
 func (d *Driver) runElected(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -116,7 +119,9 @@ func (d *Driver) runElected(ctx context.Context) error {
 	var lost error
 	var running sync.WaitGroup
 	running.Go(func() {
-		lost = d.options.election.run(electing)
+		if cache.WaitForCacheSync(electing.Done(), func() bool { return d.engine.Filled() == nil }) {
+			lost = d.options.election.run(electing)
+		}
 		stop()
 	})
 	d.engine.Run(ctx)

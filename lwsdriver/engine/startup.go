@@ -64,7 +64,7 @@ func (e *Engine) diagnose(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		err := probe(ctx, ask, limit)
-		if e.startup.set(err) && e.Ready() != nil && ctx.Err() == nil {
+		if e.startup.set(err) && e.Filled() != nil && ctx.Err() == nil {
 			e.config.Log.Warn("not ready", slog.Any("error", err))
 		}
 		if err == nil && e.Observer.Caches.Synced() {
@@ -154,16 +154,25 @@ func inNamespace(namespace string) string {
 	return " in namespace " + namespace
 }
 
-// Ready returns nil once calls can be served, and why they can't until then.
-func (e *Engine) Ready() error {
+// Filled returns nil once the caches are filled and may be watched, and the obstacle until then.
+func (e *Engine) Filled() error {
 	asked, err := e.startup.why()
 	switch synced := e.Observer.Caches.Synced(); {
 	case err != nil && !synced, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		return err
-	case synced && asked && !e.leads():
-		return standby()
 	case synced && asked: // once the caches are filled, a failed probe is no reason to refuse calls
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")
+}
+
+// Ready returns nil once calls can be served, and why they can't until then.
+func (e *Engine) Ready() error {
+	if err := e.Filled(); err != nil {
+		return err
+	}
+	if !e.leads() {
+		return standby()
+	}
+	return nil
 }

@@ -1,0 +1,66 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+)
+
+// leaseRequests returns the verbs of all requests for Leases.
+func leaseRequests(core *fake.Clientset) (verbs []string) {
+	for _, a := range core.Actions() {
+		if a.GetResource().Resource == "leases" {
+			verbs = append(verbs, a.GetVerb())
+		}
+	}
+	return verbs
+}
+
+// A driver whose caches can't be filled, or not watched, makes no request for the Lease, and its readiness names the cause.
+func TestCampaignRequiresFilledCaches(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, cause string
+		prevent     func(core *fake.Clientset, broken *atomic.Bool)
+	}{
+		{"pods can't be listed", "etcd is down", func(core *fake.Clientset, broken *atomic.Bool) {
+			core.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return broken.Load(), nil, apierrors.NewServiceUnavailable("etcd is down")
+			})
+		}},
+		{"may not watch", "may not watch", func(core *fake.Clientset, broken *atomic.Bool) {
+			lwstest.AnswerAccessReviews(core, func() bool { return !broken.Load() })
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			core := fake.NewClientset()
+			e := &election{client: core, namespace: "default", name: leaseName, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
+			b := newBedWith(t, options{election: e}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+			var broken atomic.Bool
+			broken.Store(true)
+			test.prevent(core, &broken)
+			b.run()
+			b.eventually("readiness names the cause", func() bool { return strings.Contains(b.Ready().Error(), test.cause) })
+			if got := leaseRequests(core); len(got) > 0 {
+				t.Errorf("requests for the Lease without filled caches: %v", got)
+			}
+			broken.Store(false)
+			b.eventually("the driver leads", b.Synced)
+			if got := leaseRequests(core); len(got) < 2 || got[0] != "get" || got[1] != "create" {
+				t.Errorf("requests for the Lease: %v, want a get and a create first", got)
+			}
+		})
+	}
+}
