@@ -33,7 +33,7 @@ type fakeEngine struct {
 	failure error
 }
 
-func (e fakeEngine) Synced() bool { return true }
+func (e fakeEngine) Ready() error { return nil }
 
 func (e fakeEngine) Drain() {}
 

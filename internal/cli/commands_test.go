@@ -563,7 +563,7 @@ type insideDriver struct {
 	run func(context.Context) error
 }
 
-func (insideDriver) Synced() bool { return true }
+func (insideDriver) Ready() error { return nil }
 
 func (insideDriver) Drain() {}
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/status"
 	"k8s.io/client-go/util/cert"
 
 	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
@@ -159,8 +160,8 @@ func (s *Server) probeHandler() http.Handler {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !s.driver.Synced() {
-			http.Error(w, "the driver is not synced: its caches are not filled, or it lacks the permissions to keep them up to date", http.StatusServiceUnavailable)
+		if err := s.driver.Ready(); err != nil {
+			http.Error(w, status.Convert(err).Message(), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok")

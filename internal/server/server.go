@@ -48,8 +48,8 @@ type Driver interface {
 	Run(ctx context.Context) error
 	// Drain makes waiting calls return, and ends watches, without an error. Run continues. It may be called more than once.
 	Drain()
-	// Synced reports whether the caches are filled.
-	Synced() bool
+	// Ready returns nil once calls can be served, and why they can't until then.
+	Ready() error
 }
 
 // Options say where and how to serve.
@@ -209,12 +209,12 @@ func (s *Server) shutdown() {
 	_ = s.closeHTTP()
 }
 
-// followSync sets health to SERVING while the driver is synced, and to NOT_SERVING while it is not.
+// followSync sets health to SERVING while the driver is ready, and to NOT_SERVING while it is not.
 func (s *Server) followSync(ctx context.Context) {
 	ticker := time.NewTicker(syncPoll)
 	defer ticker.Stop()
 	for serving := false; ; {
-		if now := s.driver.Synced(); now != serving {
+		if now := s.driver.Ready() == nil; now != serving {
 			serving = now
 			s.setServing(serving)
 			ticker.Reset(healthPoll)

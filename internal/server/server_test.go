@@ -36,6 +36,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
@@ -59,7 +60,12 @@ func newDriver() *driver {
 	return d
 }
 
-func (d *driver) Synced() bool { return d.synced.Load() }
+func (d *driver) Ready() error {
+	if !d.synced.Load() {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "caches are not filled")
+	}
+	return nil
+}
 
 func (d *driver) Drain() {}
 
@@ -390,8 +396,8 @@ func TestHealthFollowsDriver(t *testing.T) {
 			t.Errorf("health of %q is %v before the sync", service, got)
 		}
 	}
-	if code := get(t, "http://"+s.HealthAddr()+"/readyz").code; code != http.StatusServiceUnavailable {
-		t.Errorf("/readyz answers %d before the sync", code)
+	if got := get(t, "http://"+s.HealthAddr()+"/readyz"); got.code != http.StatusServiceUnavailable || got.body != "caches are not filled\n" {
+		t.Errorf("/readyz answers %d %q before the sync", got.code, got.body)
 	}
 	if code := get(t, "http://"+s.HealthAddr()+"/healthz").code; code != http.StatusOK {
 		t.Errorf("/healthz answers %d before the sync", code)

@@ -21,7 +21,7 @@ type longRunning struct {
 	drained, ended chan struct{}
 }
 
-func (e longRunning) Synced() bool { return true }
+func (e longRunning) Ready() error { return nil }
 
 func (e longRunning) Drain() { close(e.drained) }
 

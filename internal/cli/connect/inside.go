@@ -92,7 +92,7 @@ func startInside(
 	}
 	go func() {
 		// The end of the command ends it, too.
-		_ = wait.PollUntilContextCancel(running, syncPoll, true, func(context.Context) (bool, error) { return driver.Synced(), nil })
+		_ = wait.PollUntilContextCancel(running, syncPoll, true, func(context.Context) (bool, error) { return driver.Ready() == nil, nil })
 		logs.starting.Store(false)
 	}()
 	// The server has no logger: the command itself reports what its requests return.
