@@ -4,16 +4,20 @@
 package manage
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -46,13 +50,13 @@ const (
 
 // New returns the manager of a host. lease names the Lease of the leader; only restricts the caches of some kinds.
 func New(
-	config *rest.Config, s Settings, lease string, scheme *runtime.Scheme, only map[client.Object]cache.ByObject,
+	cluster *rest.Config, s Settings, lease string, scheme *runtime.Scheme, only map[client.Object]cache.ByObject,
 ) (manager.Manager, error) {
 	logger := logr.FromSlogHandler(s.Logger.Handler())
 	log.SetLogger(logger)
-	config = rest.CopyConfig(config)
-	if config.QPS == 0 {
-		config.QPS, config.Burst = queriesPerSecond, burst
+	cluster = rest.CopyConfig(cluster)
+	if cluster.QPS == 0 {
+		cluster.QPS, cluster.Burst = queriesPerSecond, burst
 	}
 	options := manager.Options{
 		Scheme:                        scheme,
@@ -60,6 +64,7 @@ func New(
 		Cache:                         cache.Options{ByObject: only},
 		Metrics:                       metricsOptions(s.MetricsAddress),
 		HealthProbeBindAddress:        orOff(s.HealthAddress),
+		Controller:                    config.Controller{SkipNameValidation: new(true)}, // a test runs a host repeatedly
 		LeaderElection:                s.LeaderElection,
 		LeaderElectionID:              lease,
 		LeaderElectionNamespace:       s.LeaderElectionNamespace,
@@ -68,23 +73,77 @@ func New(
 	if s.Namespace != "" {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{s.Namespace: {}}
 	}
-	m, err := manager.New(config, options)
+	m, err := manager.New(cluster, options)
 	if err != nil {
 		return nil, fmt.Errorf("make the controller's manager: %w", err)
 	}
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("add health check: %w", err)
 	}
-	synced := func(req *http.Request) error {
-		if !m.GetCache().WaitForCacheSync(req.Context()) {
-			return fmt.Errorf("caches are not filled")
+	return m, nil
+}
+
+// Run runs a manager until ctx ends. It fills the caches of kinds, which are all that the controllers watch, and only then campaigns
+// for the Lease: a leader without them would keep the other replicas from acting. Until then the process is not ready.
+func Run(ctx context.Context, m manager.Manager, kinds ...client.Object) error {
+	for _, kind := range kinds {
+		if err := addCache(ctx, m, kind); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- m.Start(ctx)
+		stop()
+	}()
+	if !m.GetCache().WaitForCacheSync(ctx) {
+		select {
+		case err := <-ended:
+			return runError(err)
+		default:
+			return nil // Start does not return while it waits for caches
+		}
+	}
+	return runError(<-ended)
+}
+
+func runError(err error) error {
+	if err != nil {
+		return fmt.Errorf("run the controller: %w", err)
+	}
+	return nil
+}
+
+// addCache adds the cache of a kind to those that the manager fills before it campaigns, and a readiness check that is named after the
+// kind.
+func addCache(ctx context.Context, m manager.Manager, kind client.Object) error {
+	gvk, err := m.GetClient().GroupVersionKindFor(kind)
+	if err != nil {
+		return fmt.Errorf("find the kind of %T: %w", kind, err)
+	}
+	informer, err := m.GetCache().GetInformer(ctx, kind)
+	if err != nil {
+		return fmt.Errorf("make the cache of %s: %w", gvk.Kind, err)
+	}
+	filled := func(*http.Request) error {
+		if !informer.HasSynced() {
+			return fmt.Errorf("the cache of %s is not filled", gvk.Kind)
 		}
 		return nil
 	}
-	if err := m.AddReadyzCheck("caches", synced); err != nil {
-		return nil, fmt.Errorf("add readiness check: %w", err)
+	if err := m.AddReadyzCheck("cache-of-"+gvk.Kind, filled); err != nil {
+		return fmt.Errorf("add readiness check: %w", err)
 	}
-	return m, nil
+	return nil
+}
+
+// Metadata returns an object that stands for the metadata of a kind.
+func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(kind)
+	return o
 }
 
 // metricsOptions returns how to serve metrics: plain on loopback, otherwise with TLS, authentication and authorization.

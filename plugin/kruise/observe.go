@@ -85,8 +85,7 @@ func older(a, b *v1alpha1.RolloutTarget) bool {
 
 // workload reads the LeaderWorkerSet's metadata. Nil: it does not exist.
 func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*Workload, error) {
-	w := &metav1.PartialObjectMetadata{}
-	w.SetGroupVersionKind(workloadKind)
+	w := manage.Metadata(workloadKind)
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}, w)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // It does not exist.

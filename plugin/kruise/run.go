@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -64,10 +63,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err := r.register(m, f); err != nil {
 		return err
 	}
-	if err := m.Start(ctx); err != nil {
-		return fmt.Errorf("run the controller: %w", err)
-	}
-	return nil
+	return manage.Run(ctx, m, &v1alpha1.RolloutTarget{}, manage.Metadata(workloadKind), manage.Metadata(revisionKind))
 }
 
 func newManager(config *rest.Config, o Options) (manager.Manager, error) {
@@ -75,18 +71,13 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register kinds: %w", err)
 	}
-	revisions := &metav1.PartialObjectMetadata{}
-	revisions.SetGroupVersionKind(revisionKind)
 	return manage.New(config, o.Settings, leaseName, scheme, map[client.Object]cache.ByObject{
-		revisions: {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
+		manage.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 	})
 }
 
 // register sets the controller's sources.
 func (r *Reconciler) register(m manager.Manager, f source.Source) error {
-	workloads, revisions := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
-	workloads.SetGroupVersionKind(workloadKind)
-	revisions.SetGroupVersionKind(revisionKind)
 	err := builder.ControllerManagedBy(m).Named("rollouttarget").
 		For(&v1alpha1.RolloutTarget{}).
 		// When one of two targets is deleted, the other takes over.
@@ -97,10 +88,10 @@ func (r *Reconciler) register(m manager.Manager, f source.Source) error {
 			}
 			return r.targets(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
 		})).
-		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		WatchesMetadata(manage.Metadata(workloadKind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.targets(ctx, client.ObjectKeyFromObject(o))
 		})).
-		WatchesMetadata(revisions, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		WatchesMetadata(manage.Metadata(revisionKind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.targets(ctx, client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[labelName]})
 		})).
 		WatchesRawSource(f).

@@ -4,6 +4,7 @@
 package kruise
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,7 +13,20 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/manage/managetest"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 )
+
+func TestCampaignRequiresFilledCaches(t *testing.T) {
+	t.Parallel()
+	managetest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
+		return Run(ctx, config, Options{Driver: &scripted{}, Settings: s})
+	},
+		managetest.Kind{GroupVersionKind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Resource: "rollouttargets"},
+		managetest.Kind{GroupVersionKind: workloadKind, Resource: "leaderworkersets"},
+		managetest.Kind{GroupVersionKind: revisionKind, Resource: "controllerrevisions"})
+}
 
 func TestRunSaysWhatIsNotInstalled(t *testing.T) {
 	for _, test := range []struct{ name, serves, want string }{

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -74,8 +73,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err := r.register(m, f, func() { stop(errRival) }); err != nil {
 		return err
 	}
-	if err := m.Start(ctx); err != nil {
-		return fmt.Errorf("run the controller: %w", err)
+	if err := manage.Run(ctx, m, &v1beta1.BatchRelease{}, manage.Metadata(manage.LeaderWorkerSet), rival()); err != nil {
+		return err
 	}
 	if err := context.Cause(ctx); errors.Is(err, errRival) {
 		return err
@@ -104,13 +103,11 @@ func workloadOf(o client.Object) []string {
 
 // register sets the controller's sources.
 func (r *Reconciler) register(m manager.Manager, f source.Source, rivalInstalled func()) error {
-	workloads := &metav1.PartialObjectMetadata{}
-	workloads.SetGroupVersionKind(manage.LeaderWorkerSet)
 	err := builder.ControllerManagedBy(m).Named("batchrelease").
 		// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
 		For(&v1beta1.BatchRelease{}).
 		// The driver's watch reports everything but the creation of a workload.
-		WatchesMetadata(workloads, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		WatchesMetadata(manage.Metadata(manage.LeaderWorkerSet), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.releases(ctx, client.ObjectKeyFromObject(o))
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		WatchesMetadata(rival(), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

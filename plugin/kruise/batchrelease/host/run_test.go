@@ -4,6 +4,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,8 +12,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/openkruise/rollouts/api/v1beta1"
 	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/internal/manage/managetest"
 )
+
+func TestCampaignRequiresFilledCaches(t *testing.T) {
+	t.Parallel()
+	managetest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
+		return Run(ctx, config, Options{Settings: s})
+	},
+		managetest.Kind{GroupVersionKind: v1beta1.GroupVersion.WithKind("BatchRelease"), Resource: "batchreleases"},
+		managetest.Kind{GroupVersionKind: manage.LeaderWorkerSet, Resource: "leaderworkersets"},
+		managetest.Kind{GroupVersionKind: rival().GroupVersionKind(), Resource: "mutatingwebhookconfigurations"})
+}
 
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
