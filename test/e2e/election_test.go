@@ -22,10 +22,10 @@ import (
 )
 
 // candidate prepares a server that takes part in electing a leader, with an account of its own, so that the audit log
-// tells servers apart.
-func (e *env) candidate(name string) *driver.Driver {
+// tells servers apart. See grant for what leaveOut does.
+func (e *env) candidate(name string, leaveOut func(resource, verb string) bool) *driver.Driver {
 	e.t.Helper()
-	d := driver.Prepare(e.t, e.grant(name, nil), e.namespace)
+	d := driver.Prepare(e.t, e.grant(name, leaveOut), e.namespace)
 	d.Args = []string{"--leader-elect", "--leader-elect-namespace", e.namespace}
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name + "-lease"}, Rules: []rbacv1.PolicyRule{{
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
@@ -70,12 +70,18 @@ func (w *workload) healUntil(set string, state pb.State) {
 	})
 }
 
-// Of two servers one acts. The other refuses calls until the leader is killed in mid-promotion, then completes the
-// promotion; no write of the one follows a write of the other.
+// Of two servers one acts, although a third one that may not read pods has started before. The other refuses calls until the leader
+// is killed in mid-promotion, then completes the promotion; no write of the one follows a write of the other.
 func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
-	first, second := e.candidate("first"), e.candidate("second")
+	first, second := e.candidate("first", nil), e.candidate("second", nil)
+	third := e.candidate("third", func(resource, verb string) bool {
+		return resource == "pods" && (verb == "list" || verb == "watch")
+	})
+	third.Begin()
+	lacking := &workload{env: e, driver: third, name: "model"}
+	lacking.awaitError("the third server names the permission", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
 	first.Begin()
 	first.AwaitSync()
 	e.driver = first
