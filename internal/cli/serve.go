@@ -33,10 +33,11 @@ every caller may do everything: all users of this machine on loopback, and elsew
 --client-ca. Certificates are read again when they change. At --max-connection-age a connection takes no new calls. Those in
 flight may take as long again, at most 11 minutes; then they end with UNAVAILABLE, and the client calls again.
 
-With --leader-elect one of several servers with the same --namespace acts. A standby fills its caches, refuses calls and is
-not ready: health is NOT_SERVING, /readyz fails. A leader that ends releases the Lease. If it is lost, a standby acts 15
-seconds after the last renewal, and completes what was requested; a leader that cannot renew for 10 seconds exits. Commands
-and plugins take no part, and are safe beside a leader, since each write has a precondition.
+With --leader-elect one of several servers with the same --namespace acts. A server campaigns for the Lease once its caches
+are filled. Until it leads, it refuses calls and is not ready: health is NOT_SERVING, /readyz names the cause. A leader that
+ends releases the Lease. If it is lost, a standby acts 15 seconds after the last renewal, and completes what was requested;
+a leader that cannot renew for 10 seconds exits. Commands and plugins take no part, and are safe beside a leader, since each
+write has a precondition.
 `
 
 const serveExample = `  lockstep serve
