@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -46,11 +47,13 @@ func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteReque
 	if err != nil {
 		return nil, err
 	}
-	_, bad := traffic.ParseHeaderRoute(req.GetName(), req.GetMatches())
+	header, bad := traffic.ParseHeaderRoute(req.GetName(), req.GetMatches())
 	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), bad...)...); err != nil {
 		return nil, err
 	}
-	m, err := d.mutate(ctx, key, headerRouteOf(req))
+	m, err := d.mutate(ctx, key, headerRouteOf(req), func(_ context.Context, s *observe.Snapshot, _ *plan.Decision) error {
+		return d.engine.Observer.Router.Snapshot(*s.Setup).CheckHeaderRoute(header)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -138,6 +139,33 @@ func TestRouterRecordsRequestedState(t *testing.T) {
 	}
 	if _, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers"}); err != nil {
 		t.Errorf("remove a header route that is not there: %v", err)
+	}
+}
+
+// A policy may be attached to a rule that has a name, so that rule gets no header route, and nothing is recorded. A weight is set.
+func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
+	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
+	routes := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default")
+	route, err := routes.Get(t.Context(), "llm", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
+	rules[0].(map[string]any)["name"] = "chat" //nolint:forcetypeassert // an object
+	if err := unstructured.SetNestedSlice(route.Object, rules, "spec", "rules"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := routes.Update(t.Context(), route, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	calls := routerCalls(b.synced().Driver, "r1")
+	err = calls["SetHeaderRoute"](t.Context())
+	lwstest.ErrorContains(t, err, `HTTPRoute llm: rule "chat"`)
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || b.requested() != nil {
+		t.Errorf("reason %s, recorded %+v", got, b.requested())
+	}
+	if err := calls["SetWeight"](t.Context()); err != nil {
+		t.Errorf("a weight: %v", err)
 	}
 }
 

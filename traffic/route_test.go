@@ -11,6 +11,9 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 func diffJSON(want, got any) string { return cmp.Diff(want, got) }
@@ -182,6 +185,31 @@ func TestCookie(t *testing.T) {
 	}
 	if _, _, err := RouteRules(taken, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}}); err == nil || !strings.Contains(err.Error(), "header Cookie") {
 		t.Errorf("a rule that matches the header already: %v", err)
+	}
+}
+
+// TestHeaderRouteForNamedRule: a rule with a name gets shares, but no header route, which policies with its sectionName would not cover.
+func TestHeaderRouteForNamedRule(t *testing.T) {
+	user, s := readRoute(t, "httproute.yaml"), setupOf("vllm", Key{KindHTTPRoute, "llm"})
+	header := Desired{Weight: 10, HeaderRoutes: []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
+	withHeader := apply(t, user, s, header) // rules that don't lead to the Service have names
+	named := Route{withHeader.Key, withHeader.Object.DeepCopy()}
+	named.rules()[2]["name"] = "chat"
+	if text(apply(t, named, s, Desired{Weight: 10}).rules()[1], "name", "") != "chat" {
+		t.Error("a share changes the name of the rule")
+	}
+	_, _, err := RouteRules(named, s, header)
+	for _, word := range []string{"HTTPRoute llm", `rule "chat"`, "sectionName", "header route beta", "remove"} {
+		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v, want %s", err, word)
+		}
+	}
+	rules, changed, err := ShrunkRouteRules(named, s, header)
+	if err != nil || !changed {
+		t.Fatalf("the header rule of a rule that gets a name stays: changed %t, %v", changed, err)
+	}
+	if after := describe(named.with(t, rules)); strings.Count(after, "x-canary=yes") != 1 {
+		t.Errorf("want the header rule of the rule without a name only:\n%s", after)
 	}
 }
 

@@ -59,10 +59,10 @@ func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object,
 	})
 }
 
-// refines reports whether the current rules have the header route for the requests of one of the user's rules.
+// refines reports whether the current rules have the header route for the requests of one of the user's rules, and may keep it.
 func (b backend) refines(have []object, rule object, h HeaderRoute) bool {
 	matches, err := combineMatches(list(rule, "matches"), h)
-	return err == nil && slices.ContainsFunc(have, func(other object) bool {
+	return err == nil && checkUnnamed(rule, h) == nil && slices.ContainsFunc(have, func(other object) bool {
 		return b.added(other) && strings.HasSuffix(text(other, "name", ""), "."+h.Name) && reflect.DeepEqual(list(other, "matches"), matches)
 	})
 }
@@ -158,6 +158,9 @@ func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) (
 		if len(matches) == 0 {
 			continue // no request can match rule and header route
 		}
+		if err := checkUnnamed(rule, route); err != nil {
+			return nil, err
+		}
 		next := clone(rule)
 		next["name"] = prefix + route.Name
 		setList(next, "matches", matches)
@@ -165,6 +168,17 @@ func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) (
 		out = append(out, next)
 	}
 	return out, nil
+}
+
+// checkUnnamed refuses a header route for a rule that has a name. A policy, for example for authentication, can be attached to that rule
+// by sectionName. It would not apply to the added rule, which needs another name.
+func checkUnnamed(rule object, route HeaderRoute) error {
+	name := text(rule, "name", "")
+	if name == "" {
+		return nil
+	}
+	return fmt.Errorf("rule %q has a name, so a policy can be attached to it alone (sectionName), and requests of header route %s would bypass that policy: "+
+		"attach such policies to the whole route and remove the rule's name, or remove the header route", name, route.Name)
 }
 
 func byName(a, b object) int { return strings.Compare(text(a, "name", ""), text(b, "name", "")) }

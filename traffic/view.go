@@ -303,6 +303,19 @@ func (o *Observed) Look(d Desired) View {
 	return a.view
 }
 
+// CheckHeaderRoute returns why a route can't carry a header route. Nil: each can, or the objects are not read yet.
+func (o *Observed) CheckHeaderRoute(h HeaderRoute) error {
+	if len(h.Matches) == 0 {
+		return nil // it is removed
+	}
+	for _, r := range o.World.routes(o.Setup) {
+		if _, _, err := RouteRules(r, o.Setup, Desired{HeaderRoutes: []HeaderRoute{h}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // unreadView returns the view while the objects can't be read.
 func unreadView(why *drivererr.Problem) View {
 	if why.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
