@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Preflight returns findings about the workload and the objects around it. It writes nothing, so a read-only driver serves it
@@ -43,6 +44,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	e := req.GetExpectations()
 	snapshot.Expect = preflight.Expectations{
 		LongestRequest: e.GetLongestRequest().AsDuration(), EndpointPropagation: e.GetEndpointPropagation().AsDuration(), TopologyKeys: e.GetTopologyKeys(),
+		HeaderRoutes: e.GetHeaderRoutes(),
 	}
 	if snapshot.Expect.LongestRequest == 0 {
 		snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
@@ -107,7 +109,8 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 const sourceTimeout = 5 * time.Second
 
 // nearby returns what Plan and Initialize run preflight on: the workload and the Services of its namespace. They judge quotas,
-// budgets and autoscalers themselves, and nodes would be a list of the whole cluster. What can't be read is skipped.
+// budgets and autoscalers themselves, SetHeaderRoute judges routes, and nodes would be a list of the whole cluster. What can't be read is
+// skipped.
 func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
 	snapshot := preflightOf(s, p)
 	for source, look := range d.sources(s, snapshot, true) {
@@ -139,6 +142,7 @@ func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNod
 			into.Quotas, err = near.Quotas(s.Key.Namespace)
 			return err
 		},
+		preflight.Routes: func(ctx context.Context) error { return d.readRoutes(ctx, s, into) },
 		preflight.Claims: func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
 		preflight.Nodes: func(ctx context.Context) error {
 			if skipNodes {
@@ -147,6 +151,27 @@ func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNod
 			return d.readNodes(ctx, into)
 		},
 	}
+}
+
+// readRoutes reads the policy's routes from the caches, and waits for these. A missing route is not a finding: Initialize refuses it.
+func (d *Driver) readRoutes(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory) error {
+	if into.Policy.Traffic == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
+	defer cancel()
+	setup := s.SetupFor(into.Policy)
+	_ = d.engine.Observer.Router.Check(ctx, setup)
+	seen := d.engine.Observer.Router.Snapshot(setup)
+	if seen.Unread != nil {
+		return errors.New(seen.Unread.Message)
+	}
+	for _, key := range setup.Policy.Routes {
+		if o := seen.World.Routes[key]; o != nil {
+			into.Routes = append(into.Routes, traffic.Route{Key: key, Object: o})
+		}
+	}
+	return nil
 }
 
 // readClaims gets the claims that the templates name. A missing claim is not a finding: its pods report it.

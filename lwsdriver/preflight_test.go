@@ -140,6 +140,27 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
+// A rule with a name is an error if the release routes by header. If the routes can't be read, they are not checked.
+func TestPreflightReadsRoutes(t *testing.T) {
+	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}, Traffic: lwstest.TrafficPolicy}
+	named := newNamedRuleBed(t)
+	for byHeader, want := range map[bool]pb.Severity{false: pb.Severity_SEVERITY_INFO, true: pb.Severity_SEVERITY_ERROR} {
+		r, err := named.Preflight(t.Context(), &pb.PreflightRequest{
+			Workload: vllmRef, Policy: policy, Expectations: &pb.PreflightExpectations{HeaderRoutes: byHeader},
+		})
+		i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "RouteRuleNamed" })
+		if err != nil || i < 0 || r.GetFindings()[i].GetSeverity() != want || r.GetFindings()[i].GetField() != "spec.rules[0].name" {
+			t.Errorf("by header %t: want severity %s: %v, %v", byHeader, want, r.GetFindings(), err)
+		}
+	}
+	r, err := aroundNeedy(t).Preflight(t.Context(), &pb.PreflightRequest{Workload: vllmRef, Policy: policy})
+	if err != nil || !slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool {
+		return u.GetSubject() == "routes" && slices.Equal(u.GetRules(), []string{"RouteRuleNamed"}) && strings.Contains(u.GetReason(), "not installed")
+	}) {
+		t.Errorf("routes that can't be read: %v, %v", r.GetUnchecked(), err)
+	}
+}
+
 // A request that makes no sense is refused, with the field.
 func TestPreflightRefuses(t *testing.T) {
 	b := aroundNeedy(t)

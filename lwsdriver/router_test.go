@@ -144,6 +144,21 @@ func TestRouterRecordsRequestedState(t *testing.T) {
 
 // A policy may be attached to a rule that has a name, so that rule gets no header route, and nothing is recorded. A weight is set.
 func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
+	b := newNamedRuleBed(t)
+	calls := routerCalls(b.Driver, "r1")
+	err := calls["SetHeaderRoute"](t.Context())
+	lwstest.ErrorContains(t, err, `HTTPRoute llm: rule "chat"`)
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || b.requested() != nil {
+		t.Errorf("reason %s, recorded %+v", got, b.requested())
+	}
+	if err := calls["SetWeight"](t.Context()); err != nil {
+		t.Errorf("a weight: %v", err)
+	}
+}
+
+// newNamedRuleBed runs a driver of a release whose route has a rule with the name chat.
+func newNamedRuleBed(t *testing.T) *routedBed {
+	t.Helper()
 	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
 	routes := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default")
 	route, err := routes.Get(t.Context(), "llm", metav1.GetOptions{})
@@ -158,15 +173,7 @@ func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
 	if _, err := routes.Update(t.Context(), route, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	calls := routerCalls(b.synced().Driver, "r1")
-	err = calls["SetHeaderRoute"](t.Context())
-	lwstest.ErrorContains(t, err, `HTTPRoute llm: rule "chat"`)
-	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || b.requested() != nil {
-		t.Errorf("reason %s, recorded %+v", got, b.requested())
-	}
-	if err := calls["SetWeight"](t.Context()); err != nil {
-		t.Errorf("a weight: %v", err)
-	}
+	return b.synced()
 }
 
 // What VerifyWeight says about the weight in force, about others, and at the end.

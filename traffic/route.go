@@ -5,6 +5,7 @@ package traffic
 
 import (
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
 
@@ -88,6 +89,19 @@ func (r Route) leadsTo(side func(ref object) bool) bool {
 func RouteServes(r Route, s Setup) bool {
 	b := s.backend()
 	return slices.ContainsFunc(b.strip(r.rules()), func(p part) bool { return b.serves(list(p.rule, "backendRefs")) })
+}
+
+// NamedRules yields index and name of each rule that would get a header route, were it not for its name.
+func NamedRules(r Route, p Policy) iter.Seq2[int, string] {
+	b := Setup{Namespace: r.Object.GetNamespace(), Policy: p}.backend()
+	return func(yield func(int, string) bool) {
+		for i, rule := range r.rules() {
+			if !added(rule) && checkUnnamed(rule, HeaderRoute{}) != nil && b.serves(b.merge(list(rule, "backendRefs"))) &&
+				!yield(i, text(rule, "name", "")) {
+				return
+			}
+		}
+	}
 }
 
 // routeStatus is the part of a route's status that is read, the same for HTTPRoute and GRPCRoute.

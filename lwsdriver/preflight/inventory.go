@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Inventory is everything that the rules judge.
@@ -41,6 +42,8 @@ type Inventory struct {
 	Claims []*corev1.PersistentVolumeClaim
 	// Autoscalers are those that scale the workload.
 	Autoscalers []Autoscaler
+	// Routes are the HTTPRoutes and GRPCRoutes of the policy, and possibly others.
+	Routes []traffic.Route
 	// Room is the free capacity of the nodes.
 	Room capacity.Room
 
@@ -56,6 +59,8 @@ type Expectations struct {
 	EndpointPropagation time.Duration
 	// TopologyKeys are the node labels over whose values leaders are to be spread.
 	TopologyKeys []string
+	// HeaderRoutes: the release routes requests by header or cookie.
+	HeaderRoutes bool
 }
 
 // DefaultPropagation is how long proxies and gateways may take to remove an endpoint, in a cluster that is not overloaded.
@@ -76,6 +81,7 @@ const (
 	Claims          Source = "PersistentVolumeClaims"
 	Autoscalers     Source = "autoscalers"
 	Nodes           Source = "nodes"
+	Routes          Source = "routes"
 	LongestRequests Source = "the longest request"
 )
 

@@ -25,7 +25,8 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // snapshotOf reads an example. Its first line may say, behind a #, what release is to come and what is expected:
-// style=canary batches=50%,100% service=vllm min-ready=1m deadline=5m longest-request=1m propagation=10s topology=KEY.
+// style=canary batches=50%,100% service=vllm min-ready=1m deadline=5m longest-request=1m propagation=10s topology=KEY
+// header-routes=true.
 func snapshotOf(t *testing.T, path string) (*preflight.Inventory, *manifests.Set) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -72,6 +73,8 @@ func expect(t *testing.T, s *preflight.Inventory, words []string) {
 			s.Expect.LongestRequest = took
 		case "propagation":
 			s.Expect.EndpointPropagation = took
+		case "header-routes":
+			s.Expect.HeaderRoutes = value == "true"
 		case "topology":
 			s.Expect.TopologyKeys = append(s.Expect.TopologyKeys, value)
 		default:

@@ -47,7 +47,7 @@ const (
 
 // Rules returns all rules, in the order in which findings are reported.
 func Rules() []Rule {
-	return slices.Concat(ownerRules(), paceRules(), roomRules(), gateRules(), probeRules(), endingRules(), budgetRules(), serviceRules(), volumeRules(), liveRules(),
+	return slices.Concat(ownerRules(), paceRules(), roomRules(), gateRules(), probeRules(), endingRules(), budgetRules(), serviceRules(), routeRules(), volumeRules(), liveRules(),
 		spreadRules(), scalerRules(), trackingRules())
 }
 

@@ -27,7 +27,7 @@ import (
 )
 
 const preflightAbout = `Check a workload and the objects around it for what disrupts requests or blocks a release: probes, preStop hooks, grace
-periods, maxUnavailable, disruption budgets, quotas, nodes, queues, volumes, Services. Each finding names the object and the
+periods, maxUnavailable, disruption budgets, quotas, nodes, queues, volumes, Services, routes. Each finding names the object and the
 field, the reason and the fix. It changes nothing.
 
 Give the policy flags of the planned release: without any, the check is for LeaderWorkerSet's own rolling update. With -f it
@@ -124,6 +124,7 @@ func (f *preflightFlags) released(cmd *cobra.Command) (*pb.ReleasePolicy, error)
 func (f *preflightFlags) checkWorkload(o *connect.Options, s *session.Session, policy *pb.ReleasePolicy) error {
 	request := &pb.PreflightRequest{Workload: s.Ref, Policy: policy, SkipNodes: f.skipNodes, Expectations: &pb.PreflightExpectations{
 		LongestRequest: durationpb.New(f.longestRequest), EndpointPropagation: durationpb.New(f.propagation), TopologyKeys: f.topology,
+		HeaderRoutes: f.policy.traffic.byHeader(),
 	}}
 	r, err := session.Call(s, "check", s.Preflight, request)
 	if err != nil {
@@ -161,7 +162,7 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 			return exit.Usagef("%w", err)
 		}
 		snapshot.Policy, snapshot.Force = parsed, policy.GetBlueGreen().GetForce()
-		snapshot.Expect = preflight.Expectations{LongestRequest: f.longestRequest, EndpointPropagation: f.propagation, TopologyKeys: f.topology}
+		snapshot.Expect = preflight.Expectations{LongestRequest: f.longestRequest, EndpointPropagation: f.propagation, TopologyKeys: f.topology, HeaderRoutes: f.policy.traffic.byHeader()}
 		if f.longestRequest == 0 {
 			snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
 		}

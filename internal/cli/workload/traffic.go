@@ -140,9 +140,12 @@ func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
 // cookieAlways is the default value of a cookie, and the only one that Ingresses support.
 const cookieAlways = "always"
 
+// byHeader reports whether the release routes requests by header or cookie.
+func (f *trafficFlags) byHeader() bool { return len(f.headers)+len(f.cookies) > 0 }
+
 // headerRoutes parses --canary-header and --canary-cookie, each of which is a route.
 func (f *trafficFlags) headerRoutes(policy *pb.ReleasePolicy) ([]host.HeaderRoute, error) {
-	if len(f.headers)+len(f.cookies) > 0 && policy.GetTraffic() == nil {
+	if f.byHeader() && policy.GetTraffic() == nil {
 		return nil, exit.Usagef("--canary-header and --canary-cookie: this release does not split requests: give --service " +
 			"and a route, for example --http-route, or leave them out")
 	}

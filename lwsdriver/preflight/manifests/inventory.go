@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Rolling returns the user's own rolling update configuration: the manifest's with the defaults of LWS's webhook, or the one in the
@@ -42,6 +43,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	out.Budgets = read(r, preflight.Budgets, "PodDisruptionBudget", func() *policyv1.PodDisruptionBudget { return &policyv1.PodDisruptionBudget{} })
 	out.Quotas = read(r, preflight.Quotas, "ResourceQuota", func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} })
 	out.Claims = read(r, preflight.Claims, "PersistentVolumeClaim", func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} })
+	r.routes()
 	r.autoscalers()
 	r.unsafeChanges()
 	r.namespace = "" // nodes have none, and pods of all namespaces are on them
@@ -79,6 +81,18 @@ func read[T metav1.Object](r *reader, source preflight.Source, kind string, empt
 		r.none(source)
 	}
 	return all
+}
+
+// routes reads both kinds of routes, of which the files need only one.
+func (r *reader) routes() {
+	for _, kind := range []string{traffic.KindHTTPRoute, traffic.KindGRPCRoute} {
+		for _, o := range read(r, preflight.Routes, kind, func() *unstructured.Unstructured { return &unstructured.Unstructured{} }) {
+			r.inventory.Routes = append(r.inventory.Routes, traffic.Route{Key: traffic.Key{Kind: kind, Name: o.GetName()}, Object: o})
+		}
+	}
+	if len(r.inventory.Routes) > 0 {
+		delete(r.inventory.Unseen, preflight.Routes)
+	}
 }
 
 // autoscalers finds what scales the workload.
