@@ -49,6 +49,14 @@ func TestPreflightFiles(t *testing.T) {
 			reason: "expectations that are in no manifest", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m", "--topology", "rack"},
 			stdout: []string{"[GracePeriodBelowLongestRequest]", "[TopologyNotSpread]"},
 		},
+		"HeaderRoutes": {
+			reason: "a header route is refused for a rule with a name", code: exit.Found, stdout: []string{"error ", "[RouteRuleNamed]"},
+			args: []string{"-f", fail("RouteRuleNamed"), "--batches", "50%", "--service", "vllm", "--http-route", "vllm", "--canary-cookie", "tester"},
+		},
+		"NoHeaderRoutes": {
+			reason: "weights do not need a rule without a name", stdout: []string{"note ", "[RouteRuleNamed]"},
+			args: []string{"-f", fail("RouteRuleNamed"), "--batches", "50%", "--service", "vllm", "--http-route", "vllm"},
+		},
 		"NoSuchWorkload": {reason: "another name", args: []string{"other", "-f", fail("PreStopMissing")}, code: exit.Usage, stderr: []string{"no LeaderWorkerSet other"}},
 		"NoFile":         {reason: "the file does not exist", args: []string{"-f", "nowhere.yaml"}, code: exit.Error, stderr: []string{"nowhere.yaml"}},
 		"NoName":         {reason: "neither name nor file", code: exit.Usage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
