@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -101,6 +102,67 @@ spec:
 	s.Await(g, 1000)
 	s.Passes(g)
 	s.MustBeRestored()
+}
+
+// A rule that gets a name loses its header route, gets no other, and keeps its share: a policy may be attached to it by sectionName.
+func TestTrafficNamedRule(t *testing.T) {
+	s := serving.Serve(t)
+	s.BeginRelease(serving.ByRoute())
+	s.Upgrade(0)
+	header := &pb.SetHeaderRouteRequest{
+		Workload: s.Ref, ReleaseId: "r1", Name: "testers", Matches: []*pb.HeaderMatch{{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
+	}
+	if _, err := s.SetHeaderRoute(t.Context(), header); err != nil {
+		t.Fatal(err)
+	}
+	rules := func(want ...string) {
+		t.Helper()
+		s.Eventually(fmt.Sprintf("the rules are %q", want), func(ctx context.Context) error {
+			route, err := routes(s).Get(ctx, "model", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			all, _, err := unstructured.NestedSlice(route.Object, "spec", "rules")
+			var names []string
+			for _, rule := range all {
+				name, _, _ := unstructured.NestedString(rule.(map[string]any), "name") //nolint:forcetypeassert // an object
+				names = append(names, name)
+			}
+			if err == nil && !slices.Equal(names, want) {
+				err = fmt.Errorf("they are %q", names)
+			}
+			return err
+		})
+	}
+	rules("lockstep.stable-canary.0.testers", "")
+	if _, err := routes(s).Patch(t.Context(), "model", types.JSONPatchType, []byte(`[{"op": "add", "path": "/spec/rules/1/name", "value": "chat"}]`),
+		metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	rules("chat")
+	r, err := s.Preflight(t.Context(), &pb.PreflightRequest{
+		Workload: s.Ref, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: serving.ByRoute()},
+		Expectations: &pb.PreflightExpectations{HeaderRoutes: true}, SkipNodes: true,
+	})
+	if err != nil || !slices.ContainsFunc(r.GetFindings(), func(f *pb.Finding) bool {
+		return f.GetRule() == "RouteRuleNamed" && f.GetSeverity() == pb.Severity_SEVERITY_ERROR && f.GetObject().GetName() == "model"
+	}) {
+		t.Errorf("preflight: %v, %v", r, err)
+	}
+	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SetHeaderRoute(t.Context(), header); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
+		t.Errorf("a header route for a named rule: %v", err)
+	}
+	s.Weight(10)
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	rules("chat")
+}
+
+// routes are the HTTPRoutes of the test's namespace.
+func routes(s *serving.Release) dynamic.ResourceInterface {
+	return dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(serving.HTTPRoutes).Namespace(s.Namespace)
 }
 
 // A canary leader whose worker is not ready would be an endpoint without Lockstep. It gets no request.
@@ -431,8 +493,7 @@ func TestTrafficSharedRoute(t *testing.T) {
 // ownsRoute reports whether Lockstep has an entry in the route's managedFields.
 func ownsRoute(s *serving.Release) bool {
 	s.T.Helper()
-	route, err := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(serving.HTTPRoutes).Namespace(s.Namespace).
-		Get(s.T.Context(), "model", metav1.GetOptions{})
+	route, err := routes(s).Get(s.T.Context(), "model", metav1.GetOptions{})
 	if err != nil {
 		s.T.Fatal(err)
 	}
