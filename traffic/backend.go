@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -19,6 +20,7 @@ type backend struct {
 	group, kind    string // Gateway API's defaults are "" and Service
 	namespace      string
 	stable, canary string
+	others         []string // the canaries of other releases in the route, see CanariesAnnotation
 }
 
 func (b backend) isStable(ref object) bool { return b.names(ref, b.stable) }
@@ -27,6 +29,17 @@ func (b backend) isCanary(ref object) bool { return b.names(ref, b.canary) }
 func (b backend) names(ref object, name string) bool {
 	return text(ref, "group", "") == b.group && text(ref, "kind", KindService) == b.kind &&
 		text(ref, "namespace", b.namespace) == b.namespace && text(ref, "name", "") == name
+}
+
+// key identifies a backend among those of the release's namespace: "Service/vllm-canary".
+func (b backend) key() string { return b.kind + "/" + b.canary }
+
+// shared reports whether another release splits a rule with these refs.
+func (b backend) shared(refs []object) bool {
+	return slices.ContainsFunc(refs, func(ref object) bool {
+		return text(ref, "namespace", b.namespace) == b.namespace &&
+			slices.Contains(b.others, text(ref, "kind", KindService)+"/"+text(ref, "name", ""))
+	})
 }
 
 // text returns a string field of a JSON object, or the default if it is missing.
@@ -81,10 +94,12 @@ func anySlice(items []object) []any {
 func clone(o object) object { return runtime.DeepCopyJSON(o) }
 
 const (
-	// scale multiplies the weights of a split rule, so that each percentage is an integer.
+	// scale multiplies the weights of a split rule, so that each percentage is an integer. Releases that share a rule have
+	// one scale: the first multiplies the weights, the last one to end divides them.
 	scale = 100
-	// gatewayMaxWeight is the Gateway API's own limit.
+	// gatewayMaxWeight and gatewayMaxRefs are the Gateway API's own limits.
 	gatewayMaxWeight = 1_000_000
+	gatewayMaxRefs   = 16
 	// MaxWeight is the largest weight of a backendRef in a rule that can be split.
 	MaxWeight = gatewayMaxWeight / scale
 )
@@ -102,8 +117,8 @@ func (b backend) serves(refs []object) bool {
 }
 
 // split gives the canary its share of each ref to the stable backend. A ref that would have weight 0 is left out: gateways
-// leak requests to it. The proportions of all other refs are unchanged.
-func (b backend) split(refs []object, weight int) ([]object, error) {
+// leak requests to it. The proportions of all other refs are unchanged. factor is merge's.
+func (b backend) split(refs []object, weight int, factor int64) ([]object, error) {
 	if weight == 0 || !b.serves(refs) {
 		return refs, nil
 	}
@@ -114,33 +129,59 @@ func (b backend) split(refs []object, weight int) ([]object, error) {
 		switch {
 		case n < 0:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", text(ref, "name", ""), n)
-		case n > MaxWeight:
+		case n > gatewayMaxWeight/factor && b.shared(refs):
+			return nil, fmt.Errorf("other releases split the rule of %s (%s), which multiplies its weights by %d, and a weight was changed since: %s has no multiple of %d, and %s has %d, too much to multiply again; apply the route again, or wait for these releases",
+				b.stable, strings.Join(b.others, ", "), scale, b.stable, scale, text(ref, "name", ""), n)
+		case n > gatewayMaxWeight/factor:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights above %d can't be split into percentages, divide all weights of its rule",
 				text(ref, "name", ""), n, MaxWeight)
 		}
 		kept := clone(ref)
-		kept["weight"] = scale * n
+		kept["weight"] = factor * n
 		if !b.isStable(ref) || n == 0 {
 			out = append(out, kept)
 			continue
 		}
 		if share < scale {
-			kept["weight"] = (scale - share) * n
+			kept["weight"] = (scale - share) * n * factor / scale
 			out = append(out, kept)
 		}
 		canary := clone(ref)
-		canary["name"], canary["weight"] = b.canary, share*n
+		canary["name"], canary["weight"] = b.canary, share*n*factor/scale
 		out = append(out, canary)
+	}
+	if len(out) > gatewayMaxRefs {
+		return nil, fmt.Errorf("the rule of %s would have %d backendRefs, and the Gateway API allows %d: remove one, or wait for other releases that split the rule",
+			b.stable, len(out), gatewayMaxRefs)
 	}
 	return out, nil
 }
 
-// merge is the inverse of split. If a user changed the weights of a split rule to values that are not multiples of scale, the
-// proportions are kept and the weights are not divided.
-func (b backend) merge(refs []object) []object {
-	if !slices.ContainsFunc(refs, b.isCanary) {
-		return refs
+// merge is the inverse of split. While another release splits the rule, the weights are not divided. Nor are they if a user
+// changed one to a value that is no multiple of scale: the proportions are kept. factor is by what split must multiply the
+// weights: 1 if they are multiplied already and the stable backend's can be split as they are.
+func (b backend) merge(refs []object) (out []object, factor int64) {
+	multiplied := b.shared(refs)
+	if slices.ContainsFunc(refs, b.isCanary) {
+		refs = b.unsplit(refs)
+		if !multiplied && !slices.ContainsFunc(refs, indivisible) {
+			for _, ref := range refs {
+				ref["weight"] = weightOf(ref) / scale
+			}
+			return refs, scale
+		}
+		multiplied = true
 	}
+	if multiplied && !slices.ContainsFunc(refs, func(ref object) bool { return b.isStable(ref) && indivisible(ref) }) {
+		return refs, 1
+	}
+	return refs, scale
+}
+
+func indivisible(ref object) bool { return weightOf(ref)%scale != 0 }
+
+// unsplit returns copies of the refs in which those to the canary lead to the stable backend.
+func (b backend) unsplit(refs []object) []object {
 	out := make([]object, 0, len(refs))
 	unpaired := false // the last of out is a stable ref whose canary counterpart may follow
 	for _, ref := range refs {
@@ -157,12 +198,6 @@ func (b backend) merge(refs []object) []object {
 		} else {
 			out = append(out, ref)
 		}
-	}
-	if slices.ContainsFunc(out, func(ref object) bool { return weightOf(ref)%scale != 0 }) {
-		return out
-	}
-	for _, ref := range out {
-		ref["weight"] = weightOf(ref) / scale
 	}
 	return out
 }

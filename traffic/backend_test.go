@@ -42,7 +42,7 @@ func TestSplit(t *testing.T) {
 	all := func(object) bool { return true }
 	rapid.Check(t, func(t *rapid.T) {
 		refs, weight := drawRefs(t, "vllm"), rapid.IntRange(0, 100).Draw(t, "weight")
-		got, err := b.split(refs, weight)
+		got, err := b.split(refs, weight, scale)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,8 @@ func TestSplit(t *testing.T) {
 		if b.serves(refs) && b.share(got) != weight {
 			t.Fatalf("weight %d reads as %d", weight, b.share(got))
 		}
-		if diff := diffJSON(refs, b.merge(got)); diff != "" {
+		merged, _ := b.merge(got)
+		if diff := diffJSON(refs, merged); diff != "" {
 			t.Fatalf("merge is not the inverse:\n%s", diff)
 		}
 	})
@@ -90,7 +91,7 @@ func TestMergeEditedRefs(t *testing.T) {
 	b := setupOf("vllm").backend()
 	rapid.Check(t, func(t *rapid.T) {
 		refs := drawRefs(t, "vllm", "vllm-canary")
-		got := b.merge(refs)
+		got, _ := b.merge(refs)
 		if total(got, b.isCanary) > 0 {
 			t.Fatalf("the canary is left in %v", got)
 		}
@@ -107,7 +108,7 @@ func TestMergeKeepsDistinctRefs(t *testing.T) {
 	ref := func(name string, port, weight int64) object {
 		return object{"name": name, "port": port, "weight": weight}
 	}
-	got := setupOf("vllm").backend().merge([]object{ref("vllm", 80, 50), ref("vllm-canary", 90, 50)})
+	got, _ := setupOf("vllm").backend().merge([]object{ref("vllm", 80, 50), ref("vllm-canary", 90, 50)})
 	if diff := diffJSON([]object{ref("vllm", 80, 50), ref("vllm", 90, 50)}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -148,6 +148,9 @@ func (c *fakeCluster) apply(write *Write) {
 		c.patch(have, write, &content)
 		meta := &unstructured.Unstructured{Object: content}
 		meta.SetGeneration(have.GetGeneration() + 1)
+		if len(meta.GetAnnotations()) == 0 {
+			meta.SetAnnotations(nil) // as the API server writes none
+		}
 		if r := (Route{write.Key, meta}); c.world.Routes[write.Key] != nil {
 			var fields []metav1.ManagedFieldsEntry
 			if RouteUses(r, c.setup) { // as if its fields were relinquished with the last backendRef

@@ -88,14 +88,14 @@ func (r Route) with(t testing.TB, rules []any) Route {
 func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	t.Helper()
 	before := r.Object.DeepCopy()
-	rules, _, err := RouteRules(r, s, d)
+	next, _, err := DesiredRoute(r, s, d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := diffJSON(before.Object, r.Object.Object); diff != "" {
 		t.Fatalf("the cached route was modified:\n%s", diff)
 	}
-	return r.with(t, rules)
+	return next
 }
 
 // fenced returns the Service with the fence, and whether that changes it.

@@ -202,7 +202,7 @@ func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, S
 
 // shrink reduces the canary's share to what is desired: in all objects, before it returns the error of one.
 func shrink(s Setup, d Desired, w World) (*Write, error) {
-	write, failed := updateRoutes(s, d, w, ShrunkRouteRules)
+	write, failed := updateRoutes(s, d, w, ShrunkRoute)
 	if write != nil {
 		return write, nil
 	}
@@ -218,18 +218,18 @@ func grow(s Setup, d Desired, w World) (*Write, error) {
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
-	if write, err := updateRoutes(s, d, w, grownRules); write != nil || err != nil {
+	if write, err := updateRoutes(s, d, w, grownRoute); write != nil || err != nil {
 		return write, err
 	}
 	return updateIngresses(s, d, w, false)
 }
 
-// grownRules is RouteRules, except that a route that is being deleted is left as it is: while it has a finalizer gateways may serve it.
-func grownRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
+// grownRoute is DesiredRoute, except that a route that is being deleted is left as it is: while it has a finalizer gateways may serve it.
+func grownRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
 	if r.Object.GetDeletionTimestamp() != nil {
-		return nil, false, nil
+		return r, false, nil
 	}
-	return RouteRules(r, s, d)
+	return DesiredRoute(r, s, d)
 }
 
 // updateIngresses returns the first write that is due on a canary Ingress, or else the first error.
@@ -245,18 +245,16 @@ func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, erro
 	return nil, failed
 }
 
-// updateRoutes returns the write for the first route whose rules differ, or else the first error.
-func updateRoutes(s Setup, d Desired, w World, rulesOf func(Route, Setup, Desired) ([]any, bool, error)) (*Write, error) {
+// updateRoutes returns the write for the first route that differs, or else the first error.
+func updateRoutes(s Setup, d Desired, w World, desired func(Route, Setup, Desired) (Route, bool, error)) (*Write, error) {
 	var failed error
 	for _, r := range w.routes(s) {
-		rules, changed, err := rulesOf(r, s, d)
+		next, changed, err := desired(r, s, d)
 		if err == nil && changed {
 			err = w.verifyRoute(s, r)
 		}
 		if err == nil && changed {
-			p := patch{}
-			p.set(rules, "spec", "rules")
-			return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
+			return patchOf(r.Key, r.Object, r.patchTo(next), weightChange(RouteWeight(r, s), d)), nil
 		}
 		failed = firstError(failed, err)
 	}

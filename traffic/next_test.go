@@ -442,11 +442,11 @@ func TestShrinkAddsNoHeaderRoute(t *testing.T) {
 		"backendRefs": []any{object{"group": "", "kind": "Service", "name": "vllm", "port": int64(80), "weight": int64(1)}},
 	}
 	edited := got.with(t, append([]any{added}, anySlice(got.rules())...))
-	rules, _, err := ShrunkRouteRules(edited, s, d)
+	next, _, err := ShrunkRoute(edited, s, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := describe(edited.with(t, rules))
+	after := describe(next)
 	if n := strings.Count(after, "llm.New"); n != 1 {
 		t.Errorf("%d rules for the requests of the new one, want the user's:\n%s", n, after)
 	}

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"reflect"
 	"slices"
+	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,25 +30,81 @@ func (r Route) rules() []object {
 	return list(spec, "rules")
 }
 
-// RouteRules returns the desired rules of the route, and whether they differ from the present ones.
-func RouteRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
-	b, have := s.backend(), r.rules()
-	want, err := b.render(b.strip(have), d)
-	return r.compare(have, want, err)
+// splits reports whether any of the rules that no release added is split.
+func (b backend) splits(rules []object) bool {
+	return slices.ContainsFunc(rules, func(rule object) bool {
+		return !added(rule) && slices.ContainsFunc(list(rule, "backendRefs"), b.isCanary)
+	})
 }
 
-// ShrunkRouteRules is RouteRules, but no share of the canary grows, which is safe at any time.
-func ShrunkRouteRules(r Route, s Setup, d Desired) (rules []any, changed bool, err error) {
-	b, have := s.backend(), r.rules()
+// canaries returns the canaries that releases have added to the rules, see CanariesAnnotation.
+func (r Route) canaries() []string {
+	return strings.FieldsFunc(r.Object.GetAnnotations()[CanariesAnnotation], func(c rune) bool { return c == ',' })
+}
+
+// backend returns the release's backend, with the canaries of other releases in the route.
+func (r Route) backend(s Setup) backend {
+	b := s.backend()
+	b.others = slices.DeleteFunc(r.canaries(), func(key string) bool { return key == b.key() })
+	return b
+}
+
+// DesiredRoute returns the route with the desired rules and annotation, and whether they differ from the present ones.
+func DesiredRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
+	b := r.backend(s)
+	want, err := b.render(b.strip(r.rules()), d)
+	return r.withRules(b, d, want, err)
+}
+
+// ShrunkRoute is DesiredRoute, but no share of the canary grows, which is safe at any time.
+func ShrunkRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
+	b, have := r.backend(s), r.rules()
 	want, err := b.renderShrunk(b.strip(have), d, have)
-	return r.compare(have, want, err)
+	return r.withRules(b, d, want, err)
 }
 
-func (r Route) compare(have, want []object, err error) (rules []any, changed bool, _ error) {
+// withRules returns the route with other rules, and whether it differs. The annotation lists the canary while a rule is split. It
+// still does if a user has restored the rules and they will be split again.
+func (r Route) withRules(b backend, d Desired, rules []object, err error) (next Route, changed bool, _ error) {
 	if err != nil {
-		return nil, false, unusable("%s: %v", r.Key, err)
+		return r, false, unusable("%s: %v", r.Key, err)
 	}
-	return anySlice(want), !reflect.DeepEqual(anySlice(have), anySlice(want)), nil
+	canaries := b.others
+	if d.Weight > 0 && slices.Contains(r.canaries(), b.key()) || b.splits(rules) {
+		canaries = slices.Sorted(slices.Values(append(slices.Clone(b.others), b.key())))
+	}
+	split := !reflect.DeepEqual(anySlice(r.rules()), anySlice(rules))
+	if !split && slices.Equal(canaries, r.canaries()) {
+		return r, false, nil
+	}
+	next = Route{r.Key, r.Object.DeepCopy()}
+	if split {
+		patch(next.Object.Object).set(anySlice(rules), "spec", "rules")
+	}
+	annotations := next.Object.GetAnnotations()
+	if len(canaries) > 0 {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[CanariesAnnotation] = strings.Join(canaries, ",")
+	} else if delete(annotations, CanariesAnnotation); len(annotations) == 0 {
+		annotations = nil
+	}
+	next.Object.SetAnnotations(annotations)
+	return next, true, nil
+}
+
+// patchTo returns the merge patch to a route with other rules or another annotation. It does not mention the user's annotations,
+// of which the object may lack some.
+func (r Route) patchTo(next Route) patch {
+	p := patch{}
+	p.set(anySlice(next.rules()), "spec", "rules")
+	if value, listed := next.Object.GetAnnotations()[CanariesAnnotation]; listed {
+		p.set(value, "metadata", "annotations", CanariesAnnotation)
+	} else if len(r.canaries()) > 0 {
+		p.set(nil, "metadata", "annotations", CanariesAnnotation)
+	}
+	return p
 }
 
 // RouteWeight returns the canary's share in the route, in percent: the largest of its rules.
@@ -93,10 +150,10 @@ func RouteServes(r Route, s Setup) bool {
 
 // NamedRules yields index and name of each rule that would get a header route, were it not for its name.
 func NamedRules(r Route, p Policy) iter.Seq2[int, string] {
-	b := Setup{Namespace: r.Object.GetNamespace(), Policy: p}.backend()
+	b := r.backend(Setup{Namespace: r.Object.GetNamespace(), Policy: p})
 	return func(yield func(int, string) bool) {
 		for i, rule := range r.rules() {
-			if !added(rule) && checkUnnamed(rule, HeaderRoute{}) != nil && b.serves(b.merge(list(rule, "backendRefs"))) &&
+			if !added(rule) && checkUnnamed(rule, HeaderRoute{}) != nil && b.serves(b.unsplit(list(rule, "backendRefs"))) &&
 				!yield(i, text(rule, "name", "")) {
 				return
 			}

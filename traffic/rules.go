@@ -21,6 +21,8 @@ type part struct {
 	otherRelease bool
 	// share and mirror are the canary's, in percent. The mirror filter is still in the rule, so that it keeps its position.
 	share, mirror int
+	// factor is by what a split multiplies the weights, see backend.merge.
+	factor int64
 }
 
 // strip returns the user's rules and those that other releases added.
@@ -37,7 +39,8 @@ func (b backend) strip(rules []object) []part {
 		rule = clone(rule)
 		refs := list(rule, "backendRefs")
 		p := part{rule: rule, share: b.share(refs), mirror: b.mirrored(rule)}
-		setRefs(rule, b.merge(refs))
+		refs, p.factor = b.merge(refs)
+		setRefs(rule, refs)
 		out = append(out, p)
 	}
 	return out
@@ -75,7 +78,7 @@ func (b backend) renderWithin(parts []part, limit func(part) Desired) ([]object,
 			out = append(out, p.rule)
 			continue
 		}
-		next, before, err := b.renderRule(p.rule, b.rulesFor(index), limit(p))
+		next, before, err := b.renderRule(p, b.rulesFor(index), limit(p))
 		if err != nil {
 			return nil, err
 		}
@@ -86,9 +89,9 @@ func (b backend) renderWithin(parts []part, limit func(part) Desired) ([]object,
 }
 
 // renderRule returns a rule as desired, and its header rules, which belong before it.
-func (b backend) renderRule(rule object, prefix string, d Desired) (next object, before []object, err error) {
-	refs := list(rule, "backendRefs")
-	plain := clone(rule)
+func (b backend) renderRule(p part, prefix string, d Desired) (next object, before []object, err error) {
+	refs := list(p.rule, "backendRefs")
+	plain := clone(p.rule)
 	b.mirror(plain, nil, 0)
 	if !b.serves(refs) {
 		return plain, nil, nil
@@ -96,13 +99,13 @@ func (b backend) renderRule(rule object, prefix string, d Desired) (next object,
 	if before, err = b.headerRules(plain, prefix, d.HeaderRoutes); err != nil {
 		return nil, nil, err
 	}
-	split, err := b.split(refs, d.Weight)
+	split, err := b.split(refs, d.Weight, p.factor)
 	if err != nil {
 		return nil, nil, err
 	}
 	next = plain
 	if d.Weight < 100 && d.Mirror > 0 {
-		next = clone(rule)
+		next = clone(p.rule)
 		b.mirror(next, refs, d.Mirror)
 	}
 	setRefs(next, split)

@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -33,11 +34,11 @@ func TestSharedRoute(t *testing.T) {
 		route := user[rapid.SampledFrom([]string{"http", "grpc"}).Draw(rt, "route")]
 		original := route
 		step := func(s Setup, d Desired) (wrote bool) {
-			rules, changed, err := RouteRules(route, s, d)
+			next, changed, err := DesiredRoute(route, s, d)
 			if err != nil {
 				rt.Fatal(err)
 			}
-			route = route.with(t, rules)
+			route = next
 			return changed
 		}
 		settle := func(a, b Desired) {
@@ -67,8 +68,112 @@ func TestSharedRoute(t *testing.T) {
 	})
 }
 
-// TestShrunkRouteRules: no share of the canary grows, in any rule.
-func TestShrunkRouteRules(t *testing.T) {
+// TestSharedRule: up to five releases split one rule, begin, shift and end in any order, while a user applies the route again,
+// edits a weight or removes the annotation. Each share is exact, the others are unchanged, and the last end restores the rule.
+func TestSharedRule(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var releases []Setup
+		var refs []any
+		weights := []int64{1, 1, 2, 7, 50, 100, 200, 5000, MaxWeight}
+		edits := rapid.Bool().Draw(rt, "edits")
+		if edits {
+			weights = weights[:5] // an edit may need another multiplication
+		}
+		for _, name := range []string{"other", "other-canary", "a", "b", "c", "d", "e"} {
+			weight := rapid.SampledFrom(weights).Draw(rt, "weight of "+name)
+			refs = append(refs, object{"name": name, "port": int64(80), "weight": weight})
+			if len(name) == 1 {
+				releases = append(releases, setupOf(name))
+			}
+		}
+		refs = rapid.Permutation(refs).Draw(rt, "refs")
+		user := readRoute(t, "httproute.yaml")
+		user = user.with(t, []any{object{"backendRefs": refs}})
+		route, desired, edited := user, make([]Desired, len(releases)), user
+		step := func(i int) bool {
+			next, changed, err := DesiredRoute(route, releases[i], desired[i])
+			if err != nil {
+				rt.Fatal(err)
+			}
+			route = next
+			return changed
+		}
+		stepAll := func(rt *rapid.T) {
+			for _, i := range rapid.Permutation([]int{0, 1, 2, 3, 4}).Draw(rt, "order") {
+				step(i)
+			}
+		}
+		check := func() {
+			for i := range releases {
+				if step(i) {
+					rt.Fatalf("release %d writes after another one:\n%s", i, describe(route))
+				}
+			}
+			before, after := list(edited.rules()[0], "backendRefs"), list(route.rules()[0], "backendRefs")
+			all := func(object) bool { return true }
+			fraction := func(name, of string, percent int) {
+				is := func(name string) func(object) bool { return func(ref object) bool { return text(ref, "name", "") == name } }
+				sameFraction(rt, name, total(before, is(of))*int64(percent), 100*total(before, all), total(after, is(name)), total(after, all))
+			}
+			fraction("other", "other", 100)
+			fraction("other-canary", "other-canary", 100)
+			for i, s := range releases {
+				fraction(s.Stable, s.Stable, 100-desired[i].Weight)
+				fraction(s.Policy.CanaryService, s.Stable, desired[i].Weight)
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"shift": func(rt *rapid.T) {
+				i := rapid.IntRange(0, len(releases)-1).Draw(rt, "release")
+				desired[i].Weight = rapid.SampledFrom([]int{0, 0, 1, 10, 33, 50, 99, 100}).Draw(rt, "share")
+				step(i)
+			},
+			"apply again": func(rt *rapid.T) {
+				annotations := route.Object.GetAnnotations()
+				route = Route{user.Key, user.Object.DeepCopy()}
+				if rapid.Bool().Draw(rt, "client-side") {
+					route.Object.SetAnnotations(annotations)
+				}
+				edited = user
+				stepAll(rt)
+			},
+			"remove annotation": func(rt *rapid.T) {
+				route = Route{user.Key, route.Object.DeepCopy()}
+				route.Object.SetAnnotations(nil)
+				stepAll(rt)
+			},
+			"edit": func(rt *rapid.T) {
+				if !edits || !reflect.DeepEqual(edited, user) {
+					return
+				}
+				route = Route{user.Key, route.Object.DeepCopy()}
+				refs := list(route.rules()[0], "backendRefs")
+				ref := refs[rapid.IntRange(0, len(refs)-1).Draw(rt, "ref")]
+				ref["weight"] = weightOf(ref) + int64(rapid.IntRange(1, 50).Draw(rt, "more"))
+				for _, s := range releases {
+					refs = s.backend().unsplit(refs)
+				}
+				edited = user.with(t, []any{object{"backendRefs": anySlice(refs)}})
+				stepAll(rt)
+			},
+			"": func(*rapid.T) { check() },
+		})
+		for _, i := range rapid.Permutation([]int{0, 1, 2, 3, 4}).Draw(rt, "ends") {
+			desired[i] = Desired{}
+			step(i)
+			check()
+		}
+		if !reflect.DeepEqual(edited, user) {
+			return
+		}
+		if diff := diffJSON(user.Object.Object, route.Object.Object); diff != "" {
+			rt.Fatalf("the route differs from the user's:\n%s", diff)
+		}
+	})
+}
+
+// TestShrunkRoute: no share of the canary grows, in any rule.
+func TestShrunkRoute(t *testing.T) {
 	s, b := setupOf("vllm"), setupOf("vllm").backend()
 	user := readRoute(t, "httproute.yaml")
 	rapid.Check(t, func(rt *rapid.T) {
@@ -77,11 +182,10 @@ func TestShrunkRouteRules(t *testing.T) {
 			route.rules()[len(route.rules())-2]["backendRefs"] = user.rules()[2]["backendRefs"]
 		}
 		d := drawDesired(rt)
-		rules, _, err := ShrunkRouteRules(route, s, d)
+		next, _, err := ShrunkRoute(route, s, d)
 		if err != nil {
 			rt.Fatal(err)
 		}
-		next := route.with(t, rules)
 		before, after := b.strip(route.rules()), b.strip(next.rules())
 		for i := range after {
 			if after[i].share > before[i].share || after[i].mirror > before[i].mirror || after[i].share > d.Weight {
@@ -92,7 +196,7 @@ func TestShrunkRouteRules(t *testing.T) {
 		if count(next, b) > count(route, b) {
 			rt.Fatalf("header rules were added:\n%s\n%s", describe(route), describe(next))
 		}
-		if _, again, _ := ShrunkRouteRules(next, s, d); again {
+		if _, again, _ := ShrunkRoute(next, s, d); again {
 			rt.Fatal("the second call changes the rules again")
 		}
 	})

@@ -140,11 +140,11 @@ func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstruct
 	o.SetKind(key.Kind)
 	o.SetNamespace("default")
 	o.SetName(key.Name)
-	rules, _, err := traffic.RouteRules(traffic.Route{Key: key, Object: o}, setup, traffic.Desired{Weight: weight})
+	route, _, err := traffic.DesiredRoute(traffic.Route{Key: key, Object: o}, setup, traffic.Desired{Weight: weight})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Object["spec"].(map[string]any)["rules"] = rules //nolint:forcetypeassert // made above
+	o = route.Object
 	condition := func(name string) any {
 		return map[string]any{"type": name, "status": "True", "observedGeneration": int64(0), "reason": name}
 	}
