@@ -20,7 +20,7 @@ type backend struct {
 	group, kind    string // Gateway API's defaults are "" and Service
 	namespace      string
 	stable, canary string
-	others         []string // the canaries of other releases in the route, see CanariesAnnotation
+	others         []string // canaries of other releases, from CanariesAnnotation of the route
 }
 
 func (b backend) isStable(ref object) bool { return b.names(ref, b.stable) }
@@ -31,7 +31,7 @@ func (b backend) names(ref object, name string) bool {
 		text(ref, "namespace", b.namespace) == b.namespace && text(ref, "name", "") == name
 }
 
-// key identifies a backend among those of the release's namespace: "Service/vllm-canary".
+// key names the canary in CanariesAnnotation: "Service/vllm-canary".
 func (b backend) key() string { return b.kind + "/" + b.canary }
 
 // shared reports whether another release splits a rule with these refs.
@@ -117,7 +117,7 @@ func (b backend) serves(refs []object) bool {
 }
 
 // split gives the canary its share of each ref to the stable backend. A ref that would have weight 0 is left out: gateways
-// leak requests to it. The proportions of all other refs are unchanged. factor is merge's.
+// leak requests to it. The proportions of all other refs are unchanged. The factor is that of merge.
 func (b backend) split(refs []object, weight int, factor int64) ([]object, error) {
 	if weight == 0 || !b.serves(refs) {
 		return refs, nil
@@ -130,8 +130,8 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 		case n < 0:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", text(ref, "name", ""), n)
 		case n > gatewayMaxWeight/factor && b.shared(refs):
-			return nil, fmt.Errorf("other releases split the rule of %s (%s), which multiplies its weights by %d, and a weight was changed since: %s has no multiple of %d, and %s has %d, too much to multiply again; apply the route again, or wait for these releases",
-				b.stable, strings.Join(b.others, ", "), scale, b.stable, scale, text(ref, "name", ""), n)
+			return nil, fmt.Errorf("other releases (%s) have multiplied the weights of the rule by %d, and the weight of %s was changed to no multiple of %d since: "+
+				"apply the route again, or wait until the other releases have ended", strings.Join(b.others, ", "), scale, b.stable, scale)
 		case n > gatewayMaxWeight/factor:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights above %d can't be split into percentages, divide all weights of its rule",
 				text(ref, "name", ""), n, MaxWeight)
@@ -151,15 +151,15 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 		out = append(out, canary)
 	}
 	if len(out) > gatewayMaxRefs {
-		return nil, fmt.Errorf("the rule of %s would have %d backendRefs, and the Gateway API allows %d: remove one, or wait for other releases that split the rule",
-			b.stable, len(out), gatewayMaxRefs)
+		return nil, fmt.Errorf("a rule with %s and %s would have %d backendRefs, more than the %d that are possible: remove one, or wait until other releases that split the rule have ended",
+			b.stable, b.canary, len(out), gatewayMaxRefs)
 	}
 	return out, nil
 }
 
-// merge is the inverse of split. While another release splits the rule, the weights are not divided. Nor are they if a user
-// changed one to a value that is no multiple of scale: the proportions are kept. factor is by what split must multiply the
-// weights: 1 if they are multiplied already and the stable backend's can be split as they are.
+// merge is the inverse of split. It does not divide the weights while another release splits the rule, or if a user changed
+// one to a value that is no multiple of scale: the proportions are kept. split must multiply the weights by factor: 1 if they
+// are multiplied already, unless the stable backend's weight has no integer percentages.
 func (b backend) merge(refs []object) (out []object, factor int64) {
 	multiplied := b.shared(refs)
 	if slices.ContainsFunc(refs, b.isCanary) {

@@ -5,6 +5,7 @@ package traffic
 
 import (
 	"math/big"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -101,6 +102,33 @@ func TestMergeEditedRefs(t *testing.T) {
 			sameFraction(t, "stable", total(refs, sides), before, total(got, b.isStable), total(got, all))
 		}
 	})
+}
+
+// TestSplitLimits: a rule that can't be split is refused with the cause.
+func TestSplitLimits(t *testing.T) {
+	b := setupOf("vllm").backend()
+	b.others = []string{"Service/sglang-canary"}
+	ref := func(name string, weight int64) object { return object{"name": name, "weight": weight} }
+	full := make([]object, gatewayMaxRefs)
+	for i := range full {
+		full[i] = ref("other", 1)
+	}
+	full[0] = ref("vllm", 1)
+	for _, tt := range []struct {
+		name string
+		refs []object
+		says string
+	}{
+		{"weight above the limit", []object{ref("vllm", MaxWeight+1)}, "divide all weights"},
+		{"weight changed while another release splits the rule", []object{ref("vllm", 1), ref("sglang", 900_000), ref("sglang-canary", 100_000)},
+			"other releases (Service/sglang-canary) have multiplied"},
+		{"no backendRef left", full, "more than the 16"},
+	} {
+		refs, factor := b.merge(tt.refs)
+		if _, err := b.split(refs, 10, factor); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.says)
+		}
+	}
 }
 
 // TestMergeKeepsDistinctRefs: refs that differ in more than their weight, as no split creates, are not merged.

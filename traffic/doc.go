@@ -20,7 +20,8 @@
 //   - Ingress: the user's is never written.
 //   - HTTPRoute and GRPCRoute: spec.rules. The API defines it as an atomic list: one rule or one backendRef can't be owned,
 //     so a write replaces the list. It is computed from the present list and has its resourceVersion as precondition.
-//     Rules are handled as JSON, not as the types of one API version, so that unknown fields are kept.
+//     Rules are handled as JSON, not as the types of one API version, so that unknown fields are kept. While a rule is split,
+//     an annotation lists the canary.
 //
 // The field manager of all writes is "lockstep". During a release it owns the added selector key and spec.rules, so that a
 // server-side apply of other rules gets a conflict that names it; at the end it relinquishes both. Argo CD ignores the rules
@@ -29,7 +30,8 @@
 //
 // The original rules are not stored. They can be derived from the current rules: the weights of a rule with a canary
 // backendRef are 100 times the original ones, added rules have names with Lockstep's prefix, and mirrors lead to the canary
-// Service. So no stored state can be lost, be outdated by a manifest that is applied during the release, or be restored in the
+// Service. Releases that share a rule have one scale: a release that finds the canary of another one in it, by
+// [CanariesAnnotation], neither multiplies nor divides the weights. Without the annotation, proportions are still exact. So no stored state can be lost, be outdated by a manifest that is applied during the release, or be restored in the
 // wrong order by several releases that share a rule. If a manifest is applied during a release, all requests go to the
 // stable Service until the rules are restored. The Service keeps serving, and its fence still excludes canary leaders.
 //

@@ -20,8 +20,8 @@ const (
 	// FenceAnnotation on the stable Service and pool lists, as JSON, the labels that the fence added to the selector.
 	FenceAnnotation = "lockstep.dev/fence"
 
-	// CanariesAnnotation on a route lists the canary Services and pools to which releases have split its rules, for example
-	// "Service/sglang-canary,Service/vllm-canary". From it a release knows that another one has multiplied the weights of a rule.
+	// CanariesAnnotation on a route lists the canaries that have a share of it: "Service/sglang-canary,Service/vllm-canary". The
+	// weights of a rule with a backendRef to one of them are multiplied.
 	CanariesAnnotation = "lockstep.dev/canaries"
 
 	// RoleLabel and StableLabel mark generated objects, as they mark the canary workload.

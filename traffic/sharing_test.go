@@ -112,7 +112,9 @@ func TestSharedRule(t *testing.T) {
 			before, after := list(edited.rules()[0], "backendRefs"), list(route.rules()[0], "backendRefs")
 			all := func(object) bool { return true }
 			fraction := func(name, of string, percent int) {
-				is := func(name string) func(object) bool { return func(ref object) bool { return text(ref, "name", "") == name } }
+				is := func(name string) func(object) bool {
+					return func(ref object) bool { return text(ref, "name", "") == name }
+				}
 				sameFraction(rt, name, total(before, is(of))*int64(percent), 100*total(before, all), total(after, is(name)), total(after, all))
 			}
 			fraction("other", "other", 100)

@@ -10,7 +10,7 @@ import (
 )
 
 // rendering is a text since tests build drivers with other versions: go build -ldflags "-X ...record.rendering=2".
-var rendering = "1"
+var rendering = "2"
 
 // Rendering returns the rendering version of this driver, that of what it renders for a release: the canary's manifest, and
 // what it writes on the user's Services and routes. Increase it with a change that a driver without the change would repair, so that drivers of
