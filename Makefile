@@ -40,7 +40,8 @@ GATEWAY_API ?=
 FAULTS  ?= some
 # Where `make test` begins to draw random schedules and inputs. 0: somewhere else each time.
 SEED    ?= 1
-CHECKS  ?= 2000
+STATES  ?= 60000
+DISTURBANCES ?= 2
 # 1: unit tests run with the race detector, for which a new machine compiles all libraries once more.
 RACE    ?=
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
@@ -129,8 +130,8 @@ test-controlplane:
 	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
-explore: ## Drive CHECKS (2000) new random releases per round through the model, 30 rounds: what `make test` does with the same ones each time.
-	$(GO) test ./lwsdriver/plan -run '^Test(Releases|Handovers)$$' -count 1 -v -timeout 2h -rapid.checks=$(CHECKS)
+explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2); `make test` visits the worst ones.
+	$(GO) test ./lwsdriver/plan -run '^TestExplore$$' -count 1 -v -timeout 2h -explore.states=$(STATES) -explore.disturbances=$(DISTURBANCES)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.

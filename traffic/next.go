@@ -125,7 +125,9 @@ func fenceOf(sel selector, s Setup, d Desired, o metav1.Object, verify func(Setu
 	if d.HandedOver {
 		why = "select the leaders of " + s.Canary
 	}
-	return patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why), nil
+	write := patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why)
+	write.Pins = true
+	return write, nil
 }
 
 func liftOf(sel selector, s Setup, o metav1.Object, path []string) (*Write, error) {
@@ -204,11 +206,11 @@ func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, S
 func shrink(s Setup, d Desired, w World) (*Write, error) {
 	write, failed := updateRoutes(s, d, w, ShrunkRoute)
 	if write != nil {
-		return write, nil
+		return moves(write), nil
 	}
 	write, err := updateIngresses(s, d, w, true)
 	if write != nil {
-		return write, nil
+		return moves(write), nil
 	}
 	return nil, firstError(failed, err)
 }
@@ -218,10 +220,14 @@ func grow(s Setup, d Desired, w World) (*Write, error) {
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
-	if write, err := updateRoutes(s, d, w, grownRoute); write != nil || err != nil {
-		return write, err
+	write, err := updateRoutes(s, d, w, grownRoute)
+	if write == nil && err == nil {
+		write, err = updateIngresses(s, d, w, false)
 	}
-	return updateIngresses(s, d, w, false)
+	if write == nil {
+		return nil, err
+	}
+	return moves(write), err
 }
 
 // grownRoute is DesiredRoute, except that a route that is being deleted is left as it is: while it has a finalizer gateways may serve it.

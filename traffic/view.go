@@ -21,8 +21,8 @@ type Facts struct {
 	Weight int
 	// StableEndpoints and CanaryEndpoints are the ready endpoints of the two Services.
 	StableEndpoints, CanaryEndpoints int
-	// CanaryPods are the pods behind CanaryEndpoints.
-	CanaryPods []string
+	// StablePods and CanaryPods are the pods behind them.
+	StablePods, CanaryPods []string
 }
 
 // View compares a release's traffic with what is desired.
@@ -33,8 +33,9 @@ type View struct {
 	Stage Stage
 	// Reason (CamelCase) and Message (a sentence) say why the next stage is not reached. Empty if Verified.
 	Reason, Message string
-	// Next is the write that is due, in the stage Drifted.
-	Next string
+	// Next is the write that is due, in the stage Drifted. Moves and Pins are those of the [Write].
+	Next        string
+	Moves, Pins bool
 	// Fenced: the stable Service and pool are pinned as desired.
 	Fenced bool
 	// Withdrawn: the canary's share is no larger than desired, and every gateway has accepted that. It may be true while
@@ -100,7 +101,7 @@ const (
 func factsOf(s Setup, w World) Facts {
 	return Facts{
 		Prepared: w.prepared(s), Weight: w.weight(s),
-		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), CanaryPods: w.CanaryReady,
+		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), StablePods: w.StableReady, CanaryPods: w.CanaryReady,
 	}
 }
 
@@ -119,7 +120,8 @@ func Look(s Setup, d Desired, w World) View {
 		write, err := shrink(s, d, w)
 		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:
-		v.Stage, v.Reason, v.Message, v.Next = Drifted, ReasonWriting, write.String(), write.String()
+		v.Stage, v.Reason, v.Message = Drifted, ReasonWriting, write.String()
+		v.Next, v.Moves, v.Pins = write.String(), write.Moves, write.Pins
 	default:
 		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
 		v.Reason, v.Message = unverified(s, d, w)

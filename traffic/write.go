@@ -25,6 +25,16 @@ type Write struct {
 	UID, ResourceVersion string
 	// Why is the explanation for events and logs.
 	Why string
+	// Moves is true if it changes which requests the canary gets.
+	Moves bool
+	// Pins is true if it pins the stable Service or pool to the leaders of one side.
+	Pins bool
+}
+
+// moves returns a write that changes which requests the canary gets.
+func moves(w *Write) *Write {
+	w.Moves = true
+	return w
 }
 
 // Verb is what a Write does.

@@ -93,7 +93,8 @@ func (o Observation) force(r *record.Release) {
 // addForce adds force to a rollback that has begun, and the groups that it gives up by now. Repeated, it changes nothing.
 func (b RollBack) addForce(o Observation) Decision {
 	r := o.Record.Release
-	if !b.Force || r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 {
+	shares := o.Traffic != nil && o.Traffic.Facts().Weight > 0
+	if !b.Force || r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 && !shares {
 		return Decision{}
 	}
 	next := amendRelease(o, o.force)

@@ -152,6 +152,11 @@ func advanceHandover(o Observation) Decision {
 			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
 		}
 	}
+	if n := o.Stable.Replicas; n > o.Record.Release.Groups {
+		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
+		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
+		return Decision{Action: SetStable{Record: next, Why: why}, State: state, Reason: ReasonScaling, Message: why}
+	}
 	if n := o.Record.Release.Groups; c.Replicas != n {
 		return Decision{
 			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, State: state, Reason: ReasonScaling,
@@ -211,6 +216,11 @@ func cancelHandover(o Observation) Decision {
 	a := SetStable{Record: next, Rolling: hold(), Why: why}
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
+	}
+	if r := o.Record.Release; a.Replicas != nil && r.StableTemplate != nil && o.Stable.Revision != r.UpdateRevision && o.Stable.Revision != r.StableRevision {
+		// From 0 groups LWS starts the template in the spec, which no release has released; under the hold the StatefulSet would start it
+		// even after another one is restored, since it has counted the update of 0 groups as complete.
+		a.Record.Release.Phase, a.RestoreTemplate, a.Rolling = record.RollingBack, true, ptr.To(Pace(Saved(o), *a.Replicas))
 	}
 	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorDeleted, Message: why}
 }
@@ -357,7 +367,7 @@ func checkHandoverStep(o Observation, a SetStable) error {
 	case a.Replicas == nil:
 	case *a.Replicas == 0 && !o.secondSetCanServe(ptr.Deref(o.canary(), Workload{})):
 		return errors.New("groups are deleted while the second set is not ready")
-	case before != record.HandingOver || *a.Replicas != 0 && r.Phase != record.Promoting:
+	case before != record.HandingOver || *a.Replicas != 0 && r.Phase != record.Promoting && !a.RestoreTemplate:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:
 		if v := o.Traffic.Look(requestsToSecondSet()); v.Stage < traffic.Written || !withdrawn(v) {

@@ -416,5 +416,6 @@ func rollBackNow(o Observation) SetStable {
 		phase = record.RollingBack // batches, the promotion or a start from 0 groups have updated the user's own groups
 	}
 	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
-	return SetStable{Record: next, Rolling: hold(), SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
+	rolling := o.holdWithSurge()
+	return SetStable{Record: next, Rolling: &rolling, SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
 }

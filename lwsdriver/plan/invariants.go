@@ -88,13 +88,8 @@ func checkRequested(i Intent, action Action) error {
 	return nil
 }
 
-// checkRestart: a group is restarted only if that changes its revision, and no more at a time than the user allows. While
-// LWS rolls to the stable template, groups that serve are left to it.
+// checkRestart: a group is restarted only if that changes its revision, and no more at a time than the user allows.
 func checkRestart(o Observation, a RestartGroup) error {
-	held, r := record.SameRolling(o.Stable.Rolling, record.Hold()), o.Record.Release
-	if !held && (r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision) {
-		return errors.New("a group is restarted without the hold")
-	}
 	if o.Traffic != nil {
 		if weight := o.Traffic.Facts().Weight; weight > 0 && o.inPlace() {
 			return fmt.Errorf("a group is restarted while updated ones get %d %% of the requests", weight)
@@ -103,8 +98,6 @@ func checkRestart(o Observation, a RestartGroup) error {
 	for _, g := range o.groupsOffRevision() {
 		switch {
 		case g.Leader != a.Leader:
-		case g.Ready && !held:
-			return fmt.Errorf("group %d is restarted while LeaderWorkerSet rolls", g.Index)
 		case g.Ready && o.unavailableBut(g) >= o.mayBeUnavailable():
 			return fmt.Errorf("group %d is restarted while %d others are unavailable", g.Index, o.unavailableBut(g))
 		default:
@@ -175,7 +168,7 @@ func checkSetStable(o Observation, i Intent, a SetStable) error {
 	if after == record.Promoting && before != record.Promoting && before != record.HandingOver && !asked {
 		return errors.New("a promotion begins without a Promote")
 	}
-	switch held := a.Rolling != nil && record.SameRolling(*a.Rolling, record.Hold()); {
+	switch held := a.Rolling != nil && isHold(*a.Rolling); {
 	case a.RestoreTemplate && (after != record.RollingBack || a.Record.Release.StableTemplate == nil):
 		return errors.New("a template is restored that is not the stable one")
 	case held, a.RestoreTemplate, a.Rolling == nil:

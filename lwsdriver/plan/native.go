@@ -18,6 +18,9 @@ func promote(o Observation, s Progress) Decision {
 	if a := repairHold(o); a != nil && o.completesSecondSet() {
 		return Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
 	}
+	if d := protectRequests(o, pb.State_STATE_PROMOTING); d != nil {
+		return *d
+	}
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
@@ -30,9 +33,6 @@ func promote(o Observation, s Progress) Decision {
 		return startOver(o)
 	}
 	if d := followScaleDown(o, pb.State_STATE_PROMOTING); d != nil {
-		return *d
-	}
-	if d := protectRequests(o, o.routedGroups(), pb.State_STATE_PROMOTING); d != nil {
 		return *d
 	}
 	if d := holdAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
@@ -66,21 +66,22 @@ func rollBack(o Observation, s Progress) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
-	if v, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !onlyCanaryServes(o, v) {
+	if v, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !onlyCanaryServes(o, v) && limitShares(o, d.Action) == nil {
 		return *d
 	}
-	if o.Stable.Revision != o.Record.Release.StableRevision {
+	switch now := o.Stable.Revision; {
+	case now == "" && o.Stable.existing() == 0:
+		return waitForLWS(o, pb.State_STATE_ROLLING_BACK) // the stable template was restored for the first groups
+	case now != o.Record.Release.StableRevision:
 		return restartOffRevision(o, s)
 	}
-	d := roll(o, s, nativeRoll{
+	if d := restartBlocking(o, s); d != nil {
+		return *d
+	}
+	return roll(o, s, nativeRoll{
 		state: pb.State_STATE_ROLLING_BACK, then: record.CleaningUp,
 		begin: "release the hold to roll back", done: "every group is at the stable revision: hold again", participle: "rolled back",
 	})
-	if g := o.blockingGroup(o.overdue(d.Since)); d.Action == nil && g != nil {
-		a := RestartGroup{Leader: g.Leader}
-		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
-	}
-	return d
 }
 
 func beginRollBack(o Observation, next record.Record, why string) Decision {

@@ -51,6 +51,28 @@ func (o Observation) pace(saved rolling) rolling {
 // hold returns the configuration under which LWS rolls nothing by itself.
 func hold() *rolling { return ptr.To(record.Hold()) }
 
+// isHold reports whether LWS rolls nothing under a configuration. It may still keep surge groups.
+func isHold(r rolling) bool {
+	return ptr.Deref(r.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
+}
+
+// holdWithSurge returns the hold of a rollback: the surge groups that exist stay until the others are restored, since they serve.
+func (o Observation) holdWithSurge() rolling {
+	h, surge := record.Hold(), 0
+	for _, g := range o.Stable.Groups {
+		if g.Index >= o.Stable.Replicas && g.Revision != "" {
+			surge++
+		}
+	}
+	if surge > 0 {
+		h.MaxSurge = intstr.FromInt32(int32(surge))
+	}
+	if isHold(o.Stable.Rolling) && surge > 0 && scaled(o.Stable.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
+		h.MaxSurge = o.Stable.Rolling.MaxSurge // one that is lost meanwhile is no reason to write
+	}
+	return h
+}
+
 // recordRolling returns the write with the configuration that it sets in its record, and with changes by other clients
 // since the last write: those are the user's.
 func recordRolling(o Observation, a SetStable) SetStable {
@@ -85,6 +107,6 @@ func Saved(o Observation) rolling { return record.Absorb(o.Record.Saved, lastSet
 // rollsAtPace reports whether LWS rolls at the pace of this release.
 func rollsAtPace(o Observation) bool {
 	set := lastSet(o)
-	return !record.SameRolling(set, record.Hold()) && record.SameRolling(o.Stable.Rolling, set) &&
+	return !isHold(set) && record.SameRolling(o.Stable.Rolling, set) &&
 		record.SameRolling(set, o.pace(o.Record.Saved))
 }

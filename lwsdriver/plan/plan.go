@@ -22,7 +22,7 @@ func carryOn(o Observation) Decision {
 	if o.leftToNewer() {
 		return leaveToNewer(o, s)
 	}
-	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, awaitTurn(o, decide(o, s)))))))
+	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, awaitTurn(o, withinLimits(o, decide(o, s))))))))
 	d.Progress = s
 	d.Action = raiseRendering(o, d.Action)
 	if a, ok := d.Action.(SetStable); ok {
@@ -324,6 +324,9 @@ func progress(o Observation, s Progress, style style) Decision {
 	} else if a := repairHold(o); a != nil {
 		return Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
 	}
+	if d := protectRequests(o, o.busyState()); d != nil {
+		return *d
+	}
 	if o.Stable.Revision == "" {
 		return waitForLWS(o, pb.State_STATE_PREPARING)
 	}
@@ -338,9 +341,6 @@ func progress(o Observation, s Progress, style style) Decision {
 	if d := followScaleDown(o, o.busyState()); d != nil {
 		return *d
 	}
-	if d := protectRequests(o, s.Planned, o.busyState()); d != nil {
-		return *d
-	}
 	if d := holdAutoscalers(o, o.busyState()); d != nil {
 		return *d
 	}
@@ -353,7 +353,7 @@ func progress(o Observation, s Progress, style style) Decision {
 func waitForLWS(o Observation, state pb.State) Decision {
 	return Decision{
 		State: state, Reason: ReasonWaitingForLWS,
-		Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to record a revision for the template of %s", o.Stable.Name),
+		Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe %s, and to record a revision for its template", o.Stable.Name),
 		Remedy:  lwsRemedy(o.Stable.Name),
 	}
 }
@@ -377,9 +377,6 @@ func followTemplate(o Observation) Decision {
 		}
 	}
 	if d := refuseTemplate(o); d != nil {
-		if p := protectRequests(o, o.capacity(), d.State); p != nil {
-			d.Action = p.Action
-		}
 		return *d
 	}
 	if len(o.Added) > 0 {

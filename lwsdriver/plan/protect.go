@@ -9,8 +9,8 @@ import (
 )
 
 // protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
-// these groups have no part in, such as for an autoscaler, and before writes that may be refused. Nil: none is due.
-func protectRequests(o Observation, planned int, state pb.State) *Decision {
+// these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil: none is due.
+func protectRequests(o Observation, state pb.State) *Decision {
 	c := o.canary()
 	if o.inPlace() {
 		c = &o.Stable
@@ -18,7 +18,7 @@ func protectRequests(o Observation, planned int, state pb.State) *Decision {
 	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (o.unfenced() || o.Record.Release.Phase != record.Progressing) {
 		return nil
 	}
-	if want := o.requested(planned); want.Weight < o.Traffic.Facts().Weight {
+	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
 		if _, d := reconcileTraffic(o, want, state); d != nil {
 			return d
 		}

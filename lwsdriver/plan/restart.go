@@ -59,7 +59,7 @@ func beginRestarts(o Observation) Decision {
 	next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
-		Action: SetStable{Record: next, Rolling: hold(), SaveTemplate: o.canSaveTemplate(), Why: why},
+		Action: SetStable{Record: next, Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.canSaveTemplate(), Why: why},
 	}
 }
 
@@ -68,7 +68,7 @@ func beginRestarts(o Observation) Decision {
 // helps, if the record has it.
 func restartOffRevision(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	if held := record.Hold(); !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
+	if held := o.holdWithSurge(); !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
 		return beginRestarts(o)
 	}
 	offRevision := o.groupsOffRevision()
@@ -132,11 +132,6 @@ func awaitRestored(o Observation, s Progress) Decision {
 func restart(o Observation, s Progress, offRevision []Group, state pb.State, reason string) Decision {
 	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf(
 		"%d groups of %s are to be restarted at revision %s%s", len(offRevision), o.Stable.Name, o.Record.Release.StableRevision, describeUnready(o.Stable.All()))}
-	if !o.Stable.Observed {
-		d.Message = fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe the hold on %s", o.Stable.Name)
-		d.Remedy = lwsRemedy(o.Stable.Name)
-		return d
-	}
 	if g := o.restartable(offRevision); g != nil {
 		a := RestartGroup{Leader: g.Leader}
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
@@ -197,25 +192,44 @@ func (o Observation) userUnavailable() int {
 	return scaled(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
 }
 
-// In a native rollback, LWS counts a group that is broken at the revision being left against maxUnavailable, and updates
-// no group above it. The driver restarts such a group, which does not serve anyway; it is recreated at the stable
-// revision, unless the leader StatefulSet had completed the other one. Then LWS is made to skip it.
+// In a native rollback, LWS counts a group that is broken at the revision being left against maxUnavailable, and updates no group above
+// it; and it does not replace a group that it built from two revisions. Such a group does not serve anyway, so it is restarted: under
+// the hold, since LWS must not take down another one at that time. If that does not bring it to the stable revision, since the leader
+// StatefulSet had completed the other one, LWS is made to skip it.
 
-// blockingGroup returns a group to restart while LWS rolls natively: it is off the stable revision and does not serve. A
-// group that was ready before may recover, and is left alone until the release is stuck; so is one that a restart did not
-// move, if it only starts: LWS would then take down a group that serves. Nil: none.
-func (o Observation) blockingGroup(stuck bool) *Group {
-	if !o.Stable.Observed {
-		return nil // the StatefulSet may still have the other template
-	}
-	offRevision := o.groupsOffRevision()
-	for i, g := range offRevision {
-		mayRecover := !g.FirstReady.IsZero() && g.Reason != ReasonTwoRevisions || g.Restarts > 0 && g.starts()
-		if !g.Ready && !g.Terminating && !restartsExhausted(g) && (stuck || o.forced() || !mayRecover) {
-			return &offRevision[i]
+// restartBlocking restarts, during a native rollback, the groups that LWS does not replace. Nil: there are none, and LWS may roll.
+func restartBlocking(o Observation, s Progress) *Decision {
+	var blocking []Group
+	inFlight := false
+	for _, g := range o.Stable.Groups {
+		blocks := g.Index < o.Stable.Replicas && o.blocks(g)
+		if blocks {
+			blocking = append(blocking, g)
 		}
+		inFlight = inFlight || g.Restarts > 0 && (g.Revision == "" || g.Terminating)
 	}
-	return nil
+	switch a := repairHold(o); {
+	case len(blocking) == 0 && (!inFlight || a != nil):
+		return nil
+	case a != nil && !o.Stable.Observed:
+		return nil // the StatefulSet may still have the other template
+	case a != nil:
+		a.Why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
+		return &Decision{Action: *a, State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: a.Why}
+	}
+	d := restart(o, s, blocking, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
+	return &d
+}
+
+// blocks reports whether a group keeps LWS from others, and a restart may help. A group that was ready before may recover, and is left
+// alone until the progress deadline; so is one that a restart did not move, if it only starts.
+func (o Observation) blocks(g Group) bool {
+	mixed := g.Reason == ReasonTwoRevisions
+	if g.Revision == "" || g.Ready || g.Terminating || restartsExhausted(g) || g.at(o.Record.Release.StableRevision) && !mixed {
+		return false
+	}
+	mayRecover := !g.FirstReady.IsZero() && !mixed || g.Restarts > 0 && g.starts()
+	return !mayRecover || o.forced() || o.overdue(g.LostAt)
 }
 
 // skipBrokenGroups returns the pace at which LWS updates the groups that serve past those that are broken for good.
@@ -242,7 +256,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	switch {
 	case broken == 0:
 		return pace
-	case moves && !record.SameRolling(o.Record.LastSet(), record.Hold()):
+	case moves && !isHold(o.Record.LastSet()):
 		return o.Record.LastSet() // wait until updated groups are available
 	case moves:
 		return pace

@@ -41,7 +41,7 @@ import (
 //	autoscaler KIND/NAME [scales[=up|down]] [held[=down]] [to-zero] [max=N] [limited]
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
 //	unscanned REASON
-//	waiting STATE/REASON since=AGE
+//	waiting since=AGE
 //	room groups=N
 //	changes [size=OLD/NEW] [claims=OLD/NEW]
 //	newer TEXT
@@ -61,8 +61,10 @@ import (
 //
 // autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
 // user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
-// are unknown. waiting is what the last decision waited for. room is how many groups may be in flight. newer is what this driver does not know of the record. driver has
+// are unknown. waiting is since when what is asked for was not reached. room is how many groups may be in flight. newer is what this driver does not know of the record. driver has
 // this driver's rendering version.
+//
+// A course is a small world (see config) and what happens in it, as the explorer prints it: what the driver decides, and how it ends.
 //
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
@@ -77,6 +79,9 @@ func TestScenarios(t *testing.T) {
 
 func runScenarios(t *testing.T, path string) {
 	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+		if d.Cmd == "course" {
+			return tell(parseCourse(d.Input))
+		}
 		if d.Cmd != "plan" {
 			d.Fatalf(t, "unknown command %q", d.Cmd)
 		}
@@ -216,7 +221,7 @@ func parseObservation(text string) (o Observation, err error) {
 		case "autoscaler":
 			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
 		case "waiting":
-			o.Waiting = Waiting{For: l.name, Since: l.age("since")}
+			o.Waiting.Since = l.age("since")
 		case "changes":
 			o.UnsafeChanges = parseChanges(l)
 		case "newer":
@@ -234,6 +239,9 @@ func parseObservation(text string) (o Observation, err error) {
 		}
 	}
 	SetAside(&o)
+	if !o.Waiting.Since.IsZero() {
+		o.Waiting.For = o.asked()
+	}
 	if routed != nil {
 		o.Traffic = routed.observe(o)
 	}
@@ -342,7 +350,7 @@ func parseRecord(l line) *record.Record {
 
 func rollingOf(partition int, unavailable, surge string) rolling {
 	r := parsePace(unavailable + "/" + surge)
-	r.Partition = ptr.To(int32(partition)) //nolint:gosec // small
+	r.Partition = ptr.To(int32(partition))
 	return r
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // A share follows capacity: the update revision receives what was requested only while enough of its groups are ready.
@@ -106,10 +107,26 @@ func (o Observation) shareFor(planned int) share {
 		with.steady++
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
 	}
-	if o.switches() && !o.switched() && s.effective < s.requested {
-		s.effective = 0 // requests move once the second set is complete
+	if !o.awaitsSecondSet() {
+		s.effective = o.carried(s.effective, updated.ready)
+	}
+	if o.switches() && s.effective < s.requested {
+		s.effective = o.oneOf(s, updated, stable)
 	}
 	return s
+}
+
+// oneOf returns a share at which only one of two sets serves: none before the second one is complete, and all once requests have moved,
+// unless the user's own groups can carry more of them.
+func (o Observation) oneOf(s share, updated, stable capacityOf) int {
+	if !o.switched() {
+		return 0
+	}
+	f, now := traffic.Facts{StableEndpoints: stable.ready, CanaryEndpoints: updated.ready + updated.spared()}, o.Traffic.Facts().Weight
+	if updated.ready > 0 && o.lacks(f, now) <= max(o.mayLack(), o.lacks(f, 0)) {
+		return min(now, s.requested)
+	}
+	return 0
 }
 
 // currentShare returns the share of the update revision. False: at present it has none.

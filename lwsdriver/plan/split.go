@@ -215,10 +215,9 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	}
 	offRevision := o.groupsOffRevision()
 	v, d := reconcileTraffic(o, o.keptInPlace(), state)
-	alone := v.StableEndpoints == 0 && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready })
-	switch {
-	case alone && !o.unfenced() && v.Stage != traffic.Unread:
-		return recordSplit(o, true, state) // no other group serves
+	switch f := v.Facts; {
+	case !o.unfenced() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.lacks(f, 0) > max(o.lacks(f, f.Weight), o.mayLack()):
+		return recordSplit(o, true, state) // the other groups can't carry all requests
 	case d != nil:
 		return d
 	case !v.Withdrawn:

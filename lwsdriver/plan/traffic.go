@@ -130,11 +130,9 @@ func DrainingGroups(o Observation) []Group {
 	case o.routesInPlace():
 		return o.drainingInPlace()
 	}
-	if o.drainsStable() {
-		if o.Traffic.Look(o.requested(o.capacity())).Stage < traffic.Acknowledged {
-			return nil
-		}
-		return o.Stable.existingFrom(0)
+	var out []Group
+	if o.drainsStable() && o.Traffic.Look(o.requested(o.capacity())).Stage >= traffic.Acknowledged {
+		out = o.Stable.existingFrom(0)
 	}
 	if o.handingOver() {
 		if o.stableDrained() || !withdrawn(o.Traffic.Look(o.requestsHandedOver())) {
@@ -150,13 +148,13 @@ func DrainingGroups(o Observation) []Group {
 	}
 	c := o.canary()
 	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() {
-		return nil
+		return out
 	}
-	planned := measureProgress(o).Planned
+	planned := o.planned()
 	if v := o.Traffic.Look(o.requested(planned)); planned >= c.Replicas || !inForce(v) || c.reachable(v, planned) {
-		return nil
+		return out
 	}
-	return c.existingFrom(planned)
+	return append(out, c.existingFrom(planned)...)
 }
 
 // existingFrom returns the groups that exist from an index on.

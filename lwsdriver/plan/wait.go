@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -38,9 +37,9 @@ const (
 
 // Waiting is a wait as the driver remembers it between two observations: no object tells when most waits began.
 type Waiting struct {
-	// For is the state and the reason of the decision.
+	// For is what was asked for and is not reached: see [Observation.asked].
 	For string `json:"for,omitzero"`
-	// Since is the observation that first led to it.
+	// Since is the first observation at which it was not reached. Repairs in between do not change it.
 	Since time.Time `json:"since,omitzero"`
 }
 
@@ -74,22 +73,23 @@ func limitWait(o Observation, d Decision) Decision {
 	if d.Reason == traffic.ReasonRecordInvalid {
 		d.State = pb.State_STATE_FAILED // only a user can repair it
 	}
-	if d.State == pb.State_STATE_FAILED || d.Wait == WaitTimer || d.Wait == WaitTurn || atRestIn(d.State) {
-		return d
-	}
-	now := Waiting{For: strings.TrimPrefix(d.State.String(), "STATE_") + "/" + d.Reason, Since: o.Now}
+	now := Waiting{For: o.asked(), Since: o.Now}
 	same := o.Waiting.For == now.For && !o.Waiting.Since.IsZero()
+	if same {
+		now = o.Waiting
+	}
 	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
+	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitTurn):
+		return d
+	case d.State == pb.State_STATE_FAILED:
+		d.Waiting = now
+		return d
 	case d.Action == nil, groups, same && besides(d.Action):
-	case besides(d.Action):
-		d.Waiting = o.Waiting
-		return d
 	default:
+		d.Waiting = now // what was asked for is not reached by this write
 		return d
 	}
-	if d.Waiting = now; same {
-		d.Waiting.Since = o.Waiting.Since
-	}
+	d.Waiting = now
 	since := d.Since
 	if since.IsZero() {
 		since = d.Waiting.Since
@@ -105,6 +105,20 @@ func limitWait(o Observation, d Decision) Decision {
 		return d
 	}
 	return expired(o, d, since)
+}
+
+// asked identifies what the release is asked for: its phase, revision, batch and requested share. Its deadline counts from the first
+// time that it was not reached.
+func (o Observation) asked() string {
+	r := o.release()
+	if r == nil {
+		return "rest"
+	}
+	asked := fmt.Sprintf("%s/%s/%d", r.Phase, r.UpdateRevision, r.Traffic.RequestedWeight())
+	if t := o.Target(); t != nil {
+		asked += "/" + t.Groups
+	}
+	return asked
 }
 
 // atRestIn reports whether nothing is awaited in a state: the host or the user decides what happens next.

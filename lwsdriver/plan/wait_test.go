@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // checkEnds drives the clock, and returns an error unless a decision that has nothing to write comes to a write, to rest, to a wait
@@ -44,6 +45,9 @@ func TestEveryWaitEnds(t *testing.T) {
 	waits := 0
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "plan" {
+				return d.Expected
+			}
 			o, err := parseObservation(d.Input)
 			if err != nil {
 				d.Fatalf(t, "%v", err)
@@ -63,8 +67,8 @@ func TestEveryWaitEnds(t *testing.T) {
 	}
 }
 
-// TestWaitIsRemembered checks that a wait continues over observations, also beside writes that do not concern it, and that another
-// one begins anew.
+// TestWaitIsRemembered checks that a wait continues over observations and writes until what was asked for is reached, and that the
+// next one begins anew.
 func TestWaitIsRemembered(t *testing.T) {
 	o := midRelease()
 	o.Policy.ProgressDeadline = time.Hour
@@ -84,6 +88,10 @@ func TestWaitIsRemembered(t *testing.T) {
 	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: ReasonMarking, Action: MarkLeader{}})
 	if got := decide(wait); !got.Waiting.Since.Equal(begun) {
 		t.Errorf("a mark began the wait anew: %s", got.Waiting.Since)
+	}
+	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: traffic.ReasonWriting, Action: SetTraffic{}})
+	if got := decide(wait); !got.Waiting.Since.Equal(begun) {
+		t.Errorf("the repair of a route that another client reverted began the wait anew: %s", got.Waiting.Since)
 	}
 	decide(Decision{State: pb.State_STATE_READY, Reason: ReasonBatchReady})
 	if got := decide(wait); !got.Waiting.Since.After(begun) {

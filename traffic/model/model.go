@@ -72,7 +72,7 @@ func New(s traffic.Setup) Objects {
 func (o Objects) Next(s traffic.Setup, d traffic.Desired) (Objects, error) {
 	write, err := traffic.Next(s, d, o.World)
 	if write == nil || err != nil {
-		return o, err //nolint:wrapcheck // it is the planner's
+		return o, err
 	}
 	return o.write(s, write)
 }

@@ -79,8 +79,8 @@ type Leaders struct {
 	Unavailable, Noted int
 }
 
-// Reconcile returns what LWS makes of the leader StatefulSet. The states are those of its groups, of which updated says whether
-// the template has changed since.
+// Reconcile returns what LWS makes of the leader StatefulSet. The states are those of its groups, and updated is true if the
+// template has changed since.
 func (l Limits) Reconcile(sts Leaders, states []ReplicaState, updated bool, rule Reclaim) Leaders {
 	partition, replicas := l.parameters(sts, states, updated, rule)
 	return Leaders{Partition: max(partition, l.Partition), Replicas: replicas, Noted: l.Replicas, Unavailable: max(l.Batch(), 1)}

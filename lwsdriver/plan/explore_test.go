@@ -1,0 +1,506 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var (
+	exploreStates  = flag.Int("explore.states", 8_000, "how many states of each small world are visited; of those that route requests, three times as many")
+	exploreDisturb = flag.Int("explore.disturbances", 2, "how many disturbances each run has at most")
+	exploreRuns    = flag.String("explore.runs", "", "only the runs whose name contains this")
+)
+
+// step is a transition.
+type step struct {
+	act    act
+	state  state
+	calm   bool // it is what happens while nothing disturbs
+	writes bool
+	breach string
+}
+
+// next returns every step from a state that changes it. disturb: disturbances are left.
+func (w *world) next(s *state, disturb int, steps []step) []step {
+	steps = steps[:0]
+	if s.over {
+		return steps
+	}
+	calm := false
+	add := func(a act, after state, d Decision) bool {
+		if w.settle(&after); s.late != 0 && a.do != actLate && w.stale(w.writes.values[s.late], s, &after) {
+			after.late = 0
+		}
+		if after == *s {
+			return false
+		}
+		steps = append(steps, step{act: a, state: after, calm: !calm, breach: w.breach(s, a, d, &after), writes: d.Action != nil})
+		calm = true
+		return true
+	}
+	after := *s
+	d, err := w.drive(&after)
+	if !add(act{do: actDrive}, after, d) && d.Action != nil && err == nil {
+		err = fmt.Errorf("%q changes nothing", d.Action)
+	}
+	if err != nil {
+		steps = append(steps, step{act: act{do: actDrive}, state: after, breach: err.Error(), calm: true})
+	}
+	for at := range uint8(2) {
+		after = *s
+		if set := after.set(at); set.exists && !s.lwsDown && !set.deleting {
+			w.reconcile(set)
+			add(act{do: actReconcile, set: at}, after, Decision{})
+		}
+		after = *s
+		if set := after.set(at); set.exists {
+			w.run(set)
+			w.collect(&after)
+			add(act{do: actRun, set: at}, after, Decision{})
+		}
+	}
+	if w.routed {
+		after = *s
+		after.selectors = w.of[s.objects].selectors
+		add(act{do: actEndpoints}, after, Decision{})
+		if after = *s; !s.gatewayDown {
+			after.route = w.of[s.objects].route
+			add(act{do: actGateway}, after, Decision{})
+		}
+		after = *s
+		for at := range uint8(2) {
+			for i := range after.set(at).groups {
+				after.set(at).groups[i].busy = false
+			}
+		}
+		add(act{do: actDrain}, after, Decision{})
+	}
+	for at := range uint8(2) {
+		for i := range s.set(at).groups {
+			after = *s
+			if m := &after.set(at).groups[i]; m.revision != 0 && !m.ready && m.broken != m.revision {
+				w.ready(m)
+				if w.routed {
+					after.selectors = w.of[s.objects].selectors // the endpoints controller adds a leader by the selectors of that time
+				}
+				add(act{do: actReady, set: at, index: uint8(i)}, after, Decision{})
+			}
+		}
+	}
+	if after = *s; s.late != 0 {
+		write := w.writes.values[s.late]
+		after.late = 0
+		if err := w.apply(&after, write); err == nil {
+			add(act{do: actLate}, after, Decision{Action: write})
+		}
+	}
+	if after = *s; s.blind {
+		after.blind = false
+		add(act{do: actCaches}, after, Decision{})
+	}
+	after, quiet := *s, !calm
+	w.pass(&after, false, quiet)
+	add(act{do: actWait}, after, Decision{})
+	after = *s
+	w.pass(&after, true, quiet)
+	add(act{do: actWaitLong}, after, Decision{})
+	calm = true
+	for _, a := range hostActs(w) {
+		if after = *s; w.host(&after, a) {
+			add(a, after, Decision{})
+		}
+	}
+	for _, a := range disturbances(w, s) {
+		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actEdit && !s.edited
+		if !free && disturb <= int(s.spent) {
+			continue
+		}
+		if after = *s; w.disturb(&after, a) {
+			if after.edited = true; !free {
+				after.spent++
+			}
+			add(a, after, Decision{})
+		}
+	}
+	return steps
+}
+
+func (s *state) set(at uint8) *lwset {
+	if at == 0 {
+		return &s.own
+	}
+	return &s.added
+}
+
+func hostActs(w *world) []act {
+	all := []act{{do: actBegin}, {do: actBatch}, {do: actBatch, number: 1}, {do: actPromote}, {do: actRollBack}, {do: actForce}}
+	if w.routed {
+		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100})
+	}
+	return all
+}
+
+func disturbances(w *world, s *state) []act {
+	all := []act{{do: actEdit, revision: 2}, {do: actEdit, revision: 1}, {do: actEdit, revision: 3}}
+	if !s.edited {
+		return all[:1]
+	}
+	for at := range uint8(2) {
+		for i := range s.set(at).groups {
+			if s.set(at).groups[i].revision == 0 {
+				continue
+			}
+			for _, do := range []string{actLose, actKill, actBreak, actRepair} {
+				all = append(all, act{do: do, set: at, index: uint8(i)})
+			}
+		}
+	}
+	if w.scaler {
+		all = append(all, act{do: actAutoscale, number: w.replicas - 1}, act{do: actAutoscale, number: w.replicas + 1})
+	}
+	all = append(all, act{do: actDecide}, act{do: actUnhold}, act{do: actRestart}, act{do: actScale}, act{do: actScale, number: w.replicas - 1}, act{do: actScale, number: w.replicas + 1})
+	if s.added.exists {
+		all = append(all, act{do: actScaleAdded}, act{do: actScaleAdded, number: w.replicas}, act{do: actEditAdded}, act{do: actDeleteAdded})
+	}
+	down := func(is bool, down, up string) {
+		if is {
+			down = up
+		}
+		all = append(all, act{do: down})
+	}
+	down(s.lwsDown, actLWSDown, actLWSUp)
+	if w.routed {
+		down(s.gatewayDown, actGatewayDown, actGatewayUp)
+		all = append(all, act{do: actRevert}, act{do: actUnfence})
+	}
+	return all
+}
+
+// explored are the states of a run, each with the step that first led to it.
+type explored struct {
+	states []state
+	from   []int32
+	by     []act
+	calm   []int32 // what happens next while nothing disturbs; -1: nothing, -2: it was not visited
+	ids    map[state]int32
+	writes []bool
+	// visited is how many states were visited; the others are known.
+	visited int
+}
+
+// maxAhead bounds how many states are known for each one that is visited.
+const maxAhead = 12
+
+// add adds a state that was not visited before.
+func (e *explored) add(s state, from int32, by act) int32 {
+	id := int32(len(e.states))
+	e.ids[s] = id
+	e.states, e.from, e.by = append(e.states, s), append(e.from, from), append(e.by, by)
+	e.calm, e.writes = append(e.calm, -2), append(e.writes, false)
+	return id
+}
+
+// seed adds the states of a whole release, so that what may happen to each of them is visited first.
+func (e *explored) seed(w *world, at int32) {
+	host := []act{{do: actEdit, revision: 2}, {do: actBegin}, {do: actBatch}, {do: actWeight, number: 50}, {do: actBatch, number: 1}, {do: actWeight, number: 100}, {do: actPromote}}
+	var steps []step
+	for {
+		s := e.states[at]
+		steps = w.next(&s, 0, steps)
+		i := slices.IndexFunc(steps, func(t step) bool { return t.calm && t.act.do != actWait && t.act.do != actWaitLong })
+		for i < 0 && len(host) > 0 {
+			i = slices.IndexFunc(steps, func(t step) bool { return t.act == host[0] })
+			host = host[1:]
+		}
+		if i < 0 {
+			i = slices.IndexFunc(steps, func(t step) bool { return t.calm })
+		}
+		if i < 0 || steps[i].breach != "" {
+			return
+		}
+		id, known := e.ids[steps[i].state]
+		if !known {
+			id = e.add(steps[i].state, at, steps[i].act)
+		} else if id <= at {
+			return
+		}
+		at = id
+	}
+}
+
+// violation is a breach, and the shortest course that leads to it.
+type violation struct {
+	breach string
+	course course
+}
+
+// explore visits the states of a small world until there are enough: breadth first by the number of acts that are
+// not the next one while nothing disturbs, so that the consequences of each act are visited before those of two.
+func explore(c config, disturb, most int) (e explored, found []violation) {
+	w, first := newWorld(c)
+	e.ids = map[state]int32{}
+	e.add(first, -1, act{})
+	e.seed(w, 0)
+	kinds := map[string]bool{}
+	report := func(at int32, last *act, breach string) {
+		kind := kindOf(breach)
+		if kinds[kind] {
+			return
+		}
+		kinds[kind] = true
+		var acts []string
+		if last != nil {
+			acts = []string{last.String()}
+		}
+		for ; e.from[at] >= 0; at = e.from[at] {
+			acts = append(acts, e.by[at].String())
+		}
+		slices.Reverse(acts)
+		found = append(found, violation{breach, course{c, acts}})
+	}
+	var steps []step
+	var level, next []int32
+	for at := range e.states {
+		level = append(level, int32(at))
+	}
+	for i := 0; e.visited < most; i++ {
+		if i == len(level) {
+			if level, next, i = spread(next), nil, -1; len(level) == 0 {
+				break
+			}
+			continue
+		}
+		at := level[i]
+		e.visited++
+		s := e.states[at]
+		e.calm[at] = -1
+		steps = w.next(&s, disturb, steps)
+		for i := range steps {
+			t := &steps[i]
+			if t.breach != "" {
+				report(at, &t.act, t.breach)
+				if t.calm {
+					e.calm[at] = -2
+				}
+				continue
+			}
+			id, known := e.ids[t.state]
+			if !known && len(e.states) < most*maxAhead {
+				if id, known = e.add(t.state, at, t.act), true; t.calm {
+					level = append(level, id)
+				} else {
+					next = append(next, id)
+				}
+			}
+			if t.calm {
+				e.writes[at] = t.writes
+				if e.calm[at] = -2; known {
+					e.calm[at] = id
+				}
+			}
+		}
+	}
+	e.checkEnds(w, report)
+	return e, found
+}
+
+// maxWrites bounds the writes from any state until it is at rest.
+const maxWrites = 40
+
+// spread returns states in an order in which the first ones come from everywhere, since there may be too many to visit all.
+func spread(all []int32) []int32 {
+	out := make([]int32, 0, len(all))
+	const stride = 61
+	for first := range min(stride, len(all)) {
+		for i := first; i < len(all); i += stride {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// checkEnds checks that, once nothing disturbs, every state comes to rest after a bounded number of writes.
+func (e *explored) checkEnds(w *world, report func(int32, *act, string)) {
+	const unknown, walking = -1, -2
+	left := make([]int16, len(e.states)) // writes until rest
+	for i := range left {
+		left[i] = unknown
+	}
+	var path []int32
+	for at := range e.states {
+		path = path[:0]
+		id := int32(at)
+		for id >= 0 && left[id] == unknown {
+			left[id] = walking
+			path = append(path, id)
+			id = e.calm[id]
+		}
+		writes := int16(0)
+		switch {
+		case id == -1: // at rest
+			last := path[len(path)-1]
+			s := e.states[last]
+			d, _ := w.drive(&s)
+			if text := w.unsettled(&e.states[last], d); text != "" {
+				report(int32(at), nil, text)
+			}
+		case id == -2: // not visited
+		case left[id] == walking:
+			report(int32(at), nil, "the writes never end")
+			left[id] = 0
+		default:
+			writes = left[id]
+		}
+		for _, p := range slices.Backward(path) {
+			if e.writes[p] {
+				writes++
+			}
+			if left[p] = writes; writes == maxWrites {
+				report(p, nil, fmt.Sprintf("%d writes until it is at rest", writes))
+			}
+		}
+	}
+}
+
+// kindOf returns a breach without its numbers, so that each kind is reported once.
+func kindOf(breach string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, breach)
+}
+
+// runs are the small worlds.
+func runs() (all []config) {
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		for _, routed := range []bool{true, false} {
+			c := config{style: style, replicas: 2, unavailable: "1", surge: "0", routed: routed, admission: true}
+			all = append(all, c)
+			c.unavailable, c.surge = "0", "1"
+			all = append(all, c)
+			c.replicas, c.unavailable, c.surge, c.parallel = 3, "1", "0", true
+			all = append(all, c)
+			c.scaler, c.minReady = true, true
+			all = append(all, c)
+			if style == pb.Style_STYLE_BLUE_GREEN {
+				c.replicas, c.adopt, c.scaler, c.delay = 2, true, false, true
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// TestExplore visits the states of small worlds: in every one each safety rule holds, and from every one
+// there is an end. A breach is printed as a course, for a file under testdata: see [TestScenarios].
+func TestExplore(t *testing.T) {
+	var total atomic.Int64
+	t.Run("runs", func(t *testing.T) {
+		for _, c := range runs() {
+			if !strings.Contains(c.String(), *exploreRuns) {
+				continue
+			}
+			t.Run(c.String(), func(t *testing.T) {
+				t.Parallel()
+				began := time.Now()
+				most := *exploreStates
+				if c.routed {
+					most *= 3
+				}
+				e, found := explore(c, *exploreDisturb, most)
+				t.Logf("%d states in %s", e.visited, time.Since(began).Round(time.Millisecond))
+				total.Add(int64(e.visited))
+				for _, v := range found {
+					t.Errorf("%s\n%s\n%s", v.breach, v.course, tell(v.course))
+				}
+			})
+		}
+	})
+	t.Logf("%d states with at most %d disturbances", total.Load(), *exploreDisturb)
+}
+
+// course is a small world and what happens in it, in the words of a scenario.
+type course struct {
+	config config
+	acts   []string
+}
+
+func (c course) String() string {
+	return "course\n" + c.config.String() + "\n" + strings.Join(c.acts, "\n") + "\n----"
+}
+
+// parseCourse reads the input of a course.
+func parseCourse(text string) course {
+	first, acts, _ := strings.Cut(text, "\n")
+	l := parseLine("world " + first)
+	c := config{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), replicas: l.number("replicas", 0)}
+	c.unavailable, c.surge, _ = strings.Cut(l.attrs["own"], "/")
+	for word, is := range c.words() {
+		*is = l.has(word) || l.name == word
+	}
+	return course{c, strings.Split(acts, "\n")}
+}
+
+// actRest is, in a course, all that happens by itself until only time remains.
+const actRest = "rest"
+
+// tell runs a course, and returns what the driver writes in it, which rule is broken, and how it ends.
+func tell(c course) string {
+	w, s := newWorld(c.config)
+	var b strings.Builder
+	for _, do := range append(slices.Clone(c.acts), "end") {
+		if do != "end" && do != actDrive {
+			fmt.Fprintf(&b, "%s\n", do)
+		}
+		for {
+			t, ok := w.step(&s, do)
+			if !ok && do != actRest && do != "end" {
+				b.WriteString("  not now\n")
+			}
+			if !ok {
+				break
+			}
+			if t.act.do == actDrive {
+				if d := carryOn(w.observe(&s)); d.Action != nil {
+					fmt.Fprintf(&b, "  %s: %s\n", d.Reason, d.Action)
+				}
+			}
+			if t.breach != "" {
+				return b.String() + "BREACH: " + t.breach + "\n"
+			}
+			if s = t.state; do != actRest && do != "end" {
+				break
+			}
+		}
+	}
+	d := carryOn(w.observe(&s))
+	fmt.Fprintf(&b, "end: %s, %s: %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason, d.Message)
+	if text := w.unsettled(&s, d); text != "" {
+		fmt.Fprintf(&b, "BREACH: %s\n", text)
+	}
+	return b.String()
+}
+
+// step returns the step of an act, or the next one that happens by itself, at the end also by time. False: there is none.
+func (w *world) step(s *state, do string) (step, bool) {
+	for _, t := range w.next(s, math.MaxUint8, nil) {
+		waits := t.act.do == actWait || t.act.do == actWaitLong
+		if do == "end" && t.calm || do == actRest && t.calm && !waits || t.act.String() == do {
+			return t, true
+		}
+	}
+	return step{}, false
+}

@@ -1,0 +1,248 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+)
+
+// The limits are what may be true next, the same for every style and phase: the safety rules about requests and capacity. Whatever the release wants, a write that would exceed one is withheld, and the decision says what it waits for. So a
+// style or a phase can't forget a rule: it never sees one.
+
+// limits are in the order of the rules.
+var limits = []func(Observation, Action) *Decision{limitShares, limitRemoval, limitRoll, limitRestart}
+
+// withinLimits withholds a write that would exceed a limit.
+func withinLimits(o Observation, d Decision) Decision {
+	if d.Action == nil || o.Stable.Deleting || o.Gone || o.release() == nil {
+		return d
+	}
+	for _, limit := range limits {
+		if wait := limit(o, d.Action); wait != nil {
+			wait.State, wait.Progress = d.State, d.Progress
+			return *wait
+		}
+	}
+	return d
+}
+
+// limitShares: a side gets no larger share of the requests than its groups can carry. A share that is too large already may
+// move: to the side that lacks fewer groups.
+func limitShares(o Observation, action Action) *Decision {
+	a, ok := action.(SetTraffic)
+	if !ok || o.Traffic == nil {
+		return nil
+	}
+	f, v, weight := o.Traffic.Facts(), o.Traffic.Look(a.Desired), a.Desired.Weight
+	f.StableEndpoints -= o.leaving(f.StablePods)
+	lacked := o.lacks(f, f.Weight)
+	switch {
+	case v.Pins && !a.Desired.HandedOver && !o.Stable.Observed:
+		d := waitForLWS(o, 0) // until it has observed the spec, it may remove groups that the Service is to select
+		return &d
+	case v.Pins:
+		weight = f.Weight
+		f.StableEndpoints = o.pinned(a.Desired)
+	case !v.Moves:
+		return nil
+	}
+	lacks := o.lacks(f, weight)
+	rolled := o.inPlace() || o.release().Phase != record.Progressing // otherwise LWS has held all along
+	if weight < f.Weight && f.CanaryEndpoints > 0 && (rolled || lacks >= lacked) {
+		if d := o.stopRoll(); d != nil {
+			return d
+		}
+	}
+	if lacks <= max(lacked, o.mayLack()) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
+		return nil
+	}
+	return &Decision{
+		Reason: ReasonCapacityBelowShare, Wait: WaitTraffic,
+		Message: fmt.Sprintf("%d %% of the requests stay with revision %s, and do not become %d %%: all requests need %d groups, %d of the stable side can receive some "+
+			"and %d of the other one%s", f.Weight, o.release().UpdateRevision, weight, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.howToReturn()),
+		Remedy: fmt.Sprintf("Scale or repair %s", o.Stable.Name),
+	}
+}
+
+// howToReturn returns how a rollback can move requests whatever the groups can carry. Empty: it is no rollback.
+func (o Observation) howToReturn() string {
+	if !o.rollsBack() {
+		return ""
+	}
+	return ". To return them all the same, run lockstep abort --force"
+}
+
+// stopRoll has LWS stop before requests return to groups that it may replace all at once: it lowers its partition in time, and raises it
+// only for the hold. Nil: LWS may take no more than may be unavailable.
+func (o Observation) stopRoll() *Decision {
+	if !slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Revision != "" && !g.at(o.Stable.Revision) }) {
+		return nil // LWS has nothing to replace
+	}
+	n, saved := o.Stable.Replicas, Saved(o)
+	switch {
+	case !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(saved, n).MaxUnavailable, n, false):
+		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
+		return &Decision{Action: SetStable{Record: *o.Record, Rolling: hold(), Why: why}, Reason: ReasonRolling, Message: why}
+	case !o.Stable.Observed:
+		return &Decision{
+			Reason: ReasonRolling, Remedy: lwsRemedy(o.Stable.Name),
+			Message: fmt.Sprintf("requests return to %s once LeaderWorkerSet has observed how many of its groups may be unavailable", o.Stable.Name),
+		}
+	}
+	return nil
+}
+
+// leaving returns how many of the leaders are of groups that LWS deletes, since there are more than replicas.
+func (o Observation) leaving(leaders []string) (n int) {
+	for _, g := range o.Stable.Groups {
+		if g.Index >= o.Stable.Replicas && slices.Contains(leaders, g.Leader) {
+			n++
+		}
+	}
+	return n
+}
+
+// pinned returns how many ready leaders the stable Service selects once it is pinned.
+func (o Observation) pinned(d traffic.Desired) (n int) {
+	groups := o.Stable.Groups
+	if c := o.canary(); d.HandedOver && c != nil {
+		groups = c.Groups
+	}
+	for _, g := range groups {
+		if g.Ready && (!o.inPlace() || StaysStable(o, g)) {
+			n++
+		}
+	}
+	return n
+}
+
+// carried returns the largest share up to a weight that does not exceed the limits once so many updated groups get requests, or the
+// present one.
+func (o Observation) carried(weight, updated int) int {
+	f := o.Traffic.Facts()
+	f.CanaryEndpoints = max(f.CanaryEndpoints, updated)
+	for most := max(o.lacks(f, f.Weight), o.mayLack()); weight > f.Weight && o.lacks(f, weight) > most; {
+		weight--
+	}
+	return weight
+}
+
+// neededGroups returns how many groups carry all requests.
+func (o Observation) neededGroups() int {
+	if o.handingOver() {
+		return o.release().Groups
+	}
+	return o.batchReplicas()
+}
+
+// lacks returns how many groups the two sides would lack for their requests at a weight. A group is counted once, though
+// both parts may be rounded up. A host may ask for a larger share than the groups are of all: then these are enough.
+func (o Observation) lacks(f traffic.Facts, weight int) int {
+	n := o.neededGroups()
+	canary := (n*weight + 99) / 100 //nolint:mnd // percent, rounded up
+	if t := o.release().Traffic; t.RequestedWeight() > 0 && t.Groups > 0 && !o.movesAllRequests() {
+		canary = min(canary, (t.Groups*weight+t.Weight-1)/t.Weight)
+	}
+	return max(n-n*weight/100-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0) - (n*weight%100+99)/100
+}
+
+// mayLack returns how many groups may be missing: as many as may be unavailable, or as the policy tolerates.
+func (o Observation) mayLack() int {
+	tolerated := o.Policy.Threshold(o.neededGroups())
+	if o.inPlace() || o.rollsBack() {
+		return max(o.mayBeUnavailable(), tolerated)
+	}
+	return max(o.userUnavailable(), tolerated)
+}
+
+// limitRemoval: an added set is removed only once it gets no requests. A share of the routes is withdrawn before; what is left are
+// requests through the stable Service, which selects the second set in a handover, and those of a second set without a traffic policy.
+func limitRemoval(o Observation, action Action) *Decision {
+	var name string
+	switch a := action.(type) {
+	case DeleteCanary:
+		name = a.Name
+	case RemoveFinalizer:
+		name = a.Name
+	}
+	i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == name })
+	if i < 0 || o.forced() {
+		return nil
+	}
+	serves := func(g Group) bool {
+		if o.Traffic != nil {
+			return slices.Contains(o.Traffic.Facts().StablePods, g.Leader)
+		}
+		return g.Ready && o.handsOver()
+	}
+	if !slices.ContainsFunc(o.Added[i].Groups, serves) {
+		return nil
+	}
+	n := o.neededGroups()
+	for g := range o.Stable.Wanted(0) {
+		if g.Ready && o.Stable.Observed {
+			n--
+		}
+	}
+	if n <= o.mayLack() {
+		return nil
+	}
+	return &Decision{
+		Reason:  ReasonCapacityBelowShare,
+		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, describeUnready(o.Stable.All())),
+	}
+}
+
+// limitRoll: LWS may update groups only once no restart by a driver is in flight, so that every group exists, and every ready group is
+// able to receive requests: LWS counts a ready group as available, whether or not the Service leads to it.
+func limitRoll(o Observation, action Action) *Decision {
+	a, ok := action.(SetStable)
+	if !ok || a.Rolling == nil || !o.lowersPartition(*a.Rolling) || ptr.Deref(a.Rolling.Partition, 0) >= int32(o.Stable.Replicas) { //nolint:gosec // replicas of a spec
+		return nil
+	}
+	for g := range o.Stable.Wanted(0) {
+		missing := g.Revision == "" || g.Terminating && g.Restarts > 0
+		if missing && (o.Waiting.Since.IsZero() || !o.overdue(later(later(g.LostAt, o.release().PhaseAt), o.Waiting.Since))) {
+			return &Decision{
+				Reason:  ReasonRestarting,
+				Message: fmt.Sprintf("LeaderWorkerSet may update groups once group %d (%s) exists again", g.Index, g.Leader),
+			}
+		}
+	}
+	if o.Traffic == nil {
+		return nil
+	}
+	f := o.Traffic.Facts()
+	if f.Weight == 100 {
+		return nil // the groups get no requests
+	}
+	apart := o.inPlace() && o.Traffic.Look(prepared()).Fenced // the Service selects no updated group
+	for _, g := range o.Stable.Groups {
+		if g.Ready && g.Index < o.Stable.Replicas && !slices.Contains(f.StablePods, g.Leader) && (!apart || StaysStable(o, g)) {
+			return &Decision{
+				Reason: traffic.ReasonEndpointsNotFollowing, Wait: WaitTraffic,
+				Message: fmt.Sprintf("LeaderWorkerSet may update groups once the Service leads to every ready group: it has no endpoint for pod %s yet", g.Leader),
+			}
+		}
+	}
+	return nil
+}
+
+// limitRestart: the driver restarts a group only while LWS is observed not to roll. `restartable` has how many at a time.
+func limitRestart(o Observation, action Action) *Decision {
+	a, ok := action.(RestartGroup)
+	if !ok || isHold(o.Stable.Rolling) && o.Stable.Observed {
+		return nil
+	}
+	return &Decision{
+		Reason: ReasonRestarting, Remedy: lwsRemedy(o.Stable.Name),
+		Message: fmt.Sprintf("the group of %s is restarted once LeaderWorkerSet has observed the hold on %s", a.Leader, o.Stable.Name),
+	}
+}

@@ -1,0 +1,594 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
+	"github.com/lockstep-rollouts/lockstep/traffic/model"
+)
+
+// act is what one actor does in one step.
+type act struct {
+	do       string // the name in a course
+	set      uint8  // 0: the user's own, 1: the added one
+	index    uint8
+	revision revision
+	number   int
+}
+
+func (a act) String() string {
+	s := a.do
+	switch a.do {
+	case actReady, actLose, actKill, actBreak, actRepair:
+		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
+	case actReconcile, actRun:
+		s += " " + [...]string{"own", "added"}[a.set]
+	case actEdit:
+		s += " " + a.revision.String()
+	case actBatch, actWeight, actScale, actScaleAdded, actAutoscale:
+		s += fmt.Sprintf(" %d", a.number)
+	}
+	return s
+}
+
+// Acts. The first ones happen by themselves, in this order while nothing disturbs; the next ones are those of the host; the last ones
+// are disturbances.
+const (
+	actDrive       = "driver"
+	actReconcile   = "lws"
+	actRun         = "statefulset"
+	actEndpoints   = "endpoints"
+	actGateway     = "gateway"
+	actDrain       = "drain"
+	actReady       = "ready"
+	actCaches      = "caches"
+	actWait        = "wait"
+	actWaitLong    = "wait long"
+	actBegin       = "begin"
+	actBatch       = "batch"
+	actWeight      = "weight"
+	actPromote     = "promote"
+	actRollBack    = "roll back"
+	actForce       = "roll back with force"
+	actEdit        = "edit"
+	actScale       = "scale"
+	actAutoscale   = "autoscale"
+	actDecide      = "decide"
+	actLate        = "late write"
+	actScaleAdded  = "scale added"
+	actEditAdded   = "edit added"
+	actDeleteAdded = "delete added"
+	actLose        = "lose"
+	actKill        = "kill"
+	actBreak       = "break"
+	actRepair      = "repair"
+	actRevert      = "revert route"
+	actUnfence     = "unfence"
+	actUnhold      = "unhold"
+	actLWSDown     = "lws down"
+	actLWSUp       = "lws up"
+	actGatewayDown = "gateway down"
+	actGatewayUp   = "gateway up"
+	actRestart     = "restart driver"
+)
+
+const releaseID = "r"
+
+// drive is one step of the driver.
+func (w *world) drive(s *state) (Decision, error) {
+	o := w.observe(s)
+	d := carryOn(o)
+	if s.waiting, s.waitingSince = 0, unset; d.Waiting.For != "" {
+		s.waiting, s.waitingSince = uint8(w.waits.put(d.Waiting.For, d.Waiting.For)), ageOf(d.Waiting.Since)
+	}
+	return d, w.apply(s, d.Action)
+}
+
+// apply makes a write of the driver.
+func (w *world) apply(s *state, action Action) error {
+	switch a := action.(type) {
+	case nil:
+	case SetStable:
+		return w.setStable(s, a)
+	case CreateCanary:
+		if s.added.exists {
+			return fmt.Errorf("%s: it exists", a)
+		}
+		s.added = lwset{exists: true, finalizer: true, template: s.own.template, made: s.own.template, carries: revisionOf(a.Revision), replicas: uint8(a.Replicas)}
+		s.added.rolling = w.rolling(record.Native(record.Hold()))
+		s.added.target, s.added.targetAt = w.target(a.Target)
+		s.newer = false
+	case ScaleCanary:
+		spec := s.added.replicas != uint8(a.Replicas)
+		s.added.replicas, s.added.byHand = uint8(a.Replicas), s.added.byHand && !spec
+		s.added.observed = s.added.observed && !spec
+		if a.Target != nil {
+			s.newer = false
+			s.added.target, s.added.targetAt = w.target(a.Target)
+		}
+	case RepairCanary:
+		s.added.template, s.added.observed = s.added.made, false
+	case DeleteCanary:
+		s.added.deleting, s.added.foreground = true, true
+		if s.added.deletingAt == unset {
+			s.added.deletingAt = fresh
+		}
+	case RemoveFinalizer:
+		s.added.finalizer = false
+	case RestartGroup:
+		i := slices.Index(leaderNames["vllm"], a.Leader)
+		m := &s.own.groups[i]
+		*m = member{lost: fresh, ran: m.ran, broken: m.broken, hurt: m.hurt, restarts: min(m.restarts+1, maxRestarts)}
+		s.restarting = true
+	case SetTraffic:
+		return w.write(s, a.Desired)
+	case MarkLeader:
+		set := &s.own
+		i := slices.Index(leaderNames["vllm"], a.Leader)
+		if i < 0 {
+			set, i = &s.added, slices.Index(leaderNames[addedName(s.added.carries)], a.Leader)
+		}
+		set.groups[i].serving = a.Serves
+	case HandOver:
+		s.succeeded = true
+	case DeleteStable:
+		s.over = true
+	case HoldAutoscaler:
+		s.held, s.noted = a.Hold, a.Hold
+	case ReleaseAutoscaler:
+		s.held, s.noted = autoscaler.HoldNone, autoscaler.HoldNone
+	default:
+		return fmt.Errorf("the small world has no %T", a)
+	}
+	w.collect(s)
+	return nil
+}
+
+// collect is garbage collection: an added set that is deleted is gone once nothing keeps it.
+func (w *world) collect(s *state) {
+	if a := &s.added; a.exists && a.deleting && !a.finalizer && (!a.foreground || a.existing() == 0) {
+		*a = lwset{}
+		s.newer = false
+	}
+}
+
+func (s *lwset) existing() (n int) {
+	for i := range s.groups {
+		if s.groups[i].revision != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// ready returns how many of the groups that stay are ready.
+func (s *lwset) ready() (n int) {
+	for i := range s.groups[:s.replicas] {
+		if s.groups[i].ready {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) setStable(s *state, a SetStable) error {
+	r := a.Record
+	if r.Release != nil && (a.SaveTemplate || a.RestoreTemplate) {
+		n := *r.Release
+		n.StableTemplate = &record.Template{}
+		r.Release = &n
+	}
+	w.setRecord(s, r)
+	before := s.own
+	if a.Rolling != nil {
+		s.own.rolling = w.rolling(*a.Rolling)
+	}
+	if a.RestoreTemplate {
+		s.own.template = revisionOf(r.Release.StableRevision)
+	}
+	if a.Replicas != nil {
+		s.own.replicas = uint8(*a.Replicas)
+	}
+	if s.own != before {
+		s.own.observed = false
+	}
+	return nil
+}
+
+// reconcile is LWS, as far as it concerns the leader StatefulSet.
+func (w *world) reconcile(s *lwset) {
+	l, limits := &s.leaders, native.LimitsOf(w.rollingOf(s), int(s.replicas))
+	s.observed = true
+	if !l.exists {
+		*l = leaderSet{exists: true, replicas: s.replicas, noted: s.replicas, partition: partition(limits.Partition), update: s.template, current: s.template}
+		l.unavailable = uint8(max(limits.Batch(), 1))
+		return
+	}
+	states := w.states[:l.replicas]
+	for i := range states {
+		states[i] = native.ReplicaState{Ready: s.groups[i].ready, Updated: s.groups[i].revision == s.template && s.groups[i].revision != 0}
+	}
+	updated := l.update != s.template
+	next := limits.Reconcile(native.Leaders{
+		Replicas: int(l.replicas), Partition: int(l.partition), Unavailable: int(l.unavailable), Noted: int(l.noted),
+	}, states, updated, native.ReclaimToBudget)
+	l.update = s.template
+	l.replicas, l.partition = uint8(next.Replicas), partition(next.Partition)
+	l.noted, l.unavailable = uint8(next.Noted), uint8(min(next.Unavailable, 10))
+}
+
+func partition(n int) uint8 { return uint8(min(n, holdPartition)) }
+
+// run is one pass of the StatefulSet controller, and of garbage collection for a set that is being deleted.
+func (w *world) run(s *lwset) {
+	if s.deleting && !s.foreground {
+		return // the driver's finalizer keeps the object, and the object its groups
+	}
+	if s.deleting {
+		for i := range s.groups {
+			if s.groups[i].revision != 0 {
+				s.groups[i] = member{}
+				return
+			}
+		}
+		return
+	}
+	l := &s.leaders
+	for i := range s.groups {
+		m := &s.groups[i]
+		switch {
+		case uint8(i) >= l.replicas && m.revision != 0:
+			*m = member{broken: m.broken, hurt: m.hurt}
+		case uint8(i) < l.replicas && m.revision == 0:
+			m.revision = l.update
+			if uint8(i) < l.partition {
+				m.revision = l.current
+			}
+			if m.lost == unset {
+				m.lost = fresh
+			}
+		}
+	}
+	w.update(s)
+	for i := range s.groups[:l.replicas] {
+		if m := &s.groups[i]; !m.ready || m.revision != l.update {
+			return
+		}
+	}
+	l.current = l.update // whatever the partition
+}
+
+// update deletes groups, to be recreated at the update revision.
+func (w *world) update(s *lwset) {
+	l := &s.leaders
+	room := int(l.unavailable)
+	for i := range s.groups[:l.replicas] {
+		if !s.groups[i].ready {
+			room--
+		}
+	}
+	for i := int(l.replicas) - 1; i >= int(l.partition); i-- {
+		m := &s.groups[i]
+		isOld := m.revision != l.update && m.revision != 0
+		switch {
+		case isOld && !m.ready:
+			s.remove(i)
+		case isOld && w.parallel && room > 0:
+			room--
+			s.remove(i)
+		case isOld && !w.parallel:
+			s.remove(i)
+			return
+		case !w.parallel && !m.ready:
+			return // one at a time, from the last to the first
+		}
+	}
+}
+
+// remove deletes the leader of a group.
+func (s *lwset) remove(i int) {
+	m := &s.groups[i]
+	lost := m.lost
+	if m.ready || lost == unset {
+		lost = fresh
+	}
+	*m = member{lost: lost, ran: m.ran, broken: m.broken, restarts: m.restarts, hurt: m.hurt}
+}
+
+// ready has a group become ready.
+func (w *world) ready(m *member) {
+	m.ready, m.since, m.ran = true, fresh, m.revision
+	if m.first == unset && !w.minReady {
+		m.first = fresh
+	}
+}
+
+// lose has a group stop being ready.
+func lose(m *member) {
+	if m.ready && m.since != fresh || m.lost == unset {
+		m.lost = fresh
+	}
+	m.ready, m.since, m.busy = false, unset, false
+}
+
+// pass lets time pass. quiet: nothing else was about to happen, so what the environment took is not its doing any more.
+func (w *world) pass(s *state, long, quiet bool) {
+	later := func(a *age) {
+		switch {
+		case *a == unset:
+		case long:
+			*a = old
+		case *a == fresh:
+			*a = recent
+		}
+	}
+	s.restarting = s.restarting && !long // the driver waits for a StatefulSet controller no longer than the deadline
+	if quiet && s.own.ready() == int(s.own.replicas) {
+		s.grown = 0
+	}
+	for _, a := range []*age{&s.phaseAt, &s.targetAt, &s.waitingSince, &s.added.targetAt, &s.added.deletingAt} {
+		later(a)
+	}
+	for _, set := range []*lwset{&s.own, &s.added} {
+		for i := range set.groups {
+			m := &set.groups[i]
+			later(&m.since)
+			later(&m.first)
+			later(&m.lost)
+			if m.ready {
+				if m.lost = unset; m.first == unset {
+					m.first = m.since
+				}
+				m.hurt = m.hurt && !quiet
+			}
+		}
+	}
+}
+
+// settle brings what follows at once in force: which groups receive requests.
+func (w *world) settle(s *state) {
+	s.restarting = s.restarting && s.own.existing() < int(s.own.leaders.replicas)
+	if !w.routed {
+		return
+	}
+	_, served := w.share(s)
+	var bits uint8
+	if served < 100 {
+		bits |= w.endpoints(s, s.selectors, false)
+	}
+	if served > 0 {
+		bits |= w.endpoints(s, s.selectors, true)
+	}
+	for at, set := range []*lwset{&s.own, &s.added} {
+		for i := range set.groups {
+			if bits&(1<<(at*maxIndices+i)) != 0 {
+				set.groups[i].busy = true
+			}
+		}
+	}
+}
+
+// host makes a request of the host. False: it would be refused, or changes nothing.
+func (w *world) host(s *state, a act) bool {
+	var i Intent
+	switch a.do {
+	case actBegin:
+		i = Begin{ReleaseID: releaseID, Policy: w.policy}
+	case actBatch:
+		i = SetTarget{ReleaseID: releaseID, Batch: &a.number}
+	case actWeight:
+		i = Route{ReleaseID: releaseID, Weight: &a.number}
+	case actPromote:
+		i = Promote{ReleaseID: releaseID}
+	case actRollBack, actForce:
+		i = RollBack{ReleaseID: releaseID, Force: a.do == actForce}
+	}
+	if p := w.phase(s); a.do == actBegin && p != "" && p.Unfinished() {
+		return false
+	}
+	o := w.observe(s)
+	if a.do == actWeight && !w.carries(&o, a.number) {
+		return false // a host does not ask for more than its batch can carry
+	}
+	d, err := Decide(o, i)
+	if err != nil || d.Action == nil {
+		return false
+	}
+	if r := o.release(); r != nil {
+		update := revisionOf(r.UpdateRevision)
+		if update == 0 {
+			update = s.own.template // LWS has not recorded it yet
+		}
+		switch {
+		case a.do == actPromote:
+			s.asked[update] = 100
+		case a.do == actBatch && w.inPlace():
+			s.asked[update] = max(s.asked[update], [...]uint8{50, 100}[a.number])
+		}
+	}
+	return w.apply(s, d.Action) == nil
+}
+
+// carries reports whether the groups of the batch are enough for a share.
+func (w *world) carries(o *Observation, weight int) bool {
+	if o.release() == nil {
+		return false
+	}
+	n, err := o.Target().Planned(o.Stable.Replicas)
+	return err == nil && n*100 >= o.Stable.Replicas*weight
+}
+
+// disturb is a person, a tool of theirs, or what happens to machines. False: it changes nothing.
+func (w *world) disturb(s *state, a act) bool {
+	before := *s
+	set := []*lwset{&s.own, &s.added}[a.set]
+	m := &set.groups[a.index]
+	switch a.do {
+	case actEdit:
+		w.editTemplate(s, a.revision)
+	case actAutoscale:
+		up := a.number > int(s.own.replicas)
+		if s.own.replicas == 0 || s.held == autoscaler.HoldAll || s.held == autoscaler.HoldDown && !up {
+			break
+		}
+		fallthrough
+	case actScale:
+		if s.own.replicas != uint8(a.number) {
+			if a.number > int(s.own.replicas) {
+				s.grown += uint8(a.number) - s.own.replicas
+			}
+			for i := range a.number {
+				m := &s.own.groups[i] // the StatefulSet may still be about to remove some
+				m.hurt = m.hurt || i >= int(s.own.leaders.replicas)
+			}
+			s.own.replicas, s.own.byHand, s.own.auto, s.own.observed = uint8(a.number), true, a.do == actAutoscale, false
+			if !s.succeeded { // the object that is about to be deleted is not the workload any more
+				s.wanted = s.own.replicas
+			}
+			w.starts(s)
+		}
+	case actScaleAdded:
+		if set = &s.added; set.exists && !set.deleting && set.replicas != uint8(a.number) {
+			set.replicas, set.byHand, set.observed = uint8(a.number), true, false
+			if s.succeeded {
+				s.wanted = set.replicas // it is the workload
+			}
+			for i := a.number; i < maxIndices; i++ {
+				set.groups[i].hurt = true
+			}
+		}
+	case actEditAdded:
+		if set = &s.added; set.exists && !set.deleting {
+			set.blame() // LeaderWorkerSet replaces its groups
+			set.template, set.observed = set.template%revisions+1, false
+		}
+	case actDeleteAdded:
+		if set = &s.added; set.exists && !set.deleting {
+			set.deleting, set.deletingAt = true, fresh
+			w.collect(s)
+		}
+	case actLose:
+		if m.ready {
+			lose(m)
+			m.hurt = true
+		}
+	case actKill:
+		if m.revision != 0 {
+			set.remove(int(a.index))
+			m.hurt = true
+		}
+	case actBreak:
+		if m.revision != 0 {
+			lose(m)
+			m.broken, m.hurt = m.revision, true
+		}
+	case actRepair:
+		m.broken = 0
+	case actRevert:
+		s.own.blame()
+		w.editObjects(s, a.do, func(o *model.Objects) { o.Routes = w.worlds.values[w.untouched].Routes })
+	case actUnfence:
+		s.own.blame()
+		w.editObjects(s, a.do, func(o *model.Objects) { o.Stable = w.worlds.values[w.untouched].Stable })
+	case actUnhold:
+		if native := w.rolling(record.Native(w.user)); s.own.rolling != native {
+			s.own.rolling, s.own.observed = native, false
+			s.own.blame()
+			s.asked[s.own.template] = 100 // the user has LWS roll
+		}
+	case actDecide:
+		o := w.observe(s)
+		if d := carryOn(o); s.late == 0 && d.Action != nil {
+			s.late = uint16(w.writes.put(encoded(fmt.Sprintf("%T", d.Action), d.Action), d.Action))
+		}
+	case actLWSDown, actLWSUp:
+		s.lwsDown = a.do == actLWSDown
+	case actGatewayDown, actGatewayUp:
+		s.gatewayDown = a.do == actGatewayDown
+	case actRestart:
+		w.restartDriver(s)
+	}
+	return *s != before
+}
+
+// blame notes that the environment, and not the driver, takes the groups of a set that are lost from now on.
+func (s *lwset) blame() {
+	for i := range s.groups {
+		s.groups[i].hurt = true
+	}
+}
+
+// editTemplate edits the template. The admission policy holds the workload in the same request.
+func (w *world) editTemplate(s *state, r revision) {
+	if s.own.template == r {
+		return
+	}
+	s.own.template, s.own.observed = r, false
+	if now := w.rollingOf(&s.own); w.admission && !record.SameRolling(now, record.Hold()) {
+		now.Partition, now.MaxSurge = record.Hold().Partition, record.Hold().MaxSurge
+		if scaled(now.MaxUnavailable, int(s.own.replicas), false) == 0 {
+			now.MaxUnavailable = record.Hold().MaxUnavailable
+		}
+		s.own.rolling = w.rolling(now)
+		for i := int(s.own.replicas); i < maxIndices; i++ {
+			s.own.groups[i].hurt = s.own.groups[i].revision != 0 // LeaderWorkerSet deletes surge groups under the hold
+		}
+	}
+	w.starts(s)
+}
+
+// starts notes that groups which LWS starts from none run the template in the spec: it keeps no other.
+func (w *world) starts(s *state) {
+	if s.own.replicas == 0 || s.own.existing() == 0 || int(ptr.Deref(w.rollingOf(&s.own).Partition, 0)) < int(s.own.replicas) && !w.admission {
+		s.asked[s.own.template] = 100
+	}
+}
+
+// restartDriver has another process drive: it knows only what the cluster shows.
+func (w *world) restartDriver(s *state) {
+	s.waiting, s.waitingSince, s.blind = 0, unset, w.routed
+	for _, set := range []*lwset{&s.own, &s.added} {
+		for i := range set.groups {
+			m := &set.groups[i]
+			if m.restarts, m.first = 0, unset; m.ready && (m.since != fresh || !w.minReady) {
+				m.first = m.since
+			}
+			switch {
+			case m.ready, m.revision == 0:
+				m.lost = unset
+			}
+		}
+	}
+}
+
+// stale reports whether the object of a late write has changed, so that the API server refuses it.
+func (w *world) stale(late Action, before, after *state) bool {
+	spec := func(s *lwset) lwset {
+		return lwset{exists: s.exists, deleting: s.deleting, finalizer: s.finalizer, template: s.template, replicas: s.replicas, rolling: s.rolling, target: s.target}
+	}
+	pods := func(s *lwset) (out [maxIndices]member) {
+		for i := range s.groups {
+			out[i] = member{revision: s.groups[i].revision, ready: s.groups[i].ready, serving: s.groups[i].serving, since: s.groups[i].since}
+		}
+		return out
+	}
+	switch late.(type) {
+	case SetStable, DeleteStable:
+		return before.record != after.record || before.phaseAt != after.phaseAt || spec(&before.own) != spec(&after.own)
+	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver:
+		return spec(&before.added) != spec(&after.added)
+	case SetTraffic:
+		return before.objects != after.objects
+	case RestartGroup, MarkLeader:
+		return pods(&before.own) != pods(&after.own) || pods(&before.added) != pods(&after.added)
+	}
+	return before.held != after.held
+}

@@ -1,0 +1,298 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"math/bits"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// The safety rules, as what the small world must never do. They know the state of the world, and neither the planner's reasons nor its
+// counts. Their numbers:
+//
+//	 1  before a canary group can become ready, the stable Service selects stable leaders only
+//	 2  a side gets no larger share than its groups can carry
+//	 3  a share is withdrawn and drained before the groups behind it are removed
+//	 4  only the host begins a promotion, and the canary stays in mid-release
+//	 5  no more groups are unavailable, or added, than allowed
+//	 6  a rollback stays one
+//	 7  nothing of a release is left at its end but the hold
+//	 8  every wait ends, or fails with its cause
+//	11  no group leaves its revision unless that was asked for
+//	12  the driver restarts groups only while LeaderWorkerSet does not roll, and the reverse
+
+// shortage returns how many groups the sides lack for the requests that they get, by what the routes say and by what the gateway
+// serves, whichever is worse.
+func (w *world) shortage(s *state) int {
+	n := int(s.own.replicas)
+	if w.phase(s) == record.HandingOver {
+		n = w.release(s).Groups
+	}
+	if !w.routed {
+		ready := 0
+		for i := range s.own.groups {
+			if s.own.groups[i].ready || w.adopt && s.added.groups[i].ready { // the second set takes the place of the user's own
+				ready++
+			}
+		}
+		return max(n-ready, 0)
+	}
+	written, served := w.share(s)
+	now := w.of[s.objects].selectors
+	worst := 0
+	for _, share := range []int{written, served} {
+		for _, selectors := range []uint8{now, s.selectors} {
+			lacks := 0
+			for _, side := range []struct {
+				share int
+				bits  uint8
+			}{{100 - share, w.endpoints(s, selectors, false)}, {share, w.endpoints(s, selectors, true)}} {
+				lacks += max((n*side.share+99)/100-bits.OnesCount8(side.bits), 0)
+			}
+			worst = max(worst, lacks-roundedUp(n, share))
+		}
+	}
+	return worst
+}
+
+// roundedUp is 1 if both sides' parts of n groups are rounded up.
+func roundedUp(n, share int) int {
+	if n*share%100 != 0 {
+		return 1
+	}
+	return 0
+}
+
+// allowed returns how many groups may be unavailable.
+func (w *world) allowed(s *state) int {
+	n := scaled(w.user.MaxUnavailable, int(s.own.replicas), false)
+	if r := w.release(s); r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp) {
+		if n = max(n, 1); r.Force {
+			return int(s.own.replicas) // a person wants the rollback whatever it costs
+		}
+	}
+	if w.inPlace() {
+		n = max(n, 1) + w.isolated(s)
+	}
+	return n
+}
+
+// isolated returns how many groups of a batch in place are ready and get requests only once the host asks for a share.
+func (w *world) isolated(s *state) (n int) {
+	r := w.release(s)
+	if !w.routed || r == nil {
+		return 0
+	}
+	var bits uint8
+	now := w.of[s.objects].selectors
+	if written, served := w.share(s); written > 0 && served > 0 {
+		bits = w.endpoints(s, s.selectors, true) & w.endpoints(s, now, true)
+	}
+	bits |= w.endpoints(s, s.selectors, false) & w.endpoints(s, now, false)
+	for i := range s.own.groups {
+		if m := &s.own.groups[i]; m.ready && m.revision == revisionOf(r.UpdateRevision) && bits&(1<<i) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// unreached returns the ready groups, as bits, that the stable Service selects and has no endpoint for yet.
+func (w *world) unreached(s *state) uint8 {
+	if !w.routed {
+		return 0
+	}
+	if written, _ := w.share(s); written == 100 {
+		return 0 // they get no requests
+	}
+	return (1<<s.own.replicas - 1) & w.endpoints(s, w.of[s.objects].selectors, false) &^ w.endpoints(s, s.selectors, false)
+}
+
+// requests returns how many ready groups of a set have requests, as far as routes say.
+func (w *world) requests(s *lwset) (n int) {
+	for i := range s.groups {
+		if w.routed && s.groups[i].ready && s.groups[i].busy {
+			n++
+		}
+	}
+	return n
+}
+
+// hurt returns how many groups the environment took, and has not given back.
+func (s *lwset) hurt() (n int) {
+	for i := range s.groups {
+		if s.groups[i].hurt && !s.groups[i].ready {
+			n++
+		}
+	}
+	return n
+}
+
+// breach returns which rule a step breaks. Empty: none.
+func (w *world) breach(before *state, a act, d Decision, after *state) string {
+	switch a.do {
+	case actDrive:
+		if text := w.breachOfDriver(before, d, after); text != "" {
+			return text
+		}
+	case actLate: // what has changed since it was decided is for the next decision
+	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce:
+	default:
+		return ""
+	}
+	lacks, lacked, allowed := w.shortage(after), w.shortage(before), w.allowed(after)+int(after.grown)
+	if a.do == actRun {
+		// LeaderWorkerSet counts the groups when it sets the partition, and some may be lost until it is in force.
+		allowed += after.own.hurt() + after.added.hurt()
+	}
+	if a.do == actLate {
+		return "" // another client may have changed what it was decided from, and the next decision repairs it
+	}
+	if lacks > max(lacked, allowed) {
+		return fmt.Sprintf("rule 2, 5: the sides lack %d groups for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
+	}
+	if a.do == actRun && a.set == 0 {
+		return w.unasked(before, after)
+	}
+	return ""
+}
+
+// unasked: no group leaves its revision unless that was asked for.
+func (w *world) unasked(before, after *state) string {
+	var count [revisions + 1]int
+	for i := range after.own.groups[:after.own.replicas] {
+		count[after.own.groups[i].revision]++
+	}
+	for i := range after.own.groups {
+		is := after.own.groups[i].revision
+		if is == 0 || before.own.groups[i].revision == is || before.own.groups[i].ran == is {
+			continue
+		}
+		// A scale-up adds groups above the partition of a batch.
+		if n := int(after.own.replicas); (count[is]-int(after.grown))*100 > (n*int(after.asked[is])+99)/100*100 {
+			return fmt.Sprintf("rule 11: %d of %d groups run revision %s, and %d %% were asked for", count[is], n, is, after.asked[is])
+		}
+	}
+	return ""
+}
+
+func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
+	if d.Reason == ReasonInvariantViolation {
+		return d.Message
+	}
+	p, next := w.phase(before), w.phase(after)
+	back := p == record.RollingBack || p == record.CleaningUp
+	switch {
+	case back && next != record.RollingBack && next != record.CleaningUp:
+		return fmt.Sprintf("rule 6: phase %s becomes %s", p, next)
+	case next == record.Promoting && p != next && p != record.HandingOver:
+		return fmt.Sprintf("rule 4: phase %s becomes %s", p, next)
+	}
+	switch a := d.Action.(type) {
+	case SetStable:
+		from, to := ptr.Deref(w.rollingOf(&before.own).Partition, 0), ptr.Deref(w.rollingOf(&after.own).Partition, 0)
+		late := w.unreached(before)
+		switch {
+		case to < from && before.restarting && before.own.existing() < int(before.own.replicas):
+			return "rule 12: LeaderWorkerSet may roll while a group that was restarted does not exist"
+		case to < from && late != 0:
+			return fmt.Sprintf("rule 5: LeaderWorkerSet may roll, and the endpoints of the Service lack groups %03b, which it counts as available", late)
+		case a.Replicas != nil && *a.Replicas == 0 && w.requests(&before.own) > 0:
+			return fmt.Sprintf("rule 3: %s, and %d of its groups have requests", a, w.requests(&before.own))
+		}
+	case HandOver:
+		if n := before.added.existing(); n < int(before.added.replicas) || before.added.deleting || before.own.existing() > 0 {
+			return fmt.Sprintf("rule 5: %s with %d groups", a, n)
+		}
+	case RestartGroup:
+		if !before.own.observed || before.own.leaders.partition < before.own.leaders.replicas {
+			return "rule 12: " + a.String() + " while LeaderWorkerSet may roll"
+		}
+	case CreateCanary, ScaleCanary:
+		r := w.release(before)
+		if int(after.added.replicas) > max(int(before.own.replicas), int(before.added.replicas), r.Replicas, r.Groups) {
+			return fmt.Sprintf("rule 5: %s beside %d", a, before.own.replicas)
+		}
+		if w.routed && p != record.HandingOver && after.added.replicas > before.added.replicas && w.selects(endpoint{selectors: w.of[before.objects].selectors, carries: after.added.carries, revision: after.added.carries}) {
+			return fmt.Sprintf("rule 1: %s, and the stable Service selects its leaders", a)
+		}
+		for i := int(after.added.replicas); w.routed && i < maxIndices; i++ {
+			if m := before.added.groups[i]; m.ready && m.busy && !m.hurt {
+				return fmt.Sprintf("rule 3: %s, and group %d has requests", a, i)
+			}
+		}
+	case DeleteCanary, RemoveFinalizer:
+		if n := w.requests(&before.added); n > 0 {
+			return fmt.Sprintf("rule 3: %s, and %d of its groups have requests", a, n)
+		}
+		if p == record.Progressing && before.added.carries == before.own.template && !before.added.deleting && before.own.template == revisionOf(w.release(before).UpdateRevision) {
+			return fmt.Sprintf("rule 4: %s in mid-release", a)
+		}
+	}
+	return ""
+}
+
+// unsettled returns what is wrong with a state in which nothing happens any more. Empty: nothing.
+func (w *world) unsettled(s *state, d Decision) string {
+	final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE
+	switch {
+	case s.over && s.added.replicas < s.wanted:
+		return fmt.Sprintf("a workload of %d groups is handed over as one of %d", s.wanted, s.added.replicas)
+	case s.over:
+		return ""
+	case w.misrouted(s):
+		return fmt.Sprintf("rule 2: the requests stay where %d groups are missing in %s, %s: %s", w.shortage(s), d.State, d.Reason, d.Message)
+	case d.Reason == ReasonInvariantViolation:
+		return d.Message
+	case d.State == pb.State_STATE_FAILED && d.Message == "", d.State != pb.State_STATE_FAILED && !atRestIn(d.State):
+		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
+	case d.State == pb.State_STATE_FAILED && !w.harmed(s) && !forUser(d.Reason):
+		return fmt.Sprintf("it fails with %s, and nothing is wrong: %s", d.Reason, d.Message)
+	case !final || s.lwsDown || s.gatewayDown:
+	case s.added.exists:
+		return fmt.Sprintf("rule 7: %s with an added set", d.State)
+	case w.routed && s.objects != w.untouched:
+		return fmt.Sprintf("rule 7: %s with objects %s", d.State, encoded(w.worlds.values[s.objects].World))
+	case !record.SameRolling(w.rollingOf(&s.own), record.Hold()):
+		return fmt.Sprintf("rule 7: %s without the hold", d.State)
+	}
+	return ""
+}
+
+// misrouted reports whether the stable side lacks fewer groups for all requests than both sides lack for their parts.
+func (w *world) misrouted(s *state) bool {
+	if !w.routed || s.gatewayDown || s.lwsDown {
+		return false
+	}
+	now := w.shortage(s)
+	stable := bits.OnesCount8(w.endpoints(s, s.selectors, false))
+	written, _ := w.share(s)
+	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
+}
+
+// forUser reports whether only a person can end a failure, although nothing is broken.
+func forUser(reason string) bool {
+	switch reason {
+	case ReasonMixedRevisions, ReasonScaledToZero, ReasonUnreleased, ReasonStableShrunk:
+		return true
+	}
+	return false
+}
+
+// harmed reports whether something is broken that does not heal by itself.
+func (w *world) harmed(s *state) bool {
+	for _, set := range []*lwset{&s.own, &s.added} {
+		for i := range set.groups {
+			if m := set.groups[i]; m.revision != 0 && m.broken == m.revision {
+				return true
+			}
+		}
+	}
+	return s.lwsDown || s.gatewayDown
+}
