@@ -52,7 +52,7 @@ func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteReque
 		return nil, err
 	}
 	m, err := d.mutate(ctx, key, headerRouteOf(req), func(_ context.Context, s *observe.Snapshot, _ *plan.Decision) error {
-		return d.engine.Observer.Router.Snapshot(*s.Setup).CheckHeaderRoute(header)
+		return s.Traffic.CheckHeaderRoute(header)
 	})
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -416,6 +417,5 @@ func rollBackNow(o Observation) SetStable {
 		phase = record.RollingBack // batches, the promotion or a start from 0 groups have updated the user's own groups
 	}
 	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
-	rolling := o.holdWithSurge()
-	return SetStable{Record: next, Rolling: &rolling, SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
+	return SetStable{Record: next, Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
 }

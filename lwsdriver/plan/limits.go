@@ -13,8 +13,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// The limits are what may be true next, the same for every style and phase: the safety rules about requests and capacity. Whatever the release wants, a write that would exceed one is withheld, and the decision says what it waits for. So a
-// style or a phase can't forget a rule: it never sees one.
+// The limits are what may be true next, the same for every style and phase: the safety rules about requests and capacity. Whatever the
+// release wants, a write that would exceed one is withheld, and the decision says what it waits for. So a style or a phase can't forget
+// a rule: it never sees one.
 
 // limits are in the order of the rules.
 var limits = []func(Observation, Action) *Decision{limitShares, limitRemoval, limitRoll, limitRestart}
@@ -82,7 +83,7 @@ func (o Observation) howToReturn() string {
 // stopRoll has LWS stop before requests return to groups that it may replace all at once: it lowers its partition in time, and raises it
 // only for the hold. Nil: LWS may take no more than may be unavailable.
 func (o Observation) stopRoll() *Decision {
-	if !slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Revision != "" && !g.at(o.Stable.Revision) }) {
+	if !o.templateWaits() {
 		return nil // LWS has nothing to replace
 	}
 	n, saved := o.Stable.Replicas, Saved(o)
@@ -128,10 +129,15 @@ func (o Observation) pinned(d traffic.Desired) (n int) {
 func (o Observation) carried(weight, updated int) int {
 	f := o.Traffic.Facts()
 	f.CanaryEndpoints = max(f.CanaryEndpoints, updated)
-	for most := max(o.lacks(f, f.Weight), o.mayLack()); weight > f.Weight && o.lacks(f, weight) > most; {
+	for weight > f.Weight && o.overloads(f, weight) {
 		weight--
 	}
 	return weight
+}
+
+// overloads reports whether the sides lack more groups at a weight than at the present one, and more than they may.
+func (o Observation) overloads(f traffic.Facts, weight int) bool {
+	return o.lacks(f, weight) > max(o.lacks(f, f.Weight), o.mayLack())
 }
 
 // neededGroups returns how many groups carry all requests.

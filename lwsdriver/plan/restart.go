@@ -200,17 +200,14 @@ func (o Observation) userUnavailable() int {
 // restartBlocking restarts, during a native rollback, the groups that LWS does not replace. Nil: there are none, and LWS may roll.
 func restartBlocking(o Observation, s Progress) *Decision {
 	var blocking []Group
-	inFlight := false
 	for _, g := range o.Stable.Groups {
-		blocks := g.Index < o.Stable.Replicas && o.blocks(g)
-		if blocks {
+		if g.Index < o.Stable.Replicas && o.blocks(g) {
 			blocking = append(blocking, g)
 		}
-		inFlight = inFlight || g.Restarts > 0 && (g.Revision == "" || g.Terminating)
 	}
 	switch a := repairHold(o); {
-	case len(blocking) == 0 && (!inFlight || a != nil):
-		return nil
+	case len(blocking) == 0:
+		return nil // limitRoll waits for what was restarted
 	case a != nil && !o.Stable.Observed:
 		return nil // the StatefulSet may still have the other template
 	case a != nil:

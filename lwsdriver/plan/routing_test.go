@@ -27,15 +27,13 @@ type routing struct {
 	// stable is the number of ready endpoints of the stable Service, pods are those of the canary's.
 	stable int
 	pods   []string
-	// pinned are, in place, the revisions of the two Services if they are not those of the release.
-	pinned [2]string
 }
 
 // routed are the objects that policies of tests name.
 var routed = traffic.Policy{StableService: "service", CanaryService: "service-canary", Routes: []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "route"}}}
 
 // setupOf returns the traffic of a release as the observer does.
-func setupOf(o Observation, pinned [2]string) traffic.Setup {
+func setupOf(o Observation) traffic.Setup {
 	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: o.Stable.Name, UID: "workload"}}
 	r, s := o.release(), traffic.Setup{}
 	if InPlace(o.Policy.Style) {
@@ -48,9 +46,6 @@ func setupOf(o Observation, pinned [2]string) traffic.Setup {
 					updated = append(updated, g.Leader)
 				}
 			}
-		}
-		if pinned != [2]string{} {
-			from, to = pinned[0], pinned[1]
 		}
 		s = traffic.NewSetupInPlace(of, from, to, routed, updated)
 	} else {
@@ -72,7 +67,7 @@ func (v routing) observe(o Observation) *traffic.Observed {
 	if v.unread {
 		return &traffic.Observed{Unread: &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_NOT_SYNCED, Message: "the caches are not filled yet"}}
 	}
-	s := setupOf(o, v.pinned)
+	s := setupOf(o)
 	m := model.New(s)
 	user := m.Stable
 	m.CanaryReady = []string{s.Canary + "-0"} // a share grows only while the canary has endpoints

@@ -109,7 +109,7 @@ func (w *world) setup(s *state) traffic.Setup {
 	if s.added.exists {
 		o.Added = []Workload{{Name: addedName(s.added.carries)}}
 	}
-	setup := setupOf(o, [2]string{})
+	setup := setupOf(o)
 	w.setups[k] = setup
 	return setup
 }

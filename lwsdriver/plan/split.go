@@ -216,7 +216,7 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	offRevision := o.groupsOffRevision()
 	v, d := reconcileTraffic(o, o.keptInPlace(), state)
 	switch f := v.Facts; {
-	case !o.unfenced() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.lacks(f, 0) > max(o.lacks(f, f.Weight), o.mayLack()):
+	case !o.unfenced() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.overloads(f, 0):
 		return recordSplit(o, true, state) // the other groups can't carry all requests
 	case d != nil:
 		return d

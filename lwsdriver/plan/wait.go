@@ -81,12 +81,8 @@ func limitWait(o Observation, d Decision) Decision {
 	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
 	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitTurn):
 		return d
-	case d.State == pb.State_STATE_FAILED:
-		d.Waiting = now
-		return d
-	case d.Action == nil, groups, same && besides(d.Action):
-	default:
-		d.Waiting = now // what was asked for is not reached by this write
+	case d.State == pb.State_STATE_FAILED, d.Action != nil && !groups && (!same || !besides(d.Action)):
+		d.Waiting = now // what was asked for is not reached by a write
 		return d
 	}
 	d.Waiting = now
