@@ -47,9 +47,9 @@ func Tolerated(saved rolling, replicas int) int {
 	return max(scaled(saved.MaxUnavailable, replicas, false), 1)
 }
 
-// reconcileBudgets keeps the release's budgets in force while it lasts, and deletes them afterwards. Writes that move
+// keepBudgets keeps the release's budgets in force while it lasts, and deletes them afterwards. Writes that move
 // groups come first.
-func reconcileBudgets(o Observation, d Decision) Decision {
+func keepBudgets(o Observation, d Decision) Decision {
 	if d.Action != nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported {
 		return d // budgets are deleted with the workload, and another driver manages its own
 	}

@@ -278,7 +278,7 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 func handOver(o Observation, c Workload, state pb.State) Decision {
 	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
-	case len(o.Budgets) > 0 || o.BudgetsUnread: // reconcileBudgets deletes them
+	case len(o.Budgets) > 0 || o.BudgetsUnread: // keepBudgets deletes them
 		d.Reason, d.Wait, d.Message = ReasonBudgetDeleting, WaitCleanup, "the disruption budgets of the release are being deleted"
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // the hold would keep them so

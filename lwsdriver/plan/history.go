@@ -90,9 +90,9 @@ func (o Outcome) words() string {
 // ReasonRecording means that the release is over except for its outcome in the history.
 const ReasonRecording = "RecordingOutcome"
 
-// reconcileHistory updates the history after all other writes: no group waits for it. But a release is over only once its
+// keepHistory updates the history after all other writes: no group waits for it. But a release is over only once its
 // outcome is in the history, since the next release replaces it in the record.
-func reconcileHistory(o Observation, d Decision) Decision {
+func keepHistory(o Observation, d Decision) Decision {
 	if d.Action != nil || o.HistoryUnread || o.Record == nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported || o.handingOver() {
 		return d // a handover transfers the history
 	}

@@ -36,9 +36,9 @@ func (a LabelGroup) String() string {
 // ReasonLabeling means that the batch is ready except for the labels of its pods.
 const ReasonLabeling = "LabelingPods"
 
-// reconcileLabels labels the pods of updated groups with the rollout's id and the number of their batch. All other writes
+// labelPods labels the pods of updated groups with the rollout's id and the number of their batch. All other writes
 // come first; only the readiness of a batch waits for labels.
-func reconcileLabels(o Observation, d Decision) Decision {
+func labelPods(o Observation, d Decision) Decision {
 	a := nextLabel(o)
 	if d.Action != nil || a == nil || d.Reason == ReasonStyleNotSupported {
 		return d

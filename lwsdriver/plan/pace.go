@@ -73,17 +73,19 @@ func (o Observation) holdWithSurge() rolling {
 	return h
 }
 
-// recordRolling returns the write with the configuration that it sets in its record, and with changes by other clients
-// since the last write: those are the user's.
-func recordRolling(o Observation, a SetStable) SetStable {
-	if a.Rolling == nil {
-		return a
+// recordRolling adds to a write of the record the configuration that it sets, and changes by other clients since the last write: those
+// are the user's.
+func recordRolling(o Observation, d Decision) Decision {
+	a, ok := d.Action.(SetStable)
+	if !ok || a.Rolling == nil {
+		return d
 	}
 	if o.Record != nil {
 		a.Record.Saved = Saved(o)
 	}
 	a.Record = a.Record.WithSet(*a.Rolling)
-	return a
+	d.Action = a
+	return d
 }
 
 // lastSet returns the configuration that the driver set last. If that was not the hold but the hold is found, the

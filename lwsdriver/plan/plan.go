@@ -13,6 +13,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
+// steps follow the decision of the release, in this order: each sees what those before it have decided. Writes that move groups come
+// first, and those of the history last.
+var steps = []func(Observation, Decision) Decision{
+	withinLimits, awaitTurn, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
+	limitWait, countInFlight,
+}
+
 // carryOn decides what follows from earlier requests.
 func carryOn(o Observation) Decision {
 	s := measureProgress(o)
@@ -22,14 +29,11 @@ func carryOn(o Observation) Decision {
 	if o.leftToNewer() {
 		return leaveToNewer(o, s)
 	}
-	d := reconcileHistory(o, reconcileLabels(o, reconcileBudgets(o, withUnsafe(o, reconcileShare(o, awaitTurn(o, withinLimits(o, decide(o, s))))))))
+	d := decide(o, s)
 	d.Progress = s
-	d.Action = raiseRendering(o, d.Action)
-	if a, ok := d.Action.(SetStable); ok {
-		d.Action = recordRolling(o, a)
+	for _, step := range steps {
+		d = step(o, d)
 	}
-	d = limitWait(o, d)
-	d.InFlight, d.Starts = o.inFlight(d.State), o.starts(d.Action)
 	if err := checkDecision(o, nil, d); err != nil {
 		return invariantViolated(err, s)
 	}

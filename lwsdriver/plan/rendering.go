@@ -46,24 +46,26 @@ func (o Observation) raisesRendering() bool {
 }
 
 // withRendering raises the rendering version in a record that is written anyway.
-func (o Observation) withRendering(a SetStable) SetStable {
-	if r := a.Record.Release; o.raisesRendering() && rendered(r) && r.Rendering < o.Rendering {
+func withRendering(o Observation, d Decision) Decision {
+	a, ok := d.Action.(SetStable)
+	if r := a.Record.Release; ok && o.raisesRendering() && rendered(r) && r.Rendering < o.Rendering {
 		next := *r
 		next.Rendering, a.Record.Release = o.Rendering, &next
+		d.Action = a
 	}
-	return a
+	return d
 }
 
 // raiseRendering raises the rendering version with or before a write of the loop, once per release. One write of the driver with the
 // lower version may be under way meanwhile, which this driver repairs.
-func raiseRendering(o Observation, a Action) Action {
-	if a == nil || !o.raisesRendering() {
-		return a
+func raiseRendering(o Observation, d Decision) Decision {
+	if d.Action == nil || !o.raisesRendering() {
+		return d
 	}
-	if set, ok := a.(SetStable); ok {
-		return o.withRendering(set)
+	if _, ok := d.Action.(SetStable); !ok {
+		d.Action = SetStable{Record: *o.Record, Why: fmt.Sprintf("carry release %s on with rendering version %d", o.release().ID, o.Rendering)}
 	}
-	return o.withRendering(SetStable{Record: *o.Record, Why: fmt.Sprintf("carry release %s on with rendering version %d", o.release().ID, o.Rendering)})
+	return withRendering(o, d)
 }
 
 // checkRendering refuses writes that carry a release on while its record has a lower rendering version.

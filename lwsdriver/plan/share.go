@@ -271,8 +271,8 @@ func earliest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// reconcileShare adds to a decision that the share is capped, and when time alone may change that.
-func reconcileShare(o Observation, d Decision) Decision {
+// explainShare adds to a decision that the share is capped, and when time alone may change that.
+func explainShare(o Observation, d Decision) Decision {
 	s, ok := o.currentShare()
 	if !ok {
 		return d

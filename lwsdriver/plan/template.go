@@ -202,8 +202,8 @@ func UnsafeText(o Observation) string {
 	return "the hold does not cover every change of this template: " + strings.Join(all, "; ")
 }
 
-// withUnsafe adds the changes that the hold does not cover to the message of a decision.
-func withUnsafe(o Observation, d Decision) Decision {
+// explainTemplate adds the changes that the hold does not cover to the message of a decision.
+func explainTemplate(o Observation, d Decision) Decision {
 	if text := UnsafeText(o); text != "" && d.Reason != ReasonTemplateRefused {
 		d.Message = strings.TrimPrefix(d.Message+"; "+text, "; ")
 	}

@@ -50,6 +50,12 @@ func recordOnly(o Observation, a Action) Action {
 	}
 }
 
+// countInFlight adds the groups that the release has in flight, and those that the write adds.
+func countInFlight(o Observation, d Decision) Decision {
+	d.InFlight, d.Starts = o.inFlight(d.State), o.starts(d.Action)
+	return d
+}
+
 // starts returns how many groups a write has LWS create or replace at once. A rollback counts as none.
 func (o Observation) starts(a Action) int {
 	switch a := a.(type) {
