@@ -177,10 +177,10 @@ func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Dec
 }
 
 // look is Look for the holder of the workload's lock: the decision counts for the turns, and what it waits for is remembered. A
-// workload that can't be observed holds up no other.
+// workload that can't be observed holds up no other. Its effects begin, and are observed at once.
 func (e *Engine) look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	s, decision, err := e.Look(key)
-	for !e.turns.settle(key, decision, nil) {
+	for !e.turns.settle(key, decision, nil) || err == nil && e.Observer.Keep(s, decision.Effects) {
 		s, decision, err = e.Look(key)
 	}
 	if err == nil {
@@ -216,6 +216,7 @@ func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, erro
 // plan calls the planner with the room that other releases leave. A nil intent continues what was requested before.
 func (e *Engine) plan(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	s.Room = e.turns.room(s.Key)
+	s.Observation = plan.Judge(s.Observation)
 	decision, err := plan.Decide(s.Observation, i)
 	if e.config.Decided != nil {
 		e.config.Decided(s.Observation, i, decision, err)

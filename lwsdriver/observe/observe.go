@@ -57,7 +57,6 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	s.Identity = o.Caches.identity(stable)
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
-	plan.SetAside(&s.Observation)
 	s.Succeeded = o.Names.succeeded(s)
 	s.SuccessorForeign = o.Names.successorForeign(s)
 	o.readHistory(s)
@@ -266,6 +265,6 @@ func (o *Observer) forget(key types.NamespacedName) {
 	defer o.mu.Unlock()
 	delete(o.digests, key)
 	delete(o.records, key)
-	delete(o.drains, key)
+	delete(o.asked, key)
 	o.prober.Forget(key.String())
 }

@@ -47,7 +47,7 @@ type Observer struct {
 	mu      sync.Mutex
 	digests map[types.NamespacedName]knownDigest
 	records map[types.NamespacedName]knownRecord
-	drains  map[types.NamespacedName]drainBegun
+	asked   map[types.NamespacedName]asked
 	// policies are the traffic policies of releases in place.
 	policies map[types.NamespacedName]keptPolicy
 }
@@ -75,7 +75,10 @@ type Config struct {
 
 // New returns an Observer whose caches are empty until it runs. It makes no request.
 func New(c Config) (*Observer, error) {
-	o := &Observer{config: c, digests: map[types.NamespacedName]knownDigest{}, records: map[types.NamespacedName]knownRecord{}}
+	o := &Observer{
+		config: c, digests: map[types.NamespacedName]knownDigest{}, records: map[types.NamespacedName]knownRecord{},
+		asked: map[types.NamespacedName]asked{},
+	}
 	var err error
 	if o.Caches, err = newCaches(c.Core, c.Sets, c.Namespace, o.changed, o.deleted); err != nil {
 		return nil, err

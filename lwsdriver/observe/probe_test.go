@@ -11,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -47,28 +45,41 @@ func TestWarmUp(t *testing.T) {
 	b.showPod(leader)
 	b.showPod(worker)
 
-	look := func() (*Snapshot, []plan.Group) {
+	look := func() (plan.Group, time.Duration) {
 		s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: stable}
 		s.Now = lwstest.Noon.Add(time.Hour)
 		s.Added = []plan.Workload{b.workload(s, b.canary)}
 		s.Policy.WarmUp = probe.WarmUp{Endpoint: probe.Endpoint{Port: 8080, Path: "/"}}
 		shared := s.Added[0].Groups
-		b.warmUp(s)
-		return s, shared
+		b.probe(s)
+		if shared[0].WarmUp != nil {
+			t.Error("the shared groups were changed")
+		}
+		return s.Added[0].Groups[0], s.Recheck
 	}
-	s, shared := look()
-	if !shared[0].Ready || shared[0].ReadySince.IsZero() {
-		t.Fatalf("the shared groups were changed, or the group was not ready to begin with: %+v", shared[0])
+	keep := func(names ...string) bool {
+		return b.Keep(&Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.Effects{WarmUp: names})
 	}
-	g := s.Added[0].Groups[0]
-	if g.Ready || !g.FirstReady.IsZero() || g.Reason != reasonWarmUp || g.Pod != leader.Name || g.Message == "" {
+	if g, _ := look(); !g.Ready || g.WarmUp != nil || http.asked.Load() > 0 {
+		t.Fatalf("no decision has named the leader: %+v", g)
+	}
+	b.config.ReadOnly = true
+	if g, _ := look(); keep(leader.Name) || g.WarmUp != nil {
+		t.Error("a driver that only looks asks")
+	}
+	b.config.ReadOnly = false
+	if !keep(leader.Name) || keep(leader.Name) {
+		t.Error("the next observation differs after the first decision that names a leader, and only then")
+	}
+	g, recheck := look()
+	if g.WarmUp == nil || g.WarmUp.Done || g.WarmUp.Message == "" {
 		t.Errorf("a cold group: %+v", g)
 	}
-	if s.Recheck == 0 {
+	if recheck == 0 {
 		t.Error("no recheck is scheduled")
 	}
 	http.answer.Store(200)
-	b.eventually("the leader is warm", func() bool { s, _ := look(); return s.Added[0].Groups[0].Ready })
+	b.eventually("the leader is warm", func() bool { g, _ := look(); return g.WarmUp.Done })
 
 	// Another driver knows of no answer, but of the mark.
 	http.answer.Store(503)
@@ -77,75 +88,59 @@ func TestWarmUp(t *testing.T) {
 	asked := http.asked.Load()
 	leader.Labels[record.ServingLabel] = record.Serving
 	b.showPod(leader)
-	if s, _ := look(); !s.Added[0].Groups[0].Ready {
-		t.Error("a leader in service is taken for cold")
+	if g, _ := look(); !g.Ready || http.asked.Load() != asked {
+		t.Errorf("a leader in service is asked again: %+v", g)
 	}
-	if http.asked.Load() != asked {
-		t.Error("a leader in service is asked again")
-	}
-	// A driver that only looks makes no leader work.
+	http.answer.Store(200)
 	delete(leader.Labels, record.ServingLabel)
 	b.showPod(leader)
-	b.config.ReadOnly = true
-	if s, _ := look(); s.Added[0].Groups[0].Ready || http.asked.Load() != asked {
-		t.Error("a driver that only looks has asked, or knows without asking")
-	}
-	b.config.ReadOnly = false
+	b.eventually("it is asked once it has no mark", func() bool { g, _ := look(); return g.WarmUp.Done })
 	// The mark is this pod's: the next one of the name starts cold.
-	delete(leader.Labels, record.ServingLabel)
+	http.answer.Store(503)
 	leader.UID = "next"
 	b.showPod(leader)
-	if s, _ := look(); s.Added[0].Groups[0].Ready {
+	keep(leader.Name)
+	if g, _ := look(); g.WarmUp.Done {
 		t.Error("another pod is taken for warm")
+	}
+	if !keep() {
+		t.Error("the next observation has no answer once no decision names the leader")
+	}
+	if g, _ := look(); g.WarmUp != nil {
+		t.Errorf("no decision names the leader any more: %+v", g)
 	}
 }
 
-// A drain begins when groups leave that get no more requests. It begins once, anew when there are more, and not at all when
-// the release continues.
+// A drain begins when leaders leave that get no more requests. It begins once, anew when there are more, and not at all when the
+// release continues.
 func TestDrainSince(t *testing.T) {
-	o := &Observer{}
-	// Groups of a canary, or of the workload itself: "stable".
-	canary := func(uid types.UID, now time.Time) *Snapshot {
-		s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{UID: "stable"}}}
-		s.Now = now
-		if uid != "stable" {
-			s.AddedObjects = map[string]*lws.LeaderWorkerSet{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}
-			s.Added = []plan.Workload{{Name: "c"}}
-		}
-		return s
-	}
-	from := func(index int) []plan.Group {
-		return []plan.Group{{Index: index, Revision: "B"}, {Index: 9, Revision: "B"}}
-	}
+	o := &Observer{prober: probe.New(), asked: map[types.NamespacedName]asked{}}
 	for i, step := range []struct {
-		reason string
-		uid    types.UID
-		groups []plan.Group
-		minute int // of the look
-		begun  int // -1: none
+		reason  string
+		leaders string
+		minute  int // of the decision
+		begun   int // -1: none
 	}{
-		{"nothing leaves", "a", nil, 0, -1},
-		{"two groups do", "a", from(2), 1, 1},
-		{"a later look", "a", from(2), 5, 1},
-		{"one is deleted", "a", from(2)[:1], 6, 1},
-		{"fewer leave", "a", from(3), 7, 1},
-		{"all do, some of which had requests until now", "a", from(0), 8, 8},
-		{"the release continues", "a", nil, 9, -1},
-		{"and is given up again", "a", from(0), 10, 10},
-		{"another canary of the same name", "b", from(0), 11, 11},
-		{"no canary, but the workload's own groups", "stable", from(2), 12, 12},
-		{"a later look at them", "stable", from(2), 13, 12},
-		{"more of them", "stable", from(1), 14, 14},
+		{"nothing leaves", "", 0, -1},
+		{"two groups do", "c-2 c-3", 1, 1},
+		{"a later decision", "c-2 c-3", 5, 1},
+		{"one is deleted", "c-2", 6, 1},
+		{"all do, some of which had requests until now", "c-0 c-1 c-2", 8, 8},
+		{"the release continues", "", 9, -1},
+		{"and is given up again", "c-0 c-1 c-2", 10, 10},
+		{"the workload's own groups", "vllm-2", 12, 12},
+		{"a later decision", "vllm-2", 13, 12},
+		{"more of them", "vllm-1 vllm-2", 14, 14},
 	} {
-		s := canary(step.uid, lwstest.Noon.Add(time.Duration(step.minute)*time.Minute))
-		since, ok := o.drainSince(s, step.groups)
-		if ok != (step.begun >= 0) || ok && !since.Equal(lwstest.Noon.Add(time.Duration(step.begun)*time.Minute)) {
-			t.Errorf("step %d, %s: since %v, %t", i, step.reason, since, ok)
+		s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM, Now: lwstest.Noon.Add(time.Duration(step.minute) * time.Minute)}}
+		o.Keep(s, plan.Effects{Drain: strings.Fields(step.leaders)})
+		now, ok := o.asked[lwstest.VLLM]
+		if ok != (step.begun >= 0) || ok && !now.since.Equal(lwstest.Noon.Add(time.Duration(step.begun)*time.Minute)) {
+			t.Errorf("step %d, %s: since %v, %t", i, step.reason, now.since, ok)
 		}
 	}
-	o.prober = probe.New()
 	o.forget(lwstest.VLLM)
-	if len(o.drains) > 0 {
+	if len(o.asked) > 0 {
 		t.Error("the drain of a deleted workload is remembered")
 	}
 }

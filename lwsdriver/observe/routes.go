@@ -76,7 +76,7 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 			o.policies = map[types.NamespacedName]keptPolicy{}
 		}
 		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID}
-	case ok && len(s.Added) == 0:
+	case ok && s.carrier() == "":
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
 }
@@ -109,14 +109,13 @@ func readAddedPolicy(s *Snapshot) error {
 	if s.Record != nil && s.Record.Release != nil {
 		return nil
 	}
-	for _, w := range s.Added {
-		policy, drain, err := trafficPolicyOn(s.AddedObjects[w.Name])
-		if policy != nil || err != nil {
-			s.Policy.Traffic, s.Policy.Drain = policy, drain
-			return err
-		}
+	name := s.carrier()
+	if name == "" {
+		return nil
 	}
-	return nil
+	var err error
+	s.Policy.Traffic, s.Policy.Drain, err = trafficPolicyOn(s.AddedObjects[name])
+	return err
 }
 
 // trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
@@ -140,14 +139,24 @@ func trafficPolicyOn(w *lws.LeaderWorkerSet) (*traffic.Policy, probe.Drain, erro
 		record.TrafficAnnotation, KeyOf(w), err)
 }
 
+// carrier returns the name of the added workload that may get requests. Once one is being deleted without the driver's finalizer, requests
+// have left it for good. Empty: there is none.
+func (s *Snapshot) carrier() string {
+	for _, w := range s.Added {
+		if !w.Deleting || w.HasFinalizer {
+			return w.Name
+		}
+	}
+	return ""
+}
+
 // setupOf describes the traffic of a release. The canary is the existing one, or else the one to be created.
 func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
-	canary := ""
+	canary := s.carrier()
 	switch {
 	case plan.InPlace(s.Policy.Style):
 		return setupInPlace(s, policy)
-	case len(s.Added) > 0:
-		canary = s.Added[0].Name
+	case canary != "":
 	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
 		canary = s.CanaryName(s.Record.Release.UpdateRevision)
 	default:
@@ -165,7 +174,7 @@ func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
 		r := s.Record.Release
 		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
 		for _, g := range s.Stable.Groups {
-			if !plan.StaysStable(s.Observation, g) {
+			if g.Revision != "" && g.Revision != r.StableRevision {
 				updated = append(updated, g.Leader)
 			}
 		}

@@ -34,6 +34,8 @@ type Decision struct {
 	Deadline time.Time
 	// Progress is what was counted.
 	Progress Progress
+	// Effects are what the engine keeps doing until the next decision. The next observations have the results.
+	Effects Effects
 	// InFlight is how many groups the release has in flight, and Starts how many more the Action puts there. See turn.go.
 	InFlight, Starts int
 	// Warnings are for the caller whose intent was decided. They do not refuse it.

@@ -19,8 +19,8 @@ import (
 // A lost surge group of the workload is no leftover. Until its pods are gone, the StatefulSet controller does not complete the update
 // revision, and would recreate a lost group at the old one.
 
-// SetAside moves leftovers from Added to Leftovers. The observer calls it before it reads the traffic.
-func SetAside(o *Observation) {
+// setAside moves leftovers from Added to Leftovers.
+func (o *Observation) setAside() {
 	var added []Workload
 	for _, w := range o.Added {
 		if o.leftover(w) {

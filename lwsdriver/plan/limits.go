@@ -117,7 +117,7 @@ func (o Observation) pinned(d traffic.Desired) (n int) {
 		groups = c.Groups
 	}
 	for _, g := range groups {
-		if g.Ready && (!o.inPlace() || StaysStable(o, g)) {
+		if g.Ready && (!o.inPlace() || o.staysStable(g)) {
 			n++
 		}
 	}
@@ -231,7 +231,7 @@ func limitRoll(o Observation, action Action) *Decision {
 	}
 	apart := o.inPlace() && o.Traffic.Look(prepared()).Fenced // the Service selects no updated group
 	for _, g := range o.Stable.Groups {
-		if g.Ready && g.Index < o.Stable.Replicas && !slices.Contains(f.StablePods, g.Leader) && (!apart || StaysStable(o, g)) {
+		if g.Ready && g.Index < o.Stable.Replicas && !slices.Contains(f.StablePods, g.Leader) && (!apart || o.staysStable(g)) {
 			return &Decision{
 				Reason: traffic.ReasonEndpointsNotFollowing, Wait: WaitTraffic,
 				Message: fmt.Sprintf("LeaderWorkerSet may update groups once the Service leads to every ready group: it has no endpoint for pod %s yet", g.Leader),

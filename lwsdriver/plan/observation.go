@@ -34,7 +34,7 @@ type Observation struct {
 	Stable Workload `json:"stable,omitzero"`
 	// Added are the workloads that a release added to it, by name. Normally none or one.
 	Added []Workload `json:"added,omitzero"`
-	// Leftovers are added workloads of which only pods that can't be deleted are left; see [SetAside].
+	// Leftovers are added workloads of which only pods that can't be deleted are left; see [Judge].
 	Leftovers []Workload `json:"leftovers,omitzero"`
 	// Room is how many groups the release may have in flight: what others leave of the server's limit. Nil: there is none.
 	Room *int `json:"room,omitzero"`
@@ -54,7 +54,7 @@ type Observation struct {
 	SuccessorForeign bool `json:"successorForeign,omitzero"`
 	// Traffic is how the release's requests are routed. Nil: it routes none.
 	Traffic *traffic.Observed `json:"traffic,omitzero"`
-	// Drain is how far [DrainingGroups] have finished their requests. Nil: there is nothing to wait for.
+	// Drain is how far the leaders that the last decision drains have finished their requests. Nil: it drains none.
 	Drain *Drain `json:"drain,omitzero"`
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
 	Autoscalers []Autoscaler `json:"autoscalers,omitzero"`
@@ -143,6 +143,8 @@ type Group struct {
 	LostAt time.Time `json:"lostAt,omitzero"`
 	// Serving is true if the leader has the label that lets it receive requests.
 	Serving bool `json:"serving,omitzero"`
+	// WarmUp is the answer to the leader's warm-up request. Nil: there was none.
+	WarmUp *Answer `json:"warmUp,omitzero"`
 	// Terminating is true while the leader is being deleted.
 	Terminating bool `json:"terminating,omitzero"`
 	// Restarts is how often the driver has restarted the group without changing its revision.

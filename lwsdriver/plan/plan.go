@@ -17,7 +17,7 @@ import (
 // first, and those of the history last.
 var steps = []func(Observation, Decision) Decision{
 	withinLimits, awaitTurn, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
-	limitWait, countInFlight,
+	limitWait, countInFlight, keepEffects,
 }
 
 // carryOn decides what follows from earlier requests.

@@ -42,7 +42,7 @@ func setupOf(o Observation) traffic.Setup {
 		if r != nil {
 			from, to = r.StableRevision, r.UpdateRevision
 			for _, g := range o.Stable.Groups {
-				if !StaysStable(o, g) {
+				if !o.staysStable(g) {
 					updated = append(updated, g.Leader)
 				}
 			}

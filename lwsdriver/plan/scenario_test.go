@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
 // TestScenarios runs testdata/*.txt. Each test is an observation of a workload, in these lines, and the planner's
@@ -55,7 +56,7 @@ import (
 // leaders the canary Service has. leaking: the stable Service still has endpoints of canary leaders. endpoints-lag: in
 // place, the stable Service is unfenced, but its endpoints are not updated yet. handed-over: the stable Service selects
 // the canary's leaders. gone: the stable Service is missing; blocked: the next write is refused; unread: the caches are
-// empty. drain is how far DrainingGroups have finished.
+// empty. drain is how far the leaders that are to finish their requests have; unanswered: they were not asked yet.
 //
 // succeeded: the successor is a workload of its own. known-as is the name that hosts know the workload by.
 //
@@ -217,7 +218,10 @@ func parseObservation(text string) (o Observation, err error) {
 			}
 			o.History = append(o.History, Entry{Revision: l.name, Number: int64(len(o.History) + 1), At: ago("1h"), Release: "r-1"})
 		case "drain":
-			o.Drain = &Drain{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}
+			o.Policy.Drain = probe.Drain{Period: time.Minute}
+			if !l.has("unanswered") {
+				o.Drain = &Drain{Answer: Answer{Done: l.has("done"), Message: l.attrs["message"], Recheck: l.duration("recheck", 0)}}
+			}
 		case "autoscaler":
 			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
 		case "waiting":
@@ -238,12 +242,15 @@ func parseObservation(text string) (o Observation, err error) {
 			return o, fmt.Errorf("unknown line %q", raw)
 		}
 	}
-	SetAside(&o)
+	o = Judge(o)
 	if !o.Waiting.Since.IsZero() {
 		o.Waiting.For = o.asked()
 	}
 	if routed != nil {
 		o.Traffic = routed.observe(o)
+	}
+	if o.Drain != nil {
+		o.Drain.Leaders = leadersOf(o.draining())
 	}
 	return o, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
 // The small world is what the explorer visits every state of: a workload of two or three groups of one pod, its release, and all who
@@ -371,9 +372,9 @@ func (w *world) observe(s *state) Observation {
 	o.BudgetsUnread = s.blind
 	if w.routed && (o.release() != nil || s.added.exists) {
 		o.Traffic = w.observeTraffic(s)
-		o.Policy.Traffic = &routed
-		if draining := DrainingGroups(o); len(draining) > 0 {
-			o.Drain = &Drain{Done: true, Message: "requests are running"}
+		o.Policy.Traffic, o.Policy.Drain = &routed, probe.Drain{Period: time.Minute}
+		if draining := o.draining(); len(draining) > 0 { // the engine asks them at once
+			o.Drain = &Drain{leadersOf(draining), Answer{Done: true, Message: "requests are running"}}
 			for _, g := range draining {
 				set := &s.own
 				if s.added.exists && g.Leader == leaderNames[addedName(s.added.carries)][g.Index] {

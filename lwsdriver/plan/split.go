@@ -111,14 +111,8 @@ func (o Observation) allUpdated() bool {
 	return true
 }
 
-// WarmsUp reports whether a group of the user's own workload receives requests only by a mark, so that it may be warmed
-// up before.
-func WarmsUp(o Observation, g Group) bool {
-	return o.routesInPlace() && !o.unfenced() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
-}
-
-// StaysStable reports whether, in place, the fenced stable Service may select a group.
-func StaysStable(o Observation, g Group) bool {
+// staysStable reports whether, in place, the fenced stable Service may select a group.
+func (o Observation) staysStable(g Group) bool {
 	return g.Revision == "" || g.at(o.Record.Release.StableRevision)
 }
 

@@ -79,7 +79,7 @@ func TestDrainingInPlace(t *testing.T) {
 		{"promoting", "LWS replaces the others", replacing(record.Promoting, declared), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, indices(DrainingGroups(tc.o))); diff != "" {
+			if diff := cmp.Diff(tc.want, indices(tc.o.draining())); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 		})
@@ -138,7 +138,7 @@ func TestWarmsUp(t *testing.T) {
 	} {
 		var got []Group
 		for _, g := range tc.o.Stable.Groups {
-			if WarmsUp(tc.o, g) {
+			if tc.o.warmsUp(tc.o.Stable, g) {
 				got = append(got, g)
 			}
 		}

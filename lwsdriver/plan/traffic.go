@@ -13,16 +13,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Drain is how far leaders that no longer receive requests have finished theirs.
-type Drain struct {
-	Done bool
-	// Message describes the requests that are still running, or that ran at the timeout.
-	//
-	Message string
-	// Recheck is when time alone will change the answer. Zero: never.
-	Recheck time.Duration
-}
-
 // prepared returns the routing in which the canary's objects exist, but it receives no requests.
 func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
 
@@ -121,9 +111,9 @@ func drainStable(o Observation, v traffic.View) *Decision {
 	return drained(o, pb.State_STATE_PROMOTING)
 }
 
-// DrainingGroups returns the groups that are removed next, once their leaders receive no more requests and only finish
+// draining returns the groups that are removed next, once their leaders receive no more requests and only finish
 // theirs.
-func DrainingGroups(o Observation) []Group {
+func (o Observation) draining() []Group {
 	switch {
 	case o.Traffic == nil:
 		return nil
@@ -231,18 +221,6 @@ func withdraw(o Observation, state pb.State) *Decision {
 		return awaitTraffic(v, state)
 	}
 	return drained(o, state)
-}
-
-// drained waits until leaders have finished their requests. Nil: they have.
-func drained(o Observation, state pb.State) *Decision {
-	if o.Drain == nil || o.Drain.Done {
-		return nil
-	}
-	d := &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck, Wait: WaitTraffic}
-	if d.Recheck > 0 {
-		d.Wait = WaitTimer // the drain's own timeout ends it
-	}
-	return d
 }
 
 // onlyCanaryServes reports whether requests should stay with the canary: the stable Service has no ready endpoint, and

@@ -79,7 +79,7 @@ func TestDraining(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []int
-			for _, g := range DrainingGroups(tc.o) {
+			for _, g := range tc.o.draining() {
 				got = append(got, g.Index)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {

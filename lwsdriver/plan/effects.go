@@ -1,0 +1,131 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+)
+
+// Effects are requests to leader pods. They are no writes, so a decision may have both.
+type Effects struct {
+	// WarmUp are the leaders that may get requests only once they have answered the policy's warm-up request.
+	WarmUp []string
+	// Drain are the leaders that are to be removed once they have finished their requests. They get no more.
+	Drain []string
+}
+
+// Answer is what leaders have answered.
+type Answer struct {
+	// Done is true once nothing is to wait for.
+	Done bool
+	// Message says what is awaited, or what the answer was.
+	Message string
+	// Recheck is when time alone will change the answer. Zero: never.
+	Recheck time.Duration
+}
+
+// Drain is how far leaders have finished their requests.
+type Drain struct {
+	Leaders []string
+	Answer
+}
+
+// of reports whether a drain includes the leaders of groups.
+func (d *Drain) of(groups []Group) bool {
+	return d != nil && !slices.ContainsFunc(groups, func(g Group) bool { return !slices.Contains(d.Leaders, g.Leader) })
+}
+
+// keepEffects adds the effects that the engine is to have.
+func keepEffects(o Observation, d Decision) Decision {
+	if o.Policy.WarmUp != (probe.WarmUp{}) {
+		for _, w := range append(slices.Clip(o.Added), o.Stable) {
+			for _, g := range w.Groups {
+				if g.Revision != "" && o.warmsUp(w, g) {
+					d.Effects.WarmUp = append(d.Effects.WarmUp, g.Leader)
+				}
+			}
+		}
+	}
+	if o.Policy.Drain != (probe.Drain{}) {
+		d.Effects.Drain = leadersOf(o.draining())
+	}
+	return d
+}
+
+func leadersOf(groups []Group) (names []string) {
+	for _, g := range groups {
+		names = append(names, g.Leader)
+	}
+	return names
+}
+
+// warmsUp reports whether a group gets requests only by a mark of its leader, so that it may be warmed up before.
+func (o Observation) warmsUp(w Workload, g Group) bool {
+	if w.Name != o.Stable.Name {
+		return o.Traffic != nil
+	}
+	return o.routesInPlace() && !o.unfenced() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
+}
+
+// reasonWarmUp is the reason of a complete group whose leader has not answered its warm-up request.
+const reasonWarmUp = "WarmUp"
+
+// coolDown makes the groups whose leaders have not answered their warm-up requests not ready: they must neither get requests nor complete
+// a batch. A leader that may get requests has been warmed up, maybe by an earlier driver.
+func (o *Observation) coolDown() {
+	if o.Policy.WarmUp == (probe.WarmUp{}) || o.Traffic == nil {
+		return
+	}
+	judge := func(w *Workload) {
+		w.Groups = slices.Clone(w.Groups) // the cache shares them
+		for i := range w.Groups {
+			g := &w.Groups[i]
+			if !g.Ready || g.Serving || g.Revision == "" || g.WarmUp != nil && g.WarmUp.Done || !o.warmsUp(*w, *g) {
+				continue
+			}
+			g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
+			g.Pod, g.Reason, g.Message = g.Leader, reasonWarmUp, "the driver that releases it has not warmed it up yet"
+			if g.WarmUp != nil {
+				g.Message = g.WarmUp.Message
+			}
+		}
+	}
+	judge(&o.Stable)
+	for i := range o.Added {
+		judge(&o.Added[i])
+	}
+}
+
+// drained waits until the leaders of groups that are removed next have finished their requests. Nil: they have.
+func drained(o Observation, state pb.State) *Decision {
+	groups := o.draining()
+	switch {
+	case o.Policy.Drain == (probe.Drain{}) || len(groups) == 0, o.Drain.of(groups) && o.Drain.Done:
+		return nil
+	case !o.Drain.of(groups):
+		return &Decision{
+			State: state, Reason: ReasonDraining, Wait: WaitTraffic,
+			Message: fmt.Sprintf("the leaders of %d groups are to finish their requests", len(groups)),
+		}
+	}
+	d := &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck, Wait: WaitTraffic}
+	if d.Recheck > 0 {
+		d.Wait = WaitTimer // the drain's own timeout ends it
+	}
+	return d
+}
+
+// Judge returns an observation with what follows from its policy: leftovers are set aside, and groups that are not warmed up are not
+// ready. Decide expects it, and what is reported of an observation is reported of the judged one.
+func Judge(o Observation) Observation {
+	o.setAside()
+	o.coolDown()
+	return o
+}

@@ -1,0 +1,88 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
+)
+
+// A group that gets requests only by a mark is ready once its leader has answered its warm-up request, or has the mark.
+func TestColdGroups(t *testing.T) {
+	o := releasing(record.Progressing, "3", routing{fenced: true, prepared: true, stable: 4})
+	o.Policy.WarmUp = probe.WarmUp{Endpoint: probe.Endpoint{Port: 8080, Path: "/"}}
+	shared := o.Added[0].Groups
+	shared[0].Serving, shared[1].Serving, shared[2].Serving = true, false, false
+	shared[2].WarmUp = &Answer{Message: "it waits for a 2xx response"}
+	for _, tc := range []struct {
+		name   string
+		change func(*Observation)
+		want   []string // the reasons of the canary's groups
+	}{
+		{"not asked, and not answered", func(*Observation) {}, []string{"", reasonWarmUp, reasonWarmUp}},
+		{"answered", func(o *Observation) { o.Added[0].Groups[2].WarmUp = &Answer{Done: true} }, []string{"", reasonWarmUp, ""}},
+		{"no warm-up", func(o *Observation) { o.Policy.WarmUp = probe.WarmUp{} }, []string{"", "", ""}},
+		{"no requests", func(o *Observation) { o.Traffic = nil }, []string{"", "", ""}},
+	} {
+		o := o
+		o.Added = []Workload{o.Added[0]}
+		o.Added[0].Groups = append([]Group(nil), shared...)
+		tc.change(&o)
+		before := o.Added[0].Groups
+		judged := Judge(o)
+		var got []string
+		for i, g := range judged.Added[0].Groups {
+			got = append(got, g.Reason)
+			if g.Ready == (g.Reason != "") || !g.Ready && !g.FirstReady.IsZero() {
+				t.Errorf("%s: group %+v", tc.name, g)
+			}
+			if !before[i].Ready {
+				t.Errorf("%s: the shared groups are changed", tc.name)
+			}
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+		for _, g := range judged.Stable.Groups {
+			if !g.Ready {
+				t.Errorf("%s: a group of the stable revision is cold: %+v", tc.name, g)
+			}
+		}
+	}
+	if g := Judge(o).Added[0].Groups[2]; g.Message != "it waits for a 2xx response" || g.Pod != g.Leader {
+		t.Errorf("a cold group does not say what it waits for: %+v", g)
+	}
+}
+
+// The loop's decision names the leaders to ask, whatever it writes or waits for.
+func TestEffects(t *testing.T) {
+	o := releasing(record.CleaningUp, "3", routing{fenced: true, prepared: true, stable: 4})
+	if d := carryOn(o); d.Effects.Drain != nil || d.Effects.WarmUp != nil {
+		t.Errorf("without a policy: %+v", d.Effects)
+	}
+	o.Policy.Style = pb.Style_STYLE_CANARY
+	o.Policy.WarmUp, o.Policy.Drain = probe.WarmUp{Timeout: time.Minute}, probe.Drain{Period: time.Minute}
+	leaders := leadersOf(o.Added[0].Groups)
+	d := carryOn(o)
+	if diff := cmp.Diff(Effects{WarmUp: leaders, Drain: leaders}, d.Effects); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if d.Action != nil || d.Reason != ReasonDraining {
+		t.Errorf("leaders that were not asked are removed: %v, %s", d.Action, d.Reason)
+	}
+	o.Drain = &Drain{leaders[:2], Answer{Done: true}}
+	if d := carryOn(o); d.Action != nil {
+		t.Errorf("a leader that was not asked is removed: %v", d.Action)
+	}
+	o.Drain.Leaders = leaders
+	if d := carryOn(o); d.Action == nil {
+		t.Errorf("nothing follows once they have finished: %s, %s", d.Reason, d.Message)
+	}
+}
