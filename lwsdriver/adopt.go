@@ -20,7 +20,7 @@ func (d *Driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResp
 	if err != nil {
 		return nil, err
 	}
-	c, _, err := d.contextOf(key, false)
+	c, err := d.await(ctx, key, m, nil, false)
 	if err != nil {
 		return nil, err
 	}

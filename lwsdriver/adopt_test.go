@@ -58,7 +58,7 @@ func TestDisownRestoresNotedConfiguration(t *testing.T) {
 	}
 	w.Annotations[record.WantedMaxSurge] = "plenty"
 	b = newBed(t, w)
-	_, err = b.engine.Observer.Observe(lwstest.VLLM)
+	_, err = b.engine.Observe(lwstest.VLLM)
 	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", reason)
 	}

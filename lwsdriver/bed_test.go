@@ -98,7 +98,7 @@ func (b *bed) eventually(what string, condition func() bool) {
 // look is what the driver sees of default/vllm.
 func (b *bed) look() *observe.Snapshot {
 	b.t.Helper()
-	s, err := b.engine.Observer.Observe(lwstest.VLLM)
+	s, err := b.engine.Observe(lwstest.VLLM)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func (b *routedBed) synced() *routedBed {
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	b.eventually("the routes are seen", func() bool {
-		s, err := b.engine.Observer.Observe(lwstest.VLLM)
+		s, err := b.engine.Observe(lwstest.VLLM)
 		return err == nil && s.Traffic != nil && s.Traffic.Look(traffic.Desired{}).Reason != traffic.ReasonNotSynced
 	})
 	return b

@@ -89,15 +89,21 @@ func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContex
 	if err != nil {
 		return nil, nil, err
 	}
-	c := describe(s, decision)
+	c := contextFor(s, decision, rows)
 	if err := d.engine.LastError(key); err != nil {
 		explain(c, err)
 	}
+	return c, s, nil
+}
+
+// contextFor returns the context of an observation and its decision, with rows for its groups on request.
+func contextFor(s *observe.Snapshot, decision plan.Decision, rows bool) *pb.BatchContext {
+	c := describe(s, decision)
 	if rows {
 		rows, omitted := groupRows(s)
 		c.Groups, c.GroupsOmitted = rows, int32of(min(omitted, math.MaxInt32))
 	}
-	return c, s, nil
+	return c
 }
 
 // explain adds the last error to the context: a retryable one as a remark, any other as the failure.

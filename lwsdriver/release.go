@@ -47,7 +47,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.await(ctx, key, req.GetWait(), req.GetIncludeGroups())
+	c, err := d.await(ctx, key, m, req.GetWait(), req.GetIncludeGroups())
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 // can't name its revision yet, and take another. A workload that is not held is not waited for, since it would roll meanwhile.
 func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
 	_ = d.until(ctx, key, durationpb.New(raceTimeout), func() (bool, error) {
-		s, err := d.engine.Observer.Observe(key)
+		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err // the caller's observation returns it, too
 		}
@@ -140,7 +140,7 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.await(ctx, key, req.GetWait(), req.GetIncludeGroups())
+	c, err := d.await(ctx, key, m, req.GetWait(), req.GetIncludeGroups())
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*
 	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), checkPercent("weight", req.GetWeight())...)...); err != nil {
 		return nil, err
 	}
-	s, err := d.engine.Observer.Observe(key)
+	s, err := d.engine.Observe(key)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ type requestedWeight struct {
 // begin, meanwhile.
 func (d *Driver) awaitWeight(ctx context.Context, key types.NamespacedName, a requestedWeight) (v plan.Verification, err error) {
 	err = d.until(ctx, key, a.wait, func() (bool, error) {
-		s, err := d.engine.Observer.Observe(key)
+		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err
 		}

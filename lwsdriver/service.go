@@ -111,6 +111,14 @@ type mutation struct {
 	// snapshot is what the decision was made from.
 	snapshot *observe.Snapshot
 	decision plan.Decision
+	// after is what the loop observed and decided last, once the intent was recorded. Nil: it did not get as far.
+	after *outcome
+}
+
+// outcome is a decision of the loop, and what it was made from.
+type outcome struct {
+	snapshot *observe.Snapshot
+	decision plan.Decision
 }
 
 // mutate carries out an intent under the workload's lock, retries conflicts, and then reconciles the release as far as it gets
@@ -124,7 +132,7 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	m, err := d.retryRaces(ctx, key, i, admissions)
 	if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
 		// The loop's next writes may end that release, such as the one of its outcome.
-		if _, errLoop := d.engine.Reconcile(ctx, key); errLoop == nil {
+		if _, _, errLoop := d.engine.Reconcile(ctx, key); errLoop == nil {
 			m, err = d.retryRaces(ctx, key, i, admissions)
 		}
 	}
@@ -136,8 +144,12 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 		return mutation{}, err
 	}
 	// The intent is recorded. If a write that follows from it fails, the queue retries it and the context reports the error.
-	if decision, err := d.engine.Reconcile(ctx, key); err != nil || decision.Recheck > 0 {
+	s, decision, err := d.engine.Reconcile(ctx, key)
+	if err != nil || decision.Recheck > 0 {
 		d.engine.Enqueue(key)
+	}
+	if err == nil && decision.Action == nil && !s.Gone {
+		m.after = &outcome{s, decision}
 	}
 	return m, nil
 }
@@ -184,7 +196,7 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 // observeNew observes a workload that may have just been created: one that is not in the cache is requested from the API server
 // before the call fails with WORKLOAD_NOT_FOUND.
 func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, error) {
-	s, err := d.engine.Observer.Observe(key)
+	s, err := d.engine.Observe(key)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return s, err
 	}
@@ -198,11 +210,18 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*obs
 	if err := d.engine.Applier.CatchUp(ctx, key, live); err != nil {
 		return nil, observe.ContractError(err)
 	}
-	return d.engine.Observer.Observe(key)
+	return d.engine.Observe(key)
 }
 
-// await returns the workload's context once it is settled, at the latest after wait, and before the call's own deadline.
-func (d *Driver) await(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
+// await returns the context of the workload that was changed once it is settled, at the latest after wait, and before the call's own
+// deadline.
+func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
+	if m.after != nil {
+		c := contextFor(m.after.snapshot, m.after.decision, rows)
+		if wait.AsDuration() == 0 || plugin.Settled(c.GetState()) {
+			return c, nil
+		}
+	}
 	var c *pb.BatchContext
 	err := d.until(ctx, key, wait, func() (bool, error) {
 		var err error
@@ -262,7 +281,7 @@ func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
 
 func (d *Driver) awaitCaches(ctx context.Context, key types.NamespacedName, pending ...func() bool) {
 	_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
-		s, err := d.engine.Observer.Observe(key)
+		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err // the caller's next observation returns it too
 		}

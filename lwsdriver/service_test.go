@@ -46,7 +46,7 @@ func TestAwaitReturnsBeforeDeadline(t *testing.T) {
 					ctx = limited
 				}
 				start := time.Now()
-				c, err := b.await(ctx, lwstest.VLLM, durationpb.New(tt.wait), false)
+				c, err := b.await(ctx, lwstest.VLLM, mutation{}, durationpb.New(tt.wait), false)
 				if err != nil || c.GetState() != pb.State_STATE_PREPARING {
 					t.Errorf("answer %v, %v", c, err)
 				}

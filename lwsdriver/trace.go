@@ -15,7 +15,7 @@ func (d *Driver) Trace(workload *pb.WorkloadRef, id string) (tracing.Release, bo
 	if err != nil {
 		return tracing.Release{}, false
 	}
-	s, err := d.engine.Observer.Observe(d.engine.Observer.Names.Resolve(key))
+	s, err := d.engine.Observe(d.engine.Observer.Names.Resolve(key))
 	if err != nil || s.Record == nil || s.Record.Release == nil || s.Record.Release.ID != id {
 		return tracing.Release{}, false
 	}

@@ -25,7 +25,7 @@ func (d *Driver) UpgradeBatch(ctx context.Context, req *pb.UpgradeBatchRequest) 
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.await(ctx, key, req.GetWait(), req.GetIncludeGroups())
+	c, err := d.await(ctx, key, m, req.GetWait(), req.GetIncludeGroups())
 	if err != nil {
 		return nil, err
 	}

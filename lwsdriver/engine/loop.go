@@ -116,7 +116,7 @@ func (e *Engine) watch(context.Context) {
 // pass reconciles a workload. A panic is an error of this workload: it must not end the releases of others.
 func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck time.Duration, err error) {
 	var decision plan.Decision
-	if panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { decision, err = e.Reconcile(ctx, key) }); panicked != nil {
+	if panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { _, decision, err = e.Reconcile(ctx, key) }); panicked != nil {
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
 		e.errors.set(key, err)
 	}
@@ -128,8 +128,9 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 	return decision.Recheck, err
 }
 
-// Reconcile observes, plans and applies until there is nothing to write. The caller holds the workload's lock.
-func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.Decision, error) {
+// Reconcile observes, plans and applies until there is nothing to write, and returns what it has observed and decided last. The caller
+// holds the workload's lock.
+func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.look(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -137,7 +138,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 		}
 		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
 			e.queue.Add(key) // others may wait for the lock
-			return decision, err
+			return s, decision, err
 		}
 		if err == nil && decision.Action != nil {
 			e.announce(ctx, s, decision)
@@ -147,7 +148,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 			}
 			if _, err = do(ctx, s, decision.Action); err != nil && !drivererr.Retryable(err) {
 				e.errors.refuse(key, err)
-				return decision, err
+				return s, decision, err
 			}
 			if err == nil && writes >= writeLimit(s) {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: not settled after %d writes in a row", key, writes)
@@ -156,20 +157,29 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (plan.
 		switch {
 		case err != nil:
 			e.errors.set(key, err)
-			return decision, err
+			return s, decision, err
 		case decision.Action == nil:
 			e.announce(ctx, s, decision)
 			e.announceUnsafe(s)
 			e.errors.set(key, nil)
-			return decision, nil
+			return s, decision, nil
 		}
 	}
+}
+
+// Observe returns the state of a workload, as it is judged. The error has an ErrorReason.
+func (e *Engine) Observe(key types.NamespacedName) (*observe.Snapshot, error) {
+	s, err := e.Observer.Observe(key)
+	if err == nil {
+		s.Observation = plan.Judge(s.Observation)
+	}
+	return s, err
 }
 
 // Look observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
 // It needs no lock, so the observation may be older than a write under way: the decision is for information.
 func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
-	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decide(e.Observer.Observe(key)) })
+	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decide(e.Observe(key)) })
 	if panicked != nil {
 		return nil, plan.Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
 	}
@@ -216,7 +226,6 @@ func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, erro
 // plan calls the planner with the room that other releases leave. A nil intent continues what was requested before.
 func (e *Engine) plan(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	s.Room = e.turns.room(s.Key)
-	s.Observation = plan.Judge(s.Observation)
 	decision, err := plan.Decide(s.Observation, i)
 	if e.config.Decided != nil {
 		e.config.Decided(s.Observation, i, decision, err)

@@ -199,7 +199,7 @@ func TestLabelsYieldToOtherCalls(t *testing.T) {
 		return b.Synced() && len(added) == 1 && len(added[0].Groups) == 1 && added[0].Groups[0].ReadyPods == size
 	})
 	for pass, want := range []int{labelsAtOnce, 2 * labelsAtOnce, size, size} {
-		d, err := b.Reconcile(t.Context(), lwstest.VLLM)
+		_, d, err := b.Reconcile(t.Context(), lwstest.VLLM)
 		if err != nil {
 			t.Fatal(err)
 		}

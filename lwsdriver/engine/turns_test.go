@@ -156,7 +156,7 @@ func TestTurnOfUnreadableRelease(t *testing.T) {
 	stable = stable.DeepCopy()
 	stable.Annotations[record.RecordAnnotation] = "{"
 	lwstest.UpdateCache(t, b.Observer.Caches.Workloads, stable)
-	if _, err := b.Reconcile(t.Context(), lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+	if _, _, err := b.Reconcile(t.Context(), lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Fatal(err)
 	}
 	if n, waiting := b.turns.counts(); n != 0 || waiting != 0 {
