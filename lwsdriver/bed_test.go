@@ -48,7 +48,10 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
-	o.log, o.now, o.decided = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }, lwstest.ReplayDecisions(t)
+	o.log, o.now = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }
+	if o.decided == nil {
+		o.decided = lwstest.ReplayDecisions(t)
+	}
 	d, err := newDriver(c.Core, c.Sets, generic, o)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,9 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -55,6 +59,27 @@ func TestAwaitReturnsBeforeDeadline(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A call decides once about its intent and once about what follows, and answers with that.
+func TestCallDecidesTwice(t *testing.T) {
+	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")})
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
+	var intents []plan.Intent
+	o := options{decided: func(_ plan.Observation, i plan.Intent, _ plan.Decision, _ error) { intents = append(intents, i) }}
+	b := newBedWith(t, o, fake.NewClientset(), lwstest.NoRoutes(), w)
+	defer b.end()
+	m, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.await(t.Context(), lwstest.VLLM, m, nil, false)
+	if err != nil || c.GetState() != pb.State_STATE_HOLDING {
+		t.Errorf("answer %v, %v", c, err)
+	}
+	if want := []plan.Intent{plan.Adopt{}, nil}; !slices.Equal(intents, want) {
+		t.Errorf("decisions about %v, want %v", intents, want)
 	}
 }
 
