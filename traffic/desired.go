@@ -44,6 +44,15 @@ func (d Desired) complete(s Setup) Desired {
 	return d
 }
 
+func (d Desired) equal(e Desired) bool {
+	return d.Weight == e.Weight && d.Mirror == e.Mirror && d.Prepared == e.Prepared && d.Fenced == e.Fenced && d.Unfenced == e.Unfenced &&
+		d.HandedOver == e.HandedOver && slices.EqualFunc(d.HeaderRoutes, e.HeaderRoutes, HeaderRoute.equal)
+}
+
+func (r HeaderRoute) equal(s HeaderRoute) bool {
+	return r.Name == s.Name && slices.Equal(r.Matches, s.Matches)
+}
+
 func (d Desired) check() error {
 	if d.Weight < 0 || d.Weight > 100 || d.Mirror < 0 || d.Mirror > 100 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "weight %d and mirror %d must be 0 to 100", d.Weight, d.Mirror)

@@ -5,7 +5,6 @@ package traffic
 
 import (
 	"fmt"
-	"reflect"
 
 	"google.golang.org/grpc/status"
 
@@ -33,9 +32,8 @@ type View struct {
 	Stage Stage
 	// Reason (CamelCase) and Message (a sentence) say why the next stage is not reached. Empty if Verified.
 	Reason, Message string
-	// Next is the write that is due, in the stage Drifted. Moves and Pins are those of the [Write].
-	Next        string
-	Moves, Pins bool
+	// Write is due, in the stage Drifted.
+	Write *Write
 	// Fenced: the stable Service and pool are pinned as desired.
 	Fenced bool
 	// Withdrawn: the canary's share is no larger than desired, and every gateway has accepted that. It may be true while
@@ -120,8 +118,7 @@ func Look(s Setup, d Desired, w World) View {
 		write, err := shrink(s, d, w)
 		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:
-		v.Stage, v.Reason, v.Message = Drifted, ReasonWriting, write.String()
-		v.Next, v.Moves, v.Pins = write.String(), write.Moves, write.Pins
+		v.Stage, v.Reason, v.Message, v.Write = Drifted, ReasonWriting, write.String(), write
 	default:
 		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
 		v.Reason, v.Message = unverified(s, d, w)
@@ -288,10 +285,15 @@ func (o *Observed) Facts() Facts {
 	return *o.facts
 }
 
+// Pending reports whether the objects are being read for the first time.
+func (o *Observed) Pending() bool {
+	return o.Unread != nil && o.Unread.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED
+}
+
 // Look is [Look] on the observed objects. Each view is computed once.
 func (o *Observed) Look(d Desired) View {
 	for _, a := range o.views {
-		if reflect.DeepEqual(a.desired, d) {
+		if a.desired.equal(d) {
 			return a.view
 		}
 	}

@@ -122,10 +122,13 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 	return a.patch(ctx, s.Key, p)
 }
 
-// setTraffic makes the router's next write. It reads the routes again, so the write may differ from the announced one.
+// setTraffic makes the write that was announced.
 func (a *Applier) setTraffic(ctx context.Context, s *observe.Snapshot, t plan.SetTraffic) (bool, error) {
-	wrote, _, err := a.observer.Router.Apply(ctx, *s.Setup, t.Desired)
-	return wrote, err
+	write := s.Traffic.Look(t.Desired).Write
+	if write == nil {
+		return false, nil
+	}
+	return a.observer.Router.Write(ctx, s.Key.Namespace, write)
 }
 
 // markLeader labels a leader pod, on condition that it is the observed one.

@@ -44,14 +44,17 @@ func limitShares(o Observation, action Action) *Decision {
 	f, v, weight := o.Traffic.Facts(), o.Traffic.Look(a.Desired), a.Desired.Weight
 	f.StableEndpoints -= o.leaving(f.StablePods)
 	lacked := o.lacks(f, f.Weight)
-	switch {
-	case v.Pins && !a.Desired.HandedOver && !o.Stable.Observed:
+	if v.Write == nil {
+		return nil
+	}
+	switch pins := v.Write.Pins; {
+	case pins && !a.Desired.HandedOver && !o.Stable.Observed:
 		d := waitForLWS(o, 0) // until it has observed the spec, it may remove groups that the Service is to select
 		return &d
-	case v.Pins:
+	case pins:
 		weight = f.Weight
 		f.StableEndpoints = o.pinned(a.Desired)
-	case !v.Moves:
+	case !v.Write.Moves:
 		return nil
 	}
 	lacks := o.lacks(f, weight)

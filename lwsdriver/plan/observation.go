@@ -277,7 +277,7 @@ func Reading(o Observation) bool {
 
 // trafficUnread reports whether the caches of routing are not synced yet.
 func (o Observation) trafficUnread() bool {
-	return o.Traffic != nil && o.Traffic.Look(traffic.Desired{}).Stage == traffic.Unread
+	return o.Traffic != nil && o.Traffic.Pending()
 }
 
 // checkRead refuses, temporarily, a request that depends on whether the last release is over.

@@ -185,7 +185,7 @@ func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traf
 		return v, nil
 	}
 	return v, &Decision{
-		Action: SetTraffic{Desired: want, Why: v.Next}, State: state, Reason: v.Reason,
+		Action: SetTraffic{Desired: want, Why: v.Write.String()}, State: state, Reason: v.Reason,
 		Message: "requests are being routed: " + v.Message,
 	}
 }

@@ -255,9 +255,9 @@ func TestForeignPool(t *testing.T) {
 	before := e.get(foreign)
 	e.settle(traffic.Desired{Fenced: true})
 	for range 2 {
-		_, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Prepared: true})
+		_, _, err := e.write(t.Context(), traffic.Desired{Prepared: true})
 		if err != nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-			t.Errorf("Apply: %v", err)
+			t.Errorf("write: %v", err)
 		}
 	}
 	e.settle(traffic.Desired{})

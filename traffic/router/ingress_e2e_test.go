@@ -101,7 +101,7 @@ func TestIngressRelease(t *testing.T) {
 		t.Fatalf("without the cookie (-want +got):\n%s", diff)
 	}
 	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "60", "canary-by-header": "x-canary", "canary-by-header-pattern": "^(?:y.*)$"})
-	if _, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Weight: 60, Mirror: 5, HeaderRoutes: d.HeaderRoutes}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+	if _, _, err := e.write(t.Context(), traffic.Desired{Weight: 60, Mirror: 5, HeaderRoutes: d.HeaderRoutes}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
 		t.Errorf("mirror: %v", err)
 	}
 
@@ -197,8 +197,8 @@ func TestForeignIngress(t *testing.T) {
 	e.settle(traffic.Desired{Prepared: true})
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
 	e.endpoint()
-	if _, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Weight: 10}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-		t.Errorf("Apply: %v", err)
+	if _, _, err := e.write(t.Context(), traffic.Desired{Weight: 10}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
+		t.Errorf("write: %v", err)
 	}
 	e.settle(traffic.Desired{})
 	if diff := cmp.Diff(before.Object, e.get(canaryIngress).Object); diff != "" {

@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	// writeTimeout bounds one write, webhooks included.
-	writeTimeout = 30 * time.Second
 	// catchUpTimeout bounds how long the caches may take to observe a successful write.
 	catchUpTimeout = 10 * time.Second
 	// syncTimeout bounds how long Check waits for caches to sync.
@@ -128,20 +126,4 @@ func (r *Router) check(s traffic.Setup) error {
 // Observe returns a view of [Router.Snapshot].
 func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
 	return r.Snapshot(s).Look(d)
-}
-
-// Apply makes the next write towards what is desired, if one is due, and describes it.
-func (r *Router) Apply(ctx context.Context, s traffic.Setup, d traffic.Desired) (wrote bool, what string, err error) {
-	w, err := r.look(s)
-	if err != nil {
-		return false, "", err
-	}
-	next, err := traffic.Next(s, d, w)
-	if err != nil || next == nil {
-		return false, "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	wrote, err = r.write(ctx, s.Namespace, next)
-	return wrote, next.String(), err
 }

@@ -234,7 +234,7 @@ func TestPrecondition(t *testing.T) {
 		t.Fatalf("next is %v, %v", stale, err)
 	}
 	e.apply("another-tool", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
-	if wrote, err := e.router.write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
+	if wrote, err := e.router.Write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
 		t.Errorf("wrote %t, %v, want a conflict", wrote, err)
 	}
 
@@ -251,7 +251,7 @@ func TestPrecondition(t *testing.T) {
 		t.Fatalf("next is %v, %v", create, err)
 	}
 	for _, first := range []bool{true, false} {
-		if wrote, err := e.router.write(t.Context(), e.namespace, create); wrote != first || err != nil {
+		if wrote, err := e.router.Write(t.Context(), e.namespace, create); wrote != first || err != nil {
 			t.Errorf("wrote %t, %v, want %t", wrote, err, first)
 		}
 	}
@@ -311,9 +311,9 @@ func TestForeignService(t *testing.T) {
 		return fmt.Errorf("Check: %w", err)
 	})
 	e.settle(traffic.Desired{Fenced: true})
-	_, _, err := e.router.Apply(t.Context(), e.setup, traffic.Desired{Prepared: true})
+	_, _, err := e.write(t.Context(), traffic.Desired{Prepared: true})
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-		t.Errorf("Apply: %v", err)
+		t.Errorf("write: %v", err)
 	}
 	e.settle(traffic.Desired{})
 	if _, err := e.kube.CoreV1().Services(e.namespace).Get(t.Context(), "vllm-canary", metav1.GetOptions{}); err != nil {
@@ -375,7 +375,7 @@ func TestOldGatewayAPI(t *testing.T) {
 	e.settle(traffic.Desired{Prepared: true})
 	d := traffic.Desired{HeaderRoutes: []traffic.HeaderRoute{{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
 	eventually(t, "the write is rejected", func(ctx context.Context) error {
-		_, what, err := e.router.Apply(ctx, e.setup, d)
+		_, what, err := e.write(ctx, d)
 		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "v1.4") {
 			return nil
 		}

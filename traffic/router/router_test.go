@@ -148,7 +148,7 @@ func TestObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := w.Observe(setup(http), traffic.Desired{Fenced: true})
-	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || v.Stage != traffic.Drifted || v.Next == "" {
+	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || v.Stage != traffic.Drifted || v.Write == nil {
 		t.Errorf("view %+v: want the two ready pods, each once", v)
 	}
 	for _, action := range append(w.dynamic.Actions(), w.core.Actions()...) {
@@ -261,8 +261,8 @@ func TestNotSynced(t *testing.T) {
 	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Stage != traffic.Blocked {
 		t.Errorf("view %+v", v)
 	}
-	if _, _, err := w.Apply(t.Context(), s, traffic.Desired{Fenced: true}); err == nil {
-		t.Error("Apply wrote with unsynced caches")
+	if v := w.Observe(s, traffic.Desired{Fenced: true}); v.Write != nil {
+		t.Errorf("%s is due with unsynced caches", v.Write)
 	}
 }
 
@@ -404,7 +404,7 @@ func TestWriteErrors(t *testing.T) {
 				}
 				return true, nil, tt.err
 			})
-			wrote, err := w.write(t.Context(), "default", &traffic.Write{
+			wrote, err := w.Write(t.Context(), "default", &traffic.Write{
 				Verb: tt.verb, Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}, Body: map[string]any{"kind": "Service"},
 			})
 			if wrote || !tt.want(err) {

@@ -24,8 +24,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// write makes one request and returns when the cache has observed it.
-func (r *Router) write(ctx context.Context, namespace string, w *traffic.Write) (wrote bool, err error) {
+// Write makes one request and returns when the cache has observed it. It fails with a conflict if the object has changed since the
+// observation that the write was computed from.
+func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) (wrote bool, err error) {
 	cached := func() metav1.Object {
 		object, err := apimeta.Accessor(informer.Get[any](r.sources[w.Key.Kind], types.NamespacedName{Namespace: namespace, Name: w.Key.Name}))
 		if err != nil {
