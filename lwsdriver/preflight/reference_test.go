@@ -18,7 +18,7 @@ import (
 // docs/reference-preflight.md has the rules: `make generate` writes it.
 func TestRulesReference(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Rules of preflight\n\nReference of every rule of [`lockstep preflight`](preflight.md), generated from the rules themselves.\n")
+	b.WriteString("# Rules of preflight\n\nReference of every rule of [`lockstep preflight`](plan.md#preflight), generated from the rules themselves.\n")
 	severities := map[pb.Severity]string{pb.Severity_SEVERITY_INFO: "Note", pb.Severity_SEVERITY_WARNING: "Warning", pb.Severity_SEVERITY_ERROR: "Error"}
 	for _, rule := range preflight.Rules() {
 		fmt.Fprintf(&b, "\n## %s\n\n*%s:* %s. %s.", rule.ID, severities[rule.Severity], rule.Title, rule.Why)

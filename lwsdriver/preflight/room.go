@@ -19,7 +19,7 @@ func roomRules() []Rule {
 			ID: "QuotaExceeded", Severity: warning, Needs: Quotas, Applies: grows,
 			Title: "A ResourceQuota does not hold the additional groups",
 			Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
-			Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](capacity.md#quotas) " +
+			Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
 				"explains what is counted",
 			Fix:   "Raise the quota, free resources, or release with STYLE_PARTITION, which needs no additional groups",
 			Check: quotaExceeded,

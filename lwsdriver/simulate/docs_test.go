@@ -19,7 +19,7 @@ const (
 	none      = pb.Style_STYLE_UNSPECIFIED // LWS's own rolling update
 )
 
-// strategies are the rows of docs/strategies.md: 4 groups of 2 pods with 8 GPUs each, 10 minutes to start a group.
+// strategies are the rows of docs/plan.md: 4 groups of 2 pods with 8 GPUs each, 10 minutes to start a group.
 var strategies = []struct {
 	name               string
 	style              pb.Style
@@ -40,7 +40,7 @@ var strategies = []struct {
 
 // TestStrategiesDocument checks that the figures in the documentation are the planner's.
 func TestStrategiesDocument(t *testing.T) {
-	document, err := os.ReadFile("../../docs/strategies.md")
+	document, err := os.ReadFile("../../docs/plan.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestStrategiesDocument(t *testing.T) {
 		row := fmt.Sprintf("| %s | %.0f %% | %d | %s | %.0f min | %.0f min | %s |", s.name, 100*least, extra, gpus,
 			r.GetEstimate().AsDuration().Minutes(), fast.GetEstimate().AsDuration().Minutes(), back)
 		if !strings.Contains(string(document), row+"\n") {
-			t.Errorf("docs/strategies.md lacks this row:\n%s", row)
+			t.Errorf("docs/plan.md lacks this row:\n%s", row)
 		}
 	}
 }
