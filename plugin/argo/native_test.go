@@ -15,11 +15,11 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/native/nativetest"
 )
 
-var update = flag.Bool("update", false, "write the table of fields in docs/argo-rollouts.md")
+var update = flag.Bool("update", false, "write the table of fields in docs/reference-argo-fields.md")
 
 func TestFieldsReference(t *testing.T) {
 	t.Parallel()
-	nativetest.Documented(t, nativeFields, "../../docs/argo-rollouts.md", *update)
+	nativetest.Documented(t, nativeFields, "../../docs/reference-argo-fields.md", *update)
 }
 
 // Every field of this version of Argo is judged, and none that it doesn't have.

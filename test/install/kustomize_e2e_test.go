@@ -118,7 +118,7 @@ func (e *env) relative(dir, path string) string {
 	return path
 }
 
-// The kustomization of docs/argo-install.md, with Argo's own manifests: the plugins are in Argo's Deployment, and the bindings are of
+// The kustomization of docs/argo-rollouts.md, with Argo's own manifests: the plugins are in Argo's Deployment, and the bindings are of
 // the account under which it runs.
 func TestArgoComponent(t *testing.T) {
 	e := newEnv(t)
