@@ -17,11 +17,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the table of fields in docs/kruise-rollouts.md")
+var update = flag.Bool("update", false, "write the table of fields in docs/reference-kruise-fields.md")
 
 func TestFieldsReference(t *testing.T) {
 	t.Parallel()
-	nativetest.Documented(t, rolloutFields, "../../docs/kruise-rollouts.md", *update)
+	nativetest.Documented(t, rolloutFields, "../../docs/reference-kruise-fields.md", *update)
 }
 
 // Every field of this version of Kruise is judged, and none that it doesn't have.

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// The following are cases of Kruise's own end-to-end tests, adapted to groups; docs/kruise-cases.md has them all.
+// The following are cases of Kruise's own end-to-end tests, adapted to groups.
 
 // patchWorkload applies a JSON merge patch to the LeaderWorkerSet.
 func (e *env) patchWorkload(raw string) {
