@@ -61,12 +61,12 @@ func TestPreflightCommands(t *testing.T) {
 	t.Parallel()
 	r := newReader(t)
 	r.after("rm preflight.sarif")
-	r.run("docs/preflight.md", deploy)
+	r.run("docs/plan.md", deploy)
 }
 
 func TestHistoryCommands(t *testing.T) {
 	t.Parallel()
-	newReader(t).run("docs/history.md", deploy+" && lockstep adopt vllm")
+	newReader(t).run("docs/guide.md", deploy+" && lockstep adopt vllm")
 }
 
 func TestAlertCommands(t *testing.T) {
@@ -88,8 +88,7 @@ func TestInstallCommands(t *testing.T) {
 	r := newReaderOf(t, c)
 	r.run("config/chart/README.md")
 	r.shell("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
-	r.run("docs/install.md", "", "")
-	r.run("docs/upgrade.md", "",
+	r.run("docs/install.md", "", "", "",
 		"kubectl delete namespace lockstep-system && kubectl apply -k config/base && kubectl apply -k config/deployment && "+
 			"kubectl apply -k config/admission && kubectl apply -k config/preflight && kubectl apply -k config/access-aggregated && "+
 			"kubectl apply -k config/monitoring")

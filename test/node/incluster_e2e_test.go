@@ -123,7 +123,7 @@ func (in *installation) withKustomize() {
 	in.mustBeGone(manifest)
 }
 
-// delete deletes manifests in the order of docs/upgrade.md: the aggregated ClusterRole first, which Kubernetes may create again if its
+// delete deletes manifests in the order of docs/install.md: the aggregated ClusterRole first, which Kubernetes may create again if its
 // parts are deleted with it.
 func (in *installation) delete(flag, manifests string) {
 	in.T.Helper()
