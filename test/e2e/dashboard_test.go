@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
-var updateImages = flag.Bool("update", false, "write the screenshot of docs/dashboard.md")
+var updateImages = flag.Bool("update", false, "write the screenshot of docs/images")
 
 // dashboard starts `lockstep dashboard` until the test ends, and returns the URL that it prints.
 func (e *env) dashboard(args ...string) string {
