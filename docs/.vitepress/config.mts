@@ -12,19 +12,17 @@ const repository = 'https://github.com/lockstep-rollouts/lockstep'
 const kinds: Record<string, Record<string, string>> = {
   Tutorial: { tutorial: 'A canary release in 15 minutes' },
   'How-to': {
-    guide: 'User guide', install: 'Install', upgrade: 'Upgrade and remove', 'argo-install': 'Install for Argo Rollouts',
-    'argo-rollouts': 'Argo Rollouts', 'kruise-install': 'Install for Kruise Rollouts', 'kruise-rollouts': 'Kruise Rollouts',
-    'kruise-batchrelease': 'BatchRelease', plan: 'Plan', preflight: 'Preflight', gates: 'Gates', traffic: 'Traffic',
-    history: 'History and undo', monitoring: 'Monitoring', alerts: 'Alerts', dashboard: 'Dashboard', tracing: 'Tracing',
-    permissions: 'Permissions', troubleshooting: 'Troubleshooting', releasing: 'Releasing Lockstep',
+    guide: 'User guide', plan: 'Plan a release', install: 'Install, upgrade and remove', 'argo-rollouts': 'Argo Rollouts',
+    'kruise-rollouts': 'Kruise Rollouts', 'kruise-batchrelease': 'BatchRelease', traffic: 'Traffic', gates: 'Gates',
+    monitoring: 'Monitoring', alerts: 'Alerts', permissions: 'Permissions', troubleshooting: 'Troubleshooting', releasing: 'Releasing Lockstep',
   },
   Reference: {
-    cli: 'The command line', 'reference-cli': 'Commands and flags', 'reference-proto': 'The contract', 'reference-values': 'Values of the chart', 'reference-preflight': 'Rules of preflight',
-    capacity: 'Capacity', compatibility: 'Compatibility', 'kruise-cases': "Kruise's test cases", benchmarks: 'Benchmarks', glossary: 'Glossary',
+    cli: 'The command line', 'reference-cli': 'Commands and flags', 'reference-proto': 'The contract', 'reference-values': 'Values of the chart',
+    'reference-preflight': 'Rules of preflight', 'reference-argo-fields': 'Fields of an Argo Rollout', 'reference-kruise-fields': 'Fields of a Kruise Rollout',
+    compatibility: 'Compatibility', benchmarks: 'Benchmarks', glossary: 'Glossary',
   },
   Explanation: {
-    strategies: 'Strategies', 'traffic-explained': 'Traffic, explained', architecture: 'Architecture', internals: 'Internals',
-    security: 'Security', rolloutplugin: 'RolloutPlugin',
+    'traffic-explained': 'Traffic, explained', architecture: 'Architecture', internals: 'Internals', security: 'Security', rolloutplugin: 'RolloutPlugin',
   },
 }
 
