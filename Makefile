@@ -158,6 +158,7 @@ generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 	$(GO) test ./internal/cli -run TestReference -update
 	$(GO) test ./config -run TestValuesReference -update
 	$(GO) test ./lwsdriver/preflight -run TestRulesReference -update
+	$(GO) test ./lwsdriver -run TestMetricsReference -update
 	$(GO) test ./plugin/argo ./plugin/kruise -run TestFieldsReference -update
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
@@ -202,7 +203,7 @@ verify-generated:
 	  diff -u plugin/kruise/v1alpha1/zz_generated.deepcopy.go "$$tmp/zz_generated.deepcopy.go" && \
 	  diff -u config/kruise/crd/lockstep.dev_rollouttargets.yaml "$$tmp/lockstep.dev_rollouttargets.yaml" || \
 	  { echo "generated code is stale: run make generate" >&2; exit 1; }
-	$(GO) test -vet off -run '^Test(Values|Rules|Fields)?Reference$$' ./internal/cli ./config ./lwsdriver/preflight ./plugin/argo ./plugin/kruise
+	$(GO) test -vet off -run '^Test(Values|Rules|Metrics|Fields)?Reference$$' ./internal/cli ./config ./lwsdriver ./lwsdriver/preflight ./plugin/argo ./plugin/kruise
 
 .PHONY: verify-tidy
 verify-tidy:

@@ -4,10 +4,13 @@
 package lwsdriver
 
 import (
+	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -102,47 +105,49 @@ func readyGroups(s *observe.Snapshot) int {
 	return n
 }
 
-// described keeps what is registered.
+var update = flag.Bool("update", false, "write docs/reference-metrics.md")
+
+// described keeps a row of the reference for each metric that is registered.
 type described struct {
 	prometheus.Registerer
-	names []string
+	rows []string
 }
 
 func (d *described) MustRegister(collectors ...prometheus.Collector) {
-	name := regexp.MustCompile(`fqName: "(lockstep_\w+)"`)
+	parts := regexp.MustCompile(`fqName: "(lockstep_\w+)", help: ("(?:[^"\\]|\\.)*"), .*variableLabels: {([^}]*)}`)
 	for _, c := range collectors {
 		all := make(chan *prometheus.Desc, 100)
 		c.Describe(all)
 		close(all)
 		for desc := range all {
-			if m := name.FindStringSubmatch(desc.String()); m != nil {
-				d.names = append(d.names, m[1])
+			if m := parts.FindStringSubmatch(desc.String()); m != nil {
+				help, _ := strconv.Unquote(m[2])
+				d.rows = append(d.rows, fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), help))
 			}
 		}
 	}
 }
 
-// docs/monitoring.md lists each metric of the driver, and no other.
-func TestMetricsAreDocumented(t *testing.T) {
+// docs/reference-metrics.md has each metric of the driver: make generate writes it.
+func TestMetricsReference(t *testing.T) {
 	t.Parallel()
 	var registered described
 	newBedWith(t, options{registry: &registered}, fake.NewClientset(), lwstest.NoRoutes())
-	raw, err := os.ReadFile("../docs/monitoring.md")
+	slices.Sort(registered.rows)
+	want := "# Metrics\n\nReference of the driver's metrics, generated from the code. [Monitoring](monitoring.md#metrics) explains their use.\n\n" +
+		"| metric | labels | help |\n| --- | --- | --- |\n" + strings.Join(registered.rows, "")
+	const path = "../docs/reference-metrics.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, ok := strings.Cut(string(raw), "## Metrics")
-	if !ok {
-		t.Fatal("docs/monitoring.md has no section Metrics")
-	}
-	table, _, _ = strings.Cut(table, "\n## ")
-	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("`(lockstep_\\w+)").FindAllStringSubmatch(table, -1) {
-		documented[m[1]] = true
-	}
-	slices.Sort(registered.names)
-	if diff := cmp.Diff(registered.names, slices.Sorted(maps.Keys(documented))); diff != "" {
-		t.Errorf("-driver +docs/monitoring.md:\n%s", diff)
+	if diff := cmp.Diff(want, string(got)); diff != "" || len(registered.rows) < 20 {
+		t.Errorf("%d metrics; docs/reference-metrics.md is stale, run make generate (-driver +file):\n%s", len(registered.rows), diff)
 	}
 }
 

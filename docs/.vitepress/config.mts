@@ -18,7 +18,7 @@ const kinds: Record<string, Record<string, string>> = {
   },
   Reference: {
     cli: 'The command line', 'reference-cli': 'Commands and flags', 'reference-proto': 'The contract', 'reference-values': 'Values of the chart',
-    'reference-preflight': 'Rules of preflight', 'reference-argo-fields': 'Fields of an Argo Rollout', 'reference-kruise-fields': 'Fields of a Kruise Rollout',
+    'reference-metrics': 'Metrics', 'reference-preflight': 'Rules of preflight', 'reference-argo-fields': 'Fields of an Argo Rollout', 'reference-kruise-fields': 'Fields of a Kruise Rollout',
     compatibility: 'Compatibility', benchmarks: 'Benchmarks', glossary: 'Glossary',
   },
   Explanation: {

@@ -70,7 +70,7 @@ func TestVerbTests(t *testing.T) {
 	}
 }
 
-// TestWords keeps the words of the glossary's second table out of comments, strings and documents.
+// TestWords keeps the words of testdata/words.txt out of comments, strings and documents.
 func TestWords(t *testing.T) {
 	t.Parallel()
 	banned := words(t)
@@ -79,7 +79,7 @@ func TestWords(t *testing.T) {
 		for line, text := range texts(t, path) {
 			checked++
 			if word := banned.FindString(text); word != "" {
-				t.Errorf("%s:%d: %q: see docs/glossary.md for the word to use", strings.TrimPrefix(path, root+"/"), line, word)
+				t.Errorf("%s:%d: %q: test/docs/testdata/words.txt has what to write instead", strings.TrimPrefix(path, root+"/"), line, word)
 			}
 		}
 	})
@@ -117,22 +117,19 @@ func TestWordsAreFound(t *testing.T) {
 	}
 }
 
-// words matches each word of the table's first column, as a word and in either case.
+// words matches each word of testdata/words.txt, as a word and in either case.
 func words(t *testing.T) *regexp.Regexp {
 	t.Helper()
-	_, table, ok := strings.Cut(read(t, root+"/docs/glossary.md"), "| not | but |")
-	if !ok {
-		t.Fatal("docs/glossary.md has no table of words that are not used")
-	}
 	var all []string
-	for line := range strings.Lines(table) {
-		cells := strings.Split(line, "|")
-		if len(cells) == 4 && !strings.Contains(cells[1], "---") {
-			all = append(all, regexp.QuoteMeta(strings.TrimSpace(cells[1])))
+	for line := range strings.Lines(read(t, "testdata/words.txt")) {
+		word, instead, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if instead == "" {
+			t.Fatalf("%q has no word to use instead", word)
 		}
+		all = append(all, regexp.QuoteMeta(word))
 	}
 	if len(all) < 10 {
-		t.Fatalf("docs/glossary.md has only %d words", len(all))
+		t.Fatalf("there are only %d words", len(all))
 	}
 	return regexp.MustCompile(`(?i)\b(` + strings.Join(all, "|") + `)\b`)
 }
@@ -146,7 +143,7 @@ func walk(t *testing.T, f func(path string)) {
 			return err
 		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() == "bin"):
 			return fs.SkipDir
-		case strings.HasSuffix(path, "docs/glossary.md"), strings.HasSuffix(path, "test/docs/docs_test.go"), strings.HasSuffix(path, ".pb.go"):
+		case strings.HasSuffix(path, "test/docs/docs_test.go"), strings.HasSuffix(path, ".pb.go"):
 		case slices.Contains([]string{".go", ".proto", ".md"}, filepath.Ext(path)):
 			f(path)
 		}
