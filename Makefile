@@ -219,7 +219,7 @@ verify-vulnerabilities:
 	  echo "govulncheck: NOT CHECKED, the database can't be reached; set GOVULNDB to a copy. $$(tail -1 <<<"$$out")" >&2; \
 	else echo "$$out" >&2; exit 1; fi
 
-# Links and anchors, the words of the glossary, and what documents say about the code.
+# Links and anchors, words to avoid, and what documents say about the code.
 .PHONY: verify-docs
 verify-docs:
 	$(GO) test -vet off ./test/docs
