@@ -103,7 +103,7 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 			return false, err
 		}
 	}
-	value, err := t.Record.Encode()
+	value, err := t.Record.EncodeOver(s.StableObject.Annotations[record.RecordAnnotation])
 	if err != nil {
 		return false, err
 	}

@@ -33,7 +33,6 @@ type knownDigest struct {
 type knownRecord struct {
 	value  string
 	record *record.Record
-	newer  string // see record.Record.Newer
 	policy record.Policy
 }
 
@@ -132,7 +131,7 @@ func (o *Observer) readRecord(s *Snapshot) error {
 			record.RecordAnnotation, s.Key, err, ptr.Deref(record.Hold().Partition, 0))
 	}
 	rec := *known.record
-	s.Record, s.Newer = &rec, known.newer
+	s.Record, s.Newer = &rec, rec.Newer
 	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
@@ -142,7 +141,6 @@ func (o *Observer) readRecord(s *Snapshot) error {
 		// The manifest was copied, or restored from a backup. The copy is under hold, as in its spec, and keeps the user's own
 		// configuration; the release belongs to the original.
 		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
-		s.Newer = rec.Newer()
 	}
 	if rec.Release != nil {
 		s.Policy = known.policy
@@ -162,7 +160,7 @@ func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, 
 	if err != nil {
 		return known, err
 	}
-	known = knownRecord{value: value, record: rec, newer: rec.Newer()}
+	known = knownRecord{value: value, record: rec}
 	if rec.Release != nil {
 		// DecodeRecord has checked both, as far as it is known.
 		message, err := rec.Release.KnownPolicy()

@@ -35,10 +35,8 @@ type Entry struct {
 	Ended   time.Time
 	// Template is the digest of the stored template.
 	Template string
-	// Problem is why the entry can't be trusted: it was edited. Empty: it can.
+	// Problem is why the entry can't be trusted: it was edited, or a newer driver wrote it. Empty: it can.
 	Problem string
-	// Unknown are the fields of the stored entry that a newer driver wrote.
-	Unknown record.Unknown `json:",omitempty"`
 }
 
 // Outcome is how a release ended.

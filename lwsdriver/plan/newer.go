@@ -12,24 +12,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Drivers of several versions may run at once. One that does not know all of a release neither carries it on nor repairs
-// what it finds: it would do half of what was requested, or undo the other's writes. It may always go back, for which id,
-// phase, stable revision and style are enough; what it does not know of the record stays in it.
+// Drivers of several versions may run at once. One that does not know all of a record writes nothing: it would do half of what was
+// requested, or undo the other's writes. It may always roll the release back, which leaves in the record what this driver does not
+// know.
 
-// leftToNewer reports whether the workload is left to a newer driver: nothing is written without a RollBack.
+// leftToNewer reports whether the workload is left to a newer driver: nothing is written without a RollBack or Disown.
 func (o Observation) leftToNewer() bool {
-	switch r := o.release(); {
-	case o.Stable.Deleting || o.Gone:
-		return false
-	case o.newerRendering():
-		return true
-	case o.Newer == "":
-		return false
-	case r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp):
+	r := o.release()
+	if o.Stable.Deleting || o.Gone || r != nil && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		return false
 	}
-	// What matters of a release that is over is only that it is: the next one replaces it in the record.
-	return o.Record.NewerSchema() || InFlight(o)
+	return o.newer() != ""
 }
 
 func leaveToNewer(o Observation, s Progress) Decision {
@@ -37,33 +30,24 @@ func leaveToNewer(o Observation, s Progress) Decision {
 }
 
 func newerText(o Observation) string {
-	what := fmt.Sprintf("the record of %s", o.Stable.Name)
-	if r := o.release(); r != nil {
-		what = fmt.Sprintf("release %s of %s", r.ID, o.Stable.Name)
-	}
-	text := fmt.Sprintf("%s was written by a newer driver, with %s: run that driver", what, o.newer())
+	r := o.release()
+	text := fmt.Sprintf("the record of %s was written by a newer driver, with %s: run that driver", o.Stable.Name, o.newer())
 	switch {
-	case o.handingOver():
-		return text // there is no way back
-	case o.release() != nil && o.release().Phase.Unfinished():
-		return text + ", or roll the release back, which this driver can do (lockstep abort)"
-	case InFlight(o):
-		return text
+	case r != nil && r.Phase.Unfinished() && r.Phase != record.HandingOver: // a handover has no way back
+		return text + fmt.Sprintf(", or roll release %s back (lockstep abort)", r.ID)
+	case !InFlight(o):
+		return text + ", or disown the workload and adopt it again"
 	}
-	return text + ", or disown the workload and adopt it again"
+	return text
 }
 
-// checkKnown refuses an intent that a driver must know all of the record for. A rollback needs little, and Disown removes
-// the record.
+// checkKnown refuses the intents of which a driver must know all of the record. Disown removes it.
 func checkKnown(o Observation, i Intent) error {
-	if o.newer() == "" {
-		return nil
-	}
 	switch i.(type) {
 	case RollBack, Disown, Adopt:
 		return nil
 	}
-	if r := o.release(); !o.leftToNewer() && !o.Record.NewerSchema() && (r == nil || !InFlight(o)) {
+	if o.newer() == "" {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NEWER_DRIVER, "%s", newerText(o))

@@ -42,7 +42,7 @@ type Observation struct {
 	Waiting Waiting `json:"waiting,omitzero"`
 	// Record is the release record. Nil: the workload is not adopted.
 	Record *record.Record `json:"record,omitzero"`
-	// Newer is what this driver does not know of the record. Empty: it knows all that matters. See [record.Record.Newer].
+	// Newer is what this driver does not know of the record. Empty: it knows all.
 	Newer string `json:"newer,omitzero"`
 	// Rendering is this driver's rendering version. See [record.Rendering].
 	Rendering int `json:"rendering,omitzero"`

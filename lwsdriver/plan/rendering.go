@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -20,21 +19,12 @@ func rendered(r *record.Release) bool {
 	return r != nil && r.Phase.Unfinished() && r.Phase != record.RollingBack
 }
 
-// newerRendering reports whether a driver with a higher rendering version carries the release on.
-func (o Observation) newerRendering() bool {
-	return rendered(o.release()) && o.release().Rendering > o.Rendering
-}
-
 // newer describes how the record is that of a newer driver. Empty: it is not.
 func (o Observation) newer() string {
-	var parts []string
-	if o.Newer != "" {
-		parts = append(parts, o.Newer)
+	if r := o.release(); o.Newer == "" && rendered(r) && r.Rendering > o.Rendering {
+		return fmt.Sprintf("rendering version %d (this driver has %d)", r.Rendering, o.Rendering)
 	}
-	if o.newerRendering() {
-		parts = append(parts, fmt.Sprintf("rendering version %d (this driver has %d)", o.release().Rendering, o.Rendering))
-	}
-	return strings.Join(parts, ", ")
+	return o.Newer
 }
 
 // raisesRendering reports whether the next write that carries the release on makes it this driver's.

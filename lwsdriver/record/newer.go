@@ -5,190 +5,104 @@ package record
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// NewerSchema reports whether a newer driver wrote the record in a schema that this driver does not know.
-func (r *Record) NewerSchema() bool { return r != nil && r.Version > recordVersion }
-
-// Newer returns what this driver does not know of the record, so that it must not carry the release on: it would do half
-// of what was requested. Going back needs less. Empty: it knows all that matters.
-//
-// Fields that are unknown as a whole are optional: they don't count.
-func (r *Record) Newer() string {
-	if r == nil {
-		return ""
+// read decodes the annotation as far as this driver knows its fields, and returns the first that it does not know.
+func read(value string) (r *Record, unknown string, err error) {
+	r = &Record{}
+	strict := StrictJSON(value, r)
+	if strict == nil {
+		return r, "", nil
 	}
-	var parts []string
-	if r.NewerSchema() {
-		parts = append(parts, fmt.Sprintf("schema version %d (this driver knows %d)", r.Version, recordVersion))
+	r = &Record{}
+	if json.Unmarshal([]byte(value), r) != nil {
+		return r, "", strict
 	}
-	half := r.Unknown.HalfRead(*r)
-	if n := r.Release; n != nil {
-		half = append(half, prefixed("release.", n.Unknown.HalfRead(*n))...)
-		if n.Traffic != nil {
-			half = append(half, prefixed("release.traffic.", n.Traffic.Unknown.HalfRead(*n.Traffic))...)
-		}
-		if n.newerPolicy() {
-			half = append(half, "release.policy")
-		}
-	}
-	if len(half) > 0 {
-		parts = append(parts, "unknown values in "+strings.Join(half, ", "))
-	}
-	return strings.Join(parts, ", ")
+	return r, strings.TrimPrefix(strict.Error(), "read JSON: json: "), nil
 }
 
-func prefixed(prefix string, names []string) []string {
-	for i := range names {
-		names[i] = prefix + names[i]
+// describeNewer returns what this driver does not know of the record, given the first field that it does not know. Empty: it knows all.
+func (r *Record) describeNewer(unknown string) string {
+	switch {
+	case r.Version > recordVersion:
+		return fmt.Sprintf("schema version %d (this driver knows %d)", r.Version, recordVersion)
+	case unknown == "" && r.Release != nil && r.Release.newerPolicy():
+		return "unknown values in release.policy"
 	}
-	return names
+	return unknown
 }
 
-// newerPolicy reports whether the policy is valid JSON of a policy, but has a field or value that this driver does not
-// know.
+// newerPolicy reports whether only what this driver does not know keeps it from reading the policy.
 func (r *Release) newerPolicy() bool {
-	if _, err := r.PolicyMessage(); err == nil {
-		return false
-	}
+	_, strict := r.PolicyMessage()
 	_, err := r.KnownPolicy()
-	return err == nil
+	return strict != nil && err == nil
 }
 
-// check refuses a record that no driver writes.
-func (r *Record) check() error {
-	if r.NewerSchema() {
-		return r.checkNewer()
+// checkRollBack refuses a newer driver's record that lacks what a rollback writes back, or has fields in it that this driver does not
+// know.
+func (r *Record) checkRollBack(value string) error {
+	var parts struct {
+		Saved   strictly[lws.RollingUpdateConfiguration]  `json:"saved"`
+		Set     *strictly[lws.RollingUpdateConfiguration] `json:"set"`
+		Release struct {
+			StableTemplate *strictly[Template] `json:"stableTemplate"`
+			Policy         struct {
+				Traffic json.RawMessage `json:"traffic"`
+			} `json:"policy"`
+		} `json:"release"`
 	}
-	if err := r.Unknown.check(*r); err != nil {
-		return err
+	if err := json.Unmarshal([]byte(value), &parts); err != nil {
+		return err //nolint:wrapcheck // strictly has
 	}
-	if err := r.checkSettings(); err != nil {
-		return err
+	if routes := parts.Release.Policy.Traffic; routes != nil {
+		if err := protojson.Unmarshal(routes, &pb.TrafficPolicy{}); err != nil {
+			return fmt.Errorf("release.policy.traffic: %w", err)
+		}
 	}
-	if r.Release == nil {
-		return nil
-	}
-	if err := r.Release.validate(); err != nil {
-		return err
-	}
-	return r.checkRollBack()
-}
-
-func (r *Record) checkSettings() error {
-	if err := checkRolling(r.Saved); err != nil {
-		return fmt.Errorf("saved: %w", err)
-	}
-	if err := checkRolling(r.LastSet()); err != nil {
-		return fmt.Errorf("set: %w", err)
+	switch {
+	case SameRolling(r.Saved, lws.RollingUpdateConfiguration{}):
+		return errors.New("saved is missing")
+	case r.Release != nil && r.Release.StableRevision == "" && r.Release.Phase != Nothing:
+		return errors.New("release.stableRevision is missing")
 	}
 	return nil
 }
 
-// checkNewer checks a record of a newer schema. Optional parts that are not as this driver knows them become unknown.
-func (r *Record) checkNewer() error {
-	if err := r.checkSettings(); err != nil {
-		return err
-	}
-	if r.Release == nil {
-		return r.checkRollBack()
-	}
-	n := r.Release
-	if err := n.Target.check(); err != nil {
-		n.Unknown, n.Target = n.Unknown.with("target", raw(n.Target)), nil
-	}
-	if err := n.Traffic.validate(); err != nil {
-		n.Unknown, n.Traffic = n.Unknown.with("traffic", raw(n.Traffic)), nil
-	}
-	return r.checkRollBack()
-}
+// strictly is JSON of T without a field that T does not have.
+type strictly[T any] struct{}
 
-// checkRollBack refuses a record of a newer driver that lacks what a rollback needs.
-func (r *Record) checkRollBack() error {
-	newer := r.Newer()
-	if newer == "" {
-		return nil
-	}
-	var lacks []string
-	for _, name := range []string{"saved", "set", "release"} {
-		if slices.Contains(r.Unknown.HalfRead(*r), name) {
-			lacks = append(lacks, name)
-		}
-	}
-	if SameRolling(r.Saved, lws.RollingUpdateConfiguration{}) {
-		lacks = append(lacks, "saved")
-	}
-	if r.Release != nil {
-		lacks = append(lacks, r.Release.lacks()...)
-	}
-	if lacks = slices.Compact(lacks); len(lacks) > 0 {
-		return fmt.Errorf("a newer driver wrote it (%s), and what a rollback needs of it is missing or unknown: %s; run that driver",
-			newer, strings.Join(lacks, ", "))
-	}
-	return nil
-}
+// UnmarshalJSON decodes nothing.
+func (strictly[T]) UnmarshalJSON(raw []byte) error { return StrictJSON(string(raw), new(T)) }
 
-// lacks returns what a rollback needs and the release does not have.
-func (r *Release) lacks() []string {
-	var out []string
-	if err := r.validatePhase(); err != nil {
-		out = append(out, err.Error())
+// EncodeOver returns the annotation's value in place of an earlier one. If a newer driver wrote the earlier one, the fields that this
+// driver does not know stay.
+func (r *Record) EncodeOver(earlier string) (string, error) {
+	value, err := r.Encode()
+	before, unread := DecodeRecord(earlier)
+	if err != nil || unread != nil || before.Newer == "" {
+		return value, err
 	}
-	if r.StableRevision == "" && r.Phase != Nothing {
-		out = append(out, "release.stableRevision")
-	}
-	p, err := r.KnownPolicy()
+	known, err := before.Encode()
 	if err != nil {
-		return append(out, "release.policy")
+		return "", err
 	}
-	if r.newerTraffic() {
-		out = append(out, "release.policy.traffic")
-	}
-	_, bad := ParsePolicy(p)
-	for _, v := range bad {
-		if hasAnyPrefix(v.Field, []string{"policy.style", "policy.traffic", "policy.blue_green.promotion"}) {
-			out = append(out, "release."+v.Field)
-		}
-	}
-	return out
-}
-
-// newerTraffic reports whether the policy says how requests are routed in a way that this driver does not know, so that it
-// can't return them all. How they are drained does not matter for that.
-func (r *Release) newerTraffic() bool {
-	var p struct {
-		Traffic map[string]json.RawMessage `json:"traffic"`
-	}
-	if json.Unmarshal(r.Policy, &p) != nil || p.Traffic == nil {
-		return false // an unknown form of it is no TrafficPolicy, and KnownPolicy has refused it
-	}
-	delete(p.Traffic, "warmUp")
-	delete(p.Traffic, "drain")
-	routes, err := json.Marshal(p.Traffic)
-	return err != nil || protojson.Unmarshal(routes, &pb.TrafficPolicy{}) != nil
-}
-
-// check is validate for a target that may be nil.
-func (t *Target) check() error {
-	if t == nil {
-		return nil
-	}
-	return t.validate()
-}
-
-// raw encodes what was read.
-func raw(v json.Marshaler) json.RawMessage {
-	out, err := v.MarshalJSON()
+	patch, err := jsonpatch.CreateMergePatch([]byte(known), []byte(value))
 	if err != nil {
-		return json.RawMessage("null")
+		return "", fmt.Errorf("compare release records: %w", err)
 	}
-	return out
+	merged, err := jsonpatch.MergePatch([]byte(earlier), patch)
+	if err != nil {
+		return "", fmt.Errorf("change release record: %w", err)
+	}
+	return string(merged), nil
 }

@@ -43,8 +43,9 @@ type Record struct {
 	Predecessor string `json:"predecessor,omitempty"`
 	// Release is the release in flight, or the last one. Nil: none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
-	// Unknown are the fields that a newer driver wrote.
-	Unknown Unknown `json:"-"`
+	// Newer is what this driver does not know of the record, which a newer driver wrote. The release is only rolled back then.
+	// Empty: it knows all.
+	Newer string `json:"-"`
 }
 
 // KnownAs returns the name that hosts know the workload by, given the name of its object.
@@ -115,8 +116,6 @@ type Release struct {
 	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
 	// it alone, or rolls it back. 0: none of them had one. See the function Rendering.
 	Rendering int `json:"rendering,omitempty"`
-	// Unknown are the fields that a newer driver wrote.
-	Unknown Unknown `json:"-"`
 }
 
 // Template is the part of a LeaderWorkerSet's spec that its revisions are made of.
@@ -182,8 +181,6 @@ type Target struct {
 	// At is when it was requested, or when the driver last had to add groups to keep it; the progress deadline counts
 	// from it.
 	At time.Time `json:"at"`
-	// Unknown are the fields that a newer driver wrote.
-	Unknown Unknown `json:"-"`
 }
 
 // Planned returns the number of groups of the target at the given replicas; 0 without a target.
@@ -259,29 +256,46 @@ func (r *Record) Encode() (string, error) {
 	return string(raw), nil
 }
 
-// DecodeRecord reads the annotation. Fields that this driver does not know are kept, and never acted on. A value that no
-// driver writes is an error, since acting on an edited record could move groups without a request.
+// DecodeRecord reads the annotation. A value that no driver writes is an error, since acting on an edited record could move
+// groups without a request.
 //
-// Of a record that [Record.Newer] describes, only what a rollback needs is checked: a release is not carried on by it.
+// If a newer driver wrote the record, [Record.Newer] describes what this driver does not know. It is an error if this driver could
+// not roll the release back.
 func DecodeRecord(value string) (*Record, error) {
-	// The version first, since the types of fields may differ in a newer schema.
-	var head struct {
-		Version int `json:"version"`
+	r, unknown, err := read(value)
+	newer := r.describeNewer(unknown)
+	switch {
+	case err != nil:
+	case r.Version < recordVersion:
+		err = fmt.Errorf("schema version is %d, want %d or higher", r.Version, recordVersion)
+	default:
+		err = r.check()
 	}
-	if err := json.Unmarshal([]byte(value), &head); err != nil {
-		return nil, fmt.Errorf("read JSON: %w", err)
+	if err == nil && newer != "" {
+		err = r.checkRollBack(value)
 	}
-	if head.Version < recordVersion {
-		return nil, fmt.Errorf("schema version is %d, want %d or higher", head.Version, recordVersion)
+	switch {
+	case err == nil:
+		r.Newer = newer
+		return r, nil
+	case newer != "":
+		return nil, fmt.Errorf("a newer driver wrote it, with %s, and this one can't even roll the release back: %w; run that driver", newer, err)
 	}
-	r := &Record{}
-	if err := strictJSON(value, r); err != nil {
-		return nil, err
+	return nil, err
+}
+
+// check refuses a record that no driver writes.
+func (r *Record) check() error {
+	if err := checkRolling(r.Saved); err != nil {
+		return fmt.Errorf("saved: %w", err)
 	}
-	if err := r.check(); err != nil {
-		return nil, err
+	if err := checkRolling(r.LastSet()); err != nil {
+		return fmt.Errorf("set: %w", err)
 	}
-	return r, nil
+	if r.Release == nil {
+		return nil
+	}
+	return r.Release.validate()
 }
 
 // Encode returns the annotation's value.
@@ -293,13 +307,13 @@ func (t Target) Encode() (string, error) {
 	return string(raw), nil
 }
 
-// DecodeTarget reads the annotation as DecodeRecord does. An empty value is no target.
+// DecodeTarget reads the annotation strictly. An empty value is no target.
 func DecodeTarget(value string) (*Target, error) {
 	if value == "" {
 		return nil, nil //nolint:nilnil // no annotation is a state of its own, not an error
 	}
 	t := &Target{}
-	if err := strictJSON(value, t); err != nil {
+	if err := StrictJSON(value, t); err != nil {
 		return nil, err
 	}
 	if err := t.validate(); err != nil {
@@ -309,9 +323,6 @@ func DecodeTarget(value string) (*Target, error) {
 }
 
 func (t *Target) validate() error {
-	if err := t.Unknown.check(*t); err != nil {
-		return err
-	}
 	if _, err := ParseQuantity(t.Groups); err != nil {
 		return fmt.Errorf("groups: %w", err)
 	}
@@ -326,12 +337,8 @@ var releaseID = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9]
 // ValidID reports whether id can name a release. It is then also a valid label value.
 func ValidID(id string) bool { return releaseID.MatchString(id) }
 
-// validate checks what a driver of this version writes. A policy that a newer driver wrote is checked as far as it is
-// known.
+// validate checks the release as far as this driver knows its fields.
 func (r *Release) validate() error {
-	if err := r.Unknown.check(*r); err != nil {
-		return err
-	}
 	if err := r.validatePhase(); err != nil {
 		return err
 	}
@@ -339,7 +346,7 @@ func (r *Release) validate() error {
 	if err != nil {
 		return err
 	}
-	if _, bad := ParsePolicy(p); len(bad) > 0 && !r.newerPolicy() {
+	if _, bad := ParsePolicy(p); len(bad) > 0 {
 		return fmt.Errorf("%s %s", bad[0].Field, bad[0].Description)
 	}
 	if err := r.validateSizes(); err != nil {
@@ -389,7 +396,8 @@ func (r *Release) validatePhase() error {
 	return nil
 }
 
-func strictJSON(value string, into any) error {
+// StrictJSON decodes one value that has no field which its type does not have.
+func StrictJSON(value string, into any) error {
 	d := json.NewDecoder(strings.NewReader(value))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {

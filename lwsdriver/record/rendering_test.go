@@ -19,7 +19,7 @@ func TestRenderingIsRecorded(t *testing.T) {
 	}
 	r.Release.Rendering = 7
 	again, err := DecodeRecord(encoded(t, r))
-	if err != nil || again.Release.Rendering != 7 || again.Newer() != "" {
+	if err != nil || again.Release.Rendering != 7 || again.Newer != "" {
 		t.Errorf("%v: %+v", err, again)
 	}
 	if _, err := DecodeRecord(replace(`"rendering":7`, `"rendering":"seven"`)(encoded(t, r))); err == nil {

@@ -20,8 +20,6 @@ type Traffic struct {
 	Groups int `json:"groups,omitempty"`
 	// HeaderRoutes select requests for the canary whatever the weight, sorted by name.
 	HeaderRoutes []HeaderRoute `json:"headerRoutes,omitempty"`
-	// Unknown are the fields that a newer driver wrote.
-	Unknown Unknown `json:"-"`
 }
 
 // HeaderRoute sends requests that match all of its headers to the canary.
@@ -56,7 +54,7 @@ func (t *Traffic) With(change func(*Traffic)) *Traffic {
 		next.HeaderRoutes = slices.Clone(t.HeaderRoutes)
 	}
 	change(&next)
-	if next.Weight == 0 && next.Mirror == 0 && len(next.HeaderRoutes)+len(next.Unknown) == 0 {
+	if next.Weight == 0 && next.Mirror == 0 && len(next.HeaderRoutes) == 0 {
 		return nil
 	}
 	return &next
@@ -95,9 +93,6 @@ func (t *Traffic) Routes() []traffic.HeaderRoute {
 func (t *Traffic) validate() error {
 	if t == nil {
 		return nil
-	}
-	if err := t.Unknown.check(*t); err != nil {
-		return fmt.Errorf("traffic: %w", err)
 	}
 	if t.Weight < 0 || t.Weight > 100 || t.Mirror < 0 || t.Mirror > 100 {
 		return fmt.Errorf("traffic: weight %d and mirror %d must be 0 to 100", t.Weight, t.Mirror)

@@ -44,8 +44,6 @@ type note struct {
 	Ended      *time.Time   `json:"ended,omitempty"`
 	// Sum is the digest of all other fields, of the revision and of its number.
 	Sum string `json:"sum"`
-	// Unknown are the fields that a newer driver wrote.
-	Unknown record.Unknown `json:"-"`
 }
 
 // data is the stored template, in the form in which LWS stores it.
@@ -118,28 +116,23 @@ func annotation(e plan.Entry) (string, error) {
 	n := note{
 		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
 		StartedBy: e.StartedBy, EndedBy: e.EndedBy, EndMessage: e.EndMessage,
-		Unknown: e.Unknown,
 	}
 	if !e.Ended.IsZero() {
 		ended := e.Ended.UTC()
 		n.Ended = &ended
 	}
 	n.Sum = n.sum(e.Revision, e.Number)
-	raw, err := record.WriteObject(n, n.Unknown)
+	raw, err := json.Marshal(n)
 	if err != nil {
 		return "", fmt.Errorf("encode history: %w", err)
 	}
 	return string(raw), nil
 }
 
-// sum detects edits. It is no protection against forgery. It does not depend on the order of fields, since drivers of other
-// versions know other fields.
+// sum detects edits. It is no protection against forgery.
 func (n note) sum(revision string, number int64) string {
 	n.Sum = ""
-	var fields map[string]json.RawMessage
-	raw, _ := record.WriteObject(n, n.Unknown) // Strings and times, and what was read as JSON.
-	_ = json.Unmarshal(raw, &fields)
-	raw, _ = json.Marshal(fields) //nolint:errchkjson // What was read as JSON.
+	raw, _ := json.Marshal(n) //nolint:errchkjson // strings and times
 	return hexOf(fmt.Appendf(raw, "\n%s\n%d", revision, number))
 }
 
@@ -148,13 +141,12 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 	e := plan.Entry{Revision: strings.Clone(cr.Labels[record.RevisionLabel]), Number: cr.Revision, At: cr.CreationTimestamp.Time}
 	n, err := read(cr, e)
 	if err != nil {
-		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. It was edited: delete it, and if its revision is still in "+
-			"use, it is recreated", cr.Namespace, cr.Name, err)
+		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. It was edited, or a newer driver wrote it: run that driver, or "+
+			"delete it, and if its revision is still in use, it is recreated", cr.Namespace, cr.Name, err)
 		return e
 	}
 	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
 	e.StartedBy, e.EndedBy, e.EndMessage = n.StartedBy, n.EndedBy, n.EndMessage
-	e.Unknown = n.Unknown
 	if n.Ended != nil {
 		e.Ended = *n.Ended
 	}
@@ -164,13 +156,8 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 // read trusts nothing: an edited template would be restored as one that had served.
 func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	var n note
-	unknown, err := record.ReadObject([]byte(cr.Annotations[record.SnapshotAnnotation]), &n)
-	if err != nil {
+	if err := record.StrictJSON(cr.Annotations[record.SnapshotAnnotation], &n); err != nil {
 		return n, fmt.Errorf("annotation %s: %w", record.SnapshotAnnotation, err)
-	}
-	n.Unknown = unknown
-	if bad := unknown.HalfRead(n); len(bad) > 0 {
-		return n, fmt.Errorf("annotation %s: %s has the wrong type", record.SnapshotAnnotation, bad[0])
 	}
 	switch have, err := digest(cr.Data.Raw); {
 	case n.Version != noteVersion:
