@@ -59,9 +59,7 @@ func TestPlanCommands(t *testing.T) {
 
 func TestPreflightCommands(t *testing.T) {
 	t.Parallel()
-	r := newReader(t)
-	r.after("rm preflight.sarif")
-	r.run("docs/plan.md", deploy)
+	newReader(t).run("docs/plan.md", deploy)
 }
 
 func TestHistoryCommands(t *testing.T) {

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
-	"github.com/lockstep-rollouts/lockstep/internal/sarif"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -36,10 +35,7 @@ reads the files only and needs no cluster. What could not be inspected is listed
 const preflightExample = `  lockstep preflight vllm --batches 25%,50%,100%
   lockstep preflight vllm --style blue-green --service vllm-leader --http-route vllm --longest-request 10m
   lockstep preflight -f manifests.yaml --batches 50%,100% --fail-on warning
-  kustomize build . | lockstep preflight -f - -o sarif > preflight.sarif`
-
-// formatSARIF is for code hosts and editors, which show findings at their lines.
-const formatSARIF view.Format = "sarif"
+  kustomize build . | lockstep preflight -f - -o json`
 
 type preflightFlags struct {
 	session.Flags
@@ -77,7 +73,7 @@ func newPreflightCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&f.failOn, "fail-on", "error", "exit with 5 on findings of this severity or above: note, warning or error; or never")
 	complete(cmd, "fail-on", "note", "warning", "error", "never")
 	f.Dial.Add(flags)
-	f.Output.Add(cmd, formatSARIF)
+	f.Output.Add(cmd)
 	return cmd
 }
 
@@ -182,47 +178,24 @@ type checked struct {
 
 // show writes the findings, and returns the error of --fail-on. set has the files, and is nil for a cluster.
 func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.Set) error {
-	var err error
-	switch f.Output.Format {
-	case formatSARIF:
-		err = f.showSARIF(o, all, set)
-	case "":
-		for _, c := range all {
-			if _, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse, fileLine(set))); err != nil {
-				break
-			}
-		}
-	default:
-		for _, c := range all {
-			if f.Output.Format == view.FormatYAML && len(all) > 1 {
+	for _, c := range all {
+		var err error
+		switch f.Output.Format {
+		case "":
+			_, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse, fileLine(set)))
+		case view.FormatYAML:
+			if len(all) > 1 {
 				_, _ = fmt.Fprintln(o.Stdout, "---")
 			}
-			if err = output.WriteMessage(o.Stdout, c.PreflightResponse, f.Output.Format); err != nil {
-				break
-			}
+			fallthrough
+		default:
+			err = output.WriteMessage(o.Stdout, c.PreflightResponse, f.Output.Format)
+		}
+		if err != nil {
+			return fmt.Errorf("write the findings: %w", err)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("write the findings: %w", err)
-	}
 	return f.failOnError(all)
-}
-
-func (f *preflightFlags) showSARIF(o *connect.Options, all []checked, set *manifests.Set) error {
-	whole := &pb.PreflightResponse{}
-	for _, c := range all {
-		whole.Findings = append(whole.Findings, c.GetFindings()...)
-		whole.Unchecked = append(whole.Unchecked, c.GetUnchecked()...)
-	}
-	var locate sarif.Locate
-	if set != nil {
-		locate = set.Locate
-	}
-	text, err := sarif.Preflight(o.Version, whole, locate)
-	if err == nil {
-		_, err = o.Stdout.Write(text)
-	}
-	return err //nolint:wrapcheck // the caller wraps it
 }
 
 // fileLine returns a function that returns where a field is in the files, as "file:line", or nil for a cluster.
