@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -31,23 +30,23 @@ func (d *Driver) judgeBudgets(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.W
 		}}, nil
 	}
 	var warnings []*pb.Warning
-	w := disruptable(s)
+	w := preflightOf(s, nil).Disruptable()
 	for _, b := range budgets {
 		if disruption.Ours(b) {
 			continue
 		}
-		if err := checkBudget(s, p, b); err != nil {
+		if err := checkBudget(s, p, b, w); err != nil {
 			return nil, err
 		}
-		for _, f := range w.Judge(b) {
-			warnings = append(warnings, &pb.Warning{Code: f.Code, Message: f.Message})
+		if code, message := w.Judge(b); code != "" {
+			warnings = append(warnings, &pb.Warning{Code: code, Message: message})
 		}
 	}
 	return warnings, nil
 }
 
 // checkBudget refuses a release with budgets of its own beside one of the user's for the same name or pods.
-func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget) error {
+func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget, own disruption.Workload) error {
 	if !p.GetGroupDisruptionBudget() {
 		return nil
 	}
@@ -57,7 +56,6 @@ func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisrup
 			"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
 	}
 	policy, _ := record.ParsePolicy(p)
-	own := disruptable(s)
 	added := own
 	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, policy)
 	for _, w := range []disruption.Workload{own, added} {
@@ -68,17 +66,4 @@ func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisrup
 		}
 	}
 	return nil
-}
-
-// disruptable returns the part of the user's workload that budgets select by.
-func disruptable(s *observe.Snapshot) disruption.Workload {
-	w := disruption.Workload{
-		Namespace: s.Key.Namespace, Name: s.Key.Name, Template: s.StableObject.Spec.LeaderWorkerTemplate,
-		Groups: s.Stable.Replicas, Size: s.Stable.Size,
-		MaxUnavailable: plan.Tolerated(plan.NewRecord(s.Observation).Saved, s.Stable.Replicas),
-	}
-	if now := s.StableRevisions(); len(now) > 0 {
-		w.Revision = now[0]
-	}
-	return w
 }

@@ -96,7 +96,7 @@ func checkCheap(t *testing.T, b *bed) {
 			return err
 		},
 		"budgets": func() error {
-			w := disruptable(b.look())
+			w := preflightOf(b.look(), nil).Disruptable()
 			if leaders, workers := w.Selected(labels.Everything()); leaders != w.Groups || workers != w.Groups*(w.Size-1) {
 				t.Errorf("a budget selects %d leaders and %d workers", leaders, workers)
 			}

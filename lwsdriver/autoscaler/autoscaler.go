@@ -5,13 +5,12 @@ package autoscaler
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // NoteAnnotation on a held autoscaler is its user's configuration.
@@ -92,13 +91,9 @@ func ReadNote(annotations map[string]string) (*Note, error) {
 	if !ok {
 		return nil, nil //nolint:nilnil // no note is a state of its own, not an error
 	}
-	n, d := &Note{}, json.NewDecoder(strings.NewReader(value))
-	d.DisallowUnknownFields()
-	if err := d.Decode(n); err != nil {
+	n := &Note{}
+	if err := record.StrictJSON(value, n); err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", NoteAnnotation, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("annotation %s: something follows the value", NoteAnnotation)
 	}
 	if n.Workload == "" {
 		return nil, fmt.Errorf("annotation %s: names no workload", NoteAnnotation)

@@ -4,7 +4,6 @@
 package capacity
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -126,15 +125,7 @@ func weigh(a, b corev1.ResourceList) int {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(x, y corev1.ResourceName) int {
-		if extended(x) != extended(y) {
-			if extended(x) {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(x, y)
-	})
+	slices.SortFunc(names, devicesFirst)
 	for _, name := range names {
 		x, y := a[name], b[name]
 		if c := x.Cmp(y); c != 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // scopesOf returns all conditions of a quota on the pods that it counts.
@@ -90,18 +91,10 @@ func crossesNamespaces(a *corev1.Affinity) bool {
 	if a == nil {
 		return false
 	}
-	var terms []corev1.PodAffinityTerm
-	if p := a.PodAffinity; p != nil {
-		terms = append(terms, p.RequiredDuringSchedulingIgnoredDuringExecution...)
-		for _, w := range p.PreferredDuringSchedulingIgnoredDuringExecution {
-			terms = append(terms, w.PodAffinityTerm)
-		}
-	}
-	if p := a.PodAntiAffinity; p != nil {
-		terms = append(terms, p.RequiredDuringSchedulingIgnoredDuringExecution...)
-		for _, w := range p.PreferredDuringSchedulingIgnoredDuringExecution {
-			terms = append(terms, w.PodAffinityTerm)
-		}
+	together, apart := ptr.Deref(a.PodAffinity, corev1.PodAffinity{}), ptr.Deref(a.PodAntiAffinity, corev1.PodAntiAffinity{})
+	terms := slices.Concat(together.RequiredDuringSchedulingIgnoredDuringExecution, apart.RequiredDuringSchedulingIgnoredDuringExecution)
+	for _, w := range slices.Concat(together.PreferredDuringSchedulingIgnoredDuringExecution, apart.PreferredDuringSchedulingIgnoredDuringExecution) {
+		terms = append(terms, w.PodAffinityTerm)
 	}
 	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool {
 		return len(t.Namespaces) > 0 || t.NamespaceSelector != nil

@@ -15,15 +15,7 @@ import (
 
 // Text lists resources for users, devices first: "nvidia.com/gpu 16, cpu 64, memory 1Ti". Empty: nothing is requested.
 func Text(list corev1.ResourceList) string {
-	names := slices.SortedFunc(maps.Keys(list), func(a, b corev1.ResourceName) int {
-		if extended(a) != extended(b) {
-			if extended(a) {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(a, b)
-	})
+	names := slices.SortedFunc(maps.Keys(list), devicesFirst)
 	parts := make([]string, 0, len(names))
 	for _, name := range names {
 		if q := list[name]; !q.IsZero() {
@@ -31,6 +23,17 @@ func Text(list corev1.ResourceList) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// devicesFirst orders resources by name, those of device plugins first.
+func devicesFirst(a, b corev1.ResourceName) int {
+	if extended(a) == extended(b) {
+		return cmp.Compare(a, b)
+	}
+	if extended(a) {
+		return -1
+	}
+	return 1
 }
 
 // String returns what is missing, for users.

@@ -45,7 +45,7 @@ func TestObject(t *testing.T) {
 		if leaders, workers := other.Caught(o); leaders+workers > 0 {
 			t.Errorf("%s selects pods of others", o.Name)
 		}
-		if found := model().Judge(o); len(found) > 0 {
+		if found, _ := model().Judge(o); found != "" {
 			t.Errorf("a budget of ours is found to be wrong: %v", found)
 		}
 	}

@@ -27,13 +27,7 @@ type Workload struct {
 	Groups, Size, MaxUnavailable int
 }
 
-// Finding is a problem of a budget.
-type Finding struct {
-	// Code is machine-readable. Message is what is wrong, where, and what to do.
-	Code, Message string
-}
-
-// Codes of findings.
+// Codes of problems of a budget.
 const (
 	// Blocks: the budget allows no pod of the workload to be evicted.
 	Blocks = "BudgetBlocksEviction"
@@ -41,31 +35,31 @@ const (
 	CountsPods = "BudgetCountsPods"
 )
 
-// Judge returns the problems of a budget for the workload.
+// Judge returns the problem of a budget for the workload: a code, and a message that says what is wrong, where, and what to do. Both are
+// empty if the budget is right.
 //
 // A budget of one pod over all pods is right: the first eviction disrupts its group, and no other is allowed until that is
 // complete again.
-func (w Workload) Judge(b *policyv1.PodDisruptionBudget) []Finding {
+func (w Workload) Judge(b *policyv1.PodDisruptionBudget) (code, message string) {
 	leaders, workers := w.Caught(b)
 	if leaders+workers == 0 {
-		return nil
+		return "", ""
 	}
 	allowed, known := allows(b, leaders+workers)
 	name := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
 	switch {
 	case !known:
-		return nil
 	case allowed <= 0:
-		return []Finding{{Blocks, fmt.Sprintf("%s (%s) allows none of the %d pods of %s/%s that it selects to be evicted. The release itself evicts "+
+		return Blocks, fmt.Sprintf("%s (%s) allows none of the %d pods of %s/%s that it selects to be evicted. The release itself evicts "+
 			"no pod, but nodes with these pods can't be drained: node upgrades, and autoscalers that make room, wait "+
-			"forever. Allow one: maxUnavailable: 1", name, spec(b), leaders+workers, w.Namespace, w.Name)}}
+			"forever. Allow one: maxUnavailable: 1", name, spec(b), leaders+workers, w.Namespace, w.Name)
 	case w.Size > 1 && workers > 0 && min(allowed, w.Groups) > w.MaxUnavailable:
-		return []Finding{{CountsPods, fmt.Sprintf("%s (%s) counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
+		return CountsPods, fmt.Sprintf("%s (%s) counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
 			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d. Set maxUnavailable: 1, which allows one group at a "+
 			"time; or let one budget select leaders (%s: \"0\") with maxUnavailable: %d, and another workers with maxUnavailable: 1",
-			name, spec(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable, lws.WorkerIndexLabelKey, w.MaxUnavailable)}}
+			name, spec(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable, lws.WorkerIndexLabelKey, w.MaxUnavailable)
 	}
-	return nil
+	return "", ""
 }
 
 // Caught returns how many of the workload's pods the budget selects.

@@ -84,10 +84,7 @@ func TestJudge(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&w)
 			}
-			code, text := "", ""
-			for _, f := range w.Judge(tt.budget) {
-				code, text = code+f.Code, text+f.Message
-			}
+			code, text := w.Judge(tt.budget)
 			if code != tt.want {
 				t.Errorf("%s: %q (%s), want %q", tt.reason, code, text, tt.want)
 			}

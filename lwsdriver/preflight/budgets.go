@@ -33,23 +33,21 @@ func budgetRules() []Rule {
 
 // judge returns the findings of one code about the user's budgets.
 func judge(s *Inventory, code string) []Hit {
-	w := s.disruptable()
+	w := s.Disruptable()
 	var hits []Hit
 	for _, b := range s.Budgets {
 		if disruption.Ours(b) {
 			continue
 		}
-		for _, f := range w.Judge(b) {
-			if f.Code == code {
-				hits = append(hits, Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: f.Message})
-			}
+		if found, message := w.Judge(b); found == code {
+			hits = append(hits, Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
 		}
 	}
 	return hits
 }
 
-// disruptable returns the part of the workload that budgets select by.
-func (s *Inventory) disruptable() disruption.Workload {
+// Disruptable returns the part of the workload that budgets select by.
+func (s *Inventory) Disruptable() disruption.Workload {
 	return disruption.Workload{
 		Namespace: s.Workload.Namespace, Name: s.Workload.Name, Template: s.Workload.Spec.LeaderWorkerTemplate, Revision: s.Revision,
 		Groups: s.replicas(), Size: int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)), MaxUnavailable: plan.Tolerated(s.Rolling, s.replicas()),

@@ -35,7 +35,7 @@ func serviceRules() []Rule {
 
 // selectsWorkers finds Services that lead requests to workers.
 func selectsWorkers(s *Inventory) []Hit {
-	w := s.disruptable()
+	w := s.Disruptable()
 	return s.judgeServices(func(_ *corev1.Service, leaders, workers int) string {
 		if workers == 0 {
 			return ""
@@ -50,7 +50,7 @@ func excludesAdded(s *Inventory) []Hit {
 	if s.peak().Added == 0 || s.Policy.Traffic != nil {
 		return nil
 	}
-	name := s.disruptable().Name
+	name := s.Disruptable().Name
 	return s.judgeServices(func(o *corev1.Service, leaders, workers int) string {
 		if o.Spec.Selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
 			return ""
@@ -62,7 +62,7 @@ func excludesAdded(s *Inventory) []Hit {
 // judgeServices returns the selectors of which judge returns a message. It is called with the number of the workload's pods that a Service
 // selects. Headless Services are skipped: they are for DNS names, such as those that LWS creates.
 func (s *Inventory) judgeServices(judge func(o *corev1.Service, leaders, workers int) string) []Hit {
-	w := s.disruptable()
+	w := s.Disruptable()
 	var hits []Hit
 	for _, o := range s.Services {
 		if len(o.Spec.Selector) == 0 || o.Namespace != w.Namespace || o.Spec.ClusterIP == corev1.ClusterIPNone || ofLWS(o) {

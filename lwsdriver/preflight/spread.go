@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
@@ -45,22 +44,15 @@ func spreadOver(s *Inventory) []string {
 		keys = append(keys, c.TopologyKey)
 	}
 	if a := t.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-		terms := slices.Clone(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
-		for _, w := range a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-			terms = append(terms, w.PodAffinityTerm)
+		for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			keys = append(keys, term.TopologyKey)
 		}
-		keys = append(keys, topologies(terms)...)
+		for _, w := range a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			keys = append(keys, w.PodAffinityTerm.TopologyKey)
+		}
 	}
 	if key := s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey]; key != "" {
 		keys = append(keys, key)
-	}
-	return keys
-}
-
-func topologies(terms []corev1.PodAffinityTerm) []string {
-	keys := make([]string, 0, len(terms))
-	for i := range terms {
-		keys = append(keys, terms[i].TopologyKey)
 	}
 	return keys
 }

@@ -9,7 +9,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -39,16 +38,16 @@ func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Unseen: map[preflight.Source]string{}}
 	r := &reader{set: s, inventory: out, namespace: w.Namespace}
-	out.Services = read(r, preflight.Services, "Service", func() *corev1.Service { return &corev1.Service{} })
-	out.Budgets = read(r, preflight.Budgets, "PodDisruptionBudget", func() *policyv1.PodDisruptionBudget { return &policyv1.PodDisruptionBudget{} })
-	out.Quotas = read(r, preflight.Quotas, "ResourceQuota", func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} })
-	out.Claims = read(r, preflight.Claims, "PersistentVolumeClaim", func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} })
+	out.Services = read[corev1.Service](r, preflight.Services, "Service")
+	out.Budgets = read[policyv1.PodDisruptionBudget](r, preflight.Budgets, "PodDisruptionBudget")
+	out.Quotas = read[corev1.ResourceQuota](r, preflight.Quotas, "ResourceQuota")
+	out.Claims = read[corev1.PersistentVolumeClaim](r, preflight.Claims, "PersistentVolumeClaim")
 	r.routes()
 	r.autoscalers()
 	r.unsafeChanges()
 	r.namespace = "" // nodes have none, and pods of all namespaces are on them
-	nodes := read(r, preflight.Nodes, "Node", func() *corev1.Node { return &corev1.Node{} })
-	pods, err := of(s, "Pod", "", func() *corev1.Pod { return &corev1.Pod{} })
+	nodes := read[corev1.Node](r, preflight.Nodes, "Node")
+	pods, err := of[corev1.Pod](s, "Pod", "")
 	if r.err == nil {
 		r.err = err
 	}
@@ -72,8 +71,8 @@ func (r *reader) none(source preflight.Source) {
 	r.inventory.Unseen[source] = "there are none in the files"
 }
 
-func read[T metav1.Object](r *reader, source preflight.Source, kind string, empty func() T) []T {
-	all, err := of(r.set, kind, r.namespace, empty)
+func read[T any](r *reader, source preflight.Source, kind string) []*T {
+	all, err := of[T](r.set, kind, r.namespace)
 	if err != nil && r.err == nil {
 		r.err = err
 	}
@@ -86,7 +85,7 @@ func read[T metav1.Object](r *reader, source preflight.Source, kind string, empt
 // routes reads both kinds of routes, of which the files need only one.
 func (r *reader) routes() {
 	for _, kind := range []string{traffic.KindHTTPRoute, traffic.KindGRPCRoute} {
-		for _, o := range read(r, preflight.Routes, kind, func() *unstructured.Unstructured { return &unstructured.Unstructured{} }) {
+		for _, o := range read[unstructured.Unstructured](r, preflight.Routes, kind) {
 			r.inventory.Routes = append(r.inventory.Routes, traffic.Route{Key: traffic.Key{Kind: kind, Name: o.GetName()}, Object: o})
 		}
 	}

@@ -16,7 +16,6 @@ import (
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -126,13 +125,13 @@ func strictly(fields map[string]any, into any) error {
 }
 
 // of returns the objects of a kind in a namespace, decoded as T. Empty namespace: all.
-func of[T metav1.Object](s *Set, kind, namespace string, empty func() T) ([]T, error) {
-	var all []T
+func of[T any](s *Set, kind, namespace string) ([]*T, error) {
+	var all []*T
 	for _, o := range s.objects {
 		if o.GetKind() != kind || namespace != "" && o.GetNamespace() != namespace {
 			continue
 		}
-		into := empty()
+		into := new(T)
 		text, err := yaml.Marshal(o.Object)
 		if err == nil {
 			err = yaml.Unmarshal(text, into)
