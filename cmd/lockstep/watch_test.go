@@ -35,24 +35,15 @@ func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, 
 	return terminal.Start(t, cmd, width, height), fake, server
 }
 
-func TestWatchRestoresTerminal(t *testing.T) {
+func TestWatchKeepsLastStatus(t *testing.T) {
 	t.Parallel()
-	for name, leave := range map[string]func(*terminal.Terminal){
-		"q":       func(p *terminal.Terminal) { p.Press("q") },
-		"Ctrl-C":  func(p *terminal.Terminal) { p.Press("\x03") },
-		"SIGTERM": func(p *terminal.Terminal) { p.Signal(syscall.SIGTERM) },
-		"SIGINT":  func(p *terminal.Terminal) { p.Signal(syscall.SIGINT) },
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
 			p, _, _ := watch(t, 80, 24)
-			p.AwaitWords("upgrading", "■A", "□b")
-			if !p.OwnScreen() {
-				t.Error("the screen is not the alternate one")
-			}
-			leave(p)
-			code, text := p.Exit()
-			if code != 0 || !strings.Contains(text, "default/vllm  upgrading") {
+			p.AwaitWords("upgrading", "✔ ready", "◌ Starting")
+			p.Signal(signal)
+			if code, text := p.Exit(); code != 0 || !strings.Contains(text, "State     upgrading (GroupsNotReady)") {
 				t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
 			}
 		})
@@ -62,36 +53,34 @@ func TestWatchRestoresTerminal(t *testing.T) {
 func TestWatchFollowsTerminalSize(t *testing.T) {
 	t.Parallel()
 	p, fake, _ := watch(t, 80, 24)
-	p.AwaitWords("Progress", "j/k scroll")
+	p.AwaitWords("◌ Starting")
 	p.Resize(40, 10)
-	p.Await("40x10", func(text string) bool {
+	p.Await("a status that is cut", func(text string) bool {
 		lines := strings.Split(text, "\n")
-		return len(lines) == 10 && strings.Contains(lines[9], "j/k scroll")
+		return len(lines) < 10 && strings.HasSuffix(lines[len(lines)-1], " more lines") && strings.Contains(text, "…")
 	})
 	p.Resize(100, 30)
 	fake.Set(func(c *pb.BatchContext) { c.State, c.UpdatedReady, c.Groups[1].Ready = pb.State_STATE_READY, 2, true })
-	p.AwaitWords("ready (GroupsNotReady)", "■B")
-	p.Press("?")
-	p.AwaitWords("quit; releases continue")
-	p.Press("?")
-	p.AwaitWords("Progress")
+	text := p.AwaitWords("ready (GroupsNotReady)", "vllm-b-0")
+	if strings.Contains(text, "Starting") || strings.Count(text, "Workload  ") != 1 {
+		t.Errorf("an older status is left on the screen:\n%s", text)
+	}
 }
 
 func TestWatchWithoutColourAndUnicode(t *testing.T) {
 	t.Parallel()
 	p, _, _ := watch(t, 80, 24, "LANG=C", "NO_COLOR=please")
-	text := p.AwaitWords("[A]", "(b)", "Progress")
+	text := p.AwaitWords("+ ready", "o Starting")
 	if strings.ContainsFunc(text, func(r rune) bool { return r > '~' }) {
 		t.Errorf("not ASCII with LANG=C:\n%s", text)
 	}
-	for _, colour := range []string{"\x1b[94m", "\x1b[93m", "\x1b[36m", "38;5;", "38;2;"} {
-		if strings.Contains(p.Raw(), colour) {
-			t.Errorf("colour %q with NO_COLOR", colour)
-		}
+	const cyan = "\x1b[36m"
+	if strings.Contains(p.Raw(), cyan) {
+		t.Errorf("colours with NO_COLOR: %q", p.Raw())
 	}
 	coloured, _, _ := watch(t, 80, 24)
-	coloured.AwaitWords("■A")
-	if raw := coloured.Raw(); !strings.Contains(raw, "\x1b[94m") || !strings.Contains(raw, "\x1b[93m") {
+	coloured.AwaitWords("✔ ready")
+	if raw := coloured.Raw(); !strings.Contains(raw, cyan) {
 		t.Errorf("no colours on a terminal that has them: %q", raw)
 	}
 }
@@ -101,13 +90,10 @@ func TestWatchReconnects(t *testing.T) {
 	p, fake, server := watch(t, 100, 24)
 	p.AwaitWords("upgrading (GroupsNotReady)")
 	server.Stop()
-	p.AwaitWords("the driver lost", "retrying", "upgrading (GroupsNotReady)")
+	p.AwaitWords("lost the driver, retrying", "upgrading (GroupsNotReady)")
 	fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
 	server.Start()
-	text := p.AwaitWords("ready (GroupsNotReady)")
-	if strings.Contains(text, "the driver lost") {
-		t.Errorf("the driver is reachable again:\n%s", text)
-	}
+	p.AwaitWords("reconnected to the driver", "ready (GroupsNotReady)")
 }
 
 func TestWatchOnDumbTerminal(t *testing.T) {
@@ -171,28 +157,41 @@ func promote(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
 	}
 }
 
-func TestWatchListsRunningReleases(t *testing.T) {
+func TestWatchShowsRunningReleases(t *testing.T) {
 	t.Parallel()
 	client, address := fleet(t)
-	p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-A", "--address", address), 100, 30)
-	text := p.AwaitWords("1 running, 3 under hold", "default/aya", "2/2", "batch 1/2 (50%)")
-	if strings.Contains(text, "bert") {
+	p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-A", "--address", address), 100, 50)
+	text := p.AwaitWords("Workload  default/aya", "Batch     1/2 (50%): 2/2 groups ready")
+	if strings.Contains(text, "bert") || strings.Contains(text, "cohere") {
 		t.Errorf("a workload at rest is shown:\n%s", text)
 	}
-	p.Press("a")
-	p.AwaitWords("default/bert", "other/cohere")
-	p.Press("a")
 	begin(t, client, ref("other", "cohere"))
-	p.AwaitWords("2 running, 3 under hold", "other/cohere")
+	p.AwaitWords("Workload  default/aya", "Workload  other/cohere")
 	promote(t, client, ref("default", "aya"))
-	p.AwaitWords("1 running, 3 under hold", "completed (", "ended ", "s ago")
-	p.Press("j")
-	p.AwaitWords("other/cohere  2 x")
-	p.Press("\r")
-	p.Await("the detail alone", func(text string) bool { return !strings.Contains(text, "default/aya") })
-	p.Press("q")
-	if code, text := p.Exit(); code != 0 || !strings.Contains(text, "default/aya  completed") || !strings.Contains(text, "other/cohere  ready") {
+	p.AwaitWords("default/aya  completed:")
+	p.Await("one status", func(text string) bool { return strings.Count(text, "Workload  ") == 1 })
+	promote(t, client, ref("other", "cohere"))
+	p.AwaitWords("other/cohere  completed:", "no release is running, workloads under hold: 3")
+	p.Signal(syscall.SIGTERM)
+	if code, text := p.Exit(); code != 0 || strings.Contains(text, "Workload  ") {
 		t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
+	}
+}
+
+func TestWatchSaysThatNothingRuns(t *testing.T) {
+	t.Parallel()
+	_, address := fleet(t)
+	for namespace, want := range map[string]string{
+		"other": "no release is running, workloads under hold: 1",
+		"empty": "no release is running, and no workload is under hold: see lockstep adopt",
+	} {
+		p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-n", namespace, "--address", address), 100, 30)
+		p.AwaitWords(want)
+		plain := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-n", namespace, "--address", address, "--plain"), 100, 30)
+		plain.AwaitWords(want)
+		if strings.Contains(plain.Raw(), "\x1b[?") {
+			t.Errorf("--plain moves the cursor: %q", plain.Raw())
+		}
 	}
 }
 
@@ -218,6 +217,7 @@ func TestWatchPrintsLines(t *testing.T) {
 	begin(t, client, ref("other", "cohere")) // of another namespace
 	promote(t, client, ref("default", "aya"))
 	next("default/aya  completed:")
+	next("no release is running, workloads under hold: 2")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)

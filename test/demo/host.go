@@ -10,8 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
-	"charm.land/lipgloss/v2"
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -82,11 +82,22 @@ var ages = regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
 
 // beside returns two texts side by side.
 func beside(left, right string) string {
-	lines := strings.Split(lipgloss.JoinHorizontal(lipgloss.Top, strings.TrimSpace(left), "     ", right), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
+	columns := [2][]string{strings.Split(strings.TrimSpace(left), "\n"), strings.Split(right, "\n")}
+	width := 0
+	for _, line := range columns[0] {
+		width = max(width, utf8.RuneCountInString(line))
 	}
-	return strings.Join(lines, "\n") + "\n"
+	var b strings.Builder
+	for i := range max(len(columns[0]), len(columns[1])) {
+		var cells [2]string
+		for side, lines := range columns {
+			if i < len(lines) {
+				cells[side] = lines[i]
+			}
+		}
+		b.WriteString(strings.TrimRight(fmt.Sprintf("%-*s     %s", width, cells[0], cells[1]), " ") + "\n")
+	}
+	return b.String()
 }
 
 // groups returns the pods of the workload and of its canary.

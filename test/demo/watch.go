@@ -92,7 +92,7 @@ func (s *stage) display() (show func(host.Event), done func()) {
 		live.Footer(s.requests.String)
 		return live.Observe, live.Close
 	}
-	lines := view.NewLines(s.out, time.Now())
+	lines := view.NewLines(s.out, time.Now(), false)
 	ended, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)

@@ -91,12 +91,8 @@ func (s *Screen) Close() {
 	_ = s.master.Close()
 }
 
-var (
-	// keyboardProtocol matches sequences that are newer than the emulator, which misinterprets them.
-	keyboardProtocol = regexp.MustCompile(`\x1b\[[<>=?][0-9;]*u`)
-	// cutShort matches the beginning of a sequence whose end has not been read yet.
-	cutShort = regexp.MustCompile(`\x1b(\[[<>=?]?[0-9;]*)?$`)
-)
+// cutShort matches the beginning of a sequence whose end has not been read yet.
+var cutShort = regexp.MustCompile(`\x1b(\[[<>=?]?[0-9;]*)?$`)
 
 // draw renders the program's output until no process has the terminal open.
 func (s *Screen) draw() {
@@ -111,7 +107,7 @@ func (s *Screen) draw() {
 		s.raw.Write(buffer[:n])
 		whole := append(rest, buffer[:n]...)
 		rest = slices.Clone(cutShort.Find(whole))
-		_, _ = s.emulator.Write(keyboardProtocol.ReplaceAll(whole[:len(whole)-len(rest)], nil))
+		_, _ = s.emulator.Write(whole[:len(whole)-len(rest)])
 		close(s.changed)
 		s.changed = make(chan struct{})
 		s.mu.Unlock()
@@ -169,13 +165,6 @@ func (s *Screen) Raw() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.raw.String()
-}
-
-// OwnScreen reports whether the program uses the alternate screen.
-func (s *Screen) OwnScreen() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.emulator.Mode()&vt10x.ModeAltScreen != 0
 }
 
 // ANSI returns what [Screen.Text] does, with the escape sequences of the text's colours.

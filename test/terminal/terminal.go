@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package terminal runs interactive programs on a pseudo-terminal, with an emulator that renders what the program
-// writes. In tests it presses keys, too.
+// writes.
 package terminal
 
 import (
@@ -69,14 +69,6 @@ func (p *Terminal) AwaitWords(words ...string) string {
 	})
 }
 
-// Press types keys.
-func (p *Terminal) Press(keys string) {
-	p.t.Helper()
-	if _, err := p.master.WriteString(keys); err != nil {
-		p.t.Fatalf("press %q: %v", keys, err)
-	}
-}
-
 // Signal sends a signal to the program.
 func (p *Terminal) Signal(s os.Signal) {
 	p.t.Helper()
@@ -112,14 +104,8 @@ func (p *Terminal) Exit() (code int, text string) {
 	if *modes != *p.before {
 		p.t.Errorf("the program did not restore the terminal's modes: %+v, were %+v", modes, p.before)
 	}
-	if p.OwnScreen() {
-		p.t.Error("the program left the alternate screen on")
-	}
 	if !p.emulator.CursorVisible() {
 		p.t.Error("the program left the cursor hidden")
-	}
-	if on, off := strings.LastIndex(p.Raw(), "\x1b[?2004h"), strings.LastIndex(p.Raw(), "\x1b[?2004l"); on > off {
-		p.t.Error("the program left bracketed paste on")
 	}
 	exit, failed := errors.AsType[*exec.ExitError](p.process.Err)
 	if p.process.Err != nil && !failed {

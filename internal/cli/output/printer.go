@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/charmbracelet/colorprofile"
 	"golang.org/x/term"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -23,38 +22,51 @@ type Printer struct {
 	Stdout, Stderr io.Writer
 	// Text writes text to Stdout, or to Stderr if Stdout gets documents; see the function.
 	Text io.Writer
-	// Logs is for log lines, which it keeps out of a table that is redrawn in place.
+	// Logs is for log lines, which it keeps out of a status that is redrawn in place.
 	Logs io.Writer
 
 	// documents is nil without -o.
 	documents *view.Documents
-	text      func(host.Event)
-	closeText func()
+	display   Display
 	// last is the event that ended the run. It is shown as text only if the command succeeds: otherwise the error says it.
 	last host.Event
 }
 
 // NewPrinter returns a printer whose text is on stdout, or on stderr if stdout has documents.
 func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
-	p := &Printer{Stdout: stdout, Stderr: stderr, Logs: stderr}
+	p := &Printer{Stdout: stdout, Stderr: stderr}
 	w := stdout
 	if f.Format == view.FormatJSON || f.Format == view.FormatYAML {
 		p.documents = view.NewDocuments(stdout, f.Format, f.final)
 		w = stderr
 	}
 	p.Text = Text(w)
-	file, ok := Terminal(w)
-	if !ok || os.Getenv("TERM") == "dumb" {
-		lines := view.NewLines(p.Text, time.Now())
-		p.text, p.closeText = lines.Observe, lines.Close
-		return p
-	}
-	live := view.NewLive(p.Text, time.Now(), func() (int, int) { return terminalSize(file) })
-	p.text, p.closeText = live.Observe, live.Close
-	if _, ok := Terminal(stderr); ok {
-		p.Logs = live
+	if p.display, p.Logs = NewLive(w, stderr); p.display == nil {
+		p.display = view.NewLines(p.Text, time.Now(), false)
 	}
 	return p
+}
+
+// Display shows events as text.
+type Display interface {
+	Observe(e host.Event)
+	// End shows the last event of a workload.
+	End(e host.Event)
+	Close()
+}
+
+// NewLive returns a display that is redrawn in place, or nil where w is no terminal that can do that. Log lines have to be written to
+// logs.
+func NewLive(w, stderr io.Writer) (display Display, logs io.Writer) {
+	file, ok := Terminal(w)
+	if !ok || dumb() {
+		return nil, stderr
+	}
+	live := view.NewLive(Text(w), time.Now(), func() (int, int) { return terminalSize(file) })
+	if _, ok := Terminal(stderr); ok {
+		return live, live
+	}
+	return live, stderr
 }
 
 // Observe shows an event of the run, the last one in documents only.
@@ -66,11 +78,11 @@ func (p *Printer) Observe(e host.Event) {
 		p.last = e
 		return
 	}
-	p.text(e)
+	p.display.Observe(e)
 }
 
 // ShowLast shows the event that ended the run as text.
-func (p *Printer) ShowLast() { p.text(p.last) }
+func (p *Printer) ShowLast() { p.display.Observe(p.last) }
 
 // HasDocuments reports whether the output has documents.
 func (p *Printer) HasDocuments() bool { return p.documents != nil }
@@ -81,7 +93,7 @@ func (p *Printer) Status(c *pb.BatchContext) {
 		p.documents.Status(c, time.Now())
 		return
 	}
-	p.text(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
+	p.display.Observe(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
 }
 
 // Warn shows the warnings of a response.
@@ -93,16 +105,42 @@ func (p *Printer) Warn(warnings ...*pb.Warning) {
 
 // Close ends the display and returns the first error of a document.
 func (p *Printer) Close() error {
-	p.closeText()
+	p.display.Close()
 	if p.documents == nil {
 		return nil
 	}
 	return p.documents.Err()
 }
 
-// Text returns a writer of text to w. It removes colours as the environment asks for (NO_COLOR, CLICOLOR, TERM), and all escape
-// sequences where there is no terminal.
-func Text(w io.Writer) io.Writer { return colorprofile.NewWriter(w, os.Environ()) }
+// Text returns a writer of text to w, which gets whole strings. It removes colours with NO_COLOR or TERM=dumb and where there is no
+// terminal, and replaces the signs of trees where the locale is not UTF-8.
+func Text(w io.Writer) io.Writer {
+	_, ok := Terminal(w)
+	return text{w: w, coloured: ok && os.Getenv("NO_COLOR") == "" && !dumb(), unicode: view.Unicode()}
+}
+
+type text struct {
+	w                 io.Writer
+	coloured, unicode bool
+}
+
+// Write implements io.Writer.
+func (t text) Write(p []byte) (int, error) {
+	s := string(p)
+	if !t.coloured {
+		s = view.Plain(s)
+	}
+	if !t.unicode {
+		s = view.ASCII(s)
+	}
+	if _, err := io.WriteString(t.w, s); err != nil {
+		return 0, err //nolint:wrapcheck // it is the writer's own
+	}
+	return len(p), nil
+}
+
+// dumb reports whether the terminal knows no escape sequences.
+func dumb() bool { return os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" }
 
 // Terminal returns the file behind w, and reports whether it is a terminal.
 func Terminal(w io.Writer) (*os.File, bool) {

@@ -5,7 +5,6 @@ package workload
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,7 +12,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
-	"github.com/lockstep-rollouts/lockstep/internal/host/screen"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
 
@@ -74,10 +72,6 @@ func showStatus(s *session.Session, all bool) error {
 		s.Status(c)
 		return nil
 	}
-	text := view.Status(c, time.Now(), all)
-	if !screen.Unicode(os.Getenv) {
-		text = view.ASCII(text)
-	}
-	_, err = fmt.Fprint(s.Text, text)
+	_, err = fmt.Fprint(s.Text, view.Status(c, time.Now(), all))
 	return err
 }

@@ -6,8 +6,7 @@ package workload
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
+	"fmt"
 	"strings"
 	"time"
 
@@ -17,20 +16,18 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
-	"github.com/lockstep-rollouts/lockstep/internal/host/screen"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const watchAbout = `Show running releases full-screen, as they change: a list, and for the selected release its groups, batches, traffic,
-deadline, blocking groups and latest events. A release that ends stays on the screen until you quit. No key changes a
-release.
+const watchAbout = `Show releases as they change, whichever host drives them, until Ctrl-C. A terminal shows the status and the tree of lockstep
+status, redrawn in place. If stdout is not a terminal, if TERM is dumb, or with --plain, each change is a line. It changes nothing.
 
-Without NAME it shows every workload under hold with a running release, in one namespace or with -A in all. With NAME, which
-a driver without WatchWorkloads needs, a workload that is deleted and created again is shown again.
+Without NAME it shows every workload under hold with a running release, in one namespace or with -A in all, and says when none
+runs. With NAME, which a driver without WatchWorkloads needs, it shows that workload until it is deleted.
 
-It needs get, list and watch on what the driver reads, and on events. With --address it shows events only if --kubeconfig or
---context name the driver's cluster. If stdout is not a terminal, if TERM is dumb, or with --plain, it prints one line per
-change instead.`
+It needs get, list and watch on what the driver reads.`
 
 const watchExample = `  lockstep watch
   lockstep watch vllm
@@ -38,18 +35,16 @@ const watchExample = `  lockstep watch
   lockstep watch --plain`
 
 type watchFlags struct {
-	dial   connect.Flags
-	all    bool
-	plain  bool
-	ascii  bool
-	getenv func(string) string
+	dial  connect.Flags
+	all   bool
+	plain bool
 }
 
 func newWatchCommand(o *connect.Options) *cobra.Command {
-	f := watchFlags{getenv: os.Getenv}
+	var f watchFlags
 	cmd := &cobra.Command{
 		Use:               "watch [NAME]",
-		Short:             "Show running releases full-screen, as they change",
+		Short:             "Show running releases as they change",
 		Long:              watchAbout,
 		Example:           watchExample,
 		ValidArgsFunction: session.Names(o),
@@ -58,7 +53,6 @@ func newWatchCommand(o *connect.Options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
 	flags.BoolVar(&f.plain, "plain", false, "print one line per change, as if stdout were not a terminal")
-	flags.BoolVar(&f.ascii, "ascii", false, "draw with ASCII only (default: unless LC_ALL, LC_CTYPE or LANG name UTF-8)")
 	f.dial.Add(flags)
 	return cmd
 }
@@ -67,29 +61,39 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 	if err := f.check(cmd, o, args); err != nil {
 		return err
 	}
-	w := &watcher{hints: session.HintsFor(cmd, "NAME")}
-	name := strings.Join(args, "") // at most one
+	namespace := ""
 	if !f.all {
 		var err error
-		if w.namespace, err = o.WorkloadNamespace(); err != nil {
+		if namespace, err = o.WorkloadNamespace(); err != nil {
 			return err
 		}
 	}
+	name := strings.Join(args, "") // at most one
+	hints := session.HintsFor(cmd, "NAME")
 	if name != "" {
-		w.only = &pb.WorkloadRef{Namespace: w.namespace, Name: name}
-		w.hints = session.HintsFor(cmd, name)
+		hints = session.HintsFor(cmd, name)
 	}
-	inside := o.ForCommand(cmd.Flags(), w.namespace, name)
+	inside := o.ForCommand(cmd.Flags(), namespace, name)
 	inside.ReadOnly, inside.Silent = true, true
-	show, logs := f.display(o, w)
-	inside.Stderr = logs
-	var err error
-	if w.Link, err = f.dial.Connect(cmd.Context(), inside); err != nil {
-		return session.Explain(err, "reach the driver", w.hints)
+	show, logs := output.NewLive(o.Stdout, o.Stderr)
+	if show == nil || f.plain {
+		show, logs = view.NewLines(output.Text(o.Stdout), time.Now(), name == ""), o.Stderr
 	}
-	w.events, w.noEvents = f.eventsOf(cmd, inside)
-	err = w.explain(show(w.Context))
-	return errors.Join(err, w.Close())
+	defer show.Close()
+	inside.Stderr = logs
+	link, err := f.dial.Connect(cmd.Context(), inside)
+	if err != nil {
+		return session.Explain(err, "reach the driver", hints)
+	}
+	w := &watcher{driver: link.Client, display: show, held: map[string]*pb.BatchContext{}}
+	what := "watch releases"
+	if name == "" {
+		err = w.workloads(link.Context, namespace)
+	} else {
+		what = "watch " + namespace + "/" + name
+		err = w.workload(link.Context, &pb.WorkloadRef{Namespace: namespace, Name: name})
+	}
+	return errors.Join(session.Explain(link.Cause(err), what, hints), link.Close())
 }
 
 func (f *watchFlags) check(cmd *cobra.Command, o *connect.Options, args []string) error {
@@ -104,30 +108,104 @@ func (f *watchFlags) check(cmd *cobra.Command, o *connect.Options, args []string
 	return f.dial.Check(o)
 }
 
-// display returns the function that shows releases, and the writer of the driver's log.
-func (f *watchFlags) display(o *connect.Options, w *watcher) (show func(context.Context) error, logs io.Writer) {
-	out, ok := output.Terminal(o.Stdout)
-	if term := f.getenv("TERM"); !ok || f.plain || term == "" || term == "dumb" {
-		return func(ctx context.Context) error { return w.lines(ctx, o.Stdout) }, o.Stderr
-	}
-	w.logs = &relay{}
-	logs = w.logs
-	if _, ok := output.Terminal(o.Stderr); !ok {
-		logs = o.Stderr
-	}
-	return func(ctx context.Context) error {
-		s := screen.New(screen.Options{
-			Only: w.only, Namespace: w.namespace, Unicode: !f.ascii && screen.Unicode(f.getenv), NoEvents: w.noEvents,
-		}, time.Now())
-		return w.screen(ctx, s, screen.Terminal{Out: out, Env: f.environment()}, o.Stdout)
-	}, logs
+// watcher is one run of `lockstep watch`.
+type watcher struct {
+	driver  host.Watcher
+	display output.Display
+	// held has the workloads under hold. It is complete once synced is true.
+	held   map[string]*pb.BatchContext
+	synced bool
+	// lost is true while the driver does not answer.
+	lost bool
 }
 
-// environment returns the process's environment, with NO_COLOR=1 for any value of NO_COLOR: the library ignores others.
-func (f *watchFlags) environment() []string {
-	env := os.Environ()
-	if f.getenv("NO_COLOR") != "" {
-		env = append(env, "NO_COLOR=1")
+// workload shows one workload.
+func (w *watcher) workload(ctx context.Context, ref *pb.WorkloadRef) error {
+	return w.follower().Workload(ctx, ref, func(c *pb.BatchContext) {
+		w.found()
+		w.display.Observe(statusEvent(c))
+	})
+}
+
+// workloads shows the releases that run in a namespace, or without one in all.
+func (w *watcher) workloads(ctx context.Context, namespace string) error {
+	req := &pb.WatchWorkloadsRequest{Namespace: namespace, IncludeGroups: true}
+	return w.follower().Workloads(ctx, req, func(r *pb.WatchWorkloadsResponse) {
+		w.found()
+		switch change := r.GetChange().(type) {
+		case *pb.WatchWorkloadsResponse_Context:
+			w.change(change.Context)
+		case *pb.WatchWorkloadsResponse_Removed:
+			w.remove(change.Removed)
+		case *pb.WatchWorkloadsResponse_Synced:
+			w.synced = true
+			w.sayIdle()
+		}
+	})
+}
+
+func (w *watcher) change(c *pb.BatchContext) {
+	name := c.GetWorkload().GetNamespace() + "/" + c.GetWorkload().GetName()
+	ran := view.Running(w.held[name])
+	w.held[name] = c
+	switch {
+	case view.Running(c):
+		w.display.Observe(statusEvent(c))
+	case ran:
+		w.display.End(statusEvent(c))
+		w.sayIdle()
 	}
-	return env
+}
+
+func (w *watcher) remove(ref *pb.WorkloadRef) {
+	name := ref.GetNamespace() + "/" + ref.GetName()
+	last := w.held[name]
+	delete(w.held, name)
+	if view.Running(last) {
+		w.display.End(host.Event{Kind: view.EventGone, Time: time.Now(), Message: "no longer under hold", Context: last})
+		w.sayIdle()
+	}
+}
+
+// sayIdle says that no release runs, since the display is empty then.
+func (w *watcher) sayIdle() {
+	if !w.synced {
+		return
+	}
+	for _, c := range w.held {
+		if view.Running(c) {
+			return
+		}
+	}
+	text := "no release is running, and no workload is under hold: see lockstep adopt"
+	if n := len(w.held); n > 0 {
+		text = fmt.Sprintf("no release is running, workloads under hold: %d", n)
+	}
+	w.say(text)
+}
+
+// follower returns one that reports a lost driver once.
+func (w *watcher) follower() *host.Follower {
+	return &host.Follower{Driver: w.driver, Lost: func(err error) {
+		if !w.lost {
+			w.say("lost the driver, retrying: " + session.Shorten(err).Error())
+		}
+		w.lost = true
+	}}
+}
+
+// found reports that a lost driver answers again.
+func (w *watcher) found() {
+	if w.lost {
+		w.say("reconnected to the driver")
+	}
+	w.lost = false
+}
+
+func (w *watcher) say(message string) {
+	w.display.Observe(host.Event{Kind: host.EventRetrying, Time: time.Now(), Message: message})
+}
+
+func statusEvent(c *pb.BatchContext) host.Event {
+	return host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c}
 }

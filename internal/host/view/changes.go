@@ -29,6 +29,9 @@ func transient(reason string) bool {
 // EventStatus is a context of a release that this process does not drive.
 const EventStatus host.EventKind = "status"
 
+// EventGone is the end of the hold of a workload.
+const EventGone host.EventKind = "gone"
+
 // EventPlan is a dry run.
 const EventPlan host.EventKind = "plan"
 

@@ -180,7 +180,7 @@ func TestLinesReportStuckGroupWithoutEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out shared
-		printer := NewLines(&out, time.Now())
+		printer := NewLines(&out, time.Now(), false)
 		e := observed(0, unready("NotReady"))
 		e.Time = time.Now()
 		printer.Observe(e)

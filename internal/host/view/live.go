@@ -6,34 +6,34 @@ package view
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Live keeps a table of the release at the bottom of a terminal, and prints events above it. It does not hide the cursor or
+// Live keeps the status of workloads at the bottom of a terminal, and prints events above it. It does not hide the cursor or
 // change the terminal's mode, so a process that is killed leaves the terminal as it was.
 type Live struct {
 	w    io.Writer
 	size func() (width, height int)
-	// clock redraws each second, since the table has ages.
+	// clock redraws each second, since the status has ages.
 	clock *periodic
 
-	mu      sync.Mutex
-	start   time.Time
-	context *pb.BatchContext
-	footer  func() string
-	drawn   int
+	mu       sync.Mutex
+	start    time.Time
+	contexts map[string]*pb.BatchContext
+	footer   func() string
+	drawn    int
 }
 
 // NewLive returns a printer to w. It calls size each time that it draws.
 func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Live {
-	l := &Live{w: w, size: size, start: start}
+	l := &Live{w: w, size: size, start: start, contexts: map[string]*pb.BatchContext{}}
 	l.clock = everySecond(func(now time.Time) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -42,14 +42,14 @@ func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Liv
 	return l
 }
 
-// Footer adds a line below the table, which it gets from line each time that it draws: one line, not empty, without a newline.
+// Footer adds a line below the status, which it gets from line each time that it draws: one line, not empty, without a newline.
 func (l *Live) Footer(line func() string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.footer = line
 }
 
-// Observe prints an event above the table, unless the table shows it, and redraws the table.
+// Observe prints an event above the status, unless the status shows it, and redraws the status.
 func (l *Live) Observe(e host.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,11 +57,25 @@ func (l *Live) Observe(e host.Event) {
 	if e.Kind != host.EventProgress && e.Kind != EventStatus {
 		lines = []string{stamped(e.Time.Sub(l.start), messageLine(e))}
 	}
-	l.context = e.Context
+	if e.Context != nil {
+		l.contexts[workload(e.Context)] = e.Context
+	}
 	l.draw(lines, time.Now())
 }
 
-// Write prints log lines above the table. Each call must have whole lines.
+// End prints the last event of a workload above the status, which no longer shows the workload.
+func (l *Live) End(e host.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name, line := workload(e.Context), messageLine(e)
+	if e.Kind == EventStatus {
+		line = Progress(e.Context)
+	}
+	delete(l.contexts, name)
+	l.draw([]string{stamped(e.Time.Sub(l.start), name+"  "+line)}, time.Now())
+}
+
+// Write prints log lines above the status. Each call must have whole lines.
 func (l *Live) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,64 +83,109 @@ func (l *Live) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close stops it. The last table stays on the screen.
-func (l *Live) Close() {
-	l.clock.stop()
-}
+// Close stops it. The last status stays on the screen.
+func (l *Live) Close() { l.clock.stop() }
 
-// draw replaces the table by lines and a new table, in one write to avoid flicker. The lock is held.
+// noWrap and wrap surround what is redrawn. A line of wide characters then is cut by the terminal: if it were wrapped, the number
+// of lines to clear would be wrong.
+const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
+
+// draw replaces the status by lines and a new status, in one write to avoid flicker. The lock is held.
 func (l *Live) draw(lines []string, now time.Time) {
 	var b strings.Builder
 	if l.drawn > 0 {
-		// Move to the table's first line, and clear to the end of the screen.
+		// Move to the first line of the status, and clear to the end of the screen.
 		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", l.drawn)
 	}
 	for _, line := range lines {
 		b.WriteString(line + "\n")
 	}
 	width, height := l.size()
-	table := l.frame(now, width, height)
-	l.drawn = strings.Count(table, "\n")
-	b.WriteString(table)
-	_, _ = io.WriteString(l.w, b.String())
+	var footer string
+	if l.footer != nil {
+		footer = OneLine(l.footer())
+	}
+	contexts := make([]*pb.BatchContext, 0, len(l.contexts))
+	for _, name := range slices.Sorted(maps.Keys(l.contexts)) {
+		contexts = append(contexts, l.contexts[name])
+	}
+	status := frame(contexts, footer, now, width, height)
+	if l.drawn = strings.Count(status, "\n"); l.drawn > 0 {
+		status = noWrap + status + wrap
+	}
+	_, _ = io.WriteString(l.w, b.String()+status)
 }
 
-// frame returns Frame with the footer. The lock is held.
-func (l *Live) frame(now time.Time, width, height int) string {
-	if l.footer == nil {
-		return Frame(l.context, now, width, height)
+// frame returns the status of workloads, and a footer if there is one, cut to the size of a terminal: wrapped lines, or more of
+// them than the screen has, can't be redrawn in place. Sizes of 0 and less are no limit.
+func frame(contexts []*pb.BatchContext, footer string, now time.Time, width, height int) string {
+	var end []string
+	if footer != "" {
+		end = []string{"", footer}
 	}
-	line := OneLine(l.footer())
-	if width > 0 {
-		line = ansi.Truncate(line, width, "…")
-	}
+	room := 0
 	if height > 0 {
-		// The footer and an empty line above it.
-		height = max(height-2, 1)
+		// One line for the empty line at the top, and one for the cursor.
+		room = max(height-2-len(end), 1)
 	}
-	return Frame(l.context, now, width, height) + "\n" + line + "\n"
-}
-
-// Frame returns the table, cut to the size of a terminal: wrapped lines, or a table taller than the screen, can't be redrawn
-// in place. Unready groups are the last to be left out. Sizes of 0 and less are no limit.
-func Frame(c *pb.BatchContext, now time.Time, width, height int) string {
-	if c == nil {
+	lines := slices.Concat(statusLines(contexts, now, room), end)
+	if len(lines) == 0 {
 		return ""
 	}
-	header := "\n" + Header(c, now) + "\n"
-	// Two lines for the heading and "more groups", one for the cursor.
-	room := height - strings.Count(header, "\n") - 3
-	shown, hidden := c.GetGroups(), 0
-	if height > 0 {
-		shown, hidden = fit(shown, room)
+	var b strings.Builder
+	for _, line := range slices.Insert(lines, 0, "") {
+		if width > 0 {
+			line = strings.TrimRight(cut(line, width), " ")
+		}
+		b.WriteString(line + "\n")
 	}
-	text := header + Groups(shown, now) + moreGroups(hidden+int(c.GetGroupsOmitted()))
-	if width <= 0 {
-		return text
+	return b.String()
+}
+
+// leastLines is what the status of one of several workloads needs: its name, release and state, and how much is left out.
+const leastLines = 4
+
+// statusLines returns the status of workloads with an empty line between two. If there is too little room for all, each gets the
+// same part of it, and if that is too small, one line.
+func statusLines(contexts []*pb.BatchContext, now time.Time, room int) []string {
+	each := 0
+	if len(contexts) > 0 {
+		each = (room+1)/len(contexts) - 1
 	}
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(ansi.Truncate(line, width, "…"), " ")
+	var lines []string
+	for i, c := range contexts {
+		switch {
+		case len(contexts) > 1 && room > 0 && each < leastLines:
+			lines = append(lines, workload(c)+"  "+Progress(c))
+			continue
+		case i > 0:
+			lines = append(lines, "")
+		}
+		lines = append(lines, fitted(c, now, each)...)
 	}
-	return strings.Join(lines, "\n") + "\n"
+	if room > 0 {
+		return top(lines, room)
+	}
+	return lines
+}
+
+// fitted returns the status of a workload in at most so many lines. Ready groups are the first to be left out.
+func fitted(c *pb.BatchContext, now time.Time, room int) []string {
+	var lines []string
+	for ready := readyShown; ready > 0; ready /= 2 {
+		lines = strings.Split(strings.TrimSuffix(status(c, now, ready), "\n"), "\n")
+		if room <= 0 || len(lines) <= room {
+			return lines
+		}
+	}
+	return top(lines, room)
+}
+
+// top returns the first lines, and how many follow.
+func top(lines []string, room int) []string {
+	if len(lines) <= room {
+		return lines
+	}
+	shown := max(room-1, 0)
+	return append(lines[:shown:shown], fmt.Sprintf("... %d more lines", len(lines)-shown))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
 
-// screen is a terminal that supports the two sequences that Live writes.
+// screen is a terminal that supports the sequences that Live writes.
 type screen struct {
 	mu    sync.Mutex
 	lines []string
@@ -35,13 +35,13 @@ func (s *screen) Write(p []byte) (int, error) {
 		s.lines = s.lines[:len(s.lines)-up]
 		text = strings.TrimPrefix(text, match[0])
 	}
-	if text = withoutStyles(text); text != "" {
+	if text = Plain(strings.NewReplacer(noWrap, "", wrap, "").Replace(text)); text != "" {
 		s.lines = append(s.lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	}
 	return len(p), nil
 }
 
-func TestLiveKeepsOneTableBelowLog(t *testing.T) {
+func TestLiveKeepsOneStatusBelowLog(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
 	live := NewLive(s, noon, func() (int, int) { return 120, 40 })
@@ -90,7 +90,7 @@ func TestLiveWithoutContext(t *testing.T) {
 	}
 }
 
-func TestLiveKeepsFooterBelowTable(t *testing.T) {
+func TestLiveKeepsFooterBelowStatus(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
 	const width, height = 40, 16
@@ -117,5 +117,22 @@ func TestLiveKeepsFooterBelowTable(t *testing.T) {
 	}
 	if got := len(s.lines) - first + 1; got >= height {
 		t.Errorf("table and footer have %d lines on a terminal with %d", got, height)
+	}
+}
+
+// Each workload is drawn until its release ends, of which a line stays.
+func TestLiveShowsSeveralWorkloads(t *testing.T) {
+	t.Parallel()
+	s := &screen{}
+	live := NewLive(s, noon, func() (int, int) { return 120, 60 })
+	live.Observe(host.Event{Kind: EventStatus, Time: noon, Context: named("b", upgrading())})
+	live.Observe(host.Event{Kind: EventStatus, Time: noon, Context: named("a", upgrading())})
+	live.End(host.Event{Kind: EventStatus, Time: noon, Context: named("b", completed())})
+	live.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := strings.Join(s.lines, "\n")
+	if first := s.lines[0]; first != "    0s  default/b  completed: 4 groups run revision 7d4f5b6c8" || strings.Count(text, "Workload  ") != 1 {
+		t.Errorf("want a line of b's end above the status of a:\n%s", text)
 	}
 }

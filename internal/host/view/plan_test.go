@@ -84,7 +84,7 @@ func TestPlanNotes(t *testing.T) {
 	}
 	r.Blockers = []*pb.Warning{{Code: "QuotaExceeded", Message: "no room"}}
 	r.Warnings = []*pb.Warning{{Code: "FewReplicas", Message: "one group"}}
-	text := withoutStyles(Plan("default/vllm", r))
+	text := Plain(Plan("default/vllm", r))
 	for _, want := range []string{"Start-up  unknown\n", "\nblocked: no room [QuotaExceeded]\nwarning: one group [FewReplicas]\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the plan lacks %q:\n%s", want, text)

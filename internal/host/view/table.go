@@ -5,11 +5,10 @@ package view
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
-
-	"charm.land/lipgloss/v2"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -17,8 +16,8 @@ import (
 
 const gap = "  "
 
-// Header returns the status of a workload and its release, without groups.
-func Header(c *pb.BatchContext, now time.Time) string {
+// header returns the status of a workload and its release, without groups.
+func header(c *pb.BatchContext, now time.Time) string {
 	rows := [][]string{
 		{"Workload", fmt.Sprintf("%s (%s of %s)", workload(c), count(c.GetReplicas(), "group"), count(c.GetSize(), "pod"))},
 	}
@@ -94,21 +93,6 @@ func routed(c *pb.BatchContext) bool {
 	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 }
 
-// Groups returns a heading and one row per group, or "" without groups.
-func Groups(groups []*pb.Group, now time.Time) string {
-	if len(groups) == 0 {
-		return ""
-	}
-	rows := [][]string{{"ROLE", "GROUP", "LEADER", "REVISION", "PODS", "SINCE", "STATUS"}}
-	for _, g := range groups {
-		rows = append(rows, []string{
-			RoleWord(g.GetRole()), fmt.Sprint(g.GetIndex()), g.GetLeader(), orDash(g.GetRevision()),
-			podCount(g), since(g, now), groupStatus(g),
-		})
-	}
-	return columns(rows)
-}
-
 // podCount returns how many of the group's pods are ready, and of how many.
 func podCount(g *pb.Group) string { return fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()) }
 
@@ -120,31 +104,24 @@ func since(g *pb.Group, now time.Time) string {
 	return Age(now.Sub(g.GetSince().AsTime()))
 }
 
-func groupStatus(g *pb.Group) string {
-	if g.GetReady() {
-		return "ready"
-	}
-	if p := Problem(g); p != "" {
-		return p
-	}
-	return "not ready"
-}
-
 // Status returns the header and the tree, as `lockstep status` prints them.
 func Status(c *pb.BatchContext, now time.Time, all bool) string {
-	text := Header(c, now)
-	if tree := Tree(c, now, all); tree != "" {
-		text += "\n" + tree
+	if all {
+		return status(c, now, math.MaxInt)
 	}
-	return text + moreGroups(int(c.GetGroupsOmitted()))
+	return status(c, now, readyShown)
 }
 
-// moreGroups returns the line for groups that are not shown, if there are any.
-func moreGroups(n int) string {
-	if n == 0 {
-		return ""
+// status returns the header and a tree with so many ready groups in each branch.
+func status(c *pb.BatchContext, now time.Time, ready int) string {
+	text := header(c, now)
+	if drawn := drawTree(c, now, ready); drawn != "" {
+		text += "\n" + drawn
 	}
-	return fmt.Sprintf("... and %s\n", count(int32(n), "more group")) //nolint:gosec // a number of groups
+	if n := c.GetGroupsOmitted(); n > 0 {
+		text += fmt.Sprintf("... and %s\n", count(n, "more group"))
+	}
+	return text
 }
 
 // columns aligns cells. No line ends in a space.
@@ -155,7 +132,7 @@ func columns(rows [][]string) string {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], lipgloss.Width(cell))
+			widths[i] = max(widths[i], length(cell))
 		}
 	}
 	var b strings.Builder
@@ -164,21 +141,12 @@ func columns(rows [][]string) string {
 		for i, cell := range row {
 			line.WriteString(cell)
 			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-lipgloss.Width(cell)) + gap)
+				line.WriteString(strings.Repeat(" ", widths[i]-length(cell)) + gap)
 			}
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	return b.String()
-}
-
-// fit returns at most n groups, unready ones first, and the number of the others.
-func fit(groups []*pb.Group, n int) (shown []*pb.Group, hidden int) {
-	if len(groups) <= n {
-		return groups, 0
-	}
-	n = max(n, 0)
-	return unreadyFirst(groups)[:n], len(groups) - n
 }
 
 // unreadyFirst returns the groups in the order in which they matter most.

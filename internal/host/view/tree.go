@@ -7,30 +7,24 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// readyShown is how many ready groups of one branch a tree shows.
+// readyShown is how many ready groups a branch shows by default.
 const readyShown = 8
 
-// Tree draws the workload as a tree: its revisions, the batches of the update revision, their groups, and the pod that blocks an
-// unready group. Ready groups beyond a few are counted, unless all is set.
-func Tree(c *pb.BatchContext, now time.Time, all bool) string {
+// drawTree draws the workload as a tree: its revisions, the batches of the update revision, their groups, and the pod that blocks
+// an unready group. In each branch, ready groups beyond a number are counted.
+func drawTree(c *pb.BatchContext, now time.Time, ready int) string {
 	if len(c.GetGroups()) == 0 {
 		return ""
 	}
-	t := tree{now: now, all: all, rows: [][]string{{"NAME", "GROUP", "PODS", "SINCE", "STATUS"}}}
+	t := tree{now: now, ready: ready, rows: [][]string{{"NAME", "GROUP", "PODS", "SINCE", "STATUS"}}}
 	t.add("", "", branch{name: c.GetWorkload().GetName(), status: stateText(c), children: revisionBranches(c)})
 	return columns(t.rows)
-}
-
-// ASCII replaces the signs of a tree.
-func ASCII(text string) string {
-	return strings.NewReplacer("├─", "|-", "└─", "`-", "│", "|", "✔", "+", "✖", "!", "◌", "o").Replace(text)
 }
 
 // branch is a node of the tree. With a group it is that group's.
@@ -41,9 +35,10 @@ type branch struct {
 }
 
 type tree struct {
-	now  time.Time
-	all  bool
-	rows [][]string
+	now time.Time
+	// ready is how many ready groups a branch shows.
+	ready int
+	rows  [][]string
 }
 
 // add adds the rows of a branch. The first prefix is that of its own row, the rest that of its children.
@@ -71,10 +66,10 @@ func (t *tree) shown(children []branch) []branch {
 			ready++
 		}
 	}
-	if t.all || ready <= readyShown {
+	if ready <= t.ready {
 		return children
 	}
-	shown, left := make([]branch, 0, len(children)), readyShown-1
+	shown, left := make([]branch, 0, len(children)), t.ready-1
 	for _, b := range children {
 		if b.group.GetReady() {
 			left--
@@ -83,7 +78,7 @@ func (t *tree) shown(children []branch) []branch {
 			shown = append(shown, b)
 		}
 	}
-	hidden := int32(ready - readyShown + 1)
+	hidden := int32(ready - t.ready + 1) //nolint:gosec // a number of groups
 	return append(shown, branch{name: fmt.Sprintf("%s, ready", count(hidden, "more group"))})
 }
 

@@ -4,16 +4,15 @@
 package view
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"charm.land/lipgloss/v2"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -143,11 +142,14 @@ func TestGolden(t *testing.T) {
 			return Status(c, noon, false)
 		}},
 		"status-unmanaged": {"no release and no groups", func() string { return Status(unmanaged(), noon, false) }},
-		"frame":            {"a large terminal", func() string { return Frame(upgrading(), noon, 200, 50) }},
-		"frame-narrow":     {"lines are cut, not wrapped", func() string { return Frame(upgrading(), noon, 48, 50) }},
-		"frame-low": {
-			"a short terminal shows unready groups first", func() string { return Frame(upgrading(), noon, 100, 14) },
-		},
+		"frame":            {"a large terminal", func() string { return screenOf(200, 50, upgrading()) }},
+		"frame-narrow":     {"lines are cut, not wrapped", func() string { return screenOf(48, 50, upgrading()) }},
+		"frame-low":        {"a short terminal leaves out ready groups", func() string { return screenOf(100, 24, many()) }},
+		"frame-cut":        {"and then lines at the end", func() string { return screenOf(100, 14, many()) }},
+		"frame-two":        {"several workloads get the same part each", func() string { return screenOf(100, 24, upgrading(), named("bert", completed())) }},
+		"frame-fleet": {"many workloads get a line each", func() string {
+			return screenOf(100, 10, upgrading(), named("bert", completed()), named("cohere", cappedRelease()))
+		}},
 		"status-completed": {
 			"the groups are counted at the update revision",
 			func() string { return Status(completed(), noon, false) },
@@ -162,10 +164,14 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// styles are the escape sequences of colours, and nothing else.
-var styles = regexp.MustCompile("\x1b\\[[0-9;]*m")
+func screenOf(width, height int, contexts ...*pb.BatchContext) string {
+	return frame(contexts, "", noon, width, height)
+}
 
-func withoutStyles(text string) string { return styles.ReplaceAllString(text, "") }
+func named(name string, c *pb.BatchContext) *pb.BatchContext {
+	c.Workload.Name = name
+	return c
+}
 
 // TestColours: what is good, wrong or under way has a colour, in the tree, the header and the lines.
 func TestColours(t *testing.T) {
@@ -187,7 +193,7 @@ func TestColours(t *testing.T) {
 
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
-	got = withoutStyles(got)
+	got = Plain(got)
 	path := filepath.Join("testdata", name+".txt")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
@@ -237,7 +243,7 @@ func events() []host.Event {
 
 func lines() string {
 	var b strings.Builder
-	printer := NewLines(&b, noon)
+	printer := NewLines(&b, noon, false)
 	defer printer.Close()
 	for _, e := range events() {
 		printer.Observe(e)
@@ -247,19 +253,52 @@ func lines() string {
 
 func TestFrameFits(t *testing.T) {
 	t.Parallel()
-	for height := range 30 {
-		for width := range 120 {
-			frame := Frame(upgrading(), noon, width, height)
-			for line := range strings.Lines(frame) {
-				if got := lipgloss.Width(strings.TrimSuffix(line, "\n")); width > 0 && got > width {
-					t.Fatalf("Frame at %dx%d has a line of width %d: %q", width, height, got, line)
+	for _, contexts := range [][]*pb.BatchContext{{upgrading()}, {upgrading(), named("bert", many())}} {
+		for height := range 30 {
+			for width := 0; width < 120; width += 7 {
+				text := frame(contexts, "requests: 17", noon, width, height)
+				for line := range strings.Lines(text) {
+					if got := length(strings.TrimSuffix(line, "\n")); width > 0 && got > width {
+						t.Fatalf("frame at %dx%d has a line of width %d: %q", width, height, got, line)
+					}
+				}
+				// One line of status, one of the footer, an empty line above each, and the cursor's.
+				if got := strings.Count(text, "\n"); height > 4 && got >= height {
+					t.Fatalf("frame at %dx%d has %d lines", width, height, got)
 				}
 			}
-			// Below this the header alone does not fit.
-			if got := strings.Count(frame, "\n"); height > 12 && got >= height {
-				t.Fatalf("Frame at %dx%d has %d lines", width, height, got)
-			}
 		}
+	}
+}
+
+func TestNamedLines(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	l := NewLines(&out, noon, true)
+	at := func(second int, c *pb.BatchContext) host.Event {
+		return host.Event{Kind: EventStatus, Time: noon.Add(time.Duration(second) * time.Second), Context: c}
+	}
+	l.Observe(at(1, named("a", upgrading())))
+	l.Observe(at(1, named("b", routedRelease())))
+	l.Observe(at(2, named("a", upgrading())))
+	l.Observe(host.Event{Kind: host.EventRetrying, Time: noon.Add(3 * time.Second), Message: "lost the driver"})
+	l.End(at(4, named("a", completed())))
+	gone := at(6, named("b", routedRelease()))
+	gone.Kind, gone.Message = EventGone, "no longer under hold"
+	l.End(gone)
+	l.Close()
+	const pull = "canary group 1: pod vllm-7d4f-1-1: ImagePullBackOff: back-off pulling image \"registry/vllm:v9\" [31m\n"
+	want := "    1s  a  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, 20% of ready groups are new\n" +
+		"    1s  a  " + pull +
+		"    1s  b  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests\n" +
+		"    1s  b  " + pull +
+		"    3s  lost the driver\n" +
+		"    4s  a  group 0 ready (vllm-0)\n    4s  a  group 1 ready (vllm-1)\n" +
+		"    4s  a  group 2 ready (vllm-2)\n    4s  a  group 3 ready (vllm-3)\n" +
+		"    4s  a  completed: 4 groups run revision 7d4f5b6c8\n" +
+		"    6s  b  no longer under hold\n"
+	if diff := cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -15,6 +16,11 @@ import (
 func StateWord(state pb.State) string {
 	word := strings.TrimPrefix(state.String(), "STATE_")
 	return strings.ToLower(strings.ReplaceAll(word, "_", " "))
+}
+
+// Running reports whether a release is in flight or has failed.
+func Running(c *pb.BatchContext) bool {
+	return plugin.InFlight(c) || c.GetState() == pb.State_STATE_FAILED
 }
 
 // StyleWord returns the style as the documentation spells it.
