@@ -43,57 +43,31 @@ directory of their own pod, because the image has no shell.`,
 	}
 }
 
-// newChecksumCommand prints the checksum that hosts verify a plugin's binary with.
-func newChecksumCommand(o *connect.Options) *cobra.Command {
-	return &cobra.Command{
-		Use:    "checksum",
-		Short:  "Print the SHA-256 of this program, for hosts that verify it",
-		Hidden: true,
-		Args:   noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			sum, err := copyTo(io.Discard)
-			if err != nil {
-				return fmt.Errorf("checksum: %w", err)
-			}
-			_, err = fmt.Fprintf(o.Stdout, "%x\n", sum)
-			return err
-		},
-	}
-}
-
 // copyBinary copies this program to path atomically, and returns its SHA-256. A copy that is running is replaced, not
 // overwritten.
 func copyBinary(path string) ([]byte, error) {
-	file, err := os.CreateTemp(filepath.Dir(path), ".lockstep-*")
-	if err != nil {
-		return nil, err
-	}
-	sum, err := copyTo(file)
-	err = errors.Join(err, file.Chmod(0o755), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(file.Name())
-		return nil, err
-	}
-	return sum, nil
-}
-
-// copyTo writes this program to w and returns its SHA-256.
-func copyTo(w io.Writer) ([]byte, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(program)
+	from, err := os.Open(program)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }()
+	defer func() { _ = from.Close() }()
+	to, err := os.CreateTemp(filepath.Dir(path), ".lockstep-*")
+	if err != nil {
+		return nil, err
+	}
 	hash := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(w, hash), file); err != nil {
-		return nil, fmt.Errorf("copy %s: %w", program, err)
+	_, err = io.Copy(io.MultiWriter(to, hash), from)
+	err = errors.Join(err, to.Chmod(0o755), to.Close())
+	if err == nil {
+		err = os.Rename(to.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(to.Name())
+		return nil, err
 	}
 	return hash.Sum(nil), nil
 }

@@ -81,7 +81,6 @@ func commands(o *connect.Options) []*cobra.Command {
 		newKruiseCommand(o),
 		newBatchReleaseCommand(o),
 		newInstallCommand(o),
-		newChecksumCommand(o),
 		newVersionCommand(o),
 		newExitCodesTopic(),
 	)

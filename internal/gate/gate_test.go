@@ -4,6 +4,8 @@
 package gate
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -31,10 +33,17 @@ func parsed(t *testing.T, text string) ([]Gate, error) {
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	about := Subject{Namespace: "ml", Name: "vllm", UpdateRevision: "new", StableRevision: "old"}
+	documented, err := os.ReadFile("../../docs/gates.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, listed := range Templates() {
 		g, err := Template(listed.Name)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if row := fmt.Sprintf("\n| `%s` | %s | %s |\n", g.Name, g.Limits(), g.About); !strings.Contains(string(documented), row) {
+			t.Errorf("docs/gates.md lacks %q", row)
 		}
 		if err := g.validate(); err != nil || g.About == "" {
 			t.Errorf("template %s: %v, about %q", g.Name, err, g.About)

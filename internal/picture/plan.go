@@ -27,8 +27,6 @@ const (
 	bottom      = 48
 	// letter is the approximate width of a character.
 	letter = 6.3
-	// nameLength is how many characters of a gate's name are shown left of the plot.
-	nameLength = 14
 )
 
 // style has colours that can be distinguished with colour blindness, for light and dark. It has no CSS variables, which some
@@ -36,12 +34,12 @@ const (
 const style = `<style>
 text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; font-size: 11.5px; fill: #1f2933 }
 .h { font-size: 16px; font-weight: 600 } .s { fill: #6b7785 } .m { text-anchor: middle } .e { text-anchor: end }
-.bg { fill: #ffffff } .band { fill: #f3f6f9 } .old { fill: #8fa3bf } .starting { fill: #f2c14e } .new { fill: #1b998b } .failed { fill: #d1495b }
+.bg { fill: #ffffff } .band { fill: #f3f6f9 } .old { fill: #8fa3bf } .starting { fill: #f2c14e } .new { fill: #1b998b }
 .grid { stroke: #dfe5ec; stroke-width: 1 } .edge { stroke: #aab4c0; stroke-width: 1; stroke-dasharray: 2 3 }
 .cap, .req { fill: none; stroke-width: 2.25; stroke-linejoin: round } .cap { stroke: #3d5a80 } .req { stroke: #d1495b; stroke-dasharray: 6 4 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6eaef } .s { fill: #97a3b1 } .bg { fill: #14181d } .band { fill: #1c232b } .old { fill: #5f7593 } .starting { fill: #d9a62e }
-  .new { fill: #2bb8a7 } .failed { fill: #ef7a87 } .grid { stroke: #2b333d } .edge { stroke: #4a5663 } .cap { stroke: #8fb4e0 } .req { stroke: #ef7a87 }
+  .new { fill: #2bb8a7 } .grid { stroke: #2b333d } .edge { stroke: #4a5663 } .cap { stroke: #8fb4e0 } .req { stroke: #ef7a87 }
 }
 </style>
 `
@@ -51,13 +49,10 @@ type canvas struct {
 	strings.Builder
 
 	r *pb.PlanResponse
-	// about is the line below the title, unready the legend of unready groups.
-	about, unready string
-	// share is the legend of the share of the new revision.
-	share string
+	// about follows the groups in the line below the title.
+	about string
 
 	rows  []row
-	gates []gateRow
 	total time.Duration // of the time axis
 	end   time.Duration // of the release
 }
@@ -69,27 +64,13 @@ type row struct {
 	y     float64
 }
 
-// gateRow is one gate over time.
-type gateRow struct {
-	name  string
-	marks []mark
-	y     float64
-}
-
-// mark is one measurement.
-type mark struct {
-	at     time.Duration
-	passed bool
-	text   string
-}
-
 // Plan draws a plan with frames.
 func Plan(title string, r *pb.PlanResponse) []byte {
 	about := " · time in units of a group's start-up, which is unknown"
 	if r.GetEstimate() != nil {
 		about = fmt.Sprintf(" · %s in all · %s to start a group", short(r.GetEstimate().AsDuration()), short(r.GetStartup().AsDuration()))
 	}
-	return (&canvas{r: r, about: about, unready: "starting", share: "requests to new"}).draw(title)
+	return (&canvas{r: r, about: about}).draw(title)
 }
 
 func (c *canvas) draw(title string) []byte {
@@ -108,9 +89,6 @@ func (c *canvas) draw(title string) []byte {
 	c.bands(chart + chartHeight)
 	for _, row := range c.rows {
 		c.group(row)
-	}
-	for _, row := range c.gates {
-		c.gate(row)
 	}
 	c.chart(chart)
 	c.axis(chart + chartHeight)
@@ -142,13 +120,6 @@ func (c *canvas) layout() float64 {
 		c.rows[i].y = y
 		y += rowStep
 	}
-	if len(c.gates) > 0 {
-		y += setGap
-	}
-	for i := range c.gates {
-		c.gates[i].y = y
-		y += rowStep
-	}
 	return y + chartGap + chartHeight + bottom
 }
 
@@ -162,7 +133,7 @@ func (c *canvas) header(title string) {
 	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", html.EscapeString(about))
 	x := float64(14)
 	for _, key := range []struct{ class, text string }{
-		{"old", "old, ready"}, {"starting", c.unready}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", c.share},
+		{"old", "old, ready"}, {"starting", "starting"}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", "requests to new"},
 	} {
 		if key.class == "req" || key.class == "cap" {
 			fmt.Fprintf(c, `<path class="%s" d="M%.1f 64h18"/>`, key.class, x)
@@ -261,23 +232,6 @@ func (c *canvas) bar(r row, class string, from, to time.Duration) {
 	}
 	fmt.Fprintf(c, `<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%d" rx="3"><title>%s, %s to %s</title></rect>`+"\n",
 		class, a+0.75, r.y, max(b-a-1.5, 0.5), rowHeight, class, c.label(from), c.label(min(to, c.end)))
-}
-
-// gate draws one row: a dot for each measurement.
-func (c *canvas) gate(r gateRow) {
-	name := r.name
-	if len(name) > nameLength {
-		name = name[:nameLength-1] + "…"
-	}
-	fmt.Fprintf(c, `<text class="e s" x="%d" y="%.1f">%s<title>gate %s</title></text>`+"\n", left-10, r.y+12, html.EscapeString(name), html.EscapeString(r.name))
-	for _, m := range r.marks {
-		class := "new"
-		if !m.passed {
-			class = "failed"
-		}
-		fmt.Fprintf(c, `<circle class="%s" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`+"\n",
-			class, c.x(m.at), r.y+rowHeight/2, html.EscapeString(m.text))
-	}
 }
 
 // chart draws capacity and the share of requests, in percent.

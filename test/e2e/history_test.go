@@ -211,16 +211,16 @@ func TestHistoryForbidden(t *testing.T) {
 	}
 }
 
-// The commands diff, history and undo, with their own driver.
+// The commands history and undo, with their own driver.
 func TestHistoryCommands(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 1))
 	w.edit(image("v2"))
-	w.mustPrint([]string{"- - image: example.com/model:v1", "+ - image: example.com/model:v2"}, "diff", "model")
+	w.mustPrint([]string{"- - image: example.com/model:v1", "+ - image: example.com/model:v2"}, "history", "model", "--diff")
 	w.initialize("r2", policy("100%"))
 	w.finalize("r2", promote)
 	w.mustPrint([]string{"REVISION", "server=example.com/model:v2", "e2e-user", "r2 by e2e/" + t.Name(), "promoted"}, "history", "model")
-	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+ - image: example.com/model:v2"}, "diff", "model", "1", "2")
+	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+ - image: example.com/model:v2"}, "history", "model", "1", "2", "--diff")
 	w.mustPrint([]string{"waits for a release"}, "undo", "model")
 	w.mustRun("v2")
 	w.mustPrint([]string{"COMPLETED"}, "undo", "model", "--to-revision", "1", "--immediate", "-o", "json", "--final")

@@ -8,8 +8,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,30 +67,4 @@ func (e *env) hasFailureEvent(ctx context.Context, name, words string) error {
 		}
 	}
 	return errors.New("no event ReleaseFailed contains " + words)
-}
-
-// `lockstep picture` draws a release from the JSON output of `lockstep release`.
-func TestPicture(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 2))
-	w.edit(image("v2"))
-	recorded, code := w.lockstep(w.toDriver("release", "model", "--batches", "50%,100%", "--release-id", "r1", "-o", "json")...)
-	if code != 0 {
-		t.Fatalf("exit code %d\n%s", code, recorded)
-	}
-	path := filepath.Join(t.TempDir(), "r1.json")
-	if err := os.WriteFile(path, []byte(recorded), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	svg, code := w.lockstep("picture", path)
-	if code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
-	w.mustContain(svg, "<title>"+w.namespace+"/model: r1</title>", "2 groups of 2 pods", "promoted to ", "<title>batch 1 of 2 (50%)</title>", "<title>promote</title>", ">added 1<")
-	for class, atLeast := range map[string]int{"old": 2, "new": 4} { // two groups were old; two were added, and two promoted
-		if n := strings.Count(svg, `<rect class="`+class+`"`) - 1; n < atLeast { // one is in the legend
-			t.Errorf("%d bars %s, want %d", n, class, atLeast)
-		}
-	}
-	w.mustBeIdle()
 }

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sessions records the terminal sessions and the pictures of real releases in docs/images. It runs the commands of
+// Command sessions records the terminal sessions in docs/images. It runs the commands of
 // docs/tutorial.md on a real control plane of its own:
 //
 //	make build && go run ./test/sessions
@@ -20,7 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/terminal"
 )
@@ -75,17 +74,14 @@ func run(ctx context.Context, lockstep, images string) error {
 	if err := r.session(ctx, "plan", "lockstep plan vllm --batches 25%,50%,100%"); err != nil {
 		return err
 	}
-	if err := r.picture(ctx, "canary", func() error { return r.canary(ctx) }); err != nil {
+	if err := r.canary(ctx); err != nil {
 		return err
 	}
 	if err := r.shell(ctx, `
 		sed -e s/vllm:v1/vllm:v3/ -e 's/startup: 3s/behavior: image-pull/' examples/tutorial.yaml | kubectl apply -f -`); err != nil {
 		return err
 	}
-	return r.picture(ctx, "abort", func() error {
-		return r.session(ctx, "abort",
-			"lockstep release vllm --batches 25%,50%,100% --progress-deadline 10s", "lockstep abort vllm")
-	})
+	return r.session(ctx, "abort", "lockstep release vllm --batches 25%,50%,100% --progress-deadline 10s", "lockstep abort vllm")
 }
 
 // canary records a release, and lockstep watch in its second batch.
@@ -97,7 +93,7 @@ func (r recorder) canary(ctx context.Context) error {
 	defer watch.Close()
 	recorded := make(chan error, 1)
 	go func() {
-		_, err := watch.Await(ctx, func(text string) bool { return strings.Contains(text, "batch 2/3 (50%): 1 of 2 groups ready") })
+		_, err := watch.Await(ctx, func(text string) bool { return strings.Contains(text, "2/3 (50%): 1/2 groups ready") })
 		if err != nil {
 			recorded <- fmt.Errorf("watch batch 2: %w", err)
 			return
@@ -137,28 +133,6 @@ func (r recorder) write(ctx context.Context, name, shown string) error {
 		return fmt.Errorf("render session %s: %w\n%s", name, err, out)
 	}
 	return nil
-}
-
-// picture draws the release that f makes from its recorded documents.
-func (r recorder) picture(ctx context.Context, name string, f func() error) error {
-	status := r.command(ctx, "lockstep status vllm -w -o json")
-	var documents bytes.Buffer
-	status.Stdout = &documents
-	process, err := child.Run(status)
-	if err != nil {
-		return fmt.Errorf("record %s: %w", name, err)
-	}
-	err = f()
-	process.End(syscall.SIGINT, time.Minute)
-	if err != nil {
-		return err
-	}
-	file := filepath.Join(os.TempDir(), "lockstep-"+name+".json")
-	if err := os.WriteFile(file, documents.Bytes(), 0o600); err != nil {
-		return fmt.Errorf("write the documents of %s: %w", name, err)
-	}
-	defer func() { _ = os.Remove(file) }()
-	return r.shell(ctx, fmt.Sprintf("lockstep picture %s > %s", file, filepath.Join(r.images, "recorded-"+name+".svg")))
 }
 
 // shell runs commands that are not shown.

@@ -5,15 +5,11 @@ package workload
 
 import (
 	"cmp"
-	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
-	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -30,7 +26,7 @@ type gateFlags struct {
 func (f *gateFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.templates, "gate", nil,
-		"gate that must pass after each batch: a template of lockstep gates, or TEMPLATE=MAX; may be repeated")
+		"gate that must pass after each batch: a template such as vllm-ttft, or TEMPLATE=MAX; may be repeated")
 	flags.StringVar(&f.onFailure, "on-gate-failure", string(host.OnFailureRollback),
 		"what to do when a gate fails: rollback or pause")
 	flags.StringVar(&f.prometheus, "prometheus", "", "URL of the Prometheus that measures the gates, for example http://localhost:9090")
@@ -69,7 +65,7 @@ func (f *gateFlags) gates(file []gate.Gate) ([]gate.Gate, error) {
 func (f *gateFlags) metrics(gates []gate.Gate) (host.Metrics, error) {
 	switch {
 	case len(gates) == 0 && cmp.Or(f.prometheus, f.config) != "":
-		return nil, exit.Usagef("--prometheus: this release has no gates: give --gate, or gates in the policy file; see lockstep gates")
+		return nil, exit.Usagef("--prometheus: this release has no gates: give --gate, or gates in the policy file")
 	case len(gates) == 0:
 		return nil, nil //nolint:nilnil // There is nothing to measure.
 	case f.prometheus == "":
@@ -92,35 +88,6 @@ func (f *gateFlags) reaction() (host.OnFailure, error) {
 	}
 }
 
-const gatesAbout = `List the templates of gates, or print one as YAML, for the list "gates" of a policy file. A gate is a query to Prometheus and
-a limit for its value: lockstep release measures gates after each batch, and continues only if they pass.`
-
-func newGatesCommand(o *connect.Options) *cobra.Command {
-	return &cobra.Command{
-		Use:               "gates [TEMPLATE]",
-		Short:             "List the gates that lockstep release can measure",
-		Long:              gatesAbout,
-		Example:           "  lockstep gates\n  lockstep gates vllm-ttft",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeTemplates,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return listGates(o)
-			}
-			g, err := gate.Template(args[0])
-			if err != nil {
-				return exit.Usagef("%w", err)
-			}
-			text, err := yaml.Marshal([]gate.Gate{g})
-			if err != nil {
-				return fmt.Errorf("encode gate: %w", err)
-			}
-			_, err = fmt.Fprintf(o.Stdout, "%s", text)
-			return err
-		},
-	}
-}
-
 // completeTemplates completes the name of a template.
 func completeTemplates(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	templates := gate.Templates()
@@ -129,16 +96,4 @@ func completeTemplates(*cobra.Command, []string, string) ([]cobra.Completion, co
 		names = append(names, cobra.CompletionWithDesc(g.Name, g.About))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-func listGates(o *connect.Options) error {
-	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TEMPLATE\tLIMIT\tMEASURES")
-	for _, g := range gate.Templates() {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", g.Name, g.Limits(), g.About)
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("list gates: %w", err)
-	}
-	return nil
 }

@@ -8,9 +8,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -19,29 +22,64 @@ import (
 
 func newHistoryCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
-	cmd := f.Command(o, &cobra.Command{
-		Use:   "history NAME",
-		Short: "Show a workload's template revisions, and how their releases ended",
+	var compare bool
+	cmd := &cobra.Command{
+		Use:   "history NAME [REVISION [REVISION]]",
+		Short: "Show a workload's template revisions, how their releases ended, and how two templates differ",
 		Long: `Show a workload's template revisions, the newest first, each with its time, the changed images, the field manager that changed
 it, its release and the outcome. It changes nothing. The sign * marks the revision that the groups run, > the template in the
 spec if it is another. A revision that waits for a release has no number.
 
 10 revisions are kept, or as many as the workload's annotation lockstep.dev/history-limit says. A revision in use is never
-deleted. With -o the document is the contract's ListRevisionsResponse as ProtoJSON.`,
-		Example: "  lockstep history vllm\n  lockstep history vllm -o yaml",
-	}, func(s *session.Session) error {
-		response, err := revisions(s, false)
-		if err != nil {
-			return err
-		}
-		if f.Output.Format != "" {
-			return output.WriteMessage(s.Stdout, response, f.Output.Format)
-		}
-		_, err = fmt.Fprint(s.Stdout, view.History(response.GetRevisions(), time.Now()))
-		return err
-	})
+deleted. With -o the document is the contract's ListRevisionsResponse as ProtoJSON.
+
+With --diff it shows how two templates differ, as a unified diff of YAML, and nothing if they are equal. A revision is a number
+or hash of the history.
+
+- no revision: from the revision of the groups, or the previous one if that is equal, to the template in the spec: what a
+  release would change
+- one revision: from it to the template in the spec
+- two revisions: from the first to the second`,
+		Example: "  lockstep history vllm\n  lockstep history vllm -o yaml\n  lockstep history vllm --diff\n  lockstep history vllm 3 5 --diff",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case compare && (len(args) == 0 || len(args) > 3 || args[0] == ""):
+				return exit.Usagef("%s needs the name of one LeaderWorkerSet and at most two revisions, got %q", cmd.CommandPath(), args)
+			case compare && f.Output.Format != "":
+				return exit.Usagef("--diff and --output exclude each other")
+			case compare:
+				return nil
+			case len(args) > 1:
+				return exit.Usagef("%s with a revision needs --diff", cmd.CommandPath())
+			}
+			return session.OneName(cmd, args)
+		},
+		ValidArgsFunction: session.Names(o),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.Run(cmd, o, args[0], func(s *session.Session) error {
+				if compare {
+					return showDiff(s, args[1:])
+				}
+				return showHistory(s, f.Output.Format)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&compare, "diff", false, "show how two templates differ")
+	f.Dial.Add(cmd.Flags())
 	f.Output.Add(cmd)
 	return cmd
+}
+
+func showHistory(s *session.Session, format view.Format) error {
+	response, err := revisions(s, false)
+	if err != nil {
+		return err
+	}
+	if format != "" {
+		return output.WriteMessage(s.Stdout, response, format)
+	}
+	_, err = fmt.Fprint(s.Stdout, view.History(response.GetRevisions(), time.Now()))
+	return err
 }
 
 // revisions returns the history, and shows its warnings.
@@ -83,4 +121,87 @@ func revisionName(r *pb.Revision) string {
 		return r.GetName()
 	}
 	return strconv.FormatInt(r.GetNumber(), 10)
+}
+
+// showDiff compares revisions. There are at most two names.
+func showDiff(s *session.Session, names []string) error {
+	response, err := revisions(s, true)
+	if err != nil {
+		return err
+	}
+	from, to, err := pair(s, response.GetRevisions(), names)
+	if err != nil {
+		return err
+	}
+	text, err := diff(from, to)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(s.Stdout, text)
+	return err
+}
+
+// pair returns the revisions to compare. The first of all is the newest.
+func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.Revision, err error) {
+	for _, r := range all {
+		if r.GetCurrent() {
+			to = r
+		}
+		if r.GetStable() && from == nil {
+			from = r
+		}
+	}
+	if len(names) > 0 {
+		if from, err = pick(s, all, names[0]); err != nil {
+			return nil, nil, err
+		}
+	} else if from == to {
+		from = before(all, to)
+	}
+	if len(names) > 1 {
+		if to, err = pick(s, all, names[1]); err != nil {
+			return nil, nil, err
+		}
+	}
+	if from == nil || to == nil {
+		return nil, nil, fmt.Errorf("%s has no two revisions to compare\n  to see its history: %s", s.Name, s.Hints.History)
+	}
+	return from, to, nil
+}
+
+// before returns the newest revision with a lower number.
+func before(all []*pb.Revision, than *pb.Revision) *pb.Revision {
+	for _, r := range all {
+		if than != nil && r.GetNumber() < than.GetNumber() && r.GetNumber() > 0 {
+			return r
+		}
+	}
+	return nil
+}
+
+// contextLines is the number of lines around a difference, as in diff -u.
+const contextLines = 3
+
+// diff returns the unified diff of two templates as YAML, empty if they are the same.
+func diff(from, to *pb.Revision) (string, error) {
+	d := difflib.UnifiedDiff{Context: contextLines}
+	for _, side := range []struct {
+		revision *pb.Revision
+		name     *string
+		lines    *[]string
+	}{{from, &d.FromFile, &d.A}, {to, &d.ToFile, &d.B}} {
+		if side.revision.GetTemplate() == "" {
+			return "", fmt.Errorf("the template of revision %s can't be read", revisionName(side.revision))
+		}
+		text, err := yaml.JSONToYAML([]byte(side.revision.GetTemplate()))
+		if err != nil {
+			return "", fmt.Errorf("read the template of revision %s: %w", revisionName(side.revision), err)
+		}
+		*side.name, *side.lines = "revision "+revisionName(side.revision), difflib.SplitLines(string(text))
+	}
+	text, err := difflib.GetUnifiedDiffString(d)
+	if err != nil {
+		return "", fmt.Errorf("compare revisions %s and %s: %w", revisionName(from), revisionName(to), err)
+	}
+	return text, nil
 }

@@ -22,7 +22,7 @@ import (
 const releaseAbout = `Release the new template of a LeaderWorkerSet batch by batch, and promote it. The workload is adopted if necessary, but adopt
 it before you change its template: without hold LeaderWorkerSet rolls out a change at once.
 
-The next batch starts after --pause, and once the gates have passed: queries to Prometheus (lockstep gates) that are measured
+The next batch starts after --pause, and once the gates have passed: queries to Prometheus that are measured
 after each batch. If the template changes, the release starts again at batch 1.
 
 With --service and a route the release also splits requests. Once the groups of a batch are ready, its weight is requested;

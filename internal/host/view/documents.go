@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
@@ -37,34 +36,6 @@ type Document struct {
 	Context json.RawMessage `json:"context,omitempty"`
 	// Plan is a lockstep.v1alpha1.PlanResponse in ProtoJSON, with the event "plan" only.
 	Plan json.RawMessage `json:"plan,omitempty"`
-}
-
-// BatchContext returns the document's context, or nil without one.
-func (d Document) BatchContext() (*pb.BatchContext, error) {
-	if len(d.Context) == 0 {
-		return nil, nil //nolint:nilnil // it is optional
-	}
-	c := &pb.BatchContext{}
-	// A newer lockstep may have written it.
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(d.Context, c); err != nil {
-		return nil, fmt.Errorf("read the context of event %q: %w", d.Event, err)
-	}
-	return c, nil
-}
-
-// ReadDocuments reads what Documents wrote, in either format.
-func ReadDocuments(r io.Reader) ([]Document, error) {
-	var all []Document
-	for decoder := utilyaml.NewYAMLOrJSONDecoder(r, 4096); ; {
-		var d Document
-		switch err := decoder.Decode(&d); {
-		case errors.Is(err, io.EOF):
-			return all, nil
-		case err != nil:
-			return nil, fmt.Errorf("read document %d: %w", len(all)+1, err)
-		}
-		all = append(all, d)
-	}
 }
 
 // Format is the format of documents.
