@@ -136,6 +136,12 @@ func TestGolden(t *testing.T) {
 			c.Groups[2].Ready, c.Groups[2].ReadyPods, c.Groups[2].Reason = false, 0, "Starting"
 			return Status(c, noon, false)
 		}},
+		"status-missing": {"a group of the canary without a pod is one of its batch", func() string {
+			c := upgrading()
+			g := c.GetGroups()[5]
+			g.Updated, g.Revision, g.ReadyPods, g.Since, g.Reason, g.Message = false, "", 0, nil, "PodMissing", "has not been created yet"
+			return Status(c, noon, false)
+		}},
 		"status-promoting": {"a promotion has no batches", func() string {
 			c := routedRelease()
 			c.State, c.Intent, c.EndMessage = pb.State_STATE_PROMOTING, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, "good enough"
