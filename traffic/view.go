@@ -16,6 +16,8 @@ import (
 type Facts struct {
 	// Prepared: the canary's Service and pool exist.
 	Prepared bool
+	// Isolated: the stable Service and pool select leaders of the stable side only.
+	Isolated bool
 	// Weight is the canary's share in the routes and Ingresses, in percent: the largest of all.
 	Weight int
 	// StableEndpoints and CanaryEndpoints are the ready endpoints of the two Services.
@@ -98,7 +100,7 @@ const (
 // factsOf returns the facts about a world.
 func factsOf(s Setup, w World) Facts {
 	return Facts{
-		Prepared: w.prepared(s), Weight: w.weight(s),
+		Prepared: w.prepared(s), Isolated: w.fenced(s, Desired{Fenced: true}), Weight: w.weight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), StablePods: w.StableReady, CanaryPods: w.CanaryReady,
 	}
 }

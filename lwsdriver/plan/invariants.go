@@ -116,7 +116,7 @@ func checkReplicas(o Observation, n int) error {
 
 // checkFence: canary leaders never receive requests through the stable Service.
 func checkFence(o Observation) error {
-	if o.Traffic != nil && !o.Traffic.Look(prepared()).Fenced {
+	if o.Traffic != nil && !o.Traffic.Facts().Isolated {
 		return errors.New("canary groups are created before the stable Service is fenced")
 	}
 	return nil

@@ -232,7 +232,7 @@ func limitRoll(o Observation, action Action) *Decision {
 	if f.Weight == 100 {
 		return nil // the groups get no requests
 	}
-	apart := o.inPlace() && o.Traffic.Look(prepared()).Fenced // the Service selects no updated group
+	apart := o.inPlace() && f.Isolated // the Service selects no updated group
 	for _, g := range o.Stable.Groups {
 		if g.Ready && g.Index < o.Stable.Replicas && !slices.Contains(f.StablePods, g.Leader) && (!apart || o.staysStable(g)) {
 			return &Decision{

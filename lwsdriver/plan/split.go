@@ -268,13 +268,13 @@ func checkSplit(o Observation, a SetStable) error {
 	if !o.routesInPlace() || r == nil || a.Rolling == nil || !o.lowersPartition(*a.Rolling) {
 		return nil
 	}
-	v := o.Traffic.Look(prepared())
+	f := o.Traffic.Facts()
 	switch back, all := r.Phase == record.RollingBack, ptr.Deref(a.Rolling.Partition, 0) == 0; {
-	case (back || all) && v.Weight > 0:
-		return fmt.Errorf("groups are replaced while they get %d %% of the requests", v.Weight)
-	case !back && all && v.Fenced:
+	case (back || all) && f.Weight > 0:
+		return fmt.Errorf("groups are replaced while they get %d %% of the requests", f.Weight)
+	case !back && all && f.Isolated:
 		return errors.New("the last stable group is replaced while the stable Service selects no other")
-	case !back && !all && !r.Unfenced && !v.Fenced:
+	case !back && !all && !r.Unfenced && !f.Isolated:
 		return errors.New("groups are updated before the stable Service is fenced")
 	}
 	return nil
