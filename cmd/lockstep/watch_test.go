@@ -18,7 +18,7 @@ import (
 )
 
 // watch starts `lockstep watch vllm` on a terminal, with a fake driver.
-func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, *hosttest.Driver, *hosttest.Server) {
+func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, *hosttest.Driver, *plugintest.Server) {
 	t.Helper()
 	fake := hosttest.New()
 	fake.Set(func(c *pb.BatchContext) {
@@ -213,7 +213,7 @@ func TestWatchPrintsLines(t *testing.T) {
 			t.Fatalf("got %q, want %q", lines.Text(), want)
 		}
 	}
-	next("default/aya  ready: batch 1/2 (50%), 2/2 groups ready, stable 2/4 ready, 50% of ready groups are new")
+	next("default/aya  ready: batch 1/2 (50%), 2/2 groups ready, stable 4/4 ready, 33% of ready groups are new")
 	begin(t, client, ref("other", "cohere")) // of another namespace
 	promote(t, client, ref("default", "aya"))
 	next("default/aya  completed:")

@@ -377,7 +377,7 @@ func TestStatusWithoutDriver(t *testing.T) {
 type overtaken struct{ *hosttest.Driver }
 
 func (d overtaken) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
-	d.Set(func(c *pb.BatchContext) { c.UpdateRevision, c.State = "cccc", pb.State_STATE_HOLDING })
+	d.Set(func(c *pb.BatchContext) { c.TemplateRevision, c.UpdateRevision, c.State = "cccc", "cccc", pb.State_STATE_HOLDING })
 	return d.Driver.Finalize(ctx, req)
 }
 

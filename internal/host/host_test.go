@@ -17,13 +17,14 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // rig is a host that talks to a fake driver over a unix socket.
 type rig struct {
 	fake   *hosttest.Driver
-	server *hosttest.Server
+	server *plugintest.Server
 	host   *host.Host
 
 	mu     sync.Mutex
@@ -193,7 +194,7 @@ func TestRelease(t *testing.T) {
 			release: routes,
 			outcome: host.OutcomePromoted,
 			calls: []string{
-				"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 75",
+				"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100",
 				"Finalize PROMOTE",
 			},
 		},
@@ -303,7 +304,7 @@ func TestReleaseDoesNotTakeAnEndedReleaseForItsOwn(t *testing.T) {
 	}
 	// At rest again, with a new template; the context still names the release that ended.
 	ended := true
-	r.fake.Set(func(c *pb.BatchContext) { c.State, c.UpdateRevision = pb.State_STATE_HOLDING, "cccc" })
+	r.fake.Set(func(c *pb.BatchContext) { c.State, c.TemplateRevision = pb.State_STATE_HOLDING, "cccc" })
 	r.fake.OnReinitialize = func(c *pb.BatchContext) {
 		if ended {
 			c.State = pb.State_STATE_COMPLETED
@@ -324,9 +325,7 @@ func TestReleaseStartsAgainForANewTemplate(t *testing.T) {
 		if batch == 1 && !changed {
 			changed = true
 			// The template changes, and the driver has read it, between the host's decision and its request.
-			go r.fake.Set(func(c *pb.BatchContext) {
-				c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", pb.State_STATE_HOLDING, nil, ""
-			})
+			go r.fake.Set(newTemplate)
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "the template is at revision cccc")
 		}
 		return nil
@@ -349,7 +348,7 @@ func TestReleaseStartsAgainForANewTemplate(t *testing.T) {
 
 // newTemplate is what the driver's context says once it has read another template.
 func newTemplate(c *pb.BatchContext) {
-	c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", pb.State_STATE_HOLDING, nil, ""
+	c.TemplateRevision, c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", "cccc", pb.State_STATE_HOLDING, nil, ""
 }
 
 func TestReleasePromotesOnlyWhatWentThroughTheBatches(t *testing.T) {

@@ -127,7 +127,7 @@ func TestALostAnswerToSetWeight(t *testing.T) {
 		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
 	}
 	want := []string{
-		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 75",
+		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100",
 		"Finalize PROMOTE",
 	}
 	if diff := cmp.Diff(want, r.requests()); diff != "" {
@@ -194,7 +194,7 @@ func TestANewTemplateDoesNotGetTheOldOnesWeight(t *testing.T) {
 	}
 	want := []string{
 		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50",
-		"UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 75", "Finalize PROMOTE",
+		"UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100", "Finalize PROMOTE",
 	}
 	if diff := cmp.Diff(want, r.requests()); diff != "" {
 		t.Errorf("calls: -want, +got:\n%s", diff)
@@ -229,19 +229,19 @@ func TestAPauseWithoutItsWeightStartsAgain(t *testing.T) {
 			return
 		}
 		if pauses++; pauses == 1 {
-			// The user scales the workload, which changes the share of the batch of one group.
+			// The user scales the workload, which changes the share of the batch.
 			r.fake.Set(func(c *pb.BatchContext) { c.Replicas = 10 })
 		}
 	}
 	go func() {
-		_ = r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetTrafficWeight() == 10 })
+		_ = r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetTrafficWeight() == 30 })
 		interrupt()
 	}()
 	got, err := r.host.Release(ctx, release(func(r *host.Release) { routes(r); r.Pause = time.Hour }))
 	if err != nil || got.Outcome != host.OutcomeInterrupted {
 		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
 	}
-	want := []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 0", "SetWeight 10"}
+	want := []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 0", "SetWeight 30"}
 	if diff := cmp.Diff(want, r.requests()); diff != "" {
 		t.Errorf("calls: -want, +got:\n%s", diff)
 	}

@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,9 +26,22 @@ import (
 // connectTimeout bounds how long a test waits for a driver in its own process.
 const connectTimeout = 10 * time.Second
 
-// Serve serves the driver on a unix socket in the test process until the test ends, and returns its address. router
-// may be nil.
-func Serve(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) string {
+// Server serves a driver on a unix socket in the test process. It can be stopped and started again, as a driver's pod is.
+type Server struct {
+	// Address is "unix:///path".
+	Address string
+
+	t      testing.TB
+	driver pb.WorkloadDriverServer
+	router pb.TrafficRouterServer
+
+	mu sync.Mutex
+	// stop is nil while the server is stopped.
+	stop func()
+}
+
+// NewServer starts a server. It stops with the test. router may be nil.
+func NewServer(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) *Server {
 	t.Helper()
 	// t.TempDir carries the test's name, and a socket's path has room for about a hundred bytes.
 	dir, err := os.MkdirTemp("", "lockstep-")
@@ -34,26 +49,50 @@ func Serve(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouter
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "driver.sock")
-	var config net.ListenConfig
-	listener, err := config.Listen(t.Context(), "unix", path)
+	s := &Server{Address: "unix://" + filepath.Join(dir, "driver.sock"), t: t, driver: driver, router: router}
+	s.Start()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Start serves again after Stop.
+func (s *Server) Start() {
+	s.t.Helper()
+	listener, err := net.Listen("unix", strings.TrimPrefix(s.Address, "unix://")) //nolint:noctx // a socket in a directory of its own is bound at once
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	s := grpc.NewServer()
-	plugin.Register(s, driver, router)
-	healthpb.RegisterHealthServer(s, health.NewServer())
-	reflection.Register(s)
+	server := grpc.NewServer()
+	plugin.Register(server, s.driver, s.router)
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	reflection.Register(server)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Serve(listener)
+		_ = server.Serve(listener)
 	}()
-	t.Cleanup(func() {
-		s.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop = func() {
+		server.Stop()
 		<-done
-	})
-	return "unix://" + path
+	}
+}
+
+// Stop breaks every connection and removes the socket. Stopping twice is no error.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		s.stop()
+		s.stop = nil
+	}
+}
+
+// Serve serves the driver until the test ends, and returns its address. router may be nil.
+func Serve(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) string {
+	t.Helper()
+	return NewServer(t, driver, router).Address
 }
 
 // Connect serves the driver and returns a client of it. Both end with the test. router may be nil.

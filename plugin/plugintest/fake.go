@@ -6,29 +6,43 @@ package plugintest
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 )
 
-// FakeDriver is a driver in memory. It keeps the promises of SPEC.md for Adopt, Disown, Initialize, UpgradeBatch,
-// CalculateBatchContext, WatchBatchContext, WatchWorkloads and Finalize, and lists no other capability. Its groups are ready
-// at once. It is safe for concurrent use.
+// FakeDriver is a driver in memory. It keeps the promises of SPEC.md, and serves everything but Plan, Preflight, ListRevisions,
+// Undo and mirrors. Its groups are ready at once, and so are routes, unless a hook changes that. It is safe for concurrent use.
+//
+// A hook is called with the driver locked and the context that the call would leave behind. It may change that, or refuse the
+// call, which then changes nothing. Hooks are set before the driver is served. Nil: the default.
 type FakeDriver struct {
 	pb.UnimplementedWorkloadDriverServer
 	pb.UnimplementedTrafficRouterServer
 
+	OnInitialize func(c *pb.BatchContext) error
+	OnUpgrade    func(batch int32, c *pb.BatchContext) error
+	OnSetWeight  func(weight int32, c *pb.BatchContext) error
+	OnFinalize   func(intent pb.FinalizeIntent, c *pb.BatchContext) error
+	// OnReinitialize changes the context that Initialize finds for a release id that it knows.
+	OnReinitialize func(c *pb.BatchContext)
+	// OnCalculate refuses CalculateBatchContext.
+	OnCalculate func() error
+	// NoTraffic makes a driver that splits no requests.
+	NoTraffic bool
+
 	mu        sync.Mutex
 	workloads map[string]*workload
-	// changed is closed and replaced at each change.
+	calls     []string
+	// changed is closed and replaced at each change and call.
 	changed chan struct{}
 }
 
@@ -37,31 +51,16 @@ var (
 	_ pb.TrafficRouterServer  = (*FakeDriver)(nil)
 )
 
-// NewFakeDriver returns a driver without workloads.
-func NewFakeDriver() *FakeDriver {
-	return &FakeDriver{workloads: make(map[string]*workload), changed: make(chan struct{})}
-}
-
 // workload is one workload and its last release.
 type workload struct {
-	ref      *pb.WorkloadRef
-	replicas int32
-	revision string
-	stable   string
-	adopted  bool
-	release  *release
+	// context is replaced and never changed, so that what was handed out stays as it is.
+	context *pb.BatchContext
+	policy  *pb.ReleasePolicy
 }
 
-// release is the state of one release.
-type release struct {
-	id, owner string
-	policy    *pb.ReleasePolicy
-	update    string
-	batch     *int32
-	target    string
-	planned   int32
-	intent    pb.FinalizeIntent
-	message   string // of the intent
+// NewFakeDriver returns a driver without workloads.
+func NewFakeDriver() *FakeDriver {
+	return &FakeDriver{workloads: map[string]*workload{}, changed: make(chan struct{})}
 }
 
 // SetWorkload creates a workload or gives it another template: revision is its hash.
@@ -70,328 +69,180 @@ func (d *FakeDriver) SetWorkload(namespace, name string, replicas int32, revisio
 	defer d.mu.Unlock()
 	w := d.workloads[namespace+"/"+name]
 	if w == nil {
-		w = &workload{ref: &pb.WorkloadRef{Namespace: namespace, Name: name}, stable: revision}
+		w = &workload{context: &pb.BatchContext{
+			Workload: &pb.WorkloadRef{Namespace: namespace, Name: name}, Size: 1,
+			State: pb.State_STATE_UNMANAGED, Reason: "NotAdopted", TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		}}
 		d.workloads[namespace+"/"+name] = w
 	}
-	w.replicas, w.revision = replicas, revision
-	if !w.adopted {
-		w.stable = revision
-	}
+	d.set(w, func(c *pb.BatchContext) {
+		c.Replicas, c.TemplateRevision = replicas, revision
+		if c.State == pb.State_STATE_UNMANAGED {
+			c.StableRevision = revision
+		}
+		if c.ReleaseId == "" {
+			c.UpdateRevision = revision
+		}
+		count(c)
+	})
+}
+
+// RemoveWorkload deletes a workload.
+func (d *FakeDriver) RemoveWorkload(namespace, name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.workloads, namespace+"/"+name)
 	d.notify()
 }
 
-// notify wakes the watchers. d.mu is held.
+// Set changes the context of a workload, as its cluster would.
+func (d *FakeDriver) Set(namespace, name string, change func(c *pb.BatchContext)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.set(d.workloads[namespace+"/"+name], change)
+}
+
+// Context returns a copy of the context of a workload.
+func (d *FakeDriver) Context(namespace, name string) *pb.BatchContext {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return proto.CloneOf(d.contextOf(namespace, name))
+}
+
+// contextOf returns the context of a workload, nil if that does not exist. d.mu is held.
+func (d *FakeDriver) contextOf(namespace, name string) *pb.BatchContext {
+	if w := d.workloads[namespace+"/"+name]; w != nil {
+		return w.context
+	}
+	return nil
+}
+
+// Calls returns the calls so far, such as "Initialize id", "UpgradeBatch 0", "SetWeight 25" and "Finalize PROMOTE". Equal ones in
+// a row are one.
+func (d *FakeDriver) Calls() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.calls)
+}
+
+// Await returns once the context of a workload and the calls satisfy a condition, or ctx ends.
+func (d *FakeDriver) Await(ctx context.Context, namespace, name string, condition func(c *pb.BatchContext, calls []string) bool) error {
+	for {
+		d.mu.Lock()
+		met, changed := condition(d.contextOf(namespace, name), d.calls), d.changed
+		d.mu.Unlock()
+		if met {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the fake driver: %w", ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+// set replaces the context of a workload. d.mu is held.
+func (d *FakeDriver) set(w *workload, change func(c *pb.BatchContext)) {
+	_ = d.apply(w, change, nil)
+}
+
+// apply changes the context by both functions, or not at all. d.mu is held.
+func (d *FakeDriver) apply(w *workload, change func(c *pb.BatchContext), hook func(c *pb.BatchContext) error) error {
+	next := proto.CloneOf(w.context)
+	change(next)
+	if hook != nil {
+		if err := hook(next); err != nil {
+			return err
+		}
+	}
+	w.context = next
+	d.notify()
+	return nil
+}
+
+// notify wakes those that wait for a change. d.mu is held.
 func (d *FakeDriver) notify() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// action returns the action of a call, and wakes the watchers if it wrote. d.mu is held.
-func (d *FakeDriver) action(wrote bool) pb.Action {
-	if !wrote {
-		return pb.Action_ACTION_UNCHANGED
+// log records a call. d.mu is held.
+func (d *FakeDriver) log(call ...any) {
+	if now := strings.TrimSpace(fmt.Sprintln(call...)); len(d.calls) == 0 || d.calls[len(d.calls)-1] != now {
+		d.calls = append(d.calls, now)
 	}
 	d.notify()
-	return pb.Action_ACTION_CONFIGURED
 }
 
-// find returns the workload. d.mu is held.
-func (d *FakeDriver) find(ref *pb.WorkloadRef) (*workload, error) {
+// wait is the long poll. It returns the context once its state is settled, wait has passed, or ctx ends.
+func (d *FakeDriver) wait(ctx context.Context, ref *pb.WorkloadRef, wait *durationpb.Duration) *pb.BatchContext {
+	ctx, cancel := context.WithTimeout(ctx, wait.AsDuration())
+	defer cancel()
+	_ = d.Await(ctx, ref.GetNamespace(), ref.GetName(), func(c *pb.BatchContext, _ []string) bool { return plugin.Settled(c.GetState()) })
+	return d.Context(ref.GetNamespace(), ref.GetName())
+}
+
+// find returns a workload, and an error if it does not exist or if its release has another id. An empty id means any. d.mu is held.
+func (d *FakeDriver) find(ref *pb.WorkloadRef, id string) (*workload, error) {
 	if ref.GetNamespace() == "" || ref.GetName() == "" {
 		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "workload", Description: "namespace and name are required"})
 	}
 	w := d.workloads[ref.GetNamespace()+"/"+ref.GetName()]
-	if w == nil {
+	switch {
+	case w == nil:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
-			"%s/%s does not exist", ref.GetNamespace(), ref.GetName())
+			"there is no LeaderWorkerSet %s/%s", ref.GetNamespace(), ref.GetName())
+	case id != "" && w.context.GetReleaseId() != id:
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND, "there is no release %s", id)
 	}
 	return w, nil
 }
 
-// findRelease returns the workload with the release of this id. d.mu is held.
-func (d *FakeDriver) findRelease(ref *pb.WorkloadRef, id string) (*workload, error) {
-	w, err := d.find(ref)
+// findRevision returns find's workload, and an error if its release is of another revision, unless that is empty. d.mu is held.
+func (d *FakeDriver) findRevision(req interface {
+	GetWorkload() *pb.WorkloadRef
+	GetReleaseId() string
+	GetUpdateRevision() string
+},
+) (*workload, error) {
+	w, err := d.find(req.GetWorkload(), req.GetReleaseId())
 	if err != nil {
 		return nil, err
 	}
-	if w.release == nil || w.release.id != id {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-			"%s/%s has no release %q", ref.GetNamespace(), ref.GetName(), id)
-	}
-	return w, nil
+	return w, w.checkRevision(req.GetUpdateRevision())
 }
 
-// inFlight reports whether a release holds the workload.
-func (w *workload) inFlight() bool {
-	return w.release != nil && w.release.intent == pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
+func (w *workload) checkRevision(want string) error {
+	if now := w.context.GetUpdateRevision(); want != "" && want != now {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "the template is at revision %s, not %s", now, want)
+	}
+	return nil
 }
 
-// held reports whether a release excludes others: a release of nothing does not.
-func (w *workload) held() bool {
-	return w.inFlight() && w.release.update != w.stable
+// checkFree returns an error if a release excludes others.
+func (w *workload) checkFree() error {
+	c := w.context
+	if c.GetReleaseId() == "" || ended(c) || c.GetState() == pb.State_STATE_NOTHING_TO_RELEASE {
+		return nil
+	}
+	err := drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release %s of %s holds workload %s/%s",
+		c.GetReleaseId(), c.GetOwner(), c.GetWorkload().GetNamespace(), c.GetWorkload().GetName())
+	return drivererr.WithMetadata(err, "release_id", c.GetReleaseId())
 }
 
-// GetDriverInfo implements the contract.
-func (*FakeDriver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
-	return &pb.GetDriverInfoResponse{
-		Name:    "fake.lockstep.dev",
-		Version: "v0.0.0",
-		Kinds:   []*pb.WorkloadKind{{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}},
-		Styles:  []pb.Style{pb.Style_STYLE_PARTITION, pb.Style_STYLE_CANARY},
-		Capabilities: []pb.Capability{
-			pb.Capability_CAPABILITY_ADOPT, pb.Capability_CAPABILITY_RELEASE, pb.Capability_CAPABILITY_WATCH,
-			pb.Capability_CAPABILITY_WATCH_WORKLOADS,
-		},
-	}, nil
+// checkOpen returns an error if the release is being finalized.
+func (w *workload) checkOpen() error {
+	if finalizing(w.context) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release %s is being finalized", w.context.GetReleaseId())
+	}
+	return nil
 }
 
-// Adopt implements the contract.
-func (d *FakeDriver) Adopt(_ context.Context, req *pb.AdoptRequest) (*pb.AdoptResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := d.find(req.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
-	wrote := !w.adopted
-	w.adopted = true
-	return &pb.AdoptResponse{Action: d.action(wrote), Context: w.context()}, nil
-}
-
-// Disown implements the contract.
-func (d *FakeDriver) Disown(_ context.Context, req *pb.DisownRequest) (*pb.DisownResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := d.find(req.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
-	if w.held() {
-		return nil, w.inProgress()
-	}
-	wrote := w.adopted
-	w.adopted, w.release, w.stable = false, nil, w.revision
-	return &pb.DisownResponse{Action: d.action(wrote)}, nil
-}
-
-func (w *workload) inProgress() error {
-	err := drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release %q is in flight", w.release.id)
-	return drivererr.WithMetadata(err, "release_id", w.release.id)
-}
-
-// Initialize implements the contract.
-func (d *FakeDriver) Initialize(_ context.Context, req *pb.InitializeRequest) (*pb.InitializeResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := d.find(req.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
-	if err := validatePolicy(req); err != nil {
-		return nil, err
-	}
-	if w.release != nil && w.release.id == req.GetReleaseId() {
-		if !proto.Equal(w.release.policy, req.GetPolicy()) {
-			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release %q has another policy", w.release.id)
-		}
-		return &pb.InitializeResponse{Action: d.action(false), Context: w.context()}, nil
-	}
-	if w.held() {
-		return nil, w.inProgress()
-	}
-	w.adopted = true
-	w.release = &release{id: req.GetReleaseId(), owner: req.GetOwner(), policy: proto.CloneOf(req.GetPolicy()), update: w.revision}
-	return &pb.InitializeResponse{Action: d.action(true), Context: w.context()}, nil
-}
-
-func validatePolicy(req *pb.InitializeRequest) error {
-	var wrong []drivererr.FieldViolation
-	if req.GetReleaseId() == "" {
-		wrong = append(wrong, drivererr.FieldViolation{Field: "release_id", Description: "is required"})
-	}
-	if req.GetPolicy().GetStyle() == pb.Style_STYLE_UNSPECIFIED {
-		wrong = append(wrong, drivererr.FieldViolation{Field: "policy.style", Description: "is required"})
-	}
-	if len(req.GetPolicy().GetBatches()) == 0 {
-		wrong = append(wrong, drivererr.FieldViolation{Field: "policy.batches", Description: "at least one is required"})
-	}
-	for i, batch := range req.GetPolicy().GetBatches() {
-		if _, err := groups(batch, 0); err != nil {
-			wrong = append(wrong, drivererr.FieldViolation{Field: fmt.Sprintf("policy.batches[%d]", i), Description: err.Error()})
-		}
-	}
-	return drivererr.Invalid(wrong...)
-}
-
-// UpgradeBatch implements the contract.
-func (d *FakeDriver) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest) (*pb.UpgradeBatchResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := d.findRelease(req.GetWorkload(), req.GetReleaseId())
-	if err != nil {
-		return nil, err
-	}
-	r := w.release
-	if !w.inFlight() {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release %q has ended", r.id)
-	}
-	if rev := req.GetUpdateRevision(); rev != "" && rev != r.update {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "update revision is %s, not %s", r.update, rev)
-	}
-	target, batch, err := r.resolve(req)
-	if err != nil {
-		return nil, err
-	}
-	planned, err := groups(target, w.replicas)
-	if err != nil {
-		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "groups", Description: err.Error()})
-	}
-	wrote := planned > r.planned || r.target == ""
+// configured returns the action of a call that wrote or not.
+func configured(wrote bool) pb.Action {
 	if wrote {
-		r.target, r.batch, r.planned = target, batch, planned
+		return pb.Action_ACTION_CONFIGURED
 	}
-	return &pb.UpgradeBatchResponse{Action: d.action(wrote), Context: w.context()}, nil
-}
-
-// resolve turns a batch into its target.
-func (r *release) resolve(req *pb.UpgradeBatchRequest) (target string, batch *int32, err error) {
-	batches := r.policy.GetBatches()
-	switch asked := req.GetTarget().(type) {
-	case *pb.UpgradeBatchRequest_Groups:
-		return asked.Groups, nil, nil
-	case *pb.UpgradeBatchRequest_Batch:
-		if asked.Batch < 0 || int(asked.Batch) >= len(batches) {
-			return "", nil, drivererr.Invalid(drivererr.FieldViolation{
-				Field: "batch", Description: fmt.Sprintf("%d is not one of %d batches", asked.Batch, len(batches)),
-			})
-		}
-		return batches[asked.Batch], proto.Int32(asked.Batch), nil
-	default:
-		return "", nil, drivererr.Invalid(drivererr.FieldViolation{Field: "target", Description: "is required"})
-	}
-}
-
-// CalculateBatchContext implements the contract.
-func (d *FakeDriver) CalculateBatchContext(
-	_ context.Context, req *pb.CalculateBatchContextRequest,
-) (*pb.CalculateBatchContextResponse, error) {
-	state, _, err := d.look(req.GetWorkload(), req.GetReleaseId())
-	if err != nil {
-		return nil, err
-	}
-	return &pb.CalculateBatchContextResponse{Context: state}, nil
-}
-
-// WatchBatchContext implements the contract.
-func (d *FakeDriver) WatchBatchContext(
-	req *pb.WatchBatchContextRequest, stream grpc.ServerStreamingServer[pb.WatchBatchContextResponse],
-) error {
-	var last *pb.BatchContext
-	for {
-		state, changed, err := d.look(req.GetWorkload(), req.GetReleaseId())
-		if err != nil {
-			return err
-		}
-		if !proto.Equal(last, state) {
-			if err := stream.Send(&pb.WatchBatchContextResponse{Context: state}); err != nil {
-				return err
-			}
-			last = state
-		}
-		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case <-changed:
-		}
-	}
-}
-
-// WatchWorkloads implements the contract.
-func (d *FakeDriver) WatchWorkloads(
-	req *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse],
-) error {
-	sent := map[string]*pb.BatchContext{}
-	for first := true; ; first = false {
-		changes, changed := d.changes(req.GetNamespace(), sent)
-		if first {
-			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}})
-		}
-		for _, change := range changes {
-			if err := stream.Send(change); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case <-changed:
-		}
-	}
-}
-
-// changes returns what differs from sent, by name, and a channel that is closed at the next change.
-func (d *FakeDriver) changes(namespace string, sent map[string]*pb.BatchContext) ([]*pb.WatchWorkloadsResponse, <-chan struct{}) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var changes []*pb.WatchWorkloadsResponse
-	for _, key := range slices.Sorted(maps.Keys(d.workloads)) {
-		w := d.workloads[key]
-		if namespace != "" && namespace != w.ref.GetNamespace() {
-			continue
-		}
-		switch state := w.context(); {
-		case w.adopted && !proto.Equal(sent[key], state):
-			sent[key] = state
-			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: state}})
-		case !w.adopted && sent[key] != nil:
-			delete(sent, key)
-			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: proto.CloneOf(w.ref)}})
-		}
-	}
-	return changes, d.changed
-}
-
-// look returns the state of the workload, and a channel that is closed at the next change.
-func (d *FakeDriver) look(ref *pb.WorkloadRef, id string) (*pb.BatchContext, <-chan struct{}, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	find := func() (*workload, error) { return d.find(ref) }
-	if id != "" {
-		find = func() (*workload, error) { return d.findRelease(ref, id) }
-	}
-	w, err := find()
-	if err != nil {
-		return nil, nil, err
-	}
-	return w.context(), d.changed, nil
-}
-
-// Finalize implements the contract.
-func (d *FakeDriver) Finalize(_ context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := d.findRelease(req.GetWorkload(), req.GetReleaseId())
-	if err != nil {
-		return nil, err
-	}
-	ends := []pb.FinalizeIntent{pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK}
-	if !slices.Contains(ends, req.GetIntent()) {
-		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "intent", Description: "is required"})
-	}
-	r := w.release
-	promote := req.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
-	if rev := req.GetUpdateRevision(); promote && w.inFlight() && rev != "" && rev != r.update {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "update revision is %s, not %s", r.update, rev)
-	}
-	wrote := w.inFlight()
-	if !wrote && r.intent != req.GetIntent() {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release %q ended with %v", r.id, r.intent)
-	}
-	if wrote {
-		r.intent, r.message = req.GetIntent(), strings.ToValidUTF8(req.GetMessage()[:min(len(req.GetMessage()), 512)], "")
-	}
-	if r.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
-		w.stable = r.update
-	}
-	return &pb.FinalizeResponse{Action: d.action(wrote), Context: w.context(), Done: true}, nil
+	return pb.Action_ACTION_UNCHANGED
 }

@@ -8,55 +8,39 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// context returns the state of the workload. d.mu is held.
-func (w *workload) context() *pb.BatchContext {
-	c := &pb.BatchContext{
-		Workload:       proto.CloneOf(w.ref),
-		State:          pb.State_STATE_UNMANAGED,
-		Reason:         "NotAdopted",
-		Replicas:       w.replicas,
-		Size:           1,
-		StableReady:    w.replicas,
-		Total:          w.replicas,
-		StableRevision: w.stable, TemplateRevision: w.revision,
-		TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+// count fills in the numbers of groups. Those of a partition replace others, those of a canary are in addition.
+func count(c *pb.BatchContext) {
+	c.Desired, c.Updated, c.UpdatedReady = c.GetPlanned(), c.GetPlanned(), c.GetPlanned()
+	c.StableReady, c.Total = c.GetReplicas(), c.GetReplicas()
+	if c.GetStyle() == pb.Style_STYLE_PARTITION {
+		c.StableReady -= c.GetPlanned()
+	} else {
+		c.Total += c.GetPlanned()
 	}
-	if w.adopted {
-		c.State, c.Reason = pb.State_STATE_HOLDING, "AtRest"
+	if !routed(c) {
+		c.TrafficWeight = 100 * c.GetPlanned() / max(c.GetTotal(), 1)
 	}
-	if w.release != nil {
-		w.release.describe(c, w)
-	}
-	return c
 }
 
-// describe adds the state of the release.
-func (r *release) describe(c *pb.BatchContext, w *workload) {
-	c.ReleaseId, c.Owner, c.Style = r.id, r.owner, r.policy.GetStyle()
-	c.Batches = int32(len(r.policy.GetBatches())) //nolint:gosec // a policy has a handful of batches
-	c.UpdateRevision, c.Intent, c.EndMessage = r.update, r.intent, r.message
-	switch {
-	case r.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE:
-		c.State, c.Reason = pb.State_STATE_COMPLETED, "Promoted"
-		c.Updated, c.UpdatedReady, c.StableReady = w.replicas, w.replicas, 0
-	case r.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
-		c.State, c.Reason = pb.State_STATE_ROLLED_BACK, "RolledBack"
-	case r.update == w.stable:
-		c.State, c.Reason = pb.State_STATE_NOTHING_TO_RELEASE, "SameRevision"
-	case r.target == "":
-		c.State, c.Reason = pb.State_STATE_HOLDING, "Initialized"
-	default:
-		c.State, c.Reason = pb.State_STATE_READY, "BatchReady"
-		c.CurrentBatch, c.Target, c.Planned, c.Desired = r.batch, r.target, r.planned, r.planned
-		c.Updated, c.UpdatedReady = r.planned, r.planned
-		c.StableReady = w.replicas - r.planned
-		c.TrafficWeight = r.planned * 100 / max(w.replicas, 1)
-	}
+// clearBatch removes what batches have left.
+func clearBatch(c *pb.BatchContext) {
+	c.CurrentBatch, c.Target, c.Planned, c.TrafficWeight = nil, "", 0, 0
+	count(c)
+}
+
+func routed(c *pb.BatchContext) bool {
+	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+}
+
+func ended(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_COMPLETED || c.GetState() == pb.State_STATE_ROLLED_BACK
+}
+
+func finalizing(c *pb.BatchContext) bool {
+	return c.GetState() == pb.State_STATE_PROMOTING || c.GetState() == pb.State_STATE_ROLLING_BACK || ended(c)
 }
 
 // groups resolves "3" or "25%" of replicas, rounded up and clamped.
