@@ -12,9 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
@@ -41,31 +39,30 @@ func WithLeaderElection(namespace string) Option {
 
 // election is the driver's part in electing a leader.
 type election struct {
-	client          kubernetes.Interface
-	namespace, name string
-	log             *slog.Logger
+	lock resourcelock.Interface
+	log  *slog.Logger
 
 	leads   atomic.Bool
 	elected chan struct{} // closed once it leads
 }
 
-// newElection returns nil without a Lease to elect by. Its client is its own: renewals must not wait for the requests of
-// releases.
+// newElection returns nil without a Lease to elect by. The lock has a client of its own: renewals must not wait for the requests
+// of releases.
 func newElection(config *rest.Config, o options) (*election, error) {
 	if o.leaseNamespace == "" {
 		return nil, nil //nolint:nilnil // no election is a mode of its own
-	}
-	config = rest.AddUserAgent(rest.CopyConfig(config), "leader-election")
-	config.Timeout = renewDeadline / 2
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make client of Leases: %w", err)
 	}
 	name := leaseName
 	if o.namespace != "" {
 		name += "-" + o.namespace
 	}
-	return &election{client: client, namespace: o.leaseNamespace, name: name, log: o.log, elected: make(chan struct{})}, nil
+	host, _ := os.Hostname()
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.leaseNamespace, name,
+		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, config, renewDeadline)
+	if err != nil {
+		return nil, fmt.Errorf("make the lock of the Lease: %w", err)
+	}
+	return &election{lock: lock, log: o.log, elected: make(chan struct{})}, nil
 }
 
 // isLeader reports whether the driver may act.
@@ -73,26 +70,19 @@ func (e *election) isLeader() bool { return e == nil || e.leads.Load() }
 
 // run takes part until ctx ends, or the Lease is lost.
 func (e *election) run(ctx context.Context) error {
-	host, _ := os.Hostname()
-	identity := host + "_" + string(uuid.NewUUID())
+	lease, identity := e.lock.Describe(), e.lock.Identity()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
-			Client:     e.client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true, Name: e.name,
+		Lock: e.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
-				e.log.Info("leading", slog.String("lease", e.lease()), slog.String("identity", identity))
+				e.log.Info("leading", slog.String("lease", lease), slog.String("identity", identity))
 				e.leads.Store(true)
 				close(e.elected)
 			},
 			OnStoppedLeading: func() { e.leads.Store(false) },
 			OnNewLeader: func(leader string) {
 				if leader != identity {
-					e.log.Info("standing by", slog.String("lease", e.lease()), slog.String("leader", leader))
+					e.log.Info("standing by", slog.String("lease", lease), slog.String("leader", leader))
 				}
 			},
 		},
@@ -102,12 +92,10 @@ func (e *election) run(ctx context.Context) error {
 	}
 	elector.Run(ctx)
 	if ctx.Err() == nil {
-		return fmt.Errorf("lost the Lease %s: another server continues", e.lease())
+		return fmt.Errorf("lost the Lease %s: another server continues", lease)
 	}
 	return nil
 }
-
-func (e *election) lease() string { return e.namespace + "/" + e.name }
 
 // runElected runs the driver as long as it leads. It campaigns once the caches are filled: a leader without them would keep the
 // others from acting. It keeps the Lease until the last write, and then releases it.

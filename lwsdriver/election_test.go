@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 )
@@ -46,7 +47,12 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			core := fake.NewClientset()
-			e := &election{client: core, namespace: "default", name: leaseName, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
+			lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "default", leaseName, core.CoreV1(), core.CoordinationV1(),
+				resourcelock.ResourceLockConfig{Identity: "test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
 			b := newBedWith(t, options{election: e}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 			var broken atomic.Bool
 			broken.Store(true)
