@@ -37,11 +37,12 @@ type Engine struct {
 	Observer *observe.Observer
 	Applier  *apply.Applier
 
-	config  Config
-	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	locks   scope
-	errors  lastErrors
-	waits   waits
+	config Config
+	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	locks  scope
+	errors lastErrors
+	// waits are what the last decisions wait for.
+	waits   perWorkload[plan.Waiting]
 	turns   turns
 	events  *eventRecorder
 	metrics *metrics

@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,10 +31,9 @@ type eventRecorder struct {
 	recorder    events.EventRecorder
 	log         *slog.Logger
 
-	mu   sync.Mutex
-	last map[types.NamespacedName]lastEvent
+	last perWorkload[lastEvent]
 	// unsafe are the templates that announceUnsafe recorded an event about.
-	unsafe map[types.NamespacedName]unsafeTemplate
+	unsafe perWorkload[unsafeTemplate]
 }
 
 // lastEvent is what the last event on a workload was about; it is not repeated.
@@ -52,8 +50,6 @@ func newEventRecorder(core kubernetes.Interface, log *slog.Logger) *eventRecorde
 	return &eventRecorder{
 		broadcaster: b, log: log,
 		recorder: b.NewRecorder(scheme.Scheme, "lockstep"),
-		last:     map[types.NamespacedName]lastEvent{},
-		unsafe:   map[types.NamespacedName]unsafeTemplate{},
 	}
 }
 
@@ -101,7 +97,8 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	if t := s.Target(); t != nil {
 		now.target = t.Groups
 	}
-	before, first := e.events.exchange(s.Key, now)
+	before := e.events.last.set(s.Key, now)
+	first := before == lastEvent{}
 	if before == now || (first && !plan.InFlight(s.Observation)) {
 		return
 	}
@@ -142,19 +139,8 @@ func requested(r *record.Release) string {
 
 // forget drops what is remembered of a deleted workload.
 func (r *eventRecorder) forget(key types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.last, key)
-	delete(r.unsafe, key)
-}
-
-// exchange remembers now and returns what was remembered before.
-func (r *eventRecorder) exchange(key types.NamespacedName, now lastEvent) (before lastEvent, first bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before, ok := r.last[key]
-	r.last[key] = now
-	return before, !ok
+	r.last.set(key, lastEvent{})
+	r.unsafe.set(key, unsafeTemplate{})
 }
 
 // announceHandover records the event of a handover, on the object that becomes the workload.
@@ -164,7 +150,7 @@ func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 		return
 	}
 	w, r := s.AddedObjects[a.Name], a.Record.Release
-	e.events.exchange(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
+	e.events.last.set(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
 	e.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
 		"release %s: %s serves in place of %s, which is being deleted; hosts may still use the name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
 }

@@ -54,8 +54,8 @@ func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	b.announce(t.Context(), s, d)
-	if len(b.events.last) > 0 {
-		t.Errorf("remembered %v", b.events.last)
+	if len(b.events.last.all) > 0 {
+		t.Errorf("remembered %v", b.events.last.all)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestUnsafeTemplateEvent(t *testing.T) {
 		}
 	}
 	b.events.forget(s.Key)
-	if len(b.events.unsafe) > 0 {
+	if len(b.events.unsafe.all) > 0 {
 		t.Error("remembered after the workload was deleted")
 	}
 }

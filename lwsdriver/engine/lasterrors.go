@@ -6,7 +6,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -15,10 +14,7 @@ import (
 )
 
 // lastErrors hold, per workload, the error that blocks its release.
-type lastErrors struct {
-	mu  sync.Mutex
-	all map[types.NamespacedName]lastError
-}
+type lastErrors struct{ of perWorkload[lastError] }
 
 type lastError struct {
 	err error
@@ -30,6 +26,7 @@ type lastError struct {
 // conflictReportThreshold is how many conflicts in a row are reported: then every write conflicts.
 const conflictReportThreshold = 5
 
+// set replaces the error. Nil: none.
 func (l *lastErrors) set(key types.NamespacedName, err error) { l.put(key, lastError{err: err}) }
 
 // refuse is set for a refusal that no retry would change.
@@ -38,26 +35,17 @@ func (l *lastErrors) refuse(key types.NamespacedName, err error) {
 }
 
 func (l *lastErrors) put(key types.NamespacedName, now lastError) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.err == nil {
-		delete(l.all, key)
-		return
-	}
-	if l.all == nil {
-		l.all = map[types.NamespacedName]lastError{}
-	}
-	if IsConflict(now.err) {
-		now.conflicts = l.all[key].conflicts + 1
-	}
-	l.all[key] = now
+	l.of.update(key, func(before lastError) lastError {
+		if IsConflict(now.err) {
+			now.conflicts = before.conflicts + 1
+		}
+		return now
+	})
 }
 
 // refused returns why the last write was refused for good, nil if it was not.
 func (l *lastErrors) refused(key types.NamespacedName) *drivererr.Problem {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := l.all[key]; now.refused {
+	if now := l.of.get(key); now.refused {
 		return drivererr.ProblemOf(now.err)
 	}
 	return nil
@@ -65,9 +53,7 @@ func (l *lastErrors) refused(key types.NamespacedName) *drivererr.Problem {
 
 // get returns the error to report, which a lost race is not: another pass follows.
 func (l *lastErrors) get(key types.NamespacedName) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.all[key]
+	now := l.of.get(key)
 	if now.conflicts > 0 && now.conflicts < conflictReportThreshold {
 		return nil
 	}

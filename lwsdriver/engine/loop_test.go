@@ -134,7 +134,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.errors.set(lwstest.VLLM, errors.New("something"))
-			b.events.exchange(lwstest.VLLM, lastEvent{release: "r1"})
+			b.events.last.set(lwstest.VLLM, lastEvent{release: "r1"})
 			steps := []func(){
 				func() {
 					for _, name := range []string{"vllm", "vllm-new"} {
@@ -167,11 +167,11 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 
 // remembered counts what the engine keeps per workload; what the observer keeps is its own test.
 func (b *bed) remembered() int {
-	b.events.mu.Lock()
-	defer b.events.mu.Unlock()
-	b.errors.mu.Lock()
-	defer b.errors.mu.Unlock()
-	return len(b.events.last) + len(b.errors.all)
+	b.events.last.mu.Lock()
+	defer b.events.last.mu.Unlock()
+	b.errors.of.mu.Lock()
+	defer b.errors.of.mu.Unlock()
+	return len(b.events.last.all) + len(b.errors.of.all)
 }
 
 // The writes of one pass are bounded by how much there is to write.

@@ -32,17 +32,16 @@ func (e *Engine) announceUnsafe(s *observe.Snapshot) {
 
 // changesUnsafe remembers now, and reports whether it is worth an event. While a group is recreated the text may be empty: that
 // does not count as another template.
-func (r *eventRecorder) changesUnsafe(key types.NamespacedName, now unsafeTemplate) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before := r.unsafe[key]
-	switch {
-	case now == before, now.text == "" && now.uid == before.uid && now.revision == before.revision:
-		return false
-	case now.text == "":
-		delete(r.unsafe, key)
-		return false
-	}
-	r.unsafe[key] = now
-	return true
+func (r *eventRecorder) changesUnsafe(key types.NamespacedName, now unsafeTemplate) (changed bool) {
+	r.unsafe.update(key, func(before unsafeTemplate) unsafeTemplate {
+		switch {
+		case now == before, now.text == "" && now.uid == before.uid && now.revision == before.revision:
+			return before
+		case now.text == "":
+			return unsafeTemplate{}
+		}
+		changed = true
+		return now
+	})
+	return changed
 }
