@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -71,15 +72,7 @@ func (b *bed) cache(w *lws.LeaderWorkerSet) {
 // run runs the driver until the test ends.
 func (b *bed) run() {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(b.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
-	b.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			b.t.Errorf("Run: %v", err)
-		}
-	})
+	lwstest.Run(b.t, b.Run)
 }
 
 // end stops what a driver that does not run has started.
@@ -95,7 +88,7 @@ func (b *bed) end() {
 // eventually waits for what other goroutines bring about.
 func (b *bed) eventually(what string, condition func() bool) {
 	b.t.Helper()
-	lwstest.Eventually(b.t, what, condition)
+	await.True(b.t, what, condition)
 }
 
 // look is what the driver sees of default/vllm.

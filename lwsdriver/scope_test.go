@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/fakes"
 )
 
@@ -71,13 +72,8 @@ func newScoped(t *testing.T, opts ...Option) scoped {
 			t.Errorf("Run: %v", err)
 		}
 	}
-	s.eventually(t, "the caches are filled", d.Synced)
+	await.True(t, "the caches are filled", d.Synced)
 	return s
-}
-
-func (s scoped) eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	lwstest.Eventually(t, what, condition)
 }
 
 // written are the names of the workloads that were written to, and everything else that was not read.
@@ -112,8 +108,8 @@ func TestScope(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScoped(t, test.options...)
-			s.eventually(t, "what is to be written is", func() bool { return len(s.written()) >= len(test.want) })
-			s.eventually(t, "the queue is empty", s.engine.Idle)
+			await.True(t, "what is to be written is", func() bool { return len(s.written()) >= len(test.want) })
+			await.True(t, "the queue is empty", s.engine.Idle)
 			for _, name := range []string{"here", "there"} {
 				answer, err := s.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: ref(name)})
 				if err != nil || answer.GetContext().GetReplicas() != 2 {

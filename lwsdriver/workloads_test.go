@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // workloadsStream is the receiving end of a WatchWorkloads.
@@ -77,7 +78,7 @@ func TestWatchWorkloads(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, WithReadOnly())
 	t.Cleanup(s.stop)
-	s.eventually(t, "the queue is empty", s.engine.Idle)
+	await.True(t, "the queue is empty", s.engine.Idle)
 	stream := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "ns"})
 	sets := s.sets.LeaderworkersetV1().LeaderWorkerSets("ns")
 	step := func(reason string, change func() error, want ...string) {

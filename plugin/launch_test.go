@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +26,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const testTimeout = 30 * time.Second
@@ -51,7 +52,7 @@ func checksum(t *testing.T, path string) string {
 }
 
 func TestLaunchServesBothServices(t *testing.T) {
-	var logs syncBuffer
+	var logs text.Buffer
 	logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	client, err := plugin.Launch(t.Context(), self(t), plugin.WithSHA256(checksum(t, self(t))), plugin.WithLogger(logger))
 	if err != nil {
@@ -66,7 +67,7 @@ func TestLaunchServesBothServices(t *testing.T) {
 	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
 		t.Errorf("Adopt: %v", err)
 	}
-	eventually(t, "the plugin's log line arrives with its level and attributes", func() bool {
+	await.True(t, "the plugin's log line arrives with its level and attributes", func() bool {
 		return strings.Contains(logs.String(), `level=WARN msg="plugin says hello"`) && strings.Contains(logs.String(), "answer=42")
 	})
 }
@@ -157,7 +158,7 @@ func TestProcessEnds(t *testing.T) {
 			defer func() { _ = client.Close() }()
 			pid := readPID(t, pidFile)
 			tt.end(client, cancel)
-			eventually(t, tt.reason, func() bool { return !running(pid) })
+			await.True(t, tt.reason, func() bool { return !running(pid) })
 			_, err = client.GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})
 			if code := status.Code(err); code != codes.Unavailable && code != codes.Canceled {
 				t.Errorf("a call after the end: %v, want UNAVAILABLE or CANCELED", err)
@@ -181,20 +182,20 @@ func TestPluginDiesWithItsHost(t *testing.T) {
 			pidFile, tmp := filepath.Join(t.TempDir(), "pid"), shortDir(t)
 			host := exec.CommandContext(t.Context(), self(t))
 			host.Env = append(os.Environ(), roleKey+"="+roleHost, pidFileKey+"="+pidFile, "TMPDIR="+tmp)
-			var stdout syncBuffer
+			var stdout text.Buffer
 			host.Stdout = &stdout
 			if err := host.Start(); err != nil {
 				t.Fatal(err)
 			}
 			pid := readPID(t, pidFile)
 			if tt.connected {
-				eventually(t, "the host connects", func() bool { return strings.Contains(stdout.String(), hostConnected) })
+				await.True(t, "the host connects", func() bool { return strings.Contains(stdout.String(), hostConnected) })
 			}
 			if err := host.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			_ = host.Wait()
-			eventually(t, tt.reason, func() bool { return !running(pid) })
+			await.True(t, tt.reason, func() bool { return !running(pid) })
 			if left, err := os.ReadDir(tmp); tt.connected && (err != nil || len(left) != 0) {
 				t.Errorf("%s: left behind %v, %v", tt.reason, left, err)
 			}
@@ -223,7 +224,7 @@ func TestServeRefusesToRunByHand(t *testing.T) {
 func readPID(t *testing.T, path string) int {
 	t.Helper()
 	var pid int
-	eventually(t, "the plugin starts", func() bool {
+	await.True(t, "the plugin starts", func() bool {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return false
@@ -241,39 +242,6 @@ func running(pid int) bool {
 		return !bytes.HasPrefix(state, []byte("Z"))
 	}
 	return syscall.Kill(pid, 0) == nil
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	timeout, ticker := time.NewTimer(testTimeout), time.NewTicker(10*time.Millisecond)
-	defer timeout.Stop()
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-timeout.C:
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		case <-ticker.C:
-		}
-	}
-}
-
-// syncBuffer is a buffer that goroutines share.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 func TestExitedTellsWhenThePluginIsGone(t *testing.T) {

@@ -4,14 +4,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const kubeconfigText = `apiVersion: v1
@@ -45,23 +44,7 @@ func writeKubeconfig(t testing.TB) string {
 	return path
 }
 
-// buffer is a bytes.Buffer that a test may read while the program writes.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
+type buffer = text.Buffer
 
 // ran is the result of a run of the program.
 type ran struct {
@@ -377,7 +360,9 @@ func TestStatusWithoutDriver(t *testing.T) {
 type overtaken struct{ *hosttest.Driver }
 
 func (d overtaken) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
-	d.Set(func(c *pb.BatchContext) { c.TemplateRevision, c.UpdateRevision, c.State = "cccc", "cccc", pb.State_STATE_HOLDING })
+	d.Set(func(c *pb.BatchContext) {
+		c.TemplateRevision, c.UpdateRevision, c.State = "cccc", "cccc", pb.State_STATE_HOLDING
+	})
 	return d.Driver.Finalize(ctx, req)
 }
 

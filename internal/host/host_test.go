@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // rig is a host that talks to a fake driver over a unix socket.
@@ -83,22 +84,11 @@ func (r *rig) kinds() []host.EventKind {
 // eventually waits for an event.
 func (r *rig) eventually(t *testing.T, what string, is func(host.Event) bool) {
 	t.Helper()
-	timeout, ticker := time.NewTimer(10*time.Second), time.NewTicker(time.Millisecond)
-	defer timeout.Stop()
-	defer ticker.Stop()
-	for {
+	await.True(t, what, func() bool {
 		r.mu.Lock()
-		found := slices.ContainsFunc(r.events, is)
-		r.mu.Unlock()
-		if found {
-			return
-		}
-		select {
-		case <-timeout.C:
-			t.Fatalf("not announced: %s", what)
-		case <-ticker.C:
-		}
-	}
+		defer r.mu.Unlock()
+		return slices.ContainsFunc(r.events, is)
+	})
 }
 
 // requests are the calls that the fake has seen, without reads.

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
@@ -66,12 +67,12 @@ func TestUsersAreLimited(t *testing.T) {
 		return err
 	}
 	eager := as("eager")
-	eventually(t, "the user is limited", func() bool {
+	await.True(t, "the user is limited", func() bool {
 		err := look(eager)
 		return plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RATE_LIMITED && plugin.Retryable(err)
 	})
 	if err := look(as("calm")); err != nil {
 		t.Errorf("another user: %v", err)
 	}
-	eventually(t, "the user may call again", func() bool { return look(eager) == nil })
+	await.True(t, "the user may call again", func() bool { return look(eager) == nil })
 }

@@ -4,7 +4,6 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,6 +37,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
@@ -137,21 +138,6 @@ func connection(t *testing.T, address string) *grpc.ClientConn {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	timeout, ticker := time.NewTimer(testTimeout), time.NewTicker(5*time.Millisecond)
-	defer timeout.Stop()
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-timeout.C:
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		case <-ticker.C:
-		}
-	}
 }
 
 func vllm() *pb.WorkloadRef { return &pb.WorkloadRef{Namespace: "default", Name: "vllm"} }
@@ -404,13 +390,13 @@ func TestHealthFollowsDriver(t *testing.T) {
 	}
 	d.synced.Store(true)
 	for _, service := range services {
-		eventually(t, "health turns SERVING", func() bool { return state(service) == healthpb.HealthCheckResponse_SERVING })
+		await.True(t, "health turns SERVING", func() bool { return state(service) == healthpb.HealthCheckResponse_SERVING })
 	}
 	if code := get(t, "http://"+s.HealthAddr()+"/readyz").code; code != http.StatusOK {
 		t.Errorf("/readyz answers %d after the sync", code)
 	}
 	d.synced.Store(false)
-	eventually(t, "health turns back", func() bool { return state("") == healthpb.HealthCheckResponse_NOT_SERVING })
+	await.True(t, "health turns back", func() bool { return state("") == healthpb.HealthCheckResponse_NOT_SERVING })
 }
 
 // answer is a response of the HTTP endpoint.
@@ -561,7 +547,7 @@ func TestOpenWatchDoesNotDelayShutdown(t *testing.T) {
 }
 
 func TestPanicIsInternalError(t *testing.T) {
-	var logs syncBuffer
+	var logs text.Buffer
 	d := newDriver()
 	s := start(t, d, server.Options{Listen: "unix://" + socket(t), Logger: slog.New(slog.NewTextHandler(&logs, nil))})
 	client := dial(t, s.Addr())
@@ -596,7 +582,7 @@ func TestRequestLog(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var logs syncBuffer
+			var logs text.Buffer
 			logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: tt.level}))
 			s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), Logger: logger})
 			_, _ = dial(t, s.Addr()).Adopt(t.Context(), tt.call)
@@ -617,24 +603,6 @@ func TestRequestLog(t *testing.T) {
 			}
 		})
 	}
-}
-
-// syncBuffer is a buffer that goroutines share.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // reviewer returns one whose API server is never asked.

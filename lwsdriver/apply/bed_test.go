@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // bed is an Applier of a cluster of fake clients. Its observer does not run unless a test runs it; until then its caches hold
@@ -88,16 +89,7 @@ func (b *bed) showPod(p *corev1.Pod) {
 // run runs the observer until the test ends.
 func (b *bed) run() {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(b.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		b.observer.Run(ctx)
-	}()
-	b.t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	lwstest.Run(b.t, func(ctx context.Context) error { b.observer.Run(ctx); return nil })
 }
 
 func (b *bed) runSynced() {
@@ -108,7 +100,7 @@ func (b *bed) runSynced() {
 
 func (b *bed) eventually(what string, condition func() bool) {
 	b.t.Helper()
-	lwstest.Eventually(b.t, what, condition)
+	await.True(b.t, what, condition)
 }
 
 // look observes default/vllm.

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // bed is an Engine of a cluster of fake clients. It does not run unless a test runs it; until then its caches hold what it was
@@ -68,16 +69,7 @@ func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routed
 // run runs the engine until the test ends.
 func (b *bed) run() {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(b.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		b.Run(ctx)
-	}()
-	b.t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	lwstest.Run(b.t, func(ctx context.Context) error { b.Run(ctx); return nil })
 }
 
 // Synced reports whether calls can be served.
@@ -85,7 +77,7 @@ func (b *bed) Synced() bool { return b.Ready() == nil }
 
 func (b *bed) eventually(what string, condition func() bool) {
 	b.t.Helper()
-	lwstest.Eventually(b.t, what, condition)
+	await.True(b.t, what, condition)
 }
 
 // look observes default/vllm.

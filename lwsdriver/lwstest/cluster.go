@@ -4,9 +4,9 @@
 package lwstest
 
 import (
+	"context"
 	"strings"
 	"testing"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -98,17 +98,16 @@ func UpdateCache(t testing.TB, informer cache.SharedIndexInformer, object any) {
 	}
 }
 
-// Eventually waits for a condition.
-func Eventually(t testing.TB, what string, condition func() bool) {
+// Run runs a driver, or a part of one, until the test ends.
+func Run(t testing.TB, run func(context.Context) error) {
 	t.Helper()
-	timeout, ticks := time.NewTimer(20*time.Second), time.NewTicker(time.Millisecond)
-	defer timeout.Stop()
-	defer ticks.Stop()
-	for !condition() {
-		select {
-		case <-timeout.C:
-			t.Fatalf("timeout: %s", what)
-		case <-ticks.C:
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
 		}
-	}
+	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // bed is an Observer of a cluster of fake clients. It does not run unless a test runs it; until then its caches hold what it
@@ -90,16 +91,7 @@ func (b *bed) showPod(p *corev1.Pod) {
 // run runs the observer until the test ends.
 func (b *bed) run() {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(b.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		b.Run(ctx)
-	}()
-	b.t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	lwstest.Run(b.t, func(ctx context.Context) error { b.Run(ctx); return nil })
 }
 
 func (b *bed) runSynced() {
@@ -110,7 +102,7 @@ func (b *bed) runSynced() {
 
 func (b *bed) eventually(what string, condition func() bool) {
 	b.t.Helper()
-	lwstest.Eventually(b.t, what, condition)
+	await.True(b.t, what, condition)
 }
 
 // look observes default/vllm.

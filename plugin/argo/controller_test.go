@@ -6,7 +6,6 @@ package argo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -175,12 +174,7 @@ func (h *fixture) workloadOf(name string) *pb.BatchContext {
 // eventually waits for a condition.
 func (h *fixture) eventually(what string, check func() bool) {
 	h.t.Helper()
-	await.Nil(h.t, what, func(context.Context) error {
-		if !check() {
-			return errors.New("it is not so")
-		}
-		return nil
-	})
+	await.True(h.t, what, check)
 }
 
 // label sets the instance of Argo's controller that handles a Rollout.

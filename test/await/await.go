@@ -37,3 +37,18 @@ func NilWithin(t testing.TB, patience time.Duration, what string, check func(con
 		t.Fatalf("timed out waiting for: %s: %v", what, last)
 	}
 }
+
+// True waits until a condition holds.
+func True(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	timeout, ticker := time.NewTimer(Patience), time.NewTicker(time.Millisecond)
+	defer timeout.Stop()
+	defer ticker.Stop()
+	for !condition() {
+		select {
+		case <-timeout.C:
+			t.Fatalf("timed out waiting for: %s", what)
+		case <-ticker.C:
+		}
+	}
+}

@@ -6,7 +6,6 @@
 package batchrelease
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -37,24 +36,7 @@ import (
 type process struct {
 	child *child.Process
 	cmd   *exec.Cmd
-	log   *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	log   *text.Buffer
 }
 
 // rights grants the host's account the permissions of config/kruise/batchrelease, and returns its kubeconfig.
@@ -91,7 +73,7 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	if !slices.Contains(args, "--driver") {
 		args = append(args, "--canary-metadata-prefix", "track", "--canary-metadata-prefix", "example.com/")
 	}
-	p := &process{cmd: exec.Command(binary, args...), log: &lockedBuffer{}}
+	p := &process{cmd: exec.Command(binary, args...), log: &text.Buffer{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if p.child, err = child.Run(p.cmd); err != nil {
 		t.Fatal(err)

@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // Kind is a kind that a host watches. The API server has the kinds of all groups but the core group.
@@ -54,12 +54,12 @@ func CampaignRequiresCaches(t *testing.T, run Run, kinds ...Kind) {
 			t.Errorf("%d requests for the Lease without the cache of %s", n, kind.Kind)
 		}
 		s.allow(kind)
-		eventually(t, "the cache of "+kind.Kind+" is filled", func() bool {
+		await.True(t, "the cache of "+kind.Kind+" is filled", func() bool {
 			body := s.readiness(t)
 			return body == "ok" || strings.Contains(body, "[+]cache-of-"+kind.Kind+" ok")
 		})
 	}
-	eventually(t, "the host campaigns", func() bool { return s.count("leases") > 0 })
+	await.True(t, "the host campaigns", func() bool { return s.count("leases") > 0 })
 	stop()
 }
 
@@ -91,7 +91,7 @@ func start(t *testing.T, run Run, kinds []Kind) (s *server, stop func()) {
 		})
 	}()
 	for _, kind := range kinds {
-		eventually(t, "the host lists "+kind.Resource, func() bool { return s.count(kind.Resource) > 0 })
+		await.True(t, "the host lists "+kind.Resource, func() bool { return s.count(kind.Resource) > 0 })
 	}
 	return s, func() {
 		t.Helper()
@@ -115,15 +115,6 @@ func freeAddress(t *testing.T) string {
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, timeout, true, func(context.Context) (bool, error) {
-		return condition(), nil
-	}); err != nil {
-		t.Fatalf("timeout: %s", what)
-	}
 }
 
 // server is an API server without objects. It refuses requests for Leases.
