@@ -8,7 +8,10 @@ package node
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -30,11 +33,21 @@ func TestMain(m *testing.M) {
 	if selected("TestDriverInCluster") {
 		options = append(options, cluster.WithInstallers(), cluster.WithPrometheus())
 	}
-	build := func() error { return cluster.Build(context.Background(), os.Stderr, options...) }
+	build := func() error {
+		if selected("TestDriverInCluster") {
+			// The tests' network reaches no module proxy.
+			download := exec.Command("go", "mod", "download")
+			download.Dir, download.Stderr = filepath.Join("..", "..", "tools", "sbom"), os.Stderr
+			if err := download.Run(); err != nil {
+				return fmt.Errorf("download the modules of tools/sbom: %w", err)
+			}
+		}
+		return cluster.Build(context.Background(), os.Stderr, options...)
+	}
 	run := func() int {
 		defer driver.Cleanup()
 		// Tests share two processors with their pods.
-		return suite.Main(m, 4, options...)
+		return suite.Main(m, 2, options...)
 	}
 	os.Exit(cluster.MainOnNode(build, run))
 }

@@ -86,8 +86,15 @@ func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 	results := make([]result, len(jobs))
 	var g errgroup.Group
 	g.SetLimit(r.config.side)
+	var quiet sync.RWMutex
 	for i, j := range jobs {
 		g.Go(func() error {
+			var turn sync.Locker = quiet.RLocker()
+			if j.suite.alone {
+				turn = &quiet
+			}
+			turn.Lock()
+			defer turn.Unlock()
 			results[i] = r.run(ctx, j, len(jobs) > 1 || r.config.level != levelAll)
 			return nil
 		})

@@ -24,6 +24,8 @@ type suite struct {
 	budget budget
 	// run is a pattern for the names of tests; "" means all.
 	run string
+	// alone: no other suite runs beside it, since its containers serve requests in real time.
+	alone bool
 	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
 	needs []cluster.Option
 	// lacks returns what this machine lacks for the suite, or for those of its tests that demanding has. Nil: it runs anywhere.
@@ -35,7 +37,7 @@ type suite struct {
 // monitored are the tests of test/e2e that need Prometheus or a browser.
 var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 
-// whole has every end-to-end test. The longest suites are first.
+// whole has every end-to-end test. The longest suites are first, and those that run alone are last.
 var whole = []suite{
 	{name: "e2e", packages: []string{"./test/e2e"}, apart: monitored, budget: budget{tests: 180, writes: 33000}},
 	{
@@ -45,7 +47,6 @@ var whole = []suite{
 	{name: "argo", packages: []string{"./test/argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
 	{name: "kruise", packages: []string{"./test/kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
 	{name: "batchrelease", packages: []string{"./test/batchrelease"}},
-	{name: "node", packages: []string{"./test/node"}, needs: node.Options(1), lacks: netns.NodePossible},
 	{
 		name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()},
 		lacks: netns.NodePossible, demanding: []string{"TestNodeIsGone"},
@@ -56,6 +57,7 @@ var whole = []suite{
 	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
+	{name: "node", packages: []string{"./test/node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
 }
 
 // parts are subsets of e2e: the tests with this prefix.
