@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
 // Effects are requests to leader pods. They are no writes, so a decision may have both.
@@ -44,7 +43,7 @@ func (d *Drain) of(groups []Group) bool {
 
 // keepEffects adds the effects that the engine is to have.
 func keepEffects(o Observation, d Decision) Decision {
-	if o.Policy.WarmUp != (probe.WarmUp{}) {
+	if o.Policy.WarmsUp() {
 		for _, w := range append(slices.Clip(o.Added), o.Stable) {
 			for _, g := range w.Groups {
 				if g.Revision != "" && o.warmsUp(w, g) {
@@ -53,7 +52,7 @@ func keepEffects(o Observation, d Decision) Decision {
 			}
 		}
 	}
-	if o.Policy.Drain != (probe.Drain{}) {
+	if o.Policy.Drains() {
 		d.Effects.Drain = leadersOf(o.draining())
 	}
 	return d
@@ -80,7 +79,7 @@ const reasonWarmUp = "WarmUp"
 // coolDown makes the groups whose leaders have not answered their warm-up requests not ready: they must neither get requests nor complete
 // a batch. A leader that may get requests has been warmed up, maybe by an earlier driver.
 func (o *Observation) coolDown() {
-	if o.Policy.WarmUp == (probe.WarmUp{}) || o.Traffic == nil {
+	if !o.Policy.WarmsUp() || o.Traffic == nil {
 		return
 	}
 	judge := func(w *Workload) {
@@ -107,7 +106,7 @@ func (o *Observation) coolDown() {
 func drained(o Observation, state pb.State) *Decision {
 	groups := o.draining()
 	switch {
-	case o.Policy.Drain == (probe.Drain{}) || len(groups) == 0, o.Drain.of(groups) && o.Drain.Done:
+	case !o.Policy.Drains() || len(groups) == 0, o.Drain.of(groups) && o.Drain.Done:
 		return nil
 	case !o.Drain.of(groups):
 		return &Decision{

@@ -53,6 +53,12 @@ type Policy struct {
 	LeaderLabels, LeaderAnnotations map[string]string
 }
 
+// WarmsUp reports whether leaders must answer a request before they may get requests.
+func (p Policy) WarmsUp() bool { return p.WarmUp != (probe.WarmUp{}) }
+
+// Drains reports whether leaders finish their requests before they are removed.
+func (p Policy) Drains() bool { return p.Drain != (probe.Drain{}) }
+
 // Violation is one error in a request.
 type Violation struct {
 	// Field is the path from the request's root, for example "policy.batches[1]".
