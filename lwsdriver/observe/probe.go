@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
@@ -46,16 +47,18 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before := o.asked[s.Key]
+	if slices.Equal(e.WarmUp, before.WarmUp) && slices.Equal(e.Drain, before.Drain) {
+		return false
+	}
 	now := asked{Effects: e, since: before.since}
-	if slices.ContainsFunc(e.Drain, func(name string) bool { return !slices.Contains(before.Drain, name) }) {
+	if drained := sets.New(before.Drain...); !drained.HasAll(e.Drain...) {
 		now.since = s.Now // additional leaders start the drain again
 	}
+	o.asked[s.Key] = now
 	if len(e.WarmUp)+len(e.Drain) == 0 {
 		delete(o.asked, s.Key)
-	} else {
-		o.asked[s.Key] = now
 	}
-	return !slices.Equal(e.WarmUp, before.WarmUp) || !slices.Equal(e.Drain, before.Drain)
+	return true
 }
 
 // probe adds the answers of the leaders that the last decision named.
@@ -64,9 +67,10 @@ func (o *Observer) probe(s *Snapshot) {
 	now := o.asked[s.Key]
 	o.mu.Unlock()
 	if len(now.WarmUp) > 0 {
-		o.warmUp(s, &s.Stable, now.WarmUp)
+		leaders := sets.New(now.WarmUp...)
+		o.warmUp(s, &s.Stable, leaders)
 		for i := range s.Added {
-			o.warmUp(s, &s.Added[i], now.WarmUp)
+			o.warmUp(s, &s.Added[i], leaders)
 		}
 	}
 	if len(now.Drain) == 0 {
@@ -82,11 +86,11 @@ func (o *Observer) probe(s *Snapshot) {
 }
 
 // warmUp adds the answers of leaders to the groups that are complete.
-func (o *Observer) warmUp(s *Snapshot, w *plan.Workload, leaders []string) {
+func (o *Observer) warmUp(s *Snapshot, w *plan.Workload, leaders sets.Set[string]) {
 	w.Groups = slices.Clone(w.Groups) // the cache shares them
 	for i := range w.Groups {
 		g := &w.Groups[i]
-		if !g.Ready || g.Serving || !slices.Contains(leaders, g.Leader) {
+		if !g.Ready || g.Serving || !leaders.Has(g.Leader) {
 			continue
 		}
 		if l, ok := o.leader(s.Key.Namespace, g.Leader); ok {

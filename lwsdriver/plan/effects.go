@@ -38,7 +38,14 @@ type Drain struct {
 
 // of reports whether a drain includes the leaders of groups.
 func (d *Drain) of(groups []Group) bool {
-	return d != nil && !slices.ContainsFunc(groups, func(g Group) bool { return !slices.Contains(d.Leaders, g.Leader) })
+	if d == nil {
+		return false
+	}
+	asked := make(map[string]bool, len(d.Leaders))
+	for _, name := range d.Leaders {
+		asked[name] = true
+	}
+	return !slices.ContainsFunc(groups, func(g Group) bool { return !asked[g.Leader] })
 }
 
 // keepEffects adds the effects that the engine is to have.
