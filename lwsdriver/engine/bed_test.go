@@ -83,7 +83,7 @@ func (b *bed) eventually(what string, condition func() bool) {
 // look observes default/vllm.
 func (b *bed) look() *observe.Snapshot {
 	b.t.Helper()
-	s, err := b.Engine.Observe(lwstest.VLLM)
+	s, err := b.Observe(lwstest.VLLM)
 	if err != nil {
 		b.t.Fatal(err)
 	}
