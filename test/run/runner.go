@@ -89,7 +89,7 @@ func (r *runner) runAll(ctx context.Context, jobs []job) []result {
 	var quiet sync.RWMutex
 	for i, j := range jobs {
 		g.Go(func() error {
-			var turn sync.Locker = quiet.RLocker()
+			turn := quiet.RLocker()
 			if j.suite.alone {
 				turn = &quiet
 			}
