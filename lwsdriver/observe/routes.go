@@ -109,13 +109,14 @@ func readAddedPolicy(s *Snapshot) error {
 	if s.Record != nil && s.Record.Release != nil {
 		return nil
 	}
-	name := s.carrier()
-	if name == "" {
-		return nil
+	for _, w := range s.Added {
+		policy, drain, err := trafficPolicyOn(s.AddedObjects[w.Name])
+		if policy != nil || err != nil {
+			s.Policy.Traffic, s.Policy.Drain = policy, drain
+			return err
+		}
 	}
-	var err error
-	s.Policy.Traffic, s.Policy.Drain, err = trafficPolicyOn(s.AddedObjects[name])
-	return err
+	return nil
 }
 
 // trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
@@ -139,8 +140,8 @@ func trafficPolicyOn(w *lws.LeaderWorkerSet) (*traffic.Policy, probe.Drain, erro
 		record.TrafficAnnotation, KeyOf(w), err)
 }
 
-// carrier returns the name of the added workload that may get requests. Once one is being deleted without the driver's finalizer, requests
-// have left it for good. Empty: there is none.
+// carrier returns the name of the added workload that the driver has not given up, or "" if there is none. It removes its finalizer once
+// requests have left for good.
 func (s *Snapshot) carrier() string {
 	for _, w := range s.Added {
 		if !w.Deleting || w.HasFinalizer {
@@ -159,6 +160,8 @@ func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
 	case canary != "":
 	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
 		canary = s.CanaryName(s.Record.Release.UpdateRevision)
+	case len(s.Added) > 0: // another client removed the finalizer, and nothing else says what to restore
+		canary = s.Added[0].Name
 	default:
 		// Before LWS has recorded a revision. No pod has this name, and nothing is routed to it.
 		canary = s.CanaryName("none")

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -55,6 +57,21 @@ func TestCarried(t *testing.T) {
 		t.Fatal(err)
 	}
 	is("nothing")
+}
+
+// Without a record and the finalizer, which other clients removed, the canary still says what to restore.
+func TestAddedPolicyWithoutFinalizer(t *testing.T) {
+	stable := lwstest.Unrecorded()
+	canary := lwstest.RoutedCanary(t, stable)
+	canary.Annotations[record.TrafficAnnotation] = `{"stableService": "vllm", "httpRoutes": ["llm"]}`
+	canary.Finalizers, canary.DeletionTimestamp = []string{metav1.FinalizerDeleteDependents}, ptr.To(metav1.NewTime(lwstest.Noon))
+	s, err := newBed(t, stable, canary).Observe(lwstest.VLLM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Setup == nil || s.Setup.Canary != canary.Name {
+		t.Errorf("traffic %+v, want that of %s", s.Setup, canary.Name)
+	}
 }
 
 // The policy on a canary counts only without a record.
