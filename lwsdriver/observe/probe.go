@@ -26,6 +26,8 @@ type prober interface {
 // asked are the leaders of a workload that requests are made to. In memory only: a driver that restarts drains again.
 type asked struct {
 	plan.Effects
+	// of is the added workload, or in place the user's own.
+	of types.UID
 	// since is when the leaders to drain ceased to get requests.
 	since time.Time
 }
@@ -46,18 +48,22 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 	o.prober.Keep(s.Key.String(), uids)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	before := o.asked[s.Key]
-	if slices.Equal(e.WarmUp, before.WarmUp) && slices.Equal(e.Drain, before.Drain) {
-		return false
-	}
-	now := asked{Effects: e, since: before.since}
-	if drained := sets.New(before.Drain...); !drained.HasAll(e.Drain...) {
-		now.since = s.Now // additional leaders start the drain again
-	}
-	o.asked[s.Key] = now
+	before, known := o.asked[s.Key]
 	if len(e.WarmUp)+len(e.Drain) == 0 {
 		delete(o.asked, s.Key)
+		return known
 	}
+	now := asked{Effects: e, of: s.StableObject.UID, since: before.since}
+	if len(s.Added) > 0 {
+		now.of = s.AddedObjects[s.Added[0].Name].UID
+	}
+	if now.of == before.of && slices.Equal(e.WarmUp, before.WarmUp) && slices.Equal(e.Drain, before.Drain) {
+		return false
+	}
+	if now.of != before.of || !sets.New(before.Drain...).HasAll(e.Drain...) {
+		now.since = s.Now // additional leaders, and those of another workload, start the drain again
+	}
+	o.asked[s.Key] = now
 	return true
 }
 
@@ -104,7 +110,7 @@ func answer(p probe.Progress) plan.Answer {
 	return plan.Answer{Done: p.State == probe.Done, Message: p.Message, Recheck: p.Recheck}
 }
 
-// leader returns a leader pod. False: it does not exist.
+// leader returns a leader pod, and whether it exists.
 func (o *Observer) leader(namespace, name string) (probe.Leader, bool) {
 	pod := o.Caches.Pod(types.NamespacedName{Namespace: namespace, Name: name})
 	if pod == nil {

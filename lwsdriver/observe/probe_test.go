@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -58,7 +60,7 @@ func TestWarmUp(t *testing.T) {
 		return s.Added[0].Groups[0], s.Recheck
 	}
 	keep := func(names ...string) bool {
-		return b.Keep(&Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.Effects{WarmUp: names})
+		return b.Keep(&Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: stable}, plan.Effects{WarmUp: names})
 	}
 	if g, _ := look(); !g.Ready || g.WarmUp != nil || http.asked.Load() > 0 {
 		t.Fatalf("no decision has named the leader: %+v", g)
@@ -115,25 +117,39 @@ func TestWarmUp(t *testing.T) {
 // release continues.
 func TestDrainSince(t *testing.T) {
 	o := &Observer{prober: probe.New(), asked: map[types.NamespacedName]asked{}}
+	// Groups of a canary, or of the workload itself: "stable".
+	look := func(uid types.UID, minute int) *Snapshot {
+		s := &Snapshot{
+			Observation:  plan.Observation{Key: lwstest.VLLM, Now: lwstest.Noon.Add(time.Duration(minute) * time.Minute)},
+			StableObject: &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{UID: "stable"}},
+		}
+		if uid != "stable" {
+			s.AddedObjects = map[string]*lws.LeaderWorkerSet{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}
+			s.Added = []plan.Workload{{Name: "c"}}
+		}
+		return s
+	}
 	for i, step := range []struct {
 		reason  string
+		uid     types.UID
 		leaders string
 		minute  int // of the decision
 		begun   int // -1: none
 	}{
-		{"nothing leaves", "", 0, -1},
-		{"two groups do", "c-2 c-3", 1, 1},
-		{"a later decision", "c-2 c-3", 5, 1},
-		{"one is deleted", "c-2", 6, 1},
-		{"all do, some of which had requests until now", "c-0 c-1 c-2", 8, 8},
-		{"the release continues", "", 9, -1},
-		{"and is given up again", "c-0 c-1 c-2", 10, 10},
-		{"the workload's own groups", "vllm-2", 12, 12},
-		{"a later decision", "vllm-2", 13, 12},
-		{"more of them", "vllm-1 vllm-2", 14, 14},
+		{"nothing leaves", "a", "", 0, -1},
+		{"two groups do", "a", "c-2 c-3", 1, 1},
+		{"a later decision", "a", "c-2 c-3", 5, 1},
+		{"one is deleted", "a", "c-2", 6, 1},
+		{"all do, some of which had requests until now", "a", "c-0 c-1 c-2", 8, 8},
+		{"fewer leave", "a", "c-2", 9, 8},
+		{"the release continues", "a", "", 9, -1},
+		{"and is given up again", "a", "c-0 c-1 c-2", 10, 10},
+		{"another canary of the same name", "b", "c-0 c-1 c-2", 11, 11},
+		{"no canary, but the workload's own groups", "stable", "vllm-2", 12, 12},
+		{"a later decision about them", "stable", "vllm-2", 13, 12},
+		{"more of them", "stable", "vllm-1 vllm-2", 14, 14},
 	} {
-		s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM, Now: lwstest.Noon.Add(time.Duration(step.minute) * time.Minute)}}
-		o.Keep(s, plan.Effects{Drain: strings.Fields(step.leaders)})
+		o.Keep(look(step.uid, step.minute), plan.Effects{Drain: strings.Fields(step.leaders)})
 		now, ok := o.asked[lwstest.VLLM]
 		if ok != (step.begun >= 0) || ok && !now.since.Equal(lwstest.Noon.Add(time.Duration(step.begun)*time.Minute)) {
 			t.Errorf("step %d, %s: since %v, %t", i, step.reason, now.since, ok)
