@@ -108,14 +108,12 @@ type admission func(context.Context, *observe.Snapshot, *plan.Decision) error
 // mutation is the result of an intent.
 type mutation struct {
 	action pb.Action
-	// snapshot is what the decision was made from.
-	snapshot *observe.Snapshot
-	decision plan.Decision
-	// after is what the loop observed and decided last, once the intent was recorded. Nil: it did not get as far.
+	outcome
+	// after is what the loop observed and decided last, once the intent was recorded. It is nil if the loop did not get as far.
 	after *outcome
 }
 
-// outcome is a decision of the loop, and what it was made from.
+// outcome is a decision, and what it was made from.
 type outcome struct {
 	snapshot *observe.Snapshot
 	decision plan.Decision
@@ -177,7 +175,7 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 	if err != nil {
 		return mutation{}, err
 	}
-	m := mutation{action: pb.Action_ACTION_UNCHANGED, snapshot: s}
+	m := mutation{action: pb.Action_ACTION_UNCHANGED, outcome: outcome{snapshot: s}}
 	if m.decision, err = d.engine.Decide(s, i); err != nil || m.decision.Action == nil {
 		return m, err
 	}

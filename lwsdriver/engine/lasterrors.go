@@ -26,7 +26,7 @@ type lastError struct {
 // conflictReportThreshold is how many conflicts in a row are reported: then every write conflicts.
 const conflictReportThreshold = 5
 
-// set replaces the error. Nil: none.
+// set replaces the error, which may be nil.
 func (l *lastErrors) set(key types.NamespacedName, err error) { l.put(key, lastError{err: err}) }
 
 // refuse is set for a refusal that no retry would change.

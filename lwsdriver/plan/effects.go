@@ -22,11 +22,11 @@ type Effects struct {
 
 // Answer is what leaders have answered.
 type Answer struct {
-	// Done is true once nothing is to wait for.
+	// Done is true once there is nothing to wait for.
 	Done bool
 	// Message says what is awaited, or what the answer was.
 	Message string
-	// Recheck is when time alone will change the answer. Zero: never.
+	// Recheck is when time alone will change the answer, 0 if it will not.
 	Recheck time.Duration
 }
 
@@ -86,7 +86,7 @@ const reasonWarmUp = "WarmUp"
 // coolDown makes the groups whose leaders have not answered their warm-up requests not ready: they must neither get requests nor complete
 // a batch. A leader that may get requests has been warmed up, maybe by an earlier driver.
 func (o *Observation) coolDown() {
-	if !o.Policy.WarmsUp() || o.Traffic == nil {
+	if !o.Policy.WarmsUp() {
 		return
 	}
 	judge := func(w *Workload) {
@@ -109,7 +109,7 @@ func (o *Observation) coolDown() {
 	}
 }
 
-// drained waits until the leaders of groups that are removed next have finished their requests. Nil: they have.
+// drained waits until the leaders of groups that are removed next have finished their requests. It returns nil once they have.
 func drained(o Observation, state pb.State) *Decision {
 	groups := o.draining()
 	switch {

@@ -42,7 +42,7 @@ type Observation struct {
 	Waiting Waiting `json:"waiting,omitzero"`
 	// Record is the release record. Nil: the workload is not adopted.
 	Record *record.Record `json:"record,omitzero"`
-	// Newer is what this driver does not know of the record. Empty: it knows all.
+	// Newer is what this driver does not know of the record, empty if it knows all.
 	Newer string `json:"newer,omitzero"`
 	// Rendering is this driver's rendering version. See [record.Rendering].
 	Rendering int `json:"rendering,omitzero"`
@@ -54,7 +54,8 @@ type Observation struct {
 	SuccessorForeign bool `json:"successorForeign,omitzero"`
 	// Traffic is how the release's requests are routed. Nil: it routes none.
 	Traffic *traffic.Observed `json:"traffic,omitzero"`
-	// Drain is how far the leaders that the last decision drains have finished their requests. Nil: it drains none.
+	// Drain is how far the leaders that the last decision drains have finished their requests, nil if it drains
+	// none.
 	Drain *Drain `json:"drain,omitzero"`
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
 	Autoscalers []Autoscaler `json:"autoscalers,omitzero"`
@@ -143,7 +144,7 @@ type Group struct {
 	LostAt time.Time `json:"lostAt,omitzero"`
 	// Serving is true if the leader has the label that lets it receive requests.
 	Serving bool `json:"serving,omitzero"`
-	// WarmUp is the answer to the leader's warm-up request. Nil: there was none.
+	// WarmUp is the answer to the leader's warm-up request, nil without one.
 	WarmUp *Answer `json:"warmUp,omitzero"`
 	// Terminating is true while the leader is being deleted.
 	Terminating bool `json:"terminating,omitzero"`

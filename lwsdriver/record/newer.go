@@ -30,7 +30,8 @@ func read(value string) (r *Record, unknown string, err error) {
 	return r, strings.TrimPrefix(strict.Error(), "read JSON: json: "), nil
 }
 
-// describeNewer returns what this driver does not know of the record, given the first field that it does not know. Empty: it knows all.
+// describeNewer returns what this driver does not know of the record, given the first field that it does not know. It
+// is empty if the driver knows all.
 func (r *Record) describeNewer(unknown string) string {
 	switch {
 	case r.Version > recordVersion:

@@ -43,8 +43,8 @@ type Record struct {
 	Predecessor string `json:"predecessor,omitempty"`
 	// Release is the release in flight, or the last one. Nil: none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
-	// Newer is what this driver does not know of the record, which a newer driver wrote. The release is only rolled back then.
-	// Empty: it knows all.
+	// Newer is what this driver does not know of the record, which a newer driver wrote. The release is only rolled back then. It
+	// is empty if the driver knows all.
 	Newer string `json:"-"`
 }
 

@@ -23,7 +23,7 @@ import (
 // Undo and mirrors. Its groups are ready at once, and so are routes, unless a hook changes that. It is safe for concurrent use.
 //
 // A hook is called with the driver locked and the context that the call would leave behind. It may change that, or refuse the
-// call, which then changes nothing. Hooks are set before the driver is served. Nil: the default.
+// call, which then changes nothing. Hooks are optional, and set before the driver is served.
 type FakeDriver struct {
 	pb.UnimplementedWorkloadDriverServer
 	pb.UnimplementedTrafficRouterServer
