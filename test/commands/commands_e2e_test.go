@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -107,28 +106,6 @@ func TestKubectlPlugin(t *testing.T) {
 ln -s "$(command -v lockstep)" "$(dirname "$(command -v kubectl)")/kubectl-lockstep"
 kubectl lockstep status vllm
 kubectl lockstep abort --help | grep "^  kubectl lockstep abort NAME"`)
-}
-
-// The documentation is built as a site, in which each page is, and no link is dead.
-func TestSite(t *testing.T) {
-	t.Parallel()
-	newReader(t).shell("make site")
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil || len(pages) < 20 {
-		t.Fatalf("%d pages, %v", len(pages), err)
-	}
-	for _, page := range pages {
-		name := strings.TrimSuffix(filepath.Base(page), ".md")
-		if name == "README" {
-			name = "index"
-		}
-		html, err := os.ReadFile(filepath.Join(root, "dist", "site", name+".html"))
-		if err != nil {
-			t.Error(err)
-		} else if !strings.Contains(string(html), "<h1 id=") || strings.Contains(string(html), `href="../`) {
-			t.Errorf("%s.html has no title, or a link out of the site", name)
-		}
-	}
 }
 
 // reader is a reader of the documentation, with a namespace of their own.

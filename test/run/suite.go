@@ -53,7 +53,7 @@ var whole = []suite{
 	},
 	{name: "monitoring", packages: []string{"./test/e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
 	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
-	{name: "artifacts", packages: []string{"./tools/release"}},
+	{name: "artifacts", packages: []string{"./tools/release", "./test/docs"}},
 	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
