@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
+	"github.com/lockstep-rollouts/lockstep/informer/broadcast"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )

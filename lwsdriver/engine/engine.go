@@ -19,7 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"

@@ -19,8 +19,8 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsinformers "sigs.k8s.io/lws/client-go/informers/externalversions/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 )
 
 // Nearby are the caches of the ResourceQuotas, PodDisruptionBudgets and Services around workloads, by which releases are judged

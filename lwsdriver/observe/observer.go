@@ -18,8 +18,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/internal/broadcast"
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
+	"github.com/lockstep-rollouts/lockstep/informer/broadcast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"

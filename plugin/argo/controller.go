@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 )
 
 const (

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"

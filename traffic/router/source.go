@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lockstep-rollouts/lockstep/internal/guard"
-	"github.com/lockstep-rollouts/lockstep/internal/informer"
+	"github.com/lockstep-rollouts/lockstep/informer"
+	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
