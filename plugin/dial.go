@@ -18,8 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
-	"github.com/lockstep-rollouts/lockstep/internal/reload"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 // keepaliveTime bounds how long a lost peer goes unnoticed. It is well above the least that `lockstep serve` allows; gRPC
@@ -71,10 +70,10 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 // transport returns the credentials for the endpoint, or ErrNeedsTLS.
 func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
 	config := o.tls
-	var files *reload.Files[*tls.Config]
+	var files *endpoint.Files[*tls.Config]
 	if f := o.tlsFiles; f != nil {
 		var err error
-		if files, err = reload.New(f.load, f.cert, f.key, f.ca); err != nil {
+		if files, err = endpoint.NewFiles(f.load, f.cert, f.key, f.ca); err != nil {
 			return nil, err
 		}
 		config = files.Get()

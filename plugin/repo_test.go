@@ -19,7 +19,7 @@ import (
 // A host that imports the SDK must not get a Kubernetes client with it. The hosts under plugin/ (Argo, Kruise) are
 // adapters to Kubernetes and are left out.
 func TestNoKubernetesInTheSDK(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".", "./drivererr", "./plugintest", "../proto/...", "../internal/endpoint")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".", "./drivererr", "./plugintest", "../proto/...", "./endpoint")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 // Settings configure a host.

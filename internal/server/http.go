@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/util/cert"
 
-	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 // probeTimeout bounds the wait for a server on an existing socket to accept.

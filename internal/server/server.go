@@ -26,8 +26,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
-	"github.com/lockstep-rollouts/lockstep/internal/endpoint"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 const (

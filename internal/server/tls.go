@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/lockstep-rollouts/lockstep/internal/reload"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
 // ErrNeedsTLS is wrapped by New's error if a TLS file that the address needs is missing.
@@ -38,7 +38,7 @@ func (f tlsFiles) serverConfig() (*tls.Config, error) {
 	if f.clientCA != "" {
 		paths = append(paths, f.clientCA)
 	}
-	files, err := reload.New(f.load, paths...)
+	files, err := endpoint.NewFiles(f.load, paths...)
 	if err != nil {
 		return nil, err
 	}

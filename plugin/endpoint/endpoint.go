@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package endpoint parses the addresses on which a driver is served and dialled. It is the one place that decides which are
-// local: all others need mutual TLS.
+// local: all others need mutual TLS. [Files] caches certificates and tokens, which are renewed while a process runs.
 package endpoint
 
 import (

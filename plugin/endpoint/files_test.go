@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package reload
+package endpoint
 
 import (
 	"errors"
@@ -28,12 +28,12 @@ func TestFiles(t *testing.T) {
 		}
 		return string(raw), err
 	}
-	if _, err := New(load, path); err == nil {
+	if _, err := NewFiles(load, path); err == nil {
 		t.Error("a missing file is no error")
 	}
 	begin := time.Now()
 	write("one", begin)
-	f, err := New(load, path)
+	f, err := NewFiles(load, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reload caches what is read from files, such as certificates, which are renewed while a process runs.
-package reload
+package endpoint
 
 import (
 	"io/fs"
@@ -11,7 +10,7 @@ import (
 	"sync"
 )
 
-// Files is a value that is read from files, and read again after one of them has changed.
+// Files is a value that is read from files, such as certificates, and read again after one of them has changed.
 type Files[T any] struct {
 	paths []string
 	load  func() (T, error)
@@ -28,8 +27,8 @@ type stamp struct {
 	mode     fs.FileMode
 }
 
-// New reads the value for the first time.
-func New[T any](load func() (T, error), paths ...string) (*Files[T], error) {
+// NewFiles reads the value for the first time.
+func NewFiles[T any](load func() (T, error), paths ...string) (*Files[T], error) {
 	f := &Files[T]{paths: paths, load: load}
 	f.stamps = f.look()
 	value, err := load()
