@@ -9,14 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	goplugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 
-	"github.com/lockstep-rollouts/lockstep/internal/parent"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -61,66 +59,88 @@ func Serve(
 	for _, opt := range opts {
 		opt(&o)
 	}
-	ppid := os.Getppid()
+	ctx, forget := WithHost(ctx, o.logger)
+	defer forget()
 
-	var server atomic.Pointer[grpc.Server]
-	served := make(chan struct{})
-	stopped := make(chan struct{})
+	started, served, stopped := make(chan *grpc.Server, 1), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		stopWhenOver(ctx, served, ppid, &server, o.logger)
+		stopWhenOver(ctx, started, served)
 	}()
 
+	var server *grpc.Server
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshakeConfig(),
 		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{driver: driver, router: router}},
 		Logger:          NewHCLogger(ctx, o.logger),
 		GRPCServer: func(transport []grpc.ServerOption) *grpc.Server {
-			s := grpc.NewServer(append(transport, o.grpc...)...)
-			server.Store(s)
-			return s
+			server = grpc.NewServer(append(transport, o.grpc...)...)
+			started <- server
+			return server
 		},
 	})
 	close(served)
 	<-stopped
-	if server.Load() == nil {
+	if server == nil {
 		return errors.New("plugin server did not start; see the log")
 	}
 	return nil
 }
 
-// stopWhenOver stops the server once ctx has ended or the parent has exited. It returns early if served is closed.
-func stopWhenOver(
-	ctx context.Context, served <-chan struct{}, ppid int, server *atomic.Pointer[grpc.Server], logger *slog.Logger,
-) {
-	watch, cancel := context.WithCancel(ctx)
-	defer cancel()
-	gone := parent.Gone(watch, ppid)
+// stopWhenOver stops the server once ctx has ended. It returns early if served is closed.
+func stopWhenOver(ctx context.Context, started <-chan *grpc.Server, served <-chan struct{}) {
 	select {
 	case <-served:
 		return
 	case <-ctx.Done():
-	case <-gone:
-		// gone is closed too when the watch ends with ctx.
-		if ctx.Err() == nil {
-			// stderr has no reader any more, and a write to it must not kill the process before calls in flight have ended.
-			signal.Ignore(syscall.SIGPIPE)
-			logger.Warn("host is gone, ending", "ppid", ppid)
-			defer removeSocketDir(served)
-		}
 	}
-	for {
-		// ctx may have ended before go-plugin asked for its server.
-		if s := server.Load(); s != nil {
-			stopGracefully(s, shutdownGrace)
-			return
-		}
-		select {
-		case <-served:
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
+	if errors.Is(context.Cause(ctx), errHostGone) {
+		defer removeSocketDir(served)
 	}
+	select { // ctx may have ended before go-plugin asked for its server
+	case s := <-started:
+		stopGracefully(s, shutdownGrace)
+	case <-served:
+	}
+}
+
+// hostPoll is about how long a plugin outlives its host at most.
+const hostPoll = 250 * time.Millisecond
+
+var errHostGone = errors.New("the host has exited")
+
+// WithHost returns a context that ends with ctx, and once the process that started this one has exited. Call the function to release it.
+//
+// A host that is killed leaves its plugins running, and go-plugin does not end them. The parent's pid is the one signal
+// that works for every host, also for hosts that do not use this SDK:
+//   - PR_SET_PDEATHSIG fires when the thread that forked ends, not the process, and Go gives threads back.
+//   - stdin is what the host had, often /dev/null, which is at EOF from the start.
+//   - A pipe of our own needs a host that passes it on.
+//
+// The pid is polled a few times a second, which costs one system call without I/O. It changes exactly when the parent
+// process has exited, whichever process inherits the child, so it also works for pid 1 as the parent (a host in a
+// container). A parent that exited before the first poll is not detected here, but by the write of the handshake: its
+// pipe has no reader then, and SIGPIPE kills the process. On Windows the parent's pid never changes, so nothing is
+// guaranteed there.
+func WithHost(ctx context.Context, logger *slog.Logger) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	host := os.Getppid()
+	go func() {
+		poll := time.NewTicker(hostPoll)
+		defer poll.Stop()
+		for os.Getppid() == host {
+			select {
+			case <-ctx.Done():
+				return
+			case <-poll.C:
+			}
+		}
+		// stderr has no reader any more, and a write to it must not kill the process before calls in flight have ended.
+		signal.Ignore(syscall.SIGPIPE)
+		logger.Warn("host is gone, ending", "ppid", host)
+		end(errHostGone)
+	}()
+	return ctx, func() { end(nil) }
 }
 
 // removeSocketDir removes the directory that the host created for the socket, once the socket has been removed.

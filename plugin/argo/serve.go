@@ -8,14 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
 	routerrpc "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
 	goplugin "github.com/hashicorp/go-plugin"
 
-	"github.com/lockstep-rollouts/lockstep/internal/parent"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
@@ -60,7 +57,8 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 	if role == RoleNone {
 		return fmt.Errorf("this process was not started by Argo Rollouts: %s is not set", cookieKey)
 	}
-	ppid := os.Getppid()
+	ctx, forget := plugin.WithHost(ctx, logger)
+	defer forget()
 	// A directory of its own, so that no socket is left if the controller is killed.
 	dir, err := os.MkdirTemp("", "lockstep-argo-")
 	if err != nil {
@@ -81,17 +79,9 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 			Logger:  plugin.NewHCLogger(ctx, logger),
 		})
 	}()
-	watch, cancel := context.WithCancel(ctx)
-	defer cancel()
 	select {
 	case <-served:
 	case <-ctx.Done():
-	case <-parent.Gone(watch, ppid):
-		if ctx.Err() == nil {
-			// stderr has no reader any more, and a write to it must not kill the process before the socket is removed.
-			signal.Ignore(syscall.SIGPIPE)
-			logger.Warn("the controller is gone, ending", "ppid", ppid)
-		}
 	}
 	return nil
 }
