@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -150,8 +149,16 @@ func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq
 			if ctx.Err() != nil || !yield(none, ended) {
 				return
 			}
-			sleep.For(ctx, delay)
+			pause(ctx, delay)
 		}
+	}
+}
+
+// pause waits for d, or less if ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
@@ -161,7 +168,7 @@ func poll(
 ) iter.Seq2[*pb.BatchContext, error] {
 	return func(yield func(*pb.BatchContext, error) bool) {
 		var last *pb.BatchContext
-		for ; ctx.Err() == nil; sleep.For(ctx, interval) {
+		for ; ctx.Err() == nil; pause(ctx, interval) {
 			response, err := driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
 				Workload: req.GetWorkload(), ReleaseId: req.GetReleaseId(), IncludeGroups: req.GetIncludeGroups(),
 			})

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -111,7 +110,10 @@ func (h *Host) Retry(ctx context.Context, call func(context.Context) error) erro
 		if time.Since(began) > timing.Patience {
 			return gaveUp(timing.Patience, err)
 		}
-		sleep.For(ctx, delay)
+		select {
+		case <-ctx.Done():
+		case <-time.After(delay):
+		}
 		delay = min(2*delay, maxBackoff)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
@@ -20,27 +20,31 @@ import (
 
 // enqueueOrphans enqueues workloads whose Rollout was deleted while no Controller ran.
 func (c *Controller) enqueueOrphans(ctx context.Context) {
-	for c.Adopted != nil && ctx.Err() == nil {
-		workloads, err := c.Adopted(ctx)
-		if apierrors.IsForbidden(err) {
-			c.Logger.Info("not looking for workloads of Rollouts that were deleted in the past", "error", err)
-			return
-		}
-		if err != nil {
-			c.Logger.Warn("look for workloads of deleted Rollouts", "error", err)
-			sleep.For(ctx, requeueBlocked)
-			continue
-		}
-		for _, workload := range workloads {
-			observed, err := c.look(ctx, workload)
-			for ; rollout.Retryable(err) && ctx.Err() == nil; observed, err = c.look(ctx, workload) {
-				sleep.For(ctx, requeueSoon) // the driver fills its caches, or is away
-			}
-			if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {
-				c.queue.Add(item{workload: true, NamespacedName: workload})
-			}
-		}
+	if c.Adopted == nil {
 		return
+	}
+	var workloads []types.NamespacedName
+	err := wait.PollUntilContextCancel(ctx, requeueBlocked, true, func(ctx context.Context) (listed bool, err error) {
+		workloads, err = c.Adopted(ctx)
+		if err == nil || apierrors.IsForbidden(err) {
+			return true, err
+		}
+		c.Logger.Warn("look for workloads of deleted Rollouts", "error", err)
+		return false, nil
+	})
+	if apierrors.IsForbidden(err) {
+		c.Logger.Info("not looking for workloads of Rollouts that were deleted in the past", "error", err)
+	}
+	for _, workload := range workloads {
+		var observed *pb.BatchContext
+		// An error is retryable while the driver fills its caches, or is away.
+		_ = wait.PollUntilContextCancel(ctx, requeueSoon, true, func(ctx context.Context) (bool, error) {
+			observed, err = c.look(ctx, workload)
+			return !rollout.Retryable(err), nil
+		})
+		if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {
+			c.queue.Add(item{workload: true, NamespacedName: workload})
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -216,6 +215,10 @@ func sleepUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	if time.Now().Add(d).After(deadline) || ctx.Err() != nil {
 		return false
 	}
-	sleep.For(ctx, d)
-	return ctx.Err() == nil
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/internal/sleep"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -130,11 +129,13 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 				return c, err
 			}
 		}
-		if sleep.For(ctx, pause); ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			if err == nil {
 				err = ctx.Err()
 			}
 			return c, err
+		case <-time.After(pause):
 		}
 	}
 }
