@@ -17,8 +17,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 )
 
 const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health service and, on a unix socket, reflection. Unlike a
@@ -155,7 +155,7 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 		if err != nil {
 			return nil, err
 		}
-		return manage.ProtectMetrics(config, logger, handler)
+		return host.ProtectMetrics(config, logger, handler)
 	}
 	s, err := server.New(ctx, driver, serve)
 	if err != nil {

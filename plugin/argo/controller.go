@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/lockstep-rollouts/lockstep/informer/guard"
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
@@ -64,7 +64,7 @@ type Controller struct {
 	setup    sync.Once
 	rollouts cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[item]
-	follower manage.Follower[item]
+	follower host.Follower[item]
 
 	mu        sync.Mutex
 	workloads map[types.UID]types.NamespacedName // by Rollout, as its configuration last named it
@@ -93,7 +93,7 @@ func (c *Controller) init() {
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
-		c.follower = manage.Follower[item]{
+		c.follower = host.Follower[item]{
 			Driver: c.Driver, MaxAbsent: maxAbsent,
 			Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) },
 		}

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -75,7 +75,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget,
 		return fmt.Errorf("write status of RolloutTarget %s/%s: %w", t.Namespace, t.Name, err)
 	}
 	if kind, reason, note := eventOf(was, status); kind != "" {
-		r.Events.Eventf(t, nil, kind, reason, "Release", "%s", manage.Note(note))
+		r.Events.Eventf(t, nil, kind, reason, "Release", "%s", host.Note(note))
 	}
 	return nil
 }

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Kinds of other projects.
 var (
-	workloadKind = manage.LeaderWorkerSet
+	workloadKind = host.LeaderWorkerSet
 	revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
 )
 
@@ -85,7 +85,7 @@ func older(a, b *v1alpha1.RolloutTarget) bool {
 
 // workload reads the LeaderWorkerSet's metadata. Nil: it does not exist.
 func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*Workload, error) {
-	w := manage.Metadata(workloadKind)
+	w := host.Metadata(workloadKind)
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}, w)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // It does not exist.

@@ -19,12 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 )
 
 // Settings configure the controller.
-type Settings = manage.Settings
+type Settings = host.Settings
 
 // Options are the arguments of Run.
 type Options struct {
@@ -38,10 +38,10 @@ const leaseName = "lockstep-kruise"
 
 // Run reconciles the RolloutTargets of a cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	targets := manage.API{
+	targets := host.API{
 		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
 	}
-	if err := manage.Installed(config, targets, manage.Workloads()); err != nil {
+	if err := host.Installed(config, targets, host.Workloads()); err != nil {
 		return err
 	}
 	m, err := newManager(config, o)
@@ -58,12 +58,12 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("index RolloutTargets: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: o.Driver, Logger: o.Logger, Events: m.GetEventRecorder("lockstep-kruise")}
-	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.targets, IncludeGroups: true}
+	f := &host.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.targets, IncludeGroups: true}
 	r.Follow = f.Watch
 	if err := r.register(m, f); err != nil {
 		return err
 	}
-	return manage.Run(ctx, m, &v1alpha1.RolloutTarget{}, manage.Metadata(workloadKind), manage.Metadata(revisionKind))
+	return host.Run(ctx, m, &v1alpha1.RolloutTarget{}, host.Metadata(workloadKind), host.Metadata(revisionKind))
 }
 
 func newManager(config *rest.Config, o Options) (manager.Manager, error) {
@@ -71,8 +71,8 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register kinds: %w", err)
 	}
-	return manage.New(config, o.Settings, leaseName, scheme, map[client.Object]cache.ByObject{
-		manage.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
+	return host.New(config, o.Settings, leaseName, scheme, map[client.Object]cache.ByObject{
+		host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 	})
 }
 
@@ -88,10 +88,10 @@ func (r *Reconciler) register(m manager.Manager, f source.Source) error {
 			}
 			return r.targets(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
 		})).
-		WatchesMetadata(manage.Metadata(workloadKind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		WatchesMetadata(host.Metadata(workloadKind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.targets(ctx, client.ObjectKeyFromObject(o))
 		})).
-		WatchesMetadata(manage.Metadata(revisionKind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		WatchesMetadata(host.Metadata(revisionKind), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.targets(ctx, client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[labelName]})
 		})).
 		WatchesRawSource(f).

@@ -14,18 +14,18 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage/managetest"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {
 	t.Parallel()
-	managetest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
+	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
 		return Run(ctx, config, Options{Driver: &scripted{}, Settings: s})
 	},
-		managetest.Kind{GroupVersionKind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Resource: "rollouttargets"},
-		managetest.Kind{GroupVersionKind: workloadKind, Resource: "leaderworkersets"},
-		managetest.Kind{GroupVersionKind: revisionKind, Resource: "controllerrevisions"})
+		hosttest.Kind{GroupVersionKind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Resource: "rollouttargets"},
+		hosttest.Kind{GroupVersionKind: workloadKind, Resource: "leaderworkersets"},
+		hosttest.Kind{GroupVersionKind: revisionKind, Resource: "controllerrevisions"})
 }
 
 func TestRunSaysWhatIsNotInstalled(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -172,7 +172,7 @@ func (r *Reconciler) writeStatus(
 			"batch", s.CanaryStatus.CurrentBatch, "batchState", s.CanaryStatus.CurrentBatchState, "message", s.Message)
 	}
 	if kind, reason, note := batchrelease.Event(was, status); kind != "" {
-		r.Events.Eventf(release, nil, kind, reason, "Release", "%s", manage.Note(note))
+		r.Events.Eventf(release, nil, kind, reason, "Release", "%s", host.Note(note))
 	}
 	return true, nil
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 )
 
 // rivalName is the webhook configuration that every installation of Kruise's manager has, because the manager needs it to start.
@@ -26,7 +26,7 @@ var errRival = errors.New("MutatingWebhookConfiguration " + rivalName + " exists
 	"(lockstep kruise), or remove Kruise's Deployment and its webhook configurations; its CRDs are all that this host needs")
 
 func rival() *metav1.PartialObjectMetadata {
-	return manage.Metadata(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"})
+	return host.Metadata(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"})
 }
 
 // alone returns errRival if Kruise's manager is installed.

@@ -23,12 +23,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 )
 
 // Settings configure the host.
-type Settings = manage.Settings
+type Settings = host.Settings
 
 // Options are the arguments of Run.
 type Options struct {
@@ -47,12 +47,12 @@ const (
 // Run reconciles the BatchReleases of a cluster until ctx ends. It returns an error if Kruise's own manager is installed, or when it is
 // installed later.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	releases := manage.API{
+	releases := host.API{
 		Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
 		Fix: "the CRD of BatchRelease is not installed: kubectl apply -f config/crd/bases/rollouts.kruise.io_batchreleases.yaml " +
 			"from the sources of Kruise Rollouts v0.6",
 	}
-	if err := manage.Installed(config, releases, manage.Workloads()); err != nil {
+	if err := host.Installed(config, releases, host.Workloads()); err != nil {
 		return err
 	}
 	if err := alone(ctx, config); err != nil {
@@ -66,14 +66,14 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("index BatchReleases: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Driver: o.Driver, Logger: o.Logger, Events: m.GetEventRecorder("lockstep-batchrelease")}
-	f := &manage.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.releases}
+	f := &host.Follower[reconcile.Request]{Driver: o.Driver, Requests: r.releases}
 	r.Follow = f.Watch
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if err := r.register(m, f, func() { stop(errRival) }); err != nil {
 		return err
 	}
-	if err := manage.Run(ctx, m, &v1beta1.BatchRelease{}, manage.Metadata(manage.LeaderWorkerSet), rival()); err != nil {
+	if err := host.Run(ctx, m, &v1beta1.BatchRelease{}, host.Metadata(host.LeaderWorkerSet), rival()); err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); errors.Is(err, errRival) {
@@ -87,7 +87,7 @@ func newManager(config *rest.Config, s Settings) (manager.Manager, error) {
 	if err := v1beta1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register kinds: %w", err)
 	}
-	return manage.New(config, s, leaseName, scheme, map[client.Object]cache.ByObject{
+	return host.New(config, s, leaseName, scheme, map[client.Object]cache.ByObject{
 		rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)},
 	})
 }
@@ -107,7 +107,7 @@ func (r *Reconciler) register(m manager.Manager, f source.Source, rivalInstalled
 		// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
 		For(&v1beta1.BatchRelease{}).
 		// The driver's watch reports everything but the creation of a workload.
-		WatchesMetadata(manage.Metadata(manage.LeaderWorkerSet), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		WatchesMetadata(host.Metadata(host.LeaderWorkerSet), handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.releases(ctx, client.ObjectKeyFromObject(o))
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		WatchesMetadata(rival(), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

@@ -15,18 +15,18 @@ import (
 	"github.com/openkruise/rollouts/api/v1beta1"
 	"k8s.io/client-go/rest"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
-	"github.com/lockstep-rollouts/lockstep/internal/manage/managetest"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {
 	t.Parallel()
-	managetest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
+	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
 		return Run(ctx, config, Options{Settings: s})
 	},
-		managetest.Kind{GroupVersionKind: v1beta1.GroupVersion.WithKind("BatchRelease"), Resource: "batchreleases"},
-		managetest.Kind{GroupVersionKind: manage.LeaderWorkerSet, Resource: "leaderworkersets"},
-		managetest.Kind{GroupVersionKind: rival().GroupVersionKind(), Resource: "mutatingwebhookconfigurations"})
+		hosttest.Kind{GroupVersionKind: v1beta1.GroupVersion.WithKind("BatchRelease"), Resource: "batchreleases"},
+		hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"},
+		hosttest.Kind{GroupVersionKind: rival().GroupVersionKind(), Resource: "mutatingwebhookconfigurations"})
 }
 
 func TestRunRefuses(t *testing.T) {

@@ -1,19 +1,25 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package manage
+// Package host is what the hosts with controllers share around their reconcilers: the manager that runs those for Kruise, the
+// check that the cluster serves the kinds they need, and the source that watches workloads through the driver.
+package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -190,4 +196,39 @@ func Note(message string) string {
 		return strings.ToValidUTF8(message[:maxNote], "")
 	}
 	return message
+}
+
+// LeaderWorkerSet is the kind of the workloads.
+var LeaderWorkerSet = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
+
+// API is a kind that a host needs.
+type API struct {
+	Kind schema.GroupVersionKind
+	// Fix is what to do if it is missing.
+	Fix string
+}
+
+// Workloads is the API of the workloads.
+func Workloads() API {
+	return API{LeaderWorkerSet, "LeaderWorkerSet is not installed: install LWS v0.9.0 or later"}
+}
+
+// Installed returns an error for the APIs that the cluster does not serve.
+func Installed(config *rest.Config, apis ...API) error {
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	var missing []error
+	for _, api := range apis {
+		gv := api.Kind.GroupVersion().String()
+		list, err := d.ServerResourcesForGroupVersion(gv)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("discover %s: %w", gv, err)
+		}
+		if err != nil || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == api.Kind.Kind }) {
+			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, gv, api.Fix))
+		}
+	}
+	return errors.Join(missing...)
 }

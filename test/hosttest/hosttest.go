@@ -1,9 +1,9 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package managetest tests how hosts with controllers start, on an API server without objects. [CampaignRequiresCaches] checks that
+// Package hosttest tests how hosts with controllers start, on an API server without objects. [CampaignRequiresCaches] checks that
 // a host campaigns for its Lease only once all its caches are filled, and [StopsWithoutCaches] that it stops before.
-package managetest
+package hosttest
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"github.com/lockstep-rollouts/lockstep/internal/manage"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
@@ -36,7 +36,7 @@ type Kind struct {
 const timeout = 20 * time.Second
 
 // Run runs a host until ctx ends.
-type Run func(context.Context, *rest.Config, manage.Settings) error
+type Run func(context.Context, *rest.Config, host.Settings) error
 
 // CampaignRequiresCaches runs a host on an API server that allows to list one of its kinds after the other. The host must name
 // the others in its readiness, and make no request for its Lease before it may list all.
@@ -86,7 +86,7 @@ func start(t *testing.T, run Run, kinds []Kind) (s *server, stop func()) {
 	t.Cleanup(cancel)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, &rest.Config{Host: web.URL}, manage.Settings{
+		ended <- run(ctx, &rest.Config{Host: web.URL}, host.Settings{
 			Logger: slog.New(slog.DiscardHandler), LeaderElection: true, LeaderElectionNamespace: "default", HealthAddress: s.health,
 		})
 	}()
