@@ -5,25 +5,37 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"iter"
+	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+type (
+	workloadDriver = pb.WorkloadDriverClient
+	trafficRouter  = pb.TrafficRouterClient
 )
 
 // Client is a host's client of a driver. It is safe for concurrent use.
 //
-// Each method is one RPC. Its error keeps the driver's gRPC code and details, and begins with the driver's name. It is
-// UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
+// Each method is one RPC of WorkloadDriver or TrafficRouter. Its error keeps the driver's gRPC code and details, and begins with the
+// driver's name. It is UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
 // breaks the contract.
 type Client struct {
-	driver pb.WorkloadDriverClient
-	router pb.TrafficRouterClient
-	info   *pb.GetDriverInfoResponse
+	workloadDriver
+	trafficRouter
+
+	peer   checked
 	close  func() error
 	exited <-chan struct{}
 }
@@ -32,20 +44,41 @@ type Client struct {
 func newClient(
 	ctx context.Context, conn grpc.ClientConnInterface, address string, end func() error, opts ...grpc.CallOption,
 ) (*Client, error) {
-	c := &Client{
-		driver: pb.NewWorkloadDriverClient(conn),
-		router: pb.NewTrafficRouterClient(conn),
-		close:  sync.OnceValue(end),
-	}
-	info, err := c.driver.GetDriverInfo(ctx, &pb.GetDriverInfoRequest{}, opts...)
+	info, err := pb.NewWorkloadDriverClient(conn).GetDriverInfo(ctx, &pb.GetDriverInfoRequest{}, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to driver at %s: %w", address, err)
 	}
 	if err := checkInfo(info); err != nil {
 		return nil, broken("driver at "+address, "GetDriverInfo", err)
 	}
-	c.info = info
-	return c, nil
+	return clientOf(func() (peer, error) { return peer{conn, info}, nil }, end), nil
+}
+
+func clientOf(p checked, end func() error) *Client {
+	return &Client{
+		workloadDriver: pb.NewWorkloadDriverClient(p), trafficRouter: pb.NewTrafficRouterClient(p), peer: p, close: sync.OnceValue(end),
+	}
+}
+
+// NewPending returns a client whose calls fail with UNAVAILABLE, at once, until connect has returned the client that serves them. It is for
+// a host that must not wait for its driver. connect runs in the background. It calls failed with each error, and returns nil to give up.
+func NewPending(connect func(failed func(error)) *Client) *Client {
+	var state atomic.Pointer[checked]
+	set := func(p checked) { state.Store(&p) }
+	set(func() (peer, error) {
+		return peer{}, drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver is not reached yet")
+	})
+	go func() {
+		c := connect(func(cause error) {
+			set(func() (peer, error) {
+				return peer{}, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is not reached: %v", cause)
+			})
+		})
+		if c != nil {
+			set(c.peer)
+		}
+	}()
+	return clientOf(func() (peer, error) { return (*state.Load())() }, func() error { return nil })
 }
 
 // Close ends the connection, and the process if Launch started it. Calls in flight fail. It can be called again.
@@ -57,36 +90,146 @@ func (c *Client) Close() error {
 // so never ready, after Dial.
 func (c *Client) Exited() <-chan struct{} { return c.exited }
 
-// Info returns the driver's info of the time when the client connected.
+// Info returns the driver's info of the time when the client connected. GetDriverInfo requests the current info.
 func (c *Client) Info() *pb.GetDriverInfoResponse {
-	return proto.CloneOf(c.info)
+	p, _ := c.peer()
+	return proto.CloneOf(p.info)
 }
 
 // Has reports whether the driver lists the capability.
 func (c *Client) Has(capability pb.Capability) bool {
-	return slices.Contains(c.info.GetCapabilities(), capability)
+	p, _ := c.peer()
+	return slices.Contains(p.info.GetCapabilities(), capability)
 }
 
-// rpc describes a unary RPC of the client.
-type rpc[Req, Resp any] struct {
-	name       string
-	capability pb.Capability
-	call       func(context.Context, Req, ...grpc.CallOption) (Resp, error)
-	check      func(Resp) error
-}
-
-// do checks the capability, calls, and checks the response.
-func (r rpc[Req, Resp]) do(ctx context.Context, c *Client, req Req, opts []grpc.CallOption) (Resp, error) {
-	var none Resp
-	if r.capability != pb.Capability_CAPABILITY_UNSPECIFIED && !c.Has(r.capability) {
-		return none, unsupported(c.info.GetName(), r.name, r.capability)
+// WatchBatchContext yields the state of the workload and its release, at once and after each change. It yields at most one
+// error, as the last item, and none if the driver closes the stream. Leaving the loop ends the stream. [Follow]
+// reconnects.
+func (c *Client) WatchBatchContext(
+	ctx context.Context, req *pb.WatchBatchContextRequest, opts ...grpc.CallOption,
+) iter.Seq2[*pb.BatchContext, error] {
+	return func(yield func(*pb.BatchContext, error) bool) {
+		for r, err := range items(ctx, c.workloadDriver.WatchBatchContext, req, opts) {
+			if !yield(r.GetContext(), err) {
+				return
+			}
+		}
 	}
-	resp, err := r.call(ctx, req, opts...)
+}
+
+// WatchWorkloads yields every workload under hold, then a response with Synced, and then each change. It ends as
+// WatchBatchContext does. [FollowWorkloads] reconnects.
+func (c *Client) WatchWorkloads(
+	ctx context.Context, req *pb.WatchWorkloadsRequest, opts ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return items(ctx, c.workloadDriver.WatchWorkloads, req, opts)
+}
+
+// items yields each response of a stream. Leaving the loop ends the stream.
+func items[Req, Resp any](
+	ctx context.Context, open func(context.Context, Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error),
+	req Req, opts []grpc.CallOption,
+) iter.Seq2[*Resp, error] {
+	return func(yield func(*Resp, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := open(ctx, req, opts...)
+		for err == nil {
+			var resp *Resp
+			if resp, err = stream.Recv(); err == nil && !yield(resp, nil) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, err)
+		}
+	}
+}
+
+// peer is a connection to a driver.
+type peer struct {
+	conn grpc.ClientConnInterface
+	info *pb.GetDriverInfoResponse
+}
+
+// checked is a connection that refuses RPCs whose capability the driver does not list, and responses that break the contract.
+type checked func() (peer, error)
+
+var _ grpc.ClientConnInterface = checked(nil)
+
+// Invoke makes a unary call.
+func (p checked) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	d, err := p.to(method)
 	if err != nil {
-		return none, prefixed(c.info.GetName(), err)
+		return err
 	}
-	if err := r.check(resp); err != nil {
-		return none, broken(c.info.GetName(), r.name, err)
+	return d.judge(method, reply, d.conn.Invoke(ctx, method, args, reply, opts...))
+}
+
+// NewStream opens a stream.
+func (p checked) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	d, err := p.to(method)
+	if err != nil {
+		return nil, err
 	}
-	return resp, nil
+	s, err := d.conn.NewStream(ctx, desc, method, opts...)
+	return &checkedStream{s, d, method}, prefixed(d.info.GetName(), err)
+}
+
+// to returns the driver, if it lists the capability of a method.
+func (p checked) to(method string) (peer, error) {
+	d, err := p()
+	if needs, ok := capabilities[method]; err == nil && ok && !slices.Contains(d.info.GetCapabilities(), needs) {
+		err = drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"%s does not serve %s: it does not list %v", d.info.GetName(), path.Base(method), needs)
+	}
+	return d, err
+}
+
+// judge returns the error of a call, or of its response.
+func (p peer) judge(method string, reply any, err error) error {
+	if err != nil {
+		return prefixed(p.info.GetName(), err)
+	}
+	if err := check(reply); err != nil {
+		return broken(p.info.GetName(), path.Base(method), err)
+	}
+	return nil
+}
+
+type checkedStream struct {
+	grpc.ClientStream
+
+	peer   peer
+	method string
+}
+
+// RecvMsg receives a response.
+func (s *checkedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if errors.Is(err, io.EOF) {
+		return err //nolint:wrapcheck // It marks the end.
+	}
+	return s.peer.judge(s.method, m, err)
+}
+
+// capabilities has the capability of each RPC. A driver that does not list it does not serve the RPC.
+var capabilities = map[string]pb.Capability{
+	pb.WorkloadDriver_Adopt_FullMethodName:                 pb.Capability_CAPABILITY_ADOPT,
+	pb.WorkloadDriver_Disown_FullMethodName:                pb.Capability_CAPABILITY_ADOPT,
+	pb.WorkloadDriver_Initialize_FullMethodName:            pb.Capability_CAPABILITY_RELEASE,
+	pb.WorkloadDriver_UpgradeBatch_FullMethodName:          pb.Capability_CAPABILITY_RELEASE,
+	pb.WorkloadDriver_CalculateBatchContext_FullMethodName: pb.Capability_CAPABILITY_RELEASE,
+	pb.WorkloadDriver_Finalize_FullMethodName:              pb.Capability_CAPABILITY_RELEASE,
+	pb.WorkloadDriver_WatchBatchContext_FullMethodName:     pb.Capability_CAPABILITY_WATCH,
+	pb.WorkloadDriver_WatchWorkloads_FullMethodName:        pb.Capability_CAPABILITY_WATCH_WORKLOADS,
+	pb.WorkloadDriver_Plan_FullMethodName:                  pb.Capability_CAPABILITY_PLAN,
+	pb.WorkloadDriver_Preflight_FullMethodName:             pb.Capability_CAPABILITY_PREFLIGHT,
+	pb.WorkloadDriver_ListRevisions_FullMethodName:         pb.Capability_CAPABILITY_LIST_REVISIONS,
+	pb.WorkloadDriver_Undo_FullMethodName:                  pb.Capability_CAPABILITY_UNDO,
+	pb.TrafficRouter_SetWeight_FullMethodName:              pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
+	pb.TrafficRouter_VerifyWeight_FullMethodName:           pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
+	pb.TrafficRouter_Reset_FullMethodName:                  pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
+	pb.TrafficRouter_SetHeaderRoute_FullMethodName:         pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE,
+	pb.TrafficRouter_SetMirror_FullMethodName:              pb.Capability_CAPABILITY_TRAFFIC_MIRROR,
 }

@@ -39,9 +39,3 @@ func broken(name, rpc string, cause error) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
 		"%s: response to %s breaks the contract: %v", name, rpc, cause)
 }
-
-// unsupported returns the error for an RPC whose capability the driver does not list.
-func unsupported(name, rpc string, capability pb.Capability) error {
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		"%s does not serve %s: it does not list %v", name, rpc, capability)
-}

@@ -7,12 +7,57 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // The checks below reject what the contract never allows. Unknown enum values pass: a driver may be newer than its host.
 
 var errNoContext = errors.New("context is missing")
+
+// check rejects a response that the contract does not allow.
+func check(response any) error {
+	switch r := response.(type) {
+	case *pb.GetDriverInfoResponse:
+		return checkInfo(r)
+	case *pb.WatchWorkloadsResponse:
+		return checkWorkloads(r)
+	case *pb.PlanResponse:
+		return checkPlan(r)
+	case *pb.PreflightResponse:
+		return checkFindings(r.GetFindings())
+	case *pb.ListRevisionsResponse:
+		return checkRevisions(r)
+	case *pb.FinalizeResponse: // a host would stop calling before the release has ended
+		_, known := pb.State_name[int32(r.GetContext().GetState())]
+		if state := r.GetContext().GetState(); r.GetDone() && known && !Settled(state) {
+			return fmt.Errorf("done while the state is %v", state)
+		}
+	case *pb.UndoResponse:
+		if r.GetRevision() == "" {
+			return errors.New("revision is empty")
+		}
+	case *pb.VerifyWeightResponse:
+		if err := checkPercentage("weight", r.GetWeight()); err != nil {
+			return err
+		}
+	}
+	if r, ok := response.(interface{ GetAction() pb.Action }); ok && r.GetAction() == pb.Action_ACTION_UNSPECIFIED {
+		return errors.New("action is unspecified")
+	}
+	if r, ok := response.(interface{ GetContext() *pb.BatchContext }); ok {
+		return checkContext(r.GetContext())
+	}
+	if r, ok := response.(interface {
+		GetVerified() bool
+		GetReason() string
+	}); ok && !r.GetVerified() && r.GetReason() == "" {
+		return errors.New("not verified, and reason is empty")
+	}
+	return nil
+}
 
 func checkInfo(r *pb.GetDriverInfoResponse) error {
 	switch {
@@ -29,13 +74,6 @@ func checkInfo(r *pb.GetDriverInfoResponse) error {
 	default:
 		return nil
 	}
-}
-
-func checkAction(action pb.Action) error {
-	if action == pb.Action_ACTION_UNSPECIFIED {
-		return errors.New("action is unspecified")
-	}
-	return nil
 }
 
 // checkContext checks a required BatchContext.
@@ -77,12 +115,7 @@ func checkWorkloads(r *pb.WatchWorkloadsResponse) error {
 }
 
 func checkCounts(c *pb.BatchContext) error {
-	err := nonNegative(map[string]int32{
-		"replicas": c.GetReplicas(), "size": c.GetSize(), "batches": c.GetBatches(),
-		"current_batch": c.GetCurrentBatch(), "planned": c.GetPlanned(), "desired": c.GetDesired(),
-		"updated": c.GetUpdated(), "updated_ready": c.GetUpdatedReady(), "stable_ready": c.GetStableReady(),
-		"total": c.GetTotal(), "partition": c.GetPartition(), "failure_threshold": c.GetFailureThreshold(),
-	})
+	err := nonNegative(c)
 	switch {
 	case err != nil:
 		return fmt.Errorf("context.%w", err)
@@ -106,7 +139,7 @@ func checkGroup(g *pb.Group) error {
 	if g == nil {
 		return errors.New("is missing")
 	}
-	err := nonNegative(map[string]int32{"index": g.GetIndex(), "ready_pods": g.GetReadyPods(), "pods": g.GetPods()})
+	err := nonNegative(g)
 	switch {
 	case err != nil:
 		return err
@@ -121,13 +154,15 @@ func checkGroup(g *pb.Group) error {
 	}
 }
 
-func nonNegative(counts map[string]int32) error {
-	for name, count := range counts {
-		if count < 0 {
-			return fmt.Errorf("%s is negative: %d", name, count)
+// nonNegative rejects negative numbers in the fields of a message itself.
+func nonNegative(m proto.Message) (err error) {
+	m.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		if field.Kind() == protoreflect.Int32Kind && !field.IsList() && value.Int() < 0 {
+			err = fmt.Errorf("%s is negative: %d", field.Name(), value.Int())
 		}
-	}
-	return nil
+		return err == nil
+	})
+	return err
 }
 
 func checkPercentage(name string, value int32) error {
@@ -137,34 +172,12 @@ func checkPercentage(name string, value int32) error {
 	return nil
 }
 
-// checkFinalize rejects a "done" that contradicts the state: a host would stop calling before the release has ended.
-func checkFinalize(r *pb.FinalizeResponse) error {
-	if err := errors.Join(checkAction(r.GetAction()), checkContext(r.GetContext())); err != nil {
-		return err
-	}
-	if state := r.GetContext().GetState(); r.GetDone() && known(state) && !Settled(state) {
-		return fmt.Errorf("done while the state is %v", state)
-	}
-	return nil
-}
-
-// known reports whether this version knows the state.
-func known(state pb.State) bool {
-	_, ok := pb.State_name[int32(state)]
-	return ok
-}
-
 func checkPlan(r *pb.PlanResponse) error {
 	for i, step := range r.GetSteps() {
 		if step.GetName() == "" {
 			return fmt.Errorf("steps[%d].name is empty", i)
 		}
-		err := nonNegative(map[string]int32{
-			"stable_groups": step.GetStableGroups(), "canary_groups": step.GetCanaryGroups(),
-			"extra_groups": step.GetExtraGroups(), "extra_pods": step.GetExtraPods(),
-			"min_available_groups": step.GetMinAvailableGroups(), "max_groups": step.GetMaxGroups(),
-		})
-		if err != nil {
+		if err := nonNegative(step); err != nil {
 			return fmt.Errorf("steps[%d].%w", i, err)
 		}
 	}
@@ -192,20 +205,6 @@ func checkRevisions(r *pb.ListRevisionsResponse) error {
 		if revision.GetName() == "" {
 			return fmt.Errorf("revisions[%d].name is empty", i)
 		}
-	}
-	return nil
-}
-
-func checkUndo(r *pb.UndoResponse) error {
-	if r.GetRevision() == "" {
-		return errors.New("revision is empty")
-	}
-	return checkAction(r.GetAction())
-}
-
-func checkVerified(verified bool, reason string) error {
-	if !verified && reason == "" {
-		return errors.New("not verified, and reason is empty")
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 // argoFlags are the flags that only Argo's plugins have.
@@ -110,7 +110,7 @@ func instanceIn(cmdline []byte) (string, error) {
 }
 
 // reach connects to the driver, or starts one inside this process. The returned context ends when the driver inside fails.
-func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (rollout.Driver, context.Context, func() error, error) {
+func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (*plugin.Client, context.Context, func() error, error) {
 	if f.dial.Address == "" {
 		// Both of Argo's plugins run a driver for all workloads; only the router's writes events.
 		o.Silent = argo.StartedAs() == argo.RoleStep
@@ -118,12 +118,12 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (rollout.Driv
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		return inside, inside.Context, inside.Close, nil
+		return inside.Client, inside.Context, inside.Close, nil
 	}
 	// The connection lasts as long as the process.
-	driver := rollout.NewPendingDriver(func(failed func(error)) rollout.Driver {
+	driver := plugin.NewPending(func(failed func(error)) *plugin.Client {
 		if link := f.dial.DialUntilReached(ctx, o.Logger, failed); link != nil {
-			return link
+			return link.Client
 		}
 		return nil
 	})
@@ -131,7 +131,7 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (rollout.Driv
 }
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.
-func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver rollout.Driver, flags argoFlags) error {
+func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver *plugin.Client, flags argoFlags) error {
 	controller, recorder, err := newController(o, config, driver)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 	return argo.Serve(ctx, step, router, o.Logger)
 }
 
-func newController(o *connect.Options, config *rest.Config, driver rollout.Driver) (*argo.Controller, *argo.EventRecorder, error) {
+func newController(o *connect.Options, config *rest.Config, driver *plugin.Client) (*argo.Controller, *argo.EventRecorder, error) {
 	client, err := dynamic.NewForConfig(config)
 	core, coreErr := kubernetes.NewForConfig(config)
 	objects, objectsErr := metadata.NewForConfig(config)

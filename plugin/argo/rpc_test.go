@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -28,7 +28,7 @@ import (
 type bed struct {
 	t      *testing.T
 	fake   *plugintest.FakeDriver
-	driver rollout.Driver
+	driver *plugin.Client
 	step   rpc.StepPlugin
 	router routerrpc.TrafficRouterPlugin
 }
@@ -242,8 +242,8 @@ func TestDriverTrouble(t *testing.T) {
 	if got := b.run(b.rollout(0, quarters...), types.PhaseFailed); !strings.Contains(got.Message, "ns/w") {
 		t.Errorf("message %q does not name the workload", got.Message)
 	}
-	reached := make(chan rollout.Driver)
-	pending := rollout.NewPendingDriver(func(func(error)) rollout.Driver { return <-reached })
+	reached := make(chan *plugin.Client)
+	pending := plugin.NewPending(func(func(error)) *plugin.Client { return <-reached })
 	step := &StepPlugin{Driver: pending, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
