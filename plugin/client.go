@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -232,4 +233,31 @@ var capabilities = map[string]pb.Capability{
 	pb.TrafficRouter_Reset_FullMethodName:                  pb.Capability_CAPABILITY_TRAFFIC_WEIGHT,
 	pb.TrafficRouter_SetHeaderRoute_FullMethodName:         pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE,
 	pb.TrafficRouter_SetMirror_FullMethodName:              pb.Capability_CAPABILITY_TRAFFIC_MIRROR,
+}
+
+// Reason returns the contract's reason that err carries, UNSPECIFIED if it carries none.
+func Reason(err error) pb.ErrorReason {
+	return drivererr.Reason(err)
+}
+
+// Retryable reports whether the same call may succeed later without intervention: that is true of ABORTED and
+// UNAVAILABLE only.
+func Retryable(err error) bool {
+	return drivererr.Retryable(err)
+}
+
+// prefixed prefixes the message of a status error with the driver's name, and keeps its code and details.
+func prefixed(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err).Proto()
+	s.Message = fmt.Sprintf("%s: %s", name, s.GetMessage())
+	return status.FromProto(s).Err()
+}
+
+// broken returns the error for a response that violates the contract.
+func broken(name, rpc string, cause error) error {
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
+		"%s: response to %s breaks the contract: %v", name, rpc, cause)
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -48,8 +49,8 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime}),
 	}, o.dial...)
 	if o.tokenFile != "" {
-		token := &tokenFile{path: o.tokenFile}
-		if _, err := token.read(); err != nil { // fail now rather than at the first call
+		token, err := newTokenFile(o.tokenFile)
+		if err != nil { // fail now rather than at the first call
 			return nil, fmt.Errorf("dial driver at %s: %w", e, err)
 		}
 		dial = append(dial, grpc.WithPerRPCCredentials(token))
@@ -150,4 +151,30 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	}
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	return config, nil
+}
+
+// tokenFile is a file with a bearer token, as gRPC credentials.
+type tokenFile struct{ *endpoint.Files[string] }
+
+func newTokenFile(path string) (tokenFile, error) {
+	files, err := endpoint.NewFiles(func() (string, error) {
+		raw, err := os.ReadFile(path)
+		token := strings.TrimSpace(string(raw))
+		if err == nil && token == "" {
+			err = fmt.Errorf("%s is empty", path)
+		}
+		return token, err
+	}, path)
+	if err != nil {
+		return tokenFile{}, fmt.Errorf("read token: %w", err)
+	}
+	return tokenFile{files}, nil
+}
+
+// RequireTransportSecurity keeps gRPC from sending the token in plaintext.
+func (tokenFile) RequireTransportSecurity() bool { return true }
+
+// GetRequestMetadata returns the token for a call.
+func (f tokenFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + f.Get()}, nil
 }

@@ -45,34 +45,17 @@ func toHCLogAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
+// hclogLevel returns the level at or below a level of slog. Levels of slog are 4 apart, and hclog's begin one below Debug.
 func hclogLevel(level slog.Level) hclog.Level {
-	switch {
-	case level < slog.LevelDebug:
-		return hclog.Trace
-	case level < slog.LevelInfo:
-		return hclog.Debug
-	case level < slog.LevelWarn:
-		return hclog.Info
-	case level < slog.LevelError:
-		return hclog.Warn
-	default:
-		return hclog.Error
-	}
+	nearest := (int(level) + 12) / 4
+	return hclog.Level(min(max(nearest, int(hclog.Trace)), int(hclog.Error))) //nolint:gosec // between 1 and 5
 }
 
 func slogLevel(level hclog.Level) slog.Level {
-	switch level {
-	case hclog.Trace:
-		return slog.LevelDebug - 4
-	case hclog.Debug:
-		return slog.LevelDebug
-	case hclog.Warn:
-		return slog.LevelWarn
-	case hclog.Error:
-		return slog.LevelError
-	default:
+	if level == hclog.NoLevel {
 		return slog.LevelInfo
 	}
+	return slog.Level(4 * (int(level) - int(hclog.Info)))
 }
 
 // NewHCLogger returns go-plugin's kind of logger, which logs to slog.
