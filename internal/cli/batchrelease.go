@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin"
-	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	batchrelease "github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
 )
 
 const batchReleaseAbout = `Reconcile Kruise Rollouts' BatchReleases of LeaderWorkerSets, in a cluster with their CRD but without Kruise's manager: that
@@ -59,7 +60,7 @@ func (f *driverFlags) checkFlags(o *connect.Options) error {
 
 func newBatchReleaseCommand(o *connect.Options) *cobra.Command {
 	var driver driverFlags
-	var run host.Options
+	var run host.Settings
 	cmd := &cobra.Command{
 		Use:     "batchrelease",
 		Short:   "Run Kruise Rollouts' BatchRelease objects without Kruise's manager",
@@ -71,19 +72,19 @@ func newBatchReleaseCommand(o *connect.Options) *cobra.Command {
 		},
 	}
 	driver.addFlags(cmd.Flags())
-	addHostFlags(cmd.Flags(), &run.Settings)
+	addHostFlags(cmd.Flags(), &run)
 	return cmd
 }
 
 // runBatchRelease runs the host until ctx ends or its driver exits.
-func runBatchRelease(ctx context.Context, o *connect.Options, flags *driverFlags, run host.Options) error {
+func runBatchRelease(ctx context.Context, o *connect.Options, flags *driverFlags, run host.Settings) error {
 	if err := flags.checkFlags(o); err != nil {
 		return err
 	}
 	start := func(logger *slog.Logger) (*connect.Link, error) { return flags.launch(ctx, o, logger) }
-	return runHost(ctx, o, &flags.Flags, &run.Settings, start, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
+	return runHost(ctx, o, &flags.Flags, &run, start, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
 		run.Driver = driver
-		return host.Run(ctx, config, run)
+		return batchrelease.Run(ctx, config, run)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
 
@@ -29,7 +30,7 @@ const kruiseExample = `  lockstep kruise
 
 func newKruiseCommand(o *connect.Options) *cobra.Command {
 	var dial connect.Flags
-	var run kruise.Options
+	var run host.Settings
 	cmd := &cobra.Command{
 		Use:     "kruise",
 		Short:   "Let Kruise Rollouts release LeaderWorkerSets through RolloutTargets",
@@ -42,12 +43,12 @@ func newKruiseCommand(o *connect.Options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	dial.AddAsDriver(flags)
-	addHostFlags(flags, &run.Settings)
+	addHostFlags(flags, &run)
 	return cmd
 }
 
 // addHostFlags adds the flags of hosts that run in a cluster.
-func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
+func addHostFlags(flags *pflag.FlagSet, s *host.Settings) {
 	flags.BoolVar(&s.LeaderElection, "leader-elect", false, leaderElectUsage)
 	flags.StringVar(&s.LeaderElectionNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
 	flags.StringVar(&s.MetricsAddress, "metrics-address", "", metricsUsage)
@@ -55,7 +56,7 @@ func addHostFlags(flags *pflag.FlagSet, s *kruise.Settings) {
 }
 
 // runKruise runs the controller until ctx ends or a driver inside this process fails.
-func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run kruise.Options) error {
+func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run host.Settings) error {
 	if err := dial.Check(o); err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run
 		o.Metrics = metrics.Registry
 		return connect.Inside(ctx, o)
 	}
-	return runHost(ctx, o, dial, &run.Settings, inside, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
+	return runHost(ctx, o, dial, &run, inside, func(ctx context.Context, config *rest.Config, driver *connect.Link) error {
 		run.Driver = driver
 		return kruise.Run(ctx, config, run)
 	})
@@ -71,7 +72,7 @@ func runKruise(ctx context.Context, o *connect.Options, dial *connect.Flags, run
 
 // runHost runs a host until ctx ends or its driver does: the one at the flags' address, or the one that start returns.
 func runHost(
-	ctx context.Context, o *connect.Options, dial *connect.Flags, settings *kruise.Settings,
+	ctx context.Context, o *connect.Options, dial *connect.Flags, settings *host.Settings,
 	start func(*slog.Logger) (*connect.Link, error), run func(context.Context, *rest.Config, *connect.Link) error,
 ) error {
 	logger, err := o.NewLogger()

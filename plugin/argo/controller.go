@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/lockstep-rollouts/lockstep/informer/guard"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
@@ -242,7 +243,7 @@ func (c *Controller) work(ctx context.Context) bool {
 
 // transient reports whether an error is gone, or another one, when the item is reconciled again.
 func transient(err error) bool {
-	return rollout.Retryable(err) || rollout.Outdated(err) || apierrors.IsConflict(err)
+	return rollout.Retryable(err) || converge.Outdated(err) || apierrors.IsConflict(err)
 }
 
 // warnOnce warns about a Rollout, unless that was the last warning with this reason.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +89,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		_, err = t.Perform(ctx, m.Move)
 	}
 	if err != nil && !transient(err) {
-		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, rollout.Text(err)))
+		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, status.Convert(err).Message()))
 	}
 	return requeueSoon, err // there may be a next action
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+	"google.golang.org/grpc/status"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -179,7 +180,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 		return types.RpcError{}
 	}
 	p.Logger.Warn(what+" not done", "rollout", f.Namespace+"/"+f.Name, "error", err)
-	return types.RpcError{ErrorString: rollout.Text(err)}
+	return types.RpcError{ErrorString: status.Convert(err).Message()}
 }
 
 // routed returns the release of the Rollout's current template, if requests can be routed to it now.

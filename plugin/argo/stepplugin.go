@@ -12,6 +12,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
@@ -85,7 +86,7 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 	out, err := target.Run(p.Context, step, wait)
 	p.log(f, "step", out.Message, err)
 	if err != nil {
-		return types.RpcStepResult{}, types.RpcError{ErrorString: rollout.Text(err)}
+		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
 	return result(out), types.RpcError{}
 }
@@ -112,7 +113,7 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcSt
 	c, err := rollout.SettleNow(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
 	if err != nil {
 		p.log(f, "end of a step", "", err)
-		return types.RpcStepResult{}, types.RpcError{ErrorString: rollout.Text(err)}
+		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
 	out := rollout.Outcome{Done: rollout.ActSucceed, Message: c.GetMessage()}
 	if id, own := rollout.Ours(f.Facts, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {

@@ -48,3 +48,14 @@ func Perform(ctx context.Context, d Driver, m Move) (*pb.BatchContext, error) {
 		return nil, fmt.Errorf("unexpected request %T", r)
 	}
 }
+
+// Outdated reports whether the release is no longer what the call assumed, so that the next one is decided anew.
+func Outdated(err error) bool {
+	switch plugin.Reason(err) { // All others need a user, or are retryable.
+	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_CONFLICT,
+		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND:
+		return true
+	default:
+		return false
+	}
+}

@@ -35,6 +35,8 @@ import (
 
 // Settings configure a host.
 type Settings struct {
+	// Driver is required.
+	Driver Driver
 	// Logger is required.
 	Logger *slog.Logger
 	// Namespace restricts the host to one namespace. Empty: all.

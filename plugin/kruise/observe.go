@@ -24,15 +24,12 @@ var (
 	revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
 )
 
-// byWorkload indexes targets.
-const byWorkload = "spec.workloadRef.name"
-
 // observe returns everything that a decision needs. It writes nothing.
 func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (View, error) {
 	v := View{Target: t}
 	others := &v1alpha1.RolloutTargetList{}
 	name := t.Spec.WorkloadRef.Name
-	if err := r.Client.List(ctx, others, client.InNamespace(t.Namespace), client.MatchingFields{byWorkload: name}); err != nil {
+	if err := r.Client.List(ctx, others, client.InNamespace(t.Namespace), client.MatchingFields{host.ByWorkload: name}); err != nil {
 		return v, fmt.Errorf("list RolloutTargets of %s: %w", name, err)
 	}
 	v.Rival, v.Successor = rivals(t, others.Items)

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,18 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const (
-	// maxMoves bounds the moves for one target before others are reconciled. Beginning a release takes 3.
-	maxMoves = 8
-	// requeueSoon is when a target is reconciled again after an error that needs no user.
-	requeueSoon = 500 * time.Millisecond
-	// requeueBlocked is when it is reconciled again after an error that a user must resolve.
-	requeueBlocked = 30 * time.Second
-)
+// maxMoves bounds the moves for one target before others are reconciled. Beginning a release takes 3.
+const maxMoves = 8
 
 // Reconciler reconciles RolloutTargets.
 type Reconciler struct {
@@ -38,7 +31,7 @@ type Reconciler struct {
 	Client client.Client
 	Reader client.Reader
 	// Driver releases the workloads.
-	Driver Driver
+	Driver host.Driver
 	// Logger is required.
 	Logger *slog.Logger
 	// Events records events on targets.
@@ -71,21 +64,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		switch {
 		case m.action == actNone && v.announces():
-			return reconcile.Result{RequeueAfter: requeueBlocked}, nil // no watch reports the Rollout that it waits for
+			return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil // no watch reports the Rollout that it waits for
 		case m.action == actNone, m.action == actRemoveFinalizer:
 			return reconcile.Result{}, nil
 		}
 	}
-	return reconcile.Result{RequeueAfter: requeueSoon}, nil
+	return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
 }
 
 // failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the condition.
 func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.Result, error) {
-	switch {
-	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil //nolint:nilerr // The target is gone, or the process ends.
-	case apierrors.IsConflict(err), plugin.Retryable(err), outdated(plugin.Reason(err)):
-		return reconcile.Result{RequeueAfter: requeueSoon}, nil
+	if again, ok := host.Retry(ctx, err); ok {
+		return again, nil
 	}
 	reason := plugin.CamelCase(plugin.Reason(err).String()[len("ERROR_REASON_"):])
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
@@ -98,27 +88,14 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 		// If it is gone, the next reconcile ends.
 		return reconcile.Result{}, errors.Join(err, getErr)
 	}
-	m := notReady(View{Target: fresh, Context: v.Context}, reason, text(err))
+	m := notReady(View{Target: fresh, Context: v.Context}, reason, status.Convert(err).Message())
 	if err := r.writeStatus(ctx, fresh, m.status); err != nil && !apierrors.IsConflict(err) {
 		return reconcile.Result{}, err
 	}
 	if reason == "NotWritten" {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: requeueBlocked}, nil
-}
-
-// outdated reports whether the driver refused because the release or the template has changed since it was observed.
-func outdated(reason pb.ErrorReason) bool {
-	return reason == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED || reason == pb.ErrorReason_ERROR_REASON_REVISION_CHANGED
-}
-
-// text returns the message of an error without gRPC's prefix.
-func text(err error) string {
-	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
-		return s.Message()
-	}
-	return err.Error()
+	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
 }
 
 // same reports whether two statuses differ in transition times only.

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -34,7 +35,7 @@ type scripted struct {
 	calls   []string
 }
 
-var _ Driver = (*scripted)(nil)
+var _ host.Driver = (*scripted)(nil)
 
 func (s *scripted) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
 	s.calls = append(s.calls, "Adopt")
@@ -132,7 +133,7 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 		}
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.RolloutTarget{}).
-		WithIndex(&v1alpha1.RolloutTarget{}, byWorkload, func(o client.Object) []string {
+		WithIndex(&v1alpha1.RolloutTarget{}, host.ByWorkload, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.RolloutTarget).Spec.WorkloadRef.Name}
 		}).WithInterceptorFuncs(hooks).Build()
 	d := &scripted{context: v.Context}

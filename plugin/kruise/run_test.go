@@ -14,14 +14,16 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {
 	t.Parallel()
-	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
-		return Run(ctx, config, Options{Driver: &scripted{}, Settings: s})
+	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s host.Settings) error {
+		s.Driver = &scripted{}
+		return Run(ctx, config, s)
 	},
 		hosttest.Kind{GroupVersionKind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Resource: "rollouttargets"},
 		hosttest.Kind{GroupVersionKind: workloadKind, Resource: "leaderworkersets"},
@@ -44,8 +46,8 @@ func TestRunSaysWhatIsNotInstalled(t *testing.T) {
 				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
 			}))
 			defer server.Close()
-			err := Run(t.Context(), &rest.Config{Host: server.URL}, Options{
-				Driver: &scripted{}, Settings: Settings{Logger: slog.New(slog.DiscardHandler)},
+			err := Run(t.Context(), &rest.Config{Host: server.URL}, host.Settings{
+				Driver: &scripted{}, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one that says %q", err, test.want)

@@ -72,14 +72,3 @@ func (t Target) Perform(ctx context.Context, m Move) (*pb.BatchContext, error) {
 func Retryable(err error) bool {
 	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }
-
-// Outdated reports whether the release is no longer what the call assumed, so that the next action is decided anew.
-func Outdated(err error) bool {
-	switch plugin.Reason(err) { // All others need a user, or are retryable.
-	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_CONFLICT,
-		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND:
-		return true
-	default:
-		return false
-	}
-}

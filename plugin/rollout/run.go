@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -124,15 +125,15 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 
 // refusal returns why a step can't begin, if retries can't change that.
 func (r *run) refusal(m Move, err error) string {
-	if Retryable(err) || Outdated(err) {
+	if Retryable(err) || converge.Outdated(err) {
 		return ""
 	}
 	switch m.Request.(type) {
 	case *pb.InitializeRequest:
-		return Text(err)
+		return status.Convert(err).Message()
 	case *pb.UndoRequest:
 		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
-			return fmt.Sprintf("%s can't be undone: %s; and then: %s", r.Facts.Name, Text(err), r.Facts.Retry)
+			return fmt.Sprintf("%s can't be undone: %s; and then: %s", r.Facts.Name, status.Convert(err).Message(), r.Facts.Retry)
 		}
 	}
 	return ""
@@ -154,11 +155,11 @@ func (s *stepper) noteRequested(r proto.Message) {
 
 // failed sets the Outcome of an error. It reports whether the run ends, and returns the error that a user must resolve.
 func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
-	out.Message = Text(err)
+	out.Message = status.Convert(err).Message()
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		out.Message = fmt.Sprintf("the driver does not answer, the step continues when it does (%s)", out.Message)
 	}
-	if Retryable(err) || Outdated(err) {
+	if Retryable(err) || converge.Outdated(err) {
 		return false, nil
 	}
 	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.
@@ -169,14 +170,6 @@ func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
 	default:
 		return true, err
 	}
-}
-
-// Text returns the message of an error without gRPC's prefix.
-func Text(err error) string {
-	if s, ok := status.FromError(err); ok {
-		return s.Message()
-	}
-	return err.Error()
 }
 
 // change waits for a change of the workload. It returns false when the deadline expires.

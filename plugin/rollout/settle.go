@@ -6,6 +6,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"google.golang.org/grpc/status"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -113,7 +114,7 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		pause := 20 * time.Millisecond
 		switch {
 		case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
-			return &pb.BatchContext{Message: Text(err)}, nil
+			return &pb.BatchContext{Message: status.Convert(err).Message()}, nil
 		case err == nil:
 			m := t.Settle(c)
 			if m.Action == ActWait && !t.pending(c) {
@@ -125,7 +126,7 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		}
 		if err != nil {
 			pause = retryInterval
-			if !Retryable(err) && !Outdated(err) {
+			if !Retryable(err) && !converge.Outdated(err) {
 				return c, err
 			}
 		}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
-	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,11 +34,7 @@ func HashPlan(plan *v1beta1.ReleasePlan) string {
 // Refused returns the status of a BatchRelease whose call the driver has refused for a reason that a user must resolve.
 func Refused(r *v1beta1.BatchRelease, err error, now time.Time) v1beta1.BatchReleaseStatus {
 	m := machine{release: r, status: *r.Status.DeepCopy(), now: metav1.NewTime(now)}
-	text := err.Error()
-	if s, ok := grpcstatus.FromError(err); ok && s.Code() != codes.Unknown {
-		text = s.Message()
-	}
-	m.setBlocked(plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_")), text)
+	m.setBlocked(plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_")), grpcstatus.Convert(err).Message())
 	return m.status
 }
 

@@ -27,30 +27,16 @@ import (
 const (
 	// maxDecisions bounds the decisions for one BatchRelease before others are reconciled.
 	maxDecisions = 16
-	// requeueConflict is when a BatchRelease is reconciled again that has changed since the cache observed it.
-	requeueConflict = 10 * time.Millisecond
-	// requeueSoon is when it is reconciled again after an error that needs no user.
-	requeueSoon = 500 * time.Millisecond
-	// requeueBlocked is when it is reconciled again after an error that a user must resolve.
-	requeueBlocked = 30 * time.Second
 	// fieldManager names this host in managedFields.
 	fieldManager = client.FieldOwner("lockstep-batchrelease")
 )
-
-// Driver is the part of the contract that this host needs, as plugin.Client has it.
-type Driver interface {
-	converge.Driver
-	plugin.ContextWatcher
-}
-
-var _ Driver = (*plugin.Client)(nil)
 
 // Reconciler reconciles BatchReleases.
 type Reconciler struct {
 	// Client reads BatchReleases, and writes them.
 	Client client.Client
 	// Driver releases their workloads.
-	Driver Driver
+	Driver host.Driver
 	// Logger is required.
 	Logger *slog.Logger
 	// Events records events on BatchReleases.
@@ -73,7 +59,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return r.failed(ctx, release, err)
 	}
 	if again {
-		return reconcile.Result{RequeueAfter: requeueSoon}, nil
+		return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
 	}
 	return reconcile.Result{}, nil
 }
@@ -179,14 +165,12 @@ func (r *Reconciler) writeStatus(
 
 // failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the status.
 func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, err error) (reconcile.Result, error) {
-	reason := plugin.Reason(err)
-	switch {
-	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil //nolint:nilerr // The BatchRelease is gone, or the process ends.
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: requeueConflict}, nil
-	case plugin.Retryable(err), outdated(reason):
-		return reconcile.Result{RequeueAfter: requeueSoon}, nil
+	again, ok := host.Retry(ctx, err)
+	switch reason := plugin.Reason(err); {
+	case ok:
+		return again, nil
+	case outdated(reason):
+		return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
 	case reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
 		return reconcile.Result{}, err // An error of the API server is retried with backoff.
 	}
@@ -194,17 +178,10 @@ func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, 
 	if _, err := r.writeStatus(ctx, release, batchrelease.Refused(release, err, time.Now())); err != nil && !apierrors.IsConflict(err) {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: requeueBlocked}, nil
+	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
 }
 
-// outdated reports whether the driver refused because the release has changed since it was observed.
+// outdated reports whether the driver refused because the workload is another one than was observed, or has another release.
 func outdated(reason pb.ErrorReason) bool {
-	switch reason {
-	case pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-		pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
-		pb.ErrorReason_ERROR_REASON_REVISION_CHANGED:
-		return true
-	default:
-		return false
-	}
+	return reason == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS || reason == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND
 }

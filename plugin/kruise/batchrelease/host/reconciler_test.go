@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -30,7 +31,7 @@ import (
 
 // failing is a driver whose Initialize fails as told.
 type failing struct {
-	Driver
+	host.Driver
 
 	err error
 }

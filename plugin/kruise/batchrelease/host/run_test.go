@@ -21,8 +21,8 @@ import (
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {
 	t.Parallel()
-	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s Settings) error {
-		return Run(ctx, config, Options{Settings: s})
+	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s host.Settings) error {
+		return Run(ctx, config, s)
 	},
 		hosttest.Kind{GroupVersionKind: v1beta1.GroupVersion.WithKind("BatchRelease"), Resource: "batchreleases"},
 		hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"},
@@ -61,7 +61,7 @@ func TestRunRefuses(t *testing.T) {
 				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
 			}))
 			defer server.Close()
-			err := Run(t.Context(), &rest.Config{Host: server.URL}, Options{Settings: Settings{Logger: slog.New(slog.DiscardHandler)}})
+			err := Run(t.Context(), &rest.Config{Host: server.URL}, host.Settings{Logger: slog.New(slog.DiscardHandler)})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one that says %q", err, test.want)
 			}

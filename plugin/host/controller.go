@@ -1,0 +1,149 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
+)
+
+// ByWorkload is the index of the objects that a Controller reconciles by the name of their workload.
+const ByWorkload = "workload"
+
+const (
+	// RequeueSoon is when an object is reconciled again after an error that needs no user.
+	RequeueSoon = 500 * time.Millisecond
+	// RequeueBlocked is when it is reconciled again after an error that a user must resolve.
+	RequeueBlocked = 30 * time.Second
+	// requeueConflict is when an object is reconciled again that has changed since the cache observed it.
+	requeueConflict = 10 * time.Millisecond
+)
+
+// Driver is the part of the contract that these hosts need, as plugin.Client has it.
+type Driver interface {
+	converge.Driver
+	plugin.ContextWatcher
+}
+
+var _ Driver = (*plugin.Client)(nil)
+
+// Controller reconciles objects of a kind that each name a workload.
+type Controller struct {
+	// Name is that of the Lease and of the source of events.
+	Name string
+	// Object has the kind that is reconciled, List that of its lists.
+	Object client.Object
+	List   client.ObjectList
+	// API is the kind's.
+	API         API
+	AddToScheme func(*runtime.Scheme) error
+	// Workload returns the name of an object's workload. Changes of the workload reconcile no object for which it is empty.
+	Workload func(client.Object) string
+	// Watches are the other objects whose changes reconcile those of a workload.
+	Watches []Watch
+	// Cache restricts the caches of some kinds.
+	Cache map[client.Object]cache.ByObject
+	// IncludeGroups is set where changes of single groups count.
+	IncludeGroups bool
+	// Reconciler returns the reconciler. It calls follow with each workload to watch through the driver.
+	Reconciler func(m manager.Manager, follow func(workload client.ObjectKey)) reconcile.Reconciler
+}
+
+// Watch is a kind of objects that belong to a workload.
+type Watch struct {
+	Object client.Object
+	// Workload returns the workload of an object, zero if it has none.
+	Workload   func(client.Object) client.ObjectKey
+	Predicates []predicate.Predicate
+}
+
+// Run reconciles the objects of a cluster until ctx ends.
+func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) error {
+	scheme := runtime.NewScheme()
+	if err := c.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("register kinds: %w", err)
+	}
+	m, err := New(config, s, c.Name, scheme, c.Cache)
+	if err != nil {
+		return err
+	}
+	if err := m.GetFieldIndexer().IndexField(ctx, c.Object, ByWorkload, func(o client.Object) []string {
+		if name := c.Workload(o); name != "" {
+			return []string{name}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("index objects by workload: %w", err)
+	}
+	requests := func(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
+		return c.requests(ctx, m, s, workload)
+	}
+	f := &Follower[reconcile.Request]{Driver: s.Driver, Requests: requests, IncludeGroups: c.IncludeGroups}
+	kinds := []client.Object{c.Object}
+	// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
+	b := builder.ControllerManagedBy(m).For(c.Object).WatchesRawSource(f).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
+	for _, w := range c.Watches {
+		kinds = append(kinds, w.Object)
+		b.Watches(w.Object, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return requests(ctx, w.Workload(o))
+		}), builder.WithPredicates(w.Predicates...))
+	}
+	if err := b.Complete(c.Reconciler(m, f.Watch)); err != nil {
+		return fmt.Errorf("set the controller up: %w", err)
+	}
+	return Run(ctx, m, kinds...)
+}
+
+// requests returns the objects of one workload.
+func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings, workload client.ObjectKey) []reconcile.Request {
+	list, ok := c.List.DeepCopyObject().(client.ObjectList)
+	if !ok || workload.Name == "" {
+		return nil
+	}
+	var out []reconcile.Request
+	err := m.GetClient().List(ctx, list, client.InNamespace(workload.Namespace), client.MatchingFields{ByWorkload: workload.Name})
+	if err == nil {
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			if o, ok := o.(client.Object); ok {
+				out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		s.Logger.Warn("list the objects of a workload", "workload", workload.String(), "error", err)
+	}
+	return out
+}
+
+// Retry returns when an object is reconciled again after an error that needs no user. It returns false for other errors.
+func Retry(ctx context.Context, err error) (reconcile.Result, bool) {
+	switch {
+	case ctx.Err() != nil, apierrors.IsNotFound(err):
+		return reconcile.Result{}, true // the object is gone, or the process ends
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: requeueConflict}, true
+	case plugin.Retryable(err), converge.Outdated(err):
+		return reconcile.Result{RequeueAfter: RequeueSoon}, true
+	default:
+		return reconcile.Result{}, false
+	}
+}
