@@ -70,36 +70,23 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 
 // transport returns the credentials for the endpoint, or ErrNeedsTLS.
 func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
-	config := o.tls
-	var files *endpoint.Files[*tls.Config]
-	if f := o.tlsFiles; f != nil {
-		var err error
-		if files, err = endpoint.NewFiles(f.load, f.cert, f.key, f.ca); err != nil {
-			return nil, err
-		}
-		config = files.Get()
-	}
-	token := o.tokenFile != ""
-	identified := token || presents(config)
-	if !verifies(config) && (token || !e.Local()) || !identified && !e.Local() {
+	f, token := o.tlsFiles, o.tokenFile != ""
+	switch identified := token || f != nil && f.cert != ""; {
+	case f == nil && token, !e.Local() && (f == nil || !identified):
 		return nil, ErrNeedsTLS
-	}
-	if config == nil {
+	case f == nil:
 		return insecure.NewCredentials(), nil
 	}
-	if files != nil {
-		return fileCredentials{credentials.NewTLS(o.named(config)), func() *tls.Config { return o.named(files.Get()) }}, nil
+	files, err := endpoint.NewFiles(f.load, f.cert, f.key, f.ca)
+	if err != nil {
+		return nil, err
 	}
-	return credentials.NewTLS(o.named(config)), nil
-}
-
-// named returns the configuration with the name that the server must have.
-func (o *options) named(config *tls.Config) *tls.Config {
-	if o.serverName != "" {
-		config = config.Clone()
+	config := func() *tls.Config {
+		config := files.Get().Clone()
 		config.ServerName = o.serverName
+		return config
 	}
-	return config
+	return fileCredentials{credentials.NewTLS(config()), config}, nil
 }
 
 // fileCredentials take certificates and CA for each connection from files, which are renewed while hosts run.
@@ -117,16 +104,6 @@ func (c fileCredentials) ClientHandshake(ctx context.Context, authority string, 
 // Clone implements credentials.TransportCredentials.
 func (c fileCredentials) Clone() credentials.TransportCredentials {
 	return fileCredentials{c.TransportCredentials.Clone(), c.config}
-}
-
-// presents reports whether a client under config has a certificate.
-func presents(config *tls.Config) bool {
-	return config != nil && (len(config.Certificates) > 0 || config.GetClientCertificate != nil)
-}
-
-// verifies reports whether a client under config verifies the server.
-func verifies(config *tls.Config) bool {
-	return config != nil && (!config.InsecureSkipVerify || config.VerifyConnection != nil)
 }
 
 // tlsFiles names PEM files.

@@ -77,7 +77,7 @@ func newProcess(ctx context.Context, path string, o options) (*process, error) {
 	}
 	p := &process{stderr: &tailWriter{}, dir: dir}
 	o.env = append(o.env, goplugin.EnvUnixSocketDir+"="+dir)
-	p.plugin = goplugin.NewClient(o.clientConfig(ctx, path, io.MultiWriter(o.stderr, p.stderr)))
+	p.plugin = goplugin.NewClient(o.clientConfig(ctx, path, p.stderr))
 	return p, nil
 }
 

@@ -4,8 +4,6 @@
 package plugin
 
 import (
-	"crypto/tls"
-	"io"
 	"log/slog"
 	"time"
 
@@ -30,11 +28,9 @@ type options struct {
 	sha256       string
 	args         []string
 	env          []string
-	stderr       io.Writer
 	startTimeout time.Duration
 
 	// Dial.
-	tls          *tls.Config
 	tlsFiles     *tlsFiles
 	tokenFile    string
 	serverName   string
@@ -45,7 +41,6 @@ func newOptions(opts []Option) options {
 	o := options{
 		logger:         slog.New(slog.DiscardHandler),
 		connectTimeout: defaultConnectTimeout,
-		stderr:         io.Discard,
 		startTimeout:   defaultStartTimeout,
 	}
 	for _, opt := range opts {
@@ -85,11 +80,6 @@ func WithEnv(env ...string) Option {
 	return func(o *options) { o.env = append(o.env, env...) }
 }
 
-// WithStderr also copies the plugin's stderr to w.
-func WithStderr(w io.Writer) Option {
-	return func(o *options) { o.stderr = w }
-}
-
 // WithStartTimeout bounds the time from starting the binary to its handshake. Default: 30 seconds.
 func WithStartTimeout(d time.Duration) Option {
 	return func(o *options) { o.startTimeout = d }
@@ -115,12 +105,6 @@ func WithServerName(name string) Option {
 // Kubernetes does with the tokens of pods.
 func WithTokenFile(path string) Option {
 	return func(o *options) { o.tokenFile = path }
-}
-
-// WithTLSConfig sets the TLS configuration. For an address that is not local it must verify the server, and have a client
-// certificate unless there is a token.
-func WithTLSConfig(config *tls.Config) Option {
-	return func(o *options) { o.tls = config.Clone() }
 }
 
 // WithWaitForReady makes Dial wait, within the connect timeout, for a server that does not listen yet. By default that is

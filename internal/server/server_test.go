@@ -226,7 +226,7 @@ func TestMutualTLS(t *testing.T) {
 	for name, opts := range map[string][]plugin.Option{
 		"plaintext":           nil,
 		"foreign certificate": {plugin.WithTLS(stranger.Cert, stranger.Key, ca.File)},
-		"no certificate":      {plugin.WithTLSConfig(ca.ClientConfig())},
+		"no certificate":      {plugin.WithCA(ca.File)},
 	} {
 		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
 			_ = c.Close()
