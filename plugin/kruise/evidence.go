@@ -7,16 +7,23 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
+	"github.com/openkruise/rollouts/api/v1beta1"
+	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Evidence is what Kruise's own objects show of a target's release.
@@ -30,13 +37,13 @@ type Evidence struct {
 // batch is a BatchRelease that asks for a revision.
 type batch struct {
 	uid  types.UID
-	plan *ReleasePlan
+	plan *v1beta1.ReleasePlan
 }
 
 // batchOf returns the BatchRelease in progress, if it is for this controller revision.
 func (e Evidence) batchOf(revision string) (batch, bool) {
 	var r struct {
-		Spec   struct{ ReleasePlan ReleasePlan }
+		Spec   struct{ ReleasePlan v1beta1.ReleasePlan }
 		Status struct{ UpdateRevision string }
 	}
 	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decode(e.BatchRelease, &r) != nil ||
@@ -143,4 +150,28 @@ func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatch
 
 func kruiseKind(kind string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "rollouts.kruise.io", Version: "v1beta1", Kind: kind}
+}
+
+// policy returns the driver's policy for a target and a plan. Kruise lowers the partition whatever the plan says, so a plan that the driver
+// would reject becomes one batch.
+func policy(t *v1alpha1.RolloutTarget, p *v1beta1.ReleasePlan) *pb.ReleasePolicy {
+	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	if s := t.Spec.MinReadySeconds; s > 0 {
+		out.MinReady = durationpb.New(time.Duration(s) * time.Second)
+	}
+	if s := t.Spec.ProgressDeadlineSeconds; s != nil {
+		out.ProgressDeadline = durationpb.New(time.Duration(*s) * time.Second)
+	}
+	if f := p.FailureThreshold; f != nil {
+		if _, err := batchrelease.Scaled(*f, 100); err == nil {
+			out.FailureThreshold = f.String()
+		}
+	}
+	if batches, err := batchrelease.Batches(p, ptr.Deref(t.Spec.Replicas, 0)); err == nil {
+		out.Batches = batches
+	}
+	if len(validation.IsValidLabelValue(p.RolloutID)) == 0 {
+		out.RolloutId = p.RolloutID
+	}
+	return out
 }

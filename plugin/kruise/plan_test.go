@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/openkruise/rollouts/api/v1beta1"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -347,10 +348,10 @@ func TestStatusCountsGroups(t *testing.T) {
 }
 
 // planOf reads a plan from words.
-func planOf(batches, rolloutID string) *ReleasePlan {
-	p := &ReleasePlan{RolloutID: rolloutID}
+func planOf(batches, rolloutID string) *v1beta1.ReleasePlan {
+	p := &v1beta1.ReleasePlan{RolloutID: rolloutID}
 	for _, b := range strings.Fields(batches) {
-		p.Batches = append(p.Batches, ReleaseBatch{CanaryReplicas: intstr.Parse(b)})
+		p.Batches = append(p.Batches, v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(b)})
 	}
 	return p
 }
@@ -374,7 +375,7 @@ func TestPolicy(t *testing.T) {
 	}{
 		{"percentages", "as Kruise has them", "25% 50% 100%", []string{"25%", "50%", "100%"}, "7"},
 		{"counts", "as Kruise has them", "1 2 4", []string{"1", "2", "4"}, "7"},
-		{"mixed", "the driver does not mix them", "1 50%", []string{"100%"}, "7"},
+		{"mixed", "the driver does not mix them, so they become counts", "1 50%", []string{"1", "2"}, "7"},
 		{"decreasing", "the driver refuses them", "2 1", []string{"100%"}, "7"},
 		{"too many", "the driver refuses them", "50% 200%", []string{"100%"}, "7"},
 		{"no number", "the driver refuses them", "half", []string{"100%"}, "7"},
@@ -398,7 +399,7 @@ func TestPolicy(t *testing.T) {
 		Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"},
 		MinReady: durationpb.New(90 * time.Second), ProgressDeadline: durationpb.New(90 * time.Minute),
 	}
-	if diff := cmp.Diff(want, policy(target, &ReleasePlan{}), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, policy(target, &v1beta1.ReleasePlan{}), protocmp.Transform()); diff != "" {
 		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
 	}
 }

@@ -22,13 +22,13 @@ func Policy(plan *v1beta1.ReleasePlan, replicas int32) (*pb.ReleasePolicy, error
 	if err != nil {
 		return nil, err
 	}
-	batches, err := batchesOf(plan, replicas)
+	batches, err := Batches(plan, replicas)
 	if err != nil {
 		return nil, err
 	}
 	p := &pb.ReleasePolicy{Style: style, Batches: batches, RolloutId: plan.RolloutID}
 	if f := plan.FailureThreshold; f != nil {
-		if _, err := scaled(*f, 100); err != nil {
+		if _, err := Scaled(*f, 100); err != nil {
 			return nil, fmt.Errorf("failureThreshold: %w", err)
 		}
 		p.FailureThreshold = f.String()
@@ -84,9 +84,9 @@ func check(plan *v1beta1.ReleasePlan, replicas int32) error {
 	return nil
 }
 
-// batchesOf returns the plan's batches as the driver accepts them: all counts or all percentages. Kruise allows both in one plan, which
+// Batches returns the plan's batches as the driver accepts them: all counts or all percentages. Kruise allows both in one plan, which
 // are converted to counts.
-func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
+func Batches(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 	if len(plan.Batches) == 0 {
 		return nil, errors.New("batches: is empty; set at least one count or percentage of groups")
 	}
@@ -101,7 +101,7 @@ func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 		if mixed {
 			of = replicas
 		}
-		n, err := scaled(b.CanaryReplicas, of)
+		n, err := Scaled(b.CanaryReplicas, of)
 		if err != nil {
 			return nil, fmt.Errorf("batches[%d]: %w", i, err)
 		}
@@ -121,8 +121,8 @@ func batchesOf(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 	return out, nil
 }
 
-// scaled returns a count, or a percentage of a total, rounded up.
-func scaled(q intstr.IntOrString, total int32) (int, error) {
+// Scaled returns a count, or a percentage of a total, rounded up.
+func Scaled(q intstr.IntOrString, total int32) (int, error) {
 	if q.Type == intstr.Int {
 		if q.IntVal < 0 {
 			return 0, fmt.Errorf("%d is negative", q.IntVal)
@@ -141,7 +141,7 @@ func scaled(q intstr.IntOrString, total int32) (int, error) {
 
 // planned returns the target of a batch, as a number of groups.
 func planned(b v1beta1.ReleaseBatch, replicas int32) int32 {
-	n, err := scaled(b.CanaryReplicas, replicas)
+	n, err := Scaled(b.CanaryReplicas, replicas)
 	if err != nil {
 		return 0 // check has rejected it.
 	}

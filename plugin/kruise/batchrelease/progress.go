@@ -140,7 +140,7 @@ func (m *machine) tolerated() bool {
 	if threshold == nil || c.GetUpdatedReady() == 0 || c.GetUpdated() < c.GetPlanned() {
 		return false
 	}
-	allowed, err := scaled(*threshold, c.GetUpdated())
+	allowed, err := Scaled(*threshold, c.GetUpdated())
 	return err == nil && int(c.GetUpdatedReady())+allowed >= int(c.GetPlanned())
 }
 
