@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,7 +67,7 @@ func (r *Reconciler) patch(ctx context.Context, t *v1alpha1.RolloutTarget, chang
 
 // writeStatus writes the status if it has changed.
 func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget, status v1alpha1.RolloutTargetStatus) error {
-	if same(t.Status, status) {
+	if equality.Semantic.DeepEqual(t.Status, status) {
 		return nil
 	}
 	was := t.Status

@@ -5,12 +5,13 @@ package kruise
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
@@ -122,7 +123,7 @@ func plan(v View) move {
 			"LeaderWorkerSet %s does not exist in namespace %s; it is adopted when it is created", t.Spec.WorkloadRef.Name, t.Namespace))
 	case v.Workload.Deleting:
 		return notReady(v, "WorkloadDeleting", fmt.Sprintf("LeaderWorkerSet %s is being deleted", t.Spec.WorkloadRef.Name))
-	case !hasFinalizer(t):
+	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{action: actAddFinalizer, why: "the workload is disowned before this target is deleted"}
 	}
 	next := converge.Next(goal(v), v.Context)
@@ -147,15 +148,6 @@ func plan(v View) move {
 	return m
 }
 
-func hasFinalizer(t *v1alpha1.RolloutTarget) bool {
-	for _, f := range t.Finalizers {
-		if f == Finalizer {
-			return true
-		}
-	}
-	return false
-}
-
 // owner returns the owner of the target's releases, as the driver records it.
 func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
 
@@ -166,7 +158,7 @@ func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 func finalizeDeleted(v View) move {
 	t, done := v.Target, move{action: actRemoveFinalizer, why: "the target's release has ended and its workload is disowned"}
 	switch {
-	case !hasFinalizer(t):
+	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{status: t.Status}
 	case v.Workload == nil, v.Workload.Deleting, v.Rival != "":
 		return done
@@ -207,8 +199,7 @@ func syncTarget(v View) move {
 func mirrored(v View) bool {
 	t, want := v.Target, v.Target.DeepCopy()
 	mirror(v, want)
-	return maps.Equal(t.Labels, want.Labels) && ptr.Equal(t.Spec.Replicas, want.Spec.Replicas) && templateOf(t) == templateOf(want) &&
-		metav1.FormatLabelSelector(t.Spec.Selector) == metav1.FormatLabelSelector(want.Spec.Selector) && t.Spec.UpdateStrategy != nil
+	return equality.Semantic.DeepEqual(t, want)
 }
 
 // mirror copies the workload to the target.

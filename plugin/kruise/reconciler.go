@@ -9,9 +9,7 @@ import (
 	"log/slog"
 
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -96,18 +94,4 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
-}
-
-// same reports whether two statuses differ in transition times only.
-func same(a, b v1alpha1.RolloutTargetStatus) bool {
-	ignoreTimes := func(conditions []metav1.Condition) []metav1.Condition {
-		out := make([]metav1.Condition, 0, len(conditions))
-		for _, c := range conditions {
-			c.LastTransitionTime = metav1.Time{}
-			out = append(out, c)
-		}
-		return out
-	}
-	a.Conditions, b.Conditions = ignoreTimes(a.Conditions), ignoreTimes(b.Conditions)
-	return equality.Semantic.DeepEqual(a, b)
 }

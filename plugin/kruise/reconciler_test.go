@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -160,7 +161,7 @@ func TestNewTargetIsBoundAtOnce(t *testing.T) {
 	v.Target.Status = v1alpha1.RolloutTargetStatus{}
 	r, d := bench(t, v, interceptor.Funcs{})
 	_, out := reconcileOnce(t, r)
-	if len(d.calls) != 1 || d.calls[0] != "Adopt" || !hasFinalizer(out) || out.Labels[labelWorkloadType] != "statefulset" {
+	if len(d.calls) != 1 || d.calls[0] != "Adopt" || !controllerutil.ContainsFinalizer(out, Finalizer) || out.Labels[labelWorkloadType] != "statefulset" {
 		t.Errorf("calls %v, finalizers %v, labels %v", d.calls, out.Finalizers, out.Labels)
 	}
 	if out.Status.ObservedGeneration != out.Generation || out.Status.Replicas != 4 || out.Status.UpdateRevision != "vllm-1" {

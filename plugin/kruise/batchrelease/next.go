@@ -4,6 +4,7 @@
 package batchrelease
 
 import (
+	"slices"
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
@@ -102,15 +103,7 @@ func (m *machine) begun() bool { return m.status.UpdateRevision != "" }
 
 // inState reports whether our release is in one of the states.
 func (m *machine) inState(states ...pb.State) bool {
-	if !m.ours() {
-		return false
-	}
-	for _, s := range states {
-		if m.context.GetState() == s {
-			return true
-		}
-	}
-	return false
+	return m.ours() && slices.Contains(states, m.context.GetState())
 }
 
 // inFlight reports whether our release is in flight.
