@@ -49,7 +49,7 @@ func newClient(
 	if err != nil {
 		return nil, fmt.Errorf("connect to driver at %s: %w", address, err)
 	}
-	if err := checkInfo(info); err != nil {
+	if err := check(info); err != nil {
 		return nil, broken("driver at "+address, "GetDriverInfo", err)
 	}
 	return clientOf(func() (peer, error) { return peer{conn, info}, nil }, end), nil
@@ -192,7 +192,10 @@ func (p peer) judge(method string, reply any, err error) error {
 	if err != nil {
 		return prefixed(p.info.GetName(), err)
 	}
-	if err := check(reply); err != nil {
+	if m, ok := reply.(proto.Message); ok {
+		err = check(m)
+	}
+	if err != nil {
 		return broken(p.info.GetName(), path.Base(method), err)
 	}
 	return nil

@@ -13,151 +13,79 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The checks below reject what the contract never allows. Unknown enum values pass: a driver may be newer than its host.
+// required has the fields of responses that are never empty, by message.
+var required = map[protoreflect.Name][]protoreflect.Name{
+	"GetDriverInfoResponse":         {"name", "version", "kinds", "styles", "capabilities"},
+	"AdoptResponse":                 {"action", "context"},
+	"DisownResponse":                {"action"},
+	"InitializeResponse":            {"action", "context"},
+	"UpgradeBatchResponse":          {"action", "context"},
+	"CalculateBatchContextResponse": {"context"},
+	"WatchBatchContextResponse":     {"context"},
+	"FinalizeResponse":              {"action", "context"},
+	"UndoResponse":                  {"action", "revision"},
+	"SetWeightResponse":             {"action"},
+	"SetHeaderRouteResponse":        {"action"},
+	"SetMirrorResponse":             {"action"},
+	"ResetResponse":                 {"action"},
+	"BatchContext":                  {"workload", "state", "reason"},
+	"WorkloadRef":                   {"namespace", "name"},
+	"Group":                         {"role", "leader"},
+	"PlanStep":                      {"name"},
+	"Finding":                       {"rule", "severity", "object", "message"},
+	"ObjectRef":                     {"kind", "name"},
+	"Revision":                      {"name"},
+}
 
-var errNoContext = errors.New("context is missing")
-
-// check rejects a response that the contract does not allow.
-func check(response any) error {
+// check rejects a response that the contract never allows. Unknown enum values pass: a driver may be newer than its host.
+func check(response proto.Message) error {
+	if err := checkFields(response.ProtoReflect()); err != nil {
+		return err
+	}
 	switch r := response.(type) {
-	case *pb.GetDriverInfoResponse:
-		return checkInfo(r)
-	case *pb.WatchWorkloadsResponse:
-		return checkWorkloads(r)
-	case *pb.PlanResponse:
-		return checkPlan(r)
-	case *pb.PreflightResponse:
-		return checkFindings(r.GetFindings())
-	case *pb.ListRevisionsResponse:
-		return checkRevisions(r)
-	case *pb.FinalizeResponse: // a host would stop calling before the release has ended
+	case interface{ GetContext() *pb.BatchContext }: // several responses
+		if err := checkContext(r.GetContext()); err != nil {
+			return fmt.Errorf("context.%w", err)
+		}
 		_, known := pb.State_name[int32(r.GetContext().GetState())]
-		if state := r.GetContext().GetState(); r.GetDone() && known && !Settled(state) {
-			return fmt.Errorf("done while the state is %v", state)
+		if f, ok := r.(*pb.FinalizeResponse); ok && f.GetDone() && known && !Settled(r.GetContext().GetState()) {
+			return fmt.Errorf("done while the state is %v", r.GetContext().GetState()) // a host would stop calling before the end
 		}
-	case *pb.UndoResponse:
-		if r.GetRevision() == "" {
-			return errors.New("revision is empty")
-		}
-	case *pb.VerifyWeightResponse:
-		if err := checkPercentage("weight", r.GetWeight()); err != nil {
-			return err
-		}
-	}
-	if r, ok := response.(interface{ GetAction() pb.Action }); ok && r.GetAction() == pb.Action_ACTION_UNSPECIFIED {
-		return errors.New("action is unspecified")
-	}
-	if r, ok := response.(interface{ GetContext() *pb.BatchContext }); ok {
-		return checkContext(r.GetContext())
-	}
-	if r, ok := response.(interface {
+	case interface {
 		GetVerified() bool
 		GetReason() string
-	}); ok && !r.GetVerified() && r.GetReason() == "" {
-		return errors.New("not verified, and reason is empty")
-	}
-	return nil
-}
-
-func checkInfo(r *pb.GetDriverInfoResponse) error {
-	switch {
-	case r.GetName() == "":
-		return errors.New("name is empty")
-	case r.GetVersion() == "":
-		return errors.New("version is empty")
-	case len(r.GetKinds()) == 0:
-		return errors.New("kinds is empty")
-	case len(r.GetStyles()) == 0:
-		return errors.New("styles is empty")
-	case len(r.GetCapabilities()) == 0:
-		return errors.New("capabilities is empty")
-	default:
-		return nil
-	}
-}
-
-// checkContext checks a required BatchContext.
-func checkContext(c *pb.BatchContext) error {
-	if c == nil {
-		return errNoContext
-	}
-	if c.GetWorkload().GetNamespace() == "" || c.GetWorkload().GetName() == "" {
-		return errors.New("context.workload is incomplete")
-	}
-	if c.GetState() == pb.State_STATE_UNSPECIFIED {
-		return errors.New("context.state is unspecified")
-	}
-	if c.GetReason() == "" {
-		return errors.New("context.reason is empty")
-	}
-	if err := checkCounts(c); err != nil {
-		return err
-	}
-	for i, group := range c.GetGroups() {
-		if err := checkGroup(group); err != nil {
-			return fmt.Errorf("context.groups[%d]: %w", i, err)
+	}:
+		if !r.GetVerified() && r.GetReason() == "" {
+			return errors.New("not verified, and reason is empty")
 		}
 	}
+	if r, ok := response.(*pb.VerifyWeightResponse); ok {
+		return checkPercentage("weight", r.GetWeight())
+	}
 	return nil
 }
 
-// checkWorkloads checks a change. An unknown kind of change passes.
-func checkWorkloads(r *pb.WatchWorkloadsResponse) error {
-	switch change := r.GetChange().(type) {
-	case *pb.WatchWorkloadsResponse_Context:
-		return checkContext(change.Context)
-	case *pb.WatchWorkloadsResponse_Removed:
-		if change.Removed.GetNamespace() == "" || change.Removed.GetName() == "" {
-			return errors.New("removed is incomplete")
+// checkFields rejects a message without a required field, and one with a negative number, also within its fields.
+func checkFields(m protoreflect.Message) (err error) {
+	fields := m.Descriptor().Fields()
+	for _, name := range required[m.Descriptor().Name()] {
+		if !m.Has(fields.ByName(name)) {
+			return fmt.Errorf("%s is empty", name)
 		}
 	}
-	return nil
-}
-
-func checkCounts(c *pb.BatchContext) error {
-	err := nonNegative(c)
-	switch {
-	case err != nil:
-		return fmt.Errorf("context.%w", err)
-	case c.GetUpdatedReady() > c.GetUpdated():
-		return fmt.Errorf("context.updated_ready %d exceeds updated %d", c.GetUpdatedReady(), c.GetUpdated())
-	case c.GetUpdated() > c.GetTotal():
-		return fmt.Errorf("context.updated %d exceeds total %d", c.GetUpdated(), c.GetTotal())
-	case c.GetUpdated()+c.GetStableReady() > c.GetTotal():
-		return fmt.Errorf("context.updated %d and stable_ready %d exceed total %d",
-			c.GetUpdated(), c.GetStableReady(), c.GetTotal())
-	case c.GetPlanned() > c.GetReplicas():
-		return fmt.Errorf("context.planned %d exceeds replicas %d", c.GetPlanned(), c.GetReplicas())
-	case c.CurrentBatch != nil && c.GetCurrentBatch() >= c.GetBatches():
-		return fmt.Errorf("context.current_batch %d is not one of %d batches", c.GetCurrentBatch(), c.GetBatches())
-	default:
-		return checkPercentage("context.traffic_weight", c.GetTrafficWeight())
-	}
-}
-
-func checkGroup(g *pb.Group) error {
-	if g == nil {
-		return errors.New("is missing")
-	}
-	err := nonNegative(g)
-	switch {
-	case err != nil:
-		return err
-	case g.GetRole() == pb.GroupRole_GROUP_ROLE_UNSPECIFIED:
-		return errors.New("role is unspecified")
-	case g.GetLeader() == "":
-		return errors.New("leader is empty")
-	case g.GetReadyPods() > g.GetPods():
-		return fmt.Errorf("ready_pods %d exceeds pods %d", g.GetReadyPods(), g.GetPods())
-	default:
-		return nil
-	}
-}
-
-// nonNegative rejects negative numbers in the fields of a message itself.
-func nonNegative(m proto.Message) (err error) {
-	m.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		if field.Kind() == protoreflect.Int32Kind && !field.IsList() && value.Int() < 0 {
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.IsMap():
+		case field.IsList() && field.Message() != nil:
+			for i := range value.List().Len() {
+				if err = within(fmt.Sprintf("%s[%d]", field.Name(), i), value.List().Get(i).Message()); err != nil {
+					break
+				}
+			}
+		case field.IsList():
+		case field.Message() != nil:
+			err = within(string(field.Name()), value.Message())
+		case field.Kind() == protoreflect.Int32Kind && value.Int() < 0:
 			err = fmt.Errorf("%s is negative: %d", field.Name(), value.Int())
 		}
 		return err == nil
@@ -165,46 +93,39 @@ func nonNegative(m proto.Message) (err error) {
 	return err
 }
 
+func within(field string, m protoreflect.Message) error {
+	if m.Descriptor().ParentFile().Package() != pb.File_lockstep_v1alpha1_driver_proto.Package() {
+		return nil // times and durations
+	}
+	if err := checkFields(m); err != nil {
+		return fmt.Errorf("%s.%w", field, err)
+	}
+	return nil
+}
+
+// checkContext rejects counts that contradict each other.
+func checkContext(c *pb.BatchContext) error {
+	switch {
+	case c.GetUpdatedReady() > c.GetUpdated():
+		return fmt.Errorf("updated_ready %d exceeds updated %d", c.GetUpdatedReady(), c.GetUpdated())
+	case c.GetUpdated()+c.GetStableReady() > c.GetTotal():
+		return fmt.Errorf("updated %d and stable_ready %d exceed total %d", c.GetUpdated(), c.GetStableReady(), c.GetTotal())
+	case c.GetPlanned() > c.GetReplicas():
+		return fmt.Errorf("planned %d exceeds replicas %d", c.GetPlanned(), c.GetReplicas())
+	case c != nil && c.CurrentBatch != nil && c.GetCurrentBatch() >= c.GetBatches():
+		return fmt.Errorf("current_batch %d is not one of %d batches", c.GetCurrentBatch(), c.GetBatches())
+	}
+	for i, g := range c.GetGroups() {
+		if g.GetReadyPods() > g.GetPods() {
+			return fmt.Errorf("groups[%d].ready_pods %d exceeds pods %d", i, g.GetReadyPods(), g.GetPods())
+		}
+	}
+	return checkPercentage("traffic_weight", c.GetTrafficWeight())
+}
+
 func checkPercentage(name string, value int32) error {
 	if value < 0 || value > 100 {
 		return fmt.Errorf("%s is %d, want 0 to 100", name, value)
-	}
-	return nil
-}
-
-func checkPlan(r *pb.PlanResponse) error {
-	for i, step := range r.GetSteps() {
-		if step.GetName() == "" {
-			return fmt.Errorf("steps[%d].name is empty", i)
-		}
-		if err := nonNegative(step); err != nil {
-			return fmt.Errorf("steps[%d].%w", i, err)
-		}
-	}
-	return checkFindings(r.GetFindings())
-}
-
-func checkFindings(findings []*pb.Finding) error {
-	for i, f := range findings {
-		switch {
-		case f.GetRule() == "":
-			return fmt.Errorf("findings[%d].rule is empty", i)
-		case f.GetSeverity() == pb.Severity_SEVERITY_UNSPECIFIED:
-			return fmt.Errorf("findings[%d].severity is unspecified", i)
-		case f.GetObject().GetKind() == "" || f.GetObject().GetName() == "":
-			return fmt.Errorf("findings[%d].object is incomplete", i)
-		case f.GetMessage() == "":
-			return fmt.Errorf("findings[%d].message is empty", i)
-		}
-	}
-	return nil
-}
-
-func checkRevisions(r *pb.ListRevisionsResponse) error {
-	for i, revision := range r.GetRevisions() {
-		if revision.GetName() == "" {
-			return fmt.Errorf("revisions[%d].name is empty", i)
-		}
 	}
 	return nil
 }
