@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informer fills caches on demand, also those of custom resources that may not be installed. [New] wraps a client-go
+// Package informer fills caches on demand, also those of custom resources that may not be installed. [New] makes an
 // informer, [Informer.Start] asks for its cache, [Informer.Run] fills it, and [Informer.Err] returns why it can't be read.
 // [Get], [List] and [OnChange] are typed access to any informer's cache and events.
 package informer
@@ -15,7 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
@@ -41,8 +41,12 @@ type Informer struct {
 
 // Config describes the resource of an Informer.
 type Config struct {
-	// Resource is required.
-	Resource schema.GroupVersionResource
+	// Source is required.
+	Source *Source
+	// Example is an object of the type that Source delivers. Required.
+	Example runtime.Object
+	// Indexers are of the objects as they are stored.
+	Indexers cache.Indexers
 	// Transform reduces objects before they are stored. Nil: they are stored whole.
 	Transform cache.TransformFunc
 	// Handler receives the changes of objects. Required.
@@ -58,28 +62,29 @@ type Config struct {
 	RetryPeriod time.Duration
 }
 
-// New returns an Informer for a client-go informer that has not run yet. It makes no request.
-func New(i cache.SharedIndexInformer, c Config) (*Informer, error) {
-	changed := c.Changed
-	c.Changed = func() { _ = guard.Call(nil, "change of a cache", c.Resource.Resource, changed) }
+// New returns an Informer. It makes no request.
+func New(c Config) (*Informer, error) {
+	changed, resource := c.Changed, c.Source.Resource.Resource
+	c.Changed = func() { _ = guard.Call(nil, "change of a cache", resource, changed) }
+	i := c.Source.Informer(c.Example, guard.Indexers(c.Indexers))
 	n := &Informer{config: c, informer: i, started: make(chan struct{}), recheck: make(chan struct{}, 1)}
 	if err := i.SetTransform(guard.Transform(c.Transform, nil)); err != nil {
-		return nil, fmt.Errorf("set transform of %s: %w", c.Resource.Resource, err)
+		return nil, fmt.Errorf("set transform of %s: %w", resource, err)
 	}
 	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		n.set(false, err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 	}); err != nil {
-		return nil, fmt.Errorf("set watch error handler of %s: %w", c.Resource.Resource, err)
+		return nil, fmt.Errorf("set watch error handler of %s: %w", resource, err)
 	}
 	if _, err := i.AddEventHandler(c.Handler); err != nil {
-		return nil, fmt.Errorf("watch %s: %w", c.Resource.Resource, err)
+		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}
 	return n, nil
 }
 
-// Resource returns the resource of the cache.
-func (i *Informer) Resource() schema.GroupVersionResource { return i.config.Resource }
+// Source returns what fills the cache.
+func (i *Informer) Source() *Source { return i.config.Source }
 
 // GetIndexer returns the cache.
 func (i *Informer) GetIndexer() cache.Indexer { return i.informer.GetIndexer() }
@@ -158,7 +163,7 @@ func (i *Informer) Recheck() {
 
 // Installed asks the API server whether the resource is installed: a watch would take a missing API for a slow one.
 func (i *Informer) Installed() (bool, error) {
-	version := i.config.Resource.GroupVersion().String()
+	version := i.config.Source.Resource.GroupVersion().String()
 	list, err := i.config.Discovery.ServerResourcesForGroupVersion(version)
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -166,7 +171,7 @@ func (i *Informer) Installed() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for %s: %w", version, err)
 	}
-	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Resource.Resource }), nil
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Source.Resource.Resource }), nil
 }
 
 // set keeps why the cache is not filled. Once it is, Err does not change with the errors of its watch.
@@ -194,9 +199,9 @@ func (i *Informer) Err() error {
 	case i.missing:
 		return i.config.Missing
 	case i.err != nil:
-		return fmt.Errorf("fill the cache of %s: %w", i.config.Resource.Resource, i.err)
+		return fmt.Errorf("fill the cache of %s: %w", i.config.Source.Resource.Resource, i.err)
 	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not filled yet", i.config.Resource.Resource)
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the cache of %s is not filled yet", i.config.Source.Resource.Resource)
 }
 
 // Pending reports whether the cache is being filled and nothing is known to prevent it.

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -49,9 +48,12 @@ type bed struct {
 func newBed(t *testing.T, adjust func(*Config, *fake.Clientset)) *bed {
 	t.Helper()
 	b := &bed{t: t, core: fake.NewClientset(), changed: make(chan struct{}, 1), ended: make(chan struct{})}
-	config := Config{Resource: configMaps, Handler: OnChange(func(_, _ *corev1.ConfigMap) {}), Changed: b.signal, RetryPeriod: time.Nanosecond}
+	config := Config{
+		Source: NewSource(configMaps, b.core, b.core.CoreV1().ConfigMaps(""), ""), Example: &corev1.ConfigMap{}, Indexers: cache.Indexers{"app": indexByApp},
+		Handler: OnChange(func(_, _ *corev1.ConfigMap) {}), Changed: b.signal, RetryPeriod: time.Nanosecond,
+	}
 	adjust(&config, b.core)
-	informer, err := New(coreinformers.NewConfigMapInformer(b.core, "", 0, cache.Indexers{"app": indexByApp}), config)
+	informer, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,6 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	f := &benchFixture{pods: watch.NewFake()}
 	core := fake.NewClientset(objects...)
 	core.PrependWatchReactor("pods", clienttesting.DefaultWatchReactor(f.pods, nil))
-	lwstest.AnswerAccessReviews(core, func() bool { return true })
 	d, err := newDriver(core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), options{log: slog.New(slog.DiscardHandler), now: time.Now})
 	if err != nil {
 		b.Fatal(err)

@@ -40,8 +40,8 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 				return broken.Load(), nil, apierrors.NewServiceUnavailable("etcd is down")
 			})
 		}},
-		{"may not watch", "may not watch", func(core *fake.Clientset, broken *atomic.Bool) {
-			lwstest.AnswerAccessReviews(core, func() bool { return !broken.Load() })
+		{"may not watch", "may not list and watch", func(core *fake.Clientset, broken *atomic.Bool) {
+			lwstest.ForbidWatches(core, broken.Load)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

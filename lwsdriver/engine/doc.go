@@ -12,5 +12,5 @@
 // [Engine.Reconcile]. The lock also refuses workloads out of the engine's scope, and a read-only engine gets none.
 //
 // The engine records Kubernetes events and metrics, keeps the error that blocks each release ([Engine.LastError]), and
-// diagnoses a start whose caches do not fill ([Engine.Ready]).
+// says why its caches do not fill ([Engine.Ready]).
 package engine

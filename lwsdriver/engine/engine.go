@@ -13,13 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -30,6 +28,9 @@ import (
 
 // workers is how many workloads are reconciled concurrently. They mostly wait for the API server.
 const workers = 8
+
+// syncPeriod is the interval at which the caches are looked at until they are filled.
+const syncPeriod = 100 * time.Millisecond
 
 // Engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
 type Engine struct {
@@ -46,7 +47,6 @@ type Engine struct {
 	turns   turns
 	events  *eventRecorder
 	metrics *metrics
-	startup startup
 }
 
 // Config is what an Engine needs.
@@ -117,11 +117,9 @@ func (e *Engine) Run(ctx context.Context) {
 	defer e.queue.ShutDown()
 	running.Go(func() { e.Observer.Run(ctx) })
 	running.Go(func() { e.events.run(ctx) })
-	running.Go(func() { _ = guard.Call(e.config.Log, "diagnosis", "of the start", func() { e.diagnose(ctx) }) })
-	if !cache.WaitForCacheSync(ctx.Done(), e.Observer.Caches.Synced) {
+	if !e.awaitCaches(ctx) {
 		return
 	}
-	e.config.Log.Info("caches are filled")
 	if e.config.Elected != nil {
 		select {
 		case <-e.config.Elected:
@@ -138,6 +136,50 @@ func (e *Engine) Run(ctx context.Context) {
 		running.Go(func() { work(ctx) })
 	}
 	<-ctx.Done()
+}
+
+// awaitCaches returns true once the caches are filled. It logs what prevents that.
+func (e *Engine) awaitCaches(ctx context.Context) bool {
+	ticker := time.NewTicker(syncPeriod)
+	defer ticker.Stop()
+	for known := ""; ; {
+		err := e.Filled()
+		if err == nil {
+			e.config.Log.Info("caches are filled")
+			return true
+		}
+		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED && err.Error() != known {
+			known = err.Error()
+			e.config.Log.Warn("not ready", slog.Any("error", err))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// Filled returns nil once the caches are filled and watched, and the obstacle until then.
+func (e *Engine) Filled() error {
+	if err := e.Observer.Caches.Err(); err != nil {
+		return err
+	}
+	if !e.Observer.Caches.Synced() {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")
+	}
+	return nil
+}
+
+// Ready returns nil once calls can be served, and why they can't until then.
+func (e *Engine) Ready() error {
+	if err := e.Filled(); err != nil {
+		return err
+	}
+	if !e.leads() {
+		return standby()
+	}
+	return nil
 }
 
 // countEarlier counts the groups that releases in scope had in flight with an earlier driver.

@@ -5,11 +5,13 @@ package lwstest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
@@ -24,12 +26,11 @@ import (
 // NoRoutes returns a client of a cluster without routes.
 func NoRoutes() dynamic.Interface { return dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()) }
 
-// AnswerAccessReviews has reviews of the driver's access return allowed.
-func AnswerAccessReviews(core *fake.Clientset, allowed func() bool) {
-	core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authorizationv1.SelfSubjectAccessReview{
-			Status: authorizationv1.SubjectAccessReviewStatus{Allowed: allowed()},
-		}, nil
+// ForbidWatches has watches refused as long as forbidden returns true.
+func ForbidWatches(core *fake.Clientset, forbidden func() bool) {
+	core.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		of := a.GetResource().GroupResource()
+		return forbidden(), nil, apierrors.NewForbidden(of, "", fmt.Errorf("User %q cannot watch resource %q in API group %q", "driver", of.Resource, of.Group))
 	})
 }
 
@@ -50,7 +51,7 @@ type Cluster struct {
 	Dynamic dynamic.Interface
 }
 
-// NewCluster returns a cluster with the workloads, and the objects of the other clients. The driver may watch it.
+// NewCluster returns a cluster with the workloads, and the objects of the other clients.
 func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, workloads ...*lws.LeaderWorkerSet) *Cluster {
 	t.Helper()
 	c := &Cluster{Core: core, Sets: lwsfake.NewClientset(), Dynamic: generic}
@@ -58,7 +59,6 @@ func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, w
 	if routes, ok := generic.(*dynamicfake.FakeDynamicClient); ok {
 		fakes.CopyWatched(&routes.Fake)
 	}
-	AnswerAccessReviews(core, func() bool { return true })
 	for _, w := range workloads {
 		if err := c.Sets.Tracker().Add(w.DeepCopy()); err != nil {
 			t.Fatal(err)

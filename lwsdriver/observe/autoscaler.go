@@ -15,13 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	autoscalinginformers "k8s.io/client-go/informers/autoscaling/v2"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/informer"
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -54,7 +51,9 @@ func newAutoscalers(
 	}
 	a := &Autoscalers{}
 	config := informer.Config{
-		Resource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), Transform: stripScaler, Changed: settled,
+		Source: informer.NewSource(autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), core,
+			core.AutoscalingV2().HorizontalPodAutoscalers(namespace), ""),
+		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: indexScaler}, Transform: stripScaler, Changed: settled,
 		Handler: informer.OnChange(func(old, obj any) {
 			before, after := scalerOf(old), scalerOf(obj)
 			if before != nil && after != nil && sameScaler(before, after) {
@@ -67,16 +66,18 @@ func newAutoscalers(
 			notify(after)
 		}),
 	}
-	indexers := guard.Indexers(cache.Indexers{scalerIndex: indexScaler})
 	var err error
-	a.hpas, err = informer.New(autoscalinginformers.NewHorizontalPodAutoscalerInformer(core, namespace, 0, indexers), config)
-	if err != nil {
+	if a.hpas, err = informer.New(config); err != nil {
 		return nil, err
 	}
-	config.Resource, config.Discovery, config.RetryPeriod = autoscaler.ScaledObjects, core.Discovery(), kedaPeriod
-	a.scaled, err = informer.New(
-		dynamicinformer.NewFilteredDynamicInformer(client, autoscaler.ScaledObjects, namespace, 0, indexers, nil).Informer(), config)
+	config.Source = informer.NewSource(autoscaler.ScaledObjects, client, client.Resource(autoscaler.ScaledObjects).Namespace(namespace), "")
+	config.Example, config.Discovery, config.RetryPeriod = &unstructured.Unstructured{}, core.Discovery(), kedaPeriod
+	a.scaled, err = informer.New(config)
 	return a, err
+}
+
+func (a *Autoscalers) sources() []*informer.Source {
+	return []*informer.Source{a.hpas.Source(), a.scaled.Source()}
 }
 
 // of returns the autoscalers of a workload, and why the list may be incomplete, nil if it is not.

@@ -10,12 +10,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	policyinformers "k8s.io/client-go/informers/policy/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/informer"
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -31,10 +29,12 @@ type Budgets struct {
 
 func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*Budgets, error) {
 	budgets, err := informer.New(
-		policyinformers.NewPodDisruptionBudgetInformer(core, namespace, 0,
-			guard.Indexers(cache.Indexers{addedIndex: indexBudget, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})),
 		informer.Config{
-			Resource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Transform: stripManagedFields, Changed: settled,
+			Source: informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
+				core.PolicyV1().PodDisruptionBudgets(namespace), ""),
+			Example:   &policyv1.PodDisruptionBudget{},
+			Indexers:  cache.Indexers{addedIndex: indexBudget, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+			Transform: stripManagedFields, Changed: settled,
 			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) {
 				for _, key := range keysOf(before, after, budgetFor) {
 					if key.Name != "" {

@@ -8,16 +8,14 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	appsinformers "k8s.io/client-go/informers/apps/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
-	lwsinformers "sigs.k8s.io/lws/client-go/informers/externalversions/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/informer"
 	"github.com/lockstep-rollouts/lockstep/informer/guard"
@@ -36,6 +34,7 @@ type Caches struct {
 	// Groups are computed from Pods.
 	Groups *Groups
 
+	sources []*informer.Source
 	handled []cache.ResourceEventHandlerRegistration
 }
 
@@ -49,13 +48,15 @@ const (
 // newCaches builds the informers. changed is called with the user's workload that an event is about, and deleted with each
 // LeaderWorkerSet that was deleted.
 func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, deleted func(types.NamespacedName)) (*Caches, error) {
-	ofLWS := func(o *metav1.ListOptions) { o.LabelSelector = lws.SetNameLabelKey }
+	workloads := informer.NewSource(lws.SchemeGroupVersion.WithResource("leaderworkersets"), sets, sets.LeaderworkersetV1().LeaderWorkerSets(namespace), "")
+	pods := informer.NewSource(corev1.SchemeGroupVersion.WithResource("pods"), core, core.CoreV1().Pods(namespace), lws.SetNameLabelKey)
+	revisions := informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
+		core.AppsV1().ControllerRevisions(namespace), lws.SetNameLabelKey)
 	c := &Caches{
-		Workloads: lwsinformers.NewLeaderWorkerSetInformer(sets, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases})),
-		Pods: coreinformers.NewFilteredPodInformer(core, namespace, 0,
-			guard.Indexers(cache.Indexers{podGroupIndex: indexPodByGroup}), ofLWS),
-		revisions: appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0,
-			guard.Indexers(cache.Indexers{setRevisionIndex: indexRevisionBySet}), ofLWS),
+		sources:   []*informer.Source{workloads, pods, revisions},
+		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases})),
+		Pods:      pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: indexPodByGroup})),
+		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{setRevisionIndex: indexRevisionBySet})),
 	}
 	c.Groups = &Groups{pods: c.Pods.GetIndexer()}
 	if err := c.configure(); err != nil {
@@ -223,8 +224,28 @@ func indexRevisionBySet(obj any) ([]string, error) {
 	return []string{r.workload().String()}, nil
 }
 
-// Synced reports whether all three caches have been filled, and Groups knows of every pod: its handler runs later than the cache is
-// filled, and until then groups would seem to be missing.
+// Synced reports whether all three caches have been filled and are watched, and Groups knows of every pod: its handler runs later than the
+// cache is filled, and until then groups would seem to be missing.
 func (c *Caches) Synced() bool {
-	return !slices.ContainsFunc(c.handled, func(r cache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
+	return !slices.ContainsFunc(c.handled, func(r cache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() }) &&
+		!slices.ContainsFunc(c.sources, func(s *informer.Source) bool { return !s.Watched() })
+}
+
+// Err returns why the caches can't be filled, or may not be watched. Nil: nothing is known to prevent it. The error has an ErrorReason.
+func (c *Caches) Err() error {
+	synced := c.Synced()
+	for _, s := range c.sources {
+		switch err := s.Err(); {
+		case err == nil, synced && !apierrors.IsForbidden(err):
+		case apierrors.IsNotFound(err) && s.Resource.Group == lws.GroupVersion.Group:
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING,
+				"LeaderWorkerSet (%s) is not installed in this cluster: install LWS v0.9.0 or later", lws.GroupVersion)
+		case apierrors.IsForbidden(err):
+			return ContractError(fmt.Errorf("the driver's account may not list and watch %s, so its caches are not up to date: grant it both, as config/base does: %w",
+				s.Resource.GroupResource(), err))
+		default:
+			return ContractError(fmt.Errorf("the driver can't fill its cache of %s: %w", s.Resource.GroupResource(), err))
+		}
+	}
+	return nil
 }

@@ -13,13 +13,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	appsinformers "k8s.io/client-go/informers/apps/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/informer"
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
@@ -72,11 +70,11 @@ type pause struct {
 }
 
 func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*History, error) {
-	ours := func(o *metav1.ListOptions) { o.LabelSelector = record.RoleLabel + "=" + record.RoleSnapshot }
 	revisions, err := informer.New(
-		appsinformers.NewFilteredControllerRevisionInformer(core, namespace, 0, guard.Indexers(cache.Indexers{addedIndex: indexHistory}), ours),
 		informer.Config{
-			Resource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), Transform: stripHistoryRevision, Changed: settled,
+			Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
+				core.AppsV1().ControllerRevisions(namespace), record.RoleLabel+"="+record.RoleSnapshot),
+			Example: &appsv1.ControllerRevision{}, Indexers: cache.Indexers{addedIndex: indexHistory}, Transform: stripHistoryRevision, Changed: settled,
 			Handler: informer.OnChange(func(before, after *HistoryRevision) {
 				for _, key := range keysOf(before, after, (*HistoryRevision).key) {
 					changed(key)

@@ -10,12 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/informer"
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 )
 
 // Nearby are the caches of the ResourceQuotas, PodDisruptionBudgets and Services around workloads, by which releases are judged
@@ -26,9 +24,9 @@ type Nearby struct {
 
 func newNearby(core kubernetes.Interface, namespace string, budgets, services *informer.Informer, settled func()) (*Nearby, error) {
 	quotas, err := informer.New(
-		coreinformers.NewResourceQuotaInformer(core, namespace, 0, guard.Indexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})),
 		informer.Config{
-			Resource: corev1.SchemeGroupVersion.WithResource("resourcequotas"), Transform: stripManagedFields, Changed: settled,
+			Source:  informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core, core.CoreV1().ResourceQuotas(namespace), ""),
+			Example: &corev1.ResourceQuota{}, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, Transform: stripManagedFields, Changed: settled,
 			Handler: informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
 		})
 	return &Nearby{quotas, budgets, services}, err

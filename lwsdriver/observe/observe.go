@@ -67,6 +67,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 		}
 		s.Distrusted = err.Error() // as above
 	}
+	o.readFreshness(s)
 	return s, nil
 }
 
@@ -78,6 +79,20 @@ func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 	o.readAutoscalers(s)
 	o.readTrafficLeft(s)
 	return s
+}
+
+// readFreshness reads which of the caches that the decision rests on are not confirmed.
+func (o *Observer) readFreshness(s *Snapshot) {
+	sources := slices.Clone(o.Caches.sources)
+	if s.Setup != nil {
+		sources = append(sources, o.Router.Sources(s.Setup.Objects()...)...)
+	}
+	if len(s.Autoscalers) > 0 {
+		sources = append(sources, o.Autoscalers.sources()...)
+	}
+	for _, stale := range o.Freshness.Of(sources...) {
+		s.Stale = append(s.Stale, plan.StaleCache{Resource: stale.Resource.GroupResource().String(), Since: stale.Since.Round(0), Why: stale.Why.Error()})
+	}
 }
 
 // readAdded reads the workloads that a release added.

@@ -4,9 +4,11 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +40,8 @@ type Observer struct {
 	Names Names
 	// Router reads, checks and writes the objects that carry requests.
 	Router *router.Router
+	// Freshness judges the caches that decisions rest on.
+	Freshness *informer.Freshness
 	// Changes signals changes of the caches and of the leaders' answers.
 	Changes broadcast.Broadcaster[types.NamespacedName]
 
@@ -65,6 +69,8 @@ type Config struct {
 	ReadOnly bool
 	// ProbeHostNetwork: leaders on their node's network get requests, too.
 	ProbeHostNetwork bool
+	// MaxSilence is how long a watch may be silent before its cache counts as stale. Zero: [informer.DefaultBound].
+	MaxSilence time.Duration
 	// Now is the clock of the observations.
 	Now func() time.Time
 	// Changed is called with the user's workload that a change is about, before Changes signals it.
@@ -101,6 +107,8 @@ func New(c Config) (*Observer, error) {
 	if o.History, err = newHistory(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
+	o.Freshness = informer.NewFreshness(cmp.Or(c.MaxSilence, informer.DefaultBound), o.allChanged,
+		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources())...)
 	return o, nil
 }
 
@@ -113,6 +121,7 @@ func (o *Observer) Run(ctx context.Context) {
 		i.Start() // before calls are served, which wait for what is pending
 		running.Go(func() { i.Run(ctx) })
 	}
+	running.Go(func() { o.Freshness.Run(ctx) })
 	running.Go(func() { o.Budgets.informer.Run(ctx) })
 	running.Go(func() { o.Nearby.quotas.Run(ctx) })
 	for _, i := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {

@@ -80,6 +80,7 @@ const (
 	ReasonWaitingForTurn     = "WaitingForTurn"
 	ReasonStyleNotSupported  = "StyleNotSupported"
 	ReasonTemplateRefused    = "TemplateUnsupported"
+	ReasonCacheStale         = "CacheStale"
 	ReasonInvariantViolation = "InvariantViolation"
 )
 

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -51,6 +52,9 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	}
 	after := *s
 	d, err := w.drive(&after)
+	if text := w.breachOfStale(s); text != "" && err == nil {
+		err = errors.New(text)
+	}
 	if !add(act{do: actDrive}, after, d) && d.Action != nil && err == nil {
 		err = fmt.Errorf("%q changes nothing", d.Action)
 	}

@@ -37,6 +37,9 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
+	if err := checkFresh(o, d.Action); err != nil {
+		return Decision{}, err
+	}
 	d.Action = recordOnly(o, d.Action)
 	d = recordRolling(o, withRendering(o, d))
 	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.starts(d.Action)

@@ -10,6 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -22,7 +24,14 @@ var limits = []func(Observation, Action) *Decision{limitShares, limitRemoval, li
 
 // withinLimits withholds a write that would exceed a limit.
 func withinLimits(o Observation, d Decision) Decision {
-	if d.Action == nil || o.Stable.Deleting || o.Gone || o.release() == nil {
+	if d.Action == nil || o.Stable.Deleting || o.Gone {
+		return d
+	}
+	if wait := limitStale(o, d.Action); wait != nil {
+		wait.State, wait.Progress = d.State, d.Progress
+		return *wait
+	}
+	if o.release() == nil {
 		return d
 	}
 	for _, limit := range limits {
@@ -32,6 +41,82 @@ func withinLimits(o Observation, d Decision) Decision {
 		}
 	}
 	return d
+}
+
+// limitStale: what the API server does not confirm justifies no promotion, no larger share and no removal. What protects goes on: fewer
+// requests for the updated groups, the hold, and the way back.
+func limitStale(o Observation, action Action) *Decision {
+	if len(o.Stale) == 0 || !o.needsFresh(action) {
+		return nil
+	}
+	return &Decision{
+		Reason: ReasonCacheStale, Wait: WaitCache,
+		Message: fmt.Sprintf("%s, so what it holds may be outdated. This waits for it: %s", o.describeStale(), action), Remedy: staleRemedy,
+	}
+}
+
+// needsFresh reports whether a write rests on the present state of pods, workloads or endpoints.
+func (o Observation) needsFresh(action Action) bool {
+	switch a := action.(type) {
+	case SetStable:
+		is, next := record.Phase(""), record.Phase("")
+		if r := o.release(); r != nil {
+			is = r.Phase
+		}
+		if r := a.Record.Release; r != nil {
+			next = r.Phase
+		}
+		switch next {
+		case record.RollingBack:
+			return is == next && a.Rolling != nil && o.lowersPartition(*a.Rolling)
+		case record.CleaningUp:
+			return is == record.RollingBack
+		case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
+			if is != next {
+				return true
+			}
+		}
+		return a.Replicas != nil && *a.Replicas < o.Stable.Replicas || a.Rolling != nil && o.lowersPartition(*a.Rolling)
+	case SetTraffic:
+		return o.Traffic == nil || a.Desired.HandedOver || a.Desired.Weight > o.Traffic.Facts().Weight
+	case ScaleCanary:
+		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
+		return i >= 0 && a.Replicas < o.Added[i].Replicas
+	case MarkLeader:
+		return a.Serves
+	case RestartGroup, DeleteCanary, RemoveFinalizer, RepairCanary, HandOver, RemoveRecord:
+		return true
+	default:
+		return false
+	}
+}
+
+// describeStale says which cache is stale, since when and why.
+func (o Observation) describeStale() string {
+	s := o.Stale[0]
+	return fmt.Sprintf("the cache of %s is not confirmed since %s (%s)", s.Resource, clock(s.Since), s.Why)
+}
+
+// staleRemedy is what to do about a cache that stays stale.
+const staleRemedy = "Check that the API server answers the driver's watches: see its log, and the metric lockstep_cache_stale"
+
+// awaitFresh has no batch count as ready by what the API server does not confirm.
+func awaitFresh(o Observation, d Decision) Decision {
+	if len(o.Stale) > 0 && (d.State == pb.State_STATE_READY || d.State == pb.State_STATE_UPGRADING && d.Action == nil) {
+		d.Message = fmt.Sprintf("%s, so no batch counts as ready; as far as is known, %s", o.describeStale(), d.Message)
+		d.State, d.Reason, d.Wait, d.Remedy = pb.State_STATE_VERIFYING, ReasonCacheStale, WaitCache, staleRemedy
+	}
+	return d
+}
+
+// checkFresh refuses, temporarily, an intent whose first write rests on a stale cache.
+func checkFresh(o Observation, action Action) error {
+	if action == nil || limitStale(o, action) == nil {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+		"%s, so this would rest on what may be outdated: it is accepted once the cache is confirmed again, and an abort is accepted now. %s",
+		o.describeStale(), staleRemedy)
 }
 
 // limitShares: a side gets no larger share of the requests than its groups can carry. A share that is too large already may

@@ -71,8 +71,19 @@ type Observation struct {
 	History       []Entry `json:"history,omitzero"`
 	HistoryLimit  int     `json:"historyLimit,omitzero"`
 	HistoryUnread bool    `json:"historyUnread,omitzero"`
+	// Stale are the caches that the observation was made from and that the API server does not confirm. Empty: all are fresh.
+	Stale []StaleCache `json:"stale,omitzero"`
 	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.
 	UnsafeChanges []TemplateChange `json:"unsafeChanges,omitzero"`
+}
+
+// StaleCache is a cache that may no longer hold what the cluster has.
+type StaleCache struct {
+	// Resource is what it holds, such as "pods" or "leaderworkersets.leaderworkerset.x-k8s.io".
+	Resource string `json:"resource,omitzero"`
+	// Since is when it was confirmed last, Why says why it is not any more.
+	Since time.Time `json:"since,omitzero"`
+	Why   string    `json:"why,omitzero"`
 }
 
 // Workload is one LeaderWorkerSet.

@@ -16,7 +16,7 @@ import (
 // steps follow the decision of the release, in this order: each sees what those before it have decided. Writes that move groups come
 // first, and those of the history last.
 var steps = []func(Observation, Decision) Decision{
-	withinLimits, awaitTurn, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
+	withinLimits, awaitFresh, awaitTurn, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
 	limitWait, countInFlight, keepEffects,
 }
 

@@ -6,6 +6,8 @@ package plan
 import (
 	"fmt"
 	"math/bits"
+	"slices"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -26,6 +28,7 @@ import (
 //	 8  every wait ends, or fails with its cause
 //	11  no group leaves its revision unless that was asked for
 //	12  the driver restarts groups only while LeaderWorkerSet does not roll, and the reverse
+//	13  a stale cache justifies no ready batch, no promotion, no larger share and no removal; an abort is accepted
 
 // shortage returns how many groups the sides lack for the requests that they get, by what the routes say and by what the gateway
 // serves, whichever is worse.
@@ -233,6 +236,48 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		}
 		if p == record.Progressing && before.added.carries == before.own.template && !before.added.deleting && before.own.template == revisionOf(w.release(before).UpdateRevision) {
 			return fmt.Sprintf("rule 4: %s in mid-release", a)
+		}
+	}
+	return ""
+}
+
+// breachOfStale returns what the driver does in a state whose caches are stale, although it must not. Empty: nothing.
+func (w *world) breachOfStale(s *state) string {
+	o := w.observe(s)
+	o.Stale = []StaleCache{{Resource: "pods", Since: noon.Add(-time.Minute), Why: "429"}}
+	d, after, share := carryOn(o), *s, 0
+	if o.Traffic != nil {
+		share = o.Traffic.Facts().Weight
+	}
+	if err := w.apply(&after, d.Action); err != nil {
+		return err.Error()
+	}
+	is, next := w.phase(s), w.phase(&after)
+	switch {
+	case d.State == pb.State_STATE_READY:
+		return "rule 13: a batch counts as ready by a stale cache"
+	case d.Action == nil:
+	case next != is && slices.Contains([]record.Phase{record.Promoting, record.Standby, record.HandingOver, record.Promoted}, next):
+		return fmt.Sprintf("rule 13: phase %s becomes %s by a stale cache", is, next)
+	case is != next && next == record.RollingBack: // the way back protects
+	case w.rollingOf(&after.own).Partition != nil && *w.rollingOf(&after.own).Partition < ptr.Deref(w.rollingOf(&s.own).Partition, 0):
+		return "rule 13: LeaderWorkerSet may replace groups by a stale cache: " + d.Action.String()
+	case after.added.replicas < s.added.replicas, after.own.replicas < s.own.replicas, after.own.existing() < s.own.existing(),
+		after.added.deleting && !s.added.deleting, s.added.exists && !after.added.exists:
+		return "rule 13: groups are removed by a stale cache: " + d.Action.String()
+	}
+	if t := w.observe(&after).Traffic; t != nil && t.Facts().Weight > share {
+		return "rule 13: a larger share by a stale cache: " + d.Action.String()
+	}
+	for _, i := range []Intent{RollBack{ReleaseID: releaseID}, Promote{ReleaseID: releaseID}} {
+		o := w.observe(s)
+		fresh, err := Decide(o, i)
+		o.Stale = []StaleCache{{Resource: "pods"}}
+		_, blind := Decide(o, i)
+		if _, abort := i.(RollBack); abort && (err == nil) != (blind == nil) {
+			return fmt.Sprintf("rule 13: an abort depends on fresh caches: %v, %v", err, blind)
+		} else if !abort && fresh.Action != nil && blind == nil {
+			return "rule 13: a promotion is accepted by a stale cache"
 		}
 	}
 	return ""

@@ -25,6 +25,8 @@ const (
 	WaitTraffic
 	// WaitTimer is for a time that the policy sets, while nothing else is awaited.
 	WaitTimer
+	// WaitCache is for a cache that the API server does not confirm.
+	WaitCache
 	// WaitTurn is for groups of other releases, which have deadlines of their own.
 	WaitTurn
 )
@@ -152,6 +154,8 @@ func expired(o Observation, d Decision, since time.Time) Decision {
 		d.Reason = ReasonTrafficDeadline
 		d.Message = fmt.Sprintf("requests are not routed as required %s. Reason %s: %s%s", lasted, reason, d.remedyOr(trafficRemedy(reason)),
 			continues(o, "that is repaired"))
+	case WaitCache:
+		d.Message = "blind " + lasted + ". " + d.Remedy + continues(o, "it is confirmed")
 	default:
 		d.Reason = ReasonDeadline
 		d.Message = "no progress " + lasted

@@ -4,8 +4,10 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,6 +86,19 @@ func (r *Router) Run(ctx context.Context) {
 	for _, i := range r.sources {
 		running.Go(func() { i.Run(ctx) })
 	}
+}
+
+// Sources returns what fills the caches that the objects of a release are read from, with those of Services and their endpoints. Without
+// objects: of all kinds.
+func (r *Router) Sources(objects ...traffic.Key) (sources []*informer.Source) {
+	for kind, i := range r.sources {
+		of := func(o traffic.Key) bool { return o.Kind == kind }
+		if len(objects) == 0 || kind == traffic.KindService || kind == kindSlice || slices.ContainsFunc(objects, of) {
+			sources = append(sources, i.Source())
+		}
+	}
+	slices.SortFunc(sources, func(a, b *informer.Source) int { return cmp.Compare(a.Resource.Resource, b.Resource.Resource) })
+	return sources
 }
 
 // Services returns the cache of Services, by namespace (cache.NamespaceIndex). It is filled once it is started.

@@ -9,18 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
-	networkinginformers "k8s.io/client-go/informers/networking/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/informer"
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -34,55 +30,55 @@ const discoverPeriod = 2 * time.Second
 
 const gatewayAPI = "Gateway API"
 
+// kind is a kind of objects that is cached.
+type kind struct {
+	source   *informer.Source
+	object   runtime.Object
+	indexers cache.Indexers
+	// api is the name that users know it by. Empty: every cluster has it.
+	api string
+}
+
 // newSources returns the informers by the kinds that they cache. changed is called for each change.
 func newSources(
 	core kubernetes.Interface, client dynamic.Interface, namespace string, changed func(namespace, kind, name string),
 ) (map[string]*informer.Informer, error) {
-	ofServices := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName }
-	kinds := map[string]struct {
-		resource schema.GroupVersionResource
-		informer cache.SharedIndexInformer
-		api      string // the name that users know it by; empty: every cluster has it
-	}{
+	gateway := func(group, version, resource, api string) kind {
+		r := schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
+		return kind{informer.NewSource(r, client, client.Resource(r).Namespace(namespace), ""), &unstructured.Unstructured{}, cache.Indexers{}, api}
+	}
+	kinds := map[string]kind{
 		traffic.KindService: {
-			resource: corev1.SchemeGroupVersion.WithResource("services"),
-			informer: coreinformers.NewServiceInformer(core, namespace, 0,
-				guard.Indexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})),
+			source: informer.NewSource(corev1.SchemeGroupVersion.WithResource("services"), core, core.CoreV1().Services(namespace), ""),
+			object: &corev1.Service{}, indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 		},
 		kindSlice: {
-			resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
-			informer: discoveryinformers.NewFilteredEndpointSliceInformer(core, namespace, 0,
-				guard.Indexers(cache.Indexers{serviceIndex: indexByService}), ofServices),
+			source: informer.NewSource(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), core,
+				core.DiscoveryV1().EndpointSlices(namespace), discoveryv1.LabelServiceName),
+			object: &discoveryv1.EndpointSlice{}, indexers: cache.Indexers{serviceIndex: indexByService},
 		},
 		traffic.KindIngress: {
-			resource: networkingv1.SchemeGroupVersion.WithResource("ingresses"),
-			informer: networkinginformers.NewIngressInformer(core, namespace, 0, cache.Indexers{}),
+			source: informer.NewSource(networkingv1.SchemeGroupVersion.WithResource("ingresses"), core, core.NetworkingV1().Ingresses(namespace), ""),
+			object: &networkingv1.Ingress{}, indexers: cache.Indexers{},
 		},
-		traffic.KindHTTPRoute: {
-			resource: schema.GroupVersionResource{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "httproutes"}, api: gatewayAPI,
-		},
-		traffic.KindGRPCRoute: {
-			resource: schema.GroupVersionResource{Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "grpcroutes"}, api: gatewayAPI,
-		},
-		traffic.KindInferencePool: {
-			resource: schema.GroupVersionResource{Group: traffic.InferenceGroup, Version: traffic.InferenceVersion, Resource: "inferencepools"},
-			api:      "Gateway API Inference Extension",
-		},
+		traffic.KindHTTPRoute:     gateway(traffic.GatewayGroup, traffic.GatewayVersion, "httproutes", gatewayAPI),
+		traffic.KindGRPCRoute:     gateway(traffic.GatewayGroup, traffic.GatewayVersion, "grpcroutes", gatewayAPI),
+		traffic.KindInferencePool: gateway(traffic.InferenceGroup, traffic.InferenceVersion, "inferencepools", "Gateway API Inference Extension"),
 	}
 	all := map[string]*informer.Informer{}
 	for kind, k := range kinds {
 		config := informer.Config{
-			Resource: k.resource, Transform: strip, Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
+			Source: k.source, Example: k.object, Indexers: k.indexers,
+			Transform: strip, Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
 		}
 		if k.api != "" {
-			k.informer = dynamicinformer.NewFilteredDynamicInformer(client, k.resource, namespace, 0, cache.Indexers{}, nil).Informer()
 			config.Discovery, config.RetryPeriod = core.Discovery(), discoverPeriod
 			config.Missing = drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 				"the policy names an object of kind %s, but the %s's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
-				kind, k.api, k.resource.Resource, k.resource.GroupVersion())
+				kind, k.api, k.source.Resource.Resource, k.source.Resource.GroupVersion())
 		}
 		var err error
-		if all[kind], err = informer.New(k.informer, config); err != nil {
+		if all[kind], err = informer.New(config); err != nil {
 			return nil, err
 		}
 	}

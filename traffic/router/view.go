@@ -120,7 +120,7 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 	for _, kind := range kindsOf(s) {
 		src := r.sources[kind]
 		if src.Start() {
-			r.log.Info("filling a cache", slog.String("resource", src.Resource().String()))
+			r.log.Info("filling a cache", slog.String("resource", src.Source().Resource.String()))
 		}
 		if err := src.Err(); err != nil {
 			return w, err

@@ -34,7 +34,7 @@ func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) 
 		}
 		return object
 	}
-	client := r.client.Resource(r.sources[w.Key.Kind].Resource()).Namespace(namespace)
+	client := r.client.Resource(r.sources[w.Key.Kind].Source().Resource).Namespace(namespace)
 	got, err := send(ctx, client, w)
 	switch {
 	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):

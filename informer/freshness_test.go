@@ -1,0 +1,189 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package informer
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// server answers lists and watches of ConfigMaps.
+type server struct {
+	mu      sync.Mutex
+	refuses error
+	watches []*watch.FakeWatcher
+}
+
+func (s *server) List(context.Context, metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, s.refuses
+}
+
+func (s *server) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuses != nil {
+		return nil, s.refuses
+	}
+	s.watches = append(s.watches, watch.NewFake())
+	return s.watches[len(s.watches)-1], nil
+}
+
+// refuse has the server refuse what is asked from now on, and end the watch that is open.
+func (s *server) refuse(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuses = err
+	if err != nil {
+		s.watches[len(s.watches)-1].Stop()
+	}
+}
+
+func (s *server) bookmark() {
+	s.mu.Lock()
+	w := s.watches[len(s.watches)-1]
+	s.mu.Unlock()
+	w.Action(watch.Bookmark, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}})
+}
+
+// watched runs an informer of ConfigMaps, and a Freshness whose calls of changed it counts.
+func watched(t *testing.T, test func(s *server, f *Freshness, changed *int)) {
+	synctest.Test(t, func(t *testing.T) {
+		s, changed := &server{}, 0
+		source := NewSource(configMaps, fakeClient{}, s, "")
+		informer := source.Informer(&corev1.ConfigMap{}, nil)
+		// The default one waits until the time of the machine.
+		if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		f := NewFreshness(DefaultBound, func() { changed++ }, source)
+		if stale := f.Of(); stale != nil || source.Watched() {
+			t.Errorf("before it is filled: %v, watched %t", stale, source.Watched())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { informer.RunWithContext(ctx) })
+		running.Go(func() { f.Run(ctx) })
+		synctest.Wait()
+		if stale := f.Of(); stale != nil || !source.Watched() {
+			t.Errorf("filled: %v, watched %t", stale, source.Watched())
+		}
+		test(s, f, &changed)
+		cancel()
+		running.Wait()
+	})
+}
+
+// fakeClient can't stream lists.
+type fakeClient struct{}
+
+func (fakeClient) IsWatchListSemanticsUnSupported() bool { return true }
+
+// why returns why the cache is stale, and for how long it has been. Empty: it is fresh.
+func why(f *Freshness) (string, time.Duration) {
+	for _, s := range f.Of() {
+		return s.Why.Error(), time.Since(s.Since)
+	}
+	return "", 0
+}
+
+// A silent watch is fresh within the bound, and its bookmarks confirm it.
+func TestSilentWatch(t *testing.T) {
+	watched(t, func(s *server, f *Freshness, changed *int) {
+		for range 3 {
+			time.Sleep(DefaultBound - time.Second)
+			if got, _ := why(f); got != "" || *changed > 0 {
+				t.Errorf("within the bound: %s, %d changes", got, *changed)
+			}
+			s.bookmark()
+			synctest.Wait()
+		}
+		time.Sleep(DefaultBound + 2*time.Second)
+		synctest.Wait()
+		if got, since := why(f); got != "its watch is silent" || since < DefaultBound || *changed != 1 {
+			t.Errorf("beyond the bound: %q since %s, %d changes", got, since, *changed)
+		}
+		s.bookmark()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got, _ := why(f); got != "" || *changed != 2 {
+			t.Errorf("after a bookmark: %q, %d changes", got, *changed)
+		}
+	})
+}
+
+// The reflector retries after status 429 without an error. The cache is stale at once, and until it has read what it missed.
+func TestRefusedWatch(t *testing.T) {
+	watched(t, func(s *server, f *Freshness, changed *int) {
+		s.refuse(apierrors.NewTooManyRequests("later", 1))
+		synctest.Wait()
+		if got, _ := why(f); !strings.Contains(got, "has ended") {
+			t.Errorf("ended: %q", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got, _ := why(f); !strings.Contains(got, "later") {
+			t.Errorf("refused: %q", got)
+		}
+		time.Sleep(time.Minute)
+		s.refuse(nil)
+		for got := "later"; strings.Contains(got, "later"); got, _ = why(f) {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Minute {
+			t.Errorf("answered again: %q since %s", got, since)
+		}
+		time.Sleep(settleTime)
+		if got, _ := why(f); got != "" {
+			t.Errorf("read: %q", got)
+		}
+		if time.Sleep(2 * time.Second); *changed != 2 {
+			t.Errorf("%d changes, want 2", *changed)
+		}
+	})
+}
+
+// A watch that ends and is opened again, as every few minutes, makes nothing stale.
+func TestWatchEnds(t *testing.T) {
+	watched(t, func(s *server, f *Freshness, changed *int) {
+		for range 3 {
+			time.Sleep(time.Minute)
+			s.bookmark()
+			s.watches[len(s.watches)-1].Stop()
+			synctest.Wait()
+			if got, _ := why(f); got != "" {
+				t.Errorf("the watch ended: %q", got)
+			}
+		}
+		if len(s.watches) < 4 || *changed > 0 {
+			t.Errorf("%d watches, %d changes", len(s.watches), *changed)
+		}
+	})
+}
+
+// A process that was suspended holds what it held, although its watches are open.
+func TestSuspended(t *testing.T) {
+	watched(t, func(_ *server, f *Freshness, _ *int) {
+		var ahead time.Duration
+		f.now = func() time.Time { return time.Now().Add(ahead) }
+		ahead = time.Minute
+		if got, _ := why(f); !strings.Contains(got, "suspended") {
+			t.Errorf("resumed: %q", got)
+		}
+		time.Sleep(settleTime)
+		if got, _ := why(f); got != "" {
+			t.Errorf("read: %q", got)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package informer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// DefaultBound is how long a silent watch counts as fresh by default: the API server sends a bookmark about once a minute, and one may be
+// late.
+const DefaultBound = 2 * time.Minute
+
+// settleTime is how long a cache takes to read what it has missed, after its watch was interrupted or the process was suspended. The API
+// server sends that at once, from memory.
+const settleTime = 5 * time.Second
+
+// Source lists and watches one resource for an informer, and knows how fresh the cache is that the informer fills.
+//
+// A cache is fresh while its watch is open and the API server has sent something over it, if only a bookmark, within a bound. The
+// reflector hides an interrupted watch: it asks again without an error, as after HTTP status 429.
+type Source struct {
+	// Resource is what the informer caches.
+	Resource schema.GroupVersionResource
+
+	lw  cache.ListerWatcher
+	now func() time.Time
+
+	mu sync.Mutex
+	// confirmed is when the API server sent something last. Zero: never.
+	confirmed time.Time
+	// watched is true once a watch was opened, ended since the last one has ended.
+	watched, ended bool
+	// err is why the last list or watch failed, nil if it did not. failed and mended are when that began and ended last.
+	err            error
+	failed, mended time.Time
+}
+
+// client is a client of one resource, typed or dynamic.
+type client[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// NewSource returns a Source of the objects that a client lists with a label selector, empty: all of them. clientset is what made the
+// client: the fakes among them can't stream lists.
+func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset any, c client[L], selector string) *Source {
+	s := &Source{Resource: resource, now: time.Now}
+	s.lw = cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+			list, err := c.List(ctx, o)
+			s.answered(ctx, err)
+			if err == nil {
+				s.confirm()
+			}
+			return list, err //nolint:wrapcheck // the reflector's
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+			w, err := c.Watch(ctx, o)
+			s.answered(ctx, err)
+			if err != nil {
+				return nil, err //nolint:wrapcheck // the reflector's
+			}
+			s.mu.Lock()
+			s.watched, s.ended = true, false
+			s.mu.Unlock()
+			return s.confirming(w), nil
+		},
+	}, clientset)
+	return s
+}
+
+// Informer returns an informer of the source that has not run yet.
+func (s *Source) Informer(example runtime.Object, indexers cache.Indexers) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(s.lw, example, 0, indexers)
+}
+
+// answered notes the answer to a list or watch.
+func (s *Source) answered(ctx context.Context, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // the informer stops
+	case err != nil && s.err == nil:
+		s.err, s.failed = err, s.now()
+	case err != nil:
+		s.err = err
+	case s.err != nil && s.confirmed.IsZero():
+		s.err = nil // nothing was missed
+	case s.err != nil:
+		s.err, s.mended = nil, s.now()
+	}
+}
+
+// confirm notes that the API server has sent something.
+func (s *Source) confirm() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.confirmed = s.now()
+}
+
+// Watched reports whether a watch was ever opened. A list alone keeps no cache up to date.
+func (s *Source) Watched() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watched
+}
+
+// Err returns why the last list or watch failed, nil if it did not.
+func (s *Source) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// stale returns since when the cache is not confirmed, and why, nil if it is fresh or not filled yet.
+func (s *Source) stale(bound time.Duration) (since time.Time, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch now := s.now(); {
+	case s.confirmed.IsZero(): // it is not filled yet
+	case s.err != nil:
+		return s.failed, s.err
+	case now.Sub(s.mended) < settleTime:
+		return s.failed, errors.New("it is watched again, and reads what it has missed")
+	case s.ended:
+		return s.confirmed, errors.New("its watch has ended, and is opened again")
+	case now.Sub(s.confirmed) > bound:
+		return s.confirmed, errors.New("its watch is silent")
+	}
+	return time.Time{}, nil
+}
+
+// confirming returns a watch with the same events, each of which confirms the cache. An error is none.
+func (s *Source) confirming(from watch.Interface) watch.Interface {
+	w := &confirmingWatch{Interface: from, events: make(chan watch.Event), stopped: make(chan struct{})}
+	go func() {
+		defer close(w.events)
+		defer s.end()
+		for e := range from.ResultChan() {
+			if e.Type != watch.Error {
+				s.confirm()
+			}
+			select {
+			case w.events <- e:
+			case <-w.stopped:
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// end notes that the watch has ended.
+func (s *Source) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+}
+
+type confirmingWatch struct {
+	watch.Interface
+
+	events  chan watch.Event
+	stopped chan struct{}
+	stop    sync.Once
+}
+
+func (w *confirmingWatch) ResultChan() <-chan watch.Event { return w.events }
+
+func (w *confirmingWatch) Stop() {
+	w.stop.Do(func() { close(w.stopped) })
+	w.Interface.Stop()
+}
