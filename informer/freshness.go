@@ -6,6 +6,7 @@ package informer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -90,6 +91,15 @@ func (f *Freshness) wake() (since, resumed time.Time) {
 	}
 	f.running = now
 	return f.asleep, f.resumed
+}
+
+// Err returns an error that names the stale caches, nil if all are fresh.
+func (f *Freshness) Err() error {
+	var all []error
+	for _, s := range f.Of() {
+		all = append(all, fmt.Errorf("the cache of %s is not confirmed since %s: %w", s.Resource.GroupResource(), s.Since.UTC().Format(time.RFC3339), s.Why))
+	}
+	return errors.Join(all...)
 }
 
 // Of returns the stale caches among those of sources, without sources: of all.

@@ -68,7 +68,7 @@ func watched(t *testing.T, test func(s *server, f *Freshness, changed *int)) {
 		if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil {
 			t.Fatal(err)
 		}
-		f := NewFreshness(DefaultBound, func() { changed++ }, source)
+		f := NewFreshness(MaxSilence, func() { changed++ }, source)
 		if stale := f.Of(); stale != nil || source.Watched() {
 			t.Errorf("before it is filled: %v, watched %t", stale, source.Watched())
 		}
@@ -103,16 +103,16 @@ func why(f *Freshness) (string, time.Duration) {
 func TestSilentWatch(t *testing.T) {
 	watched(t, func(s *server, f *Freshness, changed *int) {
 		for range 3 {
-			time.Sleep(DefaultBound - time.Second)
+			time.Sleep(MaxSilence - time.Second)
 			if got, _ := why(f); got != "" || *changed > 0 {
 				t.Errorf("within the bound: %s, %d changes", got, *changed)
 			}
 			s.bookmark()
 			synctest.Wait()
 		}
-		time.Sleep(DefaultBound + 2*time.Second)
+		time.Sleep(MaxSilence + 2*time.Second)
 		synctest.Wait()
-		if got, since := why(f); got != "its watch is silent" || since < DefaultBound || *changed != 1 {
+		if got, since := why(f); got != "its watch is silent" || since < MaxSilence || *changed != 1 {
 			t.Errorf("beyond the bound: %q since %s, %d changes", got, since, *changed)
 		}
 		s.bookmark()

@@ -66,6 +66,7 @@ type Config struct {
 func New(c Config) (*Informer, error) {
 	changed, resource := c.Changed, c.Source.Resource.Resource
 	c.Changed = func() { _ = guard.Call(nil, "change of a cache", resource, changed) }
+	c.Source.optional = c.Discovery != nil
 	i := c.Source.Informer(c.Example, guard.Indexers(c.Indexers))
 	n := &Informer{config: c, informer: i, started: make(chan struct{}), recheck: make(chan struct{}, 1)}
 	if err := i.SetTransform(guard.Transform(c.Transform, nil)); err != nil {

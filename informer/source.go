@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,12 +17,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// DefaultBound is how long a silent watch counts as fresh by default: the API server sends a bookmark about once a minute, and one may be
-// late.
-const DefaultBound = 2 * time.Minute
+// MaxSilence is how long a silent watch counts as fresh: the API server sends a bookmark about once a minute, and one may be late.
+const MaxSilence = 2 * time.Minute
 
-// settleTime is how long a cache takes to read what it has missed, after its watch was interrupted or the process was suspended. The API
-// server sends that at once, from memory.
+// settleTime is how long a cache may take to read what it has missed, after its watch was refused or the process was suspended. The API
+// server sends that at once, from memory. A list or a bookmark ends it.
 const settleTime = 5 * time.Second
 
 // Source lists and watches one resource for an informer, and knows how fresh the cache is that the informer fills.
@@ -34,6 +34,8 @@ type Source struct {
 
 	lw  cache.ListerWatcher
 	now func() time.Time
+	// optional: the API may be removed again, and then there is nothing to be confirmed.
+	optional bool
 
 	mu sync.Mutex
 	// confirmed is when the API server sent something last. Zero: never.
@@ -59,9 +61,8 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
 			list, err := c.List(ctx, o)
-			s.answered(ctx, err)
-			if err == nil {
-				s.confirm()
+			if s.answered(ctx, err); err == nil {
+				s.confirm(true)
 			}
 			return list, err //nolint:wrapcheck // the reflector's
 		},
@@ -103,11 +104,13 @@ func (s *Source) answered(ctx context.Context, err error) {
 	}
 }
 
-// confirm notes that the API server has sent something.
-func (s *Source) confirm() {
+// confirm notes that the API server has sent something. all: with it the cache has everything up to now, as with a list or a bookmark.
+func (s *Source) confirm(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.confirmed = s.now()
+	if s.confirmed = s.now(); all {
+		s.mended = time.Time{}
+	}
 }
 
 // Watched reports whether a watch was ever opened. A list alone keeps no cache up to date.
@@ -129,13 +132,13 @@ func (s *Source) stale(bound time.Duration) (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch now := s.now(); {
-	case s.confirmed.IsZero(): // it is not filled yet
+	case s.confirmed.IsZero(), s.optional && apierrors.IsNotFound(s.err): // it is not filled
 	case s.err != nil:
 		return s.failed, s.err
 	case now.Sub(s.mended) < settleTime:
 		return s.failed, errors.New("it is watched again, and reads what it has missed")
 	case s.ended:
-		return s.confirmed, errors.New("its watch has ended, and is opened again")
+		return s.confirmed, errors.New("its watch has ended, and no other is open")
 	case now.Sub(s.confirmed) > bound:
 		return s.confirmed, errors.New("its watch is silent")
 	}
@@ -150,7 +153,7 @@ func (s *Source) confirming(from watch.Interface) watch.Interface {
 		defer s.end()
 		for e := range from.ResultChan() {
 			if e.Type != watch.Error {
-				s.confirm()
+				s.confirm(e.Type == watch.Bookmark)
 			}
 			select {
 			case w.events <- e:

@@ -199,5 +199,9 @@ func (d *Driver) Run(ctx context.Context) error {
 // in them, or another driver leads.
 func (d *Driver) Ready() error { return d.engine.Ready() }
 
+// Fresh returns nil while the API server confirms what the caches hold, and which it does not and since when. Calls are served all the same:
+// an abort must not wait.
+func (d *Driver) Fresh() error { return d.engine.Observer.Freshness.Err() }
+
 // Synced reports whether calls can be served.
 func (d *Driver) Synced() bool { return d.Ready() == nil }

@@ -37,6 +37,8 @@ func (e fakeEngine) Ready() error { return nil }
 
 func (e fakeEngine) Drain() {}
 
+func (e fakeEngine) Fresh() error { return nil }
+
 func (e fakeEngine) Run(ctx context.Context) error {
 	if e.failure != nil {
 		return e.failure

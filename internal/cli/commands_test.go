@@ -550,6 +550,8 @@ type insideDriver struct {
 
 func (insideDriver) Ready() error { return nil }
 
+func (insideDriver) Fresh() error { return nil }
+
 func (insideDriver) Drain() {}
 
 func (d insideDriver) Run(ctx context.Context) error { return d.run(ctx) }

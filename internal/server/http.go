@@ -159,9 +159,14 @@ func (s *Server) probeHandler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.driver.Ready(); err != nil {
 			http.Error(w, status.Convert(err).Message(), http.StatusServiceUnavailable)
+			return
+		}
+		// The kubelet excludes the caches: a driver that is not ready gets no calls, and an abort must reach it.
+		if err := s.driver.Fresh(); err != nil && r.URL.Query().Get("exclude") != "caches" {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok")

@@ -50,6 +50,8 @@ type Driver interface {
 	Drain()
 	// Ready returns nil once calls can be served, and why they can't until then.
 	Ready() error
+	// Fresh returns nil while the API server confirms what the caches hold, and what it does not otherwise.
+	Fresh() error
 }
 
 // Options say where and how to serve.

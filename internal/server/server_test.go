@@ -50,7 +50,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type driver struct {
 	*plugintest.FakeDriver
 
-	synced atomic.Bool
+	synced, stale atomic.Bool
 	panics atomic.Bool
 }
 
@@ -69,6 +69,13 @@ func (d *driver) Ready() error {
 }
 
 func (d *driver) Drain() {}
+
+func (d *driver) Fresh() error {
+	if d.stale.Load() {
+		return errors.New("the cache of pods is not confirmed")
+	}
+	return nil
+}
 
 func (d *driver) Run(ctx context.Context) error {
 	<-ctx.Done()
@@ -394,6 +401,13 @@ func TestHealthFollowsDriver(t *testing.T) {
 	}
 	if code := get(t, "http://"+s.HealthAddr()+"/readyz").code; code != http.StatusOK {
 		t.Errorf("/readyz answers %d after the sync", code)
+	}
+	d.stale.Store(true)
+	if got := get(t, "http://"+s.HealthAddr()+"/readyz"); got.code != http.StatusServiceUnavailable || got.body != "the cache of pods is not confirmed\n" {
+		t.Errorf("/readyz answers %d %q with a stale cache", got.code, got.body)
+	}
+	if code := get(t, "http://"+s.HealthAddr()+"/readyz?exclude=caches").code; code != http.StatusOK {
+		t.Errorf("/readyz?exclude=caches answers %d with a stale cache", code)
 	}
 	d.synced.Store(false)
 	await.True(t, "health turns back", func() bool { return state("") == healthpb.HealthCheckResponse_NOT_SERVING })

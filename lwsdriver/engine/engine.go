@@ -100,6 +100,9 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Registry != nil {
+		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
+	}
 	e.locks.isAlias = e.Observer.Names.IsAlias
 	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Metadata...)
 	e.events = newEventRecorder(c.Core, c.Log)

@@ -4,7 +4,6 @@
 package observe
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -69,8 +68,6 @@ type Config struct {
 	ReadOnly bool
 	// ProbeHostNetwork: leaders on their node's network get requests, too.
 	ProbeHostNetwork bool
-	// MaxSilence is how long a watch may be silent before its cache counts as stale. Zero: [informer.DefaultBound].
-	MaxSilence time.Duration
 	// Now is the clock of the observations.
 	Now func() time.Time
 	// Changed is called with the user's workload that a change is about, before Changes signals it.
@@ -107,7 +104,7 @@ func New(c Config) (*Observer, error) {
 	if o.History, err = newHistory(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
-	o.Freshness = informer.NewFreshness(cmp.Or(c.MaxSilence, informer.DefaultBound), o.allChanged,
+	o.Freshness = informer.NewFreshness(informer.MaxSilence, o.allChanged,
 		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources())...)
 	return o, nil
 }

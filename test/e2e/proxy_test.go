@@ -15,7 +15,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,7 +50,8 @@ type proxy struct {
 	frozen  map[string]time.Time       // until when the watches of a resource are delayed
 	streams map[int]context.CancelFunc // the open watches
 	next    int
-	expire  int // how many of the next watches fail with 410 Gone
+	expire  int      // how many of the next watches fail with 410 Gone
+	refused []string // resources of which every read is refused with 429
 }
 
 // fault is what happens to a write. It runs once the request is read, and passes it on or not.
@@ -108,7 +111,12 @@ func newProxy(t *testing.T, e *env, h fault) *proxy {
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	refused := r.Method == http.MethodGet && slices.Contains(p.refused, path.Base(r.URL.Path))
+	p.mu.Unlock()
 	switch {
+	case refused:
+		refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
 	case isWatch(r):
 		p.watch(w, r)
 	case r.Method == http.MethodGet || !strings.Contains(r.URL.Path, p.writing) || strings.Contains(r.URL.Path, "/events"):
@@ -182,6 +190,14 @@ func (p *proxy) drop() {
 	for _, cancel := range p.streams {
 		cancel()
 	}
+}
+
+// refuseReads ends every watch, and refuses reads of these resources from now on.
+func (p *proxy) refuseReads(resources ...string) {
+	p.mu.Lock()
+	p.refused = resources
+	p.mu.Unlock()
+	p.drop()
 }
 
 // open lets writes pass, at the start and after a crash.

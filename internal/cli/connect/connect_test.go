@@ -22,6 +22,7 @@ type longRunning struct {
 }
 
 func (e longRunning) Ready() error { return nil }
+func (e longRunning) Fresh() error { return nil }
 
 func (e longRunning) Drain() { close(e.drained) }
 
