@@ -5,7 +5,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -36,22 +35,5 @@ func TestNoisyNamespaceDelaysAnotherByOneWorkload(t *testing.T) {
 	}
 	if got := q.Len(); got != 10_000 {
 		t.Errorf("%d workloads wait, want each noisy one once", got)
-	}
-}
-
-func TestFairQueueTakesNamespacesInTurn(t *testing.T) {
-	q := &fairQueue{waiting: map[string][]types.NamespacedName{}}
-	for _, key := range []string{"a/1", "a/2", "a/3", "b/1", "c/1", "b/2"} {
-		q.Push(types.NamespacedName{Namespace: key[:1], Name: key[2:]})
-	}
-	var got []string
-	for q.Len() > 0 {
-		got = append(got, q.Pop().String())
-	}
-	if want := []string{"a/1", "b/1", "c/1", "a/2", "b/2", "a/3"}; !slices.Equal(got, want) {
-		t.Errorf("order is %v, want %v", got, want)
-	}
-	if len(q.waiting) != 0 || len(q.turns) != 0 {
-		t.Errorf("an empty queue keeps namespaces: %v, %v", q.waiting, q.turns)
 	}
 }

@@ -5,17 +5,18 @@ package engine
 
 import (
 	"math"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
-// turns limit how many groups all releases have in flight. Who has to wait gets its turn in the order of the requests, however
-// many groups it needs: the later ones wait behind it. A release that needs more than the limit runs alone.
+// turns limit how many groups all releases have in flight. Namespaces get their turns one after the other, and a namespace's releases in
+// the order of the requests, however many groups one needs: the later ones wait behind it. A release that needs more than the limit runs
+// alone.
 type turns struct {
 	// limit is the number of groups. 0: there is none.
 	limit int
@@ -27,7 +28,7 @@ type turns struct {
 	counted bool
 	flying  map[types.NamespacedName]int
 	total   int
-	queue   []types.NamespacedName
+	queue   fair.Queue[types.NamespacedName]
 }
 
 // room returns how many groups a release may have in flight. Nil: there is no limit.
@@ -39,7 +40,7 @@ func (t *turns) room(key types.NamespacedName) *int {
 	defer t.mu.Unlock()
 	others := t.total - t.flying[key]
 	switch {
-	case !t.counted, len(t.queue) > 0 && t.queue[0] != key:
+	case !t.counted, t.queue.Len() > 0 && t.first() != key:
 		return ptr.To(0)
 	case others == 0:
 		return ptr.To(math.MaxInt) // but it may have waited
@@ -66,13 +67,12 @@ func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent)
 		t.flying[key] = now
 	}
 	first := t.first()
-	if at := slices.Index(t.queue, key); i == nil {
-		switch waits := d.Reason == plan.ReasonWaitingForTurn; {
-		case waits && at < 0:
-			t.queue = append(t.queue, key)
-		case !waits && at >= 0:
-			t.queue = slices.Delete(t.queue, at, at+1)
-		}
+	switch waits := d.Reason == plan.ReasonWaitingForTurn; {
+	case i != nil:
+	case !waits:
+		t.queue.Remove(key.Namespace, key)
+	case !t.queue.Contains(key.Namespace, key):
+		t.queue.Push(key.Namespace, key)
 	}
 	if next := t.first(); next != key && next.Name != "" && (next != first || now < before) {
 		t.wake(next)
@@ -82,10 +82,8 @@ func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent)
 
 // first returns whose turn is next. Zero: none does.
 func (t *turns) first() types.NamespacedName {
-	if len(t.queue) == 0 {
-		return types.NamespacedName{}
-	}
-	return t.queue[0]
+	key, _ := t.queue.First()
+	return key
 }
 
 // begin ends the count of earlier releases.
@@ -93,7 +91,7 @@ func (t *turns) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counted = true
-	if len(t.queue) > 0 {
+	if t.queue.Len() > 0 {
 		t.wake(t.first())
 	}
 }
@@ -102,5 +100,5 @@ func (t *turns) begin() {
 func (t *turns) counts() (inFlight, waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.total, len(t.queue)
+	return t.total, t.queue.Len()
 }

@@ -191,3 +191,23 @@ func TestEarlierReleasesInScope(t *testing.T) {
 		}
 	}
 }
+
+// A namespace with many releases delays one of another by one.
+func TestTurnsOfNamespaces(t *testing.T) {
+	b := newTable(t)
+	b.begin()
+	b.settle(named("flying"), plan.Decision{InFlight: 4}, nil)
+	quiet := types.NamespacedName{Namespace: "quiet", Name: "vllm"}
+	for _, key := range []types.NamespacedName{named("a"), named("b"), named("c"), quiet} {
+		b.settle(key, plan.Decision{Reason: plan.ReasonWaitingForTurn}, nil)
+	}
+	var order []string
+	for range 4 {
+		first := b.first()
+		order = append(order, first.Name)
+		b.settle(first, plan.Decision{}, nil)
+	}
+	if want := []string{"a", "vllm", "b", "c"}; !slices.Equal(order, want) {
+		t.Errorf("turns %v, want %v", order, want)
+	}
+}

@@ -189,14 +189,14 @@ func (t *draining) progress(leaders []Leader) Progress {
 // poll reads the metric of a leader until the drain is no longer polled or ctx ends.
 func (p *Prober) poll(ctx context.Context, o *owner, t *draining, w *watched) {
 	defer w.stop()
-	for acquireBoth(ctx, o.drainSlots, p.drainSlots) {
+	for o.acquireBoth(ctx, o.drainSlots, p.drainSlots) {
 		leader, wanted := p.beginPoll(o, t, w)
 		var got reading
 		if wanted {
 			got = p.read(ctx, leader, t.policy)
 		}
 		o.drainSlots.release()
-		p.drainSlots.release()
+		p.drainSlots.Release()
 		if !wanted || !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
 			return
 		}

@@ -7,8 +7,11 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
 // perOwner bounds the concurrent warm-up requests, and the concurrent metric requests, of one owner. The bounds are separate
@@ -87,14 +90,14 @@ type Prober struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	warmSlots, drainSlots slots // of all owners
+	warmSlots, drainSlots *fair.Slots // of all owners, by namespace
 
 	mu     sync.Mutex
 	closed bool
 	owners map[string]*owner
 }
 
-// owner is one release with its leaders.
+// owner is one release with its leaders. Its name is that of the workload, "namespace/name".
 type owner struct {
 	name string
 	ctx  context.Context // of all work of this owner
@@ -139,7 +142,7 @@ func New(opts ...Option) *Prober {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Prober{
 		client: newClient(o.transport), log: o.log, changed: o.changed, hostNetwork: o.hostNetwork,
-		ctx: ctx, stop: stop, owners: map[string]*owner{}, warmSlots: make(slots, perProcess), drainSlots: make(slots, perProcess),
+		ctx: ctx, stop: stop, owners: map[string]*owner{}, warmSlots: fair.NewSlots(perProcess), drainSlots: fair.NewSlots(perProcess),
 	}
 }
 
@@ -229,12 +232,14 @@ func (s slots) acquire(ctx context.Context) bool {
 
 func (s slots) release() { <-s }
 
-// acquireBoth waits for a slot of an owner, and then for one of all owners: an owner with many leaders must not queue for all of them.
-func acquireBoth(ctx context.Context, own, all slots) bool {
+// acquireBoth waits for a slot of an owner, and then for one of all owners: an owner with many leaders must not queue for all of them, and
+// a namespace with many owners not before others.
+func (o *owner) acquireBoth(ctx context.Context, own slots, all *fair.Slots) bool {
+	namespace, _, _ := strings.Cut(o.name, "/")
 	if !own.acquire(ctx) {
 		return false
 	}
-	if !all.acquire(ctx) {
+	if !all.Acquire(ctx, namespace) {
 		own.release()
 		return false
 	}

@@ -107,14 +107,14 @@ func (e *warming) request() request {
 // warm makes requests until one succeeds, the warm-up is no longer polled, or ctx ends.
 func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 	defer e.stop()
-	for wait := minBackoff; acquireBoth(ctx, o.warmSlots, p.warmSlots); wait = min(2*wait, maxBackoff) {
+	for wait := minBackoff; o.acquireBoth(ctx, o.warmSlots, p.warmSlots); wait = min(2*wait, maxBackoff) {
 		leader := p.beginWarm(e)
 		err := p.do(ctx, leader, e.request(), func(body io.Reader) error {
 			_, err := io.Copy(io.Discard, io.LimitReader(body, warmLimit))
 			return err //nolint:wrapcheck // explained by do
 		})
 		o.warmSlots.release()
-		p.warmSlots.release()
+		p.warmSlots.Release()
 		if !p.endWarm(ctx, o, e, err, wait) || !pause(ctx, wait) || !p.retryWarm(o, e) {
 			return
 		}

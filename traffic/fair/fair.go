@@ -1,0 +1,124 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fair shares what is scarce among groups of those who want it, such as namespaces: a [Queue] takes one item of each group in
+// turn, and [Slots] are acquired in that order.
+package fair
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Queue takes one item of each group in turn. Within a group it is first in, first out. It is not safe for concurrent use.
+type Queue[T comparable] struct {
+	groups  []string // those in waiting, the next one first
+	waiting map[string][]T
+	length  int
+}
+
+// Push adds an item.
+func (q *Queue[T]) Push(group string, item T) {
+	if q.waiting == nil {
+		q.waiting = map[string][]T{}
+	}
+	if len(q.waiting[group]) == 0 {
+		q.groups = append(q.groups, group)
+	}
+	q.waiting[group] = append(q.waiting[group], item)
+	q.length++
+}
+
+// Len returns how many items wait.
+func (q *Queue[T]) Len() int { return q.length }
+
+// First returns the next item. False: none waits.
+func (q *Queue[T]) First() (item T, ok bool) {
+	if q.length == 0 {
+		return item, false
+	}
+	return q.waiting[q.groups[0]][0], true
+}
+
+// Pop takes the next item. One must wait.
+func (q *Queue[T]) Pop() T {
+	item, _ := q.First()
+	q.Remove(q.groups[0], item)
+	return item
+}
+
+// Remove takes an item out, and reports whether it waited. If it was the next one, its group has had its turn.
+func (q *Queue[T]) Remove(group string, item T) bool {
+	all := q.waiting[group]
+	i := slices.Index(all, item)
+	if i < 0 {
+		return false
+	}
+	q.length--
+	turn := i == 0 && q.groups[0] == group
+	if all = slices.Delete(all, i, i+1); len(all) > 0 {
+		q.waiting[group] = all
+	} else {
+		delete(q.waiting, group)
+		q.groups = slices.DeleteFunc(q.groups, func(g string) bool { return g == group })
+	}
+	if turn && len(all) > 0 {
+		q.groups = append(q.groups[1:], group)
+	}
+	return true
+}
+
+// Contains reports whether an item waits.
+func (q *Queue[T]) Contains(group string, item T) bool {
+	return slices.Contains(q.waiting[group], item)
+}
+
+// Slots is a semaphore. Who waits gets a slot in the order of a [Queue].
+type Slots struct {
+	mu    sync.Mutex
+	free  int
+	queue Queue[chan struct{}]
+}
+
+// NewSlots returns a semaphore with n slots.
+func NewSlots(n int) *Slots { return &Slots{free: n} }
+
+// Acquire waits for a slot, and reports whether it got one before ctx ended.
+func (s *Slots) Acquire(ctx context.Context, group string) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	s.mu.Lock()
+	if s.free > 0 {
+		s.free--
+		s.mu.Unlock()
+		return true
+	}
+	got := make(chan struct{})
+	s.queue.Push(group, got)
+	s.mu.Unlock()
+	select {
+	case <-got:
+		return true
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	waited := s.queue.Remove(group, got)
+	s.mu.Unlock()
+	if !waited { // it got one at the same time
+		s.Release()
+	}
+	return false
+}
+
+// Release gives a slot back.
+func (s *Slots) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue.Len() == 0 {
+		s.free++
+		return
+	}
+	close(s.queue.Pop())
+}

@@ -1,0 +1,72 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fair
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+func TestQueueTakesGroupsInTurn(t *testing.T) {
+	q := &Queue[string]{}
+	if _, ok := q.First(); ok {
+		t.Error("an empty queue has a first item")
+	}
+	for _, item := range []string{"a1", "a2", "a3", "b1", "c1", "b2", "c2"} {
+		q.Push(item[:1], item)
+	}
+	if !q.Remove("c", "c1") || q.Remove("c", "c1") || q.Contains("c", "c1") || !q.Contains("c", "c2") {
+		t.Error("c1 is not removed once")
+	}
+	var got []string
+	for q.Len() > 0 {
+		got = append(got, q.Pop())
+	}
+	if want := []string{"a1", "b1", "c2", "a2", "b2", "a3"}; !slices.Equal(got, want) {
+		t.Errorf("order is %v, want %v", got, want)
+	}
+	if len(q.waiting) != 0 || len(q.groups) != 0 {
+		t.Errorf("an empty queue keeps groups: %v, %v", q.waiting, q.groups)
+	}
+}
+
+// A group with many who wait delays another by one.
+func TestSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(1)
+		over, cancel := context.WithCancel(t.Context())
+		if !s.Acquire(over, "") {
+			t.Error("no free slot")
+		}
+		if cancel(); s.Acquire(over, "") {
+			t.Error("a slot after the end")
+		}
+		var running sync.WaitGroup
+		var order []string
+		given, give := context.WithCancel(t.Context())
+		for _, group := range []string{"noisy", "noisy", "gone", "noisy", "quiet"} {
+			ctx := t.Context()
+			if group == "gone" {
+				ctx = given
+			}
+			running.Go(func() {
+				if s.Acquire(ctx, group) {
+					order = append(order, group)
+					s.Release()
+				}
+			})
+			synctest.Wait()
+		}
+		give()
+		synctest.Wait()
+		s.Release()
+		running.Wait()
+		if want := []string{"noisy", "quiet", "noisy", "noisy"}; !slices.Equal(order, want) || s.free != 1 {
+			t.Errorf("order %v, want %v; %d slots are free", order, want, s.free)
+		}
+	})
+}
