@@ -30,8 +30,9 @@ type Driver struct {
 	options options
 	engine  *engine.Engine
 	// core and sets are for reads that callers cause: these must not delay the engine's writes.
-	core kubernetes.Interface
-	sets lwsclient.Interface
+	core  kubernetes.Interface
+	sets  lwsclient.Interface
+	rooms rooms
 
 	stopped chan struct{} // closed by Drain
 	drain   sync.Once

@@ -10,12 +10,10 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
@@ -126,7 +124,7 @@ func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleaseP
 	return preflight.Check(snapshot).GetFindings()
 }
 
-// sources read the caches of what is nearby, and claims and nodes from the API server, once per call.
+// sources read the caches of what is nearby, and claims from the API server, once per call, and nodes once for all calls of half a minute.
 func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) map[preflight.Source]func(context.Context) error {
 	near := d.engine.Observer.Nearby
 	return map[preflight.Source]func(context.Context) error{
@@ -190,22 +188,12 @@ func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *pref
 	return nil
 }
 
-// readNodes lists nodes and their pods from the API server's cache.
-func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) error {
+// readNodes reads what the nodes have free.
+func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
-	nodes, err := d.core.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return withRemedy(fmt.Errorf("list nodes: %w", err))
-	}
-	pods, err := d.core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		ResourceVersion: "0", FieldSelector: fmt.Sprintf("spec.nodeName!=,status.phase!=%s,status.phase!=%s", corev1.PodSucceeded, corev1.PodFailed),
-	})
-	if err != nil {
-		return withRemedy(fmt.Errorf("list pods of all namespaces: %w", err))
-	}
-	into.Room = capacity.RoomOf(pointers(nodes.Items), pointers(pods.Items))
-	return nil
+	into.Room, err = d.rooms.read(ctx, d.core)
+	return err
 }
 
 // withRemedy adds what to do about a missing permission beyond those of releases.
@@ -214,12 +202,4 @@ func withRemedy(err error) error {
 		return fmt.Errorf("%w (config/preflight grants the permission)", err)
 	}
 	return err
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, 0, len(items))
-	for i := range items {
-		out = append(out, &items[i])
-	}
-	return out
 }

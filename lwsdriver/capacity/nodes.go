@@ -4,11 +4,13 @@
 package capacity
 
 import (
+	"iter"
 	"maps"
 	"slices"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -26,17 +28,19 @@ type node struct {
 	taken bool
 }
 
-// RoomOf returns what pods leave free on nodes. Unschedulable and unready nodes are left out.
-func RoomOf(nodes []*corev1.Node, pods []*corev1.Pod) Room {
+// RoomOf returns what pods leave free on nodes, and keeps neither. Unschedulable and unready nodes are left out.
+func RoomOf(nodes iter.Seq[*corev1.Node], pods iter.Seq[*corev1.Pod]) Room {
 	r, byName := Room{}, map[string]*node{}
-	for _, n := range nodes {
+	for n := range nodes {
 		if n.Spec.Unschedulable || !isReady(n) {
 			continue
 		}
-		own := &node{Node: n, left: n.Status.Allocatable.DeepCopy()}
+		own := &node{Node: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
+		}, left: n.Status.Allocatable.DeepCopy()}
 		r.nodes, byName[n.Name] = append(r.nodes, own), own
 	}
-	for _, p := range pods {
+	for p := range pods {
 		own := byName[p.Spec.NodeName]
 		if own == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue

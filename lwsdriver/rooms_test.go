@@ -1,0 +1,60 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lwsdriver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// Callers share the lists of nodes and pods, one that gives up does not end them, and an error is not kept.
+func TestRoomsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, broken := fake.NewClientset(), true
+		core.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(time.Second)
+			if broken {
+				return true, nil, errors.New("etcd is down")
+			}
+			return false, nil, nil
+		})
+		var r rooms
+		read := func(want int) {
+			t.Helper()
+			core.ClearActions()
+			impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			var reading sync.WaitGroup
+			for range 8 {
+				reading.Go(func() {
+					if _, err := r.read(t.Context(), core); (err != nil) != broken {
+						t.Errorf("broken is %t: %v", broken, err)
+					}
+				})
+			}
+			synctest.Wait()
+			if _, err := r.read(impatient, core); want > 0 && !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("of a caller that gives up: %v", err)
+			}
+			reading.Wait()
+			if got := len(core.Actions()); got != want {
+				t.Errorf("%d lists, want %d: %v", got, want, core.Actions())
+			}
+		}
+		read(1)
+		broken = false
+		read(2)
+		read(0)
+		time.Sleep(roomPeriod + time.Second)
+		read(2)
+	})
+}
