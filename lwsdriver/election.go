@@ -42,8 +42,8 @@ type election struct {
 	lock resourcelock.Interface
 	log  *slog.Logger
 
-	leads   atomic.Bool
-	elected chan struct{} // closed once it leads
+	leads   atomic.Pointer[leaderelection.LeaderElector] // nil: it does not lead
+	elected chan struct{}                                // closed once it leads
 }
 
 // newElection returns nil without a Lease to elect by. The lock has a client of its own: renewals must not wait for the requests
@@ -65,21 +65,29 @@ func newElection(config *rest.Config, o options) (*election, error) {
 	return &election{lock: lock, log: o.log, elected: make(chan struct{})}, nil
 }
 
-// isLeader reports whether the driver may act.
-func (e *election) isLeader() bool { return e == nil || e.leads.Load() }
+// isLeader reports whether the driver may act: it holds the Lease, and has renewed it within renewDeadline. A process that was suspended
+// for longer learns here that it no longer leads, before the elector runs again.
+func (e *election) isLeader() bool {
+	if e == nil {
+		return true
+	}
+	elector := e.leads.Load()
+	return elector != nil && elector.IsLeader() && elector.Check(renewDeadline-leaseDuration) == nil
+}
 
 // run takes part until ctx ends, or the Lease is lost.
 func (e *election) run(ctx context.Context) error {
 	lease, identity := e.lock.Describe(), e.lock.Identity()
+	var elector *leaderelection.LeaderElector
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: e.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
 				e.log.Info("leading", slog.String("lease", lease), slog.String("identity", identity))
-				e.leads.Store(true)
+				e.leads.Store(elector)
 				close(e.elected)
 			},
-			OnStoppedLeading: func() { e.leads.Store(false) },
+			OnStoppedLeading: func() { e.leads.Store(nil) },
 			OnNewLeader: func(leader string) {
 				if leader != identity {
 					e.log.Info("standing by", slog.String("lease", lease), slog.String("leader", leader))

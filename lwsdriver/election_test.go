@@ -4,10 +4,14 @@
 package lwsdriver
 
 import (
+	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -69,4 +73,38 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A driver whose renewals hang, as in a process that is suspended, does not lead once another one may.
+func TestLeadsWhileRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core := fake.NewClientset()
+		lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "default", leaseName, core.CoreV1(), core.CoordinationV1(),
+			resourcelock.ResourceLockConfig{Identity: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hangs := time.Duration(0)
+		core.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(hangs)
+			return false, nil, nil
+		})
+		e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = e.run(ctx) })
+		<-e.elected
+		if time.Sleep(time.Minute); !e.isLeader() {
+			t.Error("it renews, and does not lead")
+		}
+		hangs = time.Hour
+		if time.Sleep(renewDeadline - retryPeriod - time.Second); !e.isLeader() {
+			t.Error("it does not lead, although no other may")
+		}
+		if time.Sleep(leaseDuration - renewDeadline + retryPeriod); e.isLeader() {
+			t.Error("it leads, although another may")
+		}
+		cancel()
+		running.Wait()
+	})
 }
