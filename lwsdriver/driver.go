@@ -115,11 +115,13 @@ const minQPS = 50
 
 // New returns a Driver for the cluster that config reaches. It makes no request.
 func New(config *rest.Config, opts ...Option) (*Driver, error) {
-	o := options{log: slog.New(slog.DiscardHandler), version: "devel", now: time.Now}
+	server := newClock()
+	o := options{log: slog.New(slog.DiscardHandler), version: "devel", now: server.Now}
 	for _, opt := range opts {
 		opt(&o)
 	}
 	config = rest.CopyConfig(config)
+	config.Wrap(server.wrap)
 	if config.QPS == 0 {
 		config.QPS, config.Burst = minQPS, 2*minQPS
 	}

@@ -21,8 +21,9 @@ type groupMemory struct {
 	firstRevision string
 	// lostAt is when the group was last lost, apart from short recoveries. Zero: it is ready.
 	lostAt time.Time
-	// readySince is plan.Group.ReadySince in the last observation, zero if the group was not ready then.
-	readySince time.Time
+	// readySince is plan.Group.ReadySince in the last observation, zero if the group was not ready then. unreadyAt is when it was last
+	// observed not to be ready.
+	readySince, unreadyAt time.Time
 	// restarts is how often the driver has restarted the group at revision restartedAt.
 	restarts    int
 	restartedAt string
@@ -48,6 +49,7 @@ func (m *groupMemory) restarted(revision string) {
 // whether the result stays valid until one of the pods changes.
 func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
 	if g.Ready {
+		m.correct(g, now)
 		m.ready(g, now, minReady)
 	} else {
 		m.notReady(broken, now, minReady)
@@ -67,6 +69,20 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 		m.restarts, m.restartedAt = 0, ""
 	}
 	return !g.Ready || (!g.FirstReady.IsZero() && m.lostAt.IsZero())
+}
+
+// correct corrects since when a group has been ready. The kubelets say so, whose clocks may be wrong: it was not ready when it was observed
+// not to be, and does not become so in the future.
+func (m *groupMemory) correct(g *plan.Group, now time.Time) {
+	switch {
+	case g.ReadySince.Before(m.unreadyAt):
+		g.ReadySince = m.unreadyAt
+	case !g.ReadySince.After(now):
+	case m.readySince.IsZero():
+		g.ReadySince = now
+	default:
+		g.ReadySince = m.readySince
+	}
 }
 
 // whyLost returns the failure of a container that the pods of a group do not show any more. Empty: there was none since the group was
@@ -97,7 +113,7 @@ func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
 			m.lostAt = broken
 		}
 	}
-	m.readySince = time.Time{}
+	m.readySince, m.unreadyAt = time.Time{}, now
 }
 
 // steady reports whether the group has been ready for so long that another loss is a new one, even if it was not observed in

@@ -1,0 +1,37 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+)
+
+// Kubelets whose clocks are an hour off make no group available earlier or later.
+func TestSkewedKubelet(t *testing.T) {
+	const minReady = time.Minute
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
+		var m groupMemory
+		at := func(after time.Duration, ready bool) plan.Group {
+			g := plan.Group{Ready: ready, Revision: "r"}
+			if ready {
+				g.ReadySince = noon.Add(skew)
+			}
+			m.update(&g, time.Time{}, noon.Add(after), minReady)
+			return g
+		}
+		at(-10*time.Second, false)
+		for _, seconds := range []time.Duration{1, 30, 49} {
+			if g := at(seconds*time.Second, true); !g.FirstReady.IsZero() {
+				t.Errorf("skew %s: available after %d s", skew, seconds)
+			}
+		}
+		if g := at(62*time.Second, true); g.FirstReady.IsZero() {
+			t.Errorf("skew %s: not available after 62 s: ready since %s", skew, g.ReadySince)
+		}
+	}
+}
