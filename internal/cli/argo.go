@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -132,16 +134,19 @@ func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (*plugin.Clie
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.
 func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, driver *plugin.Client, flags argoFlags) error {
-	controller, recorder, err := newController(o, config, driver)
+	controller, broadcaster, err := newController(o, config, driver)
 	if err != nil {
 		return err
+	}
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		o.Logger.Warn("events will be missing", "error", err)
 	}
 	controller.InstanceID = flags.instance
 	step := &argo.StepPlugin{
 		Driver: driver, Rollouts: controller, Logger: o.Logger, Waits: make(chan struct{}, flags.waits), Context: ctx,
 	}
 	router := &argo.RouterPlugin{Driver: driver, Rollouts: controller, Logger: o.Logger, Context: ctx}
-	go recorder.Run(ctx)
 	if argo.StartedAs() == argo.RoleStep {
 		go controller.Watch(ctx) // Argo starts the router's process for every Rollout, and that of the steps for a step
 	} else {
@@ -154,20 +159,21 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 	return argo.Serve(ctx, step, router, o.Logger)
 }
 
-func newController(o *connect.Options, config *rest.Config, driver *plugin.Client) (*argo.Controller, *argo.EventRecorder, error) {
+func newController(o *connect.Options, config *rest.Config, driver *plugin.Client) (*argo.Controller, events.EventBroadcaster, error) {
 	client, err := dynamic.NewForConfig(config)
 	core, coreErr := kubernetes.NewForConfig(config)
 	objects, objectsErr := metadata.NewForConfig(config)
 	if err := cmp.Or(err, coreErr, objectsErr); err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
-	recorder := argo.NewEventRecorder(core, o.Logger)
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: core.EventsV1()})
 	return &argo.Controller{
-		Driver: driver, Client: client, Logger: o.Logger, Recorder: recorder, Namespace: o.Namespace,
+		Driver: driver, Client: client, Logger: o.Logger, Namespace: o.Namespace,
+		Events: broadcaster.NewRecorder(scheme.Scheme, "lockstep-argo"),
 		Adopted: func(ctx context.Context) ([]types.NamespacedName, error) {
 			return adoptedWorkloads(ctx, objects, o.Namespace)
 		},
-	}, recorder, nil
+	}, broadcaster, nil
 }
 
 // adoptedWorkloads lists the workloads that carry the driver's record.

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/lockstep-rollouts/lockstep/informer/guard"
@@ -34,11 +36,6 @@ const (
 	maxAbsent = 2 * time.Second
 )
 
-// Recorder writes events on Rollouts.
-type Recorder interface {
-	Warn(ro *v1alpha1.Rollout, reason, message string)
-}
-
 // Controller does for Rollouts and their workloads what Argo asks no plugin for. It holds the workload of a Rollout from
 // the moment both exist, writes the workload's template revision into the Rollout's pod template so that an edit of the
 // workload starts the Rollout, ends releases that Argo has ended, and disowns a workload whose Rollout was deleted.
@@ -51,8 +48,8 @@ type Controller struct {
 	Client dynamic.Interface
 	// Logger is required.
 	Logger *slog.Logger
-	// Recorder may be nil.
-	Recorder Recorder
+	// Events records warnings on Rollouts. Nil: none.
+	Events events.EventRecorder
 	// Namespace restricts the Controller to one namespace. Empty: all.
 	Namespace string
 	// InstanceID restricts the Controller to the Rollouts of one instance of Argo's controller: those whose label
@@ -67,15 +64,28 @@ type Controller struct {
 	queue    workqueue.TypedRateLimitingInterface[item]
 	follower host.Follower[item]
 
-	mu        sync.Mutex
-	workloads map[types.UID]types.NamespacedName // by Rollout, as its configuration last named it
-	warned    map[types.UID]map[string]string    // the last message of each reason
-	progress  map[types.UID]string               // by Rollout, the last hash that was seen before it was stable
-	current   map[types.UID]stoodFor             // by Rollout, what its current hash stands for
+	mu    sync.Mutex
+	known map[types.UID]*remembered
 }
 
-// stoodFor is the annotation AnnotationRevision of the ReplicaSet with a hash.
-type stoodFor struct{ hash, revision string }
+// remembered is what a Controller remembers of a Rollout.
+type remembered struct {
+	workload types.NamespacedName // as its configuration last named it
+	warned   map[string]string    // the last message of each reason
+	progress string               // the last hash that was seen before it was stable
+	// hash is the last one whose ReplicaSet was read, and revision that ReplicaSet's annotation AnnotationRevision.
+	hash, revision string
+}
+
+// remember calls f with what is remembered of a Rollout.
+func (c *Controller) remember(uid types.UID, f func(*remembered)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[uid] == nil {
+		c.known[uid] = &remembered{warned: map[string]string{}}
+	}
+	f(c.known[uid])
+}
 
 var _ Rollouts = (*Controller)(nil)
 
@@ -87,10 +97,7 @@ type item struct {
 
 func (c *Controller) init() {
 	c.setup.Do(func() {
-		c.workloads = map[types.UID]types.NamespacedName{}
-		c.warned = map[types.UID]map[string]string{}
-		c.progress = map[types.UID]string{}
-		c.current = map[types.UID]stoodFor{}
+		c.known = map[types.UID]*remembered{}
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
@@ -178,26 +185,18 @@ func (c *Controller) deleted(o any) {
 		o = unknown.Obj
 	}
 	if ro, ok := o.(metav1.Object); ok { // also one that did not decode any more
-		c.mu.Lock()
-		delete(c.warned, ro.GetUID())
-		delete(c.progress, ro.GetUID())
-		delete(c.current, ro.GetUID())
-		c.mu.Unlock()
 		c.setWorkload(ro, types.NamespacedName{})
+		c.mu.Lock()
+		delete(c.known, ro.GetUID())
+		c.mu.Unlock()
 	}
 }
 
 // setWorkload notes which workload a Rollout names, if any. The one that it named before may be an orphan, if the Rollout is of this
 // instance; otherwise a Rollout of this instance may inherit it.
 func (c *Controller) setWorkload(ro metav1.Object, workload types.NamespacedName) {
-	c.mu.Lock()
-	old := c.workloads[ro.GetUID()]
-	if workload.Name == "" {
-		delete(c.workloads, ro.GetUID())
-	} else {
-		c.workloads[ro.GetUID()] = workload
-	}
-	c.mu.Unlock()
+	var old types.NamespacedName
+	c.remember(ro.GetUID(), func(m *remembered) { old, m.workload = m.workload, workload })
 	switch {
 	case old.Name == "" || old == workload:
 	case c.owns(ro):
@@ -248,13 +247,8 @@ func transient(err error) bool {
 
 // warnOnce warns about a Rollout, unless that was the last warning with this reason.
 func (c *Controller) warnOnce(ro *v1alpha1.Rollout, reason, message string) {
-	c.mu.Lock()
-	if c.warned[ro.UID] == nil {
-		c.warned[ro.UID] = map[string]string{}
-	}
-	repeated := c.warned[ro.UID][reason] == message
-	c.warned[ro.UID][reason] = message
-	c.mu.Unlock()
+	var repeated bool
+	c.remember(ro.UID, func(m *remembered) { repeated, m.warned[reason] = m.warned[reason] == message, message })
 	if !repeated {
 		c.warn(ro, reason, message)
 	}
@@ -262,7 +256,12 @@ func (c *Controller) warnOnce(ro *v1alpha1.Rollout, reason, message string) {
 
 func (c *Controller) warn(ro *v1alpha1.Rollout, reason, message string) {
 	c.Logger.Warn(message, "rollout", keyOf(ro).String(), "reason", reason)
-	if c.Recorder != nil {
-		c.Recorder.Warn(ro, reason, message)
+	if c.Events == nil {
+		return
 	}
+	about := &corev1.ObjectReference{
+		APIVersion: "argoproj.io/v1alpha1", Kind: "Rollout",
+		Namespace: ro.Namespace, Name: ro.Name, UID: ro.UID, ResourceVersion: ro.ResourceVersion,
+	}
+	c.Events.Eventf(about, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", host.Note(message))
 }

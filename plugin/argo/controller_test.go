@@ -6,6 +6,7 @@ package argo
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -36,10 +38,10 @@ type warnings struct {
 	all []string
 }
 
-func (w *warnings) Warn(ro *v1alpha1.Rollout, reason, message string) {
+func (w *warnings) Eventf(about, _ runtime.Object, _, reason, _, note string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.all = append(w.all, ro.Name+" "+reason+" "+message)
+	w.all = append(w.all, about.(*corev1.ObjectReference).Name+" "+reason+" "+fmt.Sprintf(note, args...))
 }
 
 func (w *warnings) have(text string) bool {
@@ -64,7 +66,7 @@ func newFixture(t *testing.T) *fixture {
 	h := &fixture{t: t, fake: fake, driver: plugintest.Connect(t, fake, nil), warnings: &warnings{}}
 	h.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{rolloutResource: "RolloutList"})
-	h.controller = &Controller{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Recorder: h.warnings}
+	h.controller = &Controller{Driver: h.driver, Client: h.client, Logger: slog.New(slog.DiscardHandler), Events: h.warnings}
 	return h
 }
 

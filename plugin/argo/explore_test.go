@@ -263,9 +263,9 @@ func (e *explorer) control(w *world) {
 		return
 	}
 	ro := e.rollout(w)
-	c.progress[ro.UID] = w.progress
+	c.remember(ro.UID, func(m *remembered) { m.progress = w.progress })
 	if w.hash != "" { // the ReplicaSet that Argo made for it
-		c.current[ro.UID] = stoodFor{hash: w.hash, revision: strings.TrimPrefix(w.hash, "-")}
+		c.remember(ro.UID, func(m *remembered) { m.hash, m.revision = w.hash, strings.TrimPrefix(w.hash, "-") })
 	}
 	f, err := c.facts(e.done, ro, e.config)
 	if err != nil {

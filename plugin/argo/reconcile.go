@@ -143,9 +143,7 @@ func (c *Controller) Current(ctx context.Context, f Facts) (bool, error) {
 func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Config) (Facts, error) {
 	f := ReadFacts(ro).meant(config)
 	f.Rival = c.Rival(f, config.Workload)
-	c.mu.Lock()
-	f.Progressed = c.progress[ro.UID] == f.Hash
-	c.mu.Unlock()
+	c.remember(ro.UID, func(m *remembered) { f.Progressed = m.progress == f.Hash })
 	if !f.Current || f.Hash == "" {
 		return f, nil
 	}
@@ -159,9 +157,8 @@ func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Co
 // leaves the older hash. A ReplicaSet's template never changes, so each is read once.
 func (c *Controller) replicaSetRevision(ctx context.Context, ro *v1alpha1.Rollout) (*string, error) {
 	hash := ro.Status.CurrentPodHash
-	c.mu.Lock()
-	known := c.current[ro.UID]
-	c.mu.Unlock()
+	var known remembered
+	c.remember(ro.UID, func(m *remembered) { known = *m })
 	if known.hash == hash {
 		return &known.revision, nil
 	}
@@ -179,21 +176,15 @@ func (c *Controller) replicaSetRevision(ctx context.Context, ro *v1alpha1.Rollou
 	if err != nil {
 		return nil, fmt.Errorf("read the template of ReplicaSet %s/%s: %w", set.GetNamespace(), set.GetName(), err)
 	}
-	c.mu.Lock()
-	c.current[ro.UID] = stoodFor{hash: hash, revision: revision}
-	c.mu.Unlock()
+	c.remember(ro.UID, func(m *remembered) { m.hash, m.revision = hash, revision })
 	return &revision, nil
 }
 
 // noteProgress notes that a Rollout was seen in progress with a template that was not stable.
 func (c *Controller) noteProgress(ro *v1alpha1.Rollout) {
-	f := ReadFacts(ro)
-	if f.Stable == "" || f.Hash == "" || f.Stable == f.Hash {
-		return
+	if f := ReadFacts(ro); f.Stable != "" && f.Hash != "" && f.Stable != f.Hash {
+		c.remember(ro.UID, func(m *remembered) { m.progress = f.Hash })
 	}
-	c.mu.Lock()
-	c.progress[ro.UID] = f.Hash
-	c.mu.Unlock()
 }
 
 func (c *Controller) annotate(ctx context.Context, f Facts, m move) error {
