@@ -10,10 +10,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 	"github.com/lockstep-rollouts/lockstep/test/terminal"
 )
 

@@ -14,12 +14,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
-	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 // rig is a host that talks to a fake driver over a unix socket.

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
-	"github.com/lockstep-rollouts/lockstep/internal/host/hosttest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {

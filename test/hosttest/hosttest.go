@@ -1,8 +1,9 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosttest tests how hosts with controllers start, on an API server without objects. [CampaignRequiresCaches] checks that
-// a host campaigns for its Lease only once all its caches are filled, and [StopsWithoutCaches] that it stops before.
+// Package hosttest is for tests of hosts and commands. [New] is a fake driver with one workload. [CampaignRequiresCaches] checks, on an
+// API server without objects, that a host with controllers campaigns for its Lease only once all its caches are filled, and
+// [StopsWithoutCaches] that it stops before.
 package hosttest
 
 import (

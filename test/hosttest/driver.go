@@ -1,7 +1,6 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosttest has a fake driver with one workload, for tests of hosts and commands.
 package hosttest
 
 import (
