@@ -4,6 +4,7 @@
 package host
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
@@ -72,16 +73,10 @@ const maxBackoff = 5 * time.Second
 
 // withDefaults returns t with each zero field set.
 func (t Timing) withDefaults() Timing {
-	set := func(field *time.Duration, value time.Duration) {
-		if *field == 0 {
-			*field = value
-		}
+	return Timing{
+		Wait: cmp.Or(t.Wait, 30*time.Second), Interval: cmp.Or(t.Interval, time.Second),
+		Backoff: cmp.Or(t.Backoff, 200*time.Millisecond), Patience: cmp.Or(t.Patience, 5*time.Minute),
 	}
-	set(&t.Wait, 30*time.Second)
-	set(&t.Interval, time.Second)
-	set(&t.Backoff, 200*time.Millisecond)
-	set(&t.Patience, 5*time.Minute)
-	return t
 }
 
 // ended reports whether the release has ended.

@@ -12,6 +12,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
 )
@@ -163,4 +164,23 @@ func nativeWeight(ro *v1alpha1.Rollout) (int32, bool) {
 		}
 	}
 	return 0, false
+}
+
+// defaultProgressDeadline is Argo's, in seconds.
+const defaultProgressDeadline = 600
+
+// endless is a progressDeadlineSeconds that never expires.
+const endless = 1<<31 - 1
+
+// checkDeadline rejects a Rollout whose own progress deadline can expire. Argo counts from the last change of the step index, so
+// a running plugin step is no progress, however many groups become ready. After the deadline it never calls the step again, even if the
+// deadline is raised or the Rollout retried, or it aborts the Rollout.
+func checkDeadline(seconds *int32) error {
+	s := ptr.Deref(seconds, defaultProgressDeadline)
+	if s == endless {
+		return nil
+	}
+	return fmt.Errorf("the Rollout's progressDeadlineSeconds is %d (Argo's default is %d), which Argo counts for each step, whatever "+
+		"becomes ready in it, and after which it never runs the step again: set spec.progressDeadlineSeconds: %d; the release has a "+
+		"deadline of its own (progressDeadline)", s, defaultProgressDeadline, endless)
 }

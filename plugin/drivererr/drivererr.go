@@ -1,6 +1,11 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package drivererr builds and reads the errors of the contract in proto/lockstep/v1alpha1.
+//
+// Each error is a gRPC status whose ErrorInfo carries one [pb.ErrorReason]. The reason decides the code ([Code]) and
+// what the caller does about it ([Advice]); SPEC.md prints the same table, and a test walks both. Drivers build errors
+// with [New] and [Invalid], hosts read them with [Reason] and [Retryable].
 package drivererr
 
 import (
@@ -159,3 +164,23 @@ func sprintf(msg string, args []any) string {
 	}
 	return fmt.Sprintf(msg, args...)
 }
+
+// Problem is an error of the contract as plain data, which can be compared and encoded.
+type Problem struct {
+	Reason  pb.ErrorReason `json:"reason"`
+	Message string         `json:"message"`
+}
+
+// ProblemOf returns err as a Problem, nil for nil. Its metadata and field violations are left out.
+func ProblemOf(err error) *Problem {
+	if err == nil {
+		return nil
+	}
+	return &Problem{Reason: Reason(err), Message: status.Convert(err).Message()}
+}
+
+// Error returns the message.
+func (p *Problem) Error() string { return p.Message }
+
+// GRPCStatus lets [Reason], [Retryable] and gRPC read the problem like any error of the contract.
+func (p *Problem) GRPCStatus() *status.Status { return status.Convert(New(p.Reason, "%s", p.Message)) }

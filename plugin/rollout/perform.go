@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -71,4 +72,27 @@ func (t Target) Perform(ctx context.Context, m Move) (*pb.BatchContext, error) {
 // hangs counts as unavailable.
 func Retryable(err error) bool {
 	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
+}
+
+// Driver is the part of the contract that this host needs, as plugin.Client has it.
+type Driver interface {
+	converge.Driver
+	plugin.ContextWatcher
+
+	Has(pb.Capability) bool
+	Undo(context.Context, *pb.UndoRequest, ...grpc.CallOption) (*pb.UndoResponse, error)
+	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
+	SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error)
+	SetMirror(context.Context, *pb.SetMirrorRequest, ...grpc.CallOption) (*pb.SetMirrorResponse, error)
+	VerifyWeight(context.Context, *pb.VerifyWeightRequest, ...grpc.CallOption) (*pb.VerifyWeightResponse, error)
+}
+
+var _ Driver = (*plugin.Client)(nil)
+
+// Serving returns the revision from which a release would start. Empty: the groups run none, or several.
+func Serving(c *pb.BatchContext) string {
+	if c.GetState() == pb.State_STATE_PROMOTING {
+		return ""
+	}
+	return plugin.Serving(c) // in all other states the stable groups are as before the release
 }

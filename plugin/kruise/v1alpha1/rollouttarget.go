@@ -3,7 +3,11 @@
 
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
 
 // RolloutTarget represents one LeaderWorkerSet as a StatefulSet whose pods are whole groups. A Kruise Rollout that refers to
 // it releases the LeaderWorkerSet. The user sets workloadRef, `lockstep kruise` copies the rest from the LeaderWorkerSet, and
@@ -203,4 +207,14 @@ type RolloutTargetStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// GroupVersion is the API group and version of this package's kinds.
+var GroupVersion = schema.GroupVersion{Group: "lockstep.dev", Version: "v1alpha1"}
+
+// AddToScheme adds this package's kinds to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &RolloutTarget{}, &RolloutTargetList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
 }
