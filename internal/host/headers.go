@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -66,10 +64,5 @@ func checkHeaderRoutes(release Release, info *pb.GetDriverInfoResponse) error {
 	if release.Policy.GetTraffic() == nil {
 		return errors.New("the release has header routes, but its policy has no traffic to split")
 	}
-	if !slices.Contains(info.GetCapabilities(), pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"the release has header routes, which driver %s does not support: it does not list %s",
-			info.GetName(), pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE)
-	}
-	return nil
+	return supports(info, pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE, "the release has header routes, which driver %s does not support")
 }

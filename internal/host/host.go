@@ -100,6 +100,16 @@ func (h *Host) Look(ctx context.Context, ref *pb.WorkloadRef) (*pb.BatchContext,
 
 // Retry makes a call until it succeeds or is refused, ctx ends, or retryable errors have lasted for Timing.Patience.
 func (h *Host) Retry(ctx context.Context, call func(context.Context) error) error {
+	return h.retry(ctx, call, func(_ error, delay time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(delay):
+		}
+	})
+}
+
+// retry is Retry with a function that waits after an error.
+func (h *Host) retry(ctx context.Context, call func(context.Context) error, wait func(error, time.Duration)) error {
 	timing := h.Timing.withDefaults()
 	began, delay := time.Now(), timing.Backoff
 	for {
@@ -110,10 +120,7 @@ func (h *Host) Retry(ctx context.Context, call func(context.Context) error) erro
 		if time.Since(began) > timing.Patience {
 			return gaveUp(timing.Patience, err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
-		}
+		wait(err, delay)
 		delay = min(2*delay, maxBackoff)
 	}
 }

@@ -176,26 +176,22 @@ func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 	return answer{}, cause
 }
 
-// retry calls until there is no retryable error, ctx ends, or Timing.Patience is over.
-func (r *run) retry(ctx context.Context, call func(context.Context) (answer, error)) (answer, error) {
-	began, delay, reported := time.Now(), r.timing.Backoff, ""
-	for attempt := 0; ; attempt++ {
-		a, err := r.attempt(ctx, call)
-		if err == nil || ctx.Err() != nil || !retryable(err) {
-			return a, err
-		}
-		if time.Since(began) > r.timing.Patience {
-			return a, gaveUp(r.timing.Patience, err)
-		}
-		text := status.Convert(err).Message()
+// retry calls as Host.Retry does, shows the states of the watch meanwhile, and reports errors that last.
+func (r *run) retry(ctx context.Context, call func(context.Context) (answer, error)) (a answer, err error) {
+	attempts, reported := 0, ""
+	err = r.host.retry(ctx, func(ctx context.Context) (err error) {
+		a, err = r.attempt(ctx, call)
+		return err
+	}, func(err error, delay time.Duration) {
 		// A lost race and a driver that has just started are not worth a report.
-		if text != reported && attempt >= quietAttempts {
+		if text := status.Convert(err).Message(); text != reported && attempts >= quietAttempts {
 			reported = text
 			r.emit(Event{Kind: EventRetrying, Message: fmt.Sprintf("trying again: %s", text)})
 		}
+		attempts++
 		r.rest(ctx, delay, noBatch)
-		delay = min(2*delay, maxBackoff)
-	}
+	})
+	return a, err
 }
 
 // attempt sends one request, and shows the states of the watch meanwhile.

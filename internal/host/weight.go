@@ -67,10 +67,16 @@ func checkWeights(release Release, info *pb.GetDriverInfoResponse) error {
 		return fmt.Errorf("the last batch of a release in place leaves no group for the other %d%% of the requests: its weight is 100",
 			100-release.Weights[n-1])
 	}
-	if routed && !slices.Contains(info.GetCapabilities(), pb.Capability_CAPABILITY_TRAFFIC_WEIGHT) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"the policy has traffic, but driver %s splits no requests: it does not list %s",
-			info.GetName(), pb.Capability_CAPABILITY_TRAFFIC_WEIGHT)
+	if !routed {
+		return nil
 	}
-	return nil
+	return supports(info, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT, "the policy has traffic, but driver %s splits no requests")
+}
+
+// supports returns an error if a driver does not list a capability. why has a verb for the driver's name.
+func supports(info *pb.GetDriverInfoResponse, capability pb.Capability, why string) error {
+	if slices.Contains(info.GetCapabilities(), capability) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, why+": it does not list %s", info.GetName(), capability)
 }
