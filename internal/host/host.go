@@ -10,10 +10,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -114,7 +113,7 @@ func (h *Host) retry(ctx context.Context, call func(context.Context) error, wait
 	began, delay := time.Now(), timing.Backoff
 	for {
 		err := call(ctx)
-		if err == nil || ctx.Err() != nil || !retryable(err) {
+		if err == nil || ctx.Err() != nil || !converge.Retryable(err) {
 			return err
 		}
 		if time.Since(began) > timing.Patience {
@@ -144,12 +143,6 @@ func (h *Host) newRun(release Release) *run {
 		},
 		feed: make(chan *pb.BatchContext),
 	}
-}
-
-// retryable reports whether the same request may succeed later. Each request has a deadline of its own, so a driver that hangs
-// counts as unavailable.
-func retryable(err error) bool {
-	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }
 
 // gaveUp adds to an error how long the host has retried.

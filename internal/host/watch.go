@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -28,7 +29,7 @@ func (h *Host) follow(ctx context.Context, req *pb.WatchBatchContextRequest, obs
 		case err == nil:
 			lost = time.Time{}
 			observe(c)
-		case !retryable(err):
+		case !converge.Retryable(err):
 			return err
 		case lost.IsZero():
 			lost = time.Now()
@@ -76,7 +77,7 @@ func observeAll[T any](items iter.Seq2[T, error], observe func(T), lost func(err
 			observe(item)
 			continue
 		}
-		if !retryable(err) {
+		if !converge.Retryable(err) {
 			return err
 		}
 		if quiet--; quiet < 0 {

@@ -242,7 +242,7 @@ func (c *Controller) work(ctx context.Context) bool {
 
 // transient reports whether an error is gone, or another one, when the item is reconciled again.
 func transient(err error) bool {
-	return rollout.Retryable(err) || converge.Outdated(err) || apierrors.IsConflict(err)
+	return converge.Retryable(err) || converge.Outdated(err) || apierrors.IsConflict(err)
 }
 
 // warnOnce warns about a Rollout, unless that was the last warning with this reason.

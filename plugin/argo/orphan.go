@@ -40,7 +40,7 @@ func (c *Controller) enqueueOrphans(ctx context.Context) {
 		// An error is retryable while the driver fills its caches, or is away.
 		_ = wait.PollUntilContextCancel(ctx, requeueSoon, true, func(ctx context.Context) (bool, error) {
 			observed, err = c.look(ctx, workload)
-			return !rollout.Retryable(err), nil
+			return !converge.Retryable(err), nil
 		})
 		if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {
 			c.queue.Add(item{workload: true, NamespacedName: workload})

@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -58,4 +60,10 @@ func Outdated(err error) bool {
 	default:
 		return false
 	}
+}
+
+// Retryable reports whether the same call may succeed later without intervention. Each call has a deadline, so a driver that
+// hangs counts as unavailable.
+func Retryable(err error) bool {
+	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }

@@ -141,7 +141,7 @@ func Retry(ctx context.Context, err error) (reconcile.Result, bool) {
 		return reconcile.Result{}, true // the object is gone, or the process ends
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: requeueConflict}, true
-	case plugin.Retryable(err), converge.Outdated(err):
+	case converge.Retryable(err), converge.Outdated(err):
 		return reconcile.Result{RequeueAfter: RequeueSoon}, true
 	default:
 		return reconcile.Result{}, false

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
@@ -66,12 +64,6 @@ func (t Target) Perform(ctx context.Context, m Move) (*pb.BatchContext, error) {
 		return converge.Perform(ctx, t.Driver, converge.Move{Request: m.Request})
 	}
 	return nil, err
-}
-
-// Retryable reports whether the same call may succeed later without intervention. Each call has a deadline, so a driver that
-// hangs counts as unavailable.
-func Retryable(err error) bool {
-	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded
 }
 
 // Driver is the part of the contract that this host needs, as plugin.Client has it.

@@ -125,7 +125,7 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 
 // refusal returns why a step can't begin, if retries can't change that.
 func (r *run) refusal(m Move, err error) string {
-	if Retryable(err) || converge.Outdated(err) {
+	if converge.Retryable(err) || converge.Outdated(err) {
 		return ""
 	}
 	switch m.Request.(type) {
@@ -159,7 +159,7 @@ func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		out.Message = fmt.Sprintf("the driver does not answer, the step continues when it does (%s)", out.Message)
 	}
-	if Retryable(err) || converge.Outdated(err) {
+	if converge.Retryable(err) || converge.Outdated(err) {
 		return false, nil
 	}
 	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.

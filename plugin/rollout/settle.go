@@ -126,7 +126,7 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		}
 		if err != nil {
 			pause = retryInterval
-			if !Retryable(err) && !converge.Outdated(err) {
+			if !converge.Retryable(err) && !converge.Outdated(err) {
 				return c, err
 			}
 		}
