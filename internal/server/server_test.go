@@ -51,7 +51,7 @@ type driver struct {
 	*plugintest.FakeDriver
 
 	synced, stale atomic.Bool
-	panics atomic.Bool
+	panics        atomic.Bool
 }
 
 func newDriver() *driver {

@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/informer"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
 // HistoryRevision is a revision in a workload's history, a ControllerRevision of the driver, without its template.

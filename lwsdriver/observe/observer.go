@@ -19,9 +19,9 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/informer"
-	"github.com/lockstep-rollouts/lockstep/informer/broadcast"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer/broadcast"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
 )
 

@@ -11,7 +11,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/informer/guard"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 )
 
 const (
