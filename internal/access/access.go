@@ -42,3 +42,18 @@ func UserOf(ctx context.Context) user.Info {
 	u, _ := ctx.Value(userKey{}).(user.Info)
 	return u
 }
+
+type seesKey struct{}
+
+// WithSight returns a context of a call that may see only some namespaces.
+func WithSight(ctx context.Context, sees func(ctx context.Context, namespace string) (bool, error)) context.Context {
+	return context.WithValue(ctx, seesKey{}, sees)
+}
+
+// Sees reports whether a call may see the releases of a namespace.
+func Sees(ctx context.Context, namespace string) (bool, error) {
+	if sees, ok := ctx.Value(seesKey{}).(func(context.Context, string) (bool, error)); ok {
+		return sees(ctx, namespace)
+	}
+	return true, nil
+}

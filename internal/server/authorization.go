@@ -6,8 +6,12 @@ package server
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
@@ -22,8 +26,19 @@ type authorization struct {
 	reviewer *review.Reviewer
 	// rates bound the calls of each user whom the reviewer knows.
 	rates *userRates
-	// local returns the user of calls that change something without a reviewer.
+	// local returns the user of calls without a reviewer. It may return nil.
 	local func(context.Context) user.Info
+	// from has the connections of the calls, reading the calls whose request has not been read, and calls those in flight.
+	from           *connections
+	reading, calls *slots
+	refusals       *sampler
+}
+
+func newAuthorization(from *connections, logger *slog.Logger) *authorization {
+	return &authorization{
+		from: from, refusals: newSampler(logger),
+		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
+	}
 }
 
 // LocalUser are the options of a server that only this process's own account reaches, such as that of a plugin. Calls are those of
@@ -32,33 +47,18 @@ func LocalUser(u func(context.Context) user.Info) []grpc.ServerOption {
 	if u == nil {
 		u = ownUser
 	}
-	return (&authorization{local: u}).options()
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(
+		func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			return handler(asUser(ctx, info.FullMethod, u), request)
+		})}
 }
 
-func (a *authorization) options() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream)}
-}
-
-// begin returns the context of a call, with its user.
-func (a *authorization) begin(ctx context.Context, method string) (context.Context, error) {
-	verb, known := verbs[method]
-	switch {
-	case verb == anyone, a.reviewer == nil && verb != access.Drive && verb != access.Adopt:
-		return ctx, nil
-	case a.reviewer == nil:
-		return access.WithUser(ctx, a.local(ctx)), nil
+// asUser returns the context of a call with its user, if it changes something.
+func asUser(ctx context.Context, method string, u func(context.Context) user.Info) context.Context {
+	if verb := verbs[method]; verb == access.Drive || verb == access.Adopt {
+		return access.WithUser(ctx, u(ctx))
 	}
-	u, err := a.caller(ctx)
-	if err != nil {
-		return ctx, err
-	}
-	if err := a.rates.take(u.GetName()); err != nil {
-		return ctx, err
-	}
-	if !known {
-		return ctx, drivererr.New(pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "no permission allows %s", method)
-	}
-	return access.WithUser(ctx, u), nil
+	return ctx
 }
 
 // check returns an error unless the caller may call the method for a namespace.
@@ -66,6 +66,9 @@ func (a *authorization) check(ctx context.Context, method, namespace string) err
 	verb := verbs[method]
 	if a.reviewer == nil || verb == anyone || verb == anyUser {
 		return nil
+	}
+	if len(namespace) > maxNamespace {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the namespace has more than %d characters", maxNamespace)
 	}
 	u := access.UserOf(ctx)
 	ok, err := a.reviewer.MayRelease(ctx, u, verb, namespace)
@@ -92,76 +95,93 @@ func roleWith(verb access.Verb) string {
 	return "operator"
 }
 
-func (a *authorization) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := a.begin(ctx, info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.check(ctx, info.FullMethod, namespaceOf(request)); err != nil {
-		return nil, err
-	}
-	return handler(ctx, request)
-}
-
 func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := a.begin(stream.Context(), info.FullMethod)
+	ctx, end, err := a.begin(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
-	return handler(srv, &authorizedStream{contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod})
+	defer end()
+	return handler(srv, &authorizedStream{
+		contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod, lasts: info.IsServerStream,
+	})
 }
 
-// authorizedStream checks the permission for the request, and again for each message: a stream lasts longer than a permission.
+// authorizedStream reads the request in time and checks the permission for it. A stream lasts longer than a permission, so that it checks
+// each message.
 type authorizedStream struct {
 	contextStream
 
 	by     *authorization
 	method string
-	// namespace is that of the request. Empty: a message passes if the caller may see its workload.
+	// lasts: it is a stream for the client, too.
+	lasts bool
+	// read: the request has been received. namespace is that of the request. Empty: the driver asks what the caller sees.
+	read      bool
 	namespace string
 }
 
 // RecvMsg receives the request and checks it.
 func (s *authorizedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err //nolint:wrapcheck // the stream's own
+	if s.read {
+		return s.ServerStream.RecvMsg(m) //nolint:wrapcheck // the stream's own
 	}
-	if s.namespace = namespaceOf(m); s.namespace == "" {
+	err := within(readTimeout, func() error { return s.ServerStream.RecvMsg(m) }, func() error {
+		return status.Errorf(codes.DeadlineExceeded, "the request did not arrive within %s", readTimeout)
+	})
+	if err != nil {
+		return err
+	}
+	s.read = true
+	callOf(s.ctx).read()
+	if s.namespace = namespaceOf(m); s.namespace == "" && verbs[s.method] == access.Get && s.lasts {
 		return nil
 	}
 	return s.by.check(s.ctx, s.method, s.namespace)
 }
 
-// SendMsg sends a message, or leaves it out if it is about a workload that the caller may not see.
+// SendMsg sends a message. It ends a stream whose client does not read.
 func (s *authorizedStream) SendMsg(m any) error {
+	if !s.lasts {
+		return s.ServerStream.SendMsg(m) //nolint:wrapcheck // the stream's own
+	}
 	if s.namespace != "" {
 		if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 			return err
 		}
-		return s.ServerStream.SendMsg(m) //nolint:wrapcheck // the stream's own
 	}
-	if w, ok := m.(*pb.WatchWorkloadsResponse); ok && !w.GetSynced() {
-		err := s.by.check(s.ctx, s.method, "")
-		if denied(err) {
-			err = s.by.check(s.ctx, s.method, workloadOf(w).GetNamespace())
-		}
-		if denied(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	return within(sendTimeout, func() error { return s.ServerStream.SendMsg(m) }, func() error {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "the client has read nothing for %s: read faster, and watch again", sendTimeout)
+	})
+}
+
+// within returns the error of a call of gRPC, which ends with the stream, or that of late after a time.
+func within(limit time.Duration, call, late func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return late()
 	}
-	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // the stream's own
+}
+
+// sees reports whether the caller may see the releases of a namespace.
+func (a *authorization) sees(method string) func(context.Context, string) (bool, error) {
+	return func(ctx context.Context, namespace string) (bool, error) {
+		err := a.check(ctx, method, "")
+		if denied(err) {
+			err = a.check(ctx, method, namespace)
+		}
+		if denied(err) {
+			return false, nil
+		}
+		return err == nil, err
+	}
 }
 
 func denied(err error) bool {
 	return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED
-}
-
-func workloadOf(w *pb.WatchWorkloadsResponse) *pb.WorkloadRef {
-	if removed := w.GetRemoved(); removed != nil {
-		return removed
-	}
-	return w.GetContext().GetWorkload()
 }

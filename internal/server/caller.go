@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -27,24 +28,9 @@ import (
 // and of the users of unix sockets.
 var reserved = []string{"system:", "spiffe:", "unix:"}
 
-// caller returns the user of a call over TLS: the bearer of its token, or else the subject of its certificate.
-func (a *authorization) caller(ctx context.Context) (user.Info, error) {
-	if token := bearerToken(ctx); token != "" {
-		u, err := a.reviewer.User(ctx, token)
-		switch {
-		case err != nil:
-			return nil, notReviewed("the bearer token can't be checked", err)
-		case u == nil:
-			return nil, unauthenticated("the bearer token is invalid, has expired, or is for another audience: "+
-				"make one with `kubectl create token NAME --audience %s`", review.Audience)
-		}
-		return u, nil
-	}
-	if leaf := clientCertificate(ctx); leaf != nil {
-		return userOfCertificate(leaf, time.Now())
-	}
-	return nil, unauthenticated("the call has neither a bearer token (metadata authorization: Bearer …) nor a client certificate")
-}
+// errInvalidToken refuses a token.
+var errInvalidToken = unauthenticated("the bearer token is invalid, has expired, or is for another audience: "+
+	"make one with `kubectl create token NAME --audience %s`", review.Audience)
 
 // bearerToken returns the token in the call's metadata. Empty: there is none.
 func bearerToken(ctx context.Context) string {
@@ -112,6 +98,9 @@ func notReviewed(what string, err error) error {
 	if apierrors.IsForbidden(err) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
 			"%s: the driver may not make reviews: bind the ClusterRole system:auth-delegator to its account: %v", what, err)
+	}
+	if errors.Is(err, review.ErrBusy) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "%s: %v", what, err)
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "%s: %v", what, err)
 }

@@ -6,46 +6,111 @@ package server
 import (
 	"net"
 	"testing"
-	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func TestConnectionsAreBounded(t *testing.T) {
+// accepting returns a listener, and how to connect to it: with the client's connection and the server's.
+func accepting(t *testing.T) (*connections, func() (client, served net.Conn)) {
+	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limitConnections(inner, 1)
-	accepted := make(chan net.Conn, 2)
-	go func() {
-		defer close(accepted)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
-		}
-	}()
-	for range 2 {
-		conn, err := net.Dial("tcp", inner.Addr().String())
+	l := limitConnections(inner, strangerTimeout)
+	t.Cleanup(func() { _ = l.Close() })
+	return l, func() (client, served net.Conn) {
+		t.Helper()
+		client, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }()
+		served, err = l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = client.Close(), served.Close() })
+		return client, served
 	}
-	first := <-accepted
-	select {
-	case <-accepted:
-		_ = l.Close()
-		t.Fatal("the second connection is served beside the first")
-	case <-time.After(200 * time.Millisecond):
+}
+
+// closed waits until the other side has closed a connection.
+func closed(conn net.Conn) bool {
+	_, err := conn.Read(make([]byte, 1))
+	return err != nil
+}
+
+// A new connection replaces the oldest one without an authenticated caller, and none with one.
+func TestConnectionsAreBounded(t *testing.T) {
+	l, connect := accepting(t)
+	_, known := connect()
+	if err := l.known(known.RemoteAddr(), "ada"); err != nil {
+		t.Fatal(err)
 	}
-	_ = first.Close()
-	if second := <-accepted; second != nil {
-		_ = second.Close()
+	oldest, _ := connect()
+	for range maxStrangers - 1 {
+		connect()
 	}
-	_ = l.Close()
-	for range accepted {
-		continue // until Accept has returned
+	if len(l.open) != maxStrangers+1 {
+		t.Fatalf("%d connections are open", len(l.open))
+	}
+	newest, _ := connect()
+	if !closed(oldest) {
+		t.Error("the oldest connection is open")
+	}
+	if l.open[known.RemoteAddr().String()] == nil || l.open[newest.LocalAddr().String()] == nil || len(l.open) != maxStrangers+1 {
+		t.Errorf("of %d connections, the known or the newest one was closed", len(l.open))
+	}
+}
+
+func TestConnectionsOfOneUserAreBounded(t *testing.T) {
+	l, connect := accepting(t)
+	for range maxUserConnections {
+		_, served := connect()
+		if err := l.known(served.RemoteAddr(), "ada"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, served := connect()
+	if err := l.known(served.RemoteAddr(), "ada"); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RATE_LIMITED {
+		t.Errorf("one more of the user: %v", err)
+	}
+	if err := l.known(served.RemoteAddr(), "bob"); err != nil {
+		t.Errorf("one of another user: %v", err)
+	}
+}
+
+// The address with the most connections gives way.
+func TestLoudestAddressGivesWay(t *testing.T) {
+	l := limitConnections(nil, 0)
+	add := func(source string, port int) {
+		address := &net.TCPAddr{IP: net.ParseIP(source), Port: port}
+		l.open[address.String()] = &connection{source: source, by: l}
+	}
+	add("192.0.2.1", 1)
+	for port := range maxStrangers {
+		add("192.0.2.2", port)
+	}
+	if oldest := l.oldestStranger(); oldest == nil || oldest.source != "192.0.2.2" {
+		t.Errorf("%v gives way", oldest)
+	}
+}
+
+// One token of a connection is reviewed at a time, and none for a while after an invalid one.
+func TestOneReviewOfAConnection(t *testing.T) {
+	l, connect := accepting(t)
+	_, served := connect()
+	peer := served.RemoteAddr()
+	if !l.review(peer, "a") || !l.review(peer, "a") || l.review(peer, "b") {
+		t.Error("another token is reviewed beside the first")
+	}
+	l.abandon(peer, "a")
+	if !l.review(peer, "b") {
+		t.Error("no review after one that was abandoned")
+	}
+	l.reviewed(peer, false)
+	if l.review(peer, "c") {
+		t.Error("a review right after an invalid token")
 	}
 }

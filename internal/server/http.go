@@ -23,8 +23,6 @@ const (
 	// headerTimeout closes connections of clients that send nothing, httpTimeout connections of clients that read no response.
 	headerTimeout = 5 * time.Second
 	httpTimeout   = 30 * time.Second
-	// maxHTTPConnections bounds the connections of probes and scrapers.
-	maxHTTPConnections = 256
 )
 
 // ErrUnprotectedMetrics is returned by New if other machines could read the metrics without authentication.
@@ -58,13 +56,13 @@ func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
-	listener = limitConnections(listener, maxHTTPConnections)
+	listener = limitConnections(listener, 0)
 	if secure != nil {
 		listener = tls.NewListener(listener, secure)
 	}
 	return &httpEndpoint{&http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeaders,
-		ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, IdleTimeout: 2 * httpTimeout,
+		ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, IdleTimeout: httpTimeout,
 	}, listener}, nil
 }
 

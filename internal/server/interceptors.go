@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
@@ -22,7 +23,23 @@ import (
 // Interceptors record metrics, log each RPC without its content, and turn panics into INTERNAL errors. A nil registerer means
 // no metrics.
 func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.ServerOption {
+	unary, stream := interceptors(logger, registerer)
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
+}
+
+func interceptors(logger *slog.Logger, registerer prometheus.Registerer) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
+	failed := newSampler(logger)
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
+		if level >= logging.LevelWarn {
+			method, _ := grpc.Method(ctx)
+			omitted, ok := failed.take(failure{method, codeOf(fields)})
+			if !ok {
+				return
+			}
+			if omitted > 0 {
+				fields = append(fields, "omitted", omitted)
+			}
+		}
 		logger.Log(ctx, slog.Level(level), msg, fields...)
 	})
 	logged := []logging.Option{
@@ -35,8 +52,8 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 		logger.ErrorContext(ctx, "panic in request", "method", method, "panic", cause, "stack", string(debug.Stack()))
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "defect in %s; the driver's log has the details", method)
 	})
-	unary := []grpc.UnaryServerInterceptor{logging.UnaryServerInterceptor(log, logged...), recovery.UnaryServerInterceptor(recovered)}
-	stream := []grpc.StreamServerInterceptor{logging.StreamServerInterceptor(log, logged...), recovery.StreamServerInterceptor(recovered)}
+	unary = []grpc.UnaryServerInterceptor{logging.UnaryServerInterceptor(log, logged...), recovery.UnaryServerInterceptor(recovered)}
+	stream = []grpc.StreamServerInterceptor{logging.StreamServerInterceptor(log, logged...), recovery.StreamServerInterceptor(recovered)}
 	if registerer != nil {
 		metrics := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
 			// A request may be a long poll of minutes.
@@ -44,9 +61,17 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 		))
 		registerer.MustRegister(metrics)
 		unary = append([]grpc.UnaryServerInterceptor{metrics.UnaryServerInterceptor()}, unary...)
-		stream = append([]grpc.StreamServerInterceptor{metrics.StreamServerInterceptor()}, stream...)
+		stream = append([]grpc.StreamServerInterceptor{byKind(metrics.UnaryServerInterceptor(), metrics.StreamServerInterceptor())}, stream...)
 	}
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
+	return unary, stream
+}
+
+// codeOf returns the code of a call among the fields of its line.
+func codeOf(fields []any) (code codes.Code) {
+	if i := slices.Index(fields, any("grpc.code")); i >= 0 && i+1 < len(fields) {
+		code, _ = fields[i+1].(codes.Code)
+	}
+	return code
 }
 
 // levelOf returns debug for RPCs that succeeded or were canceled by the client, and warning otherwise.

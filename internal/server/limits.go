@@ -5,10 +5,8 @@ package server
 
 import (
 	"cmp"
-	"net"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
@@ -16,14 +14,24 @@ import (
 )
 
 const (
-	// maxConnections bounds the connections of a TCP listener; further ones wait. The metrics address has a bound of its own, so
-	// that clients cannot lock out probes.
-	maxConnections = 1024
-	// maxStreams bounds the calls in flight of one connection; further ones wait.
-	maxStreams = 1024
-	// maxRequest is the largest request, in bytes, and maxHeaders the largest list of headers.
-	maxRequest = 1 << 20
+	// maxStreams bounds the calls in flight of one connection; further ones wait. A host watches all workloads with one.
+	maxStreams = 100
+	// maxRequest is the largest request, in bytes, and maxHeaders the largest list of headers. The window is what a call may send before
+	// its request is read: gRPC does not grow it.
+	maxRequest = window
+	window     = 64 << 10
 	maxHeaders = 32 << 10
+	// bufferSize is that of each connection for reads, and for writes while it writes.
+	bufferSize = 8 << 10
+	// maxReading bounds the calls whose request has not been read, and so what they hold: 32 MiB. maxSourceReading bounds those of one
+	// user, or of one address before its user is known.
+	maxReading, maxSourceReading = 512, 64
+	// maxCalls bounds the calls in flight, and maxUserCalls those of one user.
+	maxCalls, maxUserCalls = 2048, 256
+	// readTimeout ends calls whose request does not arrive, sendTimeout streams whose client does not read.
+	readTimeout, sendTimeout = 10 * time.Second, 20 * time.Second
+	// maxNamespace is the longest name of a namespace: longer ones are not asked about, since answers are cached.
+	maxNamespace = 63
 	// handshakeTimeout closes connections that do not complete the handshakes of TLS and HTTP/2.
 	handshakeTimeout = 10 * time.Second
 	// idleTimeout closes TCP connections without a call in flight.
@@ -49,18 +57,11 @@ func limits(e endpoint.Endpoint, o Options) []grpc.ServerOption {
 	}
 	return []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaders),
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
+		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.ConnectionTimeout(handshakeTimeout), grpc.KeepaliveParams(alive),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
-}
-
-// limitConnections bounds the connections of a TCP listener. A unix socket is left as it is: only one user can connect, and a
-// wrapped connection would hide the peer's uid.
-func limitConnections(l net.Listener, limit int) net.Listener {
-	if l.Addr().Network() == "unix" {
-		return l
-	}
-	return netutil.LimitListener(l, limit)
 }
 
 func isUnix(e endpoint.Endpoint) bool { return e.Network == "unix" }

@@ -42,7 +42,8 @@ var verbs = map[string]access.Verb{
 
 	grpc_health_v1.Health_Check_FullMethodName: anyone,
 	grpc_health_v1.Health_List_FullMethodName:  anyone,
-	grpc_health_v1.Health_Watch_FullMethodName: anyone,
+	// A watch lasts.
+	grpc_health_v1.Health_Watch_FullMethodName: anyUser,
 	// Reflection shows the contract, which is public.
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      anyUser,
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anyUser,

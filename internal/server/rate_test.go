@@ -4,13 +4,17 @@
 package server_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -24,16 +28,40 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-// generous returns a reviewer to whom each token is the name of a user, who may do everything.
+// token returns a token whose subject is a user. Nobody has signed it.
+func token(user, audience string, expires time.Time) string {
+	claims := fmt.Sprintf(`{"sub":%q,"aud":[%q],"exp":%d}`, user, audience, expires.Unix())
+	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+}
+
+// subjectOf returns the user of a token.
+func subjectOf(token string) string {
+	var claims struct{ Sub string }
+	raw, _ := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	_ = json.Unmarshal(raw, &claims)
+	return claims.Sub
+}
+
+// generous returns a reviewer to whom tokens are valid, whose users may do everything, except for those of "forged".
 func generous(t *testing.T) *review.Reviewer {
 	t.Helper()
+	r, _ := counting(t)
+	return r
+}
+
+// counting is generous, and counts the reviews of tokens.
+func counting(t *testing.T) (*review.Reviewer, *atomic.Int64) {
+	t.Helper()
+	var reviews atomic.Int64
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
+			reviews.Add(1)
 			var question authenticationv1.TokenReview
 			_ = json.NewDecoder(r.Body).Decode(&question)
+			name := subjectOf(question.Spec.Token)
 			question.Status = authenticationv1.TokenReviewStatus{
-				Authenticated: true, Audiences: question.Spec.Audiences, User: authenticationv1.UserInfo{Username: question.Spec.Token},
+				Authenticated: name != "forged", Audiences: question.Spec.Audiences, User: authenticationv1.UserInfo{Username: name},
 			}
 			_ = json.NewEncoder(w).Encode(question)
 			return
@@ -45,7 +73,7 @@ func generous(t *testing.T) *review.Reviewer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return r, &reviews
 }
 
 // A user who calls too often is refused, and delays no other.
@@ -57,7 +85,7 @@ func TestUsersAreLimited(t *testing.T) {
 	})
 	as := func(user string) *plugin.Client {
 		path := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(path, []byte(user), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(token(user, review.Audience, time.Now().Add(time.Hour))), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path)) // the first call

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -97,7 +96,7 @@ type Server struct {
 	grpc     *grpc.Server
 	health   *health.Server
 	streams  *streamEnder
-	listener net.Listener
+	listener *connections
 
 	// metrics and probes are nil without their addresses.
 	metrics, probes *httpEndpoint
@@ -125,10 +124,14 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	}
 	s := &Server{
 		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(),
-		listener: limitConnections(listener, maxConnections),
+		listener: limitConnections(listener, strangerTimeout),
 	}
-	opts := slices.Concat(transport, limits(e, o), Interceptors(o.Logger, o.Registry), o.authorization(e), []grpc.ServerOption{Traces(driver)})
-	s.grpc = s.newGRPC(opts, isUnix(e) || o.Reflection)
+	authorization := o.authorization(e, s.listener)
+	_, before := interceptors(o.Logger, o.Registry)
+	before = append(before, authorization.stream)
+	opts := append(slices.Concat(transport, limits(e, o)), grpc.InTapHandle(authorization.tap),
+		grpc.ChainStreamInterceptor(append(slices.Clip(before), s.streams.intercept)...))
+	s.grpc = s.newGRPC(opts, before, isUnix(e) || o.Reflection)
 	if err := s.listenHTTP(ctx, o); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
@@ -136,11 +139,11 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 }
 
 // newGRPC registers all services.
-func (s *Server) newGRPC(opts []grpc.ServerOption, reflect bool) *grpc.Server {
-	opts = append(opts, grpc.ChainStreamInterceptor(s.streams.intercept))
+func (s *Server) newGRPC(opts []grpc.ServerOption, before []grpc.StreamServerInterceptor, reflect bool) *grpc.Server {
 	g := grpc.NewServer(opts...)
-	plugin.Register(g, s.driver, s.driver)
-	healthpb.RegisterHealthServer(g, s.health)
+	services := streamed{ServiceRegistrar: g, before: before, interceptor: traces(s.driver)}
+	plugin.Register(services, s.driver, s.driver)
+	healthpb.RegisterHealthServer(services, s.health)
 	if reflect {
 		reflection.Register(g)
 	}
@@ -241,12 +244,17 @@ func (s *Server) setServing(serving bool) {
 	}
 }
 
-// authorization returns the options that let calls over e pass.
-func (o Options) authorization(e endpoint.Endpoint) []grpc.ServerOption {
+// authorization returns what lets calls over e pass.
+func (o Options) authorization(e endpoint.Endpoint, from *connections) *authorization {
+	a := newAuthorization(from, o.Logger)
 	if isUnix(e) {
-		return LocalUser(o.User)
+		if a.local = o.User; a.local == nil {
+			a.local = ownUser
+		}
+		return a
 	}
-	return (&authorization{reviewer: o.Reviewer, rates: newUserRates(cmp.Or(o.UserQPS, DefaultUserQPS)), local: subject}).options()
+	a.reviewer, a.rates, a.local = o.Reviewer, newUserRates(cmp.Or(o.UserQPS, DefaultUserQPS)), subject
+	return a
 }
 
 // transport returns the transport credentials for e.

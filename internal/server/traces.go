@@ -23,9 +23,11 @@ type Tracer interface {
 }
 
 // Traces records each call that drives a release as a span. Calls that read are not recorded: hosts repeat them.
-func Traces(driver any) grpc.ServerOption {
+func Traces(driver any) grpc.ServerOption { return grpc.ChainUnaryInterceptor(traces(driver)) }
+
+func traces(driver any) grpc.UnaryServerInterceptor {
 	tracer, ok := driver.(Tracer)
-	return grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		about, drives := request.(interface {
 			GetWorkload() *pb.WorkloadRef
 			GetReleaseId() string
@@ -41,5 +43,5 @@ func Traces(driver any) grpc.ServerOption {
 				semconv.RPCSystemGRPC, semconv.RPCGRPCStatusCodeKey.Int64(int64(status.Code(err))))
 		}
 		return response, err
-	})
+	}
 }

@@ -7,22 +7,24 @@ package review
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/url"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
-	"k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/lru"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 )
@@ -30,40 +32,51 @@ import (
 const (
 	// Audience is what a token must have been issued for.
 	Audience = "lockstep"
-	// allowTTL and denyTTL are how long answers are cached, and so how long a revoked permission lasts at most.
-	allowTTL = 10 * time.Second
-	denyTTL  = time.Second
-	// timeout bounds one request.
+	// allowTTL and denyTTL are how long answers are cached, and so how long a revoked permission lasts at most. A token that was invalid
+	// becomes valid only if the API server restarts with other keys, so that refusals are remembered longer.
+	allowTTL, denyTTL, refusalTTL = 10 * time.Second, 5 * time.Second, 30 * time.Second
+	// timeout bounds one request, with its retries and its turn.
 	timeout = 10 * time.Second
-	// qps and burst bound the reviews per second, so that calls with random tokens can't overload the API server.
-	qps, burst = 200, 400
+	// maxTokens bounds the tokens that are remembered: as many valid as invalid ones, so that random tokens displace no valid one.
+	maxTokens = 4096
 )
+
+// retry is for requests of callers, who wait for the answer, and repeat a call that fails.
+var retry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 3}
 
 // ErrUnavailable is wrapped by errors of reviews that could not be made: nothing is known about the caller.
 var ErrUnavailable = errors.New("the API server did not answer")
 
 // Reviewer makes reviews, and caches their answers.
 type Reviewer struct {
-	tokens authenticator.Token
-	users  authorizer.Authorizer
+	// strangers reviews tokens from addresses, known those that were valid before, so that random tokens do not delay valid ones.
+	strangers, known authenticator.Token
+	users            authorizer.Authorizer
+	// valid and invalid have the last answer about a token, by its hash.
+	valid, invalid *lru.Cache
+	asking         singleflight.Group
+}
+
+// answer is what the API server last said about a token.
+type answer struct {
+	user  user.Info
+	until time.Time
 }
 
 // New returns a Reviewer with the rights of config, which must allow TokenReviews and SubjectAccessReviews: the ClusterRole
 // system:auth-delegator does.
 func New(config *rest.Config) (*Reviewer, error) {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst, config.RateLimiter = qps, burst, nil
-	client, err := kubernetes.NewForConfig(config)
+	strangers, err := tokenReviewer(config)
+	if err != nil {
+		return nil, err
+	}
+	known, err := tokenReviewer(config)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(inTurn(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
-	}
-	// A caller waits for the answer, and repeats a call that fails.
-	retry := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 3}
-	tokens, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, retry, timeout, webhook.AuthenticatorMetrics{
-		RecordRequestTotal: authenticatorfactory.RecordRequestTotal, RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make token reviewer: %w", err)
 	}
 	users, err := authorizerfactory.DelegatingAuthorizerConfig{
 		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: allowTTL, DenyCacheTTL: denyTTL, WebhookRetryBackoff: &retry,
@@ -71,36 +84,97 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make access reviewer: %w", err)
 	}
-	return &Reviewer{tokens: cache.New(answered{tokens}, false, allowTTL, denyTTL), users: users}, nil
+	return &Reviewer{strangers: strangers, known: known, users: users, valid: lru.New(maxTokens), invalid: lru.New(maxTokens)}, nil
 }
 
-// User returns the user of a token, nil if the token is not valid for [Audience].
-func (r *Reviewer) User(ctx context.Context, token string) (user.Info, error) {
-	response, ok, err := r.tokens.AuthenticateToken(authenticator.WithAudiences(ctx, authenticator.Audiences{Audience}), token)
+func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
+	client, err := kubernetes.NewForConfig(inTurn(config))
+	if err != nil {
+		return nil, fmt.Errorf("make client for reviews: %w", err)
+	}
+	tokens, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, retry, timeout, webhook.AuthenticatorMetrics{
+		RecordRequestTotal: authenticatorfactory.RecordRequestTotal, RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make token reviewer: %w", err)
+	}
+	return answered{tokens}, nil
+}
+
+// Known returns the answer about a token without asking: its user, nil if it is not valid, and whether there is an answer. A token that
+// can't be one for [Audience] is not valid.
+func (r *Reviewer) Known(token string) (u user.Info, known bool) {
+	now := time.Now()
+	if !wellFormed(token, now) {
+		return nil, true
+	}
+	key := sha256.Sum256([]byte(token))
+	for _, answers := range []*lru.Cache{r.valid, r.invalid} {
+		if a, ok := last(answers, key); ok && now.Before(a.until) {
+			return a.user, true
+		}
+	}
+	return nil, false
+}
+
+// WasValid reports whether a token was valid when it was last reviewed.
+func (r *Reviewer) WasValid(token string) bool {
+	_, ok := last(r.valid, sha256.Sum256([]byte(token)))
+	return ok
+}
+
+func last(answers *lru.Cache, key [sha256.Size]byte) (answer, bool) {
+	value, _ := answers.Get(key)
+	a, ok := value.(answer)
+	return a, ok
+}
+
+// User returns the user of a token, nil if the token is not valid for [Audience]. source is the address of the caller.
+func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, error) {
+	if u, known := r.Known(token); known {
+		return u, nil
+	}
+	key := sha256.Sum256([]byte(token))
+	asked := r.asking.DoChan(string(key[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+		defer cancel()
+		return r.ask(ctx, source, token, key)
+	})
+	select {
+	case result := <-asked:
+		u, _ := result.Val.(user.Info)
+		return u, result.Err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, ctx.Err())
+	}
+}
+
+func (r *Reviewer) ask(ctx context.Context, source, token string, key [sha256.Size]byte) (user.Info, error) {
+	reviewer, by := r.strangers, source
+	if before, ok := last(r.valid, key); ok {
+		reviewer, by = r.known, before.user.GetName()
+	}
+	response, ok, err := reviewer.AuthenticateToken(withTurn(authenticator.WithAudiences(ctx, authenticator.Audiences{Audience}), by), token)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, err)
 	case !ok:
+		r.valid.Remove(key)
+		r.invalid.Add(key, answer{until: time.Now().Add(refusalTTL)})
 		return nil, nil //nolint:nilnil // no user is an answer, not an error
 	}
+	r.valid.Add(key, answer{response.User, time.Now().Add(allowTTL)})
 	return response.User, nil
 }
 
 // MayRelease reports whether the user has the verb on releases of the namespace; "" is all namespaces.
 func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb, namespace string) (bool, error) {
-	return r.allowed(ctx, authorizer.AttributesRecord{
+	ctx, cancel := context.WithTimeout(withTurn(ctx, u.GetName()), timeout)
+	defer cancel()
+	decision, _, err := r.users.Authorize(ctx, authorizer.AttributesRecord{
 		User: u, Verb: string(verb), Namespace: namespace,
 		APIGroup: access.Group, APIVersion: "*", Resource: access.Resource, ResourceRequest: true,
 	})
-}
-
-// MayRead reports whether the user may get a path that belongs to no resource, such as /metrics.
-func (r *Reviewer) MayRead(ctx context.Context, u user.Info, path string) (bool, error) {
-	return r.allowed(ctx, authorizer.AttributesRecord{User: u, Verb: "get", Path: path})
-}
-
-func (r *Reviewer) allowed(ctx context.Context, a authorizer.Attributes) (bool, error) {
-	decision, _, err := r.users.Authorize(ctx, a)
 	if err != nil {
 		return false, fmt.Errorf("%w: review access: %w", ErrUnavailable, err)
 	}

@@ -1,0 +1,77 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"golang.org/x/time/rate"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// perSource is how many requests a second one address or one user may cause, with bursts of twice as many.
+	perSource = 50
+	// maxSources bounds those that are remembered: the one that asked longest ago is forgotten, and begins anew.
+	maxSources = 4096
+	// maxInFlight bounds the requests that the API server answers at a time.
+	maxInFlight = 32
+)
+
+// ErrBusy is wrapped by errors of reviews that had no turn in time, since their address or user causes too many.
+var ErrBusy = errors.New("too many reviews are waiting")
+
+type turnKey struct{}
+
+// withTurn returns a context of requests that wait for the turn of a source.
+func withTurn(ctx context.Context, source string) context.Context {
+	return context.WithValue(ctx, turnKey{}, source)
+}
+
+// inTurn returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
+func inTurn(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.QPS, config.RateLimiter = -1, nil
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &turns{next: next, rates: lru.New(maxSources), inFlight: make(chan struct{}, maxInFlight)}
+	})
+	return config
+}
+
+type turns struct {
+	next     http.RoundTripper
+	rates    *lru.Cache // *rate.Limiter by source
+	inFlight chan struct{}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *turns) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	source, _ := ctx.Value(turnKey{}).(string)
+	if err := t.rateOf(source).Wait(ctx); err != nil {
+		return nil, fmt.Errorf("%w for %q: %w", ErrBusy, source, err)
+	}
+	select {
+	case t.inFlight <- struct{}{}:
+		defer func() { <-t.inFlight }()
+		return t.next.RoundTrip(r) //nolint:wrapcheck // the client's own
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+	}
+}
+
+func (t *turns) rateOf(source string) *rate.Limiter {
+	if known, ok := t.rates.Get(source); ok {
+		if limiter, ok := known.(*rate.Limiter); ok {
+			return limiter
+		}
+	}
+	limiter := rate.NewLimiter(perSource, 2*perSource)
+	t.rates.Add(source, limiter)
+	return limiter
+}

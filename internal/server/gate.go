@@ -1,0 +1,194 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/lockstep-rollouts/lockstep/internal/access"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// call is what the tap has found out about a call.
+type call struct {
+	peer net.Addr
+	// user is nil if the caller is not known, or not yet: then token is to be reviewed.
+	user  user.Info
+	token string
+	// refused is why the call must end at once.
+	refused error
+	// read frees what the call held until its request was read.
+	read func()
+}
+
+type callKey struct{}
+
+// callOf returns the call of a context. Without a tap it is empty.
+func callOf(ctx context.Context) *call {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		return c
+	}
+	return &call{read: func() {}}
+}
+
+// tap judges a call by its headers, before gRPC buffers anything of it. It does not block: it knows the form of credentials, and what
+// earlier reviews have found.
+func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	c := &call{peer: &net.UnixAddr{}}
+	if p, ok := peer.FromContext(ctx); ok {
+		c.peer = p.Addr
+	}
+	source := host(c.peer)
+	if c.refused = a.identify(ctx, c, info.FullMethodName); c.user != nil {
+		source = c.user.GetName()
+	}
+	// gRPC keeps the timer of a call that is refused here. So one with a long deadline is refused by its handler.
+	deadline, bounded := ctx.Deadline()
+	refuseHere := !bounded || time.Until(deadline) < readTimeout
+	if c.refused == nil || !refuseHere {
+		release, err := a.reading.take(source)
+		if err != nil {
+			a.from.reviewed(c.peer, true)
+			c.refused, refuseHere = err, true
+		}
+		c.read = release
+	}
+	if c.refused != nil && refuseHere {
+		a.refusals.refused(ctx, info.FullMethodName, c.refused)
+		return ctx, c.refused
+	}
+	context.AfterFunc(ctx, func() {
+		c.read()
+		a.from.abandon(c.peer, c.token)
+	})
+	return context.WithValue(ctx, callKey{}, c), nil
+}
+
+// identify sets the call's user or token, or returns why it is refused.
+func (a *authorization) identify(ctx context.Context, c *call, method string) (err error) {
+	verb, known := verbs[method]
+	if a.reviewer == nil {
+		c.user = a.local(ctx)
+		return nil
+	}
+	if verb == anyone {
+		return nil
+	}
+	if c.token = bearerToken(ctx); c.token == "" {
+		leaf := clientCertificate(ctx)
+		switch {
+		case leaf != nil:
+			c.user, err = userOfCertificate(leaf, time.Now())
+			return err
+		case known && method == grpc_health_v1.Health_Watch_FullMethodName:
+			return status.Error(codes.Unimplemented, "health is watched with credentials only: use Check")
+		}
+		return unauthenticated("the call has neither a bearer token (metadata authorization: Bearer …) nor a client certificate")
+	}
+	reviewed := false
+	switch c.user, reviewed = a.reviewer.Known(c.token); {
+	case reviewed && c.user == nil:
+		return errInvalidToken
+	case reviewed || a.reviewer.WasValid(c.token) || a.from.review(c.peer, c.token):
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		"another token of this connection is being reviewed, or was refused less than %s ago: call again", refusalPause)
+}
+
+// begin returns the context of a call with its user, after the review of its token. end must be called.
+func (a *authorization) begin(ctx context.Context, method string) (_ context.Context, end func(), err error) {
+	c := callOf(ctx)
+	if c.refused != nil {
+		return ctx, nil, c.refused
+	}
+	verb, known := verbs[method]
+	if a.reviewer != nil && verb == anyone {
+		return ctx, func() {}, nil
+	}
+	if c.user == nil && a.reviewer != nil {
+		if c.user, err = a.review(ctx, c); err != nil {
+			return ctx, nil, err
+		}
+	}
+	name := host(c.peer)
+	if c.user != nil {
+		name = c.user.GetName()
+	}
+	if err := a.from.known(c.peer, name); err != nil {
+		return ctx, nil, err
+	}
+	if end, err = a.calls.take(name); err != nil {
+		return ctx, nil, err
+	}
+	if a.reviewer == nil {
+		return asUser(ctx, method, a.local), end, nil
+	}
+	if err := a.rates.take(name); err != nil {
+		end()
+		return ctx, nil, err
+	}
+	if !known {
+		end()
+		return ctx, nil, drivererr.New(pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "no permission allows %s", method)
+	}
+	return access.WithSight(access.WithUser(ctx, c.user), a.sees(method)), end, nil
+}
+
+// review asks the API server who the bearer of the call's token is.
+func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) {
+	u, err := a.reviewer.User(ctx, host(c.peer), c.token)
+	a.from.reviewed(c.peer, u != nil)
+	switch {
+	case err != nil:
+		return nil, notReviewed("the bearer token can't be checked", err)
+	case u == nil:
+		return nil, errInvalidToken
+	}
+	return u, nil
+}
+
+// slots bound how many there are of something, in all and for each key.
+type slots struct {
+	limit, perKey int
+
+	mu    sync.Mutex
+	total int
+	held  map[string]int
+}
+
+func newSlots(limit, perKey int) *slots {
+	return &slots{limit: limit, perKey: perKey, held: map[string]int{}}
+}
+
+// take returns how to free the slot that it takes, which may be done twice.
+func (s *slots) take(key string) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.total >= s.limit || s.held[key] >= s.perKey {
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
+			"%q has %d calls in flight, and all callers %d: call again when others have ended", key, s.held[key], s.total)
+	}
+	s.total++
+	s.held[key]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.total--
+		if s.held[key]--; s.held[key] == 0 {
+			delete(s.held, key)
+		}
+	}), nil
+}

@@ -1,0 +1,58 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+)
+
+// streamed registers unary methods as streams with one message each way, which is the same on the wire. gRPC buffers the request of a
+// unary method before any interceptor runs, and that of a stream when its handler receives it: after the review of the caller.
+type streamed struct {
+	grpc.ServiceRegistrar
+
+	// before are called before the request is received, as those of streams are, and then interceptor with the request.
+	before      []grpc.StreamServerInterceptor
+	interceptor grpc.UnaryServerInterceptor
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	service := *desc
+	service.Methods, service.Streams = nil, slices.Clone(desc.Streams)
+	for _, method := range desc.Methods {
+		info := &grpc.StreamServerInfo{FullMethod: "/" + desc.ServiceName + "/" + method.MethodName}
+		handler := func(srv any, stream grpc.ServerStream) error {
+			response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, s.interceptor)
+			if err != nil {
+				return err //nolint:wrapcheck // the driver's own
+			}
+			return stream.SendMsg(response) //nolint:wrapcheck // the stream's own
+		}
+		for _, intercept := range slices.Backward(s.before) {
+			next := handler
+			handler = func(srv any, stream grpc.ServerStream) error { return intercept(srv, stream, info, next) }
+		}
+		// gRPC calls no interceptor for a stream that no side streams.
+		service.Streams = append(service.Streams, grpc.StreamDesc{StreamName: method.MethodName, Handler: handler})
+	}
+	s.ServiceRegistrar.RegisterService(&service, impl)
+}
+
+// byKind returns an interceptor that treats such streams as the unary methods that they are for clients.
+func byKind(unary grpc.UnaryServerInterceptor, streams grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if info.IsClientStream || info.IsServerStream {
+			return streams(srv, stream, info, handler)
+		}
+		_, err := unary(stream.Context(), nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: info.FullMethod},
+			func(ctx context.Context, _ any) (any, error) {
+				return nil, handler(srv, contextStream{ServerStream: stream, ctx: ctx})
+			})
+		return err
+	}
+}
