@@ -33,6 +33,8 @@ type Driver struct {
 	core  kubernetes.Interface
 	sets  lwsclient.Interface
 	rooms rooms
+	// states are what the watches of all workloads send.
+	states sharedStates
 
 	stopped chan struct{} // closed by Drain
 	drain   sync.Once
@@ -176,6 +178,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		return nil, err
 	}
 	d := &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}
+	e.Observer.Changes.Before = d.states.changed
 	if o.registry != nil {
 		o.registry.MustRegister(releaseMetrics{d})
 	}

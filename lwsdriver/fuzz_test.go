@@ -94,6 +94,7 @@ type sink[T any] struct {
 
 func (s sink[T]) Context() context.Context { return s.ctx }
 func (s sink[T]) Send(*T) error            { return status.Error(codes.Canceled, "gone") }
+func (s sink[T]) SendMsg(any) error        { return status.Error(codes.Canceled, "gone") }
 
 // FuzzRequests: whatever bytes come, no RPC panics; what is invalid is refused as the contract says, with the fields that
 // are; and what the service does with the rest is something that the next driver can read.

@@ -8,25 +8,27 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
+	"github.com/lockstep-rollouts/lockstep/internal/encoded"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// WatchWorkloads sends the context of every workload under hold, and then each change, including added and removed workloads. It
-// follows the workloads that the engine has processed, so it requests nothing of the API server.
+// WatchWorkloads sends the context of every workload under hold that the caller sees, and then each change, including added and removed
+// workloads. It follows the workloads that the engine has processed, so it requests nothing of the API server but what the caller sees.
 func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]) error {
 	if err := d.serves(req.GetNamespace()); err != nil {
 		return err
 	}
 	changed, stop := d.engine.Observer.Changes.SubscribeAll()
 	defer stop()
-	w := workloadsWatch{driver: d, request: req, send: stream.Send, sent: map[types.NamespacedName]*pb.BatchContext{}}
+	defer d.states.watch()()
+	w := workloadsWatch{driver: d, request: req, stream: stream, sent: map[types.NamespacedName]*encoded.Message{}}
 	if err := w.sendChanges(d.heldWorkloads()); err != nil {
 		return err
 	}
@@ -81,9 +83,9 @@ func underHold(w *lws.LeaderWorkerSet) bool {
 type workloadsWatch struct {
 	driver  *Driver
 	request *pb.WatchWorkloadsRequest
-	send    func(*pb.WatchWorkloadsResponse) error
+	stream  grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]
 	// sent is what the receiver has.
-	sent map[types.NamespacedName]*pb.BatchContext
+	sent map[types.NamespacedName]*encoded.Message
 }
 
 // sendChanges sends what changed about some workloads.
@@ -92,33 +94,49 @@ func (w *workloadsWatch) sendChanges(keys []types.NamespacedName) error {
 		if ns := w.request.GetNamespace(); ns != "" && ns != key.Namespace || !w.driver.engine.Covers(key) {
 			continue
 		}
-		change := w.change(key)
-		if change == nil {
-			continue
-		}
-		if err := w.send(change); err != nil {
+		if err := w.sendChange(key); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// change returns what changed about a workload, nil if nothing did.
-func (w *workloadsWatch) change(key types.NamespacedName) *pb.WatchWorkloadsResponse {
+// sendChange sends what changed about a workload, if anything did and the caller sees it.
+func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 	last, known := w.sent[key]
-	if !underHold(w.driver.engine.Observer.Caches.Workload(key)) {
-		if !known {
-			return nil
-		}
-		delete(w.sent, key)
-		return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: last.GetWorkload()}}
+	held := underHold(w.driver.engine.Observer.Caches.Workload(key))
+	if !held {
+		w.driver.states.forget(key)
 	}
-	c, _ := w.driver.stateOf(key, w.request.GetIncludeGroups())
-	if proto.Equal(c, last) {
+	if !held && !known {
 		return nil
 	}
-	w.sent[key] = c
-	return &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}}
+	if w.request.GetNamespace() == "" { // else the server has checked the permission for it
+		switch sees, err := access.Sees(w.stream.Context(), key.Namespace); {
+		case err != nil:
+			return err //nolint:wrapcheck // an error of the contract
+		case !sees:
+			delete(w.sent, key)
+			return nil
+		}
+	}
+	if !held {
+		delete(w.sent, key)
+		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: refOf(key)}})
+	}
+	state, err := w.driver.states.of(stateKey{key, w.request.GetIncludeGroups()}, func() *pb.BatchContext {
+		c, _ := w.driver.stateOf(key, w.request.GetIncludeGroups())
+		return c
+	})
+	if err != nil || state == last {
+		return err
+	}
+	w.sent[key] = state
+	return w.stream.SendMsg(state) //nolint:wrapcheck // the stream's own
+}
+
+func refOf(key types.NamespacedName) *pb.WorkloadRef {
+	return &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}
 }
 
 // stateOf returns the context of a workload and what it was computed from. If it can't be observed, the error is its state, and the
@@ -126,7 +144,7 @@ func (w *workloadsWatch) change(key types.NamespacedName) *pb.WatchWorkloadsResp
 func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot) {
 	c, s, err := d.contextOf(key, rows)
 	if err != nil {
-		c = &pb.BatchContext{Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}}
+		c = &pb.BatchContext{Workload: refOf(key)}
 		fail(c, err)
 	}
 	return c, s

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -37,6 +38,19 @@ func (s workloadsStream) Send(r *pb.WatchWorkloadsResponse) error {
 	case <-s.ctx.Done():
 		return s.ctx.Err()
 	}
+}
+
+// SendMsg is Send for a message that is encoded already.
+func (s workloadsStream) SendMsg(m any) error {
+	raw, err := proto.Marshal(m.(proto.Message))
+	if err != nil {
+		return err
+	}
+	r := &pb.WatchWorkloadsResponse{}
+	if err := proto.Unmarshal(raw, r); err != nil {
+		return err
+	}
+	return s.Send(r)
 }
 
 // next is the next change in a word: "here", "here failed (RecordInvalid)", "here removed" or "synced".

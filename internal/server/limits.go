@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/lockstep-rollouts/lockstep/internal/encoded"
 	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 
@@ -23,9 +24,9 @@ const (
 	maxHeaders = 32 << 10
 	// bufferSize is that of each connection for reads, and for writes while it writes.
 	bufferSize = 8 << 10
-	// maxReading bounds the calls whose request has not been read, and so what they hold: 32 MiB. maxSourceReading bounds those of one
+	// maxReading bounds the calls whose request has not been read, and so what they hold: 64 MiB. maxSourceReading bounds those of one
 	// user, or of one address before its user is known.
-	maxReading, maxSourceReading = 512, 64
+	maxReading, maxSourceReading = 1024, maxStreams
 	// maxCalls bounds the calls in flight, and maxUserCalls those of one user.
 	maxCalls, maxUserCalls = 2048, 256
 	// readTimeout ends calls whose request does not arrive, sendTimeout streams whose client does not read.
@@ -58,6 +59,7 @@ func limits(e endpoint.Endpoint, o Options) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
+		grpc.ForceServerCodecV2(encoded.Codec()),
 		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.ConnectionTimeout(handshakeTimeout), grpc.KeepaliveParams(alive),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),

@@ -14,6 +14,9 @@ import (
 // observes again, so it subscribes before it observes. Signals merge, so a slow waiter delays no other. The zero value is
 // ready to use.
 type Broadcaster[K comparable] struct {
+	// Before is called with each key before it is signalled. It must not call the Broadcaster. Nil: nothing is.
+	Before func(K)
+
 	mu      sync.Mutex
 	waiters map[K]map[chan struct{}]struct{}
 	// subscriptions are to all keys.
@@ -95,6 +98,9 @@ func (b *Broadcaster[K]) Len() int {
 func (b *Broadcaster[K]) Notify(key K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.Before != nil {
+		b.Before(key)
+	}
 	for ch := range b.waiters[key] {
 		signal(ch)
 	}

@@ -1,0 +1,144 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+)
+
+// attackEnv is the variable with how long each attack lasts.
+const attackEnv = "LOCKSTEP_TEST_ATTACK"
+
+func duration(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv(attackEnv)
+	if text == "" {
+		return 10 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", attackEnv, err)
+	}
+	return d
+}
+
+// attacks by name. prepare returns the attack, which lasts until ctx ends and says what it did.
+var attacks = []struct {
+	name    string
+	prepare func(*world) func(context.Context) string
+}{
+	{"none", func(*world) func(context.Context) string {
+		return func(ctx context.Context) string { <-ctx.Done(); return "nothing" }
+	}},
+	{"unfinished-requests", func(w *world) func(context.Context) string {
+		return func(ctx context.Context) string { return w.unfinishedRequests(ctx, 1, 400, none) }
+	}},
+	{"unfinished-requests-forged", func(w *world) func(context.Context) string {
+		return func(ctx context.Context) string { return w.unfinishedRequests(ctx, 8, 100, forged) }
+	}},
+	{"unfinished-requests-known", func(w *world) func(context.Context) string {
+		token := w.token("stranger")
+		return func(ctx context.Context) string {
+			return w.unfinishedRequests(ctx, 8, 100, func() string { return token })
+		}
+	}},
+	{"connections", func(w *world) func(context.Context) string { return w.manyConnections }},
+	{"random-tokens", func(w *world) func(context.Context) string {
+		return func(ctx context.Context) string { return w.callsAtRate(ctx, 500, 8, randomToken, nowhere) }
+	}},
+	{"forged-tokens", func(w *world) func(context.Context) string {
+		return func(ctx context.Context) string { return w.callsAtRate(ctx, 500, 8, forged, nowhere) }
+	}},
+	{"denied-users", func(w *world) func(context.Context) string {
+		var tokens []string
+		for i := range 4 {
+			tokens = append(tokens, w.token(fmt.Sprintf("stranger-%d", i)))
+		}
+		next := 0
+		return func(ctx context.Context) string {
+			return w.callsAtRate(ctx, 800, 4, func() string { next++; return tokens[next%len(tokens)] }, nowhere)
+		}
+	}},
+	{"watches", func(w *world) func(context.Context) string {
+		w.fleet()
+		token := w.token("stranger")
+		return func(ctx context.Context) string { return w.watchEverything(ctx, 50, token) }
+	}},
+}
+
+func randomToken() string { return strings.ToLower(forged()[100:]) }
+
+// nowhere asks about a namespace that nobody has asked about.
+func nowhere() proto.Message {
+	return &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: fmt.Sprintf("n%d", time.Now().UnixNano()), Name: "x"}}
+}
+
+// The driver survives its callers in the memory of the shipped Deployment. Meanwhile an administrator is served, probes succeed, and a
+// release passes its steps in time.
+func TestHostile(t *testing.T) {
+	var table strings.Builder
+	out := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "attack\tdid\tpeak MiB\tkilled\tcalls\tnew connections\tprobes\tsteps of releases\tlog KiB")
+	for _, attack := range attacks {
+		t.Run(attack.name, func(t *testing.T) {
+			w := newWorld(t)
+			v := w.attack(attack.prepare)
+			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\n", attack.name, v.did, v.peak>>20, v.killed, &v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10)
+			if v.killed || v.peak > memoryLimit {
+				t.Errorf("peak %d MiB, killed: %t", v.peak>>20, v.killed)
+			}
+			for name, y := range map[string]*tally{"calls": &v.calls, "new connections": &v.connections, "probes": &v.probes, "steps of releases": &v.steps} {
+				if y.failed > 0 || y.tried == 0 {
+					t.Errorf("%s: %s: %v", name, y, y.err)
+				}
+			}
+		})
+	}
+	_ = out.Flush()
+	t.Logf("attacks of %s each:\n%s", duration(t), table.String())
+}
+
+// attack attacks the driver while its other callers go on.
+func (w *world) attack(prepare func(*world) func(context.Context) string) *verdict {
+	w.t.Helper()
+	connect := w.administrator()
+	client, err := connect(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = client.Close() })
+	suite.Apply(w.t, w.cluster, w.namespace, suite.Workload("vllm", 4, nil))
+	await.Nil(w.t, "the workload is adopted", func(ctx context.Context) error {
+		r, err := client.Adopt(ctx, &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: w.namespace, Name: "vllm"}})
+		if err == nil && r.GetContext().GetStableReady() < 4 {
+			err = errNotYet
+		}
+		return err
+	})
+	run := prepare(w)
+	ctx, cancel := context.WithTimeout(w.t.Context(), duration(w.t))
+	defer cancel()
+	done := make(chan string, 1)
+	go func() { done <- run(ctx) }()
+	v := w.observe(ctx, client, connect)
+	v.did = <-done
+	if info, err := os.Stat(w.log); err == nil {
+		v.logged = info.Size()
+	}
+	return v
+}

@@ -1,0 +1,193 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package hostile
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+)
+
+// world is a driver that serves all namespaces over TCP and authorizes its callers, and the namespace of a release.
+type world struct {
+	t         *testing.T
+	cluster   *cluster.Cluster
+	namespace string
+	kube      kubernetes.Interface
+	lws       lwsclient.Interface
+	ca        *tlstest.CA
+
+	process         *child.Process
+	memory          *memory
+	log             string
+	address, health string
+}
+
+var errNotYet = errors.New("not yet")
+
+// newWorld starts a driver with the permissions of config/base, and the settings and the memory of config/deployment.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	c := cluster.Shared(t)
+	w := &world{t: t, cluster: c, namespace: c.Namespace(t), ca: tlstest.NewCA(t), log: filepath.Join(t.TempDir(), "log")}
+	w.kube, w.lws, _ = suite.Clients(c)
+	roles, err := config.Access()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), "", roles); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	return w
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	binary, err := driver.Binary()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	log, err := os.Create(w.log)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = log.Close() })
+	cert := w.ca.Files(w.t, "server")
+	cmd := exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--health-address", "127.0.0.1:0",
+		"--kubeconfig", driver.Kubeconfig(w.t, w.cluster), "--tls-cert", cert.Cert, "--tls-key", cert.Key)
+	cmd.Env = append(os.Environ(), goMemoryLimit)
+	cmd.Stdout, cmd.Stderr = log, log
+	if w.process, err = child.Run(cmd); err != nil {
+		w.t.Fatal(err)
+	}
+	w.memory = confine(w.t, w.process)
+	w.t.Cleanup(func() { w.process.End(syscall.SIGTERM, await.Patience) })
+	serving := regexp.MustCompile(`msg=serving address=(\S+) metrics="" health=(\S+)`)
+	await.Nil(w.t, "the driver is ready", func(ctx context.Context) error {
+		raw, err := os.ReadFile(w.log)
+		if err != nil {
+			return err
+		}
+		found := serving.FindStringSubmatch(string(raw))
+		if found == nil {
+			return errNotYet
+		}
+		w.address, w.health = found[1], "http://"+found[2]
+		return w.probe(ctx, "/readyz")
+	})
+}
+
+// probe requests a path as a kubelet does, over a connection of its own.
+func (w *world) probe(ctx context.Context, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.health+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// token returns a token of a service account of the release's namespace for an audience.
+func (w *world) token(account string) string {
+	w.t.Helper()
+	accounts := w.kube.CoreV1().ServiceAccounts(w.namespace)
+	_, _ = accounts.Create(w.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	request, err := accounts.CreateToken(w.t.Context(), account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{review.Audience}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+// administrator returns how to connect as an account that may do everything in all namespaces.
+func (w *world) administrator() (connect func(context.Context) (*plugin.Client, error)) {
+	w.t.Helper()
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "administrator-"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: "administrator"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lockstep-operator"},
+	}
+	if _, err := w.kube.RbacV1().ClusterRoleBindings().Create(w.t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	path := filepath.Join(w.t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(w.token("administrator")), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return func(ctx context.Context) (*plugin.Client, error) {
+		return plugin.Dial(ctx, w.address, plugin.WithCA(w.ca.File), plugin.WithTokenFile(path))
+	}
+}
+
+// insecure is for attackers, who trust every server.
+func insecure() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+}
+
+// The workloads of other tenants: their groups do not exist, for which a quota cares.
+const (
+	fleetSize     = 50
+	fleetReplicas = 5000
+)
+
+// fleet adopts many workloads with many groups in another namespace.
+func (w *world) fleet() {
+	w.t.Helper()
+	namespace := w.namespace + "-fleet"
+	if _, err := w.kube.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	suite.Apply(w.t, w.cluster, namespace, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: none}, spec: {hard: {pods: "0"}}}`)
+	client, err := w.administrator()(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer client.Close()
+	for i := range fleetSize {
+		name := fmt.Sprintf("model-%d", i)
+		suite.Apply(w.t, w.cluster, namespace, suite.Workload(name, fleetReplicas, nil))
+		await.Nil(w.t, name+" is adopted", func(ctx context.Context) error {
+			_, err := client.Adopt(ctx, &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: name}})
+			return err
+		})
+	}
+}
