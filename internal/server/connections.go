@@ -17,8 +17,8 @@ const (
 	// maxStrangers bounds the connections without an authenticated caller. A new one replaces the oldest of the address with the most, so
 	// that no client can lock out another, nor the kubelet's probes.
 	maxStrangers = 256
-	// strangerTimeout closes connections without an authenticated caller.
-	strangerTimeout = 30 * time.Second
+	// strangerTimeout closes connections without an authenticated caller. None is replaced before strangerGrace: new ones wait.
+	strangerTimeout, strangerGrace = 30 * time.Second, 500 * time.Millisecond
 	// maxConnections bounds the other connections, and maxUserConnections those of one user.
 	maxConnections, maxUserConnections = 768, 128
 	// refusalPause is how long a connection with an invalid token may try no other one.
@@ -73,9 +73,22 @@ func (c *connections) Accept() (net.Conn, error) {
 	c.open[conn.RemoteAddr().String()] = added
 	c.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Close()
+		if c.patience > 0 {
+			time.Sleep(strangerGrace - time.Since(oldest.opened))
+		}
+		c.replace(oldest)
 	}
 	return added, nil
+}
+
+// replace closes a connection unless its caller has been authenticated meanwhile.
+func (c *connections) replace(oldest *connection) {
+	c.mu.Lock()
+	stranger := oldest.user == ""
+	c.mu.Unlock()
+	if stranger {
+		_ = oldest.Close()
+	}
 }
 
 // oldestStranger returns the connection to replace, nil if there is room.

@@ -195,6 +195,12 @@ func (m *memory) WatchBatchContext(context.Context, *pb.WatchBatchContextRequest
 	panic("no step waits")
 }
 
+func (m *memory) WatchWorkloads(
+	context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	panic("nothing is watched")
+}
+
 func (m *memory) SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error) {
 	panic("no step routes")
 }

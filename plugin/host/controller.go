@@ -40,7 +40,7 @@ const (
 // Driver is the part of the contract that these hosts need, as plugin.Client has it.
 type Driver interface {
 	converge.Driver
-	plugin.ContextWatcher
+	Watcher
 }
 
 var _ Driver = (*plugin.Client)(nil)

@@ -5,9 +5,13 @@ package host
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -19,8 +23,8 @@ import (
 )
 
 const (
-	// minAbsent is the first interval at which a workload that does not exist is looked up again. Each lookup costs the
-	// driver a request to the API server, so the interval doubles.
+	// minAbsent is the first interval at which a workload that is not under hold is looked up again. If it does not exist, each lookup
+	// costs the driver a request to the API server, so the interval doubles.
 	minAbsent = 250 * time.Millisecond
 	// maxAbsent is the longest of these intervals by default.
 	maxAbsent = time.Minute
@@ -28,23 +32,31 @@ const (
 	maxAway = 2 * time.Second
 )
 
-// Follower is a source of a controller: it watches workloads through the driver, and enqueues the requests of a workload
-// whenever that changes.
+// Watcher is the part of a driver that a Follower needs.
+type Watcher interface {
+	plugin.WorkloadsWatcher
+	CalculateBatchContext(
+		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
+}
+
+// Follower is a source of a controller: it watches workloads through the driver, and enqueues the requests of a workload whenever that
+// changes. All workloads under hold share one watch. Others are looked up, for as long as they have requests.
 type Follower[R comparable] struct {
 	// Driver is required.
-	Driver plugin.ContextWatcher
-	// Requests returns what to enqueue when a workload changes. A workload without requests is no longer followed.
-	// Required.
+	Driver Watcher
+	// Requests returns what to enqueue when a workload changes. Required.
 	Requests func(context.Context, client.ObjectKey) []R
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
-	// MaxAbsent is the longest interval at which a workload that does not exist is looked up. Zero: one minute.
+	// MaxAbsent is the longest interval at which a workload that is not under hold is looked up. Zero: one minute.
 	MaxAbsent time.Duration
 
-	mu       sync.Mutex
-	ctx      context.Context //nolint:containedctx // The controller's, under which the watches run.
-	queue    workqueue.TypedRateLimitingInterface[R]
-	followed map[client.ObjectKey]chan struct{}
+	mu    sync.Mutex
+	ctx   context.Context //nolint:containedctx // The controller's, under which the watches run.
+	queue workqueue.TypedRateLimitingInterface[R]
+	// held are the workloads that the watch reports, absent those that are looked up.
+	held   map[client.ObjectKey]bool
+	absent map[client.ObjectKey]chan struct{}
 }
 
 var _ source.Source = (*Follower[reconcile.Request])(nil)
@@ -53,42 +65,93 @@ var _ source.Source = (*Follower[reconcile.Request])(nil)
 func (f *Follower[R]) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[R]) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ctx, f.queue, f.followed = ctx, queue, map[client.ObjectKey]chan struct{}{}
+	f.ctx, f.queue, f.held, f.absent = ctx, queue, map[client.ObjectKey]bool{}, map[client.ObjectKey]chan struct{}{}
+	go func() {
+		for ctx.Err() == nil {
+			_ = guard.Call(nil, "follower", "all workloads", func() { f.followHeld(ctx) })
+		}
+	}()
 	return nil
 }
 
-// Watch begins to follow a workload. If it is followed already but did not exist, it is looked up again at once: the
+// followHeld enqueues the requests of workloads under hold until ctx ends.
+func (f *Follower[R]) followHeld(ctx context.Context) {
+	watch := &pb.WatchWorkloadsRequest{IncludeGroups: f.IncludeGroups}
+	connected := false
+	for change, err := range plugin.FollowWorkloads(ctx, f.Driver, watch, plugin.WithBackoff(minAbsent, maxAway)) {
+		if err != nil && connected {
+			f.mu.Lock()
+			held := slices.Collect(maps.Keys(f.held))
+			f.mu.Unlock()
+			for _, workload := range held { // the loss of the driver is a change, too
+				f.enqueue(ctx, workload)
+			}
+		}
+		connected = err == nil
+		ref := change.GetContext().GetWorkload()
+		if ref == nil {
+			ref = change.GetRemoved()
+		}
+		if ref == nil {
+			continue
+		}
+		workload := client.ObjectKey{Namespace: ref.GetNamespace(), Name: ref.GetName()}
+		f.mu.Lock()
+		if f.held[workload] = true; change.GetRemoved() != nil {
+			delete(f.held, workload)
+		}
+		f.mu.Unlock()
+		f.enqueue(ctx, workload)
+	}
+}
+
+func (f *Follower[R]) enqueue(ctx context.Context, workload client.ObjectKey) {
+	for _, request := range f.Requests(ctx, workload) {
+		f.queue.Add(request)
+	}
+}
+
+// Watch begins to look a workload up if it is not under hold. If that has begun already, it is looked up again at once: the
 // caller has seen it appear, perhaps a little before the driver has.
 func (f *Follower[R]) Watch(workload client.ObjectKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if again, followed := f.followed[workload]; followed {
+	if again, absent := f.absent[workload]; absent {
 		select {
 		case again <- struct{}{}:
 		default: // It will be looked up already.
 		}
 		return
 	}
+	if f.held[workload] {
+		return
+	}
 	again := make(chan struct{}, 1)
-	f.followed[workload] = again
-	go f.follow(f.ctx, workload, again)
+	f.absent[workload] = again
+	go f.lookUp(f.ctx, workload, again)
 }
 
-// follow enqueues the requests of one workload until there are none, or ctx ends.
-func (f *Follower[R]) follow(ctx context.Context, workload client.ObjectKey, again <-chan struct{}) {
+// lookUp enqueues the requests of a workload when its state changes, until it is under hold or has none, or ctx ends.
+func (f *Follower[R]) lookUp(ctx context.Context, workload client.ObjectKey, again <-chan struct{}) {
 	longest := f.MaxAbsent
 	if longest == 0 {
 		longest = maxAbsent
 	}
-	for absent := minAbsent; ctx.Err() == nil; absent = min(2*absent, longest) {
-		ever := false
-		if guard.Call(nil, "follower", workload.String(), func() { ever = f.exists(ctx, workload) }) == nil && ever {
-			absent = minAbsent
-		}
+	request := &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: workload.Namespace, Name: workload.Name}}
+	var last *pb.BatchContext
+	for interval := minAbsent; ctx.Err() == nil; interval = min(2*interval, longest) {
+		_ = guard.Call(nil, "follower", workload.String(), func() {
+			// Without an answer the state is nil, as that of a workload that does not exist.
+			response, _ := f.Driver.CalculateBatchContext(ctx, request)
+			if state := response.GetContext(); !proto.Equal(state, last) {
+				last, interval = state, minAbsent
+				f.enqueue(ctx, workload)
+			}
+		})
 		select {
 		case <-again:
-			absent = minAbsent
-		case <-time.After(absent):
+			interval = minAbsent
+		case <-time.After(interval):
 		case <-ctx.Done():
 			return
 		}
@@ -98,38 +161,14 @@ func (f *Follower[R]) follow(ctx context.Context, workload client.ObjectKey, aga
 	}
 }
 
-// exists follows a workload for as long as it exists and has requests. It reports whether it ever existed.
-func (f *Follower[R]) exists(ctx context.Context, workload client.ObjectKey) (ever bool) {
-	watch := &pb.WatchBatchContextRequest{
-		Workload:      &pb.WorkloadRef{Namespace: workload.Namespace, Name: workload.Name},
-		IncludeGroups: f.IncludeGroups,
-	}
-	connected := false
-	for _, err := range plugin.Follow(ctx, f.Driver, watch, plugin.WithBackoff(minAbsent, maxAway)) {
-		requests := f.Requests(ctx, workload)
-		// The loss of a workload or of the driver is a change, too.
-		if err == nil || connected {
-			for _, request := range requests {
-				f.queue.Add(request)
-			}
-		}
-		connected = err == nil
-		ever = ever || connected
-		if len(requests) == 0 || plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-			break
-		}
-	}
-	return ever
-}
-
-// forget ends the following of a workload unless it has requests.
+// forget ends the lookups of a workload that is under hold, or has no requests.
 func (f *Follower[R]) forget(ctx context.Context, workload client.ObjectKey) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// Under the lock, so that a concurrent Watch either counts here or begins anew.
-	if len(f.Requests(ctx, workload)) > 0 {
+	if !f.held[workload] && len(f.Requests(ctx, workload)) > 0 {
 		return false
 	}
-	delete(f.followed, workload)
+	delete(f.absent, workload)
 	return true
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -45,7 +44,7 @@ func (q queue) next(t *testing.T, what string) {
 }
 
 // start starts a Follower of default/vllm, whose requests are its own key while it is needed.
-func start(t *testing.T, driver plugin.ContextWatcher, needed *atomic.Bool) (*Follower[client.ObjectKey], queue) {
+func start(t *testing.T, driver Driver, needed *atomic.Bool) (*Follower[client.ObjectKey], queue) {
 	t.Helper()
 	needed.Store(true)
 	f := &Follower[client.ObjectKey]{Driver: driver, Requests: func(_ context.Context, workload client.ObjectKey) []client.ObjectKey {
@@ -62,26 +61,35 @@ func start(t *testing.T, driver plugin.ContextWatcher, needed *atomic.Bool) (*Fo
 	return f, q
 }
 
-// mortal is a driver whose workload is deleted when gone is closed.
+// mortal is a driver whose workload is under hold until gone is closed.
 type mortal struct {
-	plugin.ContextWatcher
+	Driver
 
 	gone chan struct{}
 }
 
-func (m mortal) WatchBatchContext(
-	ctx context.Context, _ *pb.WatchBatchContextRequest, _ ...grpc.CallOption,
-) iter.Seq2[*pb.BatchContext, error] {
-	return func(yield func(*pb.BatchContext, error) bool) {
-		if !yield(&pb.BatchContext{}, nil) {
+func (m mortal) WatchWorkloads(
+	ctx context.Context, _ *pb.WatchWorkloadsRequest, _ ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	ref := &pb.WorkloadRef{Namespace: vllm.Namespace, Name: vllm.Name}
+	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
+		if !yield(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: &pb.BatchContext{Workload: ref}}}, nil) {
 			return
 		}
 		select {
 		case <-m.gone:
 		case <-ctx.Done():
 		}
-		yield(nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "it is gone"))
+		if yield(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: ref}}, nil) {
+			<-ctx.Done()
+		}
 	}
+}
+
+func (mortal) CalculateBatchContext(
+	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
+) (*pb.CalculateBatchContextResponse, error) {
+	return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "it is gone")
 }
 
 // The end of a workload is reported, although its deletion may have been observed before the driver observed it.
@@ -110,7 +118,7 @@ func TestFollower(t *testing.T) {
 	f.Watch(vllm)
 	for {
 		f.mu.Lock()
-		left := len(f.followed)
+		left := len(f.absent)
 		f.mu.Unlock()
 		if left == 0 {
 			break

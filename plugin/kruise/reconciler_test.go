@@ -77,10 +77,10 @@ func (s *scripted) CalculateBatchContext(
 	return &pb.CalculateBatchContextResponse{Context: s.context}, nil
 }
 
-func (s *scripted) WatchBatchContext(
-	context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption,
-) iter.Seq2[*pb.BatchContext, error] {
-	return func(func(*pb.BatchContext, error) bool) {}
+func (s *scripted) WatchWorkloads(
+	context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return func(func(*pb.WatchWorkloadsResponse, error) bool) {}
 }
 
 func (s *scripted) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {

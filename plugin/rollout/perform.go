@@ -70,6 +70,7 @@ func (t Target) Perform(ctx context.Context, m Move) (*pb.BatchContext, error) {
 type Driver interface {
 	converge.Driver
 	plugin.ContextWatcher
+	plugin.WorkloadsWatcher
 
 	Has(pb.Capability) bool
 	Undo(context.Context, *pb.UndoRequest, ...grpc.CallOption) (*pb.UndoResponse, error)

@@ -204,11 +204,11 @@ func (s *schedule) Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOp
 	return &pb.FinalizeResponse{}, nil
 }
 
-// WatchBatchContext is syncStream.
-func (*schedule) WatchBatchContext(
-	context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption,
-) iter.Seq2[*pb.BatchContext, error] {
-	return func(func(*pb.BatchContext, error) bool) {}
+// WatchWorkloads is syncStream.
+func (*schedule) WatchWorkloads(
+	context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption,
+) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return func(func(*pb.WatchWorkloadsResponse, error) bool) {}
 }
 
 // drain delivers all events that are under way, and runs the queue until it is empty.
