@@ -108,7 +108,7 @@ func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 	if !wellFormed(token, now) {
 		return nil, true
 	}
-	key := sha256.Sum256([]byte(token))
+	key := keyOf(token)
 	for _, answers := range []*lru.Cache{r.valid, r.invalid} {
 		if a, ok := last(answers, key); ok && now.Before(a.until) {
 			return a.user, true
@@ -119,11 +119,16 @@ func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 
 // WasValid reports whether a token was valid when it was last reviewed.
 func (r *Reviewer) WasValid(token string) bool {
-	_, ok := last(r.valid, sha256.Sum256([]byte(token)))
+	_, ok := last(r.valid, keyOf(token))
 	return ok
 }
 
-func last(answers *lru.Cache, key [sha256.Size]byte) (answer, bool) {
+// tokenKey stands for a token in a cache.
+type tokenKey [sha256.Size]byte
+
+func keyOf(token string) tokenKey { return sha256.Sum256([]byte(token)) }
+
+func last(answers *lru.Cache, key tokenKey) (answer, bool) {
 	value, _ := answers.Get(key)
 	a, ok := value.(answer)
 	return a, ok
@@ -134,7 +139,7 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 	if u, known := r.Known(token); known {
 		return u, nil
 	}
-	key := sha256.Sum256([]byte(token))
+	key := keyOf(token)
 	asked := r.asking.DoChan(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
@@ -149,7 +154,7 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 	}
 }
 
-func (r *Reviewer) ask(ctx context.Context, source, token string, key [sha256.Size]byte) (user.Info, error) {
+func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) (user.Info, error) {
 	reviewer, by := r.strangers, source
 	if before, ok := last(r.valid, key); ok {
 		reviewer, by = r.known, before.user.GetName()

@@ -1,0 +1,137 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
+)
+
+func tokenOf(claims string) string {
+	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+}
+
+// good returns a token of a user.
+func good(name string) string {
+	return tokenOf(fmt.Sprintf(`{"aud":["lockstep"],"exp":%d,"sub":%q}`, time.Now().Add(time.Hour).Unix(), name))
+}
+
+func TestWellFormed(t *testing.T) {
+	now := time.Unix(1000, 0)
+	tests := map[string]struct {
+		token string
+		want  bool
+	}{
+		"for the driver":         {tokenOf(`{"aud":["lockstep","x"],"exp":1001}`), true},
+		"one audience":           {tokenOf(`{"aud":"lockstep","exp":1001}`), true},
+		"another audience":       {tokenOf(`{"aud":["https://kubernetes.default.svc"],"exp":1001}`), false},
+		"no audience":            {tokenOf(`{"exp":1001}`), false},
+		"expired":                {tokenOf(`{"aud":["lockstep"],"exp":1000}`), false},
+		"no expiry":              {tokenOf(`{"aud":["lockstep"]}`), false},
+		"no claims":              {tokenOf(`[]`), false},
+		"no signature":           {strings.TrimSuffix(tokenOf(`{"aud":["lockstep"],"exp":1001}`), "c2ln"), false},
+		"not encoded":            {"a.b!.c", false},
+		"random":                 {"0123456789abcdef", false},
+		"empty":                  {"", false},
+		"an audience of numbers": {tokenOf(`{"aud":[1],"exp":1001}`), false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := wellFormed(tt.token, now); got != tt.want {
+				t.Errorf("well-formed: %t", got)
+			}
+		})
+	}
+}
+
+// newReviewer returns one to whom only tokens of "ada" are valid, and the number of its requests.
+func newReviewer(t *testing.T) (*Reviewer, *atomic.Int64) {
+	t.Helper()
+	var requests atomic.Int64
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		var review authenticationv1.TokenReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		var claims struct{ Sub string }
+		raw, _ := base64.RawURLEncoding.DecodeString(strings.Split(review.Spec.Token, ".")[1])
+		_ = json.Unmarshal(raw, &claims)
+		review.Status = authenticationv1.TokenReviewStatus{
+			Authenticated: claims.Sub == "ada", Audiences: review.Spec.Audiences, User: authenticationv1.UserInfo{Username: claims.Sub},
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(api.Close)
+	r, err := New(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, &requests
+}
+
+// Answers are cached, and known without a request.
+func TestAnswersAreCached(t *testing.T) {
+	r, requests := newReviewer(t)
+	for _, name := range []string{"ada", "eve"} {
+		token := good(name)
+		if _, known := r.Known(token); known {
+			t.Errorf("%s is known before a review", name)
+		}
+		for range 3 {
+			u, err := r.User(t.Context(), "192.0.2.1", token)
+			if err != nil || (u != nil) != (name == "ada") {
+				t.Errorf("%s: %v, %v", name, u, err)
+			}
+		}
+		if u, known := r.Known(token); !known || (u != nil) != (name == "ada") || r.WasValid(token) != (name == "ada") {
+			t.Errorf("after the review of %s: %v, %t", name, u, known)
+		}
+	}
+	if u, err := r.User(t.Context(), "192.0.2.1", "random"); u != nil || err != nil {
+		t.Errorf("a token that can't be valid: %v, %v", u, err)
+	}
+	if n := requests.Load(); n != 2 {
+		t.Errorf("%d requests, want one for each token", n)
+	}
+}
+
+// An address that tries many tokens delays neither the callers of other addresses nor tokens that were valid before.
+func TestLoudAddress(t *testing.T) {
+	r, requests := newReviewer(t)
+	known := good("ada")
+	if _, err := r.User(t.Context(), "192.0.2.1", known); err != nil {
+		t.Fatal(err)
+	}
+	var loud sync.WaitGroup
+	for i := range 300 {
+		loud.Go(func() { _, _ = r.User(t.Context(), "192.0.2.1", good(fmt.Sprint(i))) })
+	}
+	began := time.Now()
+	if u, err := r.User(t.Context(), "192.0.2.2", tokenOf(fmt.Sprintf(`{"aud":"lockstep","exp":%d,"sub":"ada"}`, began.Add(time.Hour).Unix()))); err != nil || u == nil {
+		t.Errorf("a caller of another address: %v, %v", u, err)
+	}
+	before, _ := last(r.valid, keyOf(known))
+	r.valid.Add(keyOf(known), answer{user: before.user}) // it is to be reviewed again
+	if u, err := r.User(t.Context(), "192.0.2.1", known); err != nil || u == nil {
+		t.Errorf("a token that was valid before: %v, %v", u, err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the others waited for %s", took)
+	}
+	if n := requests.Load(); n > 2*perSource+perSource {
+		t.Errorf("%d requests at once", n)
+	}
+	loud.Wait()
+}

@@ -1,0 +1,69 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func TestSlots(t *testing.T) {
+	s := newSlots(3, 2)
+	limited := func(key string) bool {
+		_, err := s.take(key)
+		return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RATE_LIMITED
+	}
+	release, err := s.take("ada")
+	if err != nil || limited("ada") || !limited("ada") {
+		t.Fatalf("want two for a key: %v", err)
+	}
+	if limited("bob") || !limited("eve") {
+		t.Fatal("want three in all")
+	}
+	release()
+	release()
+	if limited("eve") || !limited("bob") {
+		t.Error("want one more after the release of one")
+	}
+}
+
+func TestWithin(t *testing.T) {
+	late, failed := errors.New("late"), errors.New("failed")
+	never := make(chan error)
+	if err := within(time.Millisecond, func() error { return <-never }, func() error { return late }); !errors.Is(err, late) {
+		t.Errorf("a call without an end: %v", err)
+	}
+	close(never)
+	if err := within(time.Minute, func() error { return failed }, func() error { return late }); !errors.Is(err, failed) {
+		t.Errorf("a call that fails: %v", err)
+	}
+}
+
+// One of many calls that fail alike is logged, with how many were left out.
+func TestRefusalsAreSampled(t *testing.T) {
+	var log bytes.Buffer
+	s := newSampler(slog.New(slog.NewTextHandler(&log, nil)))
+	for range 50 {
+		s.refused(t.Context(), pb.WorkloadDriver_Adopt_FullMethodName, errInvalidToken)
+		s.refused(t.Context(), "/unheard/Of", errInvalidToken)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 2 {
+		t.Fatalf("%d lines, want one for each method:\n%s", n, log.String())
+	}
+	kind := failure{pb.WorkloadDriver_Adopt_FullMethodName, codes.Unauthenticated}
+	s.kinds[kind].logged = time.Time{}
+	s.refused(t.Context(), pb.WorkloadDriver_Adopt_FullMethodName, errInvalidToken)
+	if !strings.Contains(log.String(), "omitted=49") {
+		t.Errorf("the next line does not say how many were left out:\n%s", log.String())
+	}
+}

@@ -1,0 +1,131 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+)
+
+// unfinished is a message of almost a MiB whose end never comes.
+type unfinished struct {
+	ctx  context.Context //nolint:containedctx // it is a stream
+	left int
+	sent bool
+}
+
+func (u *unfinished) Read(p []byte) (int, error) {
+	if !u.sent {
+		u.sent = true
+		return copy(p, binary.BigEndian.AppendUint32([]byte{0}, uint32(u.left+1))), nil
+	}
+	if u.left == 0 {
+		<-u.ctx.Done()
+		return 0, u.ctx.Err()
+	}
+	n := min(len(p), u.left)
+	u.left -= n
+	return n, nil
+}
+
+// attack begins calls without an end over one connection, and returns the memory that they hold.
+func attack(t *testing.T, address, bearer string, calls int) (held int64) {
+	t.Helper()
+	raw, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	conn, err := (&http2.Transport{StrictMaxConcurrentStreams: true}).NewClientConn(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := func() int64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	before := memory()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var calling sync.WaitGroup
+	for range calls {
+		calling.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://lockstep"+pb.WorkloadDriver_Adopt_FullMethodName,
+				&unfinished{ctx: ctx, left: 1<<20 - 100})
+			if err != nil {
+				return
+			}
+			req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
+			if bearer != "" {
+				req.Header.Set("Authorization", "Bearer "+bearer)
+			}
+			if response, err := conn.RoundTrip(req); err == nil {
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+		})
+	}
+	time.Sleep(time.Second) // the attacker sends what it may
+	held = memory() - before
+	calling.Wait()
+	return held
+}
+
+// Requests that never end cost little, whoever sends them, and callers without credentials cost no review.
+func TestUnfinishedRequests(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	cert := ca.Files(t, "server")
+	reviewer, reviews := counting(t)
+	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", TLSCert: cert.Cert, TLSKey: cert.Key, Reviewer: reviewer})
+	later := time.Now().Add(time.Hour)
+	for name, attacker := range map[string]struct {
+		token   string
+		reviews int64
+	}{
+		"without credentials": {"", 0},
+		"a random token":      {"0123456789abcdef", 0},
+		"another audience":    {token("eve", "https://kubernetes.default.svc", later), 0},
+		"expired":             {token("eve", review.Audience, time.Now()), 0},
+		"a forged token":      {token("forged", review.Audience, later), 1},
+		"a user":              {token("eve", review.Audience, later), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := reviews.Load()
+			if held := attack(t, s.Addr(), attacker.token, 400); held > 24<<20 {
+				t.Errorf("400 calls hold %d MiB", held>>20)
+			}
+			if n := reviews.Load() - before; n != attacker.reviews {
+				t.Errorf("%d reviews, want %d", n, attacker.reviews)
+			}
+			path := filepath.Join(t.TempDir(), "token")
+			if err := os.WriteFile(path, []byte(token("ada", review.Audience, later)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			client := dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path))
+			if _, err := client.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: vllm()}); err != nil {
+				t.Errorf("another caller: %v", err)
+			}
+			reviews.Store(0)
+		})
+	}
+}
