@@ -46,6 +46,8 @@ type connection struct {
 	late   *time.Timer // nil: it may stay
 	// user is the first who authenticated. Empty: nobody has.
 	user string
+	// refused: a call was. It gives way before others of its address.
+	refused bool
 	// reviewing is the token that is being reviewed, and noReview until when no other one is.
 	reviewing string
 	noReview  time.Time
@@ -104,11 +106,31 @@ func (c *connections) oldestStranger() (oldest *connection) {
 		return nil
 	}
 	for _, conn := range c.open {
-		if conn.user == "" && (oldest == nil || cmp.Or(cmp.Compare(of[oldest.source], of[conn.source]), conn.opened.Compare(oldest.opened)) < 0) {
+		if conn.user == "" && (oldest == nil || cmp.Or(of[oldest.source]-of[conn.source], conn.order(oldest)) < 0) {
 			oldest = conn
 		}
 	}
 	return oldest
+}
+
+// order is negative if a connection gives way before another one of its address.
+func (c *connection) order(other *connection) int {
+	if c.refused != other.refused {
+		if c.refused {
+			return -1
+		}
+		return 1
+	}
+	return c.opened.Compare(other.opened)
+}
+
+// refuse notes that a call was refused.
+func (c *connections) refuse(peer net.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn := c.open[peer.String()]; conn != nil {
+		conn.refused = true
+	}
 }
 
 // Close implements net.Conn.
@@ -179,6 +201,7 @@ func (c *connections) reviewed(peer net.Addr, valid bool) {
 		return
 	}
 	if conn.reviewing = ""; !valid {
+		conn.refused = true
 		conn.noReview = time.Now().Add(refusalPause)
 	}
 }

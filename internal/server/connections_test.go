@@ -97,6 +97,20 @@ func TestLoudestAddressGivesWay(t *testing.T) {
 	}
 }
 
+// A connection whose call was refused gives way before older ones.
+func TestRefusedGivesWay(t *testing.T) {
+	l, connect := accepting(t)
+	for range maxStrangers - 1 {
+		connect()
+	}
+	refused, served := connect()
+	l.refuse(served.RemoteAddr())
+	connect()
+	if !closed(refused) {
+		t.Error("an older connection was closed")
+	}
+}
+
 // One token of a connection is reviewed at a time, and none for a while after an invalid one.
 func TestOneReviewOfAConnection(t *testing.T) {
 	l, connect := accepting(t)

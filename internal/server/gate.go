@@ -51,7 +51,10 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		c.peer = p.Addr
 	}
 	source := host(c.peer)
-	if c.refused = a.identify(ctx, c, info.FullMethodName); c.user != nil {
+	if c.refused = a.identify(ctx, c, info.FullMethodName); c.refused != nil {
+		a.from.refuse(c.peer)
+	}
+	if c.user != nil {
 		source = c.user.GetName()
 	}
 	// gRPC keeps the timer of a call that is refused here. So one with a long deadline is refused by its handler.

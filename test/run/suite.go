@@ -24,7 +24,7 @@ type suite struct {
 	budget budget
 	// run is a pattern for the names of tests; "" means all.
 	run string
-	// alone: no other suite runs beside it, since its containers serve requests in real time.
+	// alone: no other suite runs beside it, since it judges requests in real time.
 	alone bool
 	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
 	needs []cluster.Option
@@ -57,6 +57,7 @@ var whole = []suite{
 	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
+	{name: "hostile", packages: []string{"./test/hostile"}, alone: true},
 	{name: "node", packages: []string{"./test/node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
 }
 
