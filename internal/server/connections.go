@@ -17,6 +17,8 @@ const (
 	// maxStrangers bounds the connections without an authenticated caller. A new one replaces the oldest of the address with the most, so
 	// that no client can lock out another, nor the kubelet's probes.
 	maxStrangers = 256
+	// maxHTTPConnections is that of addresses for probes and metrics, whose connections cost less.
+	maxHTTPConnections = 1024
 	// strangerTimeout closes connections without an authenticated caller. None is replaced before strangerGrace: new ones wait.
 	strangerTimeout, strangerGrace = 30 * time.Second, 500 * time.Millisecond
 	// maxConnections bounds the other connections, and maxUserConnections those of one user.
@@ -29,6 +31,8 @@ const (
 type connections struct {
 	net.Listener
 
+	// strangers bounds the connections without an authenticated caller.
+	strangers int
 	// patience is how long a connection without an authenticated caller may stay. 0: for ever.
 	patience time.Duration
 
@@ -53,8 +57,8 @@ type connection struct {
 	noReview  time.Time
 }
 
-func limitConnections(l net.Listener, patience time.Duration) *connections {
-	return &connections{Listener: l, patience: patience, open: map[string]*connection{}}
+func limitConnections(l net.Listener, strangers int, patience time.Duration) *connections {
+	return &connections{Listener: l, strangers: strangers, patience: patience, open: map[string]*connection{}}
 }
 
 // Accept implements net.Listener.
@@ -102,7 +106,7 @@ func (c *connections) oldestStranger() (oldest *connection) {
 			of[conn.source]++
 		}
 	}
-	if total < maxStrangers {
+	if total < c.strangers {
 		return nil
 	}
 	for _, conn := range c.open {

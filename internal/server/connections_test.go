@@ -18,7 +18,7 @@ func accepting(t *testing.T) (*connections, func() (client, served net.Conn)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limitConnections(inner, strangerTimeout)
+	l := limitConnections(inner, maxStrangers, strangerTimeout)
 	t.Cleanup(func() { _ = l.Close() })
 	return l, func() (client, served net.Conn) {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 
 // The address with the most connections gives way.
 func TestLoudestAddressGivesWay(t *testing.T) {
-	l := limitConnections(nil, 0)
+	l := limitConnections(nil, maxStrangers, 0)
 	add := func(source string, port int) {
 		address := &net.TCPAddr{IP: net.ParseIP(source), Port: port}
 		l.open[address.String()] = &connection{source: source, by: l}

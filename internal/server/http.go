@@ -56,7 +56,7 @@ func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
-	listener = limitConnections(listener, 0)
+	listener = limitConnections(listener, maxHTTPConnections, 0)
 	if secure != nil {
 		listener = tls.NewListener(listener, secure)
 	}

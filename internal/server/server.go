@@ -124,7 +124,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	}
 	s := &Server{
 		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(),
-		listener: limitConnections(listener, strangerTimeout),
+		listener: limitConnections(listener, maxStrangers, strangerTimeout),
 	}
 	authorization := o.authorization(e, s.listener)
 	_, before := interceptors(o.Logger, o.Registry)

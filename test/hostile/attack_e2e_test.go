@@ -159,7 +159,7 @@ func (w *world) manyConnections(ctx context.Context) string {
 	// So fast they come back: what handshakes cost the attacker, on the same machine, must not count against the driver.
 	secure, plain := rate.NewLimiter(200, 100), rate.NewLimiter(1000, 100)
 	group.Go(func() {
-		together(ctx, 300, func(ctx context.Context, _ int) {
+		together(ctx, 1100, func(ctx context.Context, _ int) {
 			if plain.Wait(ctx) != nil {
 				return
 			}

@@ -21,6 +21,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
@@ -138,17 +139,23 @@ func (w *world) token(account string) string {
 	return request.Status.Token
 }
 
-// administrator returns how to connect as an account that may do everything in all namespaces.
-func (w *world) administrator() (connect func(context.Context) (*plugin.Client, error)) {
+// bind grants a shipped role in all namespaces to a service account of the release's.
+func (w *world) bind(role, account string) {
 	w.t.Helper()
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "administrator-"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: "administrator"}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lockstep-operator"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: account}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}
 	if _, err := w.kube.RbacV1().ClusterRoleBindings().Create(w.t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// administrator returns how to connect as an account that may do everything in all namespaces.
+func (w *world) administrator() (connect func(context.Context) (*plugin.Client, error)) {
+	w.t.Helper()
+	w.bind("lockstep-operator", "administrator")
 	path := filepath.Join(w.t.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(w.token("administrator")), 0o600); err != nil {
 		w.t.Fatal(err)
@@ -169,11 +176,16 @@ const (
 	fleetReplicas = 5000
 )
 
-// fleet adopts many workloads with many groups in another namespace.
+// fleet adopts many workloads with many groups in another namespace, unless an earlier attack has.
 func (w *world) fleet() {
 	w.t.Helper()
-	namespace := w.namespace + "-fleet"
-	if _, err := w.kube.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	const namespace = "fleet"
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	_, err := w.kube.CoreV1().Namespaces().Create(w.t.Context(), object, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	suite.Apply(w.t, w.cluster, namespace, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: none}, spec: {hard: {pods: "0"}}}`)
