@@ -150,7 +150,8 @@ func (s *authorizedStream) SendMsg(m any) error {
 		}
 	}
 	return within(sendTimeout, func() error { return s.ServerStream.SendMsg(m) }, func() error {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "the client has read nothing for %s: read faster, and watch again", sendTimeout)
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
+			"the client has read nothing for %s: read faster, and watch again", sendTimeout)
 	})
 }
 

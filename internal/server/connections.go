@@ -80,7 +80,7 @@ func (c *connections) Accept() (net.Conn, error) {
 	c.mu.Unlock()
 	if oldest != nil {
 		if c.patience > 0 {
-			time.Sleep(strangerGrace - time.Since(oldest.opened))
+			<-time.After(strangerGrace - time.Since(oldest.opened))
 		}
 		c.replace(oldest)
 	}

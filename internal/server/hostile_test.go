@@ -85,7 +85,7 @@ func attack(t *testing.T, address, bearer string, calls int) (held int64) {
 			}
 		})
 	}
-	time.Sleep(time.Second) // the attacker sends what it may
+	<-time.After(time.Second) // the attacker sends what it may
 	held = memory() - before
 	calling.Wait()
 	return held

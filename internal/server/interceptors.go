@@ -27,7 +27,9 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
 }
 
-func interceptors(logger *slog.Logger, registerer prometheus.Registerer) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
+func interceptors(
+	logger *slog.Logger, registerer prometheus.Registerer,
+) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
 	failed := newSampler(logger)
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
 		if level >= logging.LevelWarn {

@@ -64,6 +64,7 @@ func (s *sampler) refused(ctx context.Context, method string, err error) {
 	}
 	kind := failure{method, status.Code(err)}
 	if omitted, ok := s.take(kind); ok {
-		s.logger.WarnContext(ctx, "refused call", "method", method, "code", kind.code.String(), "error", status.Convert(err).Message(), "omitted", omitted)
+		s.logger.WarnContext(ctx, "refused call", "method", method, "code", kind.code.String(),
+			"error", status.Convert(err).Message(), "omitted", omitted)
 	}
 }

@@ -107,7 +107,8 @@ func (u *unfinished) Read(p []byte) (int, error) {
 func forged() string {
 	id := make([]byte, 12)
 	_, _ = rand.Read(id)
-	claims := fmt.Sprintf(`{"aud":[%q],"exp":%d,"sub":"system:serviceaccount:default:%x"}`, review.Audience, time.Now().Add(time.Hour).Unix(), id)
+	claims := fmt.Sprintf(`{"aud":[%q],"exp":%d,"sub":"system:serviceaccount:default:%x"}`,
+		review.Audience, time.Now().Add(time.Hour).Unix(), id)
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"RS256","kid":"x"}`)) + "." + encode([]byte(claims)) + "." + encode(make([]byte, 256))
 }
@@ -195,7 +196,9 @@ func (w *world) manyConnections(ctx context.Context) string {
 }
 
 // callsAtRate calls with tokens over some connections.
-func (w *world) callsAtRate(ctx context.Context, perSecond float64, connections int, token func() string, request func() proto.Message) string {
+func (w *world) callsAtRate(
+	ctx context.Context, perSecond float64, connections int, token func() string, request func() proto.Message,
+) string {
 	limiter := rate.NewLimiter(rate.Limit(perSecond), 50)
 	var answered atomic.Int64
 	together(ctx, connections, func(ctx context.Context, _ int) {

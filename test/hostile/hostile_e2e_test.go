@@ -104,11 +104,14 @@ func TestHostile(t *testing.T) {
 		t.Run(attack.name, func(t *testing.T) {
 			w := newWorld(t)
 			v := w.attack(attack.prepare)
-			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\n", attack.name, v.did, v.peak>>20, v.killed, &v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10)
+			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\n", attack.name, v.did, v.peak>>20, v.killed,
+				&v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10)
 			if v.killed || v.peak > memoryLimit {
 				t.Errorf("peak %d MiB, killed: %t", v.peak>>20, v.killed)
 			}
-			for name, y := range map[string]*tally{"calls": &v.calls, "new connections": &v.connections, "probes": &v.probes, "steps of releases": &v.steps} {
+			for name, y := range map[string]*tally{
+				"calls": &v.calls, "new connections": &v.connections, "probes": &v.probes, "steps of releases": &v.steps,
+			} {
 				if y.failed > 0 || y.tried == 0 {
 					t.Errorf("%s: %s: %v", name, y, y.err)
 				}

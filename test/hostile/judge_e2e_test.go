@@ -164,7 +164,9 @@ func (w *world) release(ctx context.Context, v *verdict, client *plugin.Client, 
 		}
 	}
 	step(func(ctx context.Context) error {
-		r, err := client.Finalize(ctx, &pb.FinalizeRequest{Workload: ref, ReleaseId: id, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, Wait: wait})
+		r, err := client.Finalize(ctx, &pb.FinalizeRequest{
+			Workload: ref, ReleaseId: id, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, Wait: wait,
+		})
 		if err == nil && !r.GetDone() {
 			err = fmt.Errorf("the promotion is not done: %s", r.GetContext().GetMessage())
 		}

@@ -119,7 +119,8 @@ func TestLoudAddress(t *testing.T) {
 		loud.Go(func() { _, _ = r.User(t.Context(), "192.0.2.1", good(fmt.Sprint(i))) })
 	}
 	began := time.Now()
-	if u, err := r.User(t.Context(), "192.0.2.2", tokenOf(fmt.Sprintf(`{"aud":"lockstep","exp":%d,"sub":"ada"}`, began.Add(time.Hour).Unix()))); err != nil || u == nil {
+	another := tokenOf(fmt.Sprintf(`{"aud":"lockstep","exp":%d,"sub":"ada"}`, began.Add(time.Hour).Unix()))
+	if u, err := r.User(t.Context(), "192.0.2.2", another); err != nil || u == nil {
 		t.Errorf("a caller of another address: %v, %v", u, err)
 	}
 	before, _ := last(r.valid, keyOf(known))
