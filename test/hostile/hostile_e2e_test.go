@@ -110,11 +110,14 @@ func TestHostile(t *testing.T) {
 				t.Errorf("peak %d MiB, killed: %t", v.peak>>20, v.killed)
 			}
 			for name, y := range map[string]*tally{
-				"calls": &v.calls, "new connections": &v.connections, "probes": &v.probes, "steps of releases": &v.steps,
+				"calls": &v.calls, "new connections": &v.connections, "steps of releases": &v.steps,
 			} {
 				if y.failed > 0 || y.tried == 0 {
 					t.Errorf("%s: %s: %v", name, y, y.err)
 				}
+			}
+			if y := &v.probes; y.longest >= probeFailures || y.tried == 0 {
+				t.Errorf("probes: %d in a row failed: %s: %v", y.longest, y, y.err)
 			}
 		})
 	}

@@ -24,16 +24,20 @@ import (
 const (
 	callDeadline    = 5 * time.Second
 	connectDeadline = 10 * time.Second
-	probeDeadline   = time.Second // the kubelet's default
 	stepDeadline    = time.Minute
+	// The defaults of the kubelet, which restarts a pod after a row of failures.
+	probeDeadline = time.Second
+	probeFailures = 3
 )
 
 // tally counts attempts of one kind.
 type tally struct {
 	mu            sync.Mutex
 	tried, failed int
-	worst         time.Duration
-	err           error
+	// row is how many of the last attempts have failed one after the other, longest the longest such row.
+	row, longest int
+	worst        time.Duration
+	err          error
 }
 
 // try makes an attempt within a deadline.
@@ -46,10 +50,13 @@ func (y *tally) try(ctx context.Context, deadline time.Duration, attempt func(co
 	defer y.mu.Unlock()
 	y.tried++
 	y.worst = max(y.worst, time.Since(began))
-	if err != nil {
-		y.failed++
-		y.err = err
+	if y.row++; err == nil {
+		y.row = 0
+		return
 	}
+	y.failed++
+	y.err = err
+	y.longest = max(y.longest, y.row)
 }
 
 func (y *tally) String() string {
