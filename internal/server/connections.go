@@ -48,7 +48,7 @@ type connection struct {
 	source string
 	opened time.Time
 	late   *time.Timer // nil: it may stay
-	// user is the first who authenticated. Empty: nobody has.
+	// user is the first who authenticated. Empty: no caller has.
 	user string
 	// refused: a call was. It gives way before others of its address.
 	refused bool

@@ -91,7 +91,7 @@ func attack(t *testing.T, address, bearer string, calls int) (held int64) {
 	return held
 }
 
-// Requests that never end cost little, whoever sends them, and callers without credentials cost no review.
+// Requests that never end cost little, with any credentials, and callers without credentials cost no review.
 func TestUnfinishedRequests(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cert := ca.Files(t, "server")

@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
-// token returns a token whose subject is a user. Nobody has signed it.
+// token returns a token whose subject is a user. It is not signed.
 func token(user, audience string, expires time.Time) string {
 	claims := fmt.Sprintf(`{"sub":%q,"aud":[%q],"exp":%d}`, user, audience, expires.Unix())
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"

@@ -103,7 +103,7 @@ func (u *unfinished) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// forged returns a token that nobody has signed. It looks valid.
+// forged returns a token that looks valid, without a signature.
 func forged() string {
 	id := make([]byte, 12)
 	_, _ = rand.Read(id)

@@ -89,7 +89,7 @@ var attacks = []struct {
 
 func randomToken() string { return strings.ToLower(forged()[100:]) }
 
-// nowhere asks about a namespace that nobody has asked about.
+// nowhere asks about a new namespace.
 func nowhere() proto.Message {
 	return &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: fmt.Sprintf("n%d", time.Now().UnixNano()), Name: "x"}}
 }
