@@ -70,6 +70,8 @@ func newFollowOptions(opts []FollowOption) followOptions {
 // Follow pauses and opens the next stream; so leave the loop for an error that is not [Retryable].
 // After a reconnect the first state may be the one that was yielded last.
 //
+// A connection to a server has at most 100 calls in flight: use [FollowWorkloads] for many workloads.
+//
 // Follow polls CalculateBatchContext instead if the driver does not serve WatchBatchContext.
 func Follow(
 	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest, opts ...FollowOption,

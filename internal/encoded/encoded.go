@@ -32,7 +32,7 @@ func New(m proto.Message) (*Message, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", m, err)
 	}
-	return &Message{kind: m.ProtoReflect().Type(), raw: bytes.Clone(raw)}, nil
+	return &Message{kind: m.ProtoReflect().Type(), raw: raw}, nil
 }
 
 // Equal reports whether both have the same bytes. A nil Message equals none.

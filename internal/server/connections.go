@@ -17,7 +17,7 @@ const (
 	// maxStrangers bounds the connections without an authenticated caller. A new one replaces the oldest of the address with the most, so
 	// that no client can lock out another, nor the kubelet's probes.
 	maxStrangers = 256
-	// maxHTTPConnections is that of addresses for probes and metrics, whose connections cost less.
+	// maxHTTPConnections is that of connections without TLS, such as those of probes, which cost less.
 	maxHTTPConnections = 1024
 	// strangerTimeout closes connections without an authenticated caller. None is replaced before strangerGrace: new ones wait.
 	strangerTimeout, strangerGrace = 30 * time.Second, 500 * time.Millisecond

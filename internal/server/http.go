@@ -56,9 +56,10 @@ func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
-	listener = limitConnections(listener, maxHTTPConnections, 0)
-	if secure != nil {
-		listener = tls.NewListener(listener, secure)
+	if secure == nil {
+		listener = limitConnections(listener, maxHTTPConnections, 0)
+	} else {
+		listener = tls.NewListener(limitConnections(listener, maxStrangers, 0), secure)
 	}
 	return &httpEndpoint{&http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeaders,
