@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -66,11 +67,9 @@ func (f *Follower[R]) Start(ctx context.Context, queue workqueue.TypedRateLimiti
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ctx, f.queue, f.held, f.absent = ctx, queue, map[client.ObjectKey]bool{}, map[client.ObjectKey]chan struct{}{}
-	go func() {
-		for ctx.Err() == nil {
-			_ = guard.Call(nil, "follower", "all workloads", func() { f.followHeld(ctx) })
-		}
-	}()
+	go wait.UntilWithContext(ctx, func(ctx context.Context) { // again after a panic
+		_ = guard.Call(nil, "follower", "all workloads", func() { f.followHeld(ctx) })
+	}, minAbsent)
 	return nil
 }
 
