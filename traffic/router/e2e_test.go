@@ -171,7 +171,7 @@ func (e *env) client(kind string) dynamic.ResourceInterface {
 	if s == nil {
 		e.Fatalf("no kind %s", kind)
 	}
-	return e.dynamic.Resource(s.Resource()).Namespace(e.namespace)
+	return e.dynamic.Resource(s.Source().Resource).Namespace(e.namespace)
 }
 
 func (e *env) sources() map[string]*informer.Informer {
@@ -328,10 +328,10 @@ var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "
 func (e *env) uninstall(group string) {
 	e.Helper()
 	for _, s := range e.sources() {
-		if s.Resource().Group != group {
+		if s.Source().Resource.Group != group {
 			continue
 		}
-		name := s.Resource().Resource + "." + group
+		name := s.Source().Resource.Resource + "." + group
 		eventually(e.T, name+" is gone", func(ctx context.Context) error {
 			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
 			if installed, errLook := s.Installed(); installed || errLook != nil || !apierrors.IsNotFound(err) {
