@@ -42,7 +42,7 @@ func (r *rooms) read(ctx context.Context, core kubernetes.Interface) (capacity.R
 	r.mu.Lock()
 	if r.reading == nil && (r.err != nil || time.Since(r.readAt) > roomPeriod) {
 		r.reading = make(chan struct{})
-		go r.list(core, r.reading) // whoever waits for it
+		go r.list(core, r.reading) // also if this caller gives up
 	}
 	reading := r.reading
 	r.mu.Unlock()
