@@ -26,7 +26,7 @@ type apiServer struct {
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"), strings.HasSuffix(r.URL.Path, "/selfsubjectreviews"):
+	case strings.HasSuffix(r.URL.Path, "/selfsubjectreviews"):
 		w.WriteHeader(http.StatusCreated)
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "status": map[string]any{"allowed": true},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
@@ -69,7 +70,10 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = selector
 			w, err := c.Watch(ctx, o)
-			s.answered(ctx, err)
+			// After most errors of a streamed list the reflector lists at once, since older API servers stream none.
+			if o.SendInitialEvents == nil || err == nil || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+				s.answered(ctx, err)
+			}
 			if err != nil {
 				return nil, err //nolint:wrapcheck // the reflector's
 			}
