@@ -1,6 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//nolint:forbidigo // The bubble\'s clock.
 package lwsdriver
 
 import (
@@ -28,7 +29,7 @@ func TestClockFollowsTheServer(t *testing.T) {
 			}
 			_ = answer.Body.Close()
 		}
-		off := func() time.Duration { return c.Now().Sub(time.Now()) }
+		off := func() time.Duration { return time.Until(c.Now()) }
 		for _, ahead = range []time.Duration{0, time.Second, -time.Second} {
 			if ask(); off() != 0 {
 				t.Errorf("%s ahead, which agrees: off by %s", ahead, off())

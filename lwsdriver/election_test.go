@@ -86,7 +86,7 @@ func TestLeadsWhileRenewed(t *testing.T) {
 		}
 		hangs := time.Duration(0)
 		core.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(hangs)
+			time.Sleep(hangs) //nolint:forbidigo // The bubble's clock.
 			return false, nil, nil
 		})
 		e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
@@ -94,14 +94,14 @@ func TestLeadsWhileRenewed(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { _ = e.run(ctx) })
 		<-e.elected
-		if time.Sleep(time.Minute); !e.isLeader() {
+		if time.Sleep(time.Minute); !e.isLeader() { //nolint:forbidigo // The bubble's clock.
 			t.Error("it renews, and does not lead")
 		}
 		hangs = time.Hour
-		if time.Sleep(renewDeadline - retryPeriod - time.Second); !e.isLeader() {
+		if time.Sleep(renewDeadline - retryPeriod - time.Second); !e.isLeader() { //nolint:forbidigo // The bubble's clock.
 			t.Error("it does not lead, although no other may")
 		}
-		if time.Sleep(leaseDuration - renewDeadline + retryPeriod); e.isLeader() {
+		if time.Sleep(leaseDuration - renewDeadline + retryPeriod); e.isLeader() { //nolint:forbidigo // The bubble's clock.
 			t.Error("it leads, although another may")
 		}
 		cancel()

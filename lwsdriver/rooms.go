@@ -42,7 +42,7 @@ func (r *rooms) read(ctx context.Context, core kubernetes.Interface) (capacity.R
 	r.mu.Lock()
 	if r.reading == nil && (r.err != nil || time.Since(r.readAt) > roomPeriod) {
 		r.reading = make(chan struct{})
-		go r.list(core, r.reading) // also if this caller gives up
+		go r.list(context.WithoutCancel(ctx), core, r.reading) // also for those who wait beside this caller
 	}
 	reading := r.reading
 	r.mu.Unlock()
@@ -58,8 +58,8 @@ func (r *rooms) read(ctx context.Context, core kubernetes.Interface) (capacity.R
 	return r.room, r.err
 }
 
-func (r *rooms) list(core kubernetes.Interface, done chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), roomTimeout)
+func (r *rooms) list(ctx context.Context, core kubernetes.Interface, done chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	var failed error
 	nodes := pages[*corev1.Node](ctx, &failed, "nodes", "", func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -12,10 +12,10 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
-	"github.com/lockstep-rollouts/lockstep/internal/encoded"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -114,7 +114,7 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 	if w.request.GetNamespace() == "" { // else the server has checked the permission for it
 		switch sees, err := access.Sees(w.stream.Context(), key.Namespace); {
 		case err != nil:
-			return err //nolint:wrapcheck // an error of the contract
+			return err
 		case !sees:
 			delete(w.sent, key)
 			return nil

@@ -31,7 +31,7 @@ func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	return connect.RunBeside(ctx, driver, func(ctx context.Context) error {
 		return plugin.Serve(ctx, driver, driver,
 			plugin.WithServeLogger(logger),
-			plugin.WithServerOptions(append(server.Interceptors(logger, nil), append(server.LocalUser(o.Whoami()), server.Traces(driver))...)...))
+			plugin.WithServerOptions(append(server.Interceptors(logger, nil), append(server.LocalUser(o.Whoami()), server.Traces(driver))...)...)) //nolint:contextcheck // A call has its own.
 	})
 }
 

@@ -116,7 +116,8 @@ func TestOneReviewOfAConnection(t *testing.T) {
 	l, connect := accepting(t)
 	_, served := connect()
 	peer := served.RemoteAddr()
-	if !l.review(peer, "a") || !l.review(peer, "a") || l.review(peer, "b") {
+	first, again := l.review(peer, "a"), l.review(peer, "a")
+	if !first || !again || l.review(peer, "b") {
 		t.Error("another token is reviewed beside the first")
 	}
 	l.abandon(peer, "a")

@@ -54,7 +54,7 @@ func attack(t *testing.T, address, bearer string, calls int) (held int64) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	conn, err := (&http2.Transport{StrictMaxConcurrentStreams: true}).NewClientConn(raw)
+	conn, err := (&http2.Transport{StrictMaxConcurrentStreams: true}).NewClientConn(raw) //nolint:staticcheck // The standard library's takes no connection that is dialed already.
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/lockstep-rollouts/lockstep/internal/encoded"
+	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
 

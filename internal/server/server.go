@@ -127,7 +127,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 		listener: limitConnections(listener, maxStrangers, strangerTimeout),
 	}
 	authorization := o.authorization(e, s.listener)
-	_, before := interceptors(o.Logger, o.Registry)
+	_, before := interceptors(o.Logger, o.Registry) //nolint:contextcheck // A call has its own.
 	before = append(before, authorization.stream)
 	opts := append(slices.Concat(transport, limits(e, o)), grpc.InTapHandle(authorization.tap),
 		grpc.ChainStreamInterceptor(append(slices.Clip(before), s.streams.intercept)...))

@@ -31,7 +31,7 @@ func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
 			if err != nil {
 				return err //nolint:wrapcheck // the driver's own
 			}
-			return stream.SendMsg(response) //nolint:wrapcheck // the stream's own
+			return stream.SendMsg(response)
 		}
 		for _, intercept := range slices.Backward(s.before) {
 			next := handler

@@ -30,7 +30,7 @@ func NoRoutes() dynamic.Interface { return dynamicfake.NewSimpleDynamicClient(ru
 func ForbidWatches(core *fake.Clientset, forbidden func() bool) {
 	core.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		of := a.GetResource().GroupResource()
-		return forbidden(), nil, apierrors.NewForbidden(of, "", fmt.Errorf("User %q cannot watch resource %q in API group %q", "driver", of.Resource, of.Group))
+		return forbidden(), nil, apierrors.NewForbidden(of, "", fmt.Errorf("User %q cannot watch resource %q in API group %q", "driver", of.Resource, of.Group)) //nolint:staticcheck // The API server's text.
 	})
 }
 

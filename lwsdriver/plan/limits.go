@@ -75,10 +75,15 @@ func (o Observation) needsFresh(action Action) bool {
 			if is != next {
 				return true
 			}
+		default:
 		}
 		return a.Replicas != nil && *a.Replicas < o.Stable.Replicas || a.Rolling != nil && o.lowersPartition(*a.Rolling)
 	case SetTraffic:
-		return o.Traffic == nil || a.Desired.HandedOver || a.Desired.Weight > o.Traffic.Facts().Weight
+		if o.Traffic == nil || a.Desired.HandedOver {
+			return true
+		}
+		f, apart := o.Traffic.Facts(), a.Desired.Fenced || a.Desired.Prepared || a.Desired.Weight > 0
+		return a.Desired.Weight > f.Weight || f.Isolated && !apart
 	case ScaleCanary:
 		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
 		return i >= 0 && a.Replicas < o.Added[i].Replicas

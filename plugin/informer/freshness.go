@@ -95,8 +95,9 @@ func (f *Freshness) wake() (since, resumed time.Time) {
 
 // Err returns an error that names the stale caches, nil if all are fresh.
 func (f *Freshness) Err() error {
-	var all []error
-	for _, s := range f.Of() {
+	stale := f.Of()
+	all := make([]error, 0, len(stale))
+	for _, s := range stale {
 		all = append(all, fmt.Errorf("the cache of %s is not confirmed since %s: %w", s.Resource.GroupResource(), s.Since.UTC().Format(time.RFC3339), s.Why))
 	}
 	return errors.Join(all...)

@@ -65,7 +65,7 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 			if s.answered(ctx, err); err == nil {
 				s.confirm(true)
 			}
-			return list, err //nolint:wrapcheck // the reflector's
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = selector
@@ -75,7 +75,7 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 				s.answered(ctx, err)
 			}
 			if err != nil {
-				return nil, err //nolint:wrapcheck // the reflector's
+				return nil, err
 			}
 			s.mu.Lock()
 			s.watched, s.ended = true, false

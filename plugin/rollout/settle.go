@@ -6,8 +6,9 @@ package rollout
 import (
 	"context"
 	"fmt"
-	"google.golang.org/grpc/status"
 	"time"
+
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"

@@ -34,7 +34,7 @@ func Documented(t *testing.T, fields native.Table, path string, update bool) {
 		t.Fatalf("%s has no marks around a table of fields: %q and %q", path, begin, end)
 	}
 	if update {
-		if err := os.WriteFile(path, []byte(before+begin+fields.Markdown()+end+after), 0o600); err != nil { //nolint:gosec // A document of this repository.
+		if err := os.WriteFile(path, []byte(before+begin+fields.Markdown()+end+after), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/lockstep-rollouts/lockstep/internal/encoded"
+	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
