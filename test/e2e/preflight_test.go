@@ -247,7 +247,7 @@ func TestPreflightByReader(t *testing.T) {
 		if !ended || exit.ExitCode() != 1 || stdout != "" || strings.Contains(stderr, "level=") {
 			t.Errorf("lockstep %s: %v\n%s%s", args[0], err, stdout, stderr)
 		}
-		for _, want := range []string{`"leaderworkersets.leaderworkerset.x-k8s.io" in namespace ` + e.namespace, "your own permissions", "--address"} {
+		for _, want := range []string{`may not list and watch leaderworkersets`, `in the namespace "` + e.namespace + `"`, "your own permissions", "--address"} {
 			if !strings.Contains(stderr, want) {
 				t.Errorf("the error of lockstep %s lacks %q:\n%s", args[0], want, stderr)
 			}
