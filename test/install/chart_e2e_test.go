@@ -105,6 +105,9 @@ batchRelease: {enabled: true, env: *env}
 			t.Errorf("%s has the image %v, want %s", name, container["image"], want)
 		}
 		want := []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}}
+		if name == "lockstep" {
+			want = append([]any{map[string]any{"name": "GOMEMLIMIT", "value": "200MiB"}}, want...)
+		}
 		if diff := cmp.Diff(want, container["env"]); diff != "" {
 			t.Errorf("the environment of %s (-want +got):\n%s", name, diff)
 		}
