@@ -85,8 +85,8 @@ func TestAlertsWithoutServer(t *testing.T) {
 		{"kustomize with the patch of its comment", e.run(e.kubectl, "kustomize", dir), 0},
 	} {
 		down, all := strings.Count(test.manifest, "alert: LockstepDriverDown\n"), strings.Count(test.manifest, "- alert: ")
-		if down != test.want || all != 8+test.want {
-			t.Errorf("%s: %d alerts, LockstepDriverDown %d times; want %d and %d", test.name, all, down, 8+test.want, test.want)
+		if down != test.want || all != 9+test.want {
+			t.Errorf("%s: %d alerts, LockstepDriverDown %d times; want %d and %d", test.name, all, down, 9+test.want, test.want)
 		}
 	}
 }
