@@ -84,9 +84,9 @@ func TestLeadsWhileRenewed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hangs := time.Duration(0)
+		var hangs atomic.Int64
 		core.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(hangs) //nolint:forbidigo // The bubble's clock.
+			time.Sleep(time.Duration(hangs.Load())) //nolint:forbidigo // The bubble's clock.
 			return false, nil, nil
 		})
 		e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
@@ -97,7 +97,7 @@ func TestLeadsWhileRenewed(t *testing.T) {
 		if time.Sleep(time.Minute); !e.isLeader() { //nolint:forbidigo // The bubble's clock.
 			t.Error("it renews, and does not lead")
 		}
-		hangs = time.Hour
+		hangs.Store(int64(time.Hour))
 		if time.Sleep(renewDeadline - retryPeriod - time.Second); !e.isLeader() { //nolint:forbidigo // The bubble's clock.
 			t.Error("it does not lead, although no other may")
 		}
