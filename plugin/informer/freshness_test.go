@@ -8,6 +8,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,16 +61,16 @@ func (s *server) bookmark() {
 }
 
 // watched runs an informer of ConfigMaps, and a Freshness whose calls of changed it counts.
-func watched(t *testing.T, test func(s *server, f *Freshness, changed *int)) {
+func watched(t *testing.T, test func(s *server, f *Freshness, changed *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
-		s, changed := &server{}, 0
+		s, changed := &server{}, &atomic.Int32{}
 		source := NewSource(configMaps, fakeClient{}, s, "")
 		informer := source.Informer(&corev1.ConfigMap{}, nil)
 		// The default one waits until the time of the machine.
 		if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil {
 			t.Fatal(err)
 		}
-		f := NewFreshness(MaxSilence, func() { changed++ }, source)
+		f := NewFreshness(MaxSilence, func() { changed.Add(1) }, source)
 		if stale := f.Of(); stale != nil || source.Watched() {
 			t.Errorf("before it is filled: %v, watched %t", stale, source.Watched())
 		}
@@ -81,7 +82,7 @@ func watched(t *testing.T, test func(s *server, f *Freshness, changed *int)) {
 		if stale := f.Of(); stale != nil || !source.Watched() {
 			t.Errorf("filled: %v, watched %t", stale, source.Watched())
 		}
-		test(s, f, &changed)
+		test(s, f, changed)
 		cancel()
 		running.Wait()
 	})
@@ -102,32 +103,32 @@ func why(f *Freshness) (string, time.Duration) {
 
 // A silent watch is fresh within the bound, and its bookmarks confirm it.
 func TestSilentWatch(t *testing.T) {
-	watched(t, func(s *server, f *Freshness, changed *int) {
+	watched(t, func(s *server, f *Freshness, changed *atomic.Int32) {
 		for range 3 {
 			time.Sleep(MaxSilence - time.Second)
-			if got, _ := why(f); got != "" || *changed > 0 {
-				t.Errorf("within the bound: %s, %d changes", got, *changed)
+			if got, _ := why(f); got != "" || changed.Load() > 0 {
+				t.Errorf("within the bound: %s, %d changes", got, changed.Load())
 			}
 			s.bookmark()
 			synctest.Wait()
 		}
 		time.Sleep(MaxSilence + 2*time.Second)
 		synctest.Wait()
-		if got, since := why(f); got != "its watch is silent" || since < MaxSilence || *changed != 1 {
-			t.Errorf("beyond the bound: %q since %s, %d changes", got, since, *changed)
+		if got, since := why(f); got != "its watch is silent" || since < MaxSilence || changed.Load() != 1 {
+			t.Errorf("beyond the bound: %q since %s, %d changes", got, since, changed.Load())
 		}
 		s.bookmark()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got, _ := why(f); got != "" || *changed != 2 {
-			t.Errorf("after a bookmark: %q, %d changes", got, *changed)
+		if got, _ := why(f); got != "" || changed.Load() != 2 {
+			t.Errorf("after a bookmark: %q, %d changes", got, changed.Load())
 		}
 	})
 }
 
 // The reflector retries after status 429 without an error. The cache is stale at once, and until it has read what it missed.
 func TestRefusedWatch(t *testing.T) {
-	watched(t, func(s *server, f *Freshness, changed *int) {
+	watched(t, func(s *server, f *Freshness, changed *atomic.Int32) {
 		time.Sleep(time.Minute)
 		s.bookmark()
 		s.refuse(apierrors.NewTooManyRequests("later", 1))
@@ -147,15 +148,15 @@ func TestRefusedWatch(t *testing.T) {
 		if got, _ := why(f); got != "" {
 			t.Errorf("read: %q", got)
 		}
-		if time.Sleep(2 * time.Second); *changed != 2 {
-			t.Errorf("%d changes, want 2", *changed)
+		if time.Sleep(2 * time.Second); changed.Load() != 2 {
+			t.Errorf("%d changes, want 2", changed.Load())
 		}
 	})
 }
 
 // A watch that ends and is opened again, as every few minutes, makes nothing stale.
 func TestWatchEnds(t *testing.T) {
-	watched(t, func(s *server, f *Freshness, changed *int) {
+	watched(t, func(s *server, f *Freshness, changed *atomic.Int32) {
 		for range 3 {
 			time.Sleep(time.Minute)
 			s.bookmark()
@@ -165,15 +166,15 @@ func TestWatchEnds(t *testing.T) {
 				t.Errorf("the watch ended: %q", got)
 			}
 		}
-		if len(s.watches) < 4 || *changed > 0 {
-			t.Errorf("%d watches, %d changes", len(s.watches), *changed)
+		if len(s.watches) < 4 || changed.Load() > 0 {
+			t.Errorf("%d watches, %d changes", len(s.watches), changed.Load())
 		}
 	})
 }
 
 // A process that was suspended holds what it held, although its watches are open.
 func TestSuspended(t *testing.T) {
-	watched(t, func(_ *server, f *Freshness, _ *int) {
+	watched(t, func(_ *server, f *Freshness, _ *atomic.Int32) {
 		var ahead time.Duration
 		f.now = func() time.Time { return time.Now().Add(ahead) }
 		ahead = time.Minute

@@ -25,6 +25,9 @@ const MaxSilence = 2 * time.Minute
 // server sends that at once, from memory. A list or a bookmark ends it.
 const settleTime = 5 * time.Second
 
+// reopenTime is how long it may take to open the next watch once one has ended, as each does after some minutes.
+const reopenTime = time.Second
+
 // Source lists and watches one resource for an informer, and knows how fresh the cache is that the informer fills.
 //
 // A cache is fresh while its watch is open and the API server has sent something over it, if only a bookmark, within a bound. The
@@ -41,8 +44,10 @@ type Source struct {
 	mu sync.Mutex
 	// confirmed is when the API server sent something last. Zero: never.
 	confirmed time.Time
-	// watched is true once a watch was opened, ended since the last one has ended.
-	watched, ended bool
+	// watched is true once a watch was opened.
+	watched bool
+	// ended is when the last watch has ended. Zero: it is open.
+	ended time.Time
 	// err is why the last list or watch failed, nil if it did not. failed and mended are when that began and ended last.
 	err            error
 	failed, mended time.Time
@@ -78,7 +83,7 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 				return nil, err
 			}
 			s.mu.Lock()
-			s.watched, s.ended = true, false
+			s.watched, s.ended = true, time.Time{}
 			s.mu.Unlock()
 			return s.confirming(w), nil
 		},
@@ -141,8 +146,8 @@ func (s *Source) stale(bound time.Duration) (since time.Time, why error) {
 		return s.failed, s.err
 	case now.Sub(s.mended) < settleTime:
 		return s.failed, errors.New("it is watched again, and reads what it has missed")
-	case s.ended:
-		return s.confirmed, errors.New("its watch has ended, and no other is open")
+	case !s.ended.IsZero() && now.Sub(s.ended) > reopenTime:
+		return s.ended, errors.New("its watch has ended, and no other is open")
 	case now.Sub(s.confirmed) > bound:
 		return s.confirmed, errors.New("its watch is silent")
 	}
@@ -173,7 +178,7 @@ func (s *Source) confirming(from watch.Interface) watch.Interface {
 func (s *Source) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = true
+	s.ended = s.now()
 }
 
 type confirmingWatch struct {
