@@ -195,7 +195,7 @@ func (p *Prober) poll(ctx context.Context, o *owner, t *draining, w *watched) {
 		if wanted {
 			got = p.read(ctx, leader, t.policy)
 		}
-		o.drainSlots.release()
+		o.drainSlots.Release()
 		p.drainSlots.Release()
 		if !wanted || !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
 			return

@@ -104,9 +104,9 @@ type owner struct {
 	stop context.CancelFunc
 
 	warming    map[string]*warming // by the leader's UID
-	warmSlots  slots
+	warmSlots  *fair.Slots
 	draining   *draining
-	drainSlots slots
+	drainSlots *fair.Slots
 }
 
 // Option adjusts a Prober.
@@ -197,7 +197,7 @@ func (p *Prober) owner(name string) *owner {
 	ctx, stop := context.WithCancel(p.ctx)
 	o := &owner{
 		name: name, ctx: ctx, stop: stop,
-		warming: map[string]*warming{}, warmSlots: make(slots, perOwner), drainSlots: make(slots, perOwner),
+		warming: map[string]*warming{}, warmSlots: fair.NewSlots(perOwner), drainSlots: fair.NewSlots(perOwner),
 	}
 	p.owners[name] = o
 	return o
@@ -214,33 +214,15 @@ func (p *Prober) tidy(o *owner) {
 // closing is the progress of everything after Close.
 var closing = Progress{Message: "the driver is stopping and makes no more requests to leaders"}
 
-// slots is a semaphore.
-type slots chan struct{}
-
-// acquire waits for a slot and reports whether it got one before ctx ended.
-func (s slots) acquire(ctx context.Context) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	select {
-	case s <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (s slots) release() { <-s }
-
 // acquireBoth waits for a slot of an owner, and then for one of all owners: an owner with many leaders must not queue for all of them, and
 // a namespace with many owners not before others.
-func (o *owner) acquireBoth(ctx context.Context, own slots, all *fair.Slots) bool {
+func (o *owner) acquireBoth(ctx context.Context, own, all *fair.Slots) bool {
 	namespace, _, _ := strings.Cut(o.name, "/")
-	if !own.acquire(ctx) {
+	if !own.Acquire(ctx, namespace) {
 		return false
 	}
 	if !all.Acquire(ctx, namespace) {
-		own.release()
+		own.Release()
 		return false
 	}
 	return true

@@ -113,7 +113,7 @@ func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 			_, err := io.Copy(io.Discard, io.LimitReader(body, warmLimit))
 			return err //nolint:wrapcheck // explained by do
 		})
-		o.warmSlots.release()
+		o.warmSlots.Release()
 		p.warmSlots.Release()
 		if !p.endWarm(ctx, o, e, err, wait) || !pause(ctx, wait) || !p.retryWarm(o, e) {
 			return
