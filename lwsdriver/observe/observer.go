@@ -104,7 +104,7 @@ func New(c Config) (*Observer, error) {
 	if o.History, err = newHistory(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}
-	o.Freshness = informer.NewFreshness(informer.MaxSilence, o.allChanged,
+	o.Freshness = informer.NewFreshness(o.allChanged,
 		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources())...)
 	return o, nil
 }

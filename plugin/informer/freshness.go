@@ -24,7 +24,6 @@ const (
 
 // Freshness judges the caches of a process.
 type Freshness struct {
-	bound   time.Duration
 	changed func()
 	sources []*Source
 	now     func() time.Time
@@ -42,10 +41,9 @@ type Stale struct {
 	Why      error
 }
 
-// NewFreshness returns a Freshness of the caches of sources, which may be silent for a bound. changed is called when one becomes stale or
-// fresh; it must not block.
-func NewFreshness(bound time.Duration, changed func(), sources ...*Source) *Freshness {
-	return &Freshness{bound: bound, changed: changed, sources: sources, now: time.Now, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+// NewFreshness returns a Freshness of the caches of sources. changed is called when one becomes stale or fresh; it must not block.
+func NewFreshness(changed func(), sources ...*Source) *Freshness {
+	return &Freshness{changed: changed, sources: sources, now: time.Now, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "lockstep", Name: "cache_stale",
 		Help: "1 while a cache is not confirmed by the API server, so that no release is promoted by what it holds, else 0. By resource.",
 	}, []string{"resource"})}
@@ -110,7 +108,7 @@ func (f *Freshness) Of(sources ...*Source) (stale []Stale) {
 		sources = f.sources
 	}
 	for _, s := range sources {
-		since, why := s.stale(f.bound)
+		since, why := s.stale()
 		if f.now().Sub(resumed) < settleTime {
 			since, why = asleep, errors.New("the driver was suspended, and reads what it has missed")
 		}

@@ -70,7 +70,7 @@ func watched(t *testing.T, test func(s *server, f *Freshness, changed *atomic.In
 		if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil {
 			t.Fatal(err)
 		}
-		f := NewFreshness(MaxSilence, func() { changed.Add(1) }, source)
+		f := NewFreshness(func() { changed.Add(1) }, source)
 		if stale := f.Of(); stale != nil || source.Watched() {
 			t.Errorf("before it is filled: %v, watched %t", stale, source.Watched())
 		}

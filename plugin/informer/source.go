@@ -30,14 +30,13 @@ const reopenTime = time.Second
 
 // Source lists and watches one resource for an informer, and knows how fresh the cache is that the informer fills.
 //
-// A cache is fresh while its watch is open and the API server has sent something over it, if only a bookmark, within a bound. The
+// A cache is fresh while its watch is open and the API server has sent something over it, if only a bookmark, within [MaxSilence]. The
 // reflector hides an interrupted watch: it asks again without an error, as after HTTP status 429.
 type Source struct {
 	// Resource is what the informer caches.
 	Resource schema.GroupVersionResource
 
-	lw  cache.ListerWatcher
-	now func() time.Time
+	lw cache.ListerWatcher
 	// optional: the API may be removed again, and then there is nothing to be confirmed.
 	optional bool
 
@@ -62,7 +61,7 @@ type client[L runtime.Object] interface {
 // NewSource returns a Source of the objects that a client lists with a label selector, empty: all of them. clientset is what made the
 // client: the fakes among them can't stream lists.
 func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset any, c client[L], selector string) *Source {
-	s := &Source{Resource: resource, now: time.Now}
+	s := &Source{Resource: resource}
 	s.lw = cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
@@ -103,13 +102,13 @@ func (s *Source) answered(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // the informer stops
 	case err != nil && s.err == nil:
-		s.err, s.failed = err, s.now()
+		s.err, s.failed = err, time.Now()
 	case err != nil:
 		s.err = err
 	case s.err != nil && s.confirmed.IsZero():
 		s.err = nil // nothing was missed
 	case s.err != nil:
-		s.err, s.mended = nil, s.now()
+		s.err, s.mended = nil, time.Now()
 	}
 }
 
@@ -117,7 +116,7 @@ func (s *Source) answered(ctx context.Context, err error) {
 func (s *Source) confirm(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.confirmed = s.now(); all {
+	if s.confirmed = time.Now(); all {
 		s.mended = time.Time{}
 	}
 }
@@ -137,10 +136,10 @@ func (s *Source) Err() error {
 }
 
 // stale returns since when the cache is not confirmed, and why, nil if it is fresh or not filled yet.
-func (s *Source) stale(bound time.Duration) (since time.Time, why error) {
+func (s *Source) stale() (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch now := s.now(); {
+	switch now := time.Now(); {
 	case s.confirmed.IsZero(), s.optional && apierrors.IsNotFound(s.err): // it is not filled
 	case s.err != nil:
 		return s.failed, s.err
@@ -148,7 +147,7 @@ func (s *Source) stale(bound time.Duration) (since time.Time, why error) {
 		return s.failed, errors.New("it is watched again, and reads what it has missed")
 	case !s.ended.IsZero() && now.Sub(s.ended) > reopenTime:
 		return s.ended, errors.New("its watch has ended, and no other is open")
-	case now.Sub(s.confirmed) > bound:
+	case now.Sub(s.confirmed) > MaxSilence:
 		return s.confirmed, errors.New("its watch is silent")
 	}
 	return time.Time{}, nil
@@ -178,7 +177,7 @@ func (s *Source) confirming(from watch.Interface) watch.Interface {
 func (s *Source) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = s.now()
+	s.ended = time.Now()
 }
 
 type confirmingWatch struct {
