@@ -20,21 +20,18 @@ import (
 // a rule: it never sees one.
 
 // limits are in the order of the rules.
-var limits = []func(Observation, Action) *Decision{limitShares, limitRemoval, limitRoll, limitRestart}
+var limits = []func(Observation, Action) *Decision{limitStale, limitShares, limitRemoval, limitRoll, limitRestart}
 
 // withinLimits withholds a write that would exceed a limit.
 func withinLimits(o Observation, d Decision) Decision {
 	if d.Action == nil || o.Stable.Deleting || o.Gone {
 		return d
 	}
-	if wait := limitStale(o, d.Action); wait != nil {
-		wait.State, wait.Progress = d.State, d.Progress
-		return *wait
-	}
+	due := limits
 	if o.release() == nil {
-		return d
+		due = limits[:1] // nothing else is bounded without a release
 	}
-	for _, limit := range limits {
+	for _, limit := range due {
 		if wait := limit(o, d.Action); wait != nil {
 			wait.State, wait.Progress = d.State, d.Progress
 			return *wait
