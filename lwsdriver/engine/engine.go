@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
@@ -143,24 +144,19 @@ func (e *Engine) Run(ctx context.Context) {
 
 // awaitCaches returns true once the caches are filled. It logs what prevents that.
 func (e *Engine) awaitCaches(ctx context.Context) bool {
-	ticker := time.NewTicker(syncPeriod)
-	defer ticker.Stop()
-	for known := ""; ; {
+	known := ""
+	ended := wait.PollUntilContextCancel(ctx, syncPeriod, true, func(context.Context) (bool, error) {
 		err := e.Filled()
-		if err == nil {
-			e.config.Log.Info("caches are filled")
-			return true
-		}
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED && err.Error() != known {
+		if err != nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED && err.Error() != known {
 			known = err.Error()
 			e.config.Log.Warn("not ready", slog.Any("error", err))
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return false
-		}
+		return err == nil, nil
+	})
+	if ended == nil {
+		e.config.Log.Info("caches are filled")
 	}
+	return ended == nil
 }
 
 // Filled returns nil once the caches are filled and watched, and the obstacle until then.
