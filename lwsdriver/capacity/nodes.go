@@ -4,7 +4,6 @@
 package capacity
 
 import (
-	"iter"
 	"maps"
 	"slices"
 
@@ -17,7 +16,10 @@ import (
 )
 
 // Room is the free capacity of a cluster's nodes.
-type Room struct{ nodes []*node }
+type Room struct {
+	nodes  []*node
+	byName map[string]*node // while it is filled
+}
 
 // node is a node and its free capacity.
 type node struct {
@@ -28,27 +30,40 @@ type node struct {
 	taken bool
 }
 
-// RoomOf returns what pods leave free on nodes, and keeps neither. Unschedulable and unready nodes are left out.
-func RoomOf(nodes iter.Seq[*corev1.Node], pods iter.Seq[*corev1.Pod]) Room {
-	r, byName := Room{}, map[string]*node{}
-	for n := range nodes {
-		if n.Spec.Unschedulable || !isReady(n) {
-			continue
-		}
-		own := &node{Node: &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
-		}, left: n.Status.Allocatable.DeepCopy()}
-		r.nodes, byName[n.Name] = append(r.nodes, own), own
+// RoomOf returns what pods leave free on nodes.
+func RoomOf(nodes []*corev1.Node, pods []*corev1.Pod) Room {
+	var r Room
+	for _, n := range nodes {
+		r.AddNode(n)
 	}
-	for p := range pods {
-		own := byName[p.Spec.NodeName]
-		if own == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		own.take(demand(p))
-		own.taken = own.taken || p.Labels[lws.GroupUniqueHashLabelKey] != ""
+	for _, p := range pods {
+		r.AddPod(p)
 	}
 	return r
+}
+
+// AddNode adds what a node has, and does not keep the node. Unschedulable and unready nodes are left out.
+func (r *Room) AddNode(n *corev1.Node) {
+	if n.Spec.Unschedulable || !isReady(n) {
+		return
+	}
+	if r.byName == nil {
+		r.byName = map[string]*node{}
+	}
+	own := &node{Node: &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
+	}, left: n.Status.Allocatable.DeepCopy()}
+	r.nodes, r.byName[n.Name] = append(r.nodes, own), own
+}
+
+// AddPod takes what a pod has of its node, which was added before.
+func (r *Room) AddPod(p *corev1.Pod) {
+	own := r.byName[p.Spec.NodeName]
+	if own == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return
+	}
+	own.take(demand(p))
+	own.taken = own.taken || p.Labels[lws.GroupUniqueHashLabelKey] != ""
 }
 
 func isReady(n *corev1.Node) bool {

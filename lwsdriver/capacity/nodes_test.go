@@ -5,7 +5,6 @@ package capacity
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,7 +78,7 @@ func TestPlace(t *testing.T) {
 		{"exclusive, too small", "no rack holds the whole group", need(1, 2, gpus("8")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 0, "[nvidia.com/gpu]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			room := RoomOf(slices.Values(tt.nodes), slices.Values(tt.pods))
+			room := RoomOf(tt.nodes, tt.pods)
 			room.Place(tt.need, tt.exclusive) // takes nothing for good
 			got := room.Place(tt.need, tt.exclusive)
 			if got.Placed != tt.placed || fmt.Sprint(got.Short) != tt.short {

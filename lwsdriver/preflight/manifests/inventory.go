@@ -5,7 +5,6 @@ package manifests
 
 import (
 	"fmt"
-	"slices"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +51,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	if r.err == nil {
 		r.err = err
 	}
-	out.Room = capacity.RoomOf(slices.Values(nodes), slices.Values(running(pods)))
+	out.Room = capacity.RoomOf(nodes, running(pods))
 	if len(w.Status.Conditions) == 0 {
 		out.Unseen[preflight.Status] = "the manifest has none"
 	}
