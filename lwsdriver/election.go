@@ -42,7 +42,7 @@ type election struct {
 	lock resourcelock.Interface
 	log  *slog.Logger
 
-	leads   atomic.Pointer[leaderelection.LeaderElector] // nil: it does not lead
+	leads   atomic.Pointer[leaderelection.LeaderElector] // nil unless it leads
 	elected chan struct{}                                // closed once it leads
 }
 

@@ -113,9 +113,9 @@ type authorizedStream struct {
 
 	by     *authorization
 	method string
-	// lasts: it is a stream for the client, too.
+	// lasts is true if it is a stream for the client, too.
 	lasts bool
-	// read: the request has been received. namespace is that of the request. Empty: the driver asks what the caller sees.
+	// read is true once the request has been received. namespace is that of the request. Without one the driver asks what the caller sees.
 	read      bool
 	namespace string
 }

@@ -47,10 +47,10 @@ type connection struct {
 	by     *connections
 	source string
 	opened time.Time
-	late   *time.Timer // nil: it may stay
-	// user is the first who authenticated. Empty: no caller has.
+	late   *time.Timer // nil if it may stay
+	// user is the first who authenticated, "" before one has.
 	user string
-	// refused: a call was. It gives way before others of its address.
+	// refused is true once a call was refused. The connection gives way before others of its address.
 	refused bool
 	// reviewing is the token that is being reviewed, and noReview until when no other one is.
 	reviewing string

@@ -231,7 +231,7 @@ func (c *Caches) Synced() bool {
 		!slices.ContainsFunc(c.sources, func(s *informer.Source) bool { return !s.Watched() })
 }
 
-// Err returns why the caches can't be filled, or may not be watched. Nil: nothing is known to prevent it. The error has an ErrorReason.
+// Err returns why the caches can't be filled, or may not be watched, as far as that is known. The error has an ErrorReason.
 func (c *Caches) Err() error {
 	synced := c.Synced()
 	for _, s := range c.sources {

@@ -40,8 +40,8 @@ func withinLimits(o Observation, d Decision) Decision {
 	return d
 }
 
-// limitStale: what the API server does not confirm justifies no promotion, no larger share and no removal. What protects goes on: fewer
-// requests for the updated groups, the hold, and the way back.
+// limitStale withholds promotions, larger shares and removals that rest on what the API server does not confirm. What protects goes on, such
+// as fewer requests for the updated groups, the hold, and the way back.
 func limitStale(o Observation, action Action) *Decision {
 	if len(o.Stale) == 0 || !o.needsFresh(action) {
 		return nil

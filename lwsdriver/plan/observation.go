@@ -71,7 +71,7 @@ type Observation struct {
 	History       []Entry `json:"history,omitzero"`
 	HistoryLimit  int     `json:"historyLimit,omitzero"`
 	HistoryUnread bool    `json:"historyUnread,omitzero"`
-	// Stale are the caches that the observation was made from and that the API server does not confirm. Empty: all are fresh.
+	// Stale are those of the caches of the observation that the API server does not confirm.
 	Stale []StaleCache `json:"stale,omitzero"`
 	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.
 	UnsafeChanges []TemplateChange `json:"unsafeChanges,omitzero"`

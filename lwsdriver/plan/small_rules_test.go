@@ -241,7 +241,7 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 	return ""
 }
 
-// breachOfStale returns what the driver does in a state whose caches are stale, although it must not. Empty: nothing.
+// breachOfStale returns what the driver does in a state whose caches are stale, although it must not, or "".
 func (w *world) breachOfStale(s *state) string {
 	o := w.observe(s)
 	o.Stale = []StaleCache{{Resource: "pods", Since: noon.Add(-time.Minute), Why: "429"}}

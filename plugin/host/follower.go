@@ -49,7 +49,7 @@ type Follower[R comparable] struct {
 	Requests func(context.Context, client.ObjectKey) []R
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
-	// MaxAbsent is the longest interval at which a workload that is not under hold is looked up. Zero: one minute.
+	// MaxAbsent is the longest interval at which a workload that is not under hold is looked up, by default one minute.
 	MaxAbsent time.Duration
 
 	mu    sync.Mutex

@@ -93,7 +93,7 @@ type fakeClient struct{}
 
 func (fakeClient) IsWatchListSemanticsUnSupported() bool { return true }
 
-// why returns why the cache is stale, and for how long it has been. Empty: it is fresh.
+// why returns why the cache is stale, and for how long it has been, or "" if it is fresh.
 func why(f *Freshness) (string, time.Duration) {
 	for _, s := range f.Of() {
 		return s.Why.Error(), time.Since(s.Since)

@@ -37,15 +37,15 @@ type Source struct {
 	Resource schema.GroupVersionResource
 
 	lw cache.ListerWatcher
-	// optional: the API may be removed again, and then there is nothing to be confirmed.
+	// optional is true if the API may be removed again, after which there is nothing to be confirmed.
 	optional bool
 
 	mu sync.Mutex
-	// confirmed is when the API server sent something last. Zero: never.
+	// confirmed is when the API server sent something last, zero if it never did.
 	confirmed time.Time
 	// watched is true once a watch was opened.
 	watched bool
-	// ended is when the last watch has ended. Zero: it is open.
+	// ended is when the last watch has ended, zero while it is open.
 	ended time.Time
 	// err is why the last list or watch failed, nil if it did not. failed and mended are when that began and ended last.
 	err            error
@@ -112,7 +112,7 @@ func (s *Source) answered(ctx context.Context, err error) {
 	}
 }
 
-// confirm notes that the API server has sent something. all: with it the cache has everything up to now, as with a list or a bookmark.
+// confirm notes that the API server has sent something. all is true if the cache then has everything up to now, as after a list or a bookmark.
 func (s *Source) confirm(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

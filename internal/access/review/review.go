@@ -49,9 +49,9 @@ var ErrUnavailable = errors.New("the API server did not answer")
 
 // Reviewer makes reviews, and caches their answers.
 type Reviewer struct {
-	// strangers reviews tokens from addresses, known those that were valid before, so that random tokens do not delay valid ones.
-	strangers, known authenticator.Token
-	users            authorizer.Authorizer
+	// unknown reviews tokens by the caller's address, known those that were valid before, so that random tokens do not delay valid ones.
+	unknown, known authenticator.Token
+	users          authorizer.Authorizer
 	// valid and invalid have the last answer about a token, by its hash.
 	valid, invalid *lru.Cache
 	asking         singleflight.Group
@@ -66,7 +66,7 @@ type answer struct {
 // New returns a Reviewer with the rights of config, which must allow TokenReviews and SubjectAccessReviews: the ClusterRole
 // system:auth-delegator does.
 func New(config *rest.Config) (*Reviewer, error) {
-	strangers, err := tokenReviewer(config)
+	unknown, err := tokenReviewer(config)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make access reviewer: %w", err)
 	}
-	return &Reviewer{strangers: strangers, known: known, users: users, valid: lru.New(maxTokens), invalid: lru.New(maxTokens)}, nil
+	return &Reviewer{unknown: unknown, known: known, users: users, valid: lru.New(maxTokens), invalid: lru.New(maxTokens)}, nil
 }
 
 func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
@@ -155,7 +155,7 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 }
 
 func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) (user.Info, error) {
-	reviewer, by := r.strangers, source
+	reviewer, by := r.unknown, source
 	if before, ok := last(r.valid, key); ok {
 		reviewer, by = r.known, before.user.GetName()
 	}
