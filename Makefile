@@ -56,12 +56,6 @@ TRAFFIC ?=
 NODE    ?=
 # Who decides in `make demo`: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts).
 HOST    ?= grpc
-# `make demo` runs on an existing cluster when make's command line has KUBECONFIG=FILE; CONTEXT, YES=1, IMAGE and NEW_IMAGE are taken
-# from there too, and never from the environment: $(call given,VARIABLE,FLAG).
-given   = $(if $(filter command,$(origin $(1))),$(2) '$($(1))')
-EXISTING = $(strip $(call given,KUBECONFIG,-kubeconfig) $(call given,CONTEXT,-context) $(call given,IMAGE,-image) \
-	$(call given,NEW_IMAGE,-new-image) $(if $(call given,YES,),$(if $(filter 1,$(YES)),-yes)))
-
 .PHONY: help
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,8 +72,8 @@ release: ## Build everything that a release publishes into dist/, e.g. VERSION=v
 	$(GO) run ./tools/release -version '$(VERSION)' -image '$(IMAGE)'
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KUBECONFIG=FILE on your cluster.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node) $(EXISTING)
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.

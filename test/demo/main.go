@@ -5,15 +5,11 @@
 // groups, changes its model image, and has `lockstep release` take it through a whole canary release over gRPC. With
 // -traffic it does so under real requests, through a gateway, and counts the results; with -node the pods have containers, too, in which
 // a small model server streams completions. With -host argo the host is Argo
-// Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts.
-//
-// With -kubeconfig it runs on an existing cluster with LeaderWorkerSet: it shows what it will create, asks, and deletes that when it
-// ends. It never reads $KUBECONFIG.
+// Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts. It never reads $KUBECONFIG.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -32,9 +28,9 @@ import (
 func main() {
 	// Child processes get the cluster by a flag, never from the environment.
 	_ = os.Unsetenv(clientcmd.RecommendedConfigPathEnvVar)
-	// A closed pipe, as in `make demo | head`, must not end the demo before it has deleted what it created.
+	// A closed pipe, as in `make demo | head`, must not end the demo before it has stopped its control plane.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), signals()...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	c, err := parse(os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
@@ -44,9 +40,6 @@ func main() {
 	stop()
 	os.Exit(code)
 }
-
-// signals returns the signals that end the demo.
-func signals() []os.Signal { return []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} }
 
 // start plays the demo. With traffic it does so in a network namespace, where every pod has a reachable address.
 func start(ctx context.Context, c script) int {
@@ -88,11 +81,6 @@ type script struct {
 	keep     bool
 	// traffic is true if real requests are sent, node if the pods have containers as well.
 	traffic, node bool
-	// existing is true if the demo runs on the cluster of kubeconfig and context, yes if it does not ask.
-	existing            bool
-	kubeconfig, context string
-	yes                 bool
-	image, newImage     string
 }
 
 func parse(args []string) (script, error) {
@@ -106,15 +94,7 @@ func parse(args []string) (script, error) {
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
 	flags.BoolVar(&c.node, "node", false, "run containers on a real node, and send streaming requests to them; needs root")
-	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "run on the existing cluster of this kubeconfig, which must have LeaderWorkerSet")
-	flags.StringVar(&c.context, "context", "", "with -kubeconfig: its context (default: the current one)")
-	flags.BoolVar(&c.yes, "yes", false, "with -kubeconfig: create without asking")
-	flags.StringVar(&c.image, "image", "registry.k8s.io/pause:3.10", "with -kubeconfig: the image that the pods run first")
-	flags.StringVar(&c.newImage, "new-image", "registry.k8s.io/pause:3.10.1", "with -kubeconfig: the image that is released")
 	_ = flags.Parse(args) // ExitOnError
-	given := map[string]bool{}
-	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	c.existing = given["kubeconfig"]
 	c.traffic = c.traffic || c.node
 	if c.pause == "" {
 		c.pause = "2s"
@@ -123,37 +103,10 @@ func parse(args []string) (script, error) {
 			c.pause = "5s"
 		}
 	}
-	return c, c.check(given)
-}
-
-// check returns an error if flags contradict each other.
-func (c script) check(given map[string]bool) error {
 	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
-		return fmt.Errorf("the host is grpc, or argo or kruise without traffic, not %q", c.host)
+		return c, fmt.Errorf("the host is grpc, or argo or kruise without traffic, not %q", c.host)
 	}
-	if !c.existing {
-		for _, flag := range []string{"context", "image", "new-image"} {
-			if given[flag] {
-				return fmt.Errorf("-%s needs -kubeconfig (with make: KUBECONFIG=FILE on its command line); "+
-					"without it the demo runs on a control plane of its own", flag)
-			}
-		}
-		return nil
-	}
-	const alone = "leave out -kubeconfig (KUBECONFIG=), so that the demo starts a control plane of its own"
-	switch {
-	case c.kubeconfig == "":
-		return errors.New("-kubeconfig (KUBECONFIG=) is empty: give the path of a kubeconfig, or leave it out")
-	case c.host != "grpc":
-		return fmt.Errorf("-host %s (HOST=%s) would change the installation of its controller in an existing cluster: %s", c.host, c.host, alone)
-	case c.traffic:
-		return fmt.Errorf("-traffic and -node (TRAFFIC=1, NODE=1) need a gateway whose network the demo controls: %s", alone)
-	case c.keep:
-		return fmt.Errorf("-keep keeps the demo's own control plane, not an existing cluster: %s", alone)
-	case c.image == "" || c.newImage == "" || c.image == c.newImage:
-		return fmt.Errorf("-image %q and -new-image %q must be two different images", c.image, c.newImage)
-	}
-	return nil
+	return c, nil
 }
 
 // scene is a step of the demo.
@@ -164,9 +117,6 @@ type scene struct {
 
 // scenes returns the steps of the demo.
 func (s *stage) scenes() []scene {
-	if s.script.existing {
-		return s.existingScenes()
-	}
 	switch s.script.host {
 	case "argo":
 		return s.argoScenes()
@@ -198,28 +148,14 @@ func (s *stage) scenes() []scene {
 	return append(story, scene{"The requests", s.reportRequests})
 }
 
-// existingScenes returns the scenes on an existing cluster.
-func (s *stage) existingScenes() []scene {
-	return []scene{
-		{"An existing cluster", s.inspect},
-		{"A namespace for the demo, and the driver's permissions in it", s.prepare},
-		{"A LeaderWorkerSet: 4 groups of 2 pods", s.deploy},
-		{"The Lockstep driver, on a unix socket of this machine", s.serve},
-		{"Adopt: from now on a template change moves no group by itself", s.adopt},
-		{"A new image, as from GitOps. No group moves", s.edit},
-		{"The release: batch by batch, over gRPC", s.release},
-		{"The result: every group at the new revision, no canary, the hold", s.summary},
-	}
-}
-
-// run plays all scenes. An interruption is not an error, but objects that are not deleted are.
+// run plays all scenes. An interruption is not an error.
 func run(ctx context.Context, c script, out io.Writer) (err error) {
 	s := &stage{script: c, out: out}
+	defer s.close()
 	defer func() {
 		if ctx.Err() != nil {
 			err = nil
 		}
-		err = errors.Join(err, s.close())
 	}()
 	for _, scene := range s.scenes() {
 		fmt.Fprintf(out, "\n== %s\n", scene.title)

@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -20,7 +19,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -30,7 +28,6 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
@@ -52,10 +49,8 @@ type stage struct {
 	script script
 	out    io.Writer
 
-	// cluster is the demo's own control plane. Nil on an existing cluster, and before it runs.
+	// cluster is nil before it runs.
 	cluster *cluster.Cluster
-	// existing is the cluster that the user chose. Nil without one.
-	existing *existing
 	// namespace is the workload's; dir has the driver's socket, kubeconfig and log.
 	namespace, dir string
 
@@ -91,22 +86,11 @@ func (s *stage) deploy(ctx context.Context) error {
 	if err := s.create(ctx); err != nil {
 		return err
 	}
-	limit := patience
-	if s.existing != nil {
-		limit = 5 * time.Minute // kubelets pull the image
-	}
 	start := time.Now()
-	var tooOld error
-	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		w, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err == nil && preflight.TooOld(w) {
-			tooOld = errTooOld
-		}
-		return err == nil && w.Status.ReadyReplicas == *w.Spec.Replicas, tooOld
+		return err == nil && w.Status.ReadyReplicas == *w.Spec.Replicas, nil
 	})
-	if tooOld != nil {
-		return tooOld
-	}
 	if err != nil {
 		return fmt.Errorf("wait for the groups of %s: %w%s", name, err, s.unready())
 	}
@@ -116,9 +100,6 @@ func (s *stage) deploy(ctx context.Context) error {
 
 // create creates the workload.
 func (s *stage) create(ctx context.Context) error {
-	if s.existing != nil {
-		return s.existing.createWorkload(ctx, s.script.image)
-	}
 	if s.script.node {
 		return s.createOnNode(ctx)
 	}
@@ -144,7 +125,7 @@ func (s *stage) createOnNode(ctx context.Context) error {
 
 // unready returns the cluster's reasons why pods are not ready, or "" without any.
 func (s *stage) unready() string {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
 	if err != nil {
@@ -171,13 +152,7 @@ func (s *stage) serve(ctx context.Context) error {
 	socket := filepath.Join(s.dir, "lockstep.sock")
 	s.address = "unix://" + socket
 	args := []string{"serve", "--listen", s.address}
-	var log string
-	var err error
-	if s.existing != nil {
-		log, err = s.startOnExisting(ctx, append(args, "--namespace", s.namespace)...)
-	} else {
-		log, err = s.startWithRBAC(ctx, args...)
-	}
+	log, err := s.startWithRBAC(ctx, args...)
 	if err != nil {
 		return err
 	}
@@ -238,15 +213,6 @@ func awaitRights(ctx context.Context, account *rest.Config) error {
 	return nil
 }
 
-// startOnExisting starts Lockstep with its account in the demo's namespace, or with the user's permissions.
-func (s *stage) startOnExisting(ctx context.Context, args ...string) (log string, err error) {
-	kubeconfig := s.driverKubeconfig()
-	if err := s.existing.driverKubeconfig(ctx, kubeconfig); err != nil {
-		return "", err
-	}
-	return s.startWith(kubeconfig, args...)
-}
-
 func (s *stage) driverKubeconfig() string { return filepath.Join(s.dir, "driver.kubeconfig") }
 
 func (s *stage) driverLog() string { return filepath.Join(s.dir, "driver.log") }
@@ -260,7 +226,7 @@ func (s *stage) startWith(kubeconfig string, args ...string) (log string, err er
 	defer file.Close()
 	s.driver = exec.Command(s.script.lockstep, append(args, "--kubeconfig", kubeconfig)...)
 	s.driver.Stderr = file
-	// Ctrl-C on the terminal must not end it: the demo needs it to delete what it created.
+	// Ctrl-C on the terminal must not end it: the demo stops it, and shows its warnings.
 	s.driver.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return file.Name(), child.Start(s.driver)
 }
@@ -269,14 +235,9 @@ func (s *stage) adopt(ctx context.Context) error { return s.lockstep(ctx, "adopt
 
 func (s *stage) edit(ctx context.Context) error {
 	old := s.pods(ctx)
-	from, to := oldModel, newModel
-	leader, worker := "registry.example/vllm-server:"+to, "registry.example/vllm-worker:"+to
-	switch {
-	case s.existing != nil:
-		from, to = s.script.image, s.script.newImage
-		leader, worker = to, to
-	case s.script.node:
-		leader, worker = node.Image(s.cluster, to), node.Image(s.cluster, to)
+	leader, worker := "registry.example/vllm-server:"+newModel, "registry.example/vllm-worker:"+newModel
+	if s.script.node {
+		leader, worker = node.Image(s.cluster, newModel), node.Image(s.cluster, newModel)
 	}
 	patch := fmt.Appendf(nil, `[
 	  {"op":"replace","path":"/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0/image","value":%q},
@@ -296,7 +257,7 @@ func (s *stage) edit(ctx context.Context) error {
 	if s.pods(ctx) != old {
 		return errors.New("groups moved although they are under hold")
 	}
-	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", from, to)
+	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", oldModel, newModel)
 	return nil
 }
 
@@ -367,35 +328,18 @@ func (s *stage) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// close stops the requests, the driver and the control plane. On an existing cluster it deletes what the demo created.
-func (s *stage) close() error {
+// close stops the requests, the driver and the control plane.
+func (s *stage) close() {
 	s.requests.close()
-	if s.existing != nil {
-		return s.cleanUp()
-	}
 	s.stopDriver()
 	if s.cluster != nil {
 		s.cluster.Stop()
 	}
-	return nil
 }
 
-// cleanUp deletes what the demo created on an existing cluster. Another Ctrl-C ends the wait for it.
-func (s *stage) cleanUp() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	defer cancel()
-	ctx, stop := signal.NotifyContext(ctx, signals()...)
-	defer stop()
-	defer os.RemoveAll(s.dir)
-	if s.existing.attempted {
-		fmt.Fprintf(s.out, "\n== Delete what the demo created\n")
-	}
-	return s.existing.remove(ctx, s.out, s.stopDriver)
-}
-
-// stopDriver stops the driver and shows warnings of its log. It may be called more than once.
+// stopDriver stops the driver and shows warnings of its log.
 func (s *stage) stopDriver() {
-	if s.driver == nil || s.driver.Process == nil || s.driver.ProcessState != nil {
+	if s.driver == nil || s.driver.Process == nil {
 		return
 	}
 	_ = s.driver.Process.Signal(syscall.SIGTERM)
@@ -415,46 +359,4 @@ func (s *stage) showWarnings() {
 			fmt.Fprintln(s.out, "driver:", line)
 		}
 	}
-}
-
-// inspect checks the existing cluster, shows what the demo creates on it, and asks for consent.
-func (s *stage) inspect(ctx context.Context) error {
-	e, err := openExisting(s.script.kubeconfig, s.script.context)
-	if err != nil {
-		return err
-	}
-	version, err := e.check(ctx)
-	if err != nil {
-		return err
-	}
-	e.describe(s.out, version, s.script)
-	if err := onTerminal(s.out, s.script.yes).confirm(ctx, "Create this on "+e.target()+"?"); err != nil {
-		return err
-	}
-	if s.dir, err = os.MkdirTemp("", "lockstep-demo-"); err != nil {
-		return err
-	}
-	s.existing, s.namespace, s.core, s.sets = e, e.namespace, e.core, e.sets
-	return nil
-}
-
-// prepare creates the demo's namespace on the existing cluster, and the driver's permissions in it.
-func (s *stage) prepare(ctx context.Context) error {
-	e := s.existing
-	if err := e.createNamespace(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.out, "namespace %s\n", e.namespace)
-	if e.ownPermissions {
-		fmt.Fprintln(s.out, "the driver uses your own permissions")
-		return nil
-	}
-	err := e.createAccess(ctx)
-	if !apierrors.IsForbidden(err) {
-		return err
-	}
-	fmt.Fprintf(s.out, "the driver uses your own permissions: %v\n", err)
-	e.ownPermissions = true
-	_, err = checkPermissions(ctx, e.core.AuthorizationV1(), e.namespace)
-	return err
 }

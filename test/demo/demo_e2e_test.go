@@ -1,0 +1,107 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/netns"
+)
+
+// demoEnv makes the test binary run the demo.
+const demoEnv = "LOCKSTEP_TEST_DEMO"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(demoEnv) != "" {
+		main()
+	}
+	code := m.Run()
+	driver.Cleanup()
+	os.Exit(code)
+}
+
+// playDemo runs the demo in a process group of its own, as make does on a terminal, and returns its output. It calls at once for the line
+// with text.
+func playDemo(t *testing.T, text string, at func(pid int), args ...string) string {
+	t.Helper()
+	lockstep, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp, err := os.MkdirTemp("", "demo-") // short, for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	cmd := exec.Command(os.Args[0], append([]string{"-lockstep", lockstep}, args...)...)
+	// The cluster of the environment, which does not exist, must not be used.
+	cmd.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+tmp, "KUBECONFIG="+filepath.Join(tmp, "none"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := child.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for s := bufio.NewScanner(out); s.Scan(); {
+		t.Log(s.Text())
+		b.WriteString(s.Text() + "\n")
+		if at != nil && strings.Contains(s.Text(), text) {
+			at(cmd.Process.Pid)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("demo: %v", err)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("temporary files are left: %v, %v", left, err)
+	}
+	return b.String()
+}
+
+func mustContain(t *testing.T, text string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile(p).MatchString(text) {
+			t.Errorf("the output lacks %q", p)
+		}
+	}
+}
+
+func TestDemo(t *testing.T) {
+	text := playDemo(t, "", nil, "-pause", "1s")
+	mustContain(t, text, "is complete: 4 groups run revision", "llama-4-70b ready")
+	if strings.Contains(text, "driver: ") {
+		t.Error("the driver warns")
+	}
+}
+
+// Ctrl-C reaches the whole process group. It is not an error.
+func TestDemoInterrupted(t *testing.T) {
+	text := playDemo(t, "pausing 1h0m0s before batch 2/3", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h")
+	mustContain(t, text, "pausing 1h0m0s before batch 2/3")
+}
+
+// On a real node the demo releases containers under streaming requests, loses none, and leaves nothing. What it runs in namespaces of
+// its own ends with them: netns.TestNodeIsGone.
+func TestDemoOnNode(t *testing.T) {
+	if err := netns.NodePossible(); err != nil {
+		t.Skipf("this machine can't run a node: %v", err)
+	}
+	mustContain(t, playDemo(t, "", nil, "-node"), "is complete: 4 groups run revision", `(?m)^\d{3,} requests, 0 failed`)
+}
