@@ -67,78 +67,36 @@ func TestCanaryManyTemplates(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// Reverting the template in mid-release rolls back; groups that were not updated are not restarted.
-func TestCanaryTemplateReverted(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2))
-	before := w.stablePods()
-	w.edit(image("v2"))
-	w.initialize("r1", quarters())
-	w.upgrade("r1", 1)
-	w.edit(image("v1"))
-	w.awaitState(pb.State_STATE_ROLLED_BACK)
-	w.sameGroups(before)
-	w.mustBeIdle()
-	if r := w.finalize("r1", rollback); r.GetAction() != unchanged {
-		t.Errorf("Finalize(ROLLBACK) after the rollback: %v", r.GetAction())
-	}
-	if c := w.initialize("r2", quarters()).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
-		t.Errorf("a release of the stable template: %s", show(c))
-	}
-	w.mustBeIdle()
-}
-
-// The template is reverted, or changes again, in mid-promotion: the groups follow by the user's rolling update settings.
+// A third template in mid-promotion starts the release over. It can be promoted. A rollback returns the promoted groups to the stable
+// revision, although the template is at neither of the groups' two revisions.
 func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	t.Run("old", func(t *testing.T) {
-		w := e.in(t).adopt(model("old", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
-		w.edit(image("v2"))
-		w.initialize("r1", policy("100%"))
-		w.upgrade("r1", 0)
-		w.promoteUntil("r1", 1)
-		w.edit(image("v1"))
-		w.awaitState(pb.State_STATE_ROLLED_BACK)
-		w.mustRun("v1")
-		w.mustBeIdle()
-	})
-	t.Run("third", func(t *testing.T) {
-		w := e.in(t).adopt(model("third", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
-		// Groups are at two revisions when the release starts over, and the stable ones among them may be recreated meanwhile.
-		w.observer.waive(ruleStableUntouched)
-		w.edit(image("v2"))
-		w.initialize("r1", policy("100%"))
-		w.upgrade("r1", 0)
-		w.promoteUntil("r1", 1)
-		w.edit(image("v3"))
-		w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
-		w.upgrade("r1", 0)
-		w.finalize("r1", promote)
-		w.mustRun("v3")
-		w.mustBeIdle()
-	})
-}
-
-// A rollback after a third template interrupted the promotion: the promoted groups return to the stable revision, although the
-// template is at neither of the groups' two revisions.
-func TestCanaryRollbackAfterInterruptedPromotion(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
-	// Groups are at two revisions when the release starts over, and some are restarted.
-	w.observer.waive(ruleStableUntouched)
-	w.edit(image("v2"))
-	w.initialize("r1", policy("100%"))
-	w.upgrade("r1", 0)
-	w.promoteUntil("r1", 1)
-	w.edit(image("v3"))
-	w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
-	w.finalize("r1", rollback)
-	w.mustRun("v1")
-	w.edit(image("v1"))
-	w.awaitState(pb.State_STATE_ROLLED_BACK)
-	w.mustRun("v1")
-	w.mustBeIdle()
+	for name, intent := range map[string]pb.FinalizeIntent{"promote": promote, "rollback": rollback} {
+		t.Run(name, func(t *testing.T) {
+			w := e.in(t).adopt(model(name, 4, 2, annotated("test.lockstep.dev/startup", "300ms")))
+			// Groups are at two revisions when the release starts over, and some are restarted.
+			w.observer.waive(ruleStableUntouched)
+			w.edit(image("v2"))
+			w.initialize("r1", policy("100%"))
+			w.upgrade("r1", 0)
+			w.promoteUntil("r1", 1)
+			w.edit(image("v3"))
+			w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
+			if intent == promote {
+				w.upgrade("r1", 0)
+				w.finalize("r1", promote)
+				w.mustRun("v3")
+			} else {
+				w.finalize("r1", rollback)
+				w.mustRun("v1")
+				w.edit(image("v1"))
+				w.awaitState(rolledBack)
+				w.mustRun("v1")
+			}
+			w.mustBeIdle()
+		})
+	}
 }
 
 // promoteUntil starts the promotion and returns once this many groups are promoted.

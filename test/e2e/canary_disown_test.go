@@ -24,11 +24,6 @@ import (
 )
 
 // Disown restores the spec byte for byte, for all kinds of rolling update settings, with and without a release in between.
-func TestCanaryDisown(t *testing.T) {
-	t.Parallel()
-	disownExactly(t, canaryStyle)
-}
-
 func TestStylesDisown(t *testing.T) { inStyles(t, disownExactly) }
 
 func disownExactly(t *testing.T, s style) {

@@ -22,8 +22,8 @@ const (
 	rolledBack = pb.State_STATE_ROLLED_BACK
 )
 
-// The driver is killed and restarted at many moments of a release. Where the host had requested the end, the driver reaches it
-// without another call; otherwise the host continues the release.
+// The driver is killed and restarted, and no host repeats its call. Where the host had requested the end, the driver reaches it; otherwise
+// the host continues the release. TestStylesKilledAtEveryWrite has the other moments.
 func TestCanaryKilled(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -32,24 +32,6 @@ func TestCanaryKilled(t *testing.T) {
 		// end is the state that the release reaches by itself; UNSPECIFIED: the host continues it.
 		end pb.State
 	}{
-		{"initialize-in-flight", func(w *workload) {
-			go func() { _, _ = w.tryInitialize("r1", quarters()) }()
-			w.awaitObject("the record is written", func() bool { return w.record().phase() == "Progressing" })
-		}, 0},
-		{"initialized", func(w *workload) { w.initialize("r1", quarters()) }, 0},
-		{"first-groups-starting", func(w *workload) {
-			w.initialize("r1", quarters())
-			w.startBatch("r1", 0)
-		}, 0},
-		{"first-batch-ready", func(w *workload) {
-			w.initialize("r1", quarters())
-			w.upgrade("r1", 0)
-		}, 0},
-		{"last-groups-starting", func(w *workload) {
-			w.initialize("r1", quarters())
-			w.upgrade("r1", 1)
-			w.startBatch("r1", 2)
-		}, 0},
 		{"upgrade-in-flight", func(w *workload) {
 			w.initialize("r1", quarters())
 			go func() { _, _ = w.tryUpgrade("r1", 2, nil) }()
@@ -59,11 +41,6 @@ func TestCanaryKilled(t *testing.T) {
 			w.upgrade("r1", 1)
 			w.edit(image("v3"))
 		}, 0},
-		{"promotion-requested", func(w *workload) {
-			w.initialize("r1", quarters())
-			w.upgrade("r1", 2)
-			w.startFinalize("r1", promote)
-		}, completed},
 		{"partly-promoted", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 2)
@@ -78,10 +55,6 @@ func TestCanaryKilled(t *testing.T) {
 		{"rollback-requested", func(w *workload) {
 			w.initialize("r1", quarters())
 			w.upgrade("r1", 1)
-			w.startFinalize("r1", rollback)
-		}, rolledBack},
-		{"rollback-requested-early", func(w *workload) {
-			w.initialize("r1", quarters())
 			w.startFinalize("r1", rollback)
 		}, rolledBack},
 		{"rollback-of-starting-groups", func(w *workload) {
@@ -113,33 +86,6 @@ func TestCanaryKilled(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The driver is killed after each call of a release; the host only retries its calls.
-func TestCanaryKilledRepeatedly(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "300ms")))
-	w.edit(image("v2"))
-	p := quarters()
-	steps := []func() error{
-		func() error { _, err := w.tryInitialize("r1", p); return err },
-		func() error { _, err := w.tryUpgrade("r1", 0, seconds(0.1)); return err },
-		func() error { _, err := w.tryUpgrade("r1", 1, seconds(0.1)); return err },
-		func() error { _, err := w.tryUpgrade("r1", 2, nil); return err },
-		func() error { _, err := w.tryUpgrade("r1", 2, long); return err },
-		func() error { _, err := w.tryFinalize("r1", promote, seconds(0.2)); return err },
-		func() error { _, err := w.tryFinalize("r1", promote, seconds(0.5)); return err },
-	}
-	for i, step := range steps {
-		if err := step(); err != nil {
-			t.Fatalf("step %d: %v", i, err)
-		}
-		w.driver.Kill()
-		w.driver.Restart()
-	}
-	w.awaitState(completed)
-	w.mustRun("v2")
-	w.mustBeIdle()
 }
 
 // resume promotes a release through its remaining batches, as a host does that finds it after a restart.

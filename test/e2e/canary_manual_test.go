@@ -244,31 +244,6 @@ func TestCanaryHoldEdited(t *testing.T) {
 			t.Errorf("Disown restored %s", asJSON(got))
 		}
 	})
-	t.Run("mid-release", func(t *testing.T) {
-		w := e.in(t).adopt(model("mid", 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
-		before := w.stablePods()
-		w.edit(image("v2"))
-		w.initialize("r1", quarters())
-		w.upgrade("r1", 1)
-		apply(w, settings{MaxUnavailable: intstr.FromInt32(3), MaxSurge: intstr.FromInt32(0)})
-		w.awaitObject("the hold is restored", held(w))
-		w.awaitState(pb.State_STATE_READY)
-		w.sameGroups(before)
-		w.upgrade("r1", 2)
-		w.startFinalize("r1", promote)
-		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
-		if w.record().phase() == "Promoting" && (got.MaxUnavailable != intstr.FromInt32(3) || *got.Partition != 0) {
-			t.Errorf("promotes with %s", asJSON(got))
-		}
-		w.finalize("r1", promote)
-		w.mustBeIdle()
-		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-			t.Fatal(err)
-		}
-		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; got.MaxUnavailable != intstr.FromInt32(3) || *got.Partition != 0 {
-			t.Errorf("Disown restored %s", asJSON(got))
-		}
-	})
 	t.Run("mid-promotion", func(t *testing.T) {
 		w := e.in(t).adopt(model("promotion", 5, 2, annotated(cluster.AnnotationStartup, "300ms")))
 		w.edit(image("v2"))

@@ -94,14 +94,8 @@ func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
 }
 
 // Each workload that LWS v0.9.0 publishes is released, with a driver for the whole cluster. The nodes have what the workloads
-// request: GPUs, TPU chips, node pools and volumes.
-func TestCanarySamples(t *testing.T) { releaseSamples(t, canaryStyle) }
-
-func TestStylesSamples(t *testing.T) { releaseSamples(t, newStyles...) }
-
-// releaseSamples releases each sample once in each of the styles.
-func releaseSamples(t *testing.T, styles ...style) {
-	t.Helper()
+// request: GPUs, TPU chips, node pools and volumes. Each is released once in each of the styles.
+func TestStylesSamples(t *testing.T) {
 	all := samples(t, lwsModule(t))
 	if len(all) < 10 {
 		t.Fatalf("only %d samples", len(all))
@@ -128,7 +122,7 @@ func releaseSamples(t *testing.T, styles ...style) {
 			w := e.existing(s.object.Name)
 			w.awaitReady()
 			w.initializeUnchanged()
-			for i, s := range styles {
+			for i, s := range allStyles {
 				tag := fmt.Sprint("v", i+2)
 				w.edit(image(tag))
 				w.release("r"+tag, s.policy(policy("50%", "100%")))

@@ -48,11 +48,6 @@ func subGroups(size int32) func(*lws.LeaderWorkerSet) {
 }
 
 // Releases of workloads with different sizes, startup policies, templates and rolling update settings.
-func TestCanaryShapes(t *testing.T) {
-	t.Parallel()
-	releaseShapes(t, canaryStyle)
-}
-
 func TestStylesShapes(t *testing.T) { inStyles(t, releaseShapes) }
 
 func releaseShapes(t *testing.T, s style) {
@@ -166,34 +161,6 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 			w.mustRun("v2")
 		})
 	}
-}
-
-// A user scales in mid-release: percentages are of the new number, new groups are at the stable revision.
-func TestCanaryScaling(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2))
-	w.edit(image("v2"))
-	w.initialize("r1", quarters())
-	w.upgrade("r1", 1)
-	for _, step := range []struct{ replicas, planned int32 }{{8, 4}, {3, 2}, {6, 3}} {
-		w.scale(step.replicas)
-		c := w.await("the batch is ready at the new scale", func(c *pb.BatchContext) bool {
-			return c.GetReplicas() == step.replicas && c.GetState() == pb.State_STATE_READY &&
-				c.GetStableReady() == step.replicas && c.GetTotal() == step.replicas+step.planned &&
-				len(w.stablePods()) == int(2*step.replicas)
-		})
-		if c.GetPlanned() != step.planned || c.GetUpdatedReady() != step.planned {
-			t.Errorf("at %d groups: %s", step.replicas, show(c))
-		}
-		w.mustRun("v1")
-	}
-	w.upgrade("r1", 2)
-	w.promoteUntil("r1", 1)
-	w.scale(5)
-	w.awaitState(pb.State_STATE_COMPLETED)
-	w.awaitReady()
-	w.mustRun("v2")
-	w.mustBeIdle()
 }
 
 // Pods terminate slowly: the next canary waits until they are deleted, and so does the end of the release.

@@ -16,7 +16,7 @@ import (
 // The API server refuses reads of pods while the updated group breaks. Nothing is promoted by what the driver knew, and an abort is
 // accepted; its effects follow once the pods are read again.
 func TestStylesStale(t *testing.T) {
-	in(t, allStyles, func(t *testing.T, s style) {
+	inStyles(t, func(t *testing.T, s style) {
 		e := newEnvIn(t, cluster.Shared(t))
 		p := newProxy(t, e, fault{})
 		e.driver = driver.Start(t, p.kubeconfig, e.namespace)

@@ -18,12 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// The canary's volume claims are deleted with it; the user's stay.
-func TestCanaryVolumeClaims(t *testing.T) {
-	t.Parallel()
-	releaseVolumes(t, canaryStyle)
-}
-
+// The volume claims of added groups are deleted with them; the user's stay.
 func TestStylesVolumeClaims(t *testing.T) { inStyles(t, releaseVolumes) }
 
 func releaseVolumes(t *testing.T, s style) {

@@ -8,7 +8,9 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -43,6 +45,12 @@ func TestStylesEnds(t *testing.T) {
 						return r.GetAction(), err
 					})
 					w.mustBeIdle()
+					if intent == rollback {
+						_, err := w.tryFinalize("r1", promote, long)
+						mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
+						_, err = w.tryUpgrade("r1", 0, long)
+						mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
+					}
 					switch {
 					case intent == promote:
 						w.mustRun("v2")
@@ -89,6 +97,13 @@ func TestStylesTemplateChanges(t *testing.T) {
 			w.mustRun("v1")
 			same()
 			w.mustBeIdle()
+			if r := w.finalize("r1", rollback); r.GetAction() != unchanged {
+				t.Errorf("Finalize(ROLLBACK) after the rollback: %v", r.GetAction())
+			}
+			if c := w.initialize("r2", s.policy(quarters())).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
+				t.Errorf("a release of the stable template: %s", show(c))
+			}
+			w.mustBeIdle()
 		})
 		t.Run("old-in-mid-batch", func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +149,11 @@ func TestStylesTemplateChanges(t *testing.T) {
 			t.Parallel()
 			w, _ := begin(t, "promotion")
 			w.upgrade("r1", 2)
-			w.startFinalize("r1", promote)
+			if s == canaryStyle {
+				w.promoteUntil("r1", 1)
+			} else {
+				w.startFinalize("r1", promote)
+			}
 			w.edit(image("v1"))
 			w.awaitState(rolledBack, completed)
 			if w.record().phase() == "Promoted" {
@@ -149,7 +168,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 
 // A promotion is rolled back after it updated some of the groups, and after it updated all of them.
 func TestStylesPromotionRolledBack(t *testing.T) {
-	in(t, allStyles, func(t *testing.T, s style) {
+	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
 		for name, updated := range map[string]int{"some": 1, "all": 4} {
 			t.Run(name, func(t *testing.T) {
@@ -212,10 +231,15 @@ func TestStylesReadiness(t *testing.T) {
 			p := s.policy(policy("34%", "100%"))
 			p.MinReady = seconds(5)
 			w.initialize("r1", p)
+			start := time.Now()
 			w.startBatch("r1", 0)
 			c := w.awaitState(pb.State_STATE_VERIFYING, pb.State_STATE_READY)
-			if c.GetState() != pb.State_STATE_VERIFYING || c.GetReason() != "WaitingForMinReady" {
+			if c.GetState() != pb.State_STATE_VERIFYING || c.GetReason() != "WaitingForMinReady" || c.GetUpdatedReady() != 0 {
 				t.Errorf("before minReady: %s", show(c))
+			}
+			// A pod's transition time has whole seconds.
+			if w.upgrade("r1", 0); time.Since(start) < 4*time.Second {
+				t.Errorf("ready after %s", time.Since(start))
 			}
 			w.upgrade("r1", 1)
 			w.finalize("r1", rollback)
@@ -248,7 +272,11 @@ func TestStylesReadiness(t *testing.T) {
 					return false
 				})
 			}
-			w.awaitState(pb.State_STATE_READY)
+			c := w.awaitState(pb.State_STATE_READY)
+			// In place LWS may not have updated the last group yet.
+			if c.GetFailureThreshold() != 1 || !s.inPlace() && !strings.Contains(c.GetMessage(), "group 0") {
+				t.Errorf("with 3 of 4 ready: %s", show(c))
+			}
 			w.finalize("r1", rollback)
 			w.mustRun("v1")
 			w.mustBeIdle()
@@ -271,12 +299,18 @@ func TestStylesScaling(t *testing.T) {
 				if !s.inPlace() {
 					total += step.planned
 				}
+				if !s.inPlace() && c.GetStableReady() != step.replicas {
+					return false
+				}
 				return c.GetReplicas() == step.replicas && c.GetState() == pb.State_STATE_READY && c.GetTotal() == total &&
 					len(w.stablePods()) == int(2*step.replicas)
 			})
 			if c.GetPlanned() != step.planned || c.GetUpdatedReady() < step.planned || c.GetUpdatedReady() > step.most ||
 				!s.inPlace() && c.GetUpdatedReady() != step.planned {
 				t.Errorf("at %d groups: %s", step.replicas, show(c))
+			}
+			if !s.inPlace() {
+				w.mustRun("v1") // new groups are at the stable revision
 			}
 		}
 		w.upgrade("r1", 2)

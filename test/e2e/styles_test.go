@@ -30,7 +30,6 @@ var (
 	fullHandoverStyle = style{name: "handover", pb: pb.Style_STYLE_BLUE_GREEN, handover: true, full: true}
 
 	allStyles = []style{canaryStyle, blueGreenStyle, partitionStyle}
-	newStyles = allStyles[1:]
 )
 
 func (s style) inPlace() bool { return s == partitionStyle }
@@ -42,17 +41,11 @@ func (s style) policy(p *pb.ReleasePolicy) *pb.ReleasePolicy {
 	return p
 }
 
-// inStyles runs a test for each style but canary, which has its own test functions.
+// inStyles runs a test for each style.
 func inStyles(t *testing.T, run func(*testing.T, style)) {
 	t.Helper()
-	in(t, newStyles, run)
-}
-
-// in runs a test for each of these styles.
-func in(t *testing.T, styles []style, run func(*testing.T, style)) {
-	t.Helper()
 	t.Parallel()
-	for _, s := range styles {
+	for _, s := range allStyles {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			run(t, s)
