@@ -4,15 +4,12 @@
 package cluster
 
 import (
-	"bytes"
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // writeModule writes a module with a program that imports the standard library only.
@@ -128,42 +125,5 @@ func TestModulesAreFound(t *testing.T) {
 			}
 		}
 		t.Setenv(s.env, "")
-	}
-}
-
-func TestLockIsExclusive(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "sub", "lock")
-	unlock, err := lockFile(t.Context(), path, t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := lockFile(ctx, path, t.Output()); err == nil {
-		t.Fatal("the lock was taken twice")
-	}
-	unlock()
-	unlock, err = lockFile(t.Context(), path, t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-}
-
-func TestNoProgressOfFastSteps(t *testing.T) {
-	var log bytes.Buffer
-	reportProgress(&log, func() string { return "something" })()
-	if log.Len() > 0 {
-		t.Errorf("progress %q", log.String())
-	}
-}
-
-func TestExecutable(t *testing.T) {
-	for pkg, want := range map[string]string{
-		"k8s.io/kubernetes/cmd/kube-apiserver": "kube-apiserver", "go.etcd.io/etcd/server/v3": "server", "sigs.k8s.io/lws/cmd": "cmd",
-	} {
-		if got := executable(pkg); got != want {
-			t.Errorf("the program of %s is %s, want %s", pkg, got, want)
-		}
 	}
 }

@@ -255,8 +255,6 @@ func (c *Cluster) end(name string, hurry <-chan struct{}) {
 	if !ok {
 		return
 	}
-	// A paused process does not handle signals.
-	_ = p.resume()
 	p.stop(hurry)
 	if name == Argo {
 		c.endPlugins()

@@ -44,30 +44,6 @@ func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	return c.start(ctx, comp)
 }
 
-// PauseComponent pauses a component: its connections stay open without responses, as on a stalled machine.
-func (c *Cluster) PauseComponent(name string) error {
-	p, err := c.process(name)
-	if err == nil {
-		err = p.pause()
-	}
-	if err != nil {
-		return fmt.Errorf("pause %s: %w", name, err)
-	}
-	return nil
-}
-
-// ResumeComponent resumes a paused component.
-func (c *Cluster) ResumeComponent(name string) error {
-	p, err := c.process(name)
-	if err == nil {
-		err = p.resume()
-	}
-	if err != nil {
-		return fmt.Errorf("resume %s: %w", name, err)
-	}
-	return nil
-}
-
 // StopAPIServer makes the API server unreachable. The controllers retry.
 func (c *Cluster) StopAPIServer(ctx context.Context) error { return c.StopComponent(ctx, APIServer) }
 

@@ -180,24 +180,6 @@ func TestComponentDies(t *testing.T) {
 	}
 }
 
-// If a program fails, Start returns an error with its output.
-func TestStartFails(t *testing.T) {
-	o, err := newOptions([]Option{WithDir(t.TempDir()), WithLog(t.Output())})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newCluster(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Stop()
-	broken := etcdComponent
-	broken.command = func(*Cluster) (command, error) { return command{args: []string{"--no-such-flag"}}, nil }
-	if err := c.start(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
-		t.Errorf("the error lacks the end of the log: %v", err)
-	}
-}
-
 // The cluster ends with the context of Start.
 func TestContextEndsCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -224,22 +206,4 @@ func startSmall(t *testing.T, opts ...Option) *Cluster {
 	}
 	t.Cleanup(c.Stop)
 	return c
-}
-
-// Concurrent clusters are independent.
-func TestConcurrentClusters(t *testing.T) {
-	first, second := Shared(t), startSmall(t)
-	namespace := first.Namespace(t)
-	if _, err := second.kube.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err == nil {
-		t.Error("the second cluster has the first one's namespace")
-	}
-	stranger := second.RESTConfig()
-	stranger.Host = first.RESTConfig().Host
-	client, err := kubernetes.NewForConfig(stranger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("a client of the second cluster connects to the first")
-	}
 }

@@ -84,13 +84,6 @@ func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondi
 	return corev1.PodCondition{}
 }
 
-func waiting(pod *corev1.Pod) string {
-	if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Waiting == nil {
-		return ""
-	}
-	return pod.Status.ContainerStatuses[0].State.Waiting.Reason
-}
-
 func describe(pod *corev1.Pod) string {
-	return fmt.Sprintf("%s, ready=%t, waiting=%q, status=%+v", pod.Status.Phase, ready(pod), waiting(pod), pod.Status)
+	return fmt.Sprintf("%s, ready=%t, status=%+v", pod.Status.Phase, ready(pod), pod.Status)
 }

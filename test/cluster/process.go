@@ -57,10 +57,6 @@ func (p *process) stop(hurry <-chan struct{}) {
 	<-p.Exited
 }
 
-// pause and resume send SIGSTOP and SIGCONT: connections stay open without responses.
-func (p *process) pause() error  { return p.Cmd.Process.Signal(syscall.SIGSTOP) }
-func (p *process) resume() error { return p.Cmd.Process.Signal(syscall.SIGCONT) }
-
 // death returns the error of a child that exited by itself.
 func (p *process) death() error {
 	how := "exit status 0"

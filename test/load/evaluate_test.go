@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // pattern returns n requests, one per millisecond, whose sides repeat.
@@ -142,24 +140,5 @@ func TestReadyGroups(t *testing.T) {
 	row := p.evaluate()
 	if problems := strings.Join(row.problems(), "\n"); problems != "only 2 groups were ready, want at least 3" || row.MostReady != 5 {
 		t.Errorf("ready %d-%d, problems %q", row.LeastReady, row.MostReady, problems)
-	}
-}
-
-func TestTable(t *testing.T) {
-	first := phase{Phase: Phase{Name: "canary 25 %", Want: Shares{"s": 75, "c": 25}}, records: pattern(0, 1000, quarter...)}
-	second := phase{Phase: Phase{Name: "anything"}, records: pattern(0, 2, "s")}
-	second.records[1].failure = failure{"worker", "s-0-1"}
-	second.records[0].ready, second.records[1].ready = 4, 3
-	var b strings.Builder
-	report := Report{Rows: []Row{first.evaluate(), second.evaluate()}, Took: 2 * time.Second}
-	report.Write(&b)
-	want := `phase        requests  failed  to workers  to unready  to gone  cut  terminating  wrong side  ready groups  share, measured (wanted)  true after
-canary 25 %  1000      0       0           0           0        0    0            0           -             c 25.0 (25), s 75.0 (75)  0s
-anything     2         1       1           0           0        0    0            0           3-4           s 100.0                   -
-anything: 1 worker (e.g. s-0-1)
-1002 requests, 1 failed, in 2s (501/s)
-`
-	if diff := cmp.Diff(want, b.String()); diff != "" {
-		t.Error(diff)
 	}
 }

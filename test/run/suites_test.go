@@ -150,16 +150,6 @@ func TestDemandingTestsAreInTable(t *testing.T) {
 	}
 }
 
-func TestReportOfLeftOutTests(t *testing.T) {
-	for variable, want := range map[string]string{"": "node: left out\n", "true": "::warning title=Not tested::node: left out\n"} {
-		t.Setenv("GITHUB_ACTIONS", variable)
-		var out bytes.Buffer
-		if reportLeftOut(&out, []string{"node: left out"}); out.String() != want {
-			t.Errorf("GITHUB_ACTIONS=%q: %q, want %q", variable, out.String(), want)
-		}
-	}
-}
-
 func TestMatrixHasEveryOtherVersion(t *testing.T) {
 	run := map[string]bool{}
 	for _, course := range matrix {
@@ -210,12 +200,6 @@ func TestRows(t *testing.T) {
 	}
 }
 
-func TestPatternMatchesWholeNames(t *testing.T) {
-	if got, want := pattern([]string{"TestPlan", "TestEnds/canary/promote"}), "^TestPlan$|^TestEnds$/^canary$/^promote$"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
 // One test passes, one fails, and one of the table is missing.
 func TestReportFails(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
@@ -252,19 +236,6 @@ func TestReportFailsWithoutTests(t *testing.T) {
 	r := result{job: job{suite: suite{name: "argo"}}}
 	if r.read(events); report(&bytes.Buffer{}, []result{r}) == nil {
 		t.Error("no error without tests")
-	}
-}
-
-func TestParse(t *testing.T) {
-	for _, args := range [][]string{{"-level", "sometimes"}, {"no-such-suite"}, {"-level", "test", "-run", "X"}, {"-without", "e3e"}} {
-		var stderr bytes.Buffer
-		if _, err := parse(args, &stderr); !errors.Is(err, errUsage) {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
-	c, err := parse([]string{"-count", "5", "argo", "blueGreen"}, &bytes.Buffer{})
-	if err != nil || c.count != 5 || len(c.suites) != 2 || c.suites[1].run != "^TestBlueGreen" {
-		t.Errorf("got %+v, %v", c, err)
 	}
 }
 

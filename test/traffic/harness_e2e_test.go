@@ -154,20 +154,6 @@ func TestHarnessFindsCutRequests(t *testing.T) {
 	}
 }
 
-// The request rate that this machine can send: a measurement, without a limit.
-func TestHarnessThroughput(t *testing.T) {
-	e := serving.NewEnv(t)
-	e.Deploy("model", 4)
-	e.Service("stable", serving.LeadersOf("model"), 4)
-	e.Route(serving.Only)
-	e.Served()
-	g := e.Load(load.Options{Concurrency: 32, Duration: 5 * time.Second})
-	g.Begin(load.Phase{Name: "maximum rate", Want: load.Shares{"model": 100}})
-	e.Await(g, 1000)
-	time.Sleep(3 * time.Second)
-	e.Passes(g)
-}
-
 // Traefik that is stopped loses requests, and serves the same routes on the same address when it is back.
 func TestHarnessGatewayRestart(t *testing.T) {
 	e := serving.NewEnv(t)
