@@ -9,8 +9,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 func TestPortsAreExclusive(t *testing.T) {

@@ -8,9 +8,7 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
