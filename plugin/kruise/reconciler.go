@@ -1,6 +1,25 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package kruise lets Kruise Rollouts, unmodified, release LeaderWorkerSets. A RolloutTarget (package v1alpha1) is a
+// StatefulSet-shaped view of one LeaderWorkerSet: Kruise's Rollout refers to it, Kruise's webhook observes its template, and
+// Kruise lowers its partition and reads its status. This package is the controller of RolloutTargets, a host of the driver's
+// contract with style Partition.
+//
+// # How it works
+//
+// The [Reconciler] observes (target, workload, the driver's BatchContext), a pure function decides the next move, the Reconciler
+// performs it, and observes again. It keeps no state between two observations.
+//
+//   - The LeaderWorkerSet is adopted, so that an edit of its template updates no group.
+//   - The Reconciler fills in what Kruise reads of a StatefulSet's spec. A new template of the LeaderWorkerSet changes the
+//     target's, and is not released before: Kruise's webhook raises the partition in that same request.
+//   - A partition below the number of groups begins a release, and is its target. No partition, or 0 while no Rollout is in
+//     progress on the target, promotes it.
+//   - A target that is deleted in mid-release has the release rolled back or promoted, as its onDeletion says.
+//   - When the workload gets the stable template again, the driver rolls back by itself.
+//   - status.observedGeneration is updated only after all of this, together with the rest of the status: until then Kruise
+//     waits.
 package kruise
 
 import (
@@ -10,8 +29,12 @@ import (
 
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -94,4 +117,42 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
+}
+
+// Run reconciles the RolloutTargets of a cluster until ctx ends.
+func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
+	targets := host.API{
+		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
+	}
+	if err := host.Installed(config, targets, host.Workloads()); err != nil {
+		return err
+	}
+	return host.Controller{
+		Name: "lockstep-kruise", Object: &v1alpha1.RolloutTarget{}, List: &v1alpha1.RolloutTargetList{},
+		AddToScheme: v1alpha1.AddToScheme, Workload: func(o client.Object) string { return workloadOf(o).Name }, IncludeGroups: true,
+		Watches: []host.Watch{
+			{Object: &v1alpha1.RolloutTarget{}, Workload: workloadOf}, // when one of two targets is deleted, the other takes over
+			{Object: host.Metadata(workloadKind), Workload: client.ObjectKeyFromObject},
+			{Object: host.Metadata(revisionKind), Workload: func(o client.Object) client.ObjectKey {
+				return client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[labelName]}
+			}},
+		},
+		Cache: map[client.Object]cache.ByObject{
+			host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
+		},
+		Reconciler: func(m manager.Manager, follow func(client.ObjectKey)) reconcile.Reconciler {
+			return &Reconciler{
+				Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: s.Driver, Logger: s.Logger,
+				Events: m.GetEventRecorder("lockstep-kruise"), Follow: follow,
+			}
+		},
+	}.Run(ctx, config, s)
+}
+
+func workloadOf(o client.Object) client.ObjectKey {
+	t, ok := o.(*v1alpha1.RolloutTarget)
+	if !ok {
+		return client.ObjectKey{}
+	}
+	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}
 }

@@ -1,22 +1,32 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package connect has the flags of every command, and connects a command to its cluster and its driver: one at an address,
+// or one inside the process.
+//
+//	link, err := flags.Connect(ctx, options) // --address, or else a driver inside
+//	response, err := link.Adopt(link.Context, request)
+//	err = link.Close()
 package connect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/tracing"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
@@ -186,3 +196,40 @@ func noConfig(err error) error {
 	}
 	return fmt.Errorf("load kubeconfig: %w", err)
 }
+
+// libraries is the handler of client-go's log lines. klog's own logger may not be replaced while another goroutine logs, so it is set
+// before main, and forwards to this one.
+var libraries atomic.Pointer[slog.Handler]
+
+func init() {
+	klog.SetSlogLogger(slog.New(forwarder{}))
+}
+
+// captureLibraries sends the log lines of client-go and of OpenTelemetry to logger, which it returns.
+func captureLibraries(logger *slog.Logger) *slog.Logger {
+	handler := logger.Handler()
+	libraries.Store(&handler)
+	tracing.LogTo(logger)
+	return logger
+}
+
+// forwarder is the handler that captureLibraries set last, or the default.
+type forwarder struct{}
+
+func (forwarder) target() slog.Handler {
+	if handler := libraries.Load(); handler != nil {
+		return *handler
+	}
+	return slog.Default().Handler()
+}
+
+func (f forwarder) Enabled(ctx context.Context, level slog.Level) bool {
+	return f.target().Enabled(ctx, level)
+}
+
+//nolint:wrapcheck // it is that handler's error
+func (f forwarder) Handle(ctx context.Context, r slog.Record) error { return f.target().Handle(ctx, r) }
+
+func (f forwarder) WithAttrs(attrs []slog.Attr) slog.Handler { return f.target().WithAttrs(attrs) }
+
+func (f forwarder) WithGroup(name string) slog.Handler { return f.target().WithGroup(name) }

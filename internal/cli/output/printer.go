@@ -1,16 +1,30 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package output writes the results and the progress of commands: text for terminals and logs, documents for programs.
+//
+//	var flags output.Flags
+//	flags.Add(cmd) // -o
+//	printer := flags.NewPrinter(os.Stdout, os.Stderr)
+//	h := &host.Host{Driver: client, Observe: printer.Observe}
 package output
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -155,4 +169,69 @@ func terminalSize(file *os.File) (width, height int) {
 		return 0, 0
 	}
 	return width, height
+}
+
+// Flags choose the format of a command's output.
+type Flags struct {
+	// Format is the value of -o. Empty: text.
+	Format view.Format
+
+	formats []string
+	final   bool
+}
+
+// Add registers -o. A command with an extra format writes one document; the others write one per event.
+func (f *Flags) Add(cmd *cobra.Command, extra ...view.Format) {
+	f.formats = []string{string(view.FormatJSON), string(view.FormatYAML)}
+	usage := "write json (one object per line) or yaml documents to stdout, text to stderr"
+	for _, format := range extra {
+		f.formats = append(f.formats, string(format))
+		usage = "write a json, yaml or " + string(format) + " document to stdout"
+	}
+	cmd.Flags().StringVarP((*string)(&f.Format), "output", "o", "", usage)
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(f.formats, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// AddFinal registers --final, for commands that write more than one document.
+func (f *Flags) AddFinal(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.final, "final", false, "with -o: only the last document")
+}
+
+// Check returns an error for a format that the command does not have.
+func (f *Flags) Check() error {
+	switch {
+	case f.Format == "" && f.final:
+		return exit.Usagef("--final needs -o json or -o yaml")
+	case f.Format != "" && !slices.Contains(f.formats, string(f.Format)):
+		last := len(f.formats) - 1
+		return exit.Usagef("--output %q: want %s or %s", f.Format, strings.Join(f.formats[:last], ", "), f.formats[last])
+	default:
+		return nil
+	}
+}
+
+// WriteMessage writes a response of the contract, as ProtoJSON or YAML.
+func WriteMessage(w io.Writer, m proto.Message, format view.Format) error {
+	text, err := protojson.Marshal(m)
+	return write(w, m, text, err, format)
+}
+
+// WriteDocument writes a document that is not of the contract.
+func WriteDocument(w io.Writer, document any, format view.Format) error {
+	text, err := json.Marshal(document)
+	return write(w, document, text, err, format)
+}
+
+// write writes JSON as one line, or as YAML.
+func write(w io.Writer, document any, text []byte, err error, format view.Format) error {
+	if err == nil && format == view.FormatYAML {
+		text, err = yaml.JSONToYAML(text)
+	} else {
+		text = append(text, '\n')
+	}
+	if err != nil {
+		return fmt.Errorf("encode %T: %w", document, err)
+	}
+	_, err = w.Write(text)
+	return err //nolint:wrapcheck // the caller's own stream
 }

@@ -1,6 +1,10 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package workload has the commands about a LeaderWorkerSet. Release, promote, abort, undo, adopt and disown change it;
+// status, watch, history and debug show it. Plan and preflight check a release before it starts.
+//
+//	root.AddCommand(workload.Commands(options)...)
 package workload
 
 import (
@@ -157,4 +161,27 @@ func owner() string {
 	}
 	text := ownerPrefix + name + "@" + machine
 	return strings.ToValidUTF8(text[:min(len(text), 253)], "")
+}
+
+// Commands returns the commands.
+func Commands(o *connect.Options) []*cobra.Command {
+	return []*cobra.Command{
+		newReleaseCommand(o),
+		newPlanCommand(o),
+		newPreflightCommand(o),
+		newStatusCommand(o),
+		newWatchCommand(o),
+		newDebugCommand(o),
+		newHistoryCommand(o),
+		newPromoteCommand(o),
+		newAbortCommand(o),
+		newUndoCommand(o),
+		newAdoptCommand(o),
+		newDisownCommand(o),
+	}
+}
+
+// complete registers the values that the shell offers for a flag.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
