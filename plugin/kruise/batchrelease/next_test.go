@@ -105,36 +105,6 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-func TestBatchesAreTakenInTurn(t *testing.T) {
-	t.Parallel()
-	r, d := batchRelease(2), newModel(4)
-	run(t, r, d)
-	d.template = "v2"
-	story := join(run(t, r, d))
-	for _, want := range []string{"0 Upgrading", "0 Verifying", "0 Ready", "1 Upgrading", "1 Verifying", "1 Ready", "2 Upgrading", "2 Verifying", "2 Ready"} {
-		_, rest, found := strings.Cut(story, want)
-		if !found {
-			t.Fatalf("no %s in its turn in %s", want, story)
-		}
-		story = rest
-	}
-}
-
-func TestImmediateDoesNotWait(t *testing.T) {
-	t.Parallel()
-	for _, policy := range []v1beta1.FinalizingPolicyType{"", v1beta1.ImmediateFinalizingPolicyType} {
-		r := batchRelease(0)
-		d := released(t, r)
-		r.Spec.ReleasePlan.BatchPartition, r.Spec.ReleasePlan.FinalizingPolicy = nil, policy
-		if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || d.state != pb.State_STATE_PROMOTING || Over(r) {
-			t.Errorf("policy %q: %s while the driver is %s", policy, r.Status.Phase, d.state)
-		}
-		if run(t, r, d); !Over(r) || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 || !strings.HasPrefix(r.Status.Message, "promoted") {
-			t.Errorf("policy %q: %+v once the driver is %s", policy, r.Status, d.state)
-		}
-	}
-}
-
 // A promotion that has failed is not requested again: the driver completes it once the cause is resolved.
 func TestFailedPromotionIsRequestedOnce(t *testing.T) {
 	t.Parallel()
@@ -184,20 +154,6 @@ func TestGroupNotReadyAtTheEnd(t *testing.T) {
 	r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 	if r.Status = look(3, noon); !Over(r) {
 		t.Errorf("a BatchRelease that is being deleted waits for a group: %+v", r.Status)
-	}
-}
-
-// The status has the end even if the last group is ready after it.
-func TestGroupReadyAfterTheEnd(t *testing.T) {
-	t.Parallel()
-	r, d := promoted(t)
-	for ready := int32(3); ready <= 4; ready++ {
-		c := d.context()
-		c.UpdatedReady = ready
-		r.Status, _ = Next(r, c, noon)
-	}
-	if !Over(r) || r.Status.CanaryStatus.UpdatedReadyReplicas != 4 || len(r.Status.Conditions) != 0 {
-		t.Errorf("with all groups ready: %+v", r.Status)
 	}
 }
 
@@ -273,21 +229,6 @@ func TestScaling(t *testing.T) {
 	s := r.Status
 	if s.ObservedWorkloadReplicas != 8 || s.CanaryStatus.UpdatedReadyReplicas != 4 || brief(s) != "1 Ready" || story[0] != "1 Upgrading" {
 		t.Errorf("%s: %+v", join(story), s)
-	}
-}
-
-func TestCountsAreAskedForAgainOnScaling(t *testing.T) {
-	t.Parallel()
-	r := batchRelease(1, "2", "8")
-	d := released(t, r)
-	if d.planned() != 4 {
-		t.Fatalf("planned %d", d.planned())
-	}
-	d.replicas = 10
-	d.resize()
-	run(t, r, d)
-	if d.planned() != 8 || brief(r.Status) != "1 Ready" {
-		t.Errorf("planned %d, %s", d.planned(), brief(r.Status))
 	}
 }
 
@@ -433,16 +374,6 @@ func TestWithoutPartitionFromTheStart(t *testing.T) {
 	}
 }
 
-func TestPartitionComesBack(t *testing.T) {
-	t.Parallel()
-	r := batchRelease(0)
-	d := released(t, r)
-	r.Status.Phase = v1beta1.RolloutPhaseFinalizing // Written, and then the host was gone.
-	if run(t, r, d); brief(r.Status) != "0 Ready" || len(d.calls) != 0 {
-		t.Errorf("%s: %v", brief(r.Status), d.calls)
-	}
-}
-
 func TestOthersEndIt(t *testing.T) {
 	t.Parallel()
 	for state, end := range map[pb.State]string{pb.State_STATE_PROMOTING: "promoted", pb.State_STATE_ROLLING_BACK: "rolled back"} {
@@ -504,20 +435,6 @@ func TestReleaseOfAnother(t *testing.T) {
 	d.state, d.stable, d.template = pb.State_STATE_COMPLETED, "v1", "v3"
 	if run(t, r, d); brief(r.Status) != "0 Ready" || len(r.Status.Conditions) != 0 {
 		t.Errorf("once that is over: %+v", r.Status)
-	}
-}
-
-func TestCompletedStaysSo(t *testing.T) {
-	t.Parallel()
-	r, d := promoted(t)
-	run(t, r, d)
-	if r.Status.Phase != v1beta1.RolloutPhaseCompleted {
-		t.Fatalf("it is %s", r.Status.Phase)
-	}
-	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](0)
-	d.template, d.calls = "v5", nil
-	if story := run(t, r, d); len(story) != 0 || len(d.calls) != 0 {
-		t.Errorf("%v, %v", story, d.calls)
 	}
 }
 
