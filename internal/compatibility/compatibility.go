@@ -13,8 +13,6 @@
 // packages can import it.
 package compatibility
 
-import "slices"
-
 // Component is a program or an API that Lockstep runs on or beside.
 type Component struct {
 	// Key identifies the component in documents and on command lines: "argoRollouts".
@@ -29,9 +27,6 @@ type Component struct {
 
 // Default returns the version that `make test` runs.
 func (c Component) Default() string { return c.Versions[0] }
-
-// Tested reports whether version is in the list, exactly as written there.
-func (c Component) Tested(version string) bool { return slices.Contains(c.Versions, version) }
 
 // The components, and the versions that each is tested in.
 var (

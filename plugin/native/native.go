@@ -142,17 +142,3 @@ func join(findings []Finding, verdict Verdict) string {
 	}
 	return strings.Join(said, "; ")
 }
-
-// Markdown returns the table for a document.
-func (t Table) Markdown() string {
-	var b strings.Builder
-	b.WriteString("| field of `spec` | verdict | note |\n| --- | --- | --- |\n")
-	for _, f := range t {
-		note := f.Note
-		if f.Accepts != "" {
-			note += " (" + f.Accepts + " works)"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Path, f.Verdict, note)
-	}
-	return b.String()
-}

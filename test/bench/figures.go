@@ -20,7 +20,6 @@ type report struct {
 	Start    *startFigures    `json:"start,omitempty"`
 	Releases []releaseFigures `json:"releases,omitempty"`
 	Requests *requestFigures  `json:"requests,omitempty"`
-	Removals []removalFigures `json:"removals,omitempty"`
 	Scale    *scaleFigures    `json:"scale,omitempty"`
 	Fleet    *fleetFigures    `json:"fleet,omitempty"`
 	Storm    *stormFigures    `json:"storm,omitempty"`
@@ -114,14 +113,6 @@ type requestFigures struct {
 type perRelease struct {
 	Request    string  `json:"request"`
 	PerRelease float64 `json:"perRelease"`
-}
-
-// removalFigures are about one way to delete a canary.
-type removalFigures struct {
-	Way         string  `json:"way"`
-	Termination float64 `json:"termination"`
-	PodsGone    spread  `json:"podsGone"`
-	ObjectGone  spread  `json:"objectGone"`
 }
 
 // scaleFigures are about one driver with many pods.

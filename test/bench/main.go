@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run ./test/bench [-reps 9] [-parts start,release,removal,scale,fleet,hosts] [-o json]
+//	go run ./test/bench [-reps 9] [-parts start,release,scale,fleet,hosts] [-o json]
 //
 // docs/benchmarks.md explains each figure.
 package main
@@ -51,9 +51,9 @@ const (
 	partFleet = "fleet"
 )
 
-// parts are the measurements, in their order. Removal, fleet and its parts are optional; hosts needs Kruise Rollouts, and takes as long
+// parts are the measurements, in their order. Fleet and its parts are optional; hosts needs Kruise Rollouts, and takes as long
 // as start, release and scale together.
-var parts = []string{"start", "release", "removal", "storm", "scale", "growth", partFleet, partHosts}
+var parts = []string{"start", "release", "storm", "scale", "growth", partFleet, partHosts}
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{parts: map[string]bool{}}
@@ -111,7 +111,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}{
 		{"start", b.measureStart},
 		{"release", b.measureRelease},
-		{"removal", b.measureRemoval},
 		{"storm", b.measureStorm},
 		{"scale", b.measureScale},
 		{"growth", b.measureGrowth},

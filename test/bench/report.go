@@ -24,7 +24,6 @@ func (r *report) writeText(w io.Writer) error {
 	r.startText(line)
 	r.releaseText(line)
 	r.requestText(line)
-	r.removalText(line)
 	r.scaleText(line)
 	r.stormText(line)
 	r.growthText(line)
@@ -101,16 +100,6 @@ func (r *report) requestText(line printer) {
 		line("  %s", read)
 	}
 	line("any request in %.0f idle seconds\t%d in all", q.IdleSeconds, q.Idle)
-}
-
-func (r *report) removalText(line printer) {
-	if len(r.Removals) == 0 {
-		return
-	}
-	line("\nREMOVAL of 4 groups of 2\teach pod ends in\tpods gone\tobject gone")
-	for _, f := range r.Removals {
-		line("%s\t%g s\t%s\t%s", f.Way, f.Termination, f.PodsGone.secs(), f.ObjectGone.secs())
-	}
 }
 
 func (r *report) scaleText(line printer) {
