@@ -14,18 +14,18 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// sample is the interval of lines about requests without a terminal.
+// sample is the interval of lines about requests.
 const sample = 5 * time.Second
 
-// releaseUnderLoad runs the release with JSON output, and shows its events like the command itself, with the requests below.
+// releaseUnderLoad runs the release with JSON output, and shows its events like the command itself, with the requests.
 func (s *stage) releaseUnderLoad(ctx context.Context, args []string) error {
 	cmd := s.command(ctx, args...)
 	cmd.Args = append(cmd.Args, "-o", "json")
@@ -82,17 +82,13 @@ func follow(documents io.Reader, observe func(host.Event)) error {
 	}
 }
 
-// display is that of the command, with the requests below: one line on a terminal, and otherwise a line from time to time.
+// display is that of the command, with a line about the requests from time to time.
 func (s *stage) display() (show func(host.Event), done func()) {
-	if file, ok := s.out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		live := view.NewLive(file, time.Now(), func() (int, int) {
-			width, height, _ := term.GetSize(int(file.Fd()))
-			return width, height
-		})
-		live.Footer(s.requests.String)
-		return live.Observe, live.Close
+	printer := (&output.Flags{}).NewPrinter(s.out, os.Stderr)
+	lines := s.out
+	if printer.Logs != os.Stderr {
+		lines = printer.Logs // above the status that is redrawn
 	}
-	lines := view.NewLines(s.out, time.Now(), false)
 	ended, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
@@ -103,13 +99,14 @@ func (s *stage) display() (show func(host.Event), done func()) {
 			case <-ended:
 				return
 			case <-ticker.C:
-				fmt.Fprintf(s.out, "        %s\n", s.requests)
+				fmt.Fprintf(lines, "        %s\n", s.requests)
 			}
 		}
 	}()
-	return lines.Observe, func() {
+	return printer.Observe, func() {
 		close(ended)
 		<-over
-		lines.Close()
+		printer.ShowLast()
+		_ = printer.Close() // it has no documents
 	}
 }

@@ -27,7 +27,6 @@ type Live struct {
 	mu       sync.Mutex
 	start    time.Time
 	contexts map[string]*pb.BatchContext
-	footer   func() string
 	drawn    int
 }
 
@@ -40,13 +39,6 @@ func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Liv
 		l.draw(nil, now)
 	})
 	return l
-}
-
-// Footer adds a line below the status, which it gets from line each time that it draws: one line, not empty, without a newline.
-func (l *Live) Footer(line func() string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.footer = line
 }
 
 // Observe prints an event above the status, unless the status shows it, and redraws the status.
@@ -101,34 +93,26 @@ func (l *Live) draw(lines []string, now time.Time) {
 		b.WriteString(line + "\n")
 	}
 	width, height := l.size()
-	var footer string
-	if l.footer != nil {
-		footer = OneLine(l.footer())
-	}
 	contexts := make([]*pb.BatchContext, 0, len(l.contexts))
 	for _, name := range slices.Sorted(maps.Keys(l.contexts)) {
 		contexts = append(contexts, l.contexts[name])
 	}
-	status := frame(contexts, footer, now, width, height)
+	status := frame(contexts, now, width, height)
 	if l.drawn = strings.Count(status, "\n"); l.drawn > 0 {
 		status = noWrap + status + wrap
 	}
 	_, _ = io.WriteString(l.w, b.String()+status)
 }
 
-// frame returns the status of workloads, and a footer if there is one, cut to the size of a terminal: wrapped lines, or more of
-// them than the screen has, can't be redrawn in place. Sizes of 0 and less are no limit.
-func frame(contexts []*pb.BatchContext, footer string, now time.Time, width, height int) string {
-	var end []string
-	if footer != "" {
-		end = []string{"", footer}
-	}
+// frame returns the status of workloads, cut to the size of a terminal: wrapped lines, or more of them than the screen has, can't be
+// redrawn in place. Sizes of 0 and less are no limit.
+func frame(contexts []*pb.BatchContext, now time.Time, width, height int) string {
 	room := 0
 	if height > 0 {
 		// One line for the empty line at the top, and one for the cursor.
-		room = max(height-2-len(end), 1)
+		room = max(height-2, 1)
 	}
-	lines := slices.Concat(statusLines(contexts, now, room), end)
+	lines := statusLines(contexts, now, room)
 	if len(lines) == 0 {
 		return ""
 	}

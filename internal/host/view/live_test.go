@@ -90,36 +90,6 @@ func TestLiveWithoutContext(t *testing.T) {
 	}
 }
 
-func TestLiveKeepsFooterBelowStatus(t *testing.T) {
-	t.Parallel()
-	s := &screen{}
-	const width, height = 40, 16
-	live := NewLive(s, noon, func() (int, int) { return width, height })
-	asked := 0
-	live.Footer(func() string { asked++; return "requests: \x1bvllm 75%, " + strings.Repeat("and more ", 9) })
-	for _, e := range events() {
-		live.Observe(e)
-	}
-	live.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if got := s.lines[len(s.lines)-1]; got != "requests:  vllm 75%, and more and more …" {
-		t.Errorf("the last line is %q, want the footer without control characters, cut to the width", got)
-	}
-	if all := strings.Join(s.lines, "\n"); strings.Count(all, "requests:") != 1 || asked < len(events()) {
-		t.Errorf("want one footer, called at each drawing (%d times):\n%s", asked, all)
-	}
-	first := 0
-	for i, line := range s.lines {
-		if strings.HasPrefix(line, "Workload") {
-			first = i
-		}
-	}
-	if got := len(s.lines) - first + 1; got >= height {
-		t.Errorf("table and footer have %d lines on a terminal with %d", got, height)
-	}
-}
-
 // Each workload is drawn until its release ends, of which a line stays.
 func TestLiveShowsSeveralWorkloads(t *testing.T) {
 	t.Parallel()
