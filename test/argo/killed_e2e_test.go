@@ -63,9 +63,7 @@ var phases = []phase{
 	{
 		name: "promoting", pods: podsWith(cluster.AnnotationStartup, "2s"),
 		reach: func(e *env) {
-			toPause(e)
-			e.argo("promote", name)
-			e.awaitPause(3)
+			toPauseAgain(e)
 			e.argo("promote", name)
 			e.awaitStep(5)
 		},

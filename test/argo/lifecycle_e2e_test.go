@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,8 +50,7 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
 	before := e.identities()
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.mustHave("v1", groups, 0)
 	e.mustHave("v2", 0, 1)
 	e.argo("promote", name)
@@ -71,17 +71,6 @@ func TestRelease(t *testing.T) {
 	e.mustRest("v2")
 }
 
-// An earlier release does not affect the next one.
-func TestReleaseAgain(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, step("upgrade: 50%")+step("promote: true"))
-	for _, tag := range []string{"v2", "v3", "v1"} {
-		e.edit(tag)
-		e.mustRest(tag)
-		e.awaitRest(tag)
-	}
-}
-
 // The workload is created after its Rollout: it is held from the beginning.
 func TestWorkloadLater(t *testing.T) {
 	t.Parallel()
@@ -90,8 +79,7 @@ func TestWorkloadLater(t *testing.T) {
 	e.deploy(slow())
 	e.awaitRest("v1")
 	before := e.identities()
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.same(before)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v2")
@@ -101,8 +89,7 @@ func TestWorkloadLater(t *testing.T) {
 func TestEditInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.argo("promote", name)
 	e.awaitPause(3)
 	e.edit("v3")
@@ -122,33 +109,11 @@ func TestEditInMidRelease(t *testing.T) {
 // promote --full, in each state of the Rollout. Between steps Argo calls no step for it.
 func TestPromoteFull(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name  string
-		reach func(e *env)
-	}{
-		{"first-groups-starting", func(e *env) { e.edit("v2"); e.awaitCanary() }},
-		{"paused", func(e *env) { e.edit("v2"); e.awaitPause(1) }},
-		{"paused-again", func(e *env) {
-			e.edit("v2")
-			e.awaitPause(1)
-			e.argo("promote", name)
-			e.awaitPause(3)
-		}},
-		{"second-groups-starting", func(e *env) {
-			e.edit("v2")
-			e.awaitPause(1)
-			e.argo("promote", name)
-			e.awaitStep(2)
-		}},
-		{"last-step", func(e *env) {
-			e.edit("v2")
-			e.awaitPause(1)
-			e.argo("promote", name)
-			e.awaitPause(3)
-			e.argo("promote", name)
-			e.awaitStep(5)
-		}},
-	} {
+	for _, test := range append(slices.Clone(states), state{"last-step", func(e *env) {
+		toPauseAgain(e)
+		e.argo("promote", name)
+		e.awaitStep(5)
+	}}) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
@@ -222,39 +187,26 @@ func TestVerbsWithoutEffect(t *testing.T) {
 	})
 }
 
-// aborts are the states in which a release is aborted.
-var aborts = []struct {
+// state is a state of a release in which a user ends it.
+type state struct {
 	name  string
 	reach func(e *env)
-}{
-	{"first-groups-starting", func(e *env) { e.edit("v2"); e.awaitCanary() }},
-	{"paused", func(e *env) { e.edit("v2"); e.awaitPause(1) }},
-	{"second-groups-starting", func(e *env) {
-		e.edit("v2")
-		e.awaitPause(1)
-		e.argo("promote", name)
-		e.awaitStep(2)
-	}},
-	{"paused-again", func(e *env) {
-		e.edit("v2")
-		e.awaitPause(1)
-		e.argo("promote", name)
-		e.awaitPause(3)
-	}},
-	{"last-groups-starting", func(e *env) {
-		e.edit("v2")
-		e.awaitPause(1)
-		e.argo("promote", name)
-		e.awaitPause(3)
-		e.argo("promote", name)
-		e.awaitStep(4)
-	}},
 }
+
+var states = []state{
+	{"first-groups-starting", func(e *env) { e.edit("v2"); e.awaitCanary() }},
+	{"paused", toPause},
+	{"second-groups-starting", func(e *env) { toPause(e); e.argo("promote", name); e.awaitStep(2) }},
+	{"paused-again", toPauseAgain},
+	{"last-groups-starting", func(e *env) { toPauseAgain(e); e.argo("promote", name); e.awaitStep(4) }},
+}
+
+func toPauseAgain(e *env) { toPause(e); e.argo("promote", name); e.awaitPause(3) }
 
 // Argo calls Abort once. The canary is deleted, and no group of the workload is touched.
 func TestAbort(t *testing.T) {
 	t.Parallel()
-	for _, test := range aborts {
+	for _, test := range states {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
@@ -302,8 +254,7 @@ func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.argo("promote", name)
 	e.awaitStep(2)
 	e.argo("abort", name)
@@ -322,8 +273,7 @@ func TestRetry(t *testing.T) {
 func TestEditAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.argo("abort", name)
 	e.awaitAborted("v1")
 	e.edit("v3")
@@ -338,8 +288,7 @@ func TestRevertAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
 	before := e.identities()
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.argo("abort", name)
 	e.awaitAborted("v1")
 	e.edit("v1")
@@ -479,8 +428,7 @@ func TestRestart(t *testing.T) {
 	})
 	e.awaitRest("v1")
 	e.same(before)
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v2")
 }
@@ -563,8 +511,7 @@ func TestManualTrigger(t *testing.T) {
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
-	e.edit("v2")
-	e.awaitPause(1)
+	toPause(e)
 	e.eventually("the workload is scaled", func(ctx context.Context) error {
 		w := e.workload(ctx)
 		w.Spec.Replicas = ptr.To[int32](groups + 4)

@@ -223,101 +223,80 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 	}
 }
 
-// However a release ends, the autoscaler is restored, with a behavior and without.
+// However a release ends, the autoscaler is restored, with a behavior and without. That is also true if the driver does not run while the
+// user ends it, and never before no release needs it held.
 func TestAutoscalerRestored(t *testing.T) {
 	t.Parallel()
+	finalize := func(intent pb.FinalizeIntent) func(*workload) { return func(w *workload) { w.finalize("r1", intent) } }
+	nothing := func(*workload) {}
+	heldAgain := func(w *workload) {
+		w.eventually("held again", func(context.Context) error { return checkHeld(w.hpa()) })
+	}
 	for _, test := range []struct {
 		name     string
 		behavior *autoscalingv2.HorizontalPodAutoscalerBehavior
-		end      func(*workload)
+		// change is what the user does. With down it is tried once more while the driver does not run.
+		change func(*workload)
+		down   bool
+		// then is what follows.
+		then func(*workload)
 	}{
-		{"promote-bare", nil, func(w *workload) { w.finalize("r1", promote) }},
-		{"rollback", selectPolicies(maxChange, disabled), func(w *workload) { w.finalize("r1", rollback) }},
-		{"rollback-bare", nil, func(w *workload) { w.finalize("r1", rollback) }},
-		{"template-reverted", selectPolicies(minChange, maxChange), func(w *workload) {
-			w.edit(image("v1"))
-			w.awaitState(rolledBack)
-		}},
-		{"disown", nil, func(w *workload) {
-			w.finalize("r1", rollback)
+		{"promote-bare", nil, nothing, true, func(w *workload) { w.mustHoldAutoscaler(); w.finalize("r1", promote) }},
+		{"rollback", selectPolicies(maxChange, disabled), nothing, false, finalize(rollback)},
+		{"rollback-bare", nil, nothing, false, finalize(rollback)},
+		{
+			"template-reverted", selectPolicies(minChange, maxChange), func(w *workload) { w.edit(image("v1")) }, true,
+			func(w *workload) { w.awaitState(rolledBack) },
+		},
+		{"disown", nil, finalize(rollback), false, func(w *workload) {
 			if _, err := w.driver.Disown(w.t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 				w.t.Fatal(err)
 			}
 		}},
-		{"record-removed", selectPolicies(maxChange, minChange), func(w *workload) {
-			w.removeRecord()
-			w.awaitState(pb.State_STATE_UNMANAGED)
-		}},
-		{"deleted", selectPolicies(maxChange, minChange), func(w *workload) {
-			w.remove(w.name, metav1.DeletePropagationBackground)
-			w.awaitNothing()
-		}},
+		{
+			"record-removed", selectPolicies(maxChange, minChange), func(w *workload) { w.removeRecord() }, true,
+			func(w *workload) { w.awaitState(pb.State_STATE_UNMANAGED) },
+		},
+		{
+			"deleted", selectPolicies(maxChange, minChange), func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, true,
+			func(w *workload) { w.awaitNothing() },
+		},
+		{"edited", selectPolicies(maxChange, minChange), func(w *workload) {
+			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
+				h.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(maxChange)
+			})
+		}, true, func(w *workload) { heldAgain(w); w.finalize("r1", rollback) }},
 		{"pointed-elsewhere", selectPolicies(maxChange, minChange), func(w *workload) {
 			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = "another" })
 			w.awaitAutoscalerRestored()
 			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.ScaleTargetRef.Name = w.name })
-			w.eventually("held again", func(context.Context) error { return checkHeld(w.hpa()) })
-			w.finalize("r1", rollback)
-		}},
+		}, false, func(w *workload) { heldAgain(w); w.finalize("r1", rollback) }},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			w := autoscaled(t).adopt(model("model", 2, 1))
-			w.autoscale(1, 4, test.behavior)
-			before := w.hpa()
-			w.edit(image("v2"))
-			w.initialize("r1", blueGreen())
-			w.upgrade("r1", 0)
-			w.mustHoldAutoscaler()
-			test.end(w)
-			w.awaitAutoscalerRestored()
-			w.mustRestoreAutoscaler(before)
-		})
-	}
-}
-
-// The driver is killed in mid-release. Whatever happens until it restarts, it restores the autoscaler once no release needs it
-// held, and not before.
-func TestAutoscalerKilled(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name string
-		dead func(*workload)
-		// then is what the host does after the restart.
-		then func(*workload)
-	}{
-		{"release-continued", func(*workload) {}, func(w *workload) {
-			w.mustHoldAutoscaler()
-			w.finalize("r1", promote)
-		}},
-		{"edited", func(w *workload) {
-			w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
-				h.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(maxChange)
+		for name, down := range map[string]bool{test.name: false, test.name + "-driver-down": true} {
+			if down && !test.down {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := autoscaled(t).adopt(model("model", 2, 1))
+				w.autoscale(1, 4, test.behavior)
+				before := w.hpa()
+				w.edit(image("v2"))
+				w.initialize("r1", blueGreen())
+				w.upgrade("r1", 0)
+				w.mustHoldAutoscaler()
+				if down {
+					w.driver.Kill()
+				}
+				test.change(w)
+				if down {
+					w.driver.Restart()
+				}
+				test.then(w)
+				w.awaitAutoscalerRestored()
+				w.mustRestoreAutoscaler(before)
 			})
-		}, func(w *workload) {
-			w.eventually("held again", func(context.Context) error { return checkHeld(w.hpa()) })
-			w.finalize("r1", rollback)
-		}},
-		{"deleted", func(w *workload) { w.remove(w.name, metav1.DeletePropagationBackground) }, func(*workload) {}},
-		{"record-removed", func(w *workload) { w.removeRecord() }, func(*workload) {}},
-		{"template-reverted", func(w *workload) { w.edit(image("v1")) }, func(w *workload) { w.awaitState(rolledBack) }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			w := autoscaled(t).adopt(model("model", 2, 1))
-			w.autoscale(1, 4, selectPolicies(maxChange, minChange))
-			before := w.hpa()
-			w.edit(image("v2"))
-			w.initialize("r1", blueGreen())
-			w.upgrade("r1", 0)
-			w.mustHoldAutoscaler()
-			w.driver.Kill()
-			test.dead(w)
-			w.driver.Restart()
-			test.then(w)
-			w.awaitAutoscalerRestored()
-			w.mustRestoreAutoscaler(before)
-		})
+		}
 	}
 }
 
