@@ -85,17 +85,6 @@ func TestWatchWithoutColourAndUnicode(t *testing.T) {
 	}
 }
 
-func TestWatchReconnects(t *testing.T) {
-	t.Parallel()
-	p, fake, server := watch(t, 100, 24)
-	p.AwaitWords("upgrading (GroupsNotReady)")
-	server.Stop()
-	p.AwaitWords("lost the driver, retrying", "upgrading (GroupsNotReady)")
-	fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
-	server.Start()
-	p.AwaitWords("reconnected to the driver", "ready (GroupsNotReady)")
-}
-
 func TestWatchOnDumbTerminal(t *testing.T) {
 	t.Parallel()
 	dumb, _, _ := watch(t, 100, 24, "TERM=dumb")

@@ -289,21 +289,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestLostDriver(t *testing.T) {
-	t.Parallel()
-	f := &fakeDriver{}
-	page, _ := serve(t, f)
-	b := open(t, page)
-	f.items <- vllm(pb.State_STATE_UPGRADING, "")
-	f.items <- status.Error(codes.Unavailable, "connection refused")
-	if got := b.await("status", is("lost", "connection refused")); got["lostSince"] == nil {
-		t.Errorf("status %v", got)
-	}
-	f.items <- vllm(pb.State_STATE_READY, "")
-	b.await("status", is("lost", ""))
-	open(t, page).await("workload", is("state", "ready"))
-}
-
 // A driver that refuses ends the dashboard, as it ends `lockstep watch`.
 func TestRefusedByDriver(t *testing.T) {
 	t.Parallel()

@@ -189,26 +189,6 @@ func (h *fixture) label(rollout, instance string) {
 
 func (h *fixture) owned() bool { return h.workload().GetOwner() == "argo-rollouts/ns/a" }
 
-func TestControllerHoldsAndStarts(t *testing.T) {
-	t.Parallel()
-	h := newFixture(t)
-	h.start()
-	h.create("a", "{workload: w}", time.Now())
-	h.fake.SetWorkload("ns", "w", 4, "t1")
-	h.eventually("the workload is held, and whose it is is known", h.owned)
-	h.eventually("the Rollout knows the revision", func() bool { return h.read("a").Annotations[AnnotationSeen] == "t1" })
-	if got := h.read("a").Spec.Template.Annotations; len(got) > 0 {
-		t.Errorf("the pod template was touched, which starts a release of nothing: %v", got)
-	}
-	h.fake.SetWorkload("ns", "w", 4, "t2")
-	h.eventually("the edit starts the Rollout", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
-	h.fake.SetWorkload("ns", "w", 4, "t1")
-	h.eventually("the first template is without annotation again", func() bool {
-		ro := h.read("a")
-		return ro.Spec.Template.Annotations == nil && ro.Annotations[AnnotationSeen] == "t1"
-	})
-}
-
 // Argo considers a template stable that the groups don't run, as after a Rollout was restored: it starts over, and its event says how to
 // promote. Whether the status is that of the template, the ReplicaSet tells.
 func TestControllerStartsOver(t *testing.T) {
@@ -260,20 +240,6 @@ func TestControllerStartsOver(t *testing.T) {
 				t.Errorf("the template stands for %q, want %q; the event is there: %v", got, test.want, !over)
 			}
 		})
-	}
-}
-
-func TestControllerManual(t *testing.T) {
-	t.Parallel()
-	h := newFixture(t)
-	h.fake.SetWorkload("ns", "w", 4, "t1")
-	h.create("a", "{workload: w, trigger: Manual}", time.Now())
-	h.start()
-	h.eventually("the workload is held", h.owned)
-	h.fake.SetWorkload("ns", "w", 4, "t2")
-	h.caughtUp()
-	if ro := h.read("a"); ro.Annotations[AnnotationSeen] != "" || len(ro.Spec.Template.Annotations) > 0 {
-		t.Errorf("a manual Rollout was written to: %v", ro)
 	}
 }
 
@@ -382,17 +348,6 @@ func TestControllerRivalOfTheSameSecond(t *testing.T) {
 	if owner := h.workload().GetOwner(); owner != "argo-rollouts/ns/b" {
 		t.Errorf("the workload is of %s", owner)
 	}
-}
-
-func TestControllerGivesBack(t *testing.T) {
-	t.Parallel()
-	h := newFixture(t)
-	h.fake.SetWorkload("ns", "w", 4, "t1")
-	h.create("a", "{workload: w}", time.Now())
-	h.start()
-	h.eventually("the workload is held", h.owned)
-	h.delete("a")
-	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }
 
 // begin starts a release past the Controller.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
-	routerrpc "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 	goplugin "github.com/hashicorp/go-plugin"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,13 +23,12 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// bed is both plugins as the controller has them, over Argo's own wire, and a driver in memory.
+// bed is the step plugin as the controller has it, over Argo's own wire, and a driver in memory.
 type bed struct {
 	t      *testing.T
 	fake   *plugintest.FakeDriver
 	driver *plugin.Client
 	step   rpc.StepPlugin
-	router routerrpc.TrafficRouterPlugin
 }
 
 func newBed(t *testing.T) *bed {
@@ -40,22 +38,14 @@ func newBed(t *testing.T) *bed {
 	step := &StepPlugin{
 		Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context(),
 	}
-	router := &RouterPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	b := &bed{t: t, fake: fake, driver: driver}
-	for role, name := range map[Role]string{RoleStep: "RpcStepPlugin", RoleRouter: "RpcTrafficRouterPlugin"} {
-		client, _ := goplugin.TestPluginRPCConn(t, role.plugins(step, router), nil)
-		t.Cleanup(func() { _ = client.Close() })
-		dispensed, err := client.Dispense(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch p := dispensed.(type) {
-		case rpc.StepPlugin:
-			b.step = p
-		case routerrpc.TrafficRouterPlugin:
-			b.router = p
-		}
+	client, _ := goplugin.TestPluginRPCConn(t, RoleStep.plugins(step, nil), nil)
+	t.Cleanup(func() { _ = client.Close() })
+	dispensed, err := client.Dispense("RpcStepPlugin")
+	if err != nil {
+		t.Fatal(err)
 	}
+	b.step = dispensed.(rpc.StepPlugin)
 	return b
 }
 
@@ -110,94 +100,6 @@ func (b *bed) run(ro *v1alpha1.Rollout, want types.StepPhase) types.RpcStepResul
 }
 
 var quarters = []string{"upgrade: 25%", "upgrade: 100%", "promote: true"}
-
-func TestReleaseOverTheWire(t *testing.T) {
-	t.Parallel()
-	b := newBed(t)
-	b.edited()
-	first := b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
-	if c := b.context(); c.GetReleaseId() != mine1 || c.GetPlanned() != 1 || c.GetOwner() != "argo-rollouts/ns/ro" {
-		t.Errorf("after the first step: %v", c)
-	}
-	var status stepStatus
-	if err := json.Unmarshal(first.Status, &status); err != nil || status.Release != mine1 {
-		t.Errorf("status %s, want release %s", first.Status, mine1)
-	}
-	b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
-	b.run(b.rollout(1, quarters...), types.PhaseSuccessful)
-	b.run(b.rollout(2, quarters...), types.PhaseSuccessful)
-	if c := b.context(); c.GetState() != pb.State_STATE_COMPLETED || c.GetReleaseId() != mine1 {
-		t.Errorf("after the last step: %v", c)
-	}
-	b.run(b.rollout(2, quarters...), types.PhaseSuccessful)
-}
-
-// Argo calls Abort for each step that ran, once; a retry is a new release.
-func TestAbortAndRetryOverTheWire(t *testing.T) {
-	t.Parallel()
-	b := newBed(t)
-	b.edited()
-	ran := b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
-	for range 2 {
-		got, err := b.step.Abort(b.rollout(0, quarters...), &types.RpcStepContext{PluginName: PluginName})
-		if err.HasError() || got.Phase != types.PhaseSuccessful {
-			t.Errorf("abort: %+v, %v", got, err)
-		}
-	}
-	if c := b.context(); c.GetState() != pb.State_STATE_ROLLED_BACK {
-		t.Errorf("after the abort: %v", c)
-	}
-	// The statuses of the aborted attempt come along with the first call of the retry.
-	retried := b.rollout(0, quarters...)
-	retried.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{
-		{Index: 0, Name: PluginName, Operation: v1alpha1.StepPluginOperationRun, Phase: v1alpha1.StepPluginPhaseSuccessful, Status: ran.Status},
-		{Index: 0, Name: PluginName, Operation: v1alpha1.StepPluginOperationAbort, Phase: v1alpha1.StepPluginPhaseSuccessful},
-	}
-	b.run(retried, types.PhaseSuccessful)
-	if c := b.context(); c.GetReleaseId() != "01234567.2.h2.t2.2" || c.GetState() != pb.State_STATE_READY {
-		t.Errorf("after the retry: %v", c)
-	}
-}
-
-// The router sees what no step sees.
-func TestRouterOverTheWire(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		change func(*v1alpha1.Rollout)
-		want   pb.State
-	}{
-		"under way":      {func(*v1alpha1.Rollout) {}, pb.State_STATE_READY},
-		"abort":          {func(ro *v1alpha1.Rollout) { ro.Status.Abort = true }, pb.State_STATE_ROLLED_BACK},
-		"promote --full": {func(ro *v1alpha1.Rollout) { ro.Status.PromoteFull = true }, pb.State_STATE_COMPLETED},
-		"promoted":       {func(ro *v1alpha1.Rollout) { ro.Status.StableRS = "h2" }, pb.State_STATE_COMPLETED},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t)
-			b.edited()
-			b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
-			ro := b.rollout(1, quarters...)
-			test.change(ro)
-			for range 2 {
-				for what, err := range map[string]types.RpcError{
-					"UpdateHash": b.router.UpdateHash(ro, "h2", "h1", nil), "SetWeight": b.router.SetWeight(ro, 0, nil),
-					"RemoveManagedRoutes": b.router.RemoveManagedRoutes(ro),
-				} {
-					if err.HasError() {
-						t.Errorf("%s: %v", what, err)
-					}
-				}
-			}
-			if c := b.context(); c.GetState() != test.want {
-				t.Errorf("got %v, want %v", c, test.want)
-			}
-			if verified, err := b.router.VerifyWeight(ro, 0, nil); verified != types.NotImplemented || err.HasError() {
-				t.Errorf("verified %v, %v: weights are the steps' business", verified, err)
-			}
-		})
-	}
-}
 
 // A step that fails says why, and never has the phase Error, from which Argo does not recover.
 func TestRefusalsOverTheWire(t *testing.T) {

@@ -248,18 +248,6 @@ func TestNewTargetShowsWhatServesFirst(t *testing.T) {
 	}
 }
 
-func TestDeletedTargetGivesBack(t *testing.T) {
-	v := view()
-	r, d := bench(t, v, interceptor.Funcs{})
-	if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
-	_, out := reconcileOnce(t, r)
-	if got := strings.Join(d.calls, ", "); got != "Disown" || out.Name != "" {
-		t.Errorf("calls: %s; what is left: %+v", got, out)
-	}
-}
-
 func TestDeletedTargetEndsItsRelease(t *testing.T) {
 	for _, test := range []struct {
 		name, why string

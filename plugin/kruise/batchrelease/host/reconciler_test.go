@@ -156,24 +156,6 @@ func TestReleaseInOneGo(t *testing.T) {
 	}
 }
 
-func TestDeletedInMidRelease(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, nil, interceptor.Funcs{})
-	b.once()
-	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
-	b.once()
-	if err := b.Client.Delete(t.Context(), b.get()); err != nil {
-		t.Fatal(err)
-	}
-	b.once()
-	answer, err := b.Driver.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name},
-	})
-	if err != nil || answer.GetContext().GetState() != pb.State_STATE_ROLLED_BACK || b.get().Name != "" {
-		t.Errorf("%v, %v, %+v", answer, err, b.get())
-	}
-}
-
 func TestForeignKindsAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(r *v1beta1.BatchRelease) { r.Spec.WorkloadRef.Kind = "RolloutTarget" }, interceptor.Funcs{})
