@@ -161,8 +161,6 @@ func TestUsageErrors(t *testing.T) {
 		{"flag of a command", "a typo must not be ignored", []string{"serve", "--lissten=x"}, "--lissten"},
 		{"command", "a typo must not print the help text and succeed", []string{"sevre"}, "sevre"},
 		{"similar command", "a typo is easy to correct", []string{"relese"}, "did you mean release?"},
-		{"similar flag", "a typo is easy to correct", []string{"release", "vllm", "--bathces=1"}, "did you mean --batches?"},
-		{"no similar flag", "a wrong suggestion misleads", []string{"serve", "--zzzzzzzz"}, "--zzzzzzzz; see"},
 		{"format of a document", "a typo must not print plain text", []string{"version", "-o", "xml"}, "xml"},
 		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
 		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},

@@ -9,14 +9,12 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -41,10 +39,14 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 		// Program.Run prints errors, and a command that failed at run time needs no usage text.
 		SilenceErrors:              true,
 		SilenceUsage:               true,
-		SuggestionsMinimumDistance: exit.Typos,
+		SuggestionsMinimumDistance: 2,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exit.Usagef("unknown command %q%s; see lockstep --help", args[0], exit.Suggest("", cmd.SuggestionsFor(args[0])))
+				suggested := ""
+				if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+					suggested = ", did you mean " + strings.Join(names, " or ") + "?"
+				}
+				return exit.Usagef("unknown command %q%s; see lockstep --help", args[0], suggested)
 			}
 			return nil
 		},
@@ -59,23 +61,12 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return exit.Usagef("%w%s; see %s --help", err, suggestFlags(cmd, err), cmd.CommandPath())
+		return exit.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.AddFlags(root.PersistentFlags())
 	root.AddCommand(commands(o)...)
 	return root
-}
-
-// suggestFlags suggests flags for one that cmd does not have.
-func suggestFlags(cmd *cobra.Command, err error) string {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
-		return ""
-	}
-	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-	return exit.DidYouMean("--", unknown.GetSpecifiedName(), known)
 }
 
 // commands returns all subcommands.

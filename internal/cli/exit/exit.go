@@ -7,9 +7,6 @@ package exit
 import (
 	"errors"
 	"fmt"
-	"strings"
-
-	"github.com/spf13/cobra"
 )
 
 // Exit codes. Only commands that drive or await a release return Failed, RolledBack and Interrupted, and only preflight and plan return
@@ -72,25 +69,4 @@ func Code(err error) int {
 		return coded.code
 	}
 	return Error
-}
-
-// Typos is the edit distance up to which a name is suggested.
-const Typos = 2
-
-// DidYouMean returns ", did you mean x?" for the known names that are similar to an unknown one, each after a prefix, or "". It uses
-// cobra's suggestions, which are for commands only.
-func DidYouMean(prefix, unknown string, known []string) string {
-	names := &cobra.Command{SuggestionsMinimumDistance: Typos}
-	for _, name := range known {
-		names.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
-	}
-	return Suggest(prefix, names.SuggestionsFor(unknown))
-}
-
-// Suggest returns ", did you mean x or y?", or "" without names.
-func Suggest(prefix string, names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return ", did you mean " + prefix + strings.Join(names, " or "+prefix) + "?"
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,9 +76,11 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 		return nil, err
 	}
 	if f.style != "" {
-		if policy.Style, err = parseStyle(f.style); err != nil {
-			return nil, err
+		style, err := parseEnum(f.style, pb.Style(0).Descriptor().Values())
+		if err != nil {
+			return nil, exit.Usagef("--style: %w", err)
 		}
+		policy.Style = pb.Style(style.Number())
 	}
 	if len(f.batches) > 0 {
 		policy.Batches = f.batches
@@ -196,14 +197,12 @@ func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
 	if policy.GetBlueGreen() == nil {
 		policy.BlueGreen = &pb.BlueGreenPolicy{}
 	}
-	switch strings.ReplaceAll(strings.ToLower(f.promotion), "-", "") {
-	case "":
-	case "inplace":
-		policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_IN_PLACE
-	case "adopt":
-		policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
-	default:
-		return exit.Usagef("--promotion %q: want in-place or adopt", f.promotion)
+	if f.promotion != "" {
+		promotion, err := parseEnum(f.promotion, pb.BluePromotion(0).Descriptor().Values())
+		if err != nil {
+			return exit.Usagef("--promotion: %w", err)
+		}
+		policy.BlueGreen.Promotion = pb.BluePromotion(promotion.Number())
 	}
 	if delayed {
 		policy.BlueGreen.ScaleDownDelay = durationpb.New(f.scaleDownDelay)
@@ -218,18 +217,4 @@ func parsePolicy(policy *pb.ReleasePolicy) (record.Policy, error) {
 		return parsed, exit.Usagef("%s: %s", violations[0].Field, violations[0].Description)
 	}
 	return parsed, nil
-}
-
-// parseStyle parses "canary", "blue-green", "BlueGreen", "STYLE_BLUE_GREEN".
-func parseStyle(s string) (pb.Style, error) {
-	fold := func(s string) string {
-		s = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s))
-		return strings.TrimPrefix(s, "style")
-	}
-	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
-		if fold(s) == fold(style.String()) {
-			return style, nil
-		}
-	}
-	return 0, exit.Usagef("--style %q: want canary, blue-green or partition", s)
 }

@@ -10,8 +10,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 )
 
 // normalize rewrites the enums and durations of a YAML message as ProtoJSON spells them: STYLE_CANARY for canary, 90s for 1m30s.
@@ -31,9 +29,7 @@ func normalize(node *yaml.Node, message protoreflect.MessageDescriptor) error {
 			field = message.Fields().ByTextName(key.Value)
 		}
 		if field == nil {
-			names := fieldNames(message)
-			return fmt.Errorf("line %d: unknown field %q%s; want one of %s", key.Line, key.Value,
-				exit.DidYouMean("", key.Value, names), strings.Join(names, ", "))
+			return fmt.Errorf("line %d: unknown field %q; want one of %s", key.Line, key.Value, strings.Join(fieldNames(message), ", "))
 		}
 		if first := seen[field.Name()]; first > 0 {
 			return fmt.Errorf("line %d: %s is set twice, first in line %d", key.Line, key.Value, first)
@@ -68,6 +64,15 @@ func normalizeField(value *yaml.Node, field protoreflect.FieldDescriptor) error 
 }
 
 func normalizeEnum(value *yaml.Node, values protoreflect.EnumValueDescriptors) error {
+	found, err := parseEnum(value.Value, values)
+	if err == nil {
+		value.SetString(string(found.Name()))
+	}
+	return err
+}
+
+// parseEnum returns the value that a user spells as in "blue-green", "BlueGreen" or "STYLE_BLUE_GREEN".
+func parseEnum(text string, values protoreflect.EnumValueDescriptors) (protoreflect.EnumValueDescriptor, error) {
 	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
 	fold := func(s string) string {
 		return strings.NewReplacer("-", "", "_", "").Replace(strings.ToUpper(s))
@@ -76,15 +81,14 @@ func normalizeEnum(value *yaml.Node, values protoreflect.EnumValueDescriptors) e
 	for i := range values.Len() {
 		name := string(values.Get(i).Name())
 		short := strings.TrimPrefix(name, prefix)
-		if fold(value.Value) == fold(name) || fold(value.Value) == fold(short) {
-			value.SetString(name)
-			return nil
+		if fold(text) == fold(name) || fold(text) == fold(short) {
+			return values.Get(i), nil
 		}
 		if i > 0 {
 			allowed = append(allowed, strings.ReplaceAll(strings.ToLower(short), "_", "-"))
 		}
 	}
-	return fmt.Errorf("%q is not allowed; want one of %s", value.Value, strings.Join(allowed, ", "))
+	return nil, fmt.Errorf("%q is not allowed; want one of %s", text, strings.Join(allowed, ", "))
 }
 
 func fieldNames(message protoreflect.MessageDescriptor) []string {
