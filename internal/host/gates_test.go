@@ -109,21 +109,6 @@ func TestReleaseWithGates(t *testing.T) {
 	}
 }
 
-// A release that stopped at a failed gate continues when the same command finds the gate in order.
-func TestReleaseResumesAtGate(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.host.Metrics = &metrics{answer: always(1)}
-	paused := release(func(r *host.Release) { atOnce(r); r.OnGateFailure = host.OnFailurePause })
-	if got, err := r.host.Release(deadline(t), paused); err != nil || got.Outcome != host.OutcomeGateFailed {
-		t.Fatalf("%s, %v", got.Outcome, err)
-	}
-	r.host.Metrics = &metrics{answer: always(0)}
-	if got, err := r.host.Release(deadline(t), paused); err != nil || got.Outcome != host.OutcomePromoted || got.Failure != "" {
-		t.Fatalf("%s, %q, %v", got.Outcome, got.Failure, err)
-	}
-}
-
 // A measurement counts although the driver does not answer right after it.
 func TestReleaseKeepsItsMeasurements(t *testing.T) {
 	t.Parallel()

@@ -483,27 +483,6 @@ func TestReleaseOutlivesTheDriver(t *testing.T) {
 	}
 }
 
-func TestReleasePauses(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	ctx, interrupt := context.WithCancel(deadline(t))
-	defer interrupt()
-	observe := r.host.Observe
-	r.host.Observe = func(e host.Event) {
-		observe(e)
-		if e.Kind == host.EventPause {
-			interrupt()
-		}
-	}
-	got, err := r.host.Release(ctx, release(func(r *host.Release) { r.Pause = time.Hour }))
-	if err != nil || got.Outcome != host.OutcomeInterrupted {
-		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
-	}
-	if diff := cmp.Diff([]string{"Initialize r1", "UpgradeBatch 0"}, r.requests()); diff != "" {
-		t.Errorf("calls: -want, +got:\n%s", diff)
-	}
-}
-
 func TestReleasePauseEndsEarlyForAFailure(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -5,10 +5,8 @@ package host_test
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,40 +79,6 @@ func TestNoWeightWithoutAStableGroup(t *testing.T) {
 	}
 }
 
-func TestSetWeightIsRetried(t *testing.T) {
-	t.Parallel()
-	cases := map[string]struct {
-		reason string
-		err    error
-	}{
-		"Unavailable": {
-			reason: "the request did not get there",
-			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "connection refused"),
-		},
-		"Conflict": {
-			reason: "a lost race is run again",
-			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed"),
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			left := 5
-			r.fake.OnSetWeight = func(int32, *pb.BatchContext) error {
-				if left--; left >= 0 {
-					return tc.err
-				}
-				return nil
-			}
-			got, err := r.host.Release(deadline(t), release(routes))
-			if err != nil || got.Outcome != host.OutcomePromoted || !slices.Contains(r.kinds(), host.EventRetrying) {
-				t.Errorf("%s: Release(...) = %q, %v with %v; want promoted after retries", tc.reason, got.Outcome, err, r.kinds())
-			}
-		})
-	}
-}
-
 func TestALostAnswerToSetWeight(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -148,23 +112,6 @@ func (d *losing) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.S
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the connection broke")
 	}
 	return resp, err
-}
-
-func TestWeightsOfAResumedRun(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	stop := func(release *host.Release) { routes(release); release.NoPromote = true }
-	if _, err := r.host.Release(deadline(t), release(stop)); err != nil {
-		t.Fatal(err)
-	}
-	before := len(r.requests())
-	got, err := r.host.Release(deadline(t), release(stop))
-	if err != nil || got.Outcome != host.OutcomeLastBatch {
-		t.Fatalf("Release(...) = %q, %v; want the last batch", got.Outcome, err)
-	}
-	if diff := cmp.Diff([]string{"Initialize r1", "UpgradeBatch 2"}, r.requests()[before:]); diff != "" {
-		t.Errorf("calls of the run that goes on: -want, +got:\n%s", diff)
-	}
 }
 
 func TestANewTemplateDoesNotGetTheOldOnesWeight(t *testing.T) {
@@ -214,36 +161,6 @@ func TestSetWeightThatComesTooLate(t *testing.T) {
 	got, err := r.host.Release(deadline(t), release(routes))
 	if err != nil || got.Outcome != host.OutcomeRolledBack {
 		t.Errorf("Release(...) = %q, %v; want the abort of another host to be followed", got.Outcome, err)
-	}
-}
-
-func TestAPauseWithoutItsWeightStartsAgain(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	ctx, interrupt := context.WithCancel(deadline(t))
-	defer interrupt()
-	observe, pauses := r.host.Observe, 0
-	r.host.Observe = func(e host.Event) {
-		observe(e)
-		if e.Kind != host.EventPause {
-			return
-		}
-		if pauses++; pauses == 1 {
-			// The user scales the workload, which changes the share of the batch.
-			r.fake.Set(func(c *pb.BatchContext) { c.Replicas = 10 })
-		}
-	}
-	go func() {
-		_ = r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetTrafficWeight() == 30 })
-		interrupt()
-	}()
-	got, err := r.host.Release(ctx, release(func(r *host.Release) { routes(r); r.Pause = time.Hour }))
-	if err != nil || got.Outcome != host.OutcomeInterrupted {
-		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
-	}
-	want := []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 0", "SetWeight 30"}
-	if diff := cmp.Diff(want, r.requests()); diff != "" {
-		t.Errorf("calls: -want, +got:\n%s", diff)
 	}
 }
 
