@@ -580,30 +580,6 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-func TestFollowReconnects(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	ctx, stop := context.WithCancel(deadline(t))
-	defer stop()
-	var states []pb.State
-	err := r.host.Follow(ctx, release(nil).Workload, func(c *pb.BatchContext) {
-		states = append(states, c.GetState())
-		if c.GetState() == pb.State_STATE_UPGRADING {
-			stop()
-			return
-		}
-		r.server.Stop()
-		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_UPGRADING })
-		r.server.Start()
-	})
-	if err != nil {
-		t.Fatalf("Follow(...): %v", err)
-	}
-	if diff := cmp.Diff([]pb.State{pb.State_STATE_HOLDING, pb.State_STATE_UPGRADING}, states); diff != "" {
-		t.Errorf("states: -want, +got:\n%s", diff)
-	}
-}
-
 const (
 	promote  = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 	rollback = pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
