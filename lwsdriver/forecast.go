@@ -29,7 +29,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPlan(req, d.options.metadata); err != nil {
+	if err := checkPlan(req, d.options.bounds); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
@@ -73,7 +73,7 @@ func policyOf(req *pb.PlanRequest) *pb.ReleasePolicy {
 	return req.GetPolicy()
 }
 
-func checkPlan(req *pb.PlanRequest, metadata []string) error {
+func checkPlan(req *pb.PlanRequest, bounds record.Bounds) error {
 	var bad []drivererr.FieldViolation
 	if s := req.GetStartup(); s != nil && (s.CheckValid() != nil || s.AsDuration() < 0) {
 		bad = append(bad, drivererr.FieldViolation{Field: "startup", Description: "must be a valid duration, not negative"})
@@ -81,7 +81,7 @@ func checkPlan(req *pb.PlanRequest, metadata []string) error {
 	if req.GetNative() {
 		return drivererr.Invalid(bad...)
 	}
-	return checkPolicy(req.GetPolicy(), metadata, bad...)
+	return checkPolicy(req.GetPolicy(), bounds, bad...)
 }
 
 // forecastInput returns what the forecast depends on, with warnings about what of it is unknown.

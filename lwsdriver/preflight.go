@@ -30,7 +30,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPreflight(req, d.options.metadata); err != nil {
+	if err := checkPreflight(req, d.options.bounds); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
@@ -55,7 +55,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	return preflight.Check(snapshot), nil
 }
 
-func checkPreflight(req *pb.PreflightRequest, metadata []string) error {
+func checkPreflight(req *pb.PreflightRequest, bounds record.Bounds) error {
 	var bad []drivererr.FieldViolation
 	e := req.GetExpectations()
 	for _, f := range []struct {
@@ -78,7 +78,7 @@ func checkPreflight(req *pb.PreflightRequest, metadata []string) error {
 	if req.GetPolicy() == nil {
 		return drivererr.Invalid(bad...)
 	}
-	return checkPolicy(req.GetPolicy(), metadata, bad...)
+	return checkPolicy(req.GetPolicy(), bounds, bad...)
 }
 
 // preflightOf returns what the caches hold, for a release or, without a policy, the workload's own rolling update.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -34,11 +35,11 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}}, Traffic: &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}},
 			}
 			request := &pb.InitializeRequest{ReleaseId: "r1", Policy: p}
-			if err := checkInitialize(request, []string{"a"}); err != nil {
+			if err := checkInitialize(request, record.Bounds{Metadata: []string{"a"}}); err != nil {
 				t.Fatalf("refused already: %v", err)
 			}
 			tt.at(p).ProtoReflect().SetUnknown(newer)
-			err := checkInitialize(request, []string{"a"})
+			err := checkInitialize(request, record.Bounds{Metadata: []string{"a"}})
 			if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
 				t.Errorf("reason %s, want INVALID_REQUEST", got)
 			}
@@ -61,5 +62,21 @@ func TestUnknownFieldsOfLists(t *testing.T) {
 	}
 	if got := unknownFields("policy", (*pb.ReleasePolicy)(nil).ProtoReflect()); len(got) > 0 {
 		t.Errorf("no policy has %v", got)
+	}
+}
+
+// A deadline that is longer than the operator allows is refused wherever a policy is judged.
+func TestLongDeadlineIsRefused(t *testing.T) {
+	bounds := record.Bounds{ProgressDeadline: record.DefaultMaxProgressDeadline}
+	p := inBatches(pb.Style_STYLE_CANARY, "1")
+	p.ProgressDeadline = durationpb.New(bounds.ProgressDeadline + 1)
+	for name, err := range map[string]error{
+		"Initialize": checkInitialize(&pb.InitializeRequest{ReleaseId: "r1", Policy: p}, bounds),
+		"Plan":       checkPlan(&pb.PlanRequest{Policy: p}, bounds),
+		"Preflight":  checkPreflight(&pb.PreflightRequest{Policy: p}, bounds),
+	} {
+		if bad := drivererr.Violations(err); len(bad) != 1 || bad[0].Field != "policy.progress_deadline" {
+			t.Errorf("%s: %v, want a violation of policy.progress_deadline", name, err)
+		}
 	}
 }

@@ -27,7 +27,7 @@ func main() {
 func newDriver(config *rest.Config, settings connect.Settings) (server.Driver, error) {
 	opts := []lwsdriver.Option{
 		lwsdriver.WithLogger(settings.Logger), lwsdriver.WithVersion(settings.Version), lwsdriver.WithCanaryMetadata(settings.Metadata...),
-		lwsdriver.WithMaxGroupsInFlight(settings.MaxGroupsInFlight),
+		lwsdriver.WithMaxGroupsInFlight(settings.MaxGroupsInFlight), lwsdriver.WithMaxProgressDeadline(settings.MaxProgressDeadline),
 	}
 	if settings.Namespace != "" {
 		opts = append(opts, lwsdriver.WithNamespace(settings.Namespace))

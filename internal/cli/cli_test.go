@@ -164,6 +164,7 @@ func TestUsageErrors(t *testing.T) {
 		{"format of a document", "a typo must not print plain text", []string{"version", "-o", "xml"}, "xml"},
 		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
 		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},
+		{"deadline", "policies without one would exceed it", []string{"serve", "--max-progress-deadline=10m"}, "want at least 30m0s"},
 		{"log format", "logs are not garbled by a typo", []string{"serve", "--log-format=xml"}, "xml"},
 	}
 	for _, tt := range tests {

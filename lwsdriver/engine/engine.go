@@ -71,8 +71,8 @@ type Config struct {
 	Registry prometheus.Registerer
 	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0: there is no limit.
 	MaxGroupsInFlight int
-	// Metadata are the prefixes of keys that canary_leader_metadata may have.
-	Metadata []string
+	// Bounds are what the operator allows policies.
+	Bounds record.Bounds
 	// Decided is called with each decision, see lwsdriver.WithDecisions. Optional.
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
 	// Now is the clock of all decisions.
@@ -95,8 +95,8 @@ func New(c Config) (*Engine, error) {
 	var err error
 	e.Observer, err = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
-		ProbeHostNetwork: c.ProbeHostNetwork,
-		Changed:          e.changed, Deleted: e.forget,
+		ProbeHostNetwork: c.ProbeHostNetwork, Bounds: c.Bounds,
+		Changed: e.changed, Deleted: e.forget,
 	})
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func New(c Config) (*Engine, error) {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}
 	e.locks.isAlias = e.Observer.Names.IsAlias
-	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Metadata...)
+	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Bounds.Metadata...)
 	e.events = newEventRecorder(c.Core, c.Log)
 	if c.Silent {
 		e.events.recorder = &events.FakeRecorder{}

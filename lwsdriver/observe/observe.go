@@ -182,7 +182,8 @@ func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, 
 		if err != nil {
 			return known, err
 		}
-		known.policy, _ = record.ParsePolicy(message)
+		policy, _ := record.ParsePolicy(message)
+		known.policy = o.config.Bounds.Bound(policy)
 	}
 	remember(o, o.records, key, known)
 	return known, nil

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +42,26 @@ func TestInvalidRecordNamesRemedy(t *testing.T) {
 	empty.Annotations[record.RecordAnnotation] = ""
 	if _, err := newBed(t, empty).Observe(lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("of an empty record: %v", err)
+	}
+}
+
+// A recorded deadline is bounded as well: every editor of the workload can write the record.
+func TestRecordedDeadlineIsBounded(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Release.Policy, err = record.EncodePolicy(&pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, ProgressDeadline: durationpb.New(1000 * time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBed(t, lwstest.WithRecord(t, stable, *rec))
+	b.config.Bounds.ProgressDeadline = 24 * time.Hour
+	if got := b.look().Policy.ProgressDeadline; got != 24*time.Hour {
+		t.Errorf("the deadline is %s, want that of the driver", got)
 	}
 }
 

@@ -24,6 +24,17 @@ import (
 // DefaultProgressDeadline allows for groups that load a large model: many would fail Deployment's 10 minutes.
 const DefaultProgressDeadline = 30 * time.Minute
 
+// DefaultMaxProgressDeadline is the longest deadline that a driver allows unless its operator sets another: no model loads for a day.
+const DefaultMaxProgressDeadline = 24 * time.Hour
+
+// Bounds are what the operator of a driver allows policies.
+type Bounds struct {
+	// Metadata are the prefixes of keys that canary_leader_metadata may have.
+	Metadata []string
+	// ProgressDeadline is the longest one, at least DefaultProgressDeadline. 0: any.
+	ProgressDeadline time.Duration
+}
+
 // Policy is a validated ReleasePolicy.
 type Policy struct {
 	Style            pb.Style
@@ -223,6 +234,28 @@ func (v *violations) duration(field string, d *durationpb.Duration, zero time.Du
 		v.add(field, "is negative: %s", d.AsDuration())
 	}
 	return d.AsDuration()
+}
+
+// Check returns what of a policy exceeds the bounds.
+func (b Bounds) Check(p Policy) []Violation {
+	bad := CheckMetadata(p, b.Metadata)
+	if b.Bound(p).ProgressDeadline < p.ProgressDeadline {
+		bad = append(bad, Violation{
+			"policy.progress_deadline",
+			fmt.Sprintf("is %s, and this driver allows at most %s: shorten it, or start the driver with a longer --max-progress-deadline",
+				p.ProgressDeadline, b.ProgressDeadline),
+		})
+	}
+	return bad
+}
+
+// Bound returns a recorded policy with the longest deadline that the bounds allow. An older release has no exception: every editor of the
+// workload can write the record, and its groups keep others waiting for their turn.
+func (b Bounds) Bound(p Policy) Policy {
+	if b.ProgressDeadline > 0 {
+		p.ProgressDeadline = min(p.ProgressDeadline, b.ProgressDeadline)
+	}
+	return p
 }
 
 // CheckMetadata returns what of the policy's canary_leader_metadata has none of the allowed prefixes. The driver creates pods, and

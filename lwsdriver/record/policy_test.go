@@ -217,6 +217,32 @@ func TestCheckMetadata(t *testing.T) {
 	}
 }
 
+// A deadline beyond the driver's bound is refused; a recorded one counts as long as the bound.
+func TestBounds(t *testing.T) {
+	b := Bounds{ProgressDeadline: time.Hour}
+	for _, tt := range []struct {
+		deadline, counts time.Duration
+		refused          bool
+	}{
+		{DefaultProgressDeadline, DefaultProgressDeadline, false}, {time.Hour, time.Hour, false}, {time.Hour + 1, time.Hour, true},
+	} {
+		p := Policy{ProgressDeadline: tt.deadline}
+		bad := b.Check(p)
+		if refused := len(bad) > 0; refused != tt.refused {
+			t.Errorf("%s: %v", tt.deadline, bad)
+		} else if refused && (bad[0].Field != "policy.progress_deadline" || !strings.Contains(bad[0].Description, "at most 1h0m0s") ||
+			!strings.Contains(bad[0].Description, "--max-progress-deadline")) {
+			t.Errorf("%s: %v, want the field, the maximum and the flag", tt.deadline, bad)
+		}
+		if got := b.Bound(p).ProgressDeadline; got != tt.counts {
+			t.Errorf("%s counts as %s, want %s", tt.deadline, got, tt.counts)
+		}
+	}
+	if bad := (Bounds{}).Check(Policy{ProgressDeadline: math.MaxInt64}); len(bad) > 0 {
+		t.Errorf("without a bound: %v", bad)
+	}
+}
+
 // 25 groups of 4 are all of them, which is rarely meant.
 func TestWarnings(t *testing.T) {
 	for _, tt := range []struct {

@@ -48,6 +48,7 @@ func TestCanaryInvalidRequests(t *testing.T) {
 		{"mixed", "policy.batches[1]", func(r *pb.InitializeRequest) { r.Policy.Batches = []string{"1", "100%"} }},
 		{"threshold", "policy.failure_threshold", func(r *pb.InitializeRequest) { r.Policy.FailureThreshold = "some" }},
 		{"deadline", "policy.progress_deadline", func(r *pb.InitializeRequest) { r.Policy.ProgressDeadline = seconds(-1) }},
+		{"long deadline", "policy.progress_deadline", func(r *pb.InitializeRequest) { r.Policy.ProgressDeadline = seconds(25 * 60 * 60) }},
 		{"min ready", "policy.min_ready", func(r *pb.InitializeRequest) { r.Policy.MinReady = seconds(-1) }},
 		{"wait", "wait", func(r *pb.InitializeRequest) { r.Wait = seconds(-1) }},
 		{"owner", "owner", func(r *pb.InitializeRequest) { r.Owner = strings.Repeat("a", 300) }},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
@@ -41,6 +43,8 @@ type Settings struct {
 	ProbeHostNetwork bool
 	// MaxGroupsInFlight limits the groups that all releases have in flight. 0: there is no limit.
 	MaxGroupsInFlight int
+	// MaxProgressDeadline is the longest progress deadline of a release.
+	MaxProgressDeadline time.Duration
 	// Recorder records the decisions. Nil: none are recorded.
 	Recorder *replay.Recorder
 	// Metrics is where it registers its metrics. Nil: nowhere.
@@ -72,6 +76,9 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	}
 	if settings.MaxGroupsInFlight < 0 {
 		return nil, exit.Usagef("--max-groups-in-flight %d: want a number of groups, or 0 for no limit", settings.MaxGroupsInFlight)
+	}
+	if least := record.DefaultProgressDeadline; settings.MaxProgressDeadline < least {
+		return nil, exit.Usagef("--max-progress-deadline %s: want at least %s, the default of policies", settings.MaxProgressDeadline, least)
 	}
 	if settings.Recorder == nil && o.record != "" {
 		// The file stays open until the process ends, like the driver.

@@ -27,6 +27,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/tracing"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
@@ -57,7 +58,7 @@ type Options struct {
 }
 
 // driverFlags are the flags that only a driver inside this process, or launched by it, has.
-var driverFlags = []string{"probe-host-network", "max-groups-in-flight", "record", "canary-metadata-prefix"}
+var driverFlags = []string{"probe-host-network", "max-groups-in-flight", "max-progress-deadline", "record", "canary-metadata-prefix"}
 
 // AddFlags registers the flags.
 func (o *Options) AddFlags(to *pflag.FlagSet) {
@@ -73,6 +74,8 @@ func (o *Options) AddFlags(to *pflag.FlagSet) {
 		"also send warm-up and drain requests to leaders with hostNetwork")
 	flags.IntVar(&o.MaxGroupsInFlight, "max-groups-in-flight", 0,
 		"how many groups all releases together may create or replace at once (default: no limit)")
+	flags.DurationVar(&o.MaxProgressDeadline, "max-progress-deadline", record.DefaultMaxProgressDeadline,
+		"longest progress deadline that a release may have")
 	flags.StringVar(&o.record, "record", "", "file to append the driver's decisions to, for lockstep debug replay (default: none)")
 	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,
 		"prefix of keys that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")

@@ -272,7 +272,7 @@ type ReleasePolicy struct {
 	// batch's groups (rounded down), never all of them. Empty: 0.
 	FailureThreshold string `protobuf:"bytes,3,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	// Optional. Time without a new ready group after which the release is FAILED with reason ProgressDeadlineExceeded.
-	// The host then decides what to do. Zero: 30 minutes.
+	// The host then decides what to do. Zero: 30 minutes. At most what the driver allows, by default 24 hours.
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,4,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
 	// Optional. Minimum time for which a group must have been ready before it counts. Zero: none.
 	MinReady *durationpb.Duration `protobuf:"bytes,5,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
