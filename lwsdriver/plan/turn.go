@@ -50,9 +50,13 @@ func recordOnly(o Observation, a Action) Action {
 	}
 }
 
-// countInFlight adds the groups that the release has in flight, and those that the write adds.
+// countInFlight adds the groups that the release has in flight, and those that the write adds. A release that only waits for its
+// scale-down delay has none: no deadline ends that wait.
 func countInFlight(o Observation, d Decision) Decision {
-	d.InFlight, d.Starts = o.inFlight(d.State), o.starts(d.Action)
+	d.Starts = o.starts(d.Action)
+	if d.Reason != ReasonScaleDownDelay {
+		d.InFlight = o.inFlight(d.State)
+	}
 	return d
 }
 
