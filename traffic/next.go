@@ -227,6 +227,7 @@ func grow(s Setup, d Desired, w World) (*Write, error) {
 	if write == nil {
 		return nil, err
 	}
+	write.Grows = true
 	return moves(write), err
 }
 

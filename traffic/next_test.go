@@ -153,7 +153,9 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 			return
 		}
 		c.apply(write)
-		if grew := c.grown(before); grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup, Desired{}) || before.canaryPoolUnusable(c.setup) != "") {
+		if grew := c.grown(before); grew != "" && !write.Grows {
+			rt.Fatalf("%s: %s gets more, and the write does not say so", write, grew)
+		} else if grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup, Desired{}) || before.canaryPoolUnusable(c.setup) != "") {
 			rt.Fatalf("%s: %s gives more to a canary without a fence, an endpoint or a picker", write, grew)
 		}
 		if gone := before.Canary != nil && c.world.Canary == nil || before.CanaryPool != nil && c.world.CanaryPool == nil; gone && c.uses() != "" {

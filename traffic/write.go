@@ -27,6 +27,8 @@ type Write struct {
 	Why string
 	// Moves is true if it changes which requests the canary gets.
 	Moves bool
+	// Grows is true if the canary may get more requests by it: a larger share, a mirror or a header route.
+	Grows bool
 	// Pins is true if it pins the stable Service or pool to the leaders of one side.
 	Pins bool
 }

@@ -40,8 +40,8 @@ func withinLimits(o Observation, d Decision) Decision {
 	return d
 }
 
-// limitStale withholds promotions, larger shares and removals that rest on what the API server does not confirm. What protects goes on, such
-// as fewer requests for the updated groups, the hold, and the way back.
+// limitStale withholds promotions, removals, and larger shares, mirrors and header routes that rest on what the API server does not confirm.
+// What protects goes on, such as fewer requests for the updated groups, the hold, and the way back.
 func limitStale(o Observation, action Action) *Decision {
 	if len(o.Stale) == 0 || !o.needsFresh(action) {
 		return nil
@@ -79,8 +79,8 @@ func (o Observation) needsFresh(action Action) bool {
 		if o.Traffic == nil || a.Desired.HandedOver {
 			return true
 		}
-		f, apart := o.Traffic.Facts(), a.Desired.Fenced || a.Desired.Prepared || a.Desired.Weight > 0
-		return a.Desired.Weight > f.Weight || f.Isolated && !apart
+		apart, write := a.Desired.Fenced || a.Desired.Prepared || a.Desired.Weight > 0, o.Traffic.Look(a.Desired).Write
+		return write != nil && write.Grows || o.Traffic.Facts().Isolated && !apart
 	case ScaleCanary:
 		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
 		return i >= 0 && a.Replicas < o.Added[i].Replicas

@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
 
 // The safety rules, as what the small world must never do. They know the state of the world, and neither the planner's reasons nor its
@@ -280,7 +284,44 @@ func (w *world) breachOfStale(s *state) string {
 			return "rule 13: a promotion is accepted by a stale cache"
 		}
 	}
+	return w.breachOfStaleRoutes(s)
+}
+
+// breachOfStaleRoutes returns which requests the canary gets by a stale cache once the host asks for a mirror and a header route, or "".
+func (w *world) breachOfStaleRoutes(s *state) string {
+	o := w.observe(s)
+	if o.Traffic == nil || o.release() == nil {
+		return ""
+	}
+	o.Stale = []StaleCache{{Resource: "pods"}}
+	next, rec := *o.release(), *o.Record
+	next.Traffic = next.Traffic.With(func(t *record.Traffic) {
+		t.Mirror = 10
+		t.SetHeaderRoute(traffic.HeaderRoute{Name: "testers", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}})
+	})
+	rec.Release, o.Record = &next, &rec
+	d := carryOn(o)
+	a, routes := d.Action.(SetTraffic)
+	if !routes {
+		return ""
+	}
+	after, err := model.Objects{World: o.Traffic.World}.Next(o.Traffic.Setup, a.Desired)
+	switch {
+	case err != nil:
+		return err.Error()
+	case addedRoutes(after.World) > addedRoutes(o.Traffic.World):
+		return "rule 13: a mirror or a header route by a stale cache: " + a.String()
+	}
 	return ""
+}
+
+// addedRoutes counts the mirrors and the rules of all routes.
+func addedRoutes(w traffic.World) (n int) {
+	for _, r := range w.Routes {
+		rules, _, _ := unstructured.NestedSlice(r.Object, "spec", "rules")
+		n += len(rules) + strings.Count(encoded(rules), "RequestMirror")
+	}
+	return n
 }
 
 // unsettled returns what is wrong with a state in which nothing happens any more. Empty: nothing.

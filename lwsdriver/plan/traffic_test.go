@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
 
 // releasing returns a release in a phase whose host requested a weight of 50 for a canary of three groups.
@@ -31,6 +32,32 @@ func releasing(phase record.Phase, groups string, v routing) Observation {
 	}
 	o.Traffic = v.observe(o)
 	return o
+}
+
+// A stale cache gives the canary no more requests of any kind, and withdraws all the same.
+func TestStaleRoutes(t *testing.T) {
+	split := routing{fenced: true, prepared: true, stable: 4, weight: 50, seen: 50, pods: []string{"vllm-b-0", "vllm-b-1", "vllm-b-2"}}
+	testers := []traffic.HeaderRoute{{Name: "testers", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}
+	for name, tt := range map[string]struct {
+		is, want traffic.Desired
+		withheld bool
+	}{
+		"a larger share":                   {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 60}, true},
+		"a smaller share":                  {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 40}, false},
+		"a mirror":                         {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 50, Mirror: 10}, true},
+		"a larger mirror":                  {traffic.Desired{Weight: 50, Mirror: 5}, traffic.Desired{Weight: 50, Mirror: 10}, true},
+		"no mirror, before a larger share": {traffic.Desired{Weight: 50, Mirror: 10}, traffic.Desired{Weight: 60}, false},
+		"a header route":                   {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 50, HeaderRoutes: testers}, true},
+		"no header route, before a mirror": {traffic.Desired{Weight: 50, HeaderRoutes: testers}, traffic.Desired{Weight: 50, Mirror: 10}, false},
+		"a smaller share, before a mirror": {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 40, Mirror: 10}, false},
+		"nothing, for an abort":            {traffic.Desired{Weight: 50, Mirror: 10, HeaderRoutes: testers}, prepared(), false},
+	} {
+		o := releasing(record.Progressing, "3", split)
+		o.Traffic.World = must(model.Objects{World: o.Traffic.World}.Next(o.Traffic.Setup, tt.is)).World
+		if got := o.needsFresh(SetTraffic{Desired: tt.want}); got != tt.withheld {
+			t.Errorf("%s: withheld is %t, want %t", name, got, tt.withheld)
+		}
+	}
 }
 
 // TestDraining checks that groups drain once they are to be deleted and can receive no request.
