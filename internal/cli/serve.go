@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
-	"github.com/lockstep-rollouts/lockstep/plugin/host"
 )
 
 const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health service and, on a unix socket, reflection. Unlike a
@@ -155,7 +155,7 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 		if err != nil {
 			return nil, err
 		}
-		return host.ProtectMetrics(config, logger, handler)
+		return review.Protect(config, logger, handler)
 	}
 	s, err := server.New(ctx, driver, serve)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,10 +34,16 @@ type authorization struct {
 	from           *connections
 	reading, calls *slots
 	refusals       *sampler
+	// refused counts the calls that the tap refuses, which no interceptor sees.
+	refused *prometheus.CounterVec
 }
 
-func newAuthorization(from *connections, logger *slog.Logger) *authorization {
+func newAuthorization(from *connections, logger *slog.Logger, registry prometheus.Registerer) *authorization {
 	return &authorization{
+		refused: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_refused_calls_total",
+			Help: "gRPC calls that were refused by their headers, before they were read, by code. grpc_server_handled_total has all others.",
+		}, []string{"grpc_code"}),
 		from: from, refusals: newSampler(logger),
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
 	}

@@ -70,6 +70,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	}
 	if c.refused != nil && refuseHere {
 		a.refusals.refused(ctx, info.FullMethodName, c.refused)
+		a.refused.WithLabelValues(status.Code(c.refused).String()).Inc()
 		return ctx, c.refused
 	}
 	context.AfterFunc(ctx, func() {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -96,7 +97,9 @@ func TestUnfinishedRequests(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cert := ca.Files(t, "server")
 	reviewer, reviews := counting(t)
-	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", TLSCert: cert.Cert, TLSKey: cert.Key, Reviewer: reviewer})
+	s := start(t, newDriver(), server.Options{
+		Listen: "127.0.0.1:0", TLSCert: cert.Cert, TLSKey: cert.Key, Reviewer: reviewer, MetricsAddress: "127.0.0.1:0",
+	})
 	later := time.Now().Add(time.Hour)
 	for name, attacker := range map[string]struct {
 		token   string
@@ -127,5 +130,8 @@ func TestUnfinishedRequests(t *testing.T) {
 			}
 			reviews.Store(0)
 		})
+	}
+	if want := `lockstep_refused_calls_total{grpc_code="Unauthenticated"} `; !strings.Contains(get(t, "http://"+s.MetricsAddr()+"/metrics").body, want) {
+		t.Errorf("/metrics lacks %s", want)
 	}
 }

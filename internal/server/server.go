@@ -246,7 +246,7 @@ func (s *Server) setServing(serving bool) {
 
 // authorization returns what lets calls over e pass.
 func (o Options) authorization(e endpoint.Endpoint, from *connections) *authorization {
-	a := newAuthorization(from, o.Logger)
+	a := newAuthorization(from, o.Logger, o.Registry)
 	if isUnix(e) {
 		if a.local = o.User; a.local == nil {
 			a.local = ownUser

@@ -163,24 +163,6 @@ func metricsOptions(address string) metricsserver.Options {
 	return options
 }
 
-// ProtectMetrics wraps a handler: it answers users who may get the request's path, for which the API server reviews their tokens
-// and permissions.
-func ProtectMetrics(config *rest.Config, logger *slog.Logger, handler http.Handler) (http.Handler, error) {
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("make client for reviews: %w", err)
-	}
-	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
-	if err != nil {
-		return nil, fmt.Errorf("make filter for metrics: %w", err)
-	}
-	protected, err := filter(logr.FromSlogHandler(logger.Handler()), handler)
-	if err != nil {
-		return nil, fmt.Errorf("make filter for metrics: %w", err)
-	}
-	return protected, nil
-}
-
 // orOff returns an address in controller-runtime's form.
 func orOff(address string) string {
 	if address == "" {

@@ -49,6 +49,8 @@ var ErrUnavailable = errors.New("the API server did not answer")
 
 // Reviewer makes reviews, and caches their answers.
 type Reviewer struct {
+	// audience is what tokens must have been issued for. Empty: the API server's own.
+	audience string
 	// unknown reviews tokens by the caller's address, known those that were valid before, so that random tokens do not delay valid ones.
 	unknown, known authenticator.Token
 	users          authorizer.Authorizer
@@ -84,7 +86,9 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make access reviewer: %w", err)
 	}
-	return &Reviewer{unknown: unknown, known: known, users: users, valid: lru.New(maxTokens), invalid: lru.New(maxTokens)}, nil
+	return &Reviewer{
+		audience: Audience, unknown: unknown, known: known, users: users, valid: lru.New(maxTokens), invalid: lru.New(maxTokens),
+	}, nil
 }
 
 func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
@@ -102,10 +106,10 @@ func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
 }
 
 // Known returns the answer about a token without asking: its user, nil if it is not valid, and whether there is an answer. A token that
-// can't be one for [Audience] is not valid.
+// can't be one for the audience is not valid.
 func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 	now := time.Now()
-	if !wellFormed(token, now) {
+	if r.audience != "" && !wellFormed(token, now) {
 		return nil, true
 	}
 	key := keyOf(token)
@@ -134,7 +138,7 @@ func last(answers *lru.Cache, key tokenKey) (answer, bool) {
 	return a, ok
 }
 
-// User returns the user of a token, nil if the token is not valid for [Audience]. source is the address of the caller.
+// User returns the user of a token, nil if the token is not valid for the audience. source is the address of the caller.
 func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, error) {
 	if u, known := r.Known(token); known {
 		return u, nil
@@ -159,7 +163,10 @@ func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) 
 	if before, ok := last(r.valid, key); ok {
 		reviewer, by = r.known, before.user.GetName()
 	}
-	response, ok, err := reviewer.AuthenticateToken(withTurn(authenticator.WithAudiences(ctx, authenticator.Audiences{Audience}), by), token)
+	if r.audience != "" {
+		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{r.audience})
+	}
+	response, ok, err := reviewer.AuthenticateToken(withTurn(ctx, by), token)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, err)
@@ -174,12 +181,17 @@ func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) 
 
 // MayRelease reports whether the user has the verb on releases of the namespace; "" is all namespaces.
 func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb, namespace string) (bool, error) {
-	ctx, cancel := context.WithTimeout(withTurn(ctx, u.GetName()), timeout)
-	defer cancel()
-	decision, _, err := r.users.Authorize(ctx, authorizer.AttributesRecord{
+	return r.may(ctx, authorizer.AttributesRecord{
 		User: u, Verb: string(verb), Namespace: namespace,
 		APIGroup: access.Group, APIVersion: "*", Resource: access.Resource, ResourceRequest: true,
 	})
+}
+
+// may reports whether a user may do something.
+func (r *Reviewer) may(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
+	ctx, cancel := context.WithTimeout(withTurn(ctx, what.User.GetName()), timeout)
+	defer cancel()
+	decision, _, err := r.users.Authorize(ctx, what)
 	if err != nil {
 		return false, fmt.Errorf("%w: review access: %w", ErrUnavailable, err)
 	}

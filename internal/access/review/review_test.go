@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -56,29 +58,46 @@ func TestWellFormed(t *testing.T) {
 	}
 }
 
-// newReviewer returns one to whom only tokens of "ada" are valid, and the number of its requests.
-func newReviewer(t *testing.T) (*Reviewer, *atomic.Int64) {
+// newAPI returns an API server to which only tokens of "ada" and "bob" are valid, of whom only ada may do something, and the number of its
+// requests.
+func newAPI(t *testing.T) (*rest.Config, *atomic.Int64) {
 	t.Helper()
 	var requests atomic.Int64
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/subjectaccessreviews") {
+			var review authorizationv1.SubjectAccessReview
+			_ = json.NewDecoder(r.Body).Decode(&review)
+			review.Status.Allowed = review.Spec.User == "ada"
+			_ = json.NewEncoder(w).Encode(review)
+			return
+		}
 		var review authenticationv1.TokenReview
 		_ = json.NewDecoder(r.Body).Decode(&review)
 		var claims struct{ Sub string }
-		raw, _ := base64.RawURLEncoding.DecodeString(strings.Split(review.Spec.Token, ".")[1])
-		_ = json.Unmarshal(raw, &claims)
-		review.Status = authenticationv1.TokenReviewStatus{
-			Authenticated: claims.Sub == "ada", Audiences: review.Spec.Audiences, User: authenticationv1.UserInfo{Username: claims.Sub},
+		if parts := strings.Split(review.Spec.Token, "."); len(parts) == 3 {
+			raw, _ := base64.RawURLEncoding.DecodeString(parts[1])
+			_ = json.Unmarshal(raw, &claims)
 		}
-		w.Header().Set("Content-Type", "application/json")
+		review.Status = authenticationv1.TokenReviewStatus{
+			Authenticated: claims.Sub == "ada" || claims.Sub == "bob", Audiences: review.Spec.Audiences, User: authenticationv1.UserInfo{Username: claims.Sub},
+		}
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(api.Close)
-	r, err := New(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	return &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, &requests
+}
+
+// newReviewer returns a reviewer, and the number of its requests.
+func newReviewer(t *testing.T) (*Reviewer, *atomic.Int64) {
+	t.Helper()
+	config, requests := newAPI(t)
+	r, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, &requests
+	return r, requests
 }
 
 // Answers are cached, and known without a request.
@@ -133,6 +152,50 @@ func TestLoudAddress(t *testing.T) {
 	}
 	if n := requests.Load(); n > 2*perSource+perSource {
 		t.Errorf("%d requests at once", n)
+	}
+	loud.Wait()
+}
+
+// The metrics are for users who may read them, with tokens of any audience, and an address that tries many delays no other.
+func TestProtect(t *testing.T) {
+	config, requests := newAPI(t)
+	h, err := Protect(config, slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(address, authorization string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+		r.RemoteAddr = address + ":1234"
+		r.Header.Set("Authorization", authorization)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for name, tt := range map[string]struct {
+		authorization string
+		want          int
+	}{
+		"no token":         {"", http.StatusUnauthorized},
+		"no bearer":        {"Basic YTpi", http.StatusUnauthorized},
+		"invalid":          {"Bearer 0123456789abcdef", http.StatusUnauthorized},
+		"without audience": {"Bearer " + tokenOf(`{"sub":"ada"}`), http.StatusTeapot},
+		"not permitted":    {"Bearer " + tokenOf(`{"sub":"bob"}`), http.StatusForbidden},
+	} {
+		if got := ask("192.0.2.1", tt.authorization); got != tt.want {
+			t.Errorf("%s: code %d, want %d", name, got, tt.want)
+		}
+	}
+	before := requests.Load()
+	if ask("192.0.2.1", "Bearer 0123456789abcdef"); requests.Load() != before {
+		t.Error("a token that was refused is reviewed again at once")
+	}
+	var loud sync.WaitGroup
+	for i := range 300 {
+		loud.Go(func() { ask("192.0.2.1", fmt.Sprint("Bearer ", i)) })
+	}
+	began := time.Now()
+	if got := ask("192.0.2.2", "Bearer "+tokenOf(`{"sub":"ada","iss":"x"}`)); got != http.StatusTeapot || time.Since(began) > time.Second {
+		t.Errorf("another address: code %d after %s", got, time.Since(began))
 	}
 	loud.Wait()
 }
