@@ -228,6 +228,40 @@ func (d *Driver) Kill() {
 // Crash sends SIGKILL and returns at once. It is safe to call during other calls. Kill must follow, which counts it.
 func (d *Driver) Crash() { _ = d.process.Cmd.Process.Kill() }
 
+// Suspend stops the process until Resume, and in any case until the test ends.
+func (d *Driver) Suspend() {
+	d.t.Helper()
+	d.signal(syscall.SIGSTOP)
+	process := d.process.Cmd.Process
+	d.t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
+}
+
+// Resume continues a suspended process.
+func (d *Driver) Resume() {
+	d.t.Helper()
+	d.signal(syscall.SIGCONT)
+}
+
+func (d *Driver) signal(sig syscall.Signal) {
+	d.t.Helper()
+	if err := d.process.Cmd.Process.Signal(sig); err != nil {
+		d.t.Fatalf("send %v to the driver: %v", sig, err)
+	}
+}
+
+// AwaitExit waits until the process has ended by itself.
+func (d *Driver) AwaitExit() {
+	d.t.Helper()
+	await.True(d.t, "the driver ends", func() bool {
+		select {
+		case <-d.process.Exited:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
 // Stop sends SIGTERM and waits for the process to end.
 func (d *Driver) Stop() { d.end(syscall.SIGTERM) }
 
