@@ -7,17 +7,57 @@ import (
 	"bytes"
 	"io"
 	"log"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-containerregistry/cmd/crane/cmd"
 	"github.com/google/go-containerregistry/pkg/registry"
+	"go.yaml.in/yaml/v3"
 )
+
+// A release needs the tests of its tag, and what builds it can neither sign nor publish.
+func TestWorkflowIsolatesTheBuild(t *testing.T) {
+	type job struct {
+		Uses        string
+		Needs       []string
+		Permissions map[string]string
+	}
+	var release struct {
+		Permissions map[string]string
+		Jobs        map[string]job
+	}
+	var tests struct{ On map[string]any }
+	for name, into := range map[string]any{"release.yml": &release, "test.yml": &tests} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", ".github", "workflows", name))
+		if err == nil {
+			err = yaml.Unmarshal(raw, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, callable := tests.On["workflow_call"]; !callable || release.Jobs["test"].Uses != "./.github/workflows/test.yml" {
+		t.Errorf("the tests are %q, callable: %t", release.Jobs["test"].Uses, callable)
+	}
+	if got := release.Jobs["publish"].Needs; !slices.Contains(got, "test") || !slices.Contains(got, "build") {
+		t.Errorf("what is published needs %v", got)
+	}
+	for name, j := range release.Jobs {
+		if given := slices.Collect(maps.Values(j.Permissions)); name != "publish" && slices.Contains(given, "write") {
+			t.Errorf("job %s may %v", name, j.Permissions)
+		}
+	}
+	if slices.Contains(slices.Collect(maps.Values(release.Permissions)), "write") {
+		t.Errorf("every job may %v", release.Permissions)
+	}
+}
 
 // The commands of the workflow give the tag the image whose digest the chart and the manifests have.
 func TestWorkflowPublishesTheImage(t *testing.T) {
