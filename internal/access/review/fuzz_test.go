@@ -1,0 +1,27 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// A token that is worth a review has three parts, and does not become so later.
+func FuzzWellFormed(f *testing.F) {
+	now := time.Unix(1000, 0)
+	for _, claims := range []string{`{"aud":["lockstep"],"exp":1001}`, `{"aud":"lockstep","exp":1e300}`, `{"aud":[1],"exp":null}`, `[]`} {
+		f.Add(tokenOf(claims))
+	}
+	f.Add("..")
+	f.Fuzz(func(t *testing.T, token string) {
+		if wellFormed(token, now) && (strings.Count(token, ".") != 2 || strings.HasSuffix(token, ".")) {
+			t.Errorf("%q counts as a token", token)
+		}
+		if wellFormed(token, now.Add(time.Hour)) && !wellFormed(token, now) {
+			t.Errorf("%q is for the driver in an hour only", token)
+		}
+	})
+}
