@@ -131,7 +131,8 @@ func TestUnfinishedRequests(t *testing.T) {
 			reviews.Store(0)
 		})
 	}
-	if want := `lockstep_refused_calls_total{grpc_code="Unauthenticated"} `; !strings.Contains(get(t, "http://"+s.MetricsAddr()+"/metrics").body, want) {
+	const want = `lockstep_refused_calls_total{grpc_code="Unauthenticated"} `
+	if body := get(t, "http://"+s.MetricsAddr()+"/metrics").body; !strings.Contains(body, want) {
 		t.Errorf("/metrics lacks %s", want)
 	}
 }

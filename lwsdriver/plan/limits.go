@@ -40,8 +40,8 @@ func withinLimits(o Observation, d Decision) Decision {
 	return d
 }
 
-// limitStale withholds promotions, removals, and larger shares, mirrors and header routes that rest on what the API server does not confirm.
-// What protects goes on, such as fewer requests for the updated groups, the hold, and the way back.
+// limitStale withholds promotions, removals, and larger shares, mirrors and header routes that rest on what the API server does not
+// confirm. What protects goes on, such as fewer requests for the updated groups, the hold, and the way back.
 func limitStale(o Observation, action Action) *Decision {
 	if len(o.Stale) == 0 || !o.needsFresh(action) {
 		return nil

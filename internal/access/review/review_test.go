@@ -81,7 +81,8 @@ func newAPI(t *testing.T) (*rest.Config, *atomic.Int64) {
 			_ = json.Unmarshal(raw, &claims)
 		}
 		review.Status = authenticationv1.TokenReviewStatus{
-			Authenticated: claims.Sub == "ada" || claims.Sub == "bob", Audiences: review.Spec.Audiences, User: authenticationv1.UserInfo{Username: claims.Sub},
+			Authenticated: claims.Sub == "ada" || claims.Sub == "bob", Audiences: review.Spec.Audiences,
+			User: authenticationv1.UserInfo{Username: claims.Sub},
 		}
 		_ = json.NewEncoder(w).Encode(review)
 	}))
@@ -159,7 +160,8 @@ func TestLoudAddress(t *testing.T) {
 // The metrics are for users who may read them, with tokens of any audience, and an address that tries many delays no other.
 func TestProtect(t *testing.T) {
 	config, requests := newAPI(t)
-	h, err := Protect(config, slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	h, err := Protect(config, slog.New(slog.DiscardHandler), page)
 	if err != nil {
 		t.Fatal(err)
 	}
