@@ -8,8 +8,10 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -374,6 +376,57 @@ func TestAccessWatch(t *testing.T) {
 	case <-time.After(await.Patience):
 		t.Error("a watch continues without permission")
 	}
+}
+
+// Metrics beyond loopback are for users who may get their path, with a token of the API server.
+func TestAccessMetrics(t *testing.T) {
+	t.Parallel()
+	s := newEnvIn(t, cluster.Shared(t)).serveTCP("--metrics-address", "0.0.0.0:0")
+	port := regexp.MustCompile(`metrics=\S+:(\d+)`).FindStringSubmatch(s.logged())[1]
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	get := func(token string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:"+port+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	raw, err := os.ReadFile(s.token("scraper", "https://kubernetes.default.svc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]int{"": http.StatusUnauthorized, "random": http.StatusUnauthorized, string(raw): http.StatusForbidden} {
+		if got := get(token); got != want {
+			t.Errorf("code %d, want %d", got, want)
+		}
+	}
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-metrics"},
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: role.ObjectMeta, Subjects: []rbacv1.Subject{s.account("scraper")},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+	}
+	_, err = s.kube.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{})
+	if err == nil {
+		_, err = s.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the account may read the metrics", func(context.Context) error {
+		if code := get(string(raw)); code != http.StatusOK {
+			return fmt.Errorf("%w: code %d", errNotYet, code)
+		}
+		return nil
+	})
 }
 
 // Without credentials that can be checked, no TCP address is served; plaintext is for loopback and only when asked for.
