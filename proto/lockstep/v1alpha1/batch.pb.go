@@ -372,8 +372,11 @@ type BatchContext struct {
 	// The last metadata.generation of the workload that its own controller has observed. After a write that returned generation N, a
 	// context with N or more knows of it. 0: the workload's controller has observed none.
 	ObservedGeneration int64 `protobuf:"varint,38,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Optional. The roles of a DisaggregatedSet, in the order of its spec. All other counts are units, in groups of the entry role: a unit
+	// is one of these and its part of every other role. Empty: the workload has no roles.
+	Roles         []*Role `protobuf:"bytes,39,rep,name=roles,proto3" json:"roles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BatchContext) Reset() {
@@ -672,6 +675,111 @@ func (x *BatchContext) GetObservedGeneration() int64 {
 	return 0
 }
 
+func (x *BatchContext) GetRoles() []*Role {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// Role is one role of a DisaggregatedSet. Counts are whole groups.
+type Role struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. Its name, for example "prefill".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Required. Its groups in the spec.
+	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Required. Its groups at the stable revision that are ready, and that exist.
+	StableReady int32 `protobuf:"varint,3,opt,name=stable_ready,json=stableReady,proto3" json:"stable_ready,omitempty"`
+	Stable      int32 `protobuf:"varint,4,opt,name=stable,proto3" json:"stable,omitempty"`
+	// Required. Its groups at the update revision that are ready, and that exist. 0 without a release.
+	UpdatedReady int32 `protobuf:"varint,5,opt,name=updated_ready,json=updatedReady,proto3" json:"updated_ready,omitempty"`
+	Updated      int32 `protobuf:"varint,6,opt,name=updated,proto3" json:"updated,omitempty"`
+	// Required. Its groups at the update revision that the present batch asks for.
+	Planned       int32 `protobuf:"varint,7,opt,name=planned,proto3" json:"planned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Role) Reset() {
+	*x = Role{}
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Role) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Role) ProtoMessage() {}
+
+func (x *Role) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Role.ProtoReflect.Descriptor instead.
+func (*Role) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Role) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Role) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *Role) GetStableReady() int32 {
+	if x != nil {
+		return x.StableReady
+	}
+	return 0
+}
+
+func (x *Role) GetStable() int32 {
+	if x != nil {
+		return x.Stable
+	}
+	return 0
+}
+
+func (x *Role) GetUpdatedReady() int32 {
+	if x != nil {
+		return x.UpdatedReady
+	}
+	return 0
+}
+
+func (x *Role) GetUpdated() int32 {
+	if x != nil {
+		return x.Updated
+	}
+	return 0
+}
+
+func (x *Role) GetPlanned() int32 {
+	if x != nil {
+		return x.Planned
+	}
+	return 0
+}
+
 // Batch is one batch of the policy.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -685,7 +793,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +805,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[1]
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +818,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Batch) GetTarget() string {
@@ -761,7 +869,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[2]
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +881,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[2]
+	mi := &file_lockstep_v1alpha1_batch_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +894,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1alpha1_batch_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Group) GetIndex() int32 {
@@ -877,7 +985,7 @@ var File_lockstep_v1alpha1_batch_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\x8d\f\n" +
+	"\x1dlockstep/v1alpha1/batch.proto\x12\x11lockstep.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1elockstep/v1alpha1/policy.proto\"\xbc\f\n" +
 	"\fBatchContext\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x12\x1d\n" +
 	"\n" +
@@ -922,9 +1030,18 @@ const file_lockstep_v1alpha1_batch_proto_rawDesc = "" +
 	"\x06intent\x18$ \x01(\x0e2!.lockstep.v1alpha1.FinalizeIntentR\x06intent\x12\x1f\n" +
 	"\vend_message\x18% \x01(\tR\n" +
 	"endMessage\x12/\n" +
-	"\x13observed_generation\x18& \x01(\x03R\x12observedGenerationB\x10\n" +
+	"\x13observed_generation\x18& \x01(\x03R\x12observedGeneration\x12-\n" +
+	"\x05roles\x18' \x03(\v2\x17.lockstep.v1alpha1.RoleR\x05rolesB\x10\n" +
 	"\x0e_current_batchB\x13\n" +
-	"\x11_requested_weight\"7\n" +
+	"\x11_requested_weight\"\xca\x01\n" +
+	"\x04Role\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12!\n" +
+	"\fstable_ready\x18\x03 \x01(\x05R\vstableReady\x12\x16\n" +
+	"\x06stable\x18\x04 \x01(\x05R\x06stable\x12#\n" +
+	"\rupdated_ready\x18\x05 \x01(\x05R\fupdatedReady\x12\x18\n" +
+	"\aupdated\x18\x06 \x01(\x05R\aupdated\x12\x18\n" +
+	"\aplanned\x18\a \x01(\x05R\aplanned\"7\n" +
 	"\x05Batch\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x16\n" +
 	"\x06groups\x18\x02 \x01(\x05R\x06groups\"\xdc\x02\n" +
@@ -984,37 +1101,39 @@ func file_lockstep_v1alpha1_batch_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1alpha1_batch_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lockstep_v1alpha1_batch_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_lockstep_v1alpha1_batch_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_lockstep_v1alpha1_batch_proto_goTypes = []any{
 	(State)(0),                    // 0: lockstep.v1alpha1.State
 	(FinalizeIntent)(0),           // 1: lockstep.v1alpha1.FinalizeIntent
 	(TrafficBasis)(0),             // 2: lockstep.v1alpha1.TrafficBasis
 	(GroupRole)(0),                // 3: lockstep.v1alpha1.GroupRole
 	(*BatchContext)(nil),          // 4: lockstep.v1alpha1.BatchContext
-	(*Batch)(nil),                 // 5: lockstep.v1alpha1.Batch
-	(*Group)(nil),                 // 6: lockstep.v1alpha1.Group
-	(*WorkloadRef)(nil),           // 7: lockstep.v1alpha1.WorkloadRef
-	(Style)(0),                    // 8: lockstep.v1alpha1.Style
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Role)(nil),                  // 5: lockstep.v1alpha1.Role
+	(*Batch)(nil),                 // 6: lockstep.v1alpha1.Batch
+	(*Group)(nil),                 // 7: lockstep.v1alpha1.Group
+	(*WorkloadRef)(nil),           // 8: lockstep.v1alpha1.WorkloadRef
+	(Style)(0),                    // 9: lockstep.v1alpha1.Style
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_lockstep_v1alpha1_batch_proto_depIdxs = []int32{
-	7,  // 0: lockstep.v1alpha1.BatchContext.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	8,  // 1: lockstep.v1alpha1.BatchContext.style:type_name -> lockstep.v1alpha1.Style
+	8,  // 0: lockstep.v1alpha1.BatchContext.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	9,  // 1: lockstep.v1alpha1.BatchContext.style:type_name -> lockstep.v1alpha1.Style
 	0,  // 2: lockstep.v1alpha1.BatchContext.state:type_name -> lockstep.v1alpha1.State
 	2,  // 3: lockstep.v1alpha1.BatchContext.traffic_basis:type_name -> lockstep.v1alpha1.TrafficBasis
-	9,  // 4: lockstep.v1alpha1.BatchContext.start_time:type_name -> google.protobuf.Timestamp
-	9,  // 5: lockstep.v1alpha1.BatchContext.progress_time:type_name -> google.protobuf.Timestamp
-	6,  // 6: lockstep.v1alpha1.BatchContext.groups:type_name -> lockstep.v1alpha1.Group
-	5,  // 7: lockstep.v1alpha1.BatchContext.batch_plan:type_name -> lockstep.v1alpha1.Batch
-	9,  // 8: lockstep.v1alpha1.BatchContext.deadline:type_name -> google.protobuf.Timestamp
+	10, // 4: lockstep.v1alpha1.BatchContext.start_time:type_name -> google.protobuf.Timestamp
+	10, // 5: lockstep.v1alpha1.BatchContext.progress_time:type_name -> google.protobuf.Timestamp
+	7,  // 6: lockstep.v1alpha1.BatchContext.groups:type_name -> lockstep.v1alpha1.Group
+	6,  // 7: lockstep.v1alpha1.BatchContext.batch_plan:type_name -> lockstep.v1alpha1.Batch
+	10, // 8: lockstep.v1alpha1.BatchContext.deadline:type_name -> google.protobuf.Timestamp
 	1,  // 9: lockstep.v1alpha1.BatchContext.intent:type_name -> lockstep.v1alpha1.FinalizeIntent
-	3,  // 10: lockstep.v1alpha1.Group.role:type_name -> lockstep.v1alpha1.GroupRole
-	9,  // 11: lockstep.v1alpha1.Group.since:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	5,  // 10: lockstep.v1alpha1.BatchContext.roles:type_name -> lockstep.v1alpha1.Role
+	3,  // 11: lockstep.v1alpha1.Group.role:type_name -> lockstep.v1alpha1.GroupRole
+	10, // 12: lockstep.v1alpha1.Group.since:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_batch_proto_init() }
@@ -1030,7 +1149,7 @@ func file_lockstep_v1alpha1_batch_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1alpha1_batch_proto_rawDesc), len(file_lockstep_v1alpha1_batch_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

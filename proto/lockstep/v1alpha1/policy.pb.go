@@ -202,7 +202,7 @@ type WorkloadRef struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Required.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Optional. Empty: "LeaderWorkerSet".
+	// Optional. "LeaderWorkerSet" or "DisaggregatedSet". Empty: "LeaderWorkerSet".
 	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
