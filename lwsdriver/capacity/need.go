@@ -20,13 +20,24 @@ type Need struct {
 	Groups int
 	// Sets is the number of LeaderWorkerSets that they need, Services that of Services in addition to those that LWS creates.
 	Sets, Services int
+	// Others are the groups of the other roles of a DisaggregatedSet.
+	Others []Need
 }
+
+// parts returns the need of each role.
+func (n Need) parts() []Need { return append([]Need{n}, n.Others...) }
 
 // Size returns the number of pods of a group.
 func (n Need) Size() int { return int(ptr.Deref(n.Template.Size, 1)) }
 
 // Pods returns the number of pods of all groups.
-func (n Need) Pods() int { return n.Groups * n.Size() }
+func (n Need) Pods() int {
+	sum := 0
+	for _, part := range n.parts() {
+		sum += part.Groups * part.Size()
+	}
+	return sum
+}
 
 // Requests returns what the pods of all groups request, as a scheduler counts it.
 func (n Need) Requests() corev1.ResourceList {
@@ -44,7 +55,15 @@ type alike struct {
 }
 
 // pods returns the leaders and the workers of all groups.
-func (n Need) pods() []alike {
+func (n Need) pods() (all []alike) {
+	for _, part := range n.parts() {
+		all = append(all, part.ofRole()...)
+	}
+	return all
+}
+
+// ofRole returns the leaders and the workers of one role.
+func (n Need) ofRole() []alike {
 	leader := n.Template.LeaderTemplate
 	if leader == nil {
 		leader = &n.Template.WorkerTemplate

@@ -55,8 +55,10 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 		}
 	}
 	if len(scopes) == 0 { // a scope is a property of pods: quotas that have one count nothing else
-		add(sum, n.objectUsage(), 1)
-		add(sum, n.claimUsage(), n.Pods())
+		for _, part := range n.parts() {
+			add(sum, part.objectUsage(), 1)
+			add(sum, part.claimUsage(), part.Groups*part.Size())
+		}
 	}
 	return sum
 }
