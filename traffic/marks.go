@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -22,28 +23,40 @@ import (
 // fit to be used by one.
 func distrusted(s Setup, k Key, why string) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-		"the release of LeaderWorkerSet %s/%s names %s, which no release of it has changed, and which none may change: %s. "+
-			"It is left as it is. If the policy is not yours, remove annotation lockstep.dev/release of %s; otherwise repair the object",
-		s.Namespace, s.Stable, k, why, s.Stable)
+		"the release of %s %s/%s names %s, which no release of it has changed, and which none may change: %s. "+
+			"It is left as it is. If the policy is not yours, remove annotation lockstep.dev/release of %[3]s; otherwise repair the object",
+		s.Owner.Kind, s.Namespace, s.Stable, k, why)
 }
 
-// fencedFor returns the name of the workload that the selector is pinned to, by the fence's annotation or else by its user. ""
-// if neither names one. An annotation that can't be read names none.
-func (s selector) fencedFor() string {
-	if added, err := s.added(); err == nil && added[lws.SetNameLabelKey] != "" {
-		return added[lws.SetNameLabelKey]
+// nameLabels are the labels of pods with the name of their workload.
+var nameLabels = []string{lws.SetNameLabelKey, disaggregated.SetNameLabelKey}
+
+// fencedFor returns the label and name of the workload that the selector is pinned to, by the fence's annotation or else by its user. Both
+// are empty if neither names one. An annotation that can't be read names none.
+func (s selector) fencedFor() (label, name string) {
+	added, err := s.added()
+	if err != nil {
+		added = nil
 	}
-	return s.labels[lws.SetNameLabelKey]
+	for _, labels := range []map[string]string{added, s.labels} {
+		for _, label := range nameLabels {
+			if labels[label] != "" {
+				return label, labels[label]
+			}
+		}
+	}
+	return "", ""
 }
 
 // ownFence reports whether a release of this workload has fenced the selector, or its user has pinned it to the workload.
 func (s selector) ownFence(setup Setup) bool {
-	return setup.namesWorkload(lws.SetNameLabelKey, s.fencedFor())
+	return setup.namesWorkload(s.fencedFor())
 }
 
 // foreignFence reports whether the fence is that of a release of another workload.
 func (s selector) foreignFence(setup Setup) bool {
-	return s.fencedFor() != "" && !s.ownFence(setup)
+	label, _ := s.fencedFor()
+	return label != "" && !s.ownFence(setup)
 }
 
 // verifyService returns why the stable Service must not be fenced for the first time. Nil: a release of the workload has fenced

@@ -5,9 +5,11 @@ package traffic
 
 import (
 	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
@@ -48,15 +50,19 @@ func (s Setup) InPlace() bool { return s.Canary == s.Stable }
 
 // pin returns the labels that fence the stable Service.
 func (s Setup) pin(d Desired) map[string]string {
-	if d.HandedOver {
-		return map[string]string{lws.SetNameLabelKey: s.Canary}
+	if !d.HandedOver {
+		return s.StablePin
 	}
-	return s.StablePin
+	pin := map[string]string{}
+	for label := range s.StablePin {
+		pin[label] = s.CanaryPin[label]
+	}
+	return pin
 }
 
 // namesWorkload reports whether a selector's label names one of the two workloads.
 func (s Setup) namesWorkload(key, value string) bool {
-	return key == lws.SetNameLabelKey && (value == s.Stable || value == s.Canary)
+	return slices.Contains(nameLabels, key) && s.StablePin[key] != "" && (value == s.Stable || value == s.Canary)
 }
 
 // NewSetup returns the Setup of a release whose canary is a second workload. leaderLabels are the labels that the policy adds
@@ -88,6 +94,26 @@ func NewSetupInPlace(w *lws.LeaderWorkerSet, stable, update string, p Policy, up
 	s := NewSetup(w, w.Name, p, nil)
 	s.StablePin[lws.RevisionKey], s.CanaryPin[lws.RevisionKey] = stable, update
 	s.Updated = updated
+	return s
+}
+
+// NewSetupOfRole returns the Setup of a release of a DisaggregatedSet, given as a workload with its name and the template of the role whose
+// leaders get the requests. Their revisions distinguish them.
+func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Policy) Setup {
+	s := NewSetup(set, set.Name+"-"+update, p, nil)
+	s.Owner = *metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind("DisaggregatedSet"))
+	pin := func(revision string) map[string]string {
+		return map[string]string{
+			disaggregated.SetNameLabelKey: set.Name, disaggregated.RoleLabelKey: role, disaggregated.RevisionLabelKey: revision,
+		}
+	}
+	s.StablePin, s.CanaryPin = pin(stable), pin(update)
+	for _, labels := range []map[string]string{s.Leader, s.Worker} {
+		if labels != nil {
+			maps.Copy(labels, s.StablePin)
+			delete(labels, lws.SetNameLabelKey) // that of the child, which a Service must not select by
+		}
+	}
 	return s
 }
 

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
 // World is a snapshot of the objects of a [Setup]. They are never modified.
@@ -76,22 +78,37 @@ func (w World) leakedPod(s Setup) string {
 	if s.InPlace() {
 		return firstIn(w.StableReady, s.Updated)
 	}
-	return w.leaderBehindStable(s.Canary)
+	return w.leaderBehindStable(s.CanaryPin)
 }
 
-// leaderBehindStable returns a leader of a workload that is an endpoint of the stable Service, "" if none is.
-func (w World) leaderBehindStable(workload string) string {
-	leader := regexp.MustCompile("^" + regexp.QuoteMeta(workload) + "-[0-9]+$")
-	if i := slices.IndexFunc(w.StableReady, leader.MatchString); i >= 0 {
+// leaderBehindStable returns a leader of one side that is an endpoint of the stable Service, "" if none is.
+func (w World) leaderBehindStable(pin map[string]string) string {
+	if i := slices.IndexFunc(w.StableReady, leadersOf(pin).MatchString); i >= 0 {
 		return w.StableReady[i]
 	}
 	return ""
+}
+
+// leadersOf returns what the names of the leaders with a pin match: LWS numbers them by their workload's name.
+func leadersOf(pin map[string]string) *regexp.Regexp {
+	if role := pin[disaggregated.RoleLabelKey]; role != "" {
+		return childLeaders(pin[disaggregated.SetNameLabelKey], regexp.QuoteMeta(pin[disaggregated.RevisionLabelKey]), role)
+	}
+	return regexp.MustCompile("^" + regexp.QuoteMeta(pin[lws.SetNameLabelKey]) + "-[0-9]+$")
+}
+
+// childLeaders matches the leaders of a role of a DisaggregatedSet at revisions. LWS v0.9.0 has no number of a slice in the name.
+func childLeaders(set, revisions, role string) *regexp.Regexp {
+	return regexp.MustCompile("^" + regexp.QuoteMeta(set) + "-([0-9]+-)?" + revisions + "-" + regexp.QuoteMeta(role) + "-[0-9]+$")
 }
 
 // foreignPod returns a ready endpoint of the stable Service that is a leader neither of the workload nor of a canary of it, ""
 // if there is none.
 func (w World) foreignPod(s Setup) string {
 	own := regexp.MustCompile("^(" + regexp.QuoteMeta(s.Stable) + "|" + regexp.QuoteMeta(s.Canary) + "|" + regexp.QuoteMeta(s.Stable) + "-[a-z0-9]{6})-[0-9]+$")
+	if role := s.StablePin[disaggregated.RoleLabelKey]; role != "" {
+		own = childLeaders(s.Stable, "[0-9a-f]{8}", role)
+	}
 	if i := slices.IndexFunc(w.StableReady, func(pod string) bool { return !own.MatchString(pod) }); i >= 0 {
 		return w.StableReady[i]
 	}
@@ -107,7 +124,7 @@ func (w World) laggingPod(s Setup, d Desired) string {
 	if pod := w.unreachedPod(s, d); pod != "" {
 		return pod
 	}
-	return w.leaderBehindStable(s.Stable)
+	return w.leaderBehindStable(s.StablePin)
 }
 
 // unreachedPod returns a ready canary pod that is no endpoint of the stable Service yet, "" if there is none. If the canary's
