@@ -26,11 +26,11 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed base/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml argo/rbac/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
+//go:embed base/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml disaggregated/*.yaml argo/rbac/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // driverRoles are the driver's ClusterRole, and the ClusterRoles that it is the sum of.
-var driverRoles = []string{"base/role", "base/gateway", "base/ingress", "base/pools", "base/autoscalers"}
+var driverRoles = []string{"base/role", "base/gateway", "base/ingress", "base/pools", "base/autoscalers", "base/disaggregated"}
 
 // RBAC returns the driver's namespace, service account, roles and binding, as one YAML stream.
 func RBAC() ([]byte, error) {
@@ -65,6 +65,11 @@ func Access() ([]byte, error) { return stream("access/roles") }
 // account, and their bindings, as one YAML stream.
 func Permissions() ([]byte, error) {
 	return stream("permissions/marks", "permissions/hosts", "permissions/driver")
+}
+
+// Disaggregated returns the kind of the bounds of DisaggregatedSets, and the policies that enforce them, as one YAML stream.
+func Disaggregated() ([]byte, error) {
+	return stream("disaggregated/crd", "disaggregated/children", "disaggregated/scale", "disaggregated/bounds")
 }
 
 // Preflight returns the role that lets the driver read nodes and volumes for preflight, and its binding, as one YAML stream.
