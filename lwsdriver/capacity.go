@@ -95,6 +95,10 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	}
 	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
 		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
+	if s.Set != nil {
+		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, peak.Groups()), need.Pods(),
+			roleGroups(s, s.Stable.Replicas), observe.Object(s.Key))
+	}
 	if peak.Surge > 0 {
 		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)
 	}
@@ -111,7 +115,24 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 	if policy.Traffic != nil {
 		need.Services = 1
 	}
+	if s.Set != nil {
+		for i, role := range s.Roles[1:] {
+			spec := s.Set.Specs[i+1]
+			need.Others = append(need.Others, capacity.Need{
+				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: plan.PartOf(s.Observation, role, peak.Groups()), Sets: 1,
+			})
+		}
+	}
 	return need
+}
+
+// roleGroups returns the groups of each role in a number of units, as text.
+func roleGroups(s *observe.Snapshot, units int) string {
+	all := make([]string, 0, len(s.Roles))
+	for _, role := range s.Roles {
+		all = append(all, fmt.Sprintf("%d groups of %s", plan.PartOf(s.Observation, role, units), role.Name))
+	}
+	return strings.Join(all, " and ")
 }
 
 // shortage is what quotas lack.

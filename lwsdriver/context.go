@@ -129,7 +129,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.Distrusted, "; ")
 	}
 	c := &pb.BatchContext{
-		Workload: &pb.WorkloadRef{Namespace: s.Key.Namespace, Name: s.Key.Name, Kind: observe.Kind},
+		Workload: observe.RefOf(s.Key),
 		State:    decision.State, Reason: decision.Reason, Message: decision.Message,
 		Replicas: int32of(s.Stable.Replicas), Size: int32of(s.Stable.Size),
 		Planned: int32of(n.Planned), Desired: int32of(n.Desired),
@@ -140,6 +140,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 		TrafficWeight: int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
 		ObservedGeneration: s.StableObject.Status.ObservedGeneration,
 	}
+	c.Roles = plan.RoleCounts(s.Observation)
 	if n.Routed {
 		c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 	}

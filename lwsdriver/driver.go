@@ -18,6 +18,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/engine"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -75,6 +76,11 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
 // WithNamespace limits the driver to one namespace. The default is all of them.
 func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
+
+// KeyOf returns the key of a workload, for WithWorkload.
+func KeyOf(ref *pb.WorkloadRef) types.NamespacedName {
+	return observe.KeyFor(ref.GetKind(), ref.GetNamespace(), ref.GetName())
+}
 
 // WithWorkload limits the driver to one workload: it finishes no release of another and refuses to change another. It
 // implies WithNamespace. The default is all workloads.

@@ -29,6 +29,9 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
+	if err := withoutRoles(key, "a plan", "Initialize reports the capacity that a release needs"); err != nil {
+		return nil, err
+	}
 	if err := checkPlan(req, d.options.bounds); err != nil {
 		return nil, err
 	}

@@ -114,7 +114,7 @@ func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 	if !d.options.election.isLeader() || !d.Synced() {
 		return
 	}
-	for _, key := range d.heldWorkloads() {
+	for _, key := range d.engine.Observer.Held() {
 		if !d.engine.Covers(key) {
 			continue
 		}

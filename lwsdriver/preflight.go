@@ -30,6 +30,9 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err != nil {
 		return nil, err
 	}
+	if err := withoutRoles(key, "preflight", "Initialize reports what it finds"); err != nil {
+		return nil, err
+	}
 	if err := checkPreflight(req, d.options.bounds); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 			return err
 		}
 		decision.Warnings = append(decision.Warnings, costs...)
-		if !plan.UpToDate(s.Observation) {
+		if !plan.UpToDate(s.Observation) && s.Set == nil {
 			more := preflight.Warnings(d.nearby(ctx, s, req.GetPolicy()), decision.Warnings...)
 			decision.Warnings = append(decision.Warnings, more...)
 		}

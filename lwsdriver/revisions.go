@@ -28,6 +28,9 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	if err != nil {
 		return nil, err
 	}
+	if err := withoutRoles(key, "the history", "see the children of the DisaggregatedSet"); err != nil {
+		return nil, err
+	}
 	if req.GetLimit() < 0 {
 		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "limit", Description: "must not be negative"})
 	}

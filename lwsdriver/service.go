@@ -7,12 +7,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/engine"
@@ -43,7 +45,10 @@ const (
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	info := &pb.GetDriverInfoResponse{
 		Name: Name, Version: d.options.version,
-		Kinds: []*pb.WorkloadKind{{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: observe.Kind}},
+		Kinds: []*pb.WorkloadKind{
+			{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: observe.Kind},
+			{Group: disaggregated.GroupVersion.Group, Version: disaggregated.GroupVersion.Version, Kind: observe.KindSet},
+		},
 		Capabilities: []pb.Capability{
 			pb.Capability_CAPABILITY_ADOPT,
 			pb.Capability_CAPABILITY_RELEASE,
@@ -83,12 +88,15 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	if ref.GetName() == "" {
 		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: "is required"})
 	}
-	if k := ref.GetKind(); k != "" && k != observe.Kind {
+	if k := ref.GetKind(); k != "" && k != observe.Kind && k != observe.KindSet {
 		bad = append(bad, drivererr.FieldViolation{
-			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s only", k, observe.Kind),
+			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s and %s", k, observe.Kind, observe.KindSet),
 		})
 	}
-	key := types.NamespacedName{Namespace: ref.GetNamespace(), Name: ref.GetName()}
+	if strings.Contains(ref.GetName(), "/") {
+		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: fmt.Sprintf("%q is no name: its kind belongs in workload.kind", ref.GetName())})
+	}
+	key := observe.KeyFor(ref.GetKind(), ref.GetNamespace(), ref.GetName())
 	if err := drivererr.Invalid(bad...); err != nil {
 		return key, err
 	}
@@ -99,7 +107,18 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	if err := d.engine.Ready(); err != nil {
 		return key, err
 	}
+	if ref.GetKind() == observe.KindSet {
+		d.engine.Observer.Disaggregated.Start()
+	}
 	return d.engine.Observer.Names.Resolve(key), nil
+}
+
+// withoutRoles refuses a call about a DisaggregatedSet that is not served yet.
+func withoutRoles(key types.NamespacedName, what, instead string) error {
+	if observe.RefOf(key).GetKind() != observe.KindSet {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s: %s is for LeaderWorkerSets only yet: %s", observe.Object(key), what, instead)
 }
 
 // admission refuses a decided write for a reason that takes I/O to find. It may add warnings to the decision.
@@ -127,6 +146,7 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 		return mutation{}, observe.ContractError(err)
 	}
 	defer unlock()
+	d.awaitSets(ctx, key)
 	m, err := d.retryRaces(ctx, key, i, admissions)
 	if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
 		// The loop's next writes may end that release, such as the one of its outcome.
@@ -188,7 +208,14 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 	if wrote {
 		m.action = pb.Action_ACTION_CONFIGURED
 	}
-	return m, err
+	if _, bounds := m.decision.Action.(plan.SetBounds); !bounds || err != nil {
+		return m, err
+	}
+	// The record of a DisaggregatedSet follows its bounds.
+	next, err := d.carryOut(ctx, key, i, admissions)
+	next.action = m.action
+	next.decision.Warnings = m.decision.Warnings
+	return next, err
 }
 
 // observeNew observes a workload that may have just been created: one that is not in the cache is requested from the API server
@@ -197,6 +224,10 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*obs
 	s, err := d.engine.Observe(key)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return s, err
+	}
+	if observe.RefOf(key).GetKind() == observe.KindSet {
+		d.awaitSets(ctx, key)
+		return d.engine.Observe(key)
 	}
 	live, errLive := d.sets.LeaderworkersetV1().LeaderWorkerSets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(errLive) {
@@ -275,6 +306,13 @@ func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
 		return // the caller's observation returns it, too
 	}
 	d.awaitCaches(ctx, key, d.engine.Observer.Autoscalers.Pending, d.engine.Observer.Nearby.Pending)
+}
+
+// awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.
+func (d *Driver) awaitSets(ctx context.Context, key types.NamespacedName) {
+	if observe.RefOf(key).GetKind() == observe.KindSet {
+		_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) { return !d.engine.Observer.Disaggregated.Pending(), nil })
+	}
 }
 
 func (d *Driver) awaitCaches(ctx context.Context, key types.NamespacedName, pending ...func() bool) {

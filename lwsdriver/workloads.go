@@ -4,16 +4,11 @@
 package lwsdriver
 
 import (
-	"slices"
-	"strings"
-
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -29,7 +24,7 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	defer stop()
 	defer d.states.watch()()
 	w := workloadsWatch{driver: d, request: req, stream: stream, sent: map[types.NamespacedName]*encoded.Message{}}
-	if err := w.sendChanges(d.heldWorkloads()); err != nil {
+	if err := w.sendChanges(d.engine.Observer.Held()); err != nil {
 		return err
 	}
 	if err := stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}); err != nil {
@@ -57,28 +52,6 @@ func (d *Driver) serves(namespace string) error {
 	return d.engine.Ready()
 }
 
-// heldWorkloads returns the workloads with a record, sorted.
-func (d *Driver) heldWorkloads() []types.NamespacedName {
-	var keys []types.NamespacedName
-	for _, obj := range d.engine.Observer.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok && underHold(w) {
-			keys = append(keys, observe.KeyOf(w))
-		}
-	}
-	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	return keys
-}
-
-// underHold reports whether w is a user's workload that is adopted. Nil: it does not exist.
-func underHold(w *lws.LeaderWorkerSet) bool {
-	if w == nil {
-		return false
-	}
-	_, recorded := w.Annotations[record.RecordAnnotation]
-	_, added := observe.AddedTo(w)
-	return recorded && !added
-}
-
 // workloadsWatch is one stream.
 type workloadsWatch struct {
 	driver  *Driver
@@ -104,7 +77,7 @@ func (w *workloadsWatch) sendChanges(keys []types.NamespacedName) error {
 // sendChange sends what changed about a workload, if anything did and the caller sees it.
 func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 	last, known := w.sent[key]
-	held := underHold(w.driver.engine.Observer.Caches.Workload(key))
+	held := observe.UnderHold(w.driver.engine.Observer.Workload(key))
 	if !held {
 		w.driver.states.forget(key)
 	}
@@ -122,7 +95,7 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 	}
 	if !held {
 		delete(w.sent, key)
-		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: refOf(key)}})
+		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: observe.RefOf(key)}})
 	}
 	state, err := w.driver.states.of(stateKey{key, w.request.GetIncludeGroups()}, func() *pb.BatchContext {
 		c, _ := w.driver.stateOf(key, w.request.GetIncludeGroups())
@@ -135,16 +108,12 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 	return w.stream.SendMsg(state) //nolint:wrapcheck // the stream's own
 }
 
-func refOf(key types.NamespacedName) *pb.WorkloadRef {
-	return &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: observe.Kind}
-}
-
 // stateOf returns the context of a workload and what it was computed from. If it can't be observed, the error is its state, and the
 // snapshot nil.
 func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot) {
 	c, s, err := d.contextOf(key, rows)
 	if err != nil {
-		c = &pb.BatchContext{Workload: refOf(key)}
+		c = &pb.BatchContext{Workload: observe.RefOf(key)}
 		fail(c, err)
 	}
 	return c, s

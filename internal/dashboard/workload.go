@@ -173,7 +173,10 @@ func facts(c *pb.BatchContext) [][2]string {
 	}, func(fact [2]string) bool { return fact[1] == "" })
 }
 
-func keyOf(ref *pb.WorkloadRef) string { return ref.GetNamespace() + "/" + ref.GetName() }
+// keyOf returns the namespace and name of a workload, of a DisaggregatedSet with its type.
+func keyOf(ref *pb.WorkloadRef) string {
+	return ref.GetNamespace() + "/" + view.NameOf(ref)
+}
 
 func timeOf(t *timestamppb.Timestamp) *time.Time {
 	if t == nil {

@@ -91,6 +91,10 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.removeFinalizer(ctx, s, t)
 	case plan.DeleteCanary:
 		return a.deleteCanary(ctx, s, t)
+	case plan.SetBounds:
+		return a.setBounds(ctx, s, t)
+	case plan.ScaleChild:
+		return a.scaleChild(ctx, s, t)
 	default:
 		return a.applyHandover(ctx, s, action)
 	}
@@ -152,6 +156,12 @@ func (a *Applier) removeRecord(ctx context.Context, s *observe.Snapshot, t plan.
 	p.annotate(record.RecordAnnotation, "")
 	p.unlabel(record.WorkloadLabel)
 	p.removeNotes()
+	if s.Set != nil {
+		if err := a.removeBounds(ctx, s); err != nil {
+			return false, err
+		}
+		return a.patch(ctx, s.Key, p)
+	}
 	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
 		p.rolling(t.Rolling)
 	}
@@ -291,6 +301,9 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	raw, err := p.encode()
 	if err != nil {
 		return false, err
+	}
+	if p.base.Kind == observe.KindSet {
+		return a.patchSet(ctx, key, p, raw)
 	}
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
 		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})

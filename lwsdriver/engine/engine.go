@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
@@ -164,7 +163,7 @@ func (e *Engine) Filled() error {
 	if err := e.Observer.Caches.Err(); err != nil {
 		return err
 	}
-	if !e.Observer.Caches.Synced() {
+	if !e.Observer.Caches.Synced() || e.Observer.Disaggregated.Pending() {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")
 	}
 	return nil
@@ -186,9 +185,9 @@ func (e *Engine) countEarlier() {
 	if e.turns.limit == 0 {
 		return
 	}
-	for _, obj := range e.Observer.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok && w.Annotations[record.RecordAnnotation] != "" && e.Covers(observe.KeyOf(w)) {
-			_, _, _ = e.look(observe.KeyOf(w)) // its worker reports an error
+	for _, key := range e.Observer.Held() {
+		if e.Covers(key) {
+			_, _, _ = e.look(key) // its worker reports an error
 		}
 	}
 	e.turns.begin()

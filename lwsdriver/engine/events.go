@@ -177,7 +177,7 @@ func (e *Engine) announceAutoscaler(s *observe.Snapshot, action plan.Action) {
 // reference returns the reference of a workload in events; cached objects lack their kind.
 func reference(w *lws.LeaderWorkerSet) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
-		APIVersion: lws.GroupVersion.String(), Kind: "LeaderWorkerSet",
+		APIVersion: cmp.Or(w.APIVersion, lws.GroupVersion.String()), Kind: cmp.Or(w.Kind, observe.Kind),
 		Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion,
 	}
 }

@@ -120,7 +120,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
 		e.errors.set(key, err)
 	}
-	if err == nil && decision.Recheck == 0 && e.Observer.Caches.Workload(key) == nil {
+	if err == nil && decision.Recheck == 0 && e.Observer.Workload(key) == nil {
 		e.Observer.Forget(key)
 		e.forget(key)
 		e.Observer.ForgetPolicy(key)

@@ -42,7 +42,7 @@ const (
 	// addedIndex finds objects by the user's workload that releases added them to.
 	addedIndex = "added"
 	// setRevisionIndex finds the ControllerRevisions of a workload.
-	setRevisionIndex = "set"
+	setRevisionIndex = "workload"
 )
 
 // newCaches builds the informers. changed is called with the user's workload that an event is about, and deleted with each
@@ -54,7 +54,7 @@ func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace st
 		core.AppsV1().ControllerRevisions(namespace), lws.SetNameLabelKey)
 	c := &Caches{
 		sources:   []*informer.Source{workloads, pods, revisions},
-		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases})),
+		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases, setIndex: indexChild})),
 		Pods:      pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: indexPodByGroup})),
 		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{setRevisionIndex: indexRevisionBySet})),
 	}

@@ -45,6 +45,11 @@ var granting = map[schema.GroupResource]string{
 	{Group: "inference.networking.k8s.io", Resource: "inferencepools"}: "lockstep-driver-pools",
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:       "lockstep-driver-autoscalers",
 	{Group: "keda.sh", Resource: "scaledobjects"}:                      "lockstep-driver-autoscalers",
+
+	{Group: "disaggregatedset.x-k8s.io", Resource: "disaggregatedsets"}:                    "lockstep-driver-disaggregated",
+	{Group: "lockstep.dev", Resource: "replicabounds"}:                                     "lockstep-driver-disaggregated",
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}:       "lockstep-driver-disaggregated",
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"}: "lockstep-driver-disaggregated",
 }
 
 // ContractError returns an error with an ErrorReason. One that has a reason keeps it.

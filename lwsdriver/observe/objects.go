@@ -96,8 +96,15 @@ func KeyOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// StableKey returns the key of the user's workload that w belongs to: its own, unless a release added it.
+// StableKey returns the key of the user's workload that w belongs to: its own, unless a release added it, or it is a child of a
+// DisaggregatedSet.
 func StableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
+	if w.Kind == KindSet {
+		return KeyFor(KindSet, w.Namespace, w.Name)
+	}
+	if set, child := setOf(w); child {
+		return set
+	}
 	key := KeyOf(w)
 	if stable, ok := AddedTo(w); ok {
 		key.Name = stable

@@ -38,10 +38,11 @@ type knownRecord struct {
 
 // Observe returns the current state of a workload. The error has an ErrorReason.
 func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
-	stable := o.Caches.Workload(key)
+	stable := o.Workload(key)
 	if stable == nil {
+		ref := RefOf(key)
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
-			"there is no LeaderWorkerSet %s: check name and namespace", key)
+			"there is no %s %s/%s: check name and namespace", ref.GetKind(), ref.GetNamespace(), ref.GetName())
 	}
 	s := &Snapshot{StableObject: stable, AddedObjects: map[string]*lws.LeaderWorkerSet{}}
 	s.Now, s.Key, s.Rendering = o.now(), key, record.Rendering()
@@ -51,16 +52,14 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 		}
 		s.Record = nil // the deletion must not wait for a user
 	}
-	o.readBudgets(s)
-	s.Stable = o.workload(s, stable)
 	s.Identity = o.Caches.identity(stable)
-	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
-	o.readAdded(s)
-	s.Succeeded = o.Names.succeeded(s)
-	s.SuccessorForeign = o.Names.successorForeign(s)
-	o.readHistory(s)
-	o.readUnsafeChanges(s)
-	o.readAutoscalers(s)
+	if set := o.Disaggregated.Get(key); set != nil {
+		if err := o.readSet(s, set); err != nil {
+			return nil, err
+		}
+	} else {
+		o.readLeaderWorkerSet(s)
+	}
 	if err := o.readTraffic(s); err != nil {
 		if stable.DeletionTimestamp == nil {
 			return nil, err
@@ -71,10 +70,23 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	return s, nil
 }
 
+// readLeaderWorkerSet reads a LeaderWorkerSet, and what a release added to it.
+func (o *Observer) readLeaderWorkerSet(s *Snapshot) {
+	o.readBudgets(s)
+	s.Stable = o.workload(s, s.StableObject)
+	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
+	o.readAdded(s)
+	s.Succeeded = o.Names.succeeded(s)
+	s.SuccessorForeign = o.Names.successorForeign(s)
+	o.readHistory(s)
+	o.readUnsafeChanges(s)
+	o.readAutoscalers(s)
+}
+
 // ObserveGone returns what the release of a deleted workload left behind.
 func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 	s := &Snapshot{AddedObjects: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, key.Name
+	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, RefOf(key).GetName()
 	o.readAdded(s)
 	o.readAutoscalers(s)
 	o.readTrafficLeft(s)
@@ -86,6 +98,9 @@ func (o *Observer) readFreshness(s *Snapshot) {
 	sources := slices.Clone(o.Caches.sources)
 	if s.Setup != nil {
 		sources = append(sources, o.Router.Sources(s.Setup.Objects()...)...)
+	}
+	if s.Set != nil {
+		sources = append(sources, o.Disaggregated.sources()...)
 	}
 	if len(s.Autoscalers) > 0 {
 		sources = append(sources, o.Autoscalers.sources()...)
@@ -141,16 +156,16 @@ func (o *Observer) readRecord(s *Snapshot) error {
 	known, err := o.decode(s.Key, value)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"annotation %s of LeaderWorkerSet %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped: what it added is deleted, "+
+			"annotation %s of %s can't be trusted: %v. Restore it. Or remove it, and the release is dropped: what it added is deleted, "+
 				"and updated groups stay; the hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
-			record.RecordAnnotation, s.Key, err, ptr.Deref(record.Hold().Partition, 0))
+			record.RecordAnnotation, Object(s.Key), err, ptr.Deref(record.Hold().Partition, 0))
 	}
 	rec := *known.record
 	s.Record, s.Newer = &rec, rec.Newer
 	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
 	if err != nil {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"an annotation of LeaderWorkerSet %s can't be trusted: %v. Remove it, and set the field in the spec again", s.Key, err)
+			"an annotation of %s can't be trusted: %v. Remove it, and set the field in the spec again", Object(s.Key), err)
 	}
 	if rec.UID != "" && rec.UID != s.StableObject.UID {
 		// The manifest was copied, or restored from a backup. The copy is under hold, as in its spec, and keeps the user's own
@@ -268,7 +283,7 @@ func remember[V any](o *Observer, in map[types.NamespacedName]V, key types.Names
 	o.mu.Lock()
 	in[key] = value
 	o.mu.Unlock()
-	if o.Caches.Workload(key) == nil {
+	if o.Workload(key) == nil {
 		o.forget(key) // it was deleted meanwhile
 	}
 }

@@ -35,6 +35,8 @@ type Observer struct {
 	Budgets     *Budgets
 	Nearby      *Nearby
 	Autoscalers *Autoscalers
+	// Disaggregated are the caches of DisaggregatedSets, filled on demand.
+	Disaggregated *Sets
 	// Names resolves the names by which hosts know workloads.
 	Names Names
 	// Router reads, checks and writes the objects that carry requests.
@@ -74,7 +76,7 @@ type Config struct {
 	Now func() time.Time
 	// Changed is called with the user's workload that a change is about, before Changes signals it.
 	Changed func(types.NamespacedName)
-	// Deleted is called with each LeaderWorkerSet that was deleted, before Changed.
+	// Deleted is called with each LeaderWorkerSet and DisaggregatedSet that was deleted, before Changed.
 	Deleted func(types.NamespacedName)
 }
 
@@ -89,6 +91,9 @@ func New(c Config) (*Observer, error) {
 		return nil, err
 	}
 	o.Names = Names{o.Caches.Workloads}
+	if o.Disaggregated, err = newSets(c.Core, c.Dynamic, c.Namespace, o.Caches, o.changed, o.deleted, o.allChanged); err != nil {
+		return nil, err
+	}
 	o.Router, err = router.New(c.Core, c.Dynamic, router.WithLogger(c.Log), router.WithNamespace(c.Namespace), router.OnChange(o.carrierChanged))
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
@@ -107,7 +112,7 @@ func New(c Config) (*Observer, error) {
 		return nil, err
 	}
 	o.Freshness = informer.NewFreshness(o.allChanged,
-		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources())...)
+		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources(), o.Disaggregated.sources())...)
 	return o, nil
 }
 
@@ -116,8 +121,11 @@ func (o *Observer) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer o.prober.Close()
-	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer} {
+	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer, o.Disaggregated.sets} {
 		i.Start() // before calls are served, which wait for what is pending
+		running.Go(func() { i.Run(ctx) })
+	}
+	for _, i := range o.Disaggregated.informers()[1:] {
 		running.Go(func() { i.Run(ctx) })
 	}
 	running.Go(func() { o.Freshness.Run(ctx) })
@@ -152,6 +160,9 @@ func (o *Observer) allChanged() {
 			o.Changes.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
 		}
 	}
+	for _, key := range o.Disaggregated.all() {
+		o.changed(key)
+	}
 }
 
 // probed is called when the result of a leader's probe changes.
@@ -166,7 +177,7 @@ func (o *Observer) carrierChanged(namespace, kind, name string) {
 		o.allChanged() // Nearby reads Services, too
 		return
 	}
-	for _, key := range o.Caches.carried(namespace, kind, name) {
+	for _, key := range o.carried(namespace, kind, name) {
 		o.changed(key)
 	}
 }

@@ -74,9 +74,12 @@ func (o *Observer) probe(s *Snapshot) {
 	o.mu.Unlock()
 	if len(now.WarmUp) > 0 {
 		leaders := sets.New(now.WarmUp...)
-		o.warmUp(s, &s.Stable, leaders)
+		o.warmUp(s, &s.Stable.Groups, leaders)
 		for i := range s.Added {
-			o.warmUp(s, &s.Added[i], leaders)
+			o.warmUp(s, &s.Added[i].Groups, leaders)
+		}
+		for i := range s.Children {
+			o.warmUp(s, &s.Children[i].Groups, leaders)
 		}
 	}
 	if len(now.Drain) == 0 {
@@ -92,10 +95,10 @@ func (o *Observer) probe(s *Snapshot) {
 }
 
 // warmUp adds the answers of leaders to the groups that are complete.
-func (o *Observer) warmUp(s *Snapshot, w *plan.Workload, leaders sets.Set[string]) {
-	w.Groups = slices.Clone(w.Groups) // the cache shares them
-	for i := range w.Groups {
-		g := &w.Groups[i]
+func (o *Observer) warmUp(s *Snapshot, groups *[]plan.Group, leaders sets.Set[string]) {
+	*groups = slices.Clone(*groups) // the cache shares them
+	for i := range *groups {
+		g := &(*groups)[i]
 		if !g.Ready || g.Serving || !leaders.Has(g.Leader) {
 			continue
 		}

@@ -31,7 +31,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 		}
 	}
 	setup := setupOf(s, *s.Policy.Traffic)
-	setup.Shared = o.Caches.shared(s.Key, setup.Policy.Routes)
+	setup.Shared = o.shared(s.Key, setup.Policy.Routes)
 	s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	o.probe(s)
 	return nil
@@ -41,6 +41,8 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 func (o *Observer) readTrafficLeft(s *Snapshot) {
 	var setup traffic.Setup
 	switch kept := o.policyOf(s.Key); {
+	case kept != nil && RefOf(s.Key).GetKind() == KindSet:
+		setup = traffic.NewSetupOfRole(deletedWorkload(s.Key, kept.of), "", unknownRevision, unknownRevision, *kept.policy)
 	case kept != nil:
 		setup = newSetup(deletedWorkload(s.Key, kept.of), unknownRevision, *kept.policy, nil)
 	default:
@@ -58,24 +60,26 @@ func (o *Observer) readTrafficLeft(s *Snapshot) {
 
 // deletedWorkload returns a deleted workload, of which only key and UID are known.
 func deletedWorkload(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerSet {
-	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}}
+	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: RefOf(key).GetName(), UID: uid}}
 }
 
-// keepPolicy remembers the traffic policy of a release in place, and restores it if the record is removed: such a release adds no
-// object that could carry it. In memory only: a driver that starts later does not know it.
+// keepPolicy remembers the traffic policy of a release in place or of a DisaggregatedSet, and restores it if the record is removed: such a
+// release adds no object that could carry it. In memory only: a driver that starts later does not know it.
 func (o *Observer) keepPolicy(s *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch kept, ok := o.policies[s.Key]; {
 	case s.Record != nil && s.Record.Release != nil:
 		delete(o.policies, s.Key)
-		if s.Policy.Traffic == nil || !plan.InPlace(s.Policy.Style) {
+		if s.Policy.Traffic == nil || !plan.InPlace(s.Policy.Style) && s.Set == nil {
 			return
 		}
 		if o.policies == nil {
 			o.policies = map[types.NamespacedName]keptPolicy{}
 		}
 		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID}
+	case ok && s.Set != nil:
+		s.Policy.Traffic = kept.policy
 	case ok && s.carrier() == "":
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
@@ -155,6 +159,8 @@ func (s *Snapshot) carrier() string {
 func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
 	canary := s.carrier()
 	switch {
+	case s.Set != nil:
+		return setupOfRoles(s, policy)
 	case plan.InPlace(s.Policy.Style):
 		return setupInPlace(s, policy)
 	case canary != "":
@@ -167,6 +173,22 @@ func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
 		canary = s.CanaryName("none")
 	}
 	return newSetup(s.StableObject, canary, policy, s.Policy.LeaderLabels)
+}
+
+// setupOfRoles describes the traffic of a release of a DisaggregatedSet: the leaders of its entry role, by revision.
+func setupOfRoles(s *Snapshot, policy traffic.Policy) traffic.Setup {
+	stable, update := unknownRevision, unknownRevision
+	if s.Record != nil && s.Record.Release != nil {
+		r := s.Record.Release
+		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
+	}
+	return newSetupOfRoles(s, policy, stable, update)
+}
+
+func newSetupOfRoles(s *Snapshot, policy traffic.Policy, stable, update string) traffic.Setup {
+	setup := traffic.NewSetupOfRole(s.StableObject, s.Set.Roles[0].Name, stable, update, policy)
+	setup.CanaryPin[record.ServingLabel] = record.Serving
+	return setup
 }
 
 // setupInPlace describes the traffic of a release that replaces the workload's own groups.
@@ -246,32 +268,35 @@ func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
 }
 
 // carried returns the user's workloads whose requests an object carries; all that route requests without a name.
-func (c *Caches) carried(namespace, kind, name string) []types.NamespacedName {
+func (o *Observer) carried(namespace, kind, name string) []types.NamespacedName {
 	keys := []string{trafficKey(namespace, kind, name)}
 	if name == "" {
-		keys = c.Workloads.GetIndexer().ListIndexFuncValues(trafficIndex)
+		keys = append(o.Caches.Workloads.GetIndexer().ListIndexFuncValues(trafficIndex), o.Disaggregated.sets.GetIndexer().ListIndexFuncValues(trafficIndex)...)
 	}
 	var out []types.NamespacedName
 	for _, key := range keys {
-		for _, w := range informer.List[*lws.LeaderWorkerSet](c.Workloads, trafficIndex, key) {
+		for _, w := range informer.List[*lws.LeaderWorkerSet](o.Caches.Workloads, trafficIndex, key) {
 			out = append(out, StableKey(w))
+		}
+		for _, set := range informer.List[*Set](o.Disaggregated.sets, trafficIndex, key) {
+			out = append(out, set.Key())
 		}
 	}
 	return out
 }
 
 // shared returns the routes that a running release of another workload writes, too.
-func (c *Caches) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
+func (o *Observer) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
 	return slices.DeleteFunc(slices.Clone(routes), func(route traffic.Key) bool {
-		return !slices.ContainsFunc(c.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
-			return other != key && c.releases(other)
+		return !slices.ContainsFunc(o.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
+			return other != key && o.releases(other)
 		})
 	})
 }
 
 // releases reports whether a release of the workload is running, by its record.
-func (c *Caches) releases(key types.NamespacedName) bool {
-	w := c.Workload(key)
+func (o *Observer) releases(key types.NamespacedName) bool {
+	w := o.Workload(key)
 	if w == nil {
 		return false
 	}
@@ -279,5 +304,5 @@ func (c *Caches) releases(key types.NamespacedName) bool {
 	if err != nil || rec.Release == nil {
 		return false
 	}
-	return rec.Release.Phase.Unfinished() || len(c.added(key)) > 0
+	return rec.Release.Phase.Unfinished() || len(o.Caches.added(key)) > 0
 }

@@ -18,10 +18,14 @@ import (
 type Snapshot struct {
 	plan.Observation
 
-	// StableObject is the user's workload. Nil: it no longer exists.
+	// StableObject is the user's workload, a DisaggregatedSet as its view. Nil: it no longer exists.
 	StableObject *lws.LeaderWorkerSet
-	// AddedObjects are the workloads that a release added to it, by name.
+	// AddedObjects are the workloads that a release added to it, or the children of a DisaggregatedSet, by name. The units of a revision are
+	// named, too, and have the child of the entry role.
 	AddedObjects map[string]*lws.LeaderWorkerSet
+	// Set is the DisaggregatedSet, and BoundsObject bounds its children. Nil: it is none, or there are none.
+	Set          *Set
+	BoundsObject *BoundsObject
 	// Setup describes the release's traffic. Nil: it routes none.
 	Setup *traffic.Setup
 	// Recheck is when the observation may change although no object does. Zero: never.
@@ -44,6 +48,13 @@ func (s *Snapshot) CanaryName(revision string) string {
 
 // SetupFor returns the traffic setup of a release by this policy that has not begun. The policy must have traffic.
 func (s *Snapshot) SetupFor(policy record.Policy) traffic.Setup {
+	if s.Set != nil {
+		stable := unknownRevision
+		if revisions := s.StableRevisions(); len(revisions) == 1 {
+			stable = revisions[0]
+		}
+		return newSetupOfRoles(s, *policy.Traffic, stable, s.Set.Revision)
+	}
 	setup := newSetup(s.StableObject, s.CanaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
 	setup.Adopts = policy.Adopt
 	if revisions := s.StableRevisions(); plan.InPlace(policy.Style) && len(revisions) == 1 {

@@ -128,9 +128,10 @@ func drained(o Observation, state pb.State) *Decision {
 	return d
 }
 
-// Judge returns an observation with what follows from its policy: leftovers are set aside, and groups that are not warmed up are not
-// ready. Decide expects it, and what is reported of an observation is reported of the judged one.
+// Judge returns an observation with what follows from its policy: children are united, leftovers are set aside, and groups that are not
+// warmed up are not ready. Decide expects it, and what is reported of an observation is reported of the judged one.
 func Judge(o Observation) Observation {
+	o.unite()
 	o.setAside()
 	o.coolDown()
 	return o

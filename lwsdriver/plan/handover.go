@@ -56,8 +56,11 @@ const (
 	ReasonHistoryUnread    = "HistoryNotSynced"
 )
 
-// handsOver reports whether the release's promotion is a handover.
-func (o Observation) handsOver() bool { return o.switches() && o.Policy.Adopt }
+// handsOver reports whether the release's promotion is a handover. That of a DisaggregatedSet always is: the new children become the
+// workload's.
+func (o Observation) handsOver() bool {
+	return o.release() != nil && o.hasRoles() || o.switches() && o.Policy.Adopt
+}
 
 // handingOver reports whether the handover has begun, so that a rollback is no longer possible.
 func (o Observation) handingOver() bool {
@@ -65,7 +68,9 @@ func (o Observation) handingOver() bool {
 }
 
 // stableDrained reports whether none of the user's own groups is left.
-func (o Observation) stableDrained() bool { return o.Stable.Replicas == 0 && o.Stable.existing() == 0 }
+func (o Observation) stableDrained() bool {
+	return o.Stable.Replicas == 0 && o.Stable.existing() == 0 && (!o.hasRoles() || !o.left(o.stableSide(), ""))
+}
 
 // requestsToSecondSet returns the routing of a handover while the user's own groups exist: the stable Service selects the
 // second set.
@@ -301,6 +306,9 @@ func successorRecord(o Observation) record.Record {
 		r.Phase, r.Successor, r.Groups = record.Promoted, "", 0
 		r.Target, r.Traffic, r.StableTemplate = nil, nil, nil
 	})
+	if o.hasRoles() {
+		return next // the object stays
+	}
 	next.Saved, next.Workload, next.Predecessor, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""
 	return next.WithSet(record.Hold())
 }

@@ -263,7 +263,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	}
 	if InFlight(o) {
 		return Decision{}, inProgress(o,
-			"release %q of LeaderWorkerSet %s is not over: roll it back, or wait for its end, and then undo", o.release().ID, o.Key)
+			"release %q of %s is not over: roll it back, or wait for its end, and then undo", o.release().ID, o.object())
 	}
 	revision, err := u.Target(o)
 	if err != nil || revision == o.Stable.Revision {
@@ -294,8 +294,8 @@ func (u Undo) Target(o Observation) (string, error) {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "%s", e.Problem)
 	case e == nil && u.Revision != o.Stable.Revision && !slices.Contains(o.Stable.Recorded, u.Revision):
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the history of LeaderWorkerSet %s has no revision %s%s. Restore its template with kubectl apply or from Git",
-			o.Key, u.Revision, listRevisions(o))
+			"the history of %s has no revision %s%s. Restore its template with kubectl apply or from Git",
+			o.object(), u.Revision, listRevisions(o))
 	}
 	return u.Revision, nil
 }
@@ -304,7 +304,7 @@ func (u Undo) Target(o Observation) (string, error) {
 func previous(o Observation) (string, error) {
 	if o.Stable.Revision == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.Key)
+			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.object())
 	}
 	var newest Entry
 	for _, e := range o.History {
@@ -314,7 +314,7 @@ func previous(o Observation) (string, error) {
 	}
 	if newest.Revision == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the history of LeaderWorkerSet %s has no revision that served before %s%s", o.Key, o.Stable.Revision, listRevisions(o))
+			"the history of %s has no revision that served before %s%s", o.object(), o.Stable.Revision, listRevisions(o))
 	}
 	return newest.Revision, nil
 }

@@ -48,7 +48,10 @@ func Decide(o Observation, i Intent) (Decision, error) {
 		err = checkDecision(o, i, d)
 	}
 	if err != nil {
-		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %s", o.Key, defect(err))
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %s", o.object(), defect(err))
+	}
+	if o.hasRoles() && d.Action != nil {
+		d.Action = o.roleAction(d.Action)
 	}
 	return d, nil
 }
@@ -64,10 +67,10 @@ func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	switch {
 	case r == nil:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-			"LeaderWorkerSet %s has no release: Initialize begins one", o.Key)
+			"%s has no release: Initialize begins one", o.object())
 	case r.ID != id:
 		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-			"LeaderWorkerSet %s has release %q, not %q", o.Key, r.ID, id), "release_id", r.ID)
+			"%s has release %q, not %q", o.object(), r.ID, id), "release_id", r.ID)
 	}
 	return r, nil
 }
@@ -78,7 +81,7 @@ func checkRevision(o Observation, r *record.Release, want string) error {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-		"the template of %s has changed since revision %q: the release starts over with revision %q", o.Key, want, o.Stable.Revision)
+		"the template of %s has changed since revision %q: the release starts over with revision %q", o.object(), want, o.Stable.Revision)
 }
 
 // checkTemplateRevision refuses a request that was decided on another template than the present one. "" is any.
@@ -87,7 +90,7 @@ func checkTemplateRevision(o Observation, want string) error {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-		"the template of %s is revision %q, not %q: read the context again, and decide on the present template", o.Key, o.Stable.Revision, want)
+		"the template of %s is revision %q, not %q: read the context again, and decide on the present template", o.object(), o.Stable.Revision, want)
 }
 
 // phaseText describes a phase in which a release takes no further batch.
@@ -133,7 +136,7 @@ func (d Disown) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	if InFlight(o) || o.recordsOutcome() {
-		return Decision{}, inProgress(o, "release %q of LeaderWorkerSet %s is not over: promote it or roll it back first", o.release().ID, o.Key)
+		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.object())
 	}
 	saved := Saved(o)
 	if err := checkRestoreRolling(o, saved); err != nil {
@@ -144,7 +147,7 @@ func (d Disown) decide(o Observation) (Decision, error) {
 		decision.Warnings = []*pb.Warning{{
 			Code: "RollStarts",
 			Message: fmt.Sprintf("revision %s of %s waited under the hold; LeaderWorkerSet rolls it out from now on",
-				o.Stable.Revision, o.Key),
+				o.Stable.Revision, o.object()),
 		}}
 	}
 	return decision, nil
@@ -153,14 +156,14 @@ func (d Disown) decide(o Observation) (Decision, error) {
 // checkRestoreRolling refuses a configuration that LWS's webhook would refuse with a less helpful message: after a
 // scale-down under the hold both of the user's percentages can round to 0.
 func checkRestoreRolling(o Observation, saved rolling) error {
-	if record.SameRolling(Pace(saved, o.Stable.Replicas), record.Native(saved)) {
+	if o.hasRoles() || record.SameRolling(Pace(saved, o.Stable.Replicas), record.Native(saved)) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
-		"LeaderWorkerSet %s can't be disowned: its own maxUnavailable %s and maxSurge %s both round to 0 of %d groups, which "+
+		"%s can't be disowned: its own maxUnavailable %s and maxSurge %s both round to 0 of %d groups, which "+
 			"LeaderWorkerSet does not accept. Scale it up, or set its maxUnavailable to 2 or more or its maxSurge to 1 or more "+
 			"(Lockstep saves what is set under hold; a maxUnavailable of 1 is the hold's own), then Disown again",
-		o.Key, saved.MaxUnavailable.String(), saved.MaxSurge.String(), o.Stable.Replicas)
+		o.object(), saved.MaxUnavailable.String(), saved.MaxSurge.String(), o.Stable.Replicas)
 }
 
 // NewRecord returns the record of a workload that is about to be held: its present one, or a new one.
@@ -172,6 +175,8 @@ func NewRecord(o Observation) record.Record {
 	switch {
 	case o.Record != nil:
 		return *o.Record
+	case o.hasRoles():
+		return record.Record{}
 	case leftHeld(o):
 		return record.Record{Saved: record.Absorb(record.Native(record.Hold()), record.Hold(), o.Stable.Rolling)}
 	}
@@ -180,7 +185,7 @@ func NewRecord(o Observation) record.Record {
 
 // leftHeld reports whether the hold is in force without a record. Its partition identifies it: no user sets one so high.
 func leftHeld(o Observation) bool {
-	return o.Record == nil && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
+	return o.Record == nil && !o.hasRoles() && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
 }
 
 // foundHeld warns that the user's settings are unknown, since they were removed with the record.
@@ -193,7 +198,7 @@ func foundHeld(o Observation) []*pb.Warning {
 		Code: "HoldFound",
 		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
 			"removed: partition %d, maxUnavailable %s and maxSurge %s are assumed. Set others if these are wrong",
-			o.Key, record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
+			o.object(), record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
 	}}
 }
 
@@ -206,6 +211,6 @@ func heldTooLate(o Observation) []*pb.Warning {
 	return []*pb.Warning{{
 		Code: "AdoptedDuringRoll",
 		Message: fmt.Sprintf("the groups of %s are at revisions %s: LeaderWorkerSet had begun to roll before Lockstep held it. "+
-			"Disown it to let that finish, and adopt it before its template changes again", o.Key, strings.Join(revisions, ", ")),
+			"Disown it to let that finish, and adopt it before its template changes again", o.object(), strings.Join(revisions, ", ")),
 	}}
 }

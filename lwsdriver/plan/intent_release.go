@@ -84,17 +84,17 @@ func (b Begin) begun(o Observation) (bool, error) {
 		}
 		if InFlight(o) || o.recordsOutcome() {
 			return false, inProgress(o,
-				"release %q of %q holds LeaderWorkerSet %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.Key)
+				"release %q of %q holds %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.object())
 		}
 		return false, nil
 	}
 	policy, err := r.PolicyMessage()
 	if err != nil {
-		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "release %s of LeaderWorkerSet %s: %v", r.ID, o.Key, err)
+		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "release %s of %s: %v", r.ID, o.object(), err)
 	}
 	if !proto.Equal(policy, b.Policy) {
 		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED,
-			"release %q of LeaderWorkerSet %s has another policy, and a policy does not change during a release: choose another release_id", r.ID, o.Key)
+			"release %q of %s has another policy, and a policy does not change during a release: choose another release_id", r.ID, o.object())
 	}
 	return true, nil
 }
@@ -102,6 +102,9 @@ func (b Begin) begun(o Observation) (bool, error) {
 // obstacles returns, each possibly nil, what would prevent the release from creating its objects, ending, or rolling
 // back.
 func (b Begin) obstacles(o Observation) []error {
+	if o.hasRoles() {
+		return []error{b.checkRoles(o), b.checkRevisions(o)}
+	}
 	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 }
 
@@ -121,8 +124,8 @@ func (b Begin) checkRevisions(o Observation) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS, "%s", heldTooLate(o)[0].GetMessage())
 	case n == 0 && o.Stable.Replicas > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"no group of LeaderWorkerSet %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
-				"is normal: try again once its first group exists", o.Key)
+			"no group of %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
+				"is normal: try again once its first group exists", o.object())
 	}
 	return nil
 }
@@ -147,12 +150,12 @@ func (b Begin) checkHandover(o Observation) error {
 	case !b.handsOver():
 	case i.AppliedBy != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
-			"LeaderWorkerSet %s is applied by a tool (it carries %s), which would recreate it after BLUE_PROMOTION_ADOPT has deleted it: "+
-				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", o.Key, i.AppliedBy)
+			"%s is applied by a tool (it carries %s), which would recreate it after BLUE_PROMOTION_ADOPT has deleted it: "+
+				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", o.object(), i.AppliedBy)
 	case i.VolumeClaims > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"LeaderWorkerSet %s has %d volumeClaimTemplates, and the data in its volumes would be lost, since the new object has volumes of "+
-				"its own: promote with BLUE_PROMOTION_IN_PLACE", o.Key, i.VolumeClaims)
+			"%s has %d volumeClaimTemplates, and the data in its volumes would be lost, since the new object has volumes of "+
+				"its own: promote with BLUE_PROMOTION_IN_PLACE", o.object(), i.VolumeClaims)
 	}
 	return nil
 }
@@ -183,7 +186,7 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 			toZero = append(toZero, &pb.Warning{
 				Code: "AutoscalerToZero",
 				Message: fmt.Sprintf("%s may remove the last group of %s, and from 0 groups LeaderWorkerSet starts the template in the spec, released or not. "+
-					"So it is held while a template waits. Set its minimum to 1 or more", a, o.Key),
+					"So it is held while a template waits. Set its minimum to 1 or more", a, o.object()),
 			})
 		}
 	}
@@ -197,22 +200,22 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 	return append([]*pb.Warning{{
 		Code: "AutoscalerHeld",
 		Message: fmt.Sprintf("%s scales %s and %s. Its settings are saved in its annotation %s and restored",
-			strings.Join(names, ", "), o.Key, what, autoscaler.NoteAnnotation),
+			strings.Join(names, ", "), o.object(), what, autoscaler.NoteAnnotation),
 	}}, toZero...)
 }
 
 // handover warns of what a handover replaces.
 func (b Begin) handover(o Observation) []*pb.Warning {
-	if !b.handsOver() {
+	if !b.handsOver() || o.hasRoles() {
 		return nil
 	}
 	successor := "another object"
 	if o.Stable.Revision != "" {
 		successor = record.CanaryName(o.knownAs(), o.Stable.Name, o.Stable.Revision)
 	}
-	text := fmt.Sprintf("promotion deletes LeaderWorkerSet %s, and %s serves in its place: hosts may continue to use the name %s, but whatever "+
+	text := fmt.Sprintf("promotion deletes %s, and %s serves in its place: hosts may continue to use the name %s, but whatever "+
 		"selects pods or an object by the old name must be changed by its owner, except for the policy's Service and pool and for autoscalers",
-		o.Key, successor, o.knownAs())
+		o.object(), successor, o.knownAs())
 	if b.Policy.GetTraffic() == nil {
 		text += ". The policy names no Service, so none is changed: use one that selects by a label of your own"
 	}
@@ -241,7 +244,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	case record.Progressing:
 	default:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is %s, so it has no further batch", r.ID, o.Key, phaseText(r.Phase))
+			"release %q of %s is %s, so it has no further batch", r.ID, o.object(), phaseText(r.Phase))
 	}
 	if err := checkRevision(o, r, t.Revision); err != nil {
 		return Decision{}, err
@@ -339,7 +342,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 		return Decision{}, nil
 	case record.CleaningUp, record.RollingBack:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.Key)
+			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.object())
 	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
 		return Decision{}, p.checkRevision(o, r)
 	case record.Progressing:
@@ -349,7 +352,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	}
 	if r.UpdateRevision == "" || r.UpdateRevision != o.Stable.Revision {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.Key, r.ID, r.UpdateRevision)
+			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.object(), r.ID, r.UpdateRevision)
 	}
 	a := promoteNow(o)
 	a.Record.Release.EndedBy, a.Record.Release.EndMessage = p.User, p.Message
@@ -365,7 +368,7 @@ func (p Promote) checkRevision(o Observation, r *record.Release) error {
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 		"promotion of revision %q was requested, but the update revision of release %q of %s is %q, and the template is at %q: read the context again before promoting",
-		p.Revision, r.ID, o.Key, r.UpdateRevision, o.Stable.Revision)
+		p.Revision, r.ID, o.object(), r.UpdateRevision, o.Stable.Revision)
 }
 
 // promoteNow records the intent to promote and releases the hold, unless requests have to move first.
@@ -395,11 +398,11 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 	case record.HandingOver:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
-			r.ID, o.Key, r.Successor)
+			r.ID, o.object(), r.Successor)
 	case record.Promoted:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: every group runs revision %s. To go back, release the old template: `lockstep undo` restores it",
-			r.ID, o.Key, r.UpdateRevision)
+			r.ID, o.object(), r.UpdateRevision)
 	case record.Progressing, record.Promoting, record.Standby:
 	}
 	a := rollBackNow(o)

@@ -81,7 +81,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 		return Decision{}, nil
 	case over:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.Key, phaseText(r.Phase))
+			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.object(), phaseText(r.Phase))
 	}
 	record, with := *o.Record, *r
 	with.Traffic, record.Release = next, &with
@@ -109,8 +109,8 @@ func RoutedRelease(o Observation, id string) (*record.Release, error) {
 	}
 	if o.Policy.Traffic == nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"release %q of LeaderWorkerSet %s has no policy.traffic, so nothing splits its requests and shares follow group counts: "+
-				"begin a release whose policy names a Service and routes", r.ID, o.Key)
+			"release %q of %s has no policy.traffic, so nothing splits its requests and shares follow group counts: "+
+				"begin a release whose policy names a Service and routes", r.ID, o.object())
 	}
 	return r, nil
 }

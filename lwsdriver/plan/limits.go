@@ -86,6 +86,10 @@ func (o Observation) needsFresh(action Action) bool {
 		return i >= 0 && a.Replicas < o.Added[i].Replicas
 	case MarkLeader:
 		return a.Serves
+	case SetBounds:
+		return o.lowersBounds(a.Bounds)
+	case ScaleChild:
+		return slices.ContainsFunc(o.Children, func(c Child) bool { return c.Name == a.Name && a.Replicas < c.Replicas })
 	case RestartGroup, DeleteCanary, RemoveFinalizer, RepairCanary, HandOver, RemoveRecord:
 		return true
 	default:

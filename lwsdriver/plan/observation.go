@@ -73,6 +73,14 @@ type Observation struct {
 	HistoryUnread bool    `json:"historyUnread,omitzero"`
 	// Stale are those of the caches of the observation that the API server does not confirm.
 	Stale []StaleCache `json:"stale,omitzero"`
+	// Roles are those of a DisaggregatedSet, in the order of its spec, Slices is how often it has them all, and Children are the
+	// LeaderWorkerSets that LWS created for them. Nil: the workload is a LeaderWorkerSet.
+	Roles    []Role  `json:"roles,omitzero"`
+	Slices   int     `json:"slices,omitzero"`
+	Children []Child `json:"children,omitzero"`
+	// Bounds are those of the children. Nil: there are none. BoundsEnforced: an admission policy enforces them.
+	Bounds         *Bounds `json:"bounds,omitzero"`
+	BoundsEnforced bool    `json:"boundsEnforced,omitzero"`
 	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.
 	UnsafeChanges []TemplateChange `json:"unsafeChanges,omitzero"`
 }
@@ -238,26 +246,28 @@ func CheckWorkload(o Observation) error {
 	switch i := o.Identity; {
 	case i.AddedTo != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"LeaderWorkerSet %s was added by the release of %q: name that workload instead", o.Key, i.AddedTo)
+			"%s was added by the release of %q: name that workload instead", o.object(), i.AddedTo)
 	case len(i.CopiedLabels) > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"LeaderWorkerSet %s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
+			"%s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
 				"with a manifest: remove them, and copied ownerReferences and finalizers",
-			o.Key, strings.Join(i.CopiedLabels, ", "))
+			o.object(), strings.Join(i.CopiedLabels, ", "))
 	case i.ControllerName != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
-			"LeaderWorkerSet %s is controlled by %s %q, which would rewrite what Lockstep writes: release it through that object",
-			o.Key, i.ControllerKind, i.ControllerName)
+			"%s is controlled by %s %q, which would rewrite what Lockstep writes: release it through that object",
+			o.object(), i.ControllerKind, i.ControllerName)
 	case o.Stable.Deleting:
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "LeaderWorkerSet %s is being deleted", o.Key)
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "%s is being deleted", o.object())
 	case i.UnnumberedGroup != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY,
-			"LeaderWorkerSet %s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it has "+
-				"no partition then, which Lockstep holds a workload by. Recreate it with groupIdentity Ordinal", o.Key, i.UnnumberedGroup)
+			"%s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it has "+
+				"no partition then, which Lockstep holds a workload by. Recreate it with groupIdentity Ordinal", o.object(), i.UnnumberedGroup)
+	case o.hasRoles():
+		return checkRoles(o)
 	case i.Unobserved:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
 			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
-				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", o.Key)
+				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", o.object())
 	}
 	return nil
 }
@@ -299,10 +309,10 @@ func checkRead(o Observation) error {
 		return nil
 	}
 	if p := o.BudgetsUnreadable; p != nil {
-		return drivererr.New(p.Reason, "whether release %q of LeaderWorkerSet %s has ended is unknown: its PodDisruptionBudgets can't be read: %s", r.ID, o.Key, p.Message)
+		return drivererr.New(p.Reason, "whether release %q of %s has ended is unknown: its PodDisruptionBudgets can't be read: %s", r.ID, o.object(), p.Message)
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"the caches do not show yet whether release %q of LeaderWorkerSet %s has restored its routes and Services", r.ID, o.Key)
+		"the caches do not show yet whether release %q of %s has restored its routes and Services", r.ID, o.object())
 }
 
 // inProgress returns the error of a request that must wait for the end of the release in flight.

@@ -37,7 +37,7 @@ func carryOn(o Observation) Decision {
 	if err := checkDecision(o, nil, d); err != nil {
 		return invariantViolated(err, s)
 	}
-	return d
+	return inRoles(o, d)
 }
 
 func invariantViolated(err error, s Progress) Decision {
@@ -465,5 +465,5 @@ func (o Observation) inPlace() bool { return o.release() != nil && InPlace(o.Pol
 
 func (o Observation) switches() bool {
 	st, _ := styleOf(o.Policy.Style)
-	return o.release() != nil && st.switches
+	return o.release() != nil && (st.switches || o.hasRoles() && o.release().Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 }

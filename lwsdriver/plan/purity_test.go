@@ -21,7 +21,7 @@ var allowedImports = []string{
 	"fmt",
 	"iter",
 	"math",
-	"reflect",
+	"cmp", "maps", "reflect",
 	"slices",
 	"strings",
 	"time",

@@ -91,7 +91,7 @@ func (f *Follower[R]) followHeld(ctx context.Context) {
 		if ref == nil {
 			ref = change.GetRemoved()
 		}
-		if ref == nil {
+		if ref == nil || ref.GetKind() != "" && ref.GetKind() != LeaderWorkerSet.Kind {
 			continue
 		}
 		workload := client.ObjectKey{Namespace: ref.GetNamespace(), Name: ref.GetName()}

@@ -14,6 +14,7 @@ package session
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -65,6 +67,28 @@ type Session struct {
 	Hints Hints
 }
 
+// kinds are the types of workloads in arguments, as kubectl accepts them.
+var kinds = map[string]string{
+	"leaderworkerset": "LeaderWorkerSet", "leaderworkersets": "LeaderWorkerSet", "lws": "LeaderWorkerSet",
+	"disaggregatedset": "DisaggregatedSet", "disaggregatedsets": "DisaggregatedSet",
+}
+
+// ParseRef returns the workload that an argument names: NAME of a LeaderWorkerSet, or TYPE/NAME.
+func ParseRef(namespace, argument string) (*pb.WorkloadRef, error) {
+	kind, name, typed := strings.Cut(argument, "/")
+	if !typed {
+		return &pb.WorkloadRef{Namespace: namespace, Name: argument}, nil
+	}
+	known, ok := kinds[strings.ToLower(strings.SplitN(kind, ".", 2)[0])]
+	switch {
+	case strings.EqualFold(kind, "ds"):
+		return nil, exit.Usagef("%s: ds is a DaemonSet for kubectl: write disaggregatedset/%s", argument, name)
+	case !ok || name == "":
+		return nil, exit.Usagef("%s: want NAME of a LeaderWorkerSet, leaderworkerset/NAME or disaggregatedset/NAME", argument)
+	}
+	return &pb.WorkloadRef{Namespace: namespace, Name: name, Kind: known}, nil
+}
+
 // Run connects to a driver, calls work, and disconnects.
 func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
 	if err := errors.Join(f.Dial.Check(o), f.Output.Check()); err != nil {
@@ -77,13 +101,17 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work fu
 	if err != nil {
 		return err
 	}
+	ref, err := ParseRef(namespace, name)
+	if err != nil {
+		return err
+	}
 	s := &Session{
 		Printer: f.Output.NewPrinter(o.Stdout, o.Stderr),
-		Ref:     &pb.WorkloadRef{Namespace: namespace, Name: name},
+		Ref:     ref,
 		Name:    namespace + "/" + name,
 		Hints:   HintsFor(cmd, name),
 	}
-	inside := o.ForCommand(cmd.Flags(), namespace, name)
+	inside := o.ForCommand(cmd.Flags(), namespace, lwsdriver.KeyOf(ref).Name)
 	inside.Stderr, inside.ReadOnly = s.Logs, f.ReadOnly
 	if s.Link, err = f.Dial.Connect(cmd.Context(), inside); err != nil {
 		err = Explain(err, "reach the driver", s.Hints)

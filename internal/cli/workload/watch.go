@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -73,7 +74,16 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 	if name != "" {
 		hints = session.HintsFor(cmd, name)
 	}
-	inside := o.ForCommand(cmd.Flags(), namespace, name)
+	var ref *pb.WorkloadRef
+	key := ""
+	if name != "" {
+		var err error
+		if ref, err = session.ParseRef(namespace, name); err != nil {
+			return err
+		}
+		key = lwsdriver.KeyOf(ref).Name
+	}
+	inside := o.ForCommand(cmd.Flags(), namespace, key)
 	inside.ReadOnly, inside.Silent = true, true
 	show, logs := output.NewLive(o.Stdout, o.Stderr)
 	if show == nil || f.plain {
@@ -91,7 +101,7 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 		err = w.workloads(link.Context, namespace)
 	} else {
 		what = "watch " + namespace + "/" + name
-		err = w.workload(link.Context, &pb.WorkloadRef{Namespace: namespace, Name: name})
+		err = w.workload(link.Context, ref)
 	}
 	return errors.Join(session.Explain(link.Cause(err), what, hints), link.Close())
 }

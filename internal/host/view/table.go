@@ -36,6 +36,9 @@ func header(c *pb.BatchContext, now time.Time) string {
 		ownGroups(c),
 		[]string{"Revision", revisions(c)},
 	)
+	if len(c.GetRoles()) > 0 {
+		rows = append(rows, []string{"Roles", roles(c)})
+	}
 	if plugin.InFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		rows = append(rows, []string{"Traffic", traffic(c)})
 	}
@@ -51,6 +54,19 @@ func ownGroups(c *pb.BatchContext) []string {
 	default:
 		return []string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())}
 	}
+}
+
+// roles counts the ready groups of each role: the stable ones, and those of the update that the batch asks for.
+func roles(c *pb.BatchContext) string {
+	all := make([]string, 0, len(c.GetRoles()))
+	for _, r := range c.GetRoles() {
+		text := fmt.Sprintf("%s %d/%d", OneLine(r.GetName()), r.GetStableReady(), r.GetReplicas())
+		if r.GetPlanned()+r.GetUpdated() > 0 {
+			text += fmt.Sprintf(" and %d/%d new", r.GetUpdatedReady(), max(r.GetPlanned(), r.GetUpdated()))
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
 }
 
 func release(c *pb.BatchContext, now time.Time) string {

@@ -1,0 +1,97 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// The writes of DisaggregatedSets.
+
+// patchSet sends the patch of a set.
+func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *patch, raw []byte) (bool, error) {
+	got, err := a.dynamic.Resource(observe.SetsResource).Namespace(p.base.Namespace).
+		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
+	if testFailed(err) {
+		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
+	}
+	if err != nil {
+		return false, fmt.Errorf("patch %s: %w", observe.Object(key), err)
+	}
+	return true, a.until(ctx, func() bool {
+		now := a.observer.Disaggregated.Get(key)
+		return now == nil || now.UID != got.GetUID() || !older(now, got)
+	}, key)
+}
+
+func (a *Applier) bounds(s *observe.Snapshot) dynamic.ResourceInterface {
+	return a.dynamic.Resource(observe.BoundsResource).Namespace(s.Key.Namespace)
+}
+
+// setBounds creates or replaces the bounds, on condition that they have not changed since.
+func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.SetBounds) (bool, error) {
+	object, err := observe.BoundsFor(s.Set, t.Bounds)
+	if err != nil {
+		return false, err
+	}
+	got := object
+	if s.BoundsObject == nil {
+		got, err = a.bounds(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
+	} else {
+		object.SetUID(s.BoundsObject.UID)
+		object.SetResourceVersion(s.BoundsObject.ResourceVersion)
+		got, err = a.bounds(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
+	}
+	if err != nil {
+		return false, fmt.Errorf("write the bounds of %s: %w", observe.Object(s.Key), err)
+	}
+	return true, a.until(ctx, func() bool {
+		now := a.observer.Disaggregated.Bounds(s.Key)
+		return now != nil && (now.UID != got.GetUID() || !older(now, got))
+	}, s.Key)
+}
+
+// removeBounds deletes the bounds, if there are any.
+func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
+	if s.BoundsObject == nil {
+		return nil
+	}
+	err := a.bounds(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the bounds of %s: %w", observe.Object(s.Key), err)
+	}
+	return a.until(ctx, func() bool {
+		now := a.observer.Disaggregated.Bounds(s.Key)
+		return now == nil || now.UID != s.BoundsObject.UID
+	}, s.Key)
+}
+
+// scaleChild scales a child. LWS takes a child above its noted number of groups down to it, so the note is raised in the same request.
+func (a *Applier) scaleChild(ctx context.Context, s *observe.Snapshot, t plan.ScaleChild) (bool, error) {
+	child := s.AddedObjects[t.Name]
+	if child == nil {
+		return false, nil // the next observation decides
+	}
+	p := newPatch(child, disaggregated.InitialReplicasAnnotationKey)
+	p.add(t.Replicas, "spec", "replicas")
+	if noted, err := strconv.Atoi(child.Annotations[disaggregated.InitialReplicasAnnotationKey]); err == nil && noted < t.Replicas {
+		p.annotate(disaggregated.InitialReplicasAnnotationKey, strconv.Itoa(t.Replicas))
+	}
+	return a.patch(ctx, s.Key, p)
+}

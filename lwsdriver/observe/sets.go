@@ -1,0 +1,460 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	disaggregatedutils "sigs.k8s.io/lws/pkg/utils/disaggregatedset"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// KindSet is the kind of the workloads that have roles.
+const KindSet = "DisaggregatedSet"
+
+// The resources of DisaggregatedSets, and of the bounds of their children.
+var (
+	SetsResource   = disaggregated.GroupVersion.WithResource("disaggregatedsets")
+	BoundsResource = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "replicabounds"}
+)
+
+// BoundsKind is the kind of the bounds.
+const BoundsKind = "ReplicaBounds"
+
+// sliceLabel is on the children of a DisaggregatedSet from LWS v0.10.0 on.
+const sliceLabel = "disaggregatedset.x-k8s.io/slice"
+
+// enforcesLabel is on the admission policies that enforce bounds, and on their bindings.
+const enforcesLabel = "lockstep.dev/enforces"
+
+// setPrefix begins the name in the key of a DisaggregatedSet: a key names a workload as kubectl does, by TYPE/NAME, and a LeaderWorkerSet by
+// its name alone.
+const setPrefix = "disaggregatedset/"
+
+// KeyFor returns the key of a workload of a kind.
+func KeyFor(kind, namespace, name string) types.NamespacedName {
+	if kind == KindSet {
+		name = setPrefix + name
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+// RefOf returns the workload that a key names.
+func RefOf(key types.NamespacedName) *pb.WorkloadRef {
+	if name, ok := strings.CutPrefix(key.Name, setPrefix); ok {
+		return &pb.WorkloadRef{Namespace: key.Namespace, Name: name, Kind: KindSet}
+	}
+	return &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: Kind}
+}
+
+// Object returns the kind, namespace and name of a workload, for messages.
+func Object(key types.NamespacedName) string {
+	ref := RefOf(key)
+	return fmt.Sprintf("%s %s/%s", ref.GetKind(), ref.GetNamespace(), ref.GetName())
+}
+
+// Sets are the caches of DisaggregatedSets, of the bounds of their children, and of what enforces these. They stay empty where there is no
+// DisaggregatedSet.
+type Sets struct {
+	sets, bounds, policies, bindings *informer.Informer
+	children                         func(types.NamespacedName) []*lws.LeaderWorkerSet
+}
+
+// Set is a cached DisaggregatedSet.
+type Set struct {
+	metav1.ObjectMeta
+
+	Roles  []plan.Role
+	Slices int
+	// Revision is the hash by which LWS names its children.
+	Revision string
+	// Specs are those of the roles.
+	Specs []lws.LeaderWorkerSetSpec
+	// View is the set as a workload: its metadata, and the spec of its entry role.
+	View *lws.LeaderWorkerSet
+}
+
+// BoundsObject is a cached ReplicaBounds.
+type BoundsObject struct {
+	metav1.ObjectMeta
+
+	Bounds plan.Bounds
+	// Problem is why it can't be read. Empty: it can.
+	Problem string
+}
+
+func newSets(
+	core kubernetes.Interface, client dynamic.Interface, namespace string, caches *Caches, changed, deleted func(types.NamespacedName), settled func(),
+) (*Sets, error) {
+	s := &Sets{children: func(key types.NamespacedName) []*lws.LeaderWorkerSet {
+		return informer.List[*lws.LeaderWorkerSet](caches.Workloads, setIndex, key.String())
+	}}
+	config := func(resource schema.GroupVersionResource, of dynamic.ResourceInterface, selector string) informer.Config {
+		return informer.Config{
+			Source: informer.NewSource(resource, client, of, selector), Example: &unstructured.Unstructured{}, Discovery: core.Discovery(),
+			RetryPeriod: kedaPeriod, Changed: settled,
+		}
+	}
+	var err error
+	sets := config(SetsResource, client.Resource(SetsResource).Namespace(namespace), "")
+	sets.Transform, sets.Indexers = stripSet, cache.Indexers{trafficIndex: indexSetTraffic}
+	sets.Handler = informer.OnChange(func(before, after *Set) {
+		s.Start()
+		if before != nil && (after == nil || after.UID != before.UID) {
+			deleted(before.Key())
+		}
+		for _, key := range keysOf(before, after, (*Set).Key) {
+			changed(key)
+		}
+	})
+	if s.sets, err = informer.New(sets); err != nil {
+		return nil, err
+	}
+	bounds := config(BoundsResource, client.Resource(BoundsResource).Namespace(namespace), "")
+	bounds.Transform = stripBounds
+	bounds.Handler = informer.OnChange(func(before, after *BoundsObject) {
+		for _, key := range keysOf(before, after, (*BoundsObject).key) {
+			changed(key)
+		}
+	})
+	if s.bounds, err = informer.New(bounds); err != nil {
+		return nil, err
+	}
+	for _, enforces := range []struct {
+		resource string
+		informer **informer.Informer
+	}{{"validatingadmissionpolicies", &s.policies}, {"validatingadmissionpolicybindings", &s.bindings}} {
+		resource := admissionv1.SchemeGroupVersion.WithResource(enforces.resource)
+		policies := config(resource, client.Resource(resource), enforcesLabel+"=bounds")
+		policies.Transform = stripPolicy
+		policies.Handler = informer.OnChange(func(_, _ any) {
+			s.bounds.Recheck() // their kind is installed together with the policies
+			settled()
+		})
+		if *enforces.informer, err = informer.New(policies); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// informers returns the caches in the order in which they are needed.
+func (s *Sets) informers() []*informer.Informer {
+	return []*informer.Informer{s.sets, s.bounds, s.policies, s.bindings}
+}
+
+// Start fills the caches that only DisaggregatedSets need.
+func (s *Sets) Start() {
+	s.sets.Recheck()
+	for _, i := range s.informers() {
+		i.Start()
+	}
+}
+
+// Pending reports whether the caches are still being filled.
+func (s *Sets) Pending() bool {
+	return slices.ContainsFunc(s.informers(), (*informer.Informer).Pending)
+}
+
+func (s *Sets) sources() []*informer.Source {
+	return []*informer.Source{s.sets.Source(), s.bounds.Source()}
+}
+
+// Get returns the set of a key, nil if it does not exist or the key is not one of a set.
+func (s *Sets) Get(key types.NamespacedName) *Set {
+	ref := RefOf(key)
+	if ref.GetKind() != KindSet {
+		return nil
+	}
+	return informer.Get[*Set](s.sets, types.NamespacedName{Namespace: key.Namespace, Name: ref.GetName()})
+}
+
+// Bounds returns the bounds of a set's children, nil if there are none.
+func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
+	return informer.Get[*BoundsObject](s.bounds, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
+}
+
+// all returns the keys of all sets.
+func (s *Sets) all() []types.NamespacedName {
+	var keys []types.NamespacedName
+	for _, obj := range s.sets.GetIndexer().List() {
+		if set, ok := obj.(*Set); ok {
+			keys = append(keys, set.Key())
+		}
+	}
+	return keys
+}
+
+// enforced reports whether bounds are enforced.
+func (s *Sets) enforced() bool {
+	return len(s.policies.GetIndexer().ListKeys()) >= policiesOfBounds && len(s.bindings.GetIndexer().ListKeys()) >= policiesOfBounds
+}
+
+// policiesOfBounds is how many admission policies config/disaggregated has: one for the children, one for their scale, and one for the bounds.
+const policiesOfBounds = 3
+
+// Key returns the key of the workload.
+func (s *Set) Key() types.NamespacedName { return KeyFor(KindSet, s.Namespace, s.Name) }
+
+func (b *BoundsObject) key() types.NamespacedName { return KeyFor(KindSet, b.Namespace, b.Name) }
+
+// stripSet is the transform.
+func stripSet(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	var ds disaggregated.DisaggregatedSet
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &ds); err != nil {
+		return nil, fmt.Errorf("decode DisaggregatedSet %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	slicesOf, found, err := unstructured.NestedInt64(u.Object, "spec", "slices")
+	if !found || err != nil {
+		slicesOf = 1
+	}
+	raw, _, _ := unstructured.NestedSlice(u.Object, "spec", "roles")
+	set := &Set{ObjectMeta: ds.ObjectMeta, Slices: int(slicesOf), Revision: disaggregatedutils.ComputeRevision(ds.Spec.Roles)}
+	for i, role := range ds.Spec.Roles {
+		next := plan.Role{
+			Name: role.Name, Replicas: int(ptr.Deref(role.Spec.Replicas, 1)), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
+		}
+		if fields, ok := raw[i].(map[string]any); ok {
+			mode, _, _ := unstructured.NestedString(fields, "scaling", "mode")
+			next.External = mode == "External"
+		}
+		set.Roles, set.Specs = append(set.Roles, next), append(set.Specs, role.Spec)
+	}
+	view := &lws.LeaderWorkerSet{TypeMeta: metav1.TypeMeta{APIVersion: disaggregated.GroupVersion.String(), Kind: KindSet}, ObjectMeta: ds.ObjectMeta}
+	if len(ds.Spec.Roles) > 0 {
+		view.Spec = ds.Spec.Roles[0].Spec
+	}
+	view.Status.ObservedGeneration = ds.Generation
+	if _, err := StripWorkload(view); err != nil {
+		return nil, err
+	}
+	set.ManagedFields, set.View = nil, view
+	return set, nil
+}
+
+// boundsSpec is the spec of a ReplicaBounds. Min and Exact are numbers of groups by role.
+type boundsSpec struct {
+	Set    string        `json:"set"`
+	Roles  []string      `json:"roles"`
+	Stable stableBounds  `json:"stable"`
+	Update *updateBounds `json:"update,omitempty"`
+}
+
+type stableBounds struct {
+	Revision string         `json:"revision"`
+	Min      map[string]int `json:"min"`
+}
+
+type updateBounds struct {
+	Revision string         `json:"revision"`
+	Units    int            `json:"units"`
+	Exact    map[string]int `json:"exact"`
+	Target   *record.Target `json:"target,omitempty"`
+}
+
+// BoundsFor returns the object that bounds the children of a set.
+func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
+	spec := boundsSpec{Set: set.Name, Stable: stableBounds{Revision: b.Stable, Min: b.Min}}
+	spec.Roles = slices.Sorted(maps.Keys(b.Min))
+	if b.Update != "" {
+		spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
+	}
+	raw, err := json.Marshal(map[string]any{
+		"apiVersion": BoundsResource.GroupVersion().String(), "kind": BoundsKind,
+		"metadata": metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: set.Name, Labels: map[string]string{record.RoleLabel: "bounds", record.StableLabel: set.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
+		},
+		"spec": spec,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode bounds of %s: %w", set.Key(), err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(raw); err != nil {
+		return nil, fmt.Errorf("encode bounds of %s: %w", set.Key(), err)
+	}
+	return u, nil
+}
+
+func specOf(u *unstructured.Unstructured) (spec boundsSpec, err error) {
+	fields, _, _ := unstructured.NestedMap(u.Object, "spec")
+	raw, err := json.Marshal(fields)
+	if err == nil {
+		err = json.Unmarshal(raw, &spec)
+	}
+	return spec, err
+}
+
+func stripBounds(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	b := &BoundsObject{ObjectMeta: metav1.ObjectMeta{
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
+		DeletionTimestamp: u.GetDeletionTimestamp(),
+	}}
+	spec, err := specOf(u)
+	if err != nil {
+		b.Problem = err.Error()
+		return b, nil //nolint:nilerr // the object can't be read, which an observation returns
+	}
+	b.Bounds = plan.Bounds{Stable: spec.Stable.Revision, Min: spec.Stable.Min}
+	if up := spec.Update; up != nil {
+		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
+	}
+	return b, nil
+}
+
+func stripPolicy(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}, nil
+}
+
+// setIndex finds the children of DisaggregatedSets.
+const setIndex = "set"
+
+func indexChild(obj any) ([]string, error) {
+	w, ok := obj.(*lws.LeaderWorkerSet)
+	if !ok {
+		return nil, nil
+	}
+	if key, child := setOf(w); child {
+		return []string{key.String()}, nil
+	}
+	return nil, nil
+}
+
+// setOf returns the key of the DisaggregatedSet that w is a child of; ok is false if it is none.
+func setOf(w *lws.LeaderWorkerSet) (key types.NamespacedName, ok bool) {
+	owner := metav1.GetControllerOf(w)
+	if owner == nil || owner.Kind != KindSet || w.Labels[disaggregated.SetNameLabelKey] != owner.Name {
+		return key, false
+	}
+	if group, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || group.Group != disaggregated.GroupVersion.Group {
+		return key, false
+	}
+	return KeyFor(KindSet, w.Namespace, owner.Name), true
+}
+
+func indexSetTraffic(obj any) ([]string, error) {
+	set, ok := obj.(*Set)
+	if !ok {
+		return nil, nil
+	}
+	return indexTraffic(set.View)
+}
+
+// Workload returns the user's workload of a key, a DisaggregatedSet as its view. Nil: it does not exist.
+func (o *Observer) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
+	if set := o.Disaggregated.Get(key); set != nil {
+		return set.View
+	}
+	return o.Caches.Workload(key)
+}
+
+// Held returns the keys of the user's workloads that have a record, sorted.
+func (o *Observer) Held() []types.NamespacedName {
+	keys := slices.DeleteFunc(o.Disaggregated.all(), func(key types.NamespacedName) bool { return !UnderHold(o.Workload(key)) })
+	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok && UnderHold(w) {
+			keys = append(keys, KeyOf(w))
+		}
+	}
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return keys
+}
+
+// UnderHold reports whether w is a user's workload that has a record. Nil: it does not exist.
+func UnderHold(w *lws.LeaderWorkerSet) bool {
+	if w == nil {
+		return false
+	}
+	_, recorded := w.Annotations[record.RecordAnnotation]
+	_, added := AddedTo(w)
+	return recorded && !added
+}
+
+// readSet reads roles, children and bounds of a DisaggregatedSet.
+func (o *Observer) readSet(s *Snapshot, set *Set) error {
+	o.Disaggregated.Start()
+	s.Set, s.Roles, s.Slices, s.BoundsEnforced = set, set.Roles, set.Slices, o.Disaggregated.enforced()
+	s.Stable = plan.Workload{
+		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
+		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
+	}
+	s.Children = o.children(s, set)
+	s.Stable.Revision, s.Stable.Observed = set.Revision, revisionExists(s.Children, set)
+	if object := o.Disaggregated.Bounds(s.Key); object != nil && object.DeletionTimestamp == nil {
+		if object.Problem != "" || !metav1.IsControlledBy(object, set) {
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+				"%s %s/%s can't be trusted: %s. Delete it, and it is written again",
+				BoundsKind, object.Namespace, object.Name, cmp.Or(object.Problem, "DisaggregatedSet "+set.Name+" is not its owner"))
+		}
+		s.BoundsObject, s.Bounds = object, &object.Bounds
+	}
+	return nil
+}
+
+// children returns the children of a set.
+func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
+	objects := slices.DeleteFunc(o.Disaggregated.children(set.Key()), func(w *lws.LeaderWorkerSet) bool { return ownerUID(w) != set.UID })
+	slices.SortFunc(objects, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
+	all := make([]plan.Child, 0, len(objects))
+	for _, w := range objects {
+		slice, _ := strconv.Atoi(w.Labels[sliceLabel]) // LWS v0.9.0 has none: it is the first
+		view := o.workload(s, w)
+		child := plan.Child{
+			Name: w.Name, Role: w.Labels[disaggregated.RoleLabelKey], Revision: w.Labels[disaggregated.RevisionLabelKey], Slice: slice,
+			Replicas: view.Replicas, Deleting: view.Deleting, Groups: view.Groups,
+		}
+		all = append(all, child)
+		s.AddedObjects[w.Name] = w
+		if slice == 0 && child.Role == set.Roles[0].Name {
+			s.AddedObjects[set.Name+"-"+child.Revision] = w
+		}
+	}
+	return all
+}
+
+// revisionExists reports whether LWS has created a child of every role for the template in the spec.
+func revisionExists(children []plan.Child, set *Set) bool {
+	for _, role := range set.Roles {
+		if !slices.ContainsFunc(children, func(c plan.Child) bool { return c.Role == role.Name && c.Revision == set.Revision }) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,547 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A DisaggregatedSet has roles, and LWS creates a LeaderWorkerSet for each role at each revision: its children. Whatever is decided about a
+// workload is decided about units: a unit is a group of the entry role, and its part of the groups of every other role. So a
+// DisaggregatedSet looks like any other workload once [Observation.unite] has made units of the children. [inRoles] makes writes of
+// children of the writes of units. A LeaderWorkerSet has no roles, and both leave it as it is.
+//
+// The hold of a DisaggregatedSet are the bounds of its children, which an admission policy enforces for every client: those of the stable
+// revision keep their groups, those of the update revision have exactly the groups of the batch, and all others have none. So LWS, which rolls
+// a DisaggregatedSet by scaling its children, can't.
+
+// Role is a role of a DisaggregatedSet. The first is the entry role, which gets the requests.
+type Role struct {
+	Name string `json:"name,omitzero"`
+	// Replicas is the number of groups in the spec, in each slice. Size is the number of pods of a group.
+	Replicas int `json:"replicas,omitzero"`
+	Size     int `json:"size,omitzero"`
+	// External is true if another object has the number of groups.
+	External bool `json:"external,omitzero"`
+}
+
+// Child is a LeaderWorkerSet that LWS created for a role of a DisaggregatedSet.
+type Child struct {
+	Name     string `json:"name,omitzero"`
+	Role     string `json:"role,omitzero"`
+	Revision string `json:"revision,omitzero"`
+	Slice    int    `json:"slice,omitzero"`
+	// Replicas is the number of groups in its spec.
+	Replicas int     `json:"replicas,omitzero"`
+	Deleting bool    `json:"deleting,omitzero"`
+	Groups   []Group `json:"groups,omitzero"`
+}
+
+// Bounds are the numbers of groups that the children of a DisaggregatedSet may have. Those of a third revision may have none.
+type Bounds struct {
+	// Stable is the revision whose children have at least Min groups, by role and in each slice.
+	Stable string         `json:"stable,omitzero"`
+	Min    map[string]int `json:"min,omitzero"`
+	// Update is the revision whose children have exactly Exact groups, by role: those of Units. Empty: there is none.
+	Update string         `json:"update,omitzero"`
+	Units  int            `json:"units,omitzero"`
+	Exact  map[string]int `json:"exact,omitzero"`
+	// Target is the batch that Units were last set for. Nil: none yet.
+	Target *record.Target `json:"target,omitzero"`
+}
+
+// SetBounds writes the bounds of a DisaggregatedSet's children.
+type SetBounds struct {
+	Bounds Bounds
+	// Why describes the write in events and logs.
+	Why string
+}
+
+// ScaleChild sets the number of groups of a child, which is within its bounds.
+type ScaleChild struct {
+	Name     string
+	Replicas int
+}
+
+func (SetBounds) action()  {}
+func (ScaleChild) action() {}
+
+func (a SetBounds) String() string  { return a.Why }
+func (a ScaleChild) String() string { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
+
+// Reasons of decisions and groups of a DisaggregatedSet.
+const (
+	ReasonRoleNotReady = "RoleNotReady"
+	ReasonRolesScaling = "RolesScaling"
+)
+
+// hasRoles reports whether the workload is a DisaggregatedSet.
+func (o Observation) hasRoles() bool { return len(o.Roles) > 0 }
+
+// object returns the kind, namespace and name of the workload, for messages.
+func (o Observation) object() string {
+	kind := "LeaderWorkerSet"
+	if o.hasRoles() {
+		kind = "DisaggregatedSet"
+	}
+	return fmt.Sprintf("%s %s/%s", kind, o.Key.Namespace, o.Stable.Name)
+}
+
+// PartOf returns how many groups of a role belong to a number of units: at least one of each, and all of them at the end.
+func PartOf(o Observation, role Role, units int) int {
+	entry := o.Roles[0].Replicas
+	if entry == 0 {
+		return 0
+	}
+	return min((units*role.Replicas+entry-1)/entry, role.Replicas)
+}
+
+// unite makes the units that everything else is decided about.
+func (o *Observation) unite() {
+	if !o.hasRoles() {
+		return
+	}
+	entry, stable := o.Roles[0], o.stableSide()
+	o.Stable.Replicas, o.Stable.Size = entry.Replicas*max(o.Slices, 1), entry.Size
+	if b := o.Bounds; b != nil {
+		o.Stable.Rolling = record.Hold()
+		if b.Update != "" && b.Update != stable {
+			o.Added = []Workload{{
+				Name: o.Stable.Name + "-" + b.Update, Replicas: b.Units, Size: entry.Size, Revision: b.Update, Carries: b.Update,
+				Rolling: record.Hold(), Observed: true, Target: b.Target, Groups: o.units(func(c Child) bool { return c.Revision == b.Update }),
+			}}
+		}
+	}
+	o.Stable.Groups = o.units(func(c Child) bool { return c.Revision == stable || stable == "" })
+	if o.drainsRoles() {
+		o.Stable.Replicas = 0
+	}
+}
+
+// stableSide returns the revision that the user's groups have, or return to. Empty: they have several, or none.
+func (o Observation) stableSide() string {
+	switch r := o.release(); {
+	case r != nil && r.Phase == record.Promoted:
+		return r.UpdateRevision
+	case r != nil:
+		return r.StableRevision
+	case o.Bounds != nil:
+		return o.Bounds.Stable
+	}
+	serving := ""
+	for _, c := range o.Children {
+		switch {
+		case c.Replicas == 0 || c.Revision == serving:
+		case serving != "":
+			return ""
+		default:
+			serving = c.Revision
+		}
+	}
+	return serving
+}
+
+// units returns the groups of the entry role in some children, by index. Those that lack their part of another role are not ready.
+func (o Observation) units(in func(Child) bool) []Group {
+	var all []Group
+	for _, c := range o.Children {
+		if c.Role != o.Roles[0].Name || !in(c) {
+			continue
+		}
+		groups := slices.Clone(c.Groups)
+		for i := range groups {
+			groups[i].Index += c.Slice * o.Roles[0].Replicas
+			if groups[i].Revision != "" {
+				groups[i].Revision = c.Revision // that of the child's own template says nothing of the set's
+			}
+		}
+		o.pair(c, groups)
+		all = append(all, groups...)
+	}
+	slices.SortStableFunc(all, func(a, b Group) int { return cmp.Compare(a.Index, b.Index) })
+	return all
+}
+
+// pair has as many groups of the entry role be ready as every other role has groups for, those that became ready first. They count as
+// ready since the last of their parts.
+func (o Observation) pair(c Child, groups []Group) {
+	ready := readyFirst(groups)
+	for n, i := range ready {
+		for _, role := range o.Roles[1:] {
+			partner := o.child(c.Slice, c.Revision, role.Name)
+			need := PartOf(o, role, n+1)
+			if has := readyFirst(partner.Groups); len(has) >= need {
+				if need > 0 {
+					groups[i].joins(partner.Groups[has[need-1]])
+				}
+				continue
+			}
+			groups[i].lacks(role, need, partner.Groups)
+			break
+		}
+	}
+}
+
+// readyFirst returns the indices of the ready groups, the one that became ready first at the front.
+func readyFirst(groups []Group) []int {
+	var ready []int
+	for i, g := range groups {
+		if g.Ready {
+			ready = append(ready, i)
+		}
+	}
+	slices.SortStableFunc(ready, func(a, b int) int { return groups[a].ReadySince.Compare(groups[b].ReadySince) })
+	return ready
+}
+
+// child returns the child of a role, with only its role if there is none.
+func (o Observation) child(slice int, revision, role string) Child {
+	for _, c := range o.Children {
+		if c.Slice == slice && c.Revision == revision && c.Role == role {
+			return c
+		}
+	}
+	return Child{Role: role, Slice: slice, Revision: revision}
+}
+
+// joins makes a unit of a group and the last group that it needs of another role.
+func (g *Group) joins(last Group) {
+	g.ReadySince = later(g.ReadySince, last.ReadySince)
+	if last.FirstReady.IsZero() {
+		g.FirstReady = time.Time{}
+	} else if !g.FirstReady.IsZero() {
+		g.FirstReady = later(g.FirstReady, last.FirstReady)
+	}
+}
+
+// lacks makes a group not ready, since its role's part of the unit is not.
+func (g *Group) lacks(role Role, need int, partners []Group) {
+	missing := Group{}
+	for _, p := range partners {
+		if !p.Ready {
+			missing = p
+			break
+		}
+	}
+	g.Ready, g.ReadySince, g.FirstReady, g.LostAt = false, time.Time{}, time.Time{}, missing.LostAt
+	g.Reason, g.Pod = ReasonRoleNotReady, missing.Pod
+	g.Message = fmt.Sprintf("%d of %d groups of role %s that it needs are ready", len(readyFirst(partners)), need, role.Name)
+	if missing.Message != "" {
+		g.Message += ": " + missing.Message
+	}
+}
+
+// bounds returns what the bounds are to be, nil if the workload has none. The update revision's are those of the last batch.
+func (o Observation) bounds() *Bounds {
+	stable := o.stableSide()
+	if !o.hasRoles() || stable == "" {
+		return nil
+	}
+	b := Bounds{Stable: stable, Min: map[string]int{}}
+	drain := o.drainsRoles()
+	for _, role := range o.drainOrder() {
+		if b.Min[role.Name] = role.Replicas; drain {
+			b.Min[role.Name] = 0
+			drain = !o.left(stable, role.Name) // the next role follows once this one has no groups
+		}
+	}
+	if have := o.Bounds; have != nil && have.Update != stable {
+		b.Update, b.Target = have.Update, have.Target
+		b = o.withUnits(b, have.Units)
+	}
+	return &b
+}
+
+// withUnits returns bounds in which the update revision has a number of units.
+func (o Observation) withUnits(b Bounds, units int) Bounds {
+	b.Units, b.Exact = units, nil
+	if b.Update != "" {
+		b.Exact = map[string]int{}
+		for _, role := range o.Roles {
+			b.Exact[role.Name] = PartOf(o, role, units)
+		}
+	}
+	return b
+}
+
+// drainsRoles reports whether a promotion has begun to remove the groups of the stable revision.
+func (o Observation) drainsRoles() bool {
+	if o.Bounds == nil || !o.handingOver() || o.Bounds.Stable != o.stableSide() {
+		return false
+	}
+	return slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[r.Name] == 0 })
+}
+
+// roleDecode is the role that is removed last: others may wait until it has fetched what they hold.
+const roleDecode = "decode"
+
+// drainOrder returns the roles in the order in which a promotion removes their old groups.
+func (o Observation) drainOrder() []Role {
+	var order, last []Role
+	for _, role := range o.Roles {
+		if role.Name == roleDecode {
+			last = append(last, role)
+		} else {
+			order = append(order, role)
+		}
+	}
+	return append(order, last...)
+}
+
+// left reports whether a role has groups at a revision. Empty: any role.
+func (o Observation) left(revision, role string) bool {
+	return slices.ContainsFunc(o.Children, func(c Child) bool {
+		return c.Revision == revision && (role == "" || c.Role == role) &&
+			(c.Replicas > 0 || slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Revision != "" }))
+	})
+}
+
+// inRoles returns a decision whose write is one of children instead of units.
+func inRoles(o Observation, d Decision) Decision {
+	if !o.hasRoles() || o.Stable.Deleting || o.Gone {
+		return d
+	}
+	if d.Action != nil {
+		d.Action = o.roleAction(d.Action)
+	}
+	if d.Action == nil {
+		d = keepRoles(o, d)
+	}
+	if o.Record != nil && !o.BoundsEnforced {
+		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
+	}
+	if wait := limitStale(o, d.Action); wait != nil {
+		d.Action, d.Reason, d.Message, d.Wait, d.Remedy = nil, wait.Reason, wait.Message, wait.Wait, wait.Remedy
+	}
+	return d
+}
+
+// roleAction returns the write of children for one of units, nil if there is none.
+func (o Observation) roleAction(action Action) Action {
+	switch a := action.(type) {
+	case SetStable:
+		b := o.bounds()
+		switch {
+		case b != nil && o.Bounds == nil:
+			return SetBounds{Bounds: *b, Why: "hold " + o.Stable.Name + " by bounds of its children"} // a record without the hold would be none
+		case o.Record == nil || !reflect.DeepEqual(a.Record, *o.Record):
+			a.Rolling, a.SaveTemplate, a.RestoreTemplate, a.Replicas = nil, false, false, nil // the next observation decides
+			return a
+		case b == nil:
+			return nil
+		}
+		if a.Replicas != nil && *a.Replicas == 0 {
+			b.Min[o.drainOrder()[0].Name] = 0
+		}
+		return o.boundsAction(*b, a.Why)
+	case CreateCanary:
+		units := a.Replicas
+		for _, c := range o.Children {
+			if c.Revision == a.Revision && c.Role == o.Roles[0].Name {
+				units = max(units, min(c.Replicas, o.Roles[0].Replicas)) // the bounds were deleted: what serves is removed in order
+			}
+		}
+		return o.unitsAction(a.Revision, units, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, units))
+	case ScaleCanary:
+		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %d units", o.canary().Carries, o.Stable.Name, a.Replicas))
+	case DeleteCanary:
+		return o.retireUnits(a)
+	case HandOver:
+		if write := o.boundsAction(*o.bounds(), "no child of "+o.stableSide()+" may have groups any more"); write != nil {
+			return write
+		}
+		return SetStable{Record: a.Record, Why: fmt.Sprintf("revision %s of %s has replaced revision %s", o.release().UpdateRevision, o.Stable.Name, o.release().StableRevision)}
+	}
+	return action
+}
+
+// boundsAction returns the write of bounds, nil if they are as they should be.
+func (o Observation) boundsAction(b Bounds, why string) Action {
+	if o.Bounds != nil && sameBounds(*o.Bounds, b) {
+		return nil
+	}
+	return SetBounds{Bounds: b, Why: why}
+}
+
+func sameBounds(a, b Bounds) bool {
+	return a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Exact, b.Exact) &&
+		reflect.DeepEqual(a.Target, b.Target)
+}
+
+// RoleCounts returns the groups of each role, nil for a LeaderWorkerSet.
+func RoleCounts(o Observation) (all []*pb.Role) {
+	stable := o.stableSide()
+	for _, role := range o.Roles {
+		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas * max(o.Slices, 1))} //nolint:gosec // replicas of a spec
+		for _, c := range o.Children {
+			if c.Role != role.Name {
+				continue
+			}
+			exist, ready := &r.Stable, &r.StableReady
+			if update := o.release(); c.Revision != stable && update != nil && c.Revision == update.UpdateRevision {
+				exist, ready = &r.Updated, &r.UpdatedReady
+			} else if c.Revision != stable {
+				continue
+			}
+			for _, g := range c.Groups {
+				if g.Revision != "" {
+					*exist++
+				}
+				if g.Ready {
+					*ready++
+				}
+			}
+		}
+		if o.Bounds != nil {
+			r.Planned = int32(o.Bounds.Exact[role.Name]) //nolint:gosec // no more than replicas
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// lowersBounds reports whether bounds allow LWS to remove groups that the present ones keep.
+func (o Observation) lowersBounds(next Bounds) bool {
+	if o.Bounds == nil {
+		return false
+	}
+	lower := func(before, after map[string]int) bool {
+		for role, n := range before {
+			if after[role] < n {
+				return true
+			}
+		}
+		return false
+	}
+	return next.Stable != o.Bounds.Stable || lower(o.Bounds.Min, next.Min) || lower(o.Bounds.Exact, next.Exact)
+}
+
+// unitsAction returns the write that lets the update revision have a number of units.
+func (o Observation) unitsAction(revision string, units int, target *record.Target, why string) Action {
+	b := o.bounds()
+	if b == nil {
+		return nil
+	}
+	b.Update, b.Target = revision, target
+	return o.boundsAction(o.withUnits(*b, units), why)
+}
+
+// retireUnits removes the units of a revision: first their bounds, then the groups, and last the revision. Nil: its groups are being
+// deleted.
+func (o Observation) retireUnits(a DeleteCanary) Action {
+	b := o.bounds()
+	switch {
+	case b == nil || b.Update == "":
+		return nil
+	case b.Units > 0:
+		return o.boundsAction(o.withUnits(*b, 0), a.String())
+	case o.left(b.Update, ""):
+		return nil
+	}
+	b.Update, b.Target = "", nil
+	return o.boundsAction(o.withUnits(*b, 0), "revision "+o.Bounds.Update+" is removed")
+}
+
+// keepRoles keeps the bounds, and the children within them as they are meant, without a write that is due first: LWS does not scale them
+// while a template waits.
+func keepRoles(o Observation, d Decision) Decision {
+	b := o.bounds()
+	if b == nil || o.Record == nil {
+		return d
+	}
+	if a := o.boundsAction(*b, "bound the children of "+o.Stable.Name); a != nil {
+		d.Action = a
+		return d
+	}
+	for _, c := range o.Children {
+		want := c.Replicas // LWS drains other revisions itself
+		switch c.Revision {
+		case b.Stable:
+			want = b.Min[c.Role]
+		case b.Update:
+			want = b.Exact[c.Role]
+		}
+		if c.Deleting || c.Replicas == want {
+			continue
+		}
+		d.Action = ScaleChild{Name: c.Name, Replicas: want}
+		if d.State == pb.State_STATE_READY {
+			d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonRolesScaling
+		}
+		return d
+	}
+	return d
+}
+
+// installBounds is what to do without the admission policies.
+const installBounds = "the admission policies lockstep-bounds are not installed, or the driver may not read them; run kubectl apply -k config/disaggregated"
+
+// checkRoles refuses a DisaggregatedSet that can't be held.
+func checkRoles(o Observation) error {
+	if !o.hasRoles() {
+		return nil
+	}
+	total := 0
+	for _, role := range o.Roles {
+		total += role.Replicas
+		if role.External {
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+				"role %s of %s is scaled by another object (scaling.mode External), which the hold does not cover yet: "+
+					"set scaling.mode Static", role.Name, o.object())
+		}
+	}
+	switch {
+	case !o.BoundsEnforced:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"nothing enforces the bounds of the children of %s: %s", o.object(), installBounds)
+	case total == 0:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.object())
+	case o.stableSide() == "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS,
+			"the children of %s have groups at several revisions, or none: wait until LeaderWorkerSet has rolled them", o.object())
+	}
+	return nil
+}
+
+// checkRoles refuses a release that is not possible with roles.
+func (b Begin) checkRoles(o Observation) error {
+	if !o.hasRoles() {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
+	}
+	switch p := b.Policy; {
+	case InPlace(p.GetStyle()):
+		return refuse("a DisaggregatedSet has no partition, so style %s is not possible: release %s with STYLE_CANARY or STYLE_BLUE_GREEN", p.GetStyle(), o.object())
+	case o.Slices > 1:
+		return refuse("%s has %d slices, and a release covers one yet: set slices to 1", o.object(), o.Slices)
+	case o.Roles[0].Replicas == 0:
+		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.Roles[0].Name, o.object())
+	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil:
+		return refuse("policy.group_disruption_budget and policy.canary_leader_metadata are for LeaderWorkerSets: leave them out for %s", o.object())
+	}
+	stable := o.stableSide()
+	for _, c := range o.Children {
+		if c.Revision == stable && !slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Name == c.Role }) {
+			return refuse("the template of %s has no role %s any more, and roles can't be removed by a release yet: restore it", o.object(), c.Role)
+		}
+	}
+	for _, role := range o.Roles {
+		if o.child(0, stable, role.Name).Name == "" {
+			return refuse("role %s of %s is new, and roles can't be added by a release yet: remove it", role.Name, o.object())
+		}
+	}
+	return nil
+}

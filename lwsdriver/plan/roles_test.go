@@ -1,0 +1,194 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// roleGroups returns groups of a child, the first ones ready. Each became ready a minute after the one before.
+func roleGroups(child string, n, ready int) []Group {
+	all := make([]Group, 0, n)
+	for i := range n {
+		g := Group{Index: i, Leader: fmt.Sprintf("%s-%d", child, i), Revision: "lws", ReadyPods: 1, Pods: 1}
+		if i < ready {
+			g.Ready, g.ReadySince = true, noon.Add(time.Duration(i)*time.Minute)
+			g.FirstReady = g.ReadySince
+		} else {
+			g.Reason, g.Pod, g.Message = "Pending", g.Leader, "is starting"
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// rolesObservation is a DisaggregatedSet with 4 groups of prefill and 2 of decode at revision old, and ready groups of the children at new.
+func rolesObservation(prefill, decode int) Observation {
+	child := func(revision, role string, n, ready int) Child {
+		name := "llm-" + revision + "-" + role
+		return Child{Name: name, Role: role, Revision: revision, Replicas: n, Groups: roleGroups(name, n, ready)}
+	}
+	o := Observation{
+		Now: noon.Add(time.Hour), Roles: []Role{{Name: "prefill", Replicas: 4, Size: 1}, {Name: "decode", Replicas: 2, Size: 1}}, Slices: 1, BoundsEnforced: true,
+		Stable: Workload{Name: "llm", Revision: "new", Observed: true},
+		Children: []Child{
+			child("old", "prefill", 4, 4), child("old", "decode", 2, 2), child("new", "prefill", prefill, prefill), child("new", "decode", decode, decode),
+		},
+		Bounds: &Bounds{Stable: "old", Min: map[string]int{"prefill": 4, "decode": 2}},
+		Record: &record.Record{Release: &record.Release{
+			ID: "r", StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, Replicas: 4, StartedAt: noon, PhaseAt: noon,
+		}},
+		Policy: record.Policy{Style: pb.Style_STYLE_CANARY},
+	}
+	if prefill+decode > 0 {
+		o.Bounds = withUpdate(o, "new", prefill)
+	}
+	return o
+}
+
+func withUpdate(o Observation, revision string, units int) *Bounds {
+	b := *o.Bounds
+	b.Update, b.Target = revision, &record.Target{Groups: fmt.Sprint(units), At: noon}
+	b = o.withUnits(b, units)
+	return &b
+}
+
+// A batch has at least one group of each role, never fewer than the batch before, and all of them at the end.
+func TestPartOf(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		o := Observation{Roles: []Role{{Name: "entry", Replicas: 1 + rand.IntN(20)}, {Name: "other", Replicas: 1 + rand.IntN(20)}}}
+		last := 0
+		for units := 1; units <= o.Roles[0].Replicas; units++ {
+			n := PartOf(o, o.Roles[1], units)
+			if n < max(last, 1) || n*o.Roles[0].Replicas < units*o.Roles[1].Replicas || (n-1)*o.Roles[0].Replicas >= units*o.Roles[1].Replicas {
+				t.Fatalf("%d of %d units have %d of %d groups, after %d", units, o.Roles[0].Replicas, n, o.Roles[1].Replicas, last)
+			}
+			last = n
+		}
+		if last != o.Roles[1].Replicas || PartOf(o, o.Roles[1], 0) != 0 {
+			t.Fatalf("all units have %d of %d groups", last, o.Roles[1].Replicas)
+		}
+	}
+}
+
+// A unit is ready only when all its roles are, and since the last of them was. What it lacks is named.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ prefill, decode, want int }{{4, 2, 4}, {4, 1, 2}, {3, 1, 2}, {1, 2, 1}, {4, 0, 0}, {0, 2, 0}} {
+		o := rolesObservation(tt.prefill, tt.decode)
+		o.unite()
+		ready := 0
+		for _, g := range o.Added[0].Groups {
+			switch {
+			case g.Ready:
+				ready++
+			case g.Reason != ReasonRoleNotReady || !strings.Contains(g.Message, "role decode"):
+				t.Errorf("%+v: group %d: %s %s", tt, g.Index, g.Reason, g.Message)
+			}
+			if g.Revision != "new" {
+				t.Errorf("%+v: group %d is at revision %q", tt, g.Index, g.Revision)
+			}
+		}
+		if ready != tt.want || len(o.Stable.Groups) != 4 || o.Stable.Replicas != 4 {
+			t.Errorf("%+v: %d units are ready, want %d; %d stable", tt, ready, tt.want, len(o.Stable.Groups))
+		}
+	}
+	o := rolesObservation(2, 1)
+	o.Children[3].Groups[0].ReadySince = noon.Add(time.Hour)
+	o.unite()
+	if since := o.Added[0].Groups[0].ReadySince; !since.Equal(noon.Add(time.Hour)) {
+		t.Errorf("a unit is ready since %s, before its group of decode", since)
+	}
+}
+
+// Whatever the roles are, the share of a side follows the role that lacks most.
+func TestUnitsAreTheSmallestRatio(t *testing.T) {
+	t.Parallel()
+	for range 500 {
+		entry, other := 1+rand.IntN(8), 1+rand.IntN(8)
+		readyEntry, readyOther := rand.IntN(entry+1), rand.IntN(other+1)
+		o := Observation{
+			Roles:  []Role{{Name: "a", Replicas: entry, Size: 1}, {Name: "b", Replicas: other, Size: 1}},
+			Stable: Workload{Name: "llm"}, Bounds: &Bounds{Stable: "old"},
+			Children: []Child{
+				{Role: "a", Revision: "old", Replicas: entry, Groups: roleGroups("a", entry, readyEntry)},
+				{Role: "b", Revision: "old", Replicas: other, Groups: roleGroups("b", other, readyOther)},
+			},
+		}
+		o.unite()
+		ready := len(readyFirst(o.Stable.Groups))
+		if want := min(readyEntry, readyOther*entry/other); ready != want {
+			t.Fatalf("%d of %d and %d of %d groups are ready: %d units, want %d", readyEntry, entry, readyOther, other, ready, want)
+		}
+	}
+}
+
+// Writes of units become writes of bounds, and then of children within them.
+func TestInRoles(t *testing.T) {
+	t.Parallel()
+	bounds := func(o Observation, action Action) Bounds {
+		t.Helper()
+		a, ok := o.roleAction(action).(SetBounds)
+		if !ok {
+			t.Fatalf("%v becomes %v", action, o.roleAction(action))
+		}
+		return a.Bounds
+	}
+	o := rolesObservation(0, 0)
+	o.unite()
+	if b := bounds(o, CreateCanary{Revision: "new", Replicas: 1}); b.Units != 1 || b.Exact["prefill"] != 1 || b.Exact["decode"] != 1 || b.Min["prefill"] != 4 {
+		t.Errorf("a batch of one unit has %+v", b)
+	}
+	o = rolesObservation(1, 1)
+	o.unite()
+	b := bounds(o, ScaleCanary{Name: "llm-new", Replicas: 3})
+	if b.Exact["prefill"] != 3 || b.Exact["decode"] != 2 {
+		t.Errorf("a batch of three units has %+v", b)
+	}
+	o.Bounds = &b
+	if d := keepRoles(o, Decision{State: pb.State_STATE_READY}); d.Action != (ScaleChild{Name: "llm-new-prefill", Replicas: 3}) || d.State == pb.State_STATE_READY {
+		t.Errorf("the first child is scaled by %v, in %s", d.Action, d.State)
+	}
+
+	if b := bounds(o, DeleteCanary{Name: "llm-new"}); b.Update != "new" || b.Units != 0 || b.Exact["decode"] != 0 {
+		t.Errorf("the units are removed by %+v", b)
+	}
+	empty := rolesObservation(0, 0)
+	empty.Bounds = withUpdate(empty, "new", 0)
+	if b := bounds(empty, DeleteCanary{Name: "llm-new"}); b.Update != "" {
+		t.Errorf("the revision stays in %+v", b)
+	}
+}
+
+// A promotion removes the old groups role by role, decode last, and each only once those before it are gone.
+func TestRolesDrainInOrder(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(4, 2)
+	o.Roles = []Role{{Name: "decode", Replicas: 2, Size: 1}, {Name: "prefill", Replicas: 4, Size: 1}}
+	o.Record.Release.Phase, o.Record.Release.Groups = record.HandingOver, 4
+	zero := 0
+	next, ok := o.roleAction(SetStable{Record: *o.Record, Rolling: hold(), Replicas: &zero}).(SetBounds)
+	if !ok || next.Bounds.Min["prefill"] != 0 || next.Bounds.Min["decode"] != 2 {
+		t.Fatalf("the first bounds are %+v", next)
+	}
+	o.Bounds = &next.Bounds
+	if b := o.bounds(); b.Min["decode"] != 2 {
+		t.Errorf("decode may go while prefill exists: %+v", b)
+	}
+	o.Children[0].Replicas, o.Children[0].Groups = 0, nil
+	if b := o.bounds(); b.Min["prefill"] != 0 || b.Min["decode"] != 0 {
+		t.Errorf("the bounds are %+v once prefill is gone", b)
+	}
+	if o.stableDrained() {
+		t.Error("the old groups count as gone while decode exists")
+	}
+}
