@@ -37,9 +37,12 @@ type suite struct {
 // monitored are the tests of test/e2e that need Prometheus or a browser.
 var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 
+// disaggregated are the tests of test/e2e about DisaggregatedSets.
+var disaggregated = []string{"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedRefused"}
+
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
 var whole = []suite{
-	{name: "e2e", packages: []string{"./test/e2e"}, apart: monitored, budget: budget{tests: 180, writes: 33000}},
+	{name: "e2e", packages: []string{"./test/e2e"}, apart: slices.Concat(monitored, disaggregated), budget: budget{tests: 180, writes: 33000}},
 	{
 		name: "traffic", packages: []string{"./test/traffic", "./traffic/router"},
 		needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()},
@@ -51,6 +54,7 @@ var whole = []suite{
 		name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()},
 		lacks: netns.NodePossible, demanding: []string{"TestNodeIsGone"},
 	},
+	{name: "disaggregated", packages: []string{"./test/e2e"}, only: disaggregated},
 	{name: "monitoring", packages: []string{"./test/e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
 	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
 	{name: "artifacts", packages: []string{"./tools/release", "./test/docs"}},

@@ -1,0 +1,460 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+var (
+	roleSetsResource = schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}
+	boundsResource   = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "replicabounds"}
+)
+
+// roleSet is a DisaggregatedSet under test, with roles prefill and decode.
+type roleSet struct {
+	*env
+
+	name string
+	ref  *pb.WorkloadRef
+}
+
+// newRoleSet creates a DisaggregatedSet llm in a namespace of its own, and returns once its groups are ready.
+func newRoleSet(t *testing.T, prefill, decode int32) *roleSet {
+	t.Helper()
+	e := newEnvIn(t, cluster.Shared(t))
+	manifest, err := config.Disaggregated()
+	if err == nil {
+		err = e.cluster.Apply(t.Context(), "", manifest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.observer.waive(ruleHold) // its rules are those of a LeaderWorkerSet's hold
+	e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+	s := &roleSet{env: e, name: "llm", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "llm", Kind: "DisaggregatedSet"}}
+	s.create(prefill, decode)
+	s.awaitGroups("v1", prefill, decode)
+	return s
+}
+
+func (s *roleSet) sets() dynamic.ResourceInterface {
+	return s.dynamic.Resource(roleSetsResource).Namespace(s.namespace)
+}
+
+func (s *roleSet) create(prefill, decode int32) {
+	s.t.Helper()
+	set := &disaggregated.DisaggregatedSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: disaggregated.GroupVersion.String(), Kind: "DisaggregatedSet"},
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+	}
+	for _, role := range []struct {
+		name     string
+		replicas int32
+	}{{"prefill", prefill}, {"decode", decode}} {
+		r := disaggregated.DisaggregatedRoleSpec{Name: role.name}
+		r.Spec = model(s.name, role.replicas, 2, rolling("0", "1", -1)).Spec
+		set.Spec.Roles = append(set.Spec.Roles, r)
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.sets().Create(s.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// edit changes the set as a user does.
+func (s *roleSet) edit(change func(*disaggregated.DisaggregatedSet)) {
+	s.t.Helper()
+	s.eventually("the edit", func(ctx context.Context) error {
+		have, err := s.sets().Get(ctx, s.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var set disaggregated.DisaggregatedSet
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, &set); err != nil {
+			return err
+		}
+		change(&set)
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&set)
+		if err == nil {
+			_, err = s.sets().Update(ctx, &unstructured.Unstructured{Object: object}, metav1.UpdateOptions{FieldManager: "kubectl"})
+		}
+		return err
+	})
+}
+
+// setImage gives all roles a template with an image.
+func (s *roleSet) setImage(tag string) {
+	s.t.Helper()
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		for i := range set.Spec.Roles {
+			set.Spec.Roles[i].Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:" + tag
+		}
+	})
+}
+
+// scale changes the groups of roles in the spec.
+func (s *roleSet) scale(prefill, decode int32) {
+	s.t.Helper()
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		set.Spec.Roles[0].Spec.Replicas, set.Spec.Roles[1].Spec.Replicas = ptr.To(prefill), ptr.To(decode)
+	})
+}
+
+// children returns the children of the set by role, for the image of their template. A child that does not exist is nil.
+func (s *roleSet) children(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
+	list, err := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + s.name})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*lws.LeaderWorkerSet{}
+	for i := range list.Items {
+		w := &list.Items[i]
+		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
+			found[w.Labels[disaggregated.RoleLabelKey]] = w
+		}
+	}
+	return found, nil
+}
+
+// groups returns an error unless the children with an image have exactly these ready groups. -1: there is no child.
+func (s *roleSet) groups(ctx context.Context, tag string, prefill, decode int32) error {
+	found, err := s.children(ctx, tag)
+	if err != nil {
+		return err
+	}
+	for role, want := range map[string]int32{"prefill": prefill, "decode": decode} {
+		w := found[role]
+		switch {
+		case want < 0 && w == nil:
+		case want < 0:
+			return fmt.Errorf("%s still exists", w.Name)
+		case w == nil:
+			return fmt.Errorf("there is no child of role %s with image %s", role, tag)
+		case ptr.Deref(w.Spec.Replicas, 1) != want || w.Status.ReadyReplicas != want || w.Status.Replicas != want:
+			return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas, want)
+		}
+	}
+	return nil
+}
+
+func (s *roleSet) awaitGroups(tag string, prefill, decode int32) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("%d groups of prefill and %d of decode with image %s", prefill, decode, tag), func(ctx context.Context) error {
+		return s.groups(ctx, tag, prefill, decode)
+	})
+}
+
+// context returns the set's context.
+func (s *roleSet) context(ctx context.Context) (*pb.BatchContext, error) {
+	r, err := s.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref, IncludeGroups: true})
+	return r.GetContext(), err
+}
+
+// awaitState waits for a state of the set.
+func (s *roleSet) awaitState(want pb.State, reason string) *pb.BatchContext {
+	s.t.Helper()
+	var c *pb.BatchContext
+	s.eventually(fmt.Sprintf("state %s %s", want, reason), func(ctx context.Context) (err error) {
+		if c, err = s.context(ctx); err != nil {
+			return err
+		}
+		if c.GetState() != want || reason != "" && c.GetReason() != reason {
+			return fmt.Errorf("it is %s %s: %s", c.GetState(), c.GetReason(), c.GetMessage())
+		}
+		return nil
+	})
+	return c
+}
+
+// adopt adopts the set, and waits until its children have bounds and the API server enforces them.
+func (s *roleSet) adopt() {
+	s.t.Helper()
+	s.eventually("adoption", func(ctx context.Context) error {
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref})
+		return err
+	})
+	s.eventually("the bounds", func(ctx context.Context) error {
+		_, err := s.dynamic.Resource(boundsResource).Namespace(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
+		return err
+	})
+	s.eventually("the policy is in force", func(ctx context.Context) error {
+		found, err := s.children(ctx, "v1")
+		if err != nil {
+			return err
+		}
+		if err := s.dryScale(ctx, found["prefill"].Name, 0); err == nil {
+			return errors.New("a child may be scaled below its bounds")
+		}
+		return nil
+	})
+}
+
+// dryScale tries to set the groups of a child.
+func (s *roleSet) dryScale(ctx context.Context, child string, groups int) error {
+	_, err := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(ctx, child, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled, groups fail, and LWS
+// restarts under the hold as without it. The first template again leaves nothing behind. Disown lets LWS roll.
+func TestDisaggregatedHeld(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 4, 2)
+	s.adopt()
+	s.awaitState(pb.State_STATE_HOLDING, "Held")
+
+	s.setImage("v2")
+	s.awaitGroups("v2", 0, 0)
+	c := s.awaitState(pb.State_STATE_HOLDING, "NewRevisionWaits")
+	if roles := c.GetRoles(); len(roles) != 2 || roles[0].GetStableReady() != 4 || roles[1].GetStableReady() != 2 || c.GetStableReady() != 4 {
+		t.Errorf("the context has roles %v and %d stable units ready", roles, c.GetStableReady())
+	}
+
+	s.scale(5, 1)
+	s.awaitGroups("v1", 5, 1)
+	s.scale(4, 2)
+	s.awaitGroups("v1", 4, 2)
+
+	s.setImage("v3")
+	s.awaitGroups("v3", 0, 0)
+	s.awaitGroups("v2", -1, -1)
+	s.refuses()
+
+	s.setImage("v1")
+	s.awaitGroups("v3", -1, -1)
+	s.awaitState(pb.State_STATE_HOLDING, "Held")
+	s.awaitGroups("v1", 4, 2)
+
+	s.setImage("v4")
+	s.awaitGroups("v4", 0, 0)
+	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
+		t.Fatal(err)
+	}
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
+	})
+	s.awaitGroups("v4", 4, 2)
+	s.awaitGroups("v1", -1, -1)
+}
+
+// refuses tries to scale children past their bounds, in every way that clients have.
+func (s *roleSet) refuses() {
+	s.t.Helper()
+	ctx, sets := s.t.Context(), s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
+	stable, err := s.children(ctx, "v1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	waiting, err := s.children(ctx, "v3")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	scale := func(child string, groups int) error {
+		_, err := sets.Patch(ctx, child, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{}, "scale")
+		return err
+	}
+	relabel := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"other"}},"spec":{"replicas":0}}`, disaggregated.SetNameLabelKey)
+	forged := waiting["prefill"].DeepCopy()
+	forged.ObjectMeta = metav1.ObjectMeta{Name: "forged", Labels: waiting["prefill"].Labels}
+	forged.Spec.Replicas = ptr.To[int32](1)
+	for what, err := range map[string]error{
+		"a stable child is scaled below":      s.dryScale(ctx, stable["decode"].Name, 1),
+		"a waiting child is scaled":           s.dryScale(ctx, waiting["decode"].Name, 1),
+		"a stable child's scale is set below": scale(stable["prefill"].Name, 3),
+		"a waiting child's scale is set":      scale(waiting["prefill"].Name, 1),
+		"a stable child is taken out of bounds": func() error {
+			_, err := sets.Patch(ctx, stable["decode"].Name, types.MergePatchType, relabel, metav1.PatchOptions{})
+			return err
+		}(),
+		"a child is created with groups": func() error { _, err := sets.Create(ctx, forged, metav1.CreateOptions{}); return err }(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
+			s.t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// begin begins a release of the set.
+func (s *roleSet) begin(id string, style pb.Style, batches ...string) {
+	s.t.Helper()
+	s.eventually("the release begins", func(ctx context.Context) error {
+		_, err := s.driver.Initialize(ctx, &pb.InitializeRequest{
+			Workload: s.ref, ReleaseId: id, Owner: "test", Policy: &pb.ReleasePolicy{Style: style, Batches: batches},
+		})
+		return err
+	})
+}
+
+// upgrade asks for a batch, and waits until it is ready.
+func (s *roleSet) upgrade(id string, batch int32) *pb.BatchContext {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("batch %d", batch), func(ctx context.Context) error {
+		_, err := s.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+			Workload: s.ref, ReleaseId: id, Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
+		})
+		return err
+	})
+	return s.awaitState(pb.State_STATE_READY, "BatchReady")
+}
+
+// finalize promotes the release or rolls it back, and waits for its end.
+func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
+	s.t.Helper()
+	s.eventually(intent.String(), func(ctx context.Context) error {
+		_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: id, Intent: intent})
+		return err
+	})
+	want := pb.State_STATE_COMPLETED
+	if intent == rollback {
+		want = pb.State_STATE_ROLLED_BACK
+	}
+	s.awaitState(want, "")
+}
+
+// leaders returns the UIDs of the leader pods of an image, by name.
+func (s *roleSet) leaders(tag string) map[string]types.UID {
+	s.t.Helper()
+	pods, err := s.kube.CoreV1().Pods(s.namespace).List(s.t.Context(), metav1.ListOptions{
+		LabelSelector: lws.WorkerIndexLabelKey + "=0," + disaggregated.SetNameLabelKey + "=" + s.name,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	found := map[string]types.UID{}
+	for i := range pods.Items {
+		if strings.HasSuffix(pods.Items[i].Spec.Containers[0].Image, ":"+tag) {
+			found[pods.Items[i].Name] = pods.Items[i].UID
+		}
+	}
+	return found
+}
+
+// TestDisaggregatedReleased: batches are units, both ways: aborted, the update's groups go and the stable ones were never touched; promoted,
+// they become the set without a second start, decode last. The hold is that of the new revision.
+func TestDisaggregatedReleased(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 4, 2)
+	s.adopt()
+	stable := s.leaders("v1")
+	s.setImage("v2")
+
+	s.begin("aborted", pb.Style_STYLE_CANARY, "25%", "75%", "100%")
+	for batch, groups := range [][2]int32{{1, 1}, {3, 2}} {
+		c := s.upgrade("aborted", int32(batch))
+		s.awaitGroups("v2", groups[0], groups[1])
+		s.awaitGroups("v1", 4, 2)
+		if roles := c.GetRoles(); c.GetUpdatedReady() != groups[0] || roles[1].GetUpdatedReady() != groups[1] || roles[1].GetPlanned() != groups[1] {
+			t.Errorf("batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), roles)
+		}
+	}
+	s.finalize("aborted", rollback)
+	s.awaitGroups("v2", 0, 0)
+	if now := s.leaders("v1"); !maps.Equal(now, stable) {
+		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
+	}
+
+	s.begin("promoted", pb.Style_STYLE_CANARY, "50%", "100%")
+	s.upgrade("promoted", 0)
+	s.driver.Kill()
+	s.driver.Restart()
+	s.upgrade("promoted", 1)
+	updated := s.leaders("v2")
+	s.finalize("promoted", promote)
+	s.awaitGroups("v1", -1, -1)
+	s.awaitGroups("v2", 4, 2)
+	if now := s.leaders("v2"); len(now) != 6 || !maps.Equal(now, updated) {
+		t.Errorf("the leaders of the update revision were %v and are %v", updated, now)
+	}
+	s.setImage("v3")
+	s.awaitGroups("v3", 0, 0)
+	s.awaitGroups("v2", 4, 2)
+}
+
+// TestDisaggregatedBlueGreen: a whole second set is started beside the first. A third template in mid-release starts over.
+func TestDisaggregatedBlueGreen(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	s.setImage("v2")
+	s.begin("release", pb.Style_STYLE_BLUE_GREEN, "100%")
+	s.upgrade("release", 0)
+	s.setImage("v3")
+	s.awaitGroups("v2", -1, -1)
+	s.awaitState(pb.State_STATE_HOLDING, "WaitingForFirstBatch")
+	s.awaitGroups("v1", 2, 1)
+	s.upgrade("release", 0)
+	s.awaitGroups("v3", 2, 1)
+	s.awaitGroups("v1", 2, 1)
+	s.finalize("release", promote)
+	s.awaitGroups("v1", -1, -1)
+	s.awaitGroups("v3", 2, 1)
+}
+
+// TestDisaggregatedRefused: what a release or the hold can't do is refused in words, and changes nothing.
+func TestDisaggregatedRefused(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	s.setImage("v2")
+	s.awaitGroups("v2", 0, 0)
+	begin := func(change func(*pb.ReleasePolicy)) error {
+		p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
+		change(p)
+		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: s.ref, ReleaseId: "r", Owner: "test", Policy: p})
+		return err
+	}
+	child, err := s.children(t.Context(), "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, errChild := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: child["decode"].Name}})
+	_, errUndo := s.driver.Undo(t.Context(), &pb.UndoRequest{Workload: s.ref})
+	_, errPlan := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref})
+	_, errName := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: "disaggregatedset/llm"}})
+	for _, refused := range []struct {
+		err  error
+		want string
+	}{
+		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "has no partition"},
+		{begin(func(p *pb.ReleasePolicy) { p.GroupDisruptionBudget = true }), "group_disruption_budget"},
+		{errChild, `is controlled by DisaggregatedSet "llm"`},
+		{errUndo, "undo is for LeaderWorkerSets only yet"},
+		{errPlan, "a plan is for LeaderWorkerSets only yet"},
+		{errName, "its kind belongs in workload.kind"},
+	} {
+		if refused.err == nil || !strings.Contains(refused.err.Error(), refused.want) {
+			t.Errorf("want %q, got %v", refused.want, refused.err)
+		}
+	}
+	if err := errors.Join(s.groups(t.Context(), "v2", 0, 0), s.groups(t.Context(), "v1", 2, 1)); err != nil {
+		t.Error(err)
+	}
+}

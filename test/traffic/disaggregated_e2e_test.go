@@ -1,0 +1,160 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/podserver"
+	"github.com/lockstep-rollouts/lockstep/test/serving"
+)
+
+// roleSet is a DisaggregatedSet named model: its prefill gets the requests.
+type roleSet struct {
+	*serving.Release
+
+	sets dynamic.ResourceInterface
+}
+
+// serveRoles creates the set with four groups of prefill and two of decode behind a Service and a route, and a driver.
+func serveRoles(t *testing.T) *roleSet {
+	t.Helper()
+	e := serving.NewEnv(t)
+	manifest, err := config.Disaggregated()
+	if err == nil {
+		err = e.Cluster.Apply(t.Context(), "", manifest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &roleSet{Release: serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))}
+	s.Ref.Kind = "DisaggregatedSet"
+	s.sets = dynamic.NewForConfigOrDie(e.Cluster.RESTConfig()).
+		Resource(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}).Namespace(e.Namespace)
+	role := func(name string, replicas int) string {
+		return fmt.Sprintf(`
+  - name: %s
+    spec:
+      replicas: %d
+      rolloutStrategy: {type: RollingUpdate, rollingUpdateConfiguration: {maxSurge: 1, maxUnavailable: 0}}
+      leaderWorkerTemplate:
+        size: 2
+        workerTemplate: {spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}
+`, name, replicas, podserver.Port)
+	}
+	e.Apply("apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: model}\nspec:\n  roles:%s%s", role("prefill", 4), role("decode", 2))
+	e.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0", disaggregatedset.x-k8s.io/name: model, disaggregatedset.x-k8s.io/role: prefill}`, 4)
+	e.Route(serving.Only)
+	e.Served()
+	s.User = s.Carriers()
+	return s
+}
+
+// prefill returns the name of the prefill child of the template in the spec, once LWS has created it.
+func (s *roleSet) prefill(known string) (name string) {
+	s.T.Helper()
+	s.Eventually("LWS creates a child of prefill", func(ctx context.Context) error {
+		list, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "disaggregatedset.x-k8s.io/role=prefill"})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if list.Items[i].Name != known {
+				name = list.Items[i].Name
+				return nil
+			}
+		}
+		return fmt.Errorf("there is only %q", known)
+	})
+	return name
+}
+
+// begin adopts the set, gives both roles another image, and begins release r1. It returns the names of both prefill children.
+func (s *roleSet) begin(style pb.Style, batches ...string) (stable, update string) {
+	s.T.Helper()
+	if _, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
+		s.T.Fatal(err)
+	}
+	stable = s.prefill("")
+	var patch []byte
+	for i := range 2 {
+		patch = fmt.Appendf(patch, `,{"op":"replace","path":"/spec/roles/%d/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":%q}`, i, s.Image("v2"))
+	}
+	if _, err := s.sets.Patch(s.T.Context(), s.Name, types.JSONPatchType, append([]byte("["), append(patch[1:], ']')...), metav1.PatchOptions{}); err != nil {
+		s.T.Fatal(err)
+	}
+	update = s.prefill(stable)
+	s.Eventually("the release begins", func(ctx context.Context) error {
+		_, err := s.Initialize(ctx, &pb.InitializeRequest{
+			Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long, Policy: &pb.ReleasePolicy{Style: style, Batches: batches, Traffic: serving.ByRoute()},
+		})
+		return err
+	})
+	return stable, update
+}
+
+// The entry role's leaders get the requests of a DisaggregatedSet, and the revision tells the sides apart. A canary is promoted: its requests
+// move before the old groups go, and none is lost. The user's Service and route are restored.
+func TestTrafficDisaggregated(t *testing.T) {
+	s := serveRoles(t)
+	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
+	stable, update := s.begin(pb.Style_STYLE_CANARY, "50%", "100%")
+	g.Begin(load.Phase{Name: "first batch, weight 0", Want: load.Shares{stable: 100}})
+	s.Upgrade(0)
+	s.Await(g, 2000)
+	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{stable: 70, update: 30}})
+	s.Weight(30)
+	s.Await(g, 6000)
+	g.Begin(load.Phase{Name: "second batch, 50 %", Want: load.Shares{stable: 50, update: 50}})
+	s.Upgrade(1)
+	s.Weight(50)
+	s.Await(g, 6000)
+	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{update: 100}})
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s.Await(g, 4000)
+	s.Passes(g)
+	s.restored()
+}
+
+// An abort withdraws the share before the update's groups go.
+func TestTrafficDisaggregatedRollback(t *testing.T) {
+	s := serveRoles(t)
+	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
+	stable, update := s.begin(pb.Style_STYLE_BLUE_GREEN, "100%")
+	g.Begin(load.Phase{Name: "second set", Want: load.Shares{stable: 100}})
+	s.Upgrade(0)
+	s.Await(g, 2000)
+	g.Begin(load.Phase{Name: "switched", Want: load.Shares{update: 100}})
+	s.Weight(100)
+	s.Await(g, 4000)
+	g.Begin(load.Phase{Name: "rolled back", Want: load.Shares{stable: 100}})
+	began := time.Now()
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	t.Logf("rolled back after %s, of which the drain takes %s", time.Since(began).Round(time.Millisecond), serving.ByRoute().GetDrain().GetPeriod().AsDuration())
+	s.Await(g, 4000)
+	s.Passes(g)
+	s.restored()
+}
+
+// restored fails the test unless the user's Service and route are as they were.
+func (s *roleSet) restored() {
+	s.T.Helper()
+	if now := s.Carriers(); now["Service"] != s.User["Service"] || now["route"] != s.User["route"] {
+		s.T.Errorf("the user's objects are not as they were:\n%v\n%v", s.User, now)
+	}
+}
