@@ -210,7 +210,7 @@ func TestCanaryCapabilities(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	info := e.driver.Info()
-	if info.GetName() != "lws.lockstep.dev" || info.GetVersion() == "" || len(info.GetKinds()) != 1 || len(info.GetStyles()) == 0 {
+	if info.GetName() != "lws.lockstep.dev" || info.GetVersion() == "" || len(info.GetKinds()) != 2 || len(info.GetStyles()) == 0 {
 		t.Errorf("GetDriverInfo: %v", info)
 	}
 	for number, name := range pb.Capability_name {
