@@ -50,12 +50,13 @@ const (
 
 // optional are the roles that these courses don't need: requests of them are claimed, but need not occur.
 var optional = map[string]string{
-	"lockstep-driver-gateway": "suite traffic",
-	"lockstep-driver-pools":   "suite router",
-	"lockstep-preflight":      "TestPreflight, with an account of its own",
-	"lockstep-lease":          "TestLeaderElection, with an account of its own",
-	"system:auth-delegator":   "only a server on TCP asks",
-	"system:basic-user":       "granted by Kubernetes",
+	"lockstep-driver-disaggregated": "suite disaggregated",
+	"lockstep-driver-gateway":       "suite traffic",
+	"lockstep-driver-pools":         "suite router",
+	"lockstep-preflight":            "TestPreflight, with an account of its own",
+	"lockstep-lease":                "TestLeaderElection, with an account of its own",
+	"system:auth-delegator":         "only a server on TCP asks",
+	"system:basic-user":             "granted by Kubernetes",
 }
 
 // The driver sends no request that docs/security.md does not claim, and uses each right there. The courses are in one namespace, and
