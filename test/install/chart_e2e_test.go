@@ -33,6 +33,7 @@ func TestChartEqualsKustomize(t *testing.T) {
 		{"without the driver", "driver: {enabled: false}", []string{"base"}},
 		{"one namespace", "driver: {namespace: team-a}", []string{"base", "namespaced"}},
 		{"hold and preflight", "policies: {hold: true}\npermissions: {preflight: true}", []string{"base", "deployment", "admission", "preflight"}},
+		{"disaggregated sets", "policies: {disaggregated: true}", []string{"base", "deployment", "disaggregated"}},
 		{"aggregated roles", "permissions: {aggregate: true}", []string{"base", "deployment", "access-aggregated"}},
 		{"kruise", "kruise: {enabled: true}", []string{"base", "deployment", "kruise", "kruise/crd"}},
 		{"monitoring", "monitoring: {enabled: true}", []string{"base", "deployment", "monitoring"}},
@@ -263,7 +264,7 @@ func (e *env) sumRoles(objects map[key]object) {
 	const kind = "ClusterRole.rbac.authorization.k8s.io"
 	sum := objects[key{kind, "", "lockstep-driver"}]
 	var rules []any
-	for _, part := range []string{"core", "gateway", "ingress", "pools", "autoscalers"} {
+	for _, part := range []string{"core", "gateway", "ingress", "pools", "autoscalers", "disaggregated"} {
 		k := key{kind, "", "lockstep-driver-" + part}
 		own, _, err := unstructured.NestedSlice(objects[k].Object, "rules")
 		if err != nil {
