@@ -12,7 +12,7 @@ const repository = 'https://github.com/lockstep-rollouts/lockstep'
 const kinds: Record<string, Record<string, string>> = {
   Tutorial: { tutorial: 'A canary release in 15 minutes' },
   'How-to': {
-    guide: 'User guide', plan: 'Plan a release', install: 'Install, upgrade and remove', 'argo-rollouts': 'Argo Rollouts',
+    guide: 'User guide', disaggregated: 'DisaggregatedSets', plan: 'Plan a release', install: 'Install, upgrade and remove', 'argo-rollouts': 'Argo Rollouts',
     'kruise-rollouts': 'Kruise Rollouts', 'kruise-batchrelease': 'BatchRelease', traffic: 'Traffic', gates: 'Gates',
     monitoring: 'Monitoring', alerts: 'Alerts', permissions: 'Permissions', troubleshooting: 'Troubleshooting', releasing: 'Releasing Lockstep',
   },
