@@ -62,7 +62,9 @@ func TestChartEqualsKustomize(t *testing.T) {
 			e.sumRoles(want)
 			for _, o := range got {
 				annotations := o.GetAnnotations()
-				delete(annotations, "helm.sh/resource-policy")
+				if delete(annotations, "helm.sh/resource-policy"); len(annotations) == 0 {
+					annotations = nil
+				}
 				o.SetAnnotations(annotations)
 			}
 			for _, o := range slices.Concat(slices.Collect(maps.Values(got)), slices.Collect(maps.Values(want))) {

@@ -689,12 +689,14 @@ type Role struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required. Its groups in the spec.
 	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Required. Its groups at the stable revision that are ready, and that exist.
+	// Required. Its ready groups at the stable revision.
 	StableReady int32 `protobuf:"varint,3,opt,name=stable_ready,json=stableReady,proto3" json:"stable_ready,omitempty"`
-	Stable      int32 `protobuf:"varint,4,opt,name=stable,proto3" json:"stable,omitempty"`
-	// Required. Its groups at the update revision that are ready, and that exist. 0 without a release.
+	// Required. Its groups that exist at the stable revision.
+	Stable int32 `protobuf:"varint,4,opt,name=stable,proto3" json:"stable,omitempty"`
+	// Required. Its ready groups at the update revision. 0 without a release.
 	UpdatedReady int32 `protobuf:"varint,5,opt,name=updated_ready,json=updatedReady,proto3" json:"updated_ready,omitempty"`
-	Updated      int32 `protobuf:"varint,6,opt,name=updated,proto3" json:"updated,omitempty"`
+	// Required. Its groups that exist at the update revision. 0 without a release.
+	Updated int32 `protobuf:"varint,6,opt,name=updated,proto3" json:"updated,omitempty"`
 	// Required. Its groups at the update revision that the present batch asks for.
 	Planned       int32 `protobuf:"varint,7,opt,name=planned,proto3" json:"planned,omitempty"`
 	unknownFields protoimpl.UnknownFields
