@@ -130,7 +130,9 @@ func FollowWorkloads(
 	}
 }
 
-func keyOf(ref *pb.WorkloadRef) string { return ref.GetKind() + "/" + ref.GetNamespace() + "/" + ref.GetName() }
+func keyOf(ref *pb.WorkloadRef) string {
+	return ref.GetKind() + "/" + ref.GetNamespace() + "/" + ref.GetName()
+}
 
 // reconnect yields what one stream after the other yields.
 func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {

@@ -311,7 +311,10 @@ func specOf(u *unstructured.Unstructured) (spec boundsSpec, err error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &spec)
 	}
-	return spec, err
+	if err != nil {
+		return spec, fmt.Errorf("decode spec: %w", err)
+	}
+	return spec, nil
 }
 
 func stripBounds(obj any) (any, error) {
