@@ -74,11 +74,11 @@ type Observation struct {
 	// Stale are those of the caches of the observation that the API server does not confirm.
 	Stale []StaleCache `json:"stale,omitzero"`
 	// Roles are those of a DisaggregatedSet, in the order of its spec, Slices is how often it has them all, and Children are the
-	// LeaderWorkerSets that LWS created for them. Nil: the workload is a LeaderWorkerSet.
+	// LeaderWorkerSets that LWS created for them. A LeaderWorkerSet has none of them.
 	Roles    []Role  `json:"roles,omitzero"`
 	Slices   int     `json:"slices,omitzero"`
 	Children []Child `json:"children,omitzero"`
-	// Bounds are those of the children. Nil: there are none. BoundsEnforced: an admission policy enforces them.
+	// Bounds are those of the children, nil if there are none. BoundsEnforced is true if an admission policy enforces them.
 	Bounds         *Bounds `json:"bounds,omitzero"`
 	BoundsEnforced bool    `json:"boundsEnforced,omitzero"`
 	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.

@@ -52,11 +52,11 @@ type Bounds struct {
 	// Stable is the revision whose children have at least Min groups, by role and in each slice.
 	Stable string         `json:"stable,omitzero"`
 	Min    map[string]int `json:"min,omitzero"`
-	// Update is the revision whose children have exactly Exact groups, by role: those of Units. Empty: there is none.
+	// Update is the revision whose children have exactly Exact groups, by role: those of Units. It is empty if there is none.
 	Update string         `json:"update,omitzero"`
 	Units  int            `json:"units,omitzero"`
 	Exact  map[string]int `json:"exact,omitzero"`
-	// Target is the batch that Units were last set for. Nil: none yet.
+	// Target is the batch that Units were last set for, nil if there was none yet.
 	Target *record.Target `json:"target,omitzero"`
 }
 
@@ -128,7 +128,7 @@ func (o *Observation) unite() {
 	}
 }
 
-// stableSide returns the revision that the user's groups have, or return to. Empty: they have several, or none.
+// stableSide returns the revision that the user's groups have, or return to, "" if they have several, or none.
 func (o Observation) stableSide() string {
 	switch r := o.release(); {
 	case r != nil && r.Phase == record.Promoted:
@@ -176,18 +176,17 @@ func (o Observation) units(in func(Child) bool) []Group {
 // ready since the last of their parts.
 func (o Observation) pair(c Child, groups []Group) {
 	ready := readyFirst(groups)
-	for n, i := range ready {
-		for _, role := range o.Roles[1:] {
-			partner := o.child(c.Slice, c.Revision, role.Name)
-			need := PartOf(o, role, n+1)
-			if has := readyFirst(partner.Groups); len(has) >= need {
-				if need > 0 {
-					groups[i].joins(partner.Groups[has[need-1]])
-				}
-				continue
+	for _, role := range o.Roles[1:] {
+		partners := o.child(c.Slice, c.Revision, role.Name).Groups
+		has := readyFirst(partners)
+		for n, i := range ready {
+			switch need := PartOf(o, role, n+1); {
+			case !groups[i].Ready || need == 0:
+			case len(has) >= need:
+				groups[i].joins(partners[has[need-1]])
+			default:
+				groups[i].lacks(role, need, len(has), partners)
 			}
-			groups[i].lacks(role, need, partner.Groups)
-			break
 		}
 	}
 }
@@ -225,17 +224,14 @@ func (g *Group) joins(last Group) {
 }
 
 // lacks makes a group not ready, since its role's part of the unit is not.
-func (g *Group) lacks(role Role, need int, partners []Group) {
+func (g *Group) lacks(role Role, need, has int, partners []Group) {
 	missing := Group{}
-	for _, p := range partners {
-		if !p.Ready {
-			missing = p
-			break
-		}
+	if i := slices.IndexFunc(partners, func(p Group) bool { return !p.Ready }); i >= 0 {
+		missing = partners[i]
 	}
 	g.Ready, g.ReadySince, g.FirstReady, g.LostAt = false, time.Time{}, time.Time{}, missing.LostAt
 	g.Reason, g.Pod = ReasonRoleNotReady, missing.Pod
-	g.Message = fmt.Sprintf("%d of %d groups of role %s that it needs are ready", len(readyFirst(partners)), need, role.Name)
+	g.Message = fmt.Sprintf("%d of %d groups of role %s that it needs are ready", has, need, role.Name)
 	if missing.Message != "" {
 		g.Message += ": " + missing.Message
 	}
@@ -298,7 +294,7 @@ func (o Observation) drainOrder() []Role {
 	return append(order, last...)
 }
 
-// left reports whether a role has groups at a revision. Empty: any role.
+// left reports whether a role, or with "" any, has groups at a revision.
 func (o Observation) left(revision, role string) bool {
 	return slices.ContainsFunc(o.Children, func(c Child) bool {
 		return c.Revision == revision && (role == "" || c.Role == role) &&
