@@ -115,7 +115,7 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 
 // withoutRoles refuses a call about a DisaggregatedSet that is not served yet.
 func withoutRoles(key types.NamespacedName, what, instead string) error {
-	if observe.RefOf(key).GetKind() != observe.KindSet {
+	if !observe.IsSet(key) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s: %s is for LeaderWorkerSets only yet: %s", observe.Object(key), what, instead)
@@ -146,7 +146,6 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 		return mutation{}, observe.ContractError(err)
 	}
 	defer unlock()
-	d.awaitSets(ctx, key)
 	m, err := d.retryRaces(ctx, key, i, admissions)
 	if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
 		// The loop's next writes may end that release, such as the one of its outcome.
@@ -221,13 +220,10 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 // observeNew observes a workload that may have just been created: one that is not in the cache is requested from the API server
 // before the call fails with WORKLOAD_NOT_FOUND.
 func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, error) {
+	d.awaitSets(ctx, key)
 	s, err := d.engine.Observe(key)
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND || observe.IsSet(key) {
 		return s, err
-	}
-	if observe.RefOf(key).GetKind() == observe.KindSet {
-		d.awaitSets(ctx, key)
-		return d.engine.Observe(key)
 	}
 	live, errLive := d.sets.LeaderworkersetV1().LeaderWorkerSets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(errLive) {
@@ -310,7 +306,7 @@ func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
 
 // awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.
 func (d *Driver) awaitSets(ctx context.Context, key types.NamespacedName) {
-	if observe.RefOf(key).GetKind() == observe.KindSet {
+	if observe.IsSet(key) {
 		_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) { return !d.engine.Observer.Disaggregated.Pending(), nil })
 	}
 }

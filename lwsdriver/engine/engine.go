@@ -163,7 +163,7 @@ func (e *Engine) Filled() error {
 	if err := e.Observer.Caches.Err(); err != nil {
 		return err
 	}
-	if !e.Observer.Caches.Synced() || e.Observer.Disaggregated.Pending() {
+	if !e.Observer.Caches.Synced() || !e.Observer.Disaggregated.Listed() {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver has just started and its caches are not filled yet")
 	}
 	return nil

@@ -28,8 +28,8 @@ import (
 const (
 	// scalerIndex finds autoscalers by the workload that they scale or are held for.
 	scalerIndex = "workload"
-	// kedaPeriod is how often discovery of KEDA is retried while it fails.
-	kedaPeriod = 10 * time.Second
+	// discoveryPeriod is how often the discovery of an API is retried while it fails.
+	discoveryPeriod = 10 * time.Second
 )
 
 // Autoscalers are the caches of HorizontalPodAutoscalers and ScaledObjects, a few hundred bytes per object. They are filled from
@@ -71,7 +71,7 @@ func newAutoscalers(
 		return nil, err
 	}
 	config.Source = informer.NewSource(autoscaler.ScaledObjects, client, client.Resource(autoscaler.ScaledObjects).Namespace(namespace), "")
-	config.Example, config.Discovery, config.RetryPeriod = &unstructured.Unstructured{}, core.Discovery(), kedaPeriod
+	config.Example, config.Discovery, config.RetryPeriod = &unstructured.Unstructured{}, core.Discovery(), discoveryPeriod
 	a.scaled, err = informer.New(config)
 	return a, err
 }
@@ -155,12 +155,7 @@ func (s *Scaler) Name() string { return s.Meta.GetName() }
 
 // scaledObject returns the name of the ScaledObject that controls it, "" if none does.
 func (s *Scaler) scaledObject() string {
-	owner := metav1.GetControllerOf(s.Meta)
-	if owner == nil || owner.Kind != autoscaler.KindScaledObject ||
-		!strings.HasPrefix(owner.APIVersion, autoscaler.ScaledObjects.Group+"/") {
-		return ""
-	}
-	return owner.Name
+	return controllerOf(s.Meta, autoscaler.ScaledObjects.Group, autoscaler.KindScaledObject)
 }
 
 func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {

@@ -121,14 +121,23 @@ func AddedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
 	if w.Labels[record.RoleLabel] == "" || stable == "" || owner == nil && !orphaned(w) {
 		return "", false
 	}
-	if owner != nil {
-		group, err := schema.ParseGroupVersion(owner.APIVersion)
-		if err != nil || group.Group != lws.GroupVersion.Group || owner.Kind != Kind || owner.Name != stable {
-			return "", false
-		}
+	if owner != nil && controllerOf(w, lws.GroupVersion.Group, Kind) != stable {
+		return "", false
 	}
 	known := cmp.Or(w.Labels[record.WorkloadLabel], stable)
 	return stable, w.Name == record.CanaryName(known, stable, w.Labels[record.RevisionLabel])
+}
+
+// controllerOf returns the name of the controlling owner of an object if it is of a kind, else "".
+func controllerOf(o metav1.Object, group, kind string) string {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil || owner.Kind != kind {
+		return ""
+	}
+	if version, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || version.Group != group {
+		return ""
+	}
+	return owner.Name
 }
 
 // orphaned reports whether the driver created w in this namespace, and its owner reference was removed since.

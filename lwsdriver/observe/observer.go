@@ -151,17 +151,20 @@ func (o *Observer) changed(key types.NamespacedName) {
 // allChanged is called when a cache that any workload may depend on is filled, or can't be: that of autoscalers, budgets or the
 // history.
 func (o *Observer) allChanged() {
-	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
-		switch w, ok := obj.(*lws.LeaderWorkerSet); {
-		case !ok:
-		case w.Annotations[record.RecordAnnotation] != "":
+	touch := func(w *lws.LeaderWorkerSet) {
+		if w.Annotations[record.RecordAnnotation] != "" {
 			o.changed(StableKey(w))
-		default:
+		} else {
 			o.Changes.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
 		}
 	}
-	for _, key := range o.Disaggregated.all() {
-		o.changed(key)
+	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
+		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
+			touch(w)
+		}
+	}
+	for _, set := range o.Disaggregated.all() {
+		touch(set.View)
 	}
 }
 

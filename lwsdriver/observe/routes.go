@@ -41,7 +41,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 func (o *Observer) readTrafficLeft(s *Snapshot) {
 	var setup traffic.Setup
 	switch kept := o.policyOf(s.Key); {
-	case kept != nil && RefOf(s.Key).GetKind() == KindSet:
+	case kept != nil && IsSet(s.Key):
 		setup = traffic.NewSetupOfRole(deletedWorkload(s.Key, kept.of), "", unknownRevision, unknownRevision, *kept.policy)
 	case kept != nil:
 		setup = newSetup(deletedWorkload(s.Key, kept.of), unknownRevision, *kept.policy, nil)

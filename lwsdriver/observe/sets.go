@@ -5,7 +5,6 @@ package observe
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,6 +62,9 @@ func KeyFor(kind, namespace, name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
+// IsSet reports whether a key is that of a DisaggregatedSet.
+func IsSet(key types.NamespacedName) bool { return strings.HasPrefix(key.Name, setPrefix) }
+
 // RefOf returns the workload that a key names.
 func RefOf(key types.NamespacedName) *pb.WorkloadRef {
 	if name, ok := strings.CutPrefix(key.Name, setPrefix); ok {
@@ -103,7 +105,7 @@ type BoundsObject struct {
 	metav1.ObjectMeta
 
 	Bounds plan.Bounds
-	// Problem is why it can't be read. Empty: it can.
+	// Problem is why it can't be read, "" if it can.
 	Problem string
 }
 
@@ -116,7 +118,7 @@ func newSets(
 	config := func(resource schema.GroupVersionResource, of dynamic.ResourceInterface, selector string) informer.Config {
 		return informer.Config{
 			Source: informer.NewSource(resource, client, of, selector), Example: &unstructured.Unstructured{}, Discovery: core.Discovery(),
-			RetryPeriod: kedaPeriod, Changed: settled,
+			RetryPeriod: discoveryPeriod, Changed: settled,
 		}
 	}
 	var err error
@@ -175,6 +177,9 @@ func (s *Sets) Start() {
 	}
 }
 
+// Listed reports whether the sets are known, or can't be. Whoever has none waits for no other cache.
+func (s *Sets) Listed() bool { return !s.sets.Pending() }
+
 // Pending reports whether the caches are still being filled.
 func (s *Sets) Pending() bool {
 	return slices.ContainsFunc(s.informers(), (*informer.Informer).Pending)
@@ -186,11 +191,10 @@ func (s *Sets) sources() []*informer.Source {
 
 // Get returns the set of a key, nil if it does not exist or the key is not one of a set.
 func (s *Sets) Get(key types.NamespacedName) *Set {
-	ref := RefOf(key)
-	if ref.GetKind() != KindSet {
+	if !IsSet(key) {
 		return nil
 	}
-	return informer.Get[*Set](s.sets, types.NamespacedName{Namespace: key.Namespace, Name: ref.GetName()})
+	return informer.Get[*Set](s.sets, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
 }
 
 // Bounds returns the bounds of a set's children, nil if there are none.
@@ -198,15 +202,14 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 	return informer.Get[*BoundsObject](s.bounds, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
 }
 
-// all returns the keys of all sets.
-func (s *Sets) all() []types.NamespacedName {
-	var keys []types.NamespacedName
+// all returns all sets.
+func (s *Sets) all() (all []*Set) {
 	for _, obj := range s.sets.GetIndexer().List() {
 		if set, ok := obj.(*Set); ok {
-			keys = append(keys, set.Key())
+			all = append(all, set)
 		}
 	}
-	return keys
+	return all
 }
 
 // enforced reports whether bounds are enforced.
@@ -260,12 +263,17 @@ func stripSet(obj any) (any, error) {
 	return set, nil
 }
 
-// boundsSpec is the spec of a ReplicaBounds. Min and Exact are numbers of groups by role.
-type boundsSpec struct {
-	Set    string        `json:"set"`
-	Roles  []string      `json:"roles"`
-	Stable stableBounds  `json:"stable"`
-	Update *updateBounds `json:"update,omitempty"`
+// replicaBounds is a ReplicaBounds. Min and Exact are numbers of groups by role.
+type replicaBounds struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Set    string        `json:"set"`
+		Roles  []string      `json:"roles"`
+		Stable stableBounds  `json:"stable"`
+		Update *updateBounds `json:"update,omitempty"`
+	} `json:"spec"`
 }
 
 type stableBounds struct {
@@ -282,39 +290,23 @@ type updateBounds struct {
 
 // BoundsFor returns the object that bounds the children of a set.
 func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
-	spec := boundsSpec{Set: set.Name, Stable: stableBounds{Revision: b.Stable, Min: b.Min}}
-	spec.Roles = slices.Sorted(maps.Keys(b.Min))
-	if b.Update != "" {
-		spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
-	}
-	raw, err := json.Marshal(map[string]any{
-		"apiVersion": BoundsResource.GroupVersion().String(), "kind": BoundsKind,
-		"metadata": metav1.ObjectMeta{
+	object := replicaBounds{
+		TypeMeta: metav1.TypeMeta{APIVersion: BoundsResource.GroupVersion().String(), Kind: BoundsKind},
+		ObjectMeta: metav1.ObjectMeta{
 			Namespace: set.Namespace, Name: set.Name, Labels: map[string]string{record.RoleLabel: "bounds", record.StableLabel: set.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 		},
-		"spec": spec,
-	})
+	}
+	object.Spec.Set, object.Spec.Roles = set.Name, slices.Sorted(maps.Keys(b.Min))
+	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min}
+	if b.Update != "" {
+		object.Spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&object)
 	if err != nil {
 		return nil, fmt.Errorf("encode bounds of %s: %w", set.Key(), err)
 	}
-	u := &unstructured.Unstructured{}
-	if err := u.UnmarshalJSON(raw); err != nil {
-		return nil, fmt.Errorf("encode bounds of %s: %w", set.Key(), err)
-	}
-	return u, nil
-}
-
-func specOf(u *unstructured.Unstructured) (spec boundsSpec, err error) {
-	fields, _, _ := unstructured.NestedMap(u.Object, "spec")
-	raw, err := json.Marshal(fields)
-	if err == nil {
-		err = json.Unmarshal(raw, &spec)
-	}
-	if err != nil {
-		return spec, fmt.Errorf("decode spec: %w", err)
-	}
-	return spec, nil
+	return &unstructured.Unstructured{Object: fields}, nil
 }
 
 func stripBounds(obj any) (any, error) {
@@ -326,13 +318,13 @@ func stripBounds(obj any) (any, error) {
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
 		DeletionTimestamp: u.GetDeletionTimestamp(),
 	}}
-	spec, err := specOf(u)
-	if err != nil {
+	var object replicaBounds
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
 		b.Problem = err.Error()
 		return b, nil //nolint:nilerr // the object can't be read, which an observation returns
 	}
-	b.Bounds = plan.Bounds{Stable: spec.Stable.Revision, Min: spec.Stable.Min}
-	if up := spec.Update; up != nil {
+	b.Bounds = plan.Bounds{Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min}
+	if up := object.Spec.Update; up != nil {
 		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
 	}
 	return b, nil
@@ -362,14 +354,8 @@ func indexChild(obj any) ([]string, error) {
 
 // setOf returns the key of the DisaggregatedSet that w is a child of; ok is false if it is none.
 func setOf(w *lws.LeaderWorkerSet) (key types.NamespacedName, ok bool) {
-	owner := metav1.GetControllerOf(w)
-	if owner == nil || owner.Kind != KindSet || w.Labels[disaggregated.SetNameLabelKey] != owner.Name {
-		return key, false
-	}
-	if group, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || group.Group != disaggregated.GroupVersion.Group {
-		return key, false
-	}
-	return KeyFor(KindSet, w.Namespace, owner.Name), true
+	name := controllerOf(w, disaggregated.GroupVersion.Group, KindSet)
+	return KeyFor(KindSet, w.Namespace, name), name != "" && w.Labels[disaggregated.SetNameLabelKey] == name
 }
 
 func indexSetTraffic(obj any) ([]string, error) {
@@ -380,7 +366,7 @@ func indexSetTraffic(obj any) ([]string, error) {
 	return indexTraffic(set.View)
 }
 
-// Workload returns the user's workload of a key, a DisaggregatedSet as its view. Nil: it does not exist.
+// Workload returns the user's workload of a key, a DisaggregatedSet as its view, nil if it does not exist.
 func (o *Observer) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
 	if set := o.Disaggregated.Get(key); set != nil {
 		return set.View
@@ -390,7 +376,12 @@ func (o *Observer) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
 
 // Held returns the keys of the user's workloads that have a record, sorted.
 func (o *Observer) Held() []types.NamespacedName {
-	keys := slices.DeleteFunc(o.Disaggregated.all(), func(key types.NamespacedName) bool { return !UnderHold(o.Workload(key)) })
+	var keys []types.NamespacedName
+	for _, set := range o.Disaggregated.all() {
+		if UnderHold(set.View) {
+			keys = append(keys, set.Key())
+		}
+	}
 	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
 		if w, ok := obj.(*lws.LeaderWorkerSet); ok && UnderHold(w) {
 			keys = append(keys, KeyOf(w))
@@ -400,7 +391,7 @@ func (o *Observer) Held() []types.NamespacedName {
 	return keys
 }
 
-// UnderHold reports whether w is a user's workload that has a record. Nil: it does not exist.
+// UnderHold reports whether w, which is nil if it does not exist, is a user's workload that has a record.
 func UnderHold(w *lws.LeaderWorkerSet) bool {
 	if w == nil {
 		return false
@@ -412,7 +403,6 @@ func UnderHold(w *lws.LeaderWorkerSet) bool {
 
 // readSet reads roles, children and bounds of a DisaggregatedSet.
 func (o *Observer) readSet(s *Snapshot, set *Set) error {
-	o.Disaggregated.Start()
 	s.Set, s.Roles, s.Slices, s.BoundsEnforced = set, set.Roles, set.Slices, o.Disaggregated.enforced()
 	s.Stable = plan.Workload{
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,

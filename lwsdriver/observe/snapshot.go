@@ -18,12 +18,12 @@ import (
 type Snapshot struct {
 	plan.Observation
 
-	// StableObject is the user's workload, a DisaggregatedSet as its view. Nil: it no longer exists.
+	// StableObject is the user's workload, a DisaggregatedSet as its view. It is nil once it no longer exists.
 	StableObject *lws.LeaderWorkerSet
 	// AddedObjects are the workloads that a release added to it, or the children of a DisaggregatedSet, by name. The units of a revision are
 	// named, too, and have the child of the entry role.
 	AddedObjects map[string]*lws.LeaderWorkerSet
-	// Set is the DisaggregatedSet, and BoundsObject bounds its children. Nil: it is none, or there are none.
+	// Set is the DisaggregatedSet, nil for another workload. BoundsObject bounds its children, and is nil without bounds.
 	Set          *Set
 	BoundsObject *BoundsObject
 	// Setup describes the release's traffic. Nil: it routes none.

@@ -1,0 +1,51 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// Bounds are read as they were written. What can't be read is named, and not taken for bounds.
+func TestBoundsAreReadAsWritten(t *testing.T) {
+	t.Parallel()
+	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm", UID: "1"}}
+	batch := 1
+	for _, want := range []plan.Bounds{
+		{Stable: "a", Min: map[string]int{"prefill": 4, "decode": 2}},
+		{
+			Stable: "a", Min: map[string]int{"prefill": 4, "decode": 0}, Update: "b", Units: 3, Exact: map[string]int{"prefill": 3, "decode": 2},
+			Target: &record.Target{Groups: "75%", Batch: &batch, At: lwstest.Noon.UTC()},
+		},
+	} {
+		object, err := BoundsFor(set, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := object.MarshalJSON() // as the API server returns it
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := &unstructured.Unstructured{}
+		if err := read.UnmarshalJSON(raw); err != nil {
+			t.Fatal(err)
+		}
+		got, err := stripBounds(read)
+		if b, ok := got.(*BoundsObject); err != nil || !ok || b.Problem != "" || !metav1.IsControlledBy(b, set) || cmp.Diff(want, b.Bounds) != "" {
+			t.Errorf("%v: %+v differs: %s", err, got, cmp.Diff(want, got.(*BoundsObject).Bounds)) //nolint:forcetypeassert // the transform's type
+		}
+	}
+	broken := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"stable": "a"}}}
+	if got, err := stripBounds(broken); err != nil || got.(*BoundsObject).Problem == "" { //nolint:forcetypeassert // as above
+		t.Errorf("%v: %+v", err, got)
+	}
+}
