@@ -54,7 +54,7 @@ type options struct {
 	readOnly  bool
 	version   string
 	silent    bool
-	bounds    record.Bounds
+	limits    record.Limits
 	// probeHostNetwork: see WithHostNetworkProbes.
 	probeHostNetwork bool
 	// groupsInFlight: see WithMaxGroupsInFlight.
@@ -104,14 +104,14 @@ func WithVersion(v string) Option { return func(o *options) { o.version = v } }
 
 // WithCanaryMetadata allows canary_leader_metadata whose keys have one of these prefixes. The default allows none.
 func WithCanaryMetadata(prefixes ...string) Option {
-	return func(o *options) { o.bounds.Metadata = prefixes }
+	return func(o *options) { o.limits.Metadata = prefixes }
 }
 
 // WithMaxProgressDeadline limits the progress_deadline of policies, so that a release without progress does not keep others from their turn
 // for long. A longer one is refused, and a recorded one counts as this long. It is at least record.DefaultProgressDeadline. The default is
 // record.DefaultMaxProgressDeadline.
 func WithMaxProgressDeadline(longest time.Duration) Option {
-	return func(o *options) { o.bounds.ProgressDeadline = longest }
+	return func(o *options) { o.limits.ProgressDeadline = longest }
 }
 
 // WithMaxGroupsInFlight limits how many groups all releases together create or replace at once. A step that needs more waits until
@@ -135,7 +135,7 @@ const minQPS = 50
 func New(config *rest.Config, opts ...Option) (*Driver, error) {
 	server := newClock()
 	o := options{log: slog.New(slog.DiscardHandler), version: "devel", now: server.Now}
-	o.bounds.ProgressDeadline = record.DefaultMaxProgressDeadline
+	o.limits.ProgressDeadline = record.DefaultMaxProgressDeadline
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -188,7 +188,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 	e, err := engine.New(engine.Config{
 		Leads: o.election.isLeader, Elected: elected,
 		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
-		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now, Bounds: o.bounds,
+		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now, Limits: o.limits,
 		ProbeHostNetwork: o.probeHostNetwork, MaxGroupsInFlight: o.groupsInFlight,
 	})
 	if err != nil {

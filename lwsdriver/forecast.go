@@ -32,7 +32,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err := withoutRoles(key, "a plan", "Initialize reports the capacity that a release needs"); err != nil {
 		return nil, err
 	}
-	if err := checkPlan(req, d.options.bounds); err != nil {
+	if err := checkPlan(req, d.options.limits); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
@@ -76,7 +76,7 @@ func policyOf(req *pb.PlanRequest) *pb.ReleasePolicy {
 	return req.GetPolicy()
 }
 
-func checkPlan(req *pb.PlanRequest, bounds record.Bounds) error {
+func checkPlan(req *pb.PlanRequest, limits record.Limits) error {
 	var bad []drivererr.FieldViolation
 	if s := req.GetStartup(); s != nil && (s.CheckValid() != nil || s.AsDuration() < 0) {
 		bad = append(bad, drivererr.FieldViolation{Field: "startup", Description: "must be a valid duration, not negative"})
@@ -84,7 +84,7 @@ func checkPlan(req *pb.PlanRequest, bounds record.Bounds) error {
 	if req.GetNative() {
 		return drivererr.Invalid(bad...)
 	}
-	return checkPolicy(req.GetPolicy(), bounds, bad...)
+	return checkPolicy(req.GetPolicy(), limits, bad...)
 }
 
 // forecastInput returns what the forecast depends on, with warnings about what of it is unknown.

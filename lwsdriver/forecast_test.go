@@ -154,7 +154,7 @@ func TestCheckPlan(t *testing.T) {
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1"}, BlueGreen: &pb.BlueGreenPolicy{Promotion: 9},
 		}}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 	} {
-		if err := checkPlan(tt.request, record.Bounds{}); drivererr.Reason(err) != tt.want {
+		if err := checkPlan(tt.request, record.Limits{}); drivererr.Reason(err) != tt.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -33,7 +33,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err := withoutRoles(key, "preflight", "Initialize reports what it finds"); err != nil {
 		return nil, err
 	}
-	if err := checkPreflight(req, d.options.bounds); err != nil {
+	if err := checkPreflight(req, d.options.limits); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
@@ -58,7 +58,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	return preflight.Check(snapshot), nil
 }
 
-func checkPreflight(req *pb.PreflightRequest, bounds record.Bounds) error {
+func checkPreflight(req *pb.PreflightRequest, limits record.Limits) error {
 	var bad []drivererr.FieldViolation
 	e := req.GetExpectations()
 	for _, f := range []struct {
@@ -81,7 +81,7 @@ func checkPreflight(req *pb.PreflightRequest, bounds record.Bounds) error {
 	if req.GetPolicy() == nil {
 		return drivererr.Invalid(bad...)
 	}
-	return checkPolicy(req.GetPolicy(), bounds, bad...)
+	return checkPolicy(req.GetPolicy(), limits, bad...)
 }
 
 // preflightOf returns what the caches hold, for a release or, without a policy, the workload's own rolling update.

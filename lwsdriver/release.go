@@ -24,7 +24,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	if err := checkInitialize(req, d.options.bounds); err != nil {
+	if err := checkInitialize(req, d.options.limits); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
@@ -66,19 +66,19 @@ func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
 	})
 }
 
-func checkInitialize(req *pb.InitializeRequest, bounds record.Bounds) error {
+func checkInitialize(req *pb.InitializeRequest, limits record.Limits) error {
 	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
 	if len(req.GetOwner()) > record.MaxOwner {
 		bad = append(bad, drivererr.FieldViolation{Field: "owner", Description: fmt.Sprintf("is longer than %d bytes", record.MaxOwner)})
 	}
-	return checkPolicy(req.GetPolicy(), bounds, bad...)
+	return checkPolicy(req.GetPolicy(), limits, bad...)
 }
 
-// checkPolicy refuses a policy that is invalid or exceeds the bounds, together with the other violations of the request, or
+// checkPolicy refuses a policy that is invalid or exceeds the limits, together with the other violations of the request, or
 // that is not supported.
-func checkPolicy(p *pb.ReleasePolicy, bounds record.Bounds, bad ...drivererr.FieldViolation) error {
+func checkPolicy(p *pb.ReleasePolicy, limits record.Limits, bad ...drivererr.FieldViolation) error {
 	policy, violations := record.ParsePolicy(p)
-	for _, v := range append(violations, bounds.Check(policy)...) {
+	for _, v := range append(violations, limits.Check(policy)...) {
 		bad = append(bad, drivererr.FieldViolation(v))
 	}
 	bad = append(bad, unknownFields("policy", p.ProtoReflect())...)

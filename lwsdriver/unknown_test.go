@@ -35,11 +35,11 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}}, Traffic: &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}},
 			}
 			request := &pb.InitializeRequest{ReleaseId: "r1", Policy: p}
-			if err := checkInitialize(request, record.Bounds{Metadata: []string{"a"}}); err != nil {
+			if err := checkInitialize(request, record.Limits{Metadata: []string{"a"}}); err != nil {
 				t.Fatalf("refused already: %v", err)
 			}
 			tt.at(p).ProtoReflect().SetUnknown(newer)
-			err := checkInitialize(request, record.Bounds{Metadata: []string{"a"}})
+			err := checkInitialize(request, record.Limits{Metadata: []string{"a"}})
 			if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
 				t.Errorf("reason %s, want INVALID_REQUEST", got)
 			}
@@ -67,7 +67,7 @@ func TestUnknownFieldsOfLists(t *testing.T) {
 
 // A deadline that is longer than the operator allows is refused wherever a policy is judged.
 func TestLongDeadlineIsRefused(t *testing.T) {
-	bounds := record.Bounds{ProgressDeadline: record.DefaultMaxProgressDeadline}
+	bounds := record.Limits{ProgressDeadline: record.DefaultMaxProgressDeadline}
 	p := inBatches(pb.Style_STYLE_CANARY, "1")
 	p.ProgressDeadline = durationpb.New(bounds.ProgressDeadline + 1)
 	for name, err := range map[string]error{

@@ -70,8 +70,8 @@ type Config struct {
 	Registry prometheus.Registerer
 	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0: there is no limit.
 	MaxGroupsInFlight int
-	// Bounds are what the operator allows policies.
-	Bounds record.Bounds
+	// Limits are what the operator allows policies.
+	Limits record.Limits
 	// Decided is called with each decision, see lwsdriver.WithDecisions. Optional.
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
 	// Now is the clock of all decisions.
@@ -94,7 +94,7 @@ func New(c Config) (*Engine, error) {
 	var err error
 	e.Observer, err = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
-		ProbeHostNetwork: c.ProbeHostNetwork, Bounds: c.Bounds,
+		ProbeHostNetwork: c.ProbeHostNetwork, Limits: c.Limits,
 		Changed: e.changed, Deleted: e.forget,
 	})
 	if err != nil {
@@ -104,7 +104,7 @@ func New(c Config) (*Engine, error) {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}
 	e.locks.isAlias = e.Observer.Names.IsAlias
-	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Bounds.Metadata...)
+	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Limits.Metadata...)
 	e.events = newEventRecorder(c.Core, c.Log)
 	if c.Silent {
 		e.events.recorder = &events.FakeRecorder{}

@@ -198,7 +198,7 @@ func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, 
 			return known, err
 		}
 		policy, _ := record.ParsePolicy(message)
-		known.policy = o.config.Bounds.Bound(policy)
+		known.policy = o.config.Limits.Apply(policy)
 	}
 	remember(o, o.records, key, known)
 	return known, nil

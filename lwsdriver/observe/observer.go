@@ -70,8 +70,8 @@ type Config struct {
 	ReadOnly bool
 	// ProbeHostNetwork: leaders on their node's network get requests, too.
 	ProbeHostNetwork bool
-	// Bounds are what the operator allows policies.
-	Bounds record.Bounds
+	// Limits are what the operator allows policies.
+	Limits record.Limits
 	// Now is the clock of the observations.
 	Now func() time.Time
 	// Changed is called with the user's workload that a change is about, before Changes signals it.

@@ -59,7 +59,7 @@ func TestRecordedDeadlineIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBed(t, lwstest.WithRecord(t, stable, *rec))
-	b.config.Bounds.ProgressDeadline = 24 * time.Hour
+	b.config.Limits.ProgressDeadline = 24 * time.Hour
 	if got := b.look().Policy.ProgressDeadline; got != 24*time.Hour {
 		t.Errorf("the deadline is %s, want that of the driver", got)
 	}

@@ -177,7 +177,7 @@ func (s *Sets) Start() {
 	}
 }
 
-// Listed reports whether the sets are known, or can't be. Whoever has none waits for no other cache.
+// Listed reports whether the sets are known, or can't be. Without any, no other cache is waited for.
 func (s *Sets) Listed() bool { return !s.sets.Pending() }
 
 // Pending reports whether the caches are still being filled.

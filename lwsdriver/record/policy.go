@@ -27,8 +27,8 @@ const DefaultProgressDeadline = 30 * time.Minute
 // DefaultMaxProgressDeadline is the longest deadline that a driver allows unless its operator sets another: no model loads for a day.
 const DefaultMaxProgressDeadline = 24 * time.Hour
 
-// Bounds are what the operator of a driver allows policies.
-type Bounds struct {
+// Limits are what the operator of a driver allows policies.
+type Limits struct {
 	// Metadata are the prefixes of keys that canary_leader_metadata may have.
 	Metadata []string
 	// ProgressDeadline is the longest one, at least DefaultProgressDeadline. 0: any.
@@ -236,24 +236,24 @@ func (v *violations) duration(field string, d *durationpb.Duration, zero time.Du
 	return d.AsDuration()
 }
 
-// Check returns what of a policy exceeds the bounds.
-func (b Bounds) Check(p Policy) []Violation {
-	bad := CheckMetadata(p, b.Metadata)
-	if b.Bound(p).ProgressDeadline < p.ProgressDeadline {
+// Check returns what of a policy exceeds the limits.
+func (l Limits) Check(p Policy) []Violation {
+	bad := CheckMetadata(p, l.Metadata)
+	if l.Apply(p).ProgressDeadline < p.ProgressDeadline {
 		bad = append(bad, Violation{
 			"policy.progress_deadline",
 			fmt.Sprintf("is %s, and this driver allows at most %s: shorten it, or start the driver with a longer --max-progress-deadline",
-				p.ProgressDeadline, b.ProgressDeadline),
+				p.ProgressDeadline, l.ProgressDeadline),
 		})
 	}
 	return bad
 }
 
-// Bound returns a recorded policy with the longest deadline that the bounds allow. An older release has no exception: every editor of the
+// Apply returns a recorded policy with the longest deadline that the limits allow. An older release has no exception: every editor of the
 // workload can write the record, and its groups keep others waiting for their turn.
-func (b Bounds) Bound(p Policy) Policy {
-	if b.ProgressDeadline > 0 {
-		p.ProgressDeadline = min(p.ProgressDeadline, b.ProgressDeadline)
+func (l Limits) Apply(p Policy) Policy {
+	if l.ProgressDeadline > 0 {
+		p.ProgressDeadline = min(p.ProgressDeadline, l.ProgressDeadline)
 	}
 	return p
 }

@@ -218,8 +218,8 @@ func TestCheckMetadata(t *testing.T) {
 }
 
 // A deadline beyond the driver's bound is refused; a recorded one counts as long as the bound.
-func TestBounds(t *testing.T) {
-	b := Bounds{ProgressDeadline: time.Hour}
+func TestOperatorLimits(t *testing.T) {
+	b := Limits{ProgressDeadline: time.Hour}
 	for _, tt := range []struct {
 		deadline, counts time.Duration
 		refused          bool
@@ -234,11 +234,11 @@ func TestBounds(t *testing.T) {
 			!strings.Contains(bad[0].Description, "--max-progress-deadline")) {
 			t.Errorf("%s: %v, want the field, the maximum and the flag", tt.deadline, bad)
 		}
-		if got := b.Bound(p).ProgressDeadline; got != tt.counts {
+		if got := b.Apply(p).ProgressDeadline; got != tt.counts {
 			t.Errorf("%s counts as %s, want %s", tt.deadline, got, tt.counts)
 		}
 	}
-	if bad := (Bounds{}).Check(Policy{ProgressDeadline: math.MaxInt64}); len(bad) > 0 {
+	if bad := (Limits{}).Check(Policy{ProgressDeadline: math.MaxInt64}); len(bad) > 0 {
 		t.Errorf("without a bound: %v", bad)
 	}
 }
