@@ -21,9 +21,11 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/tracing"
@@ -236,3 +238,16 @@ func (f forwarder) Handle(ctx context.Context, r slog.Record) error { return f.t
 func (f forwarder) WithAttrs(attrs []slog.Attr) slog.Handler { return f.target().WithAttrs(attrs) }
 
 func (f forwarder) WithGroup(name string) slog.Handler { return f.target().WithGroup(name) }
+
+// LeaderWorkerSets returns a client of the metadata of LeaderWorkerSets in a namespace.
+func (o *Options) LeaderWorkerSets(namespace string) (metadata.ResourceInterface, error) {
+	config, err := o.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client: %w", err)
+	}
+	return client.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(namespace), nil
+}

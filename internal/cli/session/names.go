@@ -10,8 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/metadata"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 )
@@ -42,17 +40,13 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := o.RESTConfig()
+	client, err := o.LeaderWorkerSets(namespace)
 	if err != nil {
 		return nil, err
 	}
-	client, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create client: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	list, err := client.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: maxNames})
+	list, err := client.List(ctx, metav1.ListOptions{Limit: maxNames})
 	if err != nil {
 		return nil, fmt.Errorf("list LeaderWorkerSets: %w", err)
 	}

@@ -11,8 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/metadata"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -122,16 +120,11 @@ func awaitRelease(s *session.Session, o *connect.Options, within time.Duration) 
 // goalOf returns the goal of a wait that begins now, for the object that has the workload since its last handover. It asks the API
 // server, since a driver's caches may be older than the caller's last write.
 func goalOf(ctx context.Context, o *connect.Options, ref *pb.WorkloadRef) (*goal, error) {
-	config, err := o.RESTConfig()
+	client, err := o.LeaderWorkerSets(ref.GetNamespace())
 	if err != nil {
 		return nil, err
 	}
-	client, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create client: %w", err)
-	}
-	object, err := client.Resource(lws.GroupVersion.WithResource("leaderworkersets")).
-		Namespace(ref.GetNamespace()).Get(ctx, ref.GetName(), metav1.GetOptions{})
+	object, err := client.Get(ctx, ref.GetName(), metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get LeaderWorkerSet: %w", err)
 	}
