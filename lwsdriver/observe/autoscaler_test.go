@@ -6,6 +6,7 @@ package observe
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -161,8 +162,10 @@ func TestStripScaler(t *testing.T) {
 func TestKEDAInstalledLater(t *testing.T) {
 	core := fake.NewClientset()
 	client := kedaServed(core, scaledObjectOf("vllm", nil))
-	installed := core.Resources
-	core.Resources = nil
+	var installed atomic.Bool
+	core.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return !installed.Load(), nil, apierrors.NewNotFound(autoscaler.ScaledObjects.GroupResource(), "")
+	})
 	b := newBedOn(t, core, client)
 	b.run()
 	known := func() bool {
@@ -172,7 +175,7 @@ func TestKEDAInstalledLater(t *testing.T) {
 	if found, err := b.Autoscalers.of(lwstest.VLLM); err != nil || len(found) > 0 {
 		t.Fatalf("without KEDA: %v, %v", found, err)
 	}
-	core.Resources = installed
+	installed.Store(true)
 	if err := core.Tracker().Add(lwstest.HPA("vllm", ofKEDA)); err != nil {
 		t.Fatal(err)
 	}
