@@ -182,12 +182,15 @@ func setupOfRoles(s *Snapshot, policy traffic.Policy) traffic.Setup {
 		r := s.Record.Release
 		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
 	}
-	return newSetupOfRoles(s, policy, stable, update)
+	return newSetupOfRoles(s, s.Policy.Style, policy, stable, update)
 }
 
-func newSetupOfRoles(s *Snapshot, policy traffic.Policy, stable, update string) traffic.Setup {
+func newSetupOfRoles(s *Snapshot, style pb.Style, policy traffic.Policy, stable, update string) traffic.Setup {
 	setup := traffic.NewSetupOfRole(s.StableObject, s.Set.Roles[0].Name, stable, update, policy)
 	setup.CanaryPin[record.ServingLabel] = record.Serving
+	if plan.InPlace(style) {
+		setup.StablePin[record.ServingLabel] = record.Serving // a group gets no requests any more before a new one takes its place
+	}
 	return setup
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -245,6 +246,7 @@ func stripSet(obj any) (any, error) {
 		next := plan.Role{
 			Name: role.Name, Replicas: int(ptr.Deref(role.Spec.Replicas, 1)), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
 		}
+		next.MaxUnavailable, next.MaxSurge = paceOf(role, next.Replicas)
 		if fields, ok := raw[i].(map[string]any); ok {
 			mode, _, _ := unstructured.NestedString(fields, "scaling", "mode")
 			next.External = mode == "External"
@@ -263,6 +265,18 @@ func stripSet(obj any) (any, error) {
 	return set, nil
 }
 
+// paceOf returns how many groups of a role may be unavailable and in addition, as LWS's controller reads them: without any, one in addition.
+func paceOf(role disaggregated.DisaggregatedRoleSpec, replicas int) (unavailable, surge int) {
+	if r := role.Spec.RolloutStrategy.RollingUpdateConfiguration; r != nil {
+		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxUnavailable, replicas, false) // the API server refuses others
+		surge, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxSurge, replicas, true)
+	}
+	if unavailable == 0 && surge == 0 {
+		surge = 1
+	}
+	return unavailable, surge
+}
+
 // replicaBounds is a ReplicaBounds. Min and Exact are numbers of groups by role.
 type replicaBounds struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -279,6 +293,7 @@ type replicaBounds struct {
 type stableBounds struct {
 	Revision string         `json:"revision"`
 	Min      map[string]int `json:"min"`
+	Max      map[string]int `json:"max,omitempty"`
 }
 
 type updateBounds struct {
@@ -298,7 +313,7 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 		},
 	}
 	object.Spec.Set, object.Spec.Roles = set.Name, slices.Sorted(maps.Keys(b.Min))
-	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min}
+	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min, Max: b.Max}
 	if b.Update != "" {
 		object.Spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
 	}
@@ -323,7 +338,7 @@ func stripBounds(obj any) (any, error) {
 		b.Problem = err.Error()
 		return b, nil //nolint:nilerr // the object can't be read, which an observation returns
 	}
-	b.Bounds = plan.Bounds{Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min}
+	b.Bounds = plan.Bounds{Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max}
 	if up := object.Spec.Update; up != nil {
 		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
 	}

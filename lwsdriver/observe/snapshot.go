@@ -53,7 +53,7 @@ func (s *Snapshot) SetupFor(policy record.Policy) traffic.Setup {
 		if revisions := s.StableRevisions(); len(revisions) == 1 {
 			stable = revisions[0]
 		}
-		return newSetupOfRoles(s, *policy.Traffic, stable, s.Set.Revision)
+		return newSetupOfRoles(s, policy.Style, *policy.Traffic, stable, s.Set.Revision)
 	}
 	setup := newSetup(s.StableObject, s.CanaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
 	setup.Adopts = policy.Adopt

@@ -153,6 +153,9 @@ func (o Observation) secondSetReady() bool {
 	if c == nil || c.Deleting {
 		return false
 	}
+	if o.shifts() {
+		n = min(n, o.shiftable())
+	}
 	serving := 0
 	for _, g := range c.Groups {
 		if g.mayServe(n) && (g.Serving || o.Traffic == nil) {

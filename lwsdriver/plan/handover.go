@@ -95,7 +95,7 @@ func (o Observation) stableUnchanged() bool { return o.handsOver() && len(o.grou
 // cancelPromotion rolls back a handover that has not changed the user's own groups, once their template is restored.
 func cancelPromotion(o Observation) Decision {
 	const why = "the stable template is restored while its groups stand by: roll back"
-	next := withRelease(o, func(r *record.Release) { r.Phase = record.CleaningUp })
+	next := withRelease(o, func(r *record.Release) { r.Phase = o.wayBack() })
 	return Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
 		Action: SetStable{Record: next, Rolling: hold(), Why: why},
@@ -271,6 +271,9 @@ func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 // ready, whatever the policy's failure threshold.
 func (o Observation) secondSetCanServe(c Workload) bool {
 	n, ready := o.Record.Release.Groups, 0
+	if o.shifts() {
+		n = min(n, o.shiftable()) // the others follow in the place of old ones
+	}
 	for _, g := range c.Groups {
 		if g.mayServe(n) {
 			ready++

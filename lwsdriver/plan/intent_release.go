@@ -415,7 +415,7 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 
 // rollBackNow records the intent to roll back, and sets the hold.
 func rollBackNow(o Observation) SetStable {
-	phase := record.CleaningUp
+	phase := o.wayBack()
 	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUnchanged() || o.lostStable() {
 		phase = record.RollingBack // batches, the promotion or a start from 0 groups have updated the user's own groups
 	}

@@ -140,6 +140,9 @@ func checkRetire(o Observation) error {
 		return nil
 	}
 	r, c := o.Record.Release, o.canary()
+	if o.shiftsBack() && (c == nil || c.Replicas == 0) {
+		return nil
+	}
 	switch r.Phase {
 	case record.Promoting, record.Standby, record.HandingOver, record.RollingBack:
 		if !o.completesSecondSet() || c != nil && !c.Deleting {

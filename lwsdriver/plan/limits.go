@@ -211,7 +211,7 @@ func (o Observation) pinned(d traffic.Desired) (n int) {
 		groups = c.Groups
 	}
 	for _, g := range groups {
-		if g.Ready && (!o.inPlace() || o.staysStable(g)) {
+		if g.Ready && (!o.inPlace() || o.staysStable(g)) && (!o.shifts() || g.Serving) {
 			n++
 		}
 	}
@@ -256,7 +256,10 @@ func (o Observation) lacks(f traffic.Facts, weight int) int {
 // mayLack returns how many groups may be missing: as many as may be unavailable, or as the policy tolerates.
 func (o Observation) mayLack() int {
 	tolerated := o.Policy.Threshold(o.neededGroups())
-	if o.inPlace() || o.rollsBack() {
+	switch {
+	case o.shifts():
+		return max(o.shiftLacks(), tolerated)
+	case o.inPlace() || o.rollsBack():
 		return max(o.mayBeUnavailable(), tolerated)
 	}
 	return max(o.userUnavailable(), tolerated)

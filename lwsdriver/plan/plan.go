@@ -67,6 +67,9 @@ func decide(o Observation, s Progress) Decision {
 	}
 	r := o.Record.Release
 	style, known := styleOf(o.Policy.Style)
+	if o.shifts() {
+		style, _ = styleOf(pb.Style_STYLE_CANARY)
+	}
 	if !known {
 		return Decision{
 			State: pb.State_STATE_FAILED, Reason: ReasonStyleNotSupported,
@@ -86,6 +89,9 @@ func decide(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
 		}))
 	case record.RollingBack:
+		if o.shifts() {
+			return returnUnits(o, s)
+		}
 		return rollBack(o, s)
 	case record.CleaningUp:
 		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
@@ -367,7 +373,7 @@ func waitForLWS(o Observation, state pb.State) Decision {
 func followTemplate(o Observation) Decision {
 	r := o.Record.Release
 	if o.Stable.Revision == r.StableRevision {
-		phase, why := record.CleaningUp, "the stable template is restored: roll back"
+		phase, why := o.wayBack(), "the stable template is restored: roll back"
 		switch {
 		case r.UpdateRevision == "":
 			phase, why = record.Nothing, "nothing to release after all"
@@ -381,6 +387,9 @@ func followTemplate(o Observation) Decision {
 		}
 	}
 	if d := refuseTemplate(o); d != nil {
+		return *d
+	}
+	if d := shiftBack(o, measureProgress(o), pb.State_STATE_PREPARING); o.shiftsBack() && d != nil {
 		return *d
 	}
 	if len(o.Added) > 0 {
@@ -461,9 +470,11 @@ func InPlace(s pb.Style) bool {
 	return st.inPlace
 }
 
-func (o Observation) inPlace() bool { return o.release() != nil && InPlace(o.Policy.Style) }
+func (o Observation) inPlace() bool {
+	return o.release() != nil && InPlace(o.Policy.Style) && !o.hasRoles()
+}
 
 func (o Observation) switches() bool {
 	st, _ := styleOf(o.Policy.Style)
-	return o.release() != nil && (st.switches || o.hasRoles() && o.release().Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	return o.release() != nil && (st.switches || o.hasRoles() && o.release().Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE) && !o.shiftsBack()
 }

@@ -303,7 +303,7 @@ func (s *Progress) exists(g Group) (ready int) {
 // updatesStable reports whether all of the user's own groups are to run the update revision: from promotion on, unless
 // the second set has to be complete first.
 func updatesStable(o Observation) bool {
-	if o.release() == nil || o.completesSecondSet() {
+	if o.release() == nil || o.completesSecondSet() || o.shiftsBack() {
 		return false
 	}
 	p := o.Record.Release.Phase
@@ -335,6 +335,12 @@ func (s *Progress) planned(o Observation) {
 		return n
 	}
 	s.Planned = max(planned(o.batchReplicas()), o.keptGroups(planned))
+	switch {
+	case o.shiftsBack():
+		s.Planned = o.shiftBackTo()
+	case o.shifts():
+		s.Planned = min(s.Planned, o.shiftable())
+	}
 	s.Threshold = o.Policy.Threshold(s.Planned)
 	switch c := o.canary(); {
 	case o.inPlace():

@@ -189,6 +189,9 @@ func (o Observation) mayBeUnavailable() int {
 
 // userUnavailable returns how many groups the user allows to be unavailable.
 func (o Observation) userUnavailable() int {
+	if o.shifts() {
+		return o.shiftLacks()
+	}
 	return scaled(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
 }
 

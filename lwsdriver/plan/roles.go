@@ -31,6 +31,9 @@ type Role struct {
 	// Replicas is the number of groups in the spec, in each slice. Size is the number of pods of a group.
 	Replicas int `json:"replicas,omitzero"`
 	Size     int `json:"size,omitzero"`
+	// MaxUnavailable and MaxSurge are how many groups it may lack, and may have in addition, while they are replaced.
+	MaxUnavailable int `json:"maxUnavailable,omitzero"`
+	MaxSurge       int `json:"maxSurge,omitzero"`
 	// External is true if another object has the number of groups.
 	External bool `json:"external,omitzero"`
 }
@@ -49,9 +52,10 @@ type Child struct {
 
 // Bounds are the numbers of groups that the children of a DisaggregatedSet may have. Those of a third revision may have none.
 type Bounds struct {
-	// Stable is the revision whose children have at least Min groups, by role and in each slice.
+	// Stable is the revision whose children have at least Min groups, by role and in each slice, and at most Max, nil without a limit.
 	Stable string         `json:"stable,omitzero"`
 	Min    map[string]int `json:"min,omitzero"`
+	Max    map[string]int `json:"max,omitzero"`
 	// Update is the revision whose children have exactly Exact groups, by role: those of Units. It is empty if there is none.
 	Update string         `json:"update,omitzero"`
 	Units  int            `json:"units,omitzero"`
@@ -252,9 +256,9 @@ func (o Observation) bounds() *Bounds {
 		}
 	}
 	if have := o.Bounds; have != nil && have.Update != stable {
-		b.Update, b.Target = have.Update, have.Target
-		b = o.withUnits(b, have.Units)
+		b.Update, b.Target, b.Units = have.Update, have.Target, have.Units
 	}
+	b = o.withUnits(b, b.Units)
 	return &b
 }
 
@@ -267,7 +271,7 @@ func (o Observation) withUnits(b Bounds, units int) Bounds {
 			b.Exact[role.Name] = PartOf(o, role, units)
 		}
 	}
-	return b
+	return o.step(b)
 }
 
 // drainsRoles reports whether a promotion has begun to remove the groups of the stable revision.
@@ -370,7 +374,7 @@ func (o Observation) boundsAction(b Bounds, why string) Action {
 }
 
 func sameBounds(a, b Bounds) bool {
-	return a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Exact, b.Exact) &&
+	return a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) && maps.Equal(a.Exact, b.Exact) &&
 		reflect.DeepEqual(a.Target, b.Target)
 }
 
@@ -399,7 +403,7 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 			}
 		}
 		if o.Bounds != nil {
-			r.Planned = int32(o.Bounds.Exact[role.Name]) //nolint:gosec // no more than replicas
+			r.Planned = int32(PartOf(o, role, o.Bounds.Units)) //nolint:gosec // no more than replicas
 		}
 		all = append(all, r)
 	}
@@ -457,7 +461,14 @@ func keepRoles(o Observation, d Decision) Decision {
 	}
 	if a := o.boundsAction(*b, "bound the children of "+o.Stable.Name); a != nil {
 		d.Action = a
-		return d
+		return scalesRoles(d)
+	}
+	if leaving := o.leavingUnits(); len(leaving) > 0 {
+		if wait := drained(o, d.State); wait != nil {
+			d.Recheck = earliest(d.Recheck, wait.Recheck)
+		}
+		d.Message += fmt.Sprintf("; %d groups of %s are to finish their requests", len(leaving), o.Roles[0].Name)
+		d = scalesRoles(d)
 	}
 	for _, c := range o.Children {
 		want := c.Replicas // LWS drains other revisions itself
@@ -471,10 +482,15 @@ func keepRoles(o Observation, d Decision) Decision {
 			continue
 		}
 		d.Action = ScaleChild{Name: c.Name, Replicas: want}
-		if d.State == pb.State_STATE_READY {
-			d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonRolesScaling
-		}
-		return d
+		return scalesRoles(d)
+	}
+	return d
+}
+
+// scalesRoles returns a decision by which a batch is not complete yet.
+func scalesRoles(d Decision) Decision {
+	if d.State == pb.State_STATE_READY {
+		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonRolesScaling
 	}
 	return d
 }
@@ -519,8 +535,6 @@ func (b Begin) checkRoles(o Observation) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
 	}
 	switch p := b.Policy; {
-	case InPlace(p.GetStyle()):
-		return refuse("a DisaggregatedSet has no partition, so style %s is not possible: release %s with STYLE_CANARY or STYLE_BLUE_GREEN", p.GetStyle(), o.object())
 	case o.Slices > 1:
 		return refuse("%s has %d slices, and a release covers one yet: set slices to 1", o.object(), o.Slices)
 	case o.Roles[0].Replicas == 0:
@@ -538,6 +552,9 @@ func (b Begin) checkRoles(o Observation) error {
 		if o.child(0, stable, role.Name).Name == "" {
 			return refuse("role %s of %s is new, and roles can't be added by a release yet: remove it", role.Name, o.object())
 		}
+	}
+	if InPlace(b.Policy.GetStyle()) {
+		return o.checkShift()
 	}
 	return nil
 }

@@ -39,6 +39,9 @@ type roleState struct {
 	edits, losses  uint8
 	asked          uint8 // the most units that the host has asked for, of the present template
 	promoted, left bool  // the host asked for it; the set was disowned
+	style          pb.Style
+	// unavailable and surge are those of each role.
+	unavailable, surge [rolesOf]uint8
 }
 
 func (s roleState) observe() Observation {
@@ -47,7 +50,9 @@ func (s roleState) observe() Observation {
 		Stable: Workload{Name: "llm"},
 	}
 	for i, name := range roleNames {
-		o.Roles = append(o.Roles, Role{Name: name, Replicas: int(s.wanted[i]), Size: 1})
+		o.Roles = append(o.Roles, Role{
+			Name: name, Replicas: int(s.wanted[i]), Size: 1, MaxUnavailable: int(s.unavailable[i]), MaxSurge: int(s.surge[i]),
+		})
 	}
 	o.Stable.Revision, o.Stable.Observed = s.template.String(), true
 	for r := revision(1); r <= revisions; r++ {
@@ -59,9 +64,9 @@ func (s roleState) observe() Observation {
 			name := fmt.Sprintf("llm-%s-%s", r, roleNames[i])
 			child := Child{Name: name, Role: roleNames[i], Revision: r.String(), Replicas: int(c.replicas)}
 			for g := range int(c.replicas) {
-				group := Group{Index: g, Leader: fmt.Sprintf("%s-%d", name, g), Revision: "lws", Pods: 1, LostAt: noon}
+				group := Group{Index: g, Leader: fmt.Sprintf("%s-%d", name, g), Revision: "lws", Pods: 1, LostAt: noon, Reason: "Starting"}
 				if g < int(c.ready) {
-					group.Ready, group.ReadyPods, group.LostAt = true, 1, time.Time{}
+					group.Ready, group.ReadyPods, group.LostAt, group.Reason = true, 1, time.Time{}, ""
 					group.ReadySince, group.FirstReady = noon.Add(-time.Hour), noon.Add(-time.Hour)
 				}
 				child.Groups = append(child.Groups, group)
@@ -70,20 +75,53 @@ func (s roleState) observe() Observation {
 		}
 	}
 	if s.record != "" {
-		o.Record = &record.Record{}
-		no(json.Unmarshal([]byte(s.record), o.Record))
-		if r := o.Record.Release; r != nil {
-			message, err := r.KnownPolicy()
-			no(err)
-			o.Policy, _ = record.ParsePolicy(message)
-		}
+		known := records.of(s.record)
+		o.Record, o.Policy = &known.record, known.policy
 	}
 	if s.bounds != "" {
-		o.Bounds = &Bounds{}
-		no(json.Unmarshal([]byte(s.bounds), o.Bounds))
+		o.Bounds = boundsRead.of(s.bounds)
 	}
 	return Judge(o)
 }
+
+// decoded keeps what was decoded from JSON: states share few records and bounds.
+type decoded[T any] struct {
+	known map[string]*T
+	read  func([]byte) *T
+}
+
+func (d *decoded[T]) of(raw string) *T {
+	v, ok := d.known[raw]
+	if !ok {
+		v = d.read([]byte(raw))
+		d.known[raw] = v
+	}
+	return v
+}
+
+// recordRead is a record and the policy of its release.
+type recordRead struct {
+	record record.Record
+	policy record.Policy
+}
+
+var (
+	records = decoded[recordRead]{known: map[string]*recordRead{}, read: func(raw []byte) *recordRead {
+		v := &recordRead{}
+		no(json.Unmarshal(raw, &v.record))
+		if r := v.record.Release; r != nil {
+			message, err := r.KnownPolicy()
+			no(err)
+			v.policy, _ = record.ParsePolicy(message)
+		}
+		return v
+	}}
+	boundsRead = decoded[Bounds]{known: map[string]*Bounds{}, read: func(raw []byte) *Bounds {
+		v := &Bounds{}
+		no(json.Unmarshal(raw, v))
+		return v
+	}}
+)
 
 func no(err error) {
 	if err != nil {
@@ -102,8 +140,7 @@ func (s roleState) allows(r revision, role int, want uint8, create bool) bool {
 	if s.bounds == "" {
 		return true
 	}
-	var b Bounds
-	no(json.Unmarshal([]byte(s.bounds), &b))
+	b := boundsRead.of(s.bounds)
 	have, name := s.children[r][role].replicas, roleNames[role]
 	switch {
 	case !create && want == have, create && want == 0 && r.String() != b.Stable:
@@ -111,7 +148,8 @@ func (s roleState) allows(r revision, role int, want uint8, create bool) bool {
 	case r.String() == b.Stable && b.Min[name] == 0:
 		return want <= have
 	case r.String() == b.Stable:
-		return int(want) >= b.Min[name] || want > have
+		most, limited := b.Max[name]
+		return (int(want) >= b.Min[name] || want > have) && (!limited || int(want) <= most)
 	case r.String() == b.Update:
 		return int(want) == b.Exact[name]
 	}
@@ -212,7 +250,7 @@ func (s roleState) steps() (all []roleStep, err error) {
 	if err := act("driver", nil, nil); err != nil {
 		return nil, err
 	}
-	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1", "100%"}}
+	policy := &pb.ReleasePolicy{Style: s.style, Batches: []string{"1", "100%"}}
 	if s.record == "" && !s.left {
 		err = act("host adopts", Adopt{}, nil)
 	}
@@ -316,10 +354,7 @@ func (s roleState) breach(step roleStep) string {
 	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" {
 		return "" // not under hold
 	}
-	var rec record.Record
-	no(json.Unmarshal([]byte(s.record), &rec))
-	var before Bounds
-	no(json.Unmarshal([]byte(s.bounds), &before))
+	rec, before := records.of(s.record).record, *boundsRead.of(s.bounds)
 	phase := record.Phase("")
 	if rec.Release != nil {
 		phase = rec.Release.Phase
@@ -327,6 +362,12 @@ func (s roleState) breach(step roleStep) string {
 	stable, update := revisionOf(before.Stable), revision(0)
 	if before.Update != "" {
 		update = revisionOf(before.Update)
+	}
+	shifts := s.style == pb.Style_STYLE_PARTITION && rec.Release != nil
+	if shifts {
+		if broken := s.breachOfShift(step, stable, update, phase); broken != "" {
+			return broken
+		}
 	}
 	if b := step.bounds; b != nil {
 		lowers := false
@@ -336,9 +377,9 @@ func (s roleState) breach(step roleStep) string {
 		switch {
 		case b.Stable != before.Stable && !s.promoted:
 			return "the stable revision changes without a promotion"
-		case b.Stable == before.Stable && lowers && phase != record.HandingOver:
+		case b.Stable == before.Stable && lowers && phase != record.HandingOver && !shifts:
 			return "stable groups may go before a promotion hands over"
-		case b.Stable == before.Stable && lowers && before.Min[roleNames[0]] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0]):
+		case b.Stable == before.Stable && lowers && !shifts && before.Min[roleNames[0]] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0]):
 			return "stable groups may go before every unit of the update is ready"
 		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && b.Units > int(max(s.asked, n.asked)):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
@@ -347,18 +388,58 @@ func (s roleState) breach(step roleStep) string {
 	for r := revision(1); r <= revisions; r++ {
 		for i, c := range n.children[r] {
 			switch had := s.children[r][i]; {
-			case r == stable && c.replicas < had.replicas && c.replicas < s.wanted[i] && phase != record.HandingOver && phase != record.Promoted:
+			case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.wanted[i] && phase != record.HandingOver && phase != record.Promoted:
 				return fmt.Sprintf("%s of the stable revision loses groups in phase %q", roleNames[i], phase)
 			case r != stable && r != update && c.replicas > had.replicas:
 				return fmt.Sprintf("%s of revision %s gets groups without a step", roleNames[i], r)
 			case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[roleNames[i]]:
 				return fmt.Sprintf("%s of the update has more groups than its batch", roleNames[i])
-			case r == update && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < had.replicas:
+			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < had.replicas:
 				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", roleNames[i], phase)
 			}
 		}
-		if r == stable && phase == record.HandingOver && n.children[r][1].exists && n.children[r][1].replicas < s.children[r][1].replicas && s.children[r][0].replicas > 0 {
+		before, after := s.children[r][1].replicas, n.children[r][1].replicas
+		if r == stable && phase == record.HandingOver && n.children[r][1].exists && after < before && s.children[r][0].replicas > 0 && (!shifts || after == 0) {
 			return "decode goes before prefill"
+		}
+	}
+	return ""
+}
+
+// breachOfShift returns the rule that a step of a shift breaks. Empty: none.
+func (s roleState) breachOfShift(step roleStep, stable, update revision, phase record.Phase) string {
+	n := step.next
+	o := s.observe()
+	if b := step.bounds; b != nil && update != 0 && b.Units < min(s.units(update), boundsRead.of(s.bounds).Units) && phase != record.Promoted {
+		if left := s.units(stable) + b.Units; left < int(s.wanted[0])-o.shiftLacks() {
+			return fmt.Sprintf("ready units of the update are removed, and %d of %d are left", left, s.wanted[0])
+		}
+	}
+	for i, name := range roleNames {
+		was, is := s.children[stable][i], n.children[stable][i]
+		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted {
+			if is.replicas == 0 {
+				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", name, phase)
+			}
+			part := 0
+			if update != 0 {
+				part = PartOf(o, Role{Name: name, Replicas: int(s.wanted[i])}, n.units(update))
+			}
+			if left := n.units(stable) + n.units(update); n.units(stable) < s.units(stable) && left < int(s.wanted[0])-o.shiftLacks() {
+				return fmt.Sprintf("%s: %d units are left of %d", name, left, s.wanted[0])
+			}
+			if is.ready < was.ready && int(is.ready)+part < int(s.wanted[i])-int(s.unavailable[i]) {
+				return fmt.Sprintf("%s: %d stable groups and %d of the update's units are left of %d", name, is.ready, part, s.wanted[i])
+			}
+		}
+		total := func(s roleState) (all uint8) {
+			for r := revision(1); r <= revisions; r++ {
+				all += s.children[r][i].replicas
+			}
+			return all
+		}
+		if total(n) > total(s) && total(n) > s.wanted[i]+s.surge[i] {
+			return fmt.Sprintf("%s has %d groups, and may have %d and %d in addition", name, total(n), s.wanted[i], s.surge[i])
 		}
 	}
 	return ""
@@ -392,6 +473,8 @@ func (s roleState) settled() string {
 		return "the release is rolled back, and the groups are not"
 	case r.Phase.Unfinished() && d.State == pb.State_STATE_PROMOTING:
 		return "the promotion waits for nothing: " + d.Message
+	case d.State == pb.State_STATE_ROLLING_BACK, d.State == pb.State_STATE_UPGRADING, d.State == pb.State_STATE_VERIFYING:
+		return fmt.Sprintf("%s waits for nothing: %s", d.State, d.Message)
 	}
 	return ""
 }
@@ -399,12 +482,24 @@ func (s roleState) settled() string {
 // TestExploreRoles visits every state of small DisaggregatedSets.
 func TestExploreRoles(t *testing.T) {
 	t.Parallel()
+	type two = [rolesOf]uint8
 	for _, world := range []struct {
-		wanted        [rolesOf]uint8
-		edits, losses uint8
-	}{{[rolesOf]uint8{2, 1}, 1, 1}, {[rolesOf]uint8{1, 2}, 1, 1}, {[rolesOf]uint8{1, 1}, 2, 0}} {
-		wanted, most := world.wanted, 20**exploreStates
-		start := roleState{template: 1, wanted: wanted, edits: world.edits, losses: world.losses}
+		roleState
+
+		most int // times exploreStates
+	}{
+		{roleState{wanted: two{2, 1}, edits: 1, losses: 1, style: pb.Style_STYLE_CANARY}, 8},
+		{roleState{wanted: two{1, 2}, edits: 1, losses: 1, style: pb.Style_STYLE_CANARY}, 8},
+		{roleState{wanted: two{1, 1}, edits: 2, style: pb.Style_STYLE_CANARY}, 4},
+		{roleState{template: 2, wanted: two{2, 2}, edits: 1, losses: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 10},
+		{roleState{wanted: two{2, 1}, edits: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 0}, surge: two{0, 1}}, 8},
+		{roleState{wanted: two{2, 2}, edits: 1, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 8},
+		{roleState{template: 2, wanted: two{4, 2}, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 8},
+		{roleState{template: 2, wanted: two{4, 2}, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4},
+		{roleState{wanted: two{1, 3}, edits: 1, style: pb.Style_STYLE_PARTITION, surge: two{1, 3}}, 4},
+	} {
+		start, wanted, most := world.roleState, world.wanted, world.most**exploreStates
+		start.template = max(start.template, 1)
 		for i := range roleNames {
 			start.children[1][i] = roleChild{exists: true, replicas: wanted[i], ready: wanted[i]}
 		}

@@ -33,6 +33,8 @@ type capacity struct {
 	updated, stable int
 	// whole: the stable side can carry all requests.
 	whole bool
+	// units is how many units carry all requests while units are replaced, otherwise 0: each new one takes the share of an old one.
+	units int
 }
 
 // limit returns the share of a requested weight that the groups can carry.
@@ -42,6 +44,8 @@ func (c capacity) limit(weight int) int {
 		return 0
 	case c.steady >= c.groups-c.tolerated:
 		return weight
+	case c.units > 0:
+		return min(weight, 100*c.steady/c.units) //nolint:mnd // percent
 	}
 	capped := weight * (10 * c.steady / c.groups) / 10
 	switch {
@@ -83,6 +87,12 @@ func (o Observation) shareFor(planned int) share {
 	s := share{requested: requested.RequestedWeight(), of: capacity{groups: planned}}
 	if requested != nil && requested.Groups > 0 {
 		s.of.groups = min(requested.Groups, planned)
+	}
+	if o.shifts() {
+		s.of.units = o.batchReplicas()
+	}
+	if o.shifts() && o.Traffic != nil && (requested == nil || o.shiftsBack()) {
+		s.requested, s.of.groups = o.shiftedShare(planned), planned
 	}
 	if o.movesAllRequests() {
 		s.requested, s.of.groups = 100, planned
@@ -149,7 +159,7 @@ func (o Observation) currentShare() (share, bool) {
 // routedGroups returns how many groups of the canary get requests: those of the batch, or of the second set until it is complete, and
 // then all.
 func (o Observation) routedGroups() int {
-	if o.Record.Release.Phase == record.Progressing || o.completesSecondSet() {
+	if o.Record.Release.Phase == record.Progressing || o.completesSecondSet() || o.shiftsBack() {
 		return o.planned()
 	}
 	return o.capacity()

@@ -23,7 +23,7 @@ func (o Observation) requested(planned int) traffic.Desired {
 	}
 	d := prepared()
 	c, requested := o.canary(), o.Record.Release.Traffic
-	if c == nil || c.Deleting || requested == nil && !o.movesAllRequests() || c.serving(planned) == 0 {
+	if c == nil || c.Deleting || requested == nil && !o.movesAllRequests() && !o.shifts() || c.serving(planned) == 0 {
 		return d
 	}
 	if requested != nil {
@@ -60,6 +60,8 @@ func Requests(o Observation) traffic.Desired {
 		return prepared()
 	case o.Record.Release.Phase == record.Progressing, o.Record.Release.Phase == record.Promoting, o.completesSecondSet():
 		return o.requested(o.routedGroups())
+	case o.shiftsBack():
+		return o.requested(o.routedGroups())
 	case o.awaitsStable():
 		return o.requestsUnchanged()
 	}
@@ -81,6 +83,8 @@ func RemovesAdded(o Observation) bool {
 	switch {
 	case o.completesSecondSet():
 		return c == nil || c.Deleting
+	case o.shiftsBack() && c != nil && !c.Deleting && c.Replicas > 0:
+		return false
 	case r.Phase == record.Promoting, r.Phase == record.RollingBack, r.Phase == record.HandingOver:
 		return false
 	case r.Phase == record.Progressing:
@@ -130,6 +134,12 @@ func (o Observation) draining() []Group {
 		}
 		return o.Stable.existingFrom(0)
 	}
+	if leaving := o.leavingUnits(); len(leaving) > 0 {
+		if slices.ContainsFunc(leaving, o.served) {
+			return nil
+		}
+		return leaving
+	}
 	if RemovesAdded(o) {
 		if !withdrawn(o.Traffic.Look(prepared())) {
 			return nil
@@ -137,7 +147,7 @@ func (o Observation) draining() []Group {
 		return o.Added[0].existingFrom(0)
 	}
 	c := o.canary()
-	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() {
+	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() && !o.shiftsBack() {
 		return out
 	}
 	planned := o.planned()
@@ -272,6 +282,9 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 // state of the routing, and a decision if a write is due.
 func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
 	c := o.canary()
+	if d := markStable(o, state); d != nil {
+		return traffic.View{}, d
+	}
 	if c == nil || c.Deleting {
 		return reconcileTraffic(o, o.requested(planned), state)
 	}

@@ -11,14 +11,19 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -398,6 +403,133 @@ func TestDisaggregatedReleased(t *testing.T) {
 	s.awaitGroups("v2", 4, 2)
 }
 
+// pace sets how many groups of each role may be unavailable, and in addition, while they are replaced.
+func (s *roleSet) pace(maxUnavailable, maxSurge string) {
+	s.t.Helper()
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		for i := range set.Spec.Roles {
+			set.Spec.Roles[i].Spec.RolloutStrategy = model(s.name, 1, 2, rolling(maxUnavailable, maxSurge, -1)).Spec.RolloutStrategy
+		}
+	})
+}
+
+// census counts the leaders of each role in every state of the cluster.
+type census struct {
+	mu sync.Mutex
+	// live are the leaders that exist and are not being deleted, by role, most the largest number of them, and seen all that there ever were, by image.
+	live map[string]map[types.UID]bool
+	most map[string]int
+	seen map[string]map[types.UID]bool
+}
+
+// count follows the leaders of the set until the test ends.
+func (s *roleSet) count() *census {
+	s.t.Helper()
+	c := &census{live: map[string]map[types.UID]bool{}, most: map[string]int{}, seen: map[string]map[types.UID]bool{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	leaders := metav1.ListOptions{LabelSelector: lws.WorkerIndexLabelKey + "=0," + disaggregated.SetNameLabelKey + "=" + s.name}
+	list, err := s.kube.CoreV1().Pods(s.namespace).List(ctx, leaders)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := range list.Items {
+		c.add(&list.Items[i])
+	}
+	leaders.ResourceVersion = list.ResourceVersion
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		o.LabelSelector = leaders.LabelSelector
+		return s.kube.CoreV1().Pods(s.namespace).Watch(ctx, o)
+	}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var following sync.WaitGroup
+	following.Go(func() {
+		for event := range w.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			switch {
+			case !ok:
+			case event.Type == watch.Deleted, pod.DeletionTimestamp != nil:
+				c.remove(pod)
+			default:
+				c.add(pod)
+			}
+		}
+	})
+	s.t.Cleanup(func() {
+		w.Stop()
+		cancel()
+		following.Wait()
+	})
+	return c
+}
+
+func (c *census) add(p *corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	role, image := p.Labels[disaggregated.RoleLabelKey], p.Spec.Containers[0].Image
+	for _, m := range []struct {
+		of  map[string]map[types.UID]bool
+		key string
+	}{{c.live, role}, {c.seen, image[strings.LastIndex(image, ":")+1:]}} {
+		if m.of[m.key] == nil {
+			m.of[m.key] = map[types.UID]bool{}
+		}
+		m.of[m.key][p.UID] = true
+	}
+	c.most[role] = max(c.most[role], len(c.live[role]))
+}
+
+func (c *census) remove(p *corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.live[p.Labels[disaggregated.RoleLabelKey]], p.UID)
+}
+
+// TestDisaggregatedShifted: new units take the place of old ones, and no role ever has more groups than in the spec. Aborted, the old units
+// return the same way. Promoted, the last ones are replaced, and no group starts twice.
+func TestDisaggregatedShifted(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 4, 2)
+	s.pace("1", "0")
+	s.adopt()
+	s.setImage("v2")
+	s.awaitGroups("v2", 0, 0)
+	groups := s.count()
+
+	s.begin("aborted", pb.Style_STYLE_PARTITION, "25%", "50%", "100%")
+	for batch, updated := range [][2]int32{{1, 1}, {2, 1}} {
+		c := s.upgrade("aborted", int32(batch))
+		if c.GetUpdatedReady() != updated[0] || c.GetRoles()[1].GetUpdatedReady() != updated[1] {
+			t.Errorf("batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), c.GetRoles())
+		}
+		s.awaitGroups("v2", updated[0], updated[1])
+		s.awaitGroups("v1", 4-updated[0], 2-updated[1])
+	}
+	s.finalize("aborted", rollback)
+	s.awaitGroups("v2", 0, 0)
+	s.awaitGroups("v1", 4, 2)
+
+	s.begin("promoted", pb.Style_STYLE_PARTITION, "25%", "100%")
+	s.upgrade("promoted", 0)
+	s.driver.Kill()
+	s.driver.Restart()
+	s.upgrade("promoted", 1)
+	s.awaitGroups("v1", 2, 1) // a group of decode is the way back
+	s.finalize("promoted", promote)
+	s.awaitGroups("v1", -1, -1)
+	s.awaitGroups("v2", 4, 2)
+
+	groups.mu.Lock()
+	defer groups.mu.Unlock()
+	if want := map[string]int{"prefill": 4, "decode": 2}; !maps.Equal(groups.most, want) {
+		t.Errorf("at most %v groups existed, want %v", groups.most, want)
+	}
+	if n := len(groups.seen["v2"]); n != 3+6 {
+		t.Errorf("%d groups of the update were started, want 3 and 6", n)
+	}
+}
+
 // TestDisaggregatedBlueGreen: a whole second set is started beside the first. A third template in mid-release starts over.
 func TestDisaggregatedBlueGreen(t *testing.T) {
 	t.Parallel()
@@ -431,6 +563,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: s.ref, ReleaseId: "r", Owner: "test", Policy: p})
 		return err
 	}
+	s.pace("1", "0") // decode has one group, which would have to go before the promotion
 	child, err := s.children(t.Context(), "v1")
 	if err != nil {
 		t.Fatal(err)
@@ -443,7 +576,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 		err  error
 		want string
 	}{
-		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "has no partition"},
+		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "Set its maxSurge to 1"},
 		{begin(func(p *pb.ReleasePolicy) { p.GroupDisruptionBudget = true }), "group_disruption_budget"},
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
 		{errUndo, "undo is for LeaderWorkerSets only yet"},

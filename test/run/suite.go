@@ -38,7 +38,7 @@ type suite struct {
 var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
-var disaggregated = []string{"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedRefused"}
+var disaggregated = []string{"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedRefused"}
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
 var whole = []suite{

@@ -151,6 +151,24 @@ func TestTrafficDisaggregatedRollback(t *testing.T) {
 	s.restored()
 }
 
+// While units are replaced, the share follows them, both ways, and no request is lost.
+func TestTrafficDisaggregatedShifted(t *testing.T) {
+	s := serveRoles(t)
+	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
+	stable, update := s.begin(pb.Style_STYLE_PARTITION, "25%", "75%")
+	g.Begin(load.Phase{Name: "a unit", Want: load.Shares{stable: 75, update: 25}})
+	s.Upgrade(0)
+	s.Await(g, 6000)
+	g.Begin(load.Phase{Name: "three units", Want: load.Shares{stable: 25, update: 75}})
+	s.Upgrade(1)
+	s.Await(g, 6000)
+	g.Begin(load.Phase{Name: "rolled back", Want: load.Shares{stable: 100}})
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	s.Await(g, 4000)
+	s.Passes(g)
+	s.restored()
+}
+
 // restored fails the test unless the user's Service and route are as they were.
 func (s *roleSet) restored() {
 	s.T.Helper()

@@ -1,0 +1,332 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// In style partition the new units of a DisaggregatedSet take the place of old ones, so that a full cluster can be released with its own
+// capacity. The bounds of both revisions move a step at a time, within maxUnavailable and maxSurge of each role. Until the promotion every
+// role keeps a group at the stable revision: LWS deletes children without groups, and they are the way back.
+
+// shifts reports whether the release replaces units instead of adding them.
+func (o Observation) shifts() bool {
+	return o.release() != nil && o.hasRoles() && InPlace(o.Policy.Style)
+}
+
+// shiftsBack reports whether old units take the place of new ones: the release is rolled back, or its template is no longer the one in
+// the spec.
+func (o Observation) shiftsBack() bool {
+	if !o.shifts() {
+		return false
+	}
+	switch r := o.release(); r.Phase {
+	case record.RollingBack:
+		return true
+	case record.Progressing, record.Promoting, record.Standby:
+		return o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision
+	default:
+		return false
+	}
+}
+
+// wayBack returns the phase of a rollback before the promotion has removed any group.
+func (o Observation) wayBack() record.Phase {
+	if o.shifts() {
+		return record.RollingBack
+	}
+	return record.CleaningUp
+}
+
+// unitsOf returns how many units a number of groups of each role makes.
+func (o Observation) unitsOf(groups func(Role) int) int {
+	units := o.Roles[0].Replicas
+	for slices.ContainsFunc(o.Roles, func(r Role) bool { return PartOf(o, r, units) > max(groups(r), 0) }) {
+		units--
+	}
+	return units
+}
+
+// shiftable returns how many units may be at the update revision before the promotion.
+func (o Observation) shiftable() int {
+	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - 1 })
+}
+
+// shiftLacks returns how many units the roles may lack.
+func (o Observation) shiftLacks() int {
+	return o.Roles[0].Replicas - o.unitsOf(func(r Role) int { return r.Replicas - r.MaxUnavailable })
+}
+
+// shiftBackTo returns to how many units the update revision may shrink: they and the old units that are ready lack no more than they may.
+// Those that are not ready are of no use.
+func (o Observation) shiftBackTo() int {
+	c := o.canary()
+	if c == nil || o.forced() {
+		return 0
+	}
+	ready, useful := 0, 0
+	for _, g := range o.Stable.Groups {
+		if o.receives(g) {
+			ready++
+		}
+	}
+	for _, g := range c.Groups {
+		if g.Ready {
+			useful = max(useful, g.Index+1)
+		}
+	}
+	return min(max(o.Stable.Replicas-o.shiftLacks()-ready, 0), useful, c.Replicas)
+}
+
+// receives reports whether a group of the stable revision is ready, and requests reach it if they are routed.
+func (o Observation) receives(g Group) bool {
+	return g.Ready && (o.Traffic == nil || slices.Contains(o.Traffic.Facts().StablePods, g.Leader))
+}
+
+// step returns bounds that are a step from the present ones towards those of b.
+func (o Observation) step(b Bounds) Bounds {
+	have := o.Bounds
+	if !o.shifts() || have == nil || have.Stable != b.Stable {
+		return b
+	}
+	had := func(r Role) int { // of the update revision
+		if have.Update != b.Update {
+			return 0
+		}
+		return have.Exact[r.Name]
+	}
+	kept := func(r Role) int { return min(have.Min[r.Name], r.Replicas) } // of the stable one
+	grown := o.unitsOf(func(r Role) int {
+		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(b.Stable, r)))
+	})
+	for _, r := range o.Roles {
+		want := PartOf(o, r, b.Units)
+		if b.Update != "" {
+			b.Exact[r.Name] = min(want, max(had(r), PartOf(o, r, grown)))
+		}
+		if b.Min[r.Name] == 0 {
+			continue // the promotion removes it
+		}
+		if o.handingOver() {
+			b.Min[r.Name] = kept(r) // until it is the role's turn
+			continue
+		}
+		if n, keep := kept(r), o.keeps(r, b.Units); n < keep {
+			b.Min[r.Name] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[r.Name], had(r), o.groupsOf(have.Update, r))))
+		} else {
+			b.Min[r.Name] = o.withdrawn(r, n, o.lowered(r, n, keep))
+		}
+	}
+	if b.Update != "" {
+		b.Max = b.Min // LWS scales a restored template's children up
+	}
+	return b
+}
+
+// keeps returns how many groups of a role the stable revision keeps beside a number of new units.
+func (o Observation) keeps(role Role, units int) int {
+	if o.shiftsBack() {
+		return role.Replicas
+	}
+	return max(role.Replicas-PartOf(o, role, units), min(role.Replicas, 1))
+}
+
+// groupsOf returns how many groups a role has at a revision, those that are being deleted included.
+func (o Observation) groupsOf(revision string, role Role) (n int) {
+	for _, c := range o.Children {
+		if c.Role != role.Name || c.Revision != revision {
+			continue
+		}
+		exist := 0
+		for _, g := range c.Groups {
+			if g.Revision != "" {
+				exist++
+			}
+		}
+		n += max(c.Replicas, exist)
+	}
+	return n
+}
+
+// lowered returns how many groups of a role may be left at the stable revision, from had down to keep: a group may be removed, the last one
+// first, if it is broken, or if the others and those of the update carry the requests of the role, but for what may be unavailable. One that
+// starts may become ready before it is removed.
+func (o Observation) lowered(role Role, had, keep int) int {
+	serving := 0
+	if c := o.canary(); c != nil {
+		for _, g := range c.Groups {
+			if g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving) {
+				serving++
+			}
+		}
+	}
+	if o.Traffic != nil {
+		serving = min(serving, ((o.Traffic.Facts().Weight+1)*o.Roles[0].Replicas-1)/100) //nolint:mnd // the units of a share that was rounded down
+	}
+	entry := role.Name == o.Roles[0].Name
+	need := max(role.Replicas-role.MaxUnavailable-PartOf(o, role, serving), PartOf(o, role, o.Roles[0].Replicas-o.shiftLacks()-serving))
+	groups, ready := map[int]Group{}, 0
+	counts := func(g Group) bool { return g.Ready && (!entry || o.receives(g)) }
+	for _, g := range o.child(0, o.stableSide(), role.Name).Groups {
+		if groups[g.Index] = g; counts(g) && g.Index < had {
+			ready++
+		}
+	}
+	for ; had > keep; had-- {
+		last := groups[had-1]
+		if counts(last) {
+			ready--
+		}
+		if (last.Ready || last.starts()) && ready < need {
+			break
+		}
+	}
+	return had
+}
+
+// withdrawn returns how many groups of a role are left once those that get no requests, and have finished theirs, are removed, from had down
+// to keep.
+func (o Observation) withdrawn(role Role, had, keep int) int {
+	if o.Traffic == nil || role.Name != o.Roles[0].Name || had == keep {
+		return keep
+	}
+	if slices.ContainsFunc(o.leavingUnits(), o.served) || drained(o, 0) != nil {
+		return had
+	}
+	return keep
+}
+
+// served reports whether the stable Service may lead to a group.
+func (o Observation) served(g Group) bool {
+	return g.Serving || slices.Contains(o.Traffic.Facts().StablePods, g.Leader)
+}
+
+// leavingUnits returns the groups of the entry role that the stable revision loses next.
+func (o Observation) leavingUnits() []Group {
+	if b := o.Bounds; o.shifts() && b != nil && b.Stable == o.stableSide() && !o.handingOver() {
+		r := o.Roles[0]
+		had, keep := min(b.Min[r.Name], r.Replicas), o.keeps(r, b.Units)
+		if had > keep {
+			return o.Stable.existingFrom(o.lowered(r, had, keep))
+		}
+	}
+	return nil
+}
+
+// markStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
+// selects them by a mark, so that a group gets no requests any more before it is removed. Nil: none is due.
+func markStable(o Observation, state pb.State) *Decision {
+	if !o.shifts() || o.Traffic == nil {
+		return nil
+	}
+	leaving := leadersOf(o.leavingUnits())
+	for _, g := range o.Stable.Groups {
+		serves := g.Ready && !slices.Contains(leaving, g.Leader)
+		if g.Serving != serves && g.Revision != "" {
+			m := MarkLeader{Name: o.Stable.Name, Leader: g.Leader, Serves: serves}
+			return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
+		}
+	}
+	return nil
+}
+
+// shiftedShare returns the share of the update revision that follows its units, since the host has requested none, or since they shrink. Then
+// it never grows.
+func (o Observation) shiftedShare(planned int) int {
+	byUnits := 100 * planned / max(o.batchReplicas(), 1) //nolint:mnd // percent
+	if o.shiftsBack() {
+		return min(byUnits, o.Traffic.Facts().Weight)
+	}
+	return byUnits
+}
+
+// shiftBack removes units of the update revision as old ones become ready. Nil: none is left.
+func shiftBack(o Observation, s Progress, state pb.State) *Decision {
+	c := o.canary()
+	if c == nil || c.Deleting || c.Replicas == 0 {
+		return nil
+	}
+	d := advanceCanary(o, s)
+	if d.State = state; d.Action == nil && c.Replicas == s.Planned {
+		d = awaitGroups(s, Decision{
+			State: state, Reason: ReasonRestarting,
+			Message: fmt.Sprintf("%d units of revision %s stay until more of revision %s are ready%s",
+				c.Replicas, c.Carries, o.Record.Release.StableRevision, describeUnready(o.Stable.All())),
+		}, 0)
+	}
+	return &d
+}
+
+// returnUnits rolls a release back that has replaced units.
+func returnUnits(o Observation, s Progress) Decision {
+	if d := protectRequests(o, pb.State_STATE_ROLLING_BACK); d != nil {
+		return *d
+	}
+	if d := markStable(o, pb.State_STATE_ROLLING_BACK); d != nil {
+		return *d
+	}
+	if d := shiftBack(o, s, pb.State_STATE_ROLLING_BACK); d != nil {
+		return *d
+	}
+	return awaitRestored(o, s)
+}
+
+// checkShift refuses a release that can't replace the units with what the roles may lack and may have in addition.
+func (o Observation) checkShift() error {
+	last := o.shiftable()
+	b := Bounds{Stable: o.stableSide(), Update: "next", Units: last, Min: map[string]int{}, Exact: map[string]int{}}
+	for _, r := range o.Roles {
+		b.Min[r.Name] = r.Replicas
+	}
+	o.Record, o.Policy, o.Traffic = &record.Record{Release: &record.Release{
+		Phase: record.Progressing, StableRevision: b.Stable, UpdateRevision: "next",
+	}}, record.Policy{Style: pb.Style_STYLE_PARTITION}, nil
+	for {
+		next := o.settled(b)
+		if next.unitsOf(func(r Role) int { return b.Exact[r.Name] }) == last && last > 0 {
+			return nil
+		}
+		moved := next.withUnits(*next.bounds(), last)
+		if sameBounds(moved, b) {
+			break
+		}
+		b = moved
+	}
+	for _, r := range o.Roles {
+		if n := PartOf(o, r, 1); last == 0 || n > r.MaxUnavailable+r.MaxSurge {
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+				"style partition can't replace a unit of %s: it has %d groups of role %s, of which one has to stay until the promotion, and maxUnavailable %d and "+
+					"maxSurge %d of the role let too few move at a time. Set its maxSurge to %d, or release with STYLE_CANARY",
+				o.object(), n, r.Name, r.MaxUnavailable, r.MaxSurge, n)
+		}
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles: raise maxSurge, or release with STYLE_CANARY", o.object())
+}
+
+// settled returns the observation once every child has the groups of its bounds, all ready for long.
+func (o Observation) settled(b Bounds) Observation {
+	o.Bounds, o.Children, o.Added = &b, nil, nil
+	o.Stable.Revision = b.Update
+	long := o.Now.AddDate(-1, 0, 0)
+	add := func(revision string, role Role, n int) {
+		c := Child{Name: revision + "-" + role.Name, Role: role.Name, Revision: revision, Replicas: n}
+		for i := range n {
+			c.Groups = append(c.Groups, Group{Index: i, Leader: fmt.Sprintf("%s-%d", c.Name, i), Revision: revision, Ready: true, ReadySince: long, FirstReady: long})
+		}
+		o.Children = append(o.Children, c)
+	}
+	for _, r := range o.Roles {
+		add(b.Stable, r, b.Min[r.Name])
+		add(b.Update, r, b.Exact[r.Name])
+	}
+	o.unite()
+	return o
+}
