@@ -180,6 +180,9 @@ func (o Observation) units(in func(Child) bool) []Group {
 // ready since the last of their parts.
 func (o Observation) pair(c Child, groups []Group) {
 	ready := readyFirst(groups)
+	if o.shifts() {
+		slices.Sort(ready) // the last ones are removed first
+	}
 	for _, role := range o.Roles[1:] {
 		partners := o.child(c.Slice, c.Revision, role.Name).Groups
 		has := readyFirst(partners)

@@ -191,13 +191,14 @@ func (o Observation) lowered(role Role, had, keep int) int {
 	return had
 }
 
-// withdrawn returns how many groups of a role are left once those that get no requests, and have finished theirs, are removed, from had down
-// to keep.
+// withdrawn returns how many groups of a role are left, from had down to keep. Those of the entry role leave first, once they get no requests
+// and have finished theirs: the others serve them.
 func (o Observation) withdrawn(role Role, had, keep int) int {
-	if o.Traffic == nil || role.Name != o.Roles[0].Name || had == keep {
-		return keep
+	leaving := o.leavingUnits()
+	if role.Name != o.Roles[0].Name && len(leaving) > 0 {
+		return had
 	}
-	if slices.ContainsFunc(o.leavingUnits(), o.served) || drained(o, 0) != nil {
+	if role.Name == o.Roles[0].Name && o.Traffic != nil && (slices.ContainsFunc(leaving, o.served) || drained(o, 0) != nil) {
 		return had
 	}
 	return keep
@@ -208,14 +209,11 @@ func (o Observation) served(g Group) bool {
 	return g.Serving || slices.Contains(o.Traffic.Facts().StablePods, g.Leader)
 }
 
-// leavingUnits returns the groups of the entry role that the stable revision loses next.
+// leavingUnits returns the groups of the entry role that the stable revision loses next, or is losing.
 func (o Observation) leavingUnits() []Group {
 	if b := o.Bounds; o.shifts() && b != nil && b.Stable == o.stableSide() && !o.handingOver() {
 		r := o.Roles[0]
-		had, keep := min(b.Min[r.Name], r.Replicas), o.keeps(r, b.Units)
-		if had > keep {
-			return o.Stable.existingFrom(o.lowered(r, had, keep))
-		}
+		return o.Stable.existingFrom(o.lowered(r, min(b.Min[r.Name], r.Replicas), o.keeps(r, b.Units)))
 	}
 	return nil
 }
