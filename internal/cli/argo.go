@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 )
 
 // argoFlags are the flags that only Argo's plugins have.
@@ -178,15 +181,20 @@ func newController(o *connect.Options, config *rest.Config, driver *plugin.Clien
 
 // adoptedWorkloads lists the workloads that carry the driver's record.
 func adoptedWorkloads(ctx context.Context, client metadata.Interface, namespace string) ([]types.NamespacedName, error) {
-	resource := schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}
-	list, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil, err //nolint:wrapcheck // The controller asks for the API's reason.
-	}
 	var keys []types.NamespacedName
-	for i := range list.Items {
-		if _, ok := list.Items[i].Annotations[record.RecordAnnotation]; ok {
-			keys = append(keys, types.NamespacedName{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name})
+	for _, kind := range []schema.GroupVersionKind{host.LeaderWorkerSet, host.DisaggregatedSet} {
+		resource, _ := meta.UnsafeGuessKindToResource(kind)
+		list, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		switch {
+		case apierrors.IsNotFound(err):
+			continue // the cluster does not serve the kind
+		case err != nil:
+			return keys, err //nolint:wrapcheck // The controller asks for the API's reason.
+		}
+		for i := range list.Items {
+			if _, ok := list.Items[i].Annotations[record.RecordAnnotation]; ok {
+				keys = append(keys, host.KeyOf(kind, &list.Items[i]))
+			}
 		}
 	}
 	return keys, nil

@@ -175,7 +175,7 @@ func facts(c *pb.BatchContext) [][2]string {
 
 // keyOf returns the namespace and name of a workload, of a DisaggregatedSet with its type.
 func keyOf(ref *pb.WorkloadRef) string {
-	return ref.GetNamespace() + "/" + view.NameOf(ref)
+	return ref.GetNamespace() + "/" + plugin.NameOf(ref)
 }
 
 func timeOf(t *timestamppb.Timestamp) *time.Time {

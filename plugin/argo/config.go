@@ -17,6 +17,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -46,18 +47,18 @@ type Config struct {
 
 // release has the fields under trafficRouting.plugins. Empty: not set.
 type release struct {
-	Workload             string       `json:"workload"`
-	Style                string       `json:"style"`
-	Traffic              *traffic     `json:"traffic"`
-	Batches              []scalar     `json:"batches"`
-	FailureThreshold     scalar       `json:"failureThreshold"`
-	ProgressDeadline     string       `json:"progressDeadline"`
-	MinReady             string       `json:"minReady"`
-	CanaryLeaderMetadata *podMetadata `json:"canaryLeaderMetadata"`
-	BlueGreen            *blueGreen   `json:"blueGreen"`
-	Trigger              string       `json:"trigger"`
-	OnFailure            string       `json:"onFailure"`
-	Wait                 string       `json:"wait"`
+	Workload             json.RawMessage `json:"workload"`
+	Style                string          `json:"style"`
+	Traffic              *traffic        `json:"traffic"`
+	Batches              []scalar        `json:"batches"`
+	FailureThreshold     scalar          `json:"failureThreshold"`
+	ProgressDeadline     string          `json:"progressDeadline"`
+	MinReady             string          `json:"minReady"`
+	CanaryLeaderMetadata *podMetadata    `json:"canaryLeaderMetadata"`
+	BlueGreen            *blueGreen      `json:"blueGreen"`
+	Trigger              string          `json:"trigger"`
+	OnFailure            string          `json:"onFailure"`
+	Wait                 string          `json:"wait"`
 }
 
 type traffic struct {
@@ -149,7 +150,7 @@ func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) { return readConfig(ro, j
 // readConfig is ReadConfig with a judgement of the fields.
 func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error) {
 	if ro.Spec.Strategy.BlueGreen != nil && ro.Annotations[AnnotationFirst] != "" {
-		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a LeaderWorkerSet, since Argo calls no plugin and points the active Service "+
+		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a workload, since Argo calls no plugin and points the active Service "+
 			"at the Rollout's own pods: use spec.strategy.canary with style: BlueGreen under %s", routingPlace)
 	}
 	if !uses(ro) {
@@ -220,11 +221,38 @@ func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, erro
 		_ = json.Unmarshal(fields[field], &s) // Any other type is ignored.
 		return s
 	}
-	c := &Config{Config: rollout.Config{Workload: text("workload"), Manual: text("trigger") == "Manual"}}
-	if c.Workload == "" {
+	name, _ := readWorkload(fields["workload"])
+	if name == "" {
 		return nil, err
 	}
-	return c, err
+	return &Config{Config: rollout.Config{Workload: name, Manual: text("trigger") == "Manual"}}, err
+}
+
+// readWorkload returns the name of a workload, as plugin.NameFor does, of NAME or {kind: KIND, name: NAME}. It is "" if none is named.
+func readWorkload(raw json.RawMessage) (string, error) {
+	var ref struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	}
+	if len(raw) == 0 {
+		return "", nil
+	}
+	if json.Unmarshal(raw, &ref.Name) != nil {
+		if unknown, err := kjson.UnmarshalStrict(raw, &ref); err != nil || len(unknown) > 0 {
+			return "", routingPlace.errorf("workload", "want NAME of a LeaderWorkerSet, or {kind: DisaggregatedSet, name: NAME}: got %s", raw)
+		}
+	}
+	if ref.Name == "" {
+		return "", nil
+	}
+	if strings.Contains(ref.Name, "/") {
+		return "", routingPlace.errorf("workload", "%q is no name: to name a kind, write {kind: DisaggregatedSet, name: NAME}", ref.Name)
+	}
+	name, err := plugin.NameFor(ref.Kind, ref.Name)
+	if err != nil {
+		return "", routingPlace.errorf("workload", "%v", err)
+	}
+	return name, nil
 }
 
 // upgrades returns the targets of the steps in their order, without repetitions in a row.

@@ -154,6 +154,24 @@ func TestReadConfigOfOthers(t *testing.T) {
 	}
 }
 
+// A workload is a LeaderWorkerSet's name, or a kind and a name.
+func TestReadConfigWorkload(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]string{
+		"w": "w", "{name: w}": "w", "{kind: LeaderWorkerSet, name: w}": "w", "{kind: DisaggregatedSet, name: w}": "disaggregatedset/w",
+	} {
+		ro := parse(t, strategy("workload: "+config, ownStep("upgrade: 50%")))
+		c, err := ReadConfig(ro)
+		if err != nil || c.Workload != want {
+			t.Errorf("%s: %+v, %v", config, c, err)
+		}
+		mistaken := parse(t, strategy("workload: "+config+", stile: Canary", ownStep("upgrade: 50%")))
+		if c, err := ReadLenient(mistaken); err == nil || c == nil || c.Workload != want {
+			t.Errorf("%s, leniently: %+v, %v", config, c, err)
+		}
+	}
+}
+
 // What is wrong is said with its place and its field.
 func TestReadConfigRefuses(t *testing.T) {
 	t.Parallel()
@@ -164,27 +182,32 @@ func TestReadConfigRefuses(t *testing.T) {
 		canary string
 		want   []string
 	}{
-		"unknown field":        {routing(`workload: w, stile: Canary`), []string{"trafficRouting.plugins[lockstep/lws]", `"stile"`}},
-		"another namespace":    {routing(`workload: w, namespace: other`), []string{`"namespace"`}},
-		"unknown nested field": {routing(`workload: w, traffic: {stableService: s, httpRoute: [x]}`), []string{`"traffic.httpRoute"`}},
-		"wrong case":           {routing(`Workload: w`), []string{`"Workload"`}},
-		"wrong type":           {routing(`workload: 3`), []string{"workload", "want text, got number"}},
-		"wrong nested type":    {routing(`workload: w, traffic: {stableService: s, httpRoutes: x}`), []string{"traffic.httpRoutes", "want a list, got string"}},
-		"no workload":          {routing(`style: Canary`), []string{"workload: is required", "trafficRouting.plugins[lockstep/lws]"}},
-		"style":                {routing(`workload: w, style: canary`), []string{"style", "canary", "BlueGreen"}},
-		"duration":             {routing(`workload: w, progressDeadline: "30"`), []string{"progressDeadline", "30m"}},
-		"negative duration":    {routing(`workload: w, minReady: -1s`), []string{"minReady"}},
-		"wait too long":        {routing(`workload: w, wait: 10m`), []string{"wait", "at most 2m0s"}},
-		"batch":                {routing(`workload: w, batches: [50%, many]`), []string{"batches[1]", "many"}},
-		"no stable service":    {routing(`workload: w, traffic: {httpRoutes: [x]}`), []string{"traffic.stableService"}},
-		"no object":            {"{trafficRouting: {plugins: {lockstep/lws: [1]}}}", []string{"trafficRouting.plugins[lockstep/lws]", "want an object, got array"}},
-		"unknown step field":   {second(`upgrad: 50%`), []string{"step 2", "steps[1]", `"upgrad"`}},
-		"step type":            {second(`promote: "yes"`), []string{"step 2", "promote", "want true or false"}},
-		"fraction":             {second(`weight: 2.5`), []string{"step 2", "weight", "want a whole number"}},
-		"empty step":           {second(``), []string{"step 2", "nothing to do"}},
-		"no config":            {strategy("workload: w", "{plugin: {name: lockstep/lws}}"), []string{"step 1", "nothing to do"}},
-		"weight":               {second(`weight: 101`), []string{"step 2", "weight", "0 to 100"}},
-		"weight of nothing":    {second(`weight: 50`), []string{"step 2", "weight", "nothing splits"}},
+		"unknown field":               {routing(`workload: w, stile: Canary`), []string{"trafficRouting.plugins[lockstep/lws]", `"stile"`}},
+		"another namespace":           {routing(`workload: w, namespace: other`), []string{`"namespace"`}},
+		"unknown nested field":        {routing(`workload: w, traffic: {stableService: s, httpRoute: [x]}`), []string{`"traffic.httpRoute"`}},
+		"wrong case":                  {routing(`Workload: w`), []string{`"Workload"`}},
+		"wrong type":                  {routing(`workload: w, trigger: 3`), []string{"trigger", "want text, got number"}},
+		"no name":                     {routing(`workload: 3`), []string{"workload: want NAME of a LeaderWorkerSet", "kind: DisaggregatedSet", "got 3"}},
+		"unknown kind":                {routing(`workload: {kind: Deployment, name: w}`), []string{"workload", `"Deployment"`, "want LeaderWorkerSet or DisaggregatedSet"}},
+		"unknown field of a workload": {routing(`workload: {kinds: DisaggregatedSet, name: w}`), []string{"workload", "kinds"}},
+		"kind in the name":            {routing(`workload: disaggregatedset/w`), []string{"workload", "{kind: DisaggregatedSet, name: NAME}"}},
+		"kind without a name":         {routing(`workload: {kind: DisaggregatedSet}`), []string{"workload: is required"}},
+		"wrong nested type":           {routing(`workload: w, traffic: {stableService: s, httpRoutes: x}`), []string{"traffic.httpRoutes", "want a list, got string"}},
+		"no workload":                 {routing(`style: Canary`), []string{"workload: is required", "trafficRouting.plugins[lockstep/lws]"}},
+		"style":                       {routing(`workload: w, style: canary`), []string{"style", "canary", "BlueGreen"}},
+		"duration":                    {routing(`workload: w, progressDeadline: "30"`), []string{"progressDeadline", "30m"}},
+		"negative duration":           {routing(`workload: w, minReady: -1s`), []string{"minReady"}},
+		"wait too long":               {routing(`workload: w, wait: 10m`), []string{"wait", "at most 2m0s"}},
+		"batch":                       {routing(`workload: w, batches: [50%, many]`), []string{"batches[1]", "many"}},
+		"no stable service":           {routing(`workload: w, traffic: {httpRoutes: [x]}`), []string{"traffic.stableService"}},
+		"no object":                   {"{trafficRouting: {plugins: {lockstep/lws: [1]}}}", []string{"trafficRouting.plugins[lockstep/lws]", "want an object, got array"}},
+		"unknown step field":          {second(`upgrad: 50%`), []string{"step 2", "steps[1]", `"upgrad"`}},
+		"step type":                   {second(`promote: "yes"`), []string{"step 2", "promote", "want true or false"}},
+		"fraction":                    {second(`weight: 2.5`), []string{"step 2", "weight", "want a whole number"}},
+		"empty step":                  {second(``), []string{"step 2", "nothing to do"}},
+		"no config":                   {strategy("workload: w", "{plugin: {name: lockstep/lws}}"), []string{"step 1", "nothing to do"}},
+		"weight":                      {second(`weight: 101`), []string{"step 2", "weight", "0 to 100"}},
+		"weight of nothing":           {second(`weight: 50`), []string{"step 2", "weight", "nothing splits"}},
 		"weight in place, where no other group is left": {
 			strategy("workload: w, style: Partition, traffic: {stableService: s, httpRoutes: [x]}", begun, ownStep("upgrade: 100%, weight: 50")),
 			[]string{"step 2", "weight", "is 50", "in place"},
@@ -239,7 +262,7 @@ func TestReadConfigRefusesBlueGreen(t *testing.T) {
 
 // FuzzReadConfig: no configuration crashes the controller.
 func FuzzReadConfig(f *testing.F) {
-	for _, seed := range []string{`{"workload":"w"}`, `{"upgrade":"5%"}`, `[]`, `null`, `{"headers":[null]}`, `{"traffic":null}`} {
+	for _, seed := range []string{`{"workload":"w"}`, `{"workload":{"kind":"DisaggregatedSet","name":"w"}}`, `{"upgrade":"5%"}`, `[]`, `null`, `{"headers":[null]}`, `{"traffic":null}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(_ *testing.T, raw []byte) {

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package argo lets Argo Rollouts release LeaderWorkerSets: it is Argo's step plugin and its traffic-router plugin, as a host
+// Package argo lets Argo Rollouts release LeaderWorkerSets and DisaggregatedSets: it is Argo's step plugin and its traffic-router plugin, as a host
 // of the driver's contract.
 //
 // # Configuration
@@ -16,7 +16,8 @@
 //	      trafficRouting:
 //	        plugins:
 //	          lockstep/lws:
-//	            workload: vllm                # required: the LeaderWorkerSet, in the Rollout's namespace
+//	            workload: vllm                # required: the LeaderWorkerSet, in the Rollout's namespace, or
+//	                                          # {kind: DisaggregatedSet, name: llm}
 //	            style: Canary                 # Canary (default), BlueGreen or Partition
 //	            traffic:                      # optional: without it, shares follow group counts
 //	              stableService: vllm-leader  # required within traffic; not the Service that LWS makes
@@ -33,7 +34,7 @@
 //	            minReady: 0s
 //	            canaryLeaderMetadata: {labels: {}, annotations: {}}
 //	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
-//	            trigger: Auto                 # Auto: an edit of the LeaderWorkerSet starts the Rollout; Manual: it does not
+//	            trigger: Auto                 # Auto: an edit of the workload starts the Rollout; Manual: it does not
 //	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a user
 //	            wait: 20s                     # how long a step waits inside one call of the controller
 //	      steps:
@@ -69,5 +70,5 @@
 // same, and the driver's writes carry preconditions.
 //
 // The [Controller] watches Rollouts beside the plugins' calls. It holds the workload of each from the moment both exist,
-// starts a Rollout when its LeaderWorkerSet is edited, and rolls back and disowns after a Rollout is deleted.
+// starts a Rollout when its workload is edited, and rolls back and disowns after a Rollout is deleted.
 package argo

@@ -60,7 +60,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 		return 0, err
 	}
 	goal := converge.Goal{
-		Kind: converge.Disown, Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}, Owner: observed.GetOwner(),
+		Kind: converge.Disown, Workload: plugin.RefOf(key.Namespace, key.Name), Owner: observed.GetOwner(),
 		Why: "its Rollout is gone",
 	}
 	switch owner := c.owner(observed, others); {
@@ -121,5 +121,5 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 }
 
 func (c *Controller) look(ctx context.Context, key types.NamespacedName) (*pb.BatchContext, error) {
-	return rollout.Target{Driver: c.Driver, Ref: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name}}.Look(ctx)
+	return rollout.Target{Driver: c.Driver, Ref: plugin.RefOf(key.Namespace, key.Name)}.Look(ctx)
 }

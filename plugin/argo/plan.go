@@ -133,7 +133,7 @@ func unreleased(f Facts, c *pb.BatchContext) bool {
 // are under way.
 func heldFor(f Facts, c *pb.BatchContext) string {
 	id, own := rollout.Ours(f.Facts, c)
-	waits := fmt.Sprintf("revision %s of the LeaderWorkerSet waits under hold", c.GetTemplateRevision())
+	waits := fmt.Sprintf("revision %s of the %s waits under hold", c.GetTemplateRevision(), plugin.KindOf(c.GetWorkload()))
 	switch {
 	case plugin.InFlight(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
 		return ""

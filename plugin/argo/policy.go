@@ -25,12 +25,16 @@ func (r *reader) fail(field, format string, args ...any) {
 
 // take fills c from the fields.
 func (c *Config) take(say release, upgrades []string) error {
-	if say.Workload == "" {
-		return routingPlace.errorf("workload", "is required: name the LeaderWorkerSet here. The steps of %s need the traffic-router plugin "+
+	name, err := readWorkload(say.Workload)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return routingPlace.errorf("workload", "is required: name the LeaderWorkerSet or DisaggregatedSet here. The steps of %s need the traffic-router plugin "+
 			"beside them, which watches the Rollout between them", PluginName)
 	}
 	r := &reader{}
-	c.Workload = say.Workload
+	c.Workload = name
 	c.Policy = r.policy(say, upgrades)
 	c.Manual = r.choice("trigger", say.Trigger, "Auto", "Manual") == "Manual"
 	c.WaitOnFailure = r.choice("onFailure", say.OnFailure, "Abort", "Wait") == "Wait"

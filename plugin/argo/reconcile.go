@@ -40,7 +40,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	}
 	if n := ptr.Deref(ro.Spec.Replicas, 1); n > 0 {
 		c.warnOnce(ro, "PlaceholderPods", fmt.Sprintf("spec.replicas is %d, so Argo runs %[1]d pods of the Rollout's template, which serve nothing: "+
-			"set 0. To scale, let kubectl scale and autoscalers name LeaderWorkerSet %s", n, config.Workload))
+			"set 0. Scale %s instead", n, plugin.ObjectOf(plugin.RefOf(ro.Namespace, config.Workload))))
 	}
 	f, err := c.facts(ctx, ro, config)
 	if err != nil {
@@ -58,11 +58,11 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
 	}
 	c.follower.Watch(workload)
+	t := rollout.NewTarget(c.Driver, f.Facts, &config.Config)
 	if f.Rival != "" {
 		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
-			"LeaderWorkerSet %s is released by Rollout %s, which is older: this Rollout releases nothing", workload, f.Rival))
+			"%s is released by Rollout %s, which is older: this Rollout releases nothing", plugin.ObjectOf(t.Ref), f.Rival))
 	}
-	t := rollout.NewTarget(c.Driver, f.Facts, &config.Config)
 	observed, err := t.Look(ctx)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return 0, nil // The follower reports its creation.

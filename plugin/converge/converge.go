@@ -105,8 +105,8 @@ func Next(g Goal, c *pb.BatchContext) Move {
 	case c.GetState() == pb.State_STATE_UNMANAGED:
 		return call(&pb.AdoptRequest{Workload: g.Workload}, "adopting the workload")
 	case inFlight && c.GetOwner() != g.Owner:
-		return Move{Outcome: Foreign, Why: fmt.Sprintf("release %s of %q holds LeaderWorkerSet %s: finalize it, or wait for its end",
-			c.GetReleaseId(), c.GetOwner(), g.Workload.GetName())}
+		return Move{Outcome: Foreign, Why: fmt.Sprintf("release %s of %q holds %s: finalize it, or wait for its end",
+			c.GetReleaseId(), c.GetOwner(), plugin.ObjectOf(g.Workload))}
 	case g.Kind == RollBack && inFlight && !rollsBack(c):
 		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case g.replaces(c):
@@ -176,7 +176,7 @@ func disown(g Goal, c *pb.BatchContext) Move {
 	case plugin.Waits(c):
 		return Move{Outcome: Held, Why: fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it "+
 			"out at once. Release it, or restore the template of revision %s, and then: lockstep disown %s",
-			template, plugin.Serving(c), g.Workload.GetName())}
+			template, plugin.Serving(c), plugin.NameOf(g.Workload))}
 	}
 	return call(&pb.DisownRequest{Workload: g.Workload, TemplateRevision: template}, "disowning the workload: "+g.Why)
 }

@@ -91,10 +91,10 @@ func (f *Follower[R]) followHeld(ctx context.Context) {
 		if ref == nil {
 			ref = change.GetRemoved()
 		}
-		if ref == nil || ref.GetKind() != "" && ref.GetKind() != LeaderWorkerSet.Kind {
+		if ref == nil {
 			continue
 		}
-		workload := client.ObjectKey{Namespace: ref.GetNamespace(), Name: ref.GetName()}
+		workload := client.ObjectKey{Namespace: ref.GetNamespace(), Name: plugin.NameOf(ref)}
 		f.mu.Lock()
 		if f.held[workload] = true; change.GetRemoved() != nil {
 			delete(f.held, workload)
@@ -136,7 +136,7 @@ func (f *Follower[R]) lookUp(ctx context.Context, workload client.ObjectKey, aga
 	if longest == 0 {
 		longest = maxAbsent
 	}
-	request := &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: workload.Namespace, Name: workload.Name}}
+	request := &pb.CalculateBatchContextRequest{Workload: plugin.RefOf(workload.Namespace, workload.Name)}
 	var last *pb.BatchContext
 	for interval := minAbsent; ctx.Err() == nil; interval = min(2*interval, longest) {
 		_ = guard.Call(nil, "follower", workload.String(), func() {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -25,6 +26,7 @@ var vllm = client.ObjectKey{Namespace: "default", Name: "vllm"}
 type queue struct {
 	workqueue.TypedRateLimitingInterface[client.ObjectKey]
 
+	want  client.ObjectKey
 	added chan client.ObjectKey
 }
 
@@ -35,7 +37,7 @@ func (q queue) next(t *testing.T, what string) {
 	t.Helper()
 	select {
 	case key := <-q.added:
-		if key != vllm {
+		if key != q.want {
 			t.Errorf("a request for %v", key)
 		}
 	case <-time.After(time.Minute):
@@ -43,8 +45,8 @@ func (q queue) next(t *testing.T, what string) {
 	}
 }
 
-// start starts a Follower of default/vllm, whose requests are its own key while it is needed.
-func start(t *testing.T, driver Driver, needed *atomic.Bool) (*Follower[client.ObjectKey], queue) {
+// start starts a Follower of a workload, whose requests are its own key while it is needed.
+func start(t *testing.T, driver Driver, key client.ObjectKey, needed *atomic.Bool) (*Follower[client.ObjectKey], queue) {
 	t.Helper()
 	needed.Store(true)
 	f := &Follower[client.ObjectKey]{Driver: driver, Requests: func(_ context.Context, workload client.ObjectKey) []client.ObjectKey {
@@ -53,11 +55,11 @@ func start(t *testing.T, driver Driver, needed *atomic.Bool) (*Follower[client.O
 		}
 		return nil
 	}}
-	q := queue{added: make(chan client.ObjectKey, 100)}
+	q := queue{want: key, added: make(chan client.ObjectKey, 100)}
 	if err := f.Start(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	f.Watch(vllm)
+	f.Watch(key)
 	return f, q
 }
 
@@ -65,13 +67,14 @@ func start(t *testing.T, driver Driver, needed *atomic.Bool) (*Follower[client.O
 type mortal struct {
 	Driver
 
+	key  client.ObjectKey
 	gone chan struct{}
 }
 
 func (m mortal) WatchWorkloads(
 	ctx context.Context, _ *pb.WatchWorkloadsRequest, _ ...grpc.CallOption,
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
-	ref := &pb.WorkloadRef{Namespace: vllm.Namespace, Name: vllm.Name}
+	ref := plugin.RefOf(m.key.Namespace, m.key.Name)
 	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
 		if !yield(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: &pb.BatchContext{Workload: ref}}}, nil) {
 			return
@@ -95,11 +98,13 @@ func (mortal) CalculateBatchContext(
 // The end of a workload is reported, although its deletion may have been observed before the driver observed it.
 func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 	t.Parallel()
-	m := mortal{gone: make(chan struct{})}
-	_, q := start(t, m, &atomic.Bool{})
-	q.next(t, "no request for the workload")
-	close(m.gone)
-	q.next(t, "no request for its end")
+	for _, key := range []client.ObjectKey{vllm, {Namespace: "default", Name: "disaggregatedset/llm"}} {
+		m := mortal{key: key, gone: make(chan struct{})}
+		_, q := start(t, m, key, &atomic.Bool{})
+		q.next(t, "no request for the workload")
+		close(m.gone)
+		q.next(t, "no request for its end")
+	}
 }
 
 // A workload that is created is followed at the next Watch, and no longer than it is needed.
@@ -107,7 +112,7 @@ func TestFollower(t *testing.T) {
 	t.Parallel()
 	fake := plugintest.NewFakeDriver()
 	var needed atomic.Bool
-	f, q := start(t, plugintest.Connect(t, fake, fake), &needed)
+	f, q := start(t, plugintest.Connect(t, fake, fake), vllm, &needed)
 	fake.SetWorkload("default", "vllm", 4, "v1")
 	f.Watch(vllm)
 	q.next(t, "no request for the workload that appeared")

@@ -29,8 +29,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Settings configure a host.
@@ -182,8 +185,37 @@ func Note(message string) string {
 	return message
 }
 
-// LeaderWorkerSet is the kind of the workloads.
-var LeaderWorkerSet = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
+// The kinds of the workloads.
+var (
+	LeaderWorkerSet  = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: plugin.KindLeaderWorkerSet}
+	DisaggregatedSet = schema.GroupVersionKind{Group: "disaggregatedset.x-k8s.io", Version: "v1", Kind: plugin.KindDisaggregatedSet}
+)
+
+// KeyOf returns the namespace of a workload of a kind, and its name as plugin.NameOf returns it.
+func KeyOf(kind schema.GroupVersionKind, o metav1.Object) client.ObjectKey {
+	return client.ObjectKey{Namespace: o.GetNamespace(), Name: plugin.NameOf(&pb.WorkloadRef{Kind: kind.Kind, Name: o.GetName()})}
+}
+
+// WatchWorkloads returns watches of the metadata of workloads, of the kinds that the cluster serves.
+func WatchWorkloads(config *rest.Config, predicates ...predicate.Predicate) ([]Watch, error) {
+	watches := []Watch{watchKind(LeaderWorkerSet, predicates)}
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	serves, err := served(d, DisaggregatedSet)
+	if serves {
+		watches = append(watches, watchKind(DisaggregatedSet, predicates))
+	}
+	return watches, err
+}
+
+func watchKind(kind schema.GroupVersionKind, predicates []predicate.Predicate) Watch {
+	return Watch{
+		Object: Metadata(kind), Predicates: predicates,
+		Workload: func(o client.Object) client.ObjectKey { return KeyOf(kind, o) },
+	}
+}
 
 // API is a kind that a host needs.
 type API struct {
@@ -205,14 +237,25 @@ func Installed(config *rest.Config, apis ...API) error {
 	}
 	var missing []error
 	for _, api := range apis {
-		gv := api.Kind.GroupVersion().String()
-		list, err := d.ServerResourcesForGroupVersion(gv)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("discover %s: %w", gv, err)
+		serves, err := served(d, api.Kind)
+		if err != nil {
+			return err
 		}
-		if err != nil || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == api.Kind.Kind }) {
-			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, gv, api.Fix))
+		if !serves {
+			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, api.Kind.GroupVersion(), api.Fix))
 		}
 	}
 	return errors.Join(missing...)
+}
+
+// served reports whether the cluster serves a kind.
+func served(d discovery.ServerResourcesInterface, kind schema.GroupVersionKind) (bool, error) {
+	list, err := d.ServerResourcesForGroupVersion(kind.GroupVersion().String())
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("discover %s: %w", kind.GroupVersion(), err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind }), nil
 }

@@ -45,7 +45,7 @@ type Facts struct {
 
 // Config is how a Rollout releases its workload.
 type Config struct {
-	// Workload is the name of the LeaderWorkerSet, in the Rollout's namespace.
+	// Workload is the name of the workload in the Rollout's namespace, as plugin.NameFor returns it.
 	Workload string
 	// Policy is the complete release policy. Nil: it could not be read, so that releases are ended but none begins.
 	Policy *pb.ReleasePolicy

@@ -237,7 +237,7 @@ type Target struct {
 func NewTarget(driver Driver, f Facts, config *Config) Target {
 	return Target{
 		Driver: driver, Facts: f, Config: config,
-		Ref: &pb.WorkloadRef{Namespace: f.Namespace, Name: config.Workload},
+		Ref: plugin.RefOf(f.Namespace, config.Workload),
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // It ends releases of this Rollout only, and begins one only if the Rollout was promoted in full.
 func (t Target) Settle(c *pb.BatchContext) Move {
 	if t.Facts.Rival != "" && !plugin.InFlight(c) {
-		return wait("Rollout %s releases LeaderWorkerSet %s", t.Facts.Rival, t.Config.Workload)
+		return wait("Rollout %s releases %s", t.Facts.Rival, plugin.ObjectOf(t.Ref))
 	}
 	if t.undone(c) && (t.Facts.Promoted() || t.promotedInFull(c)) {
 		return t.undo(c.GetTemplateRevision()) // no step does it

@@ -74,8 +74,7 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 		return succeed("first deployment: %s runs as it is, nothing to release", s.Config.Workload)
 	}
 	if s.Facts.Rival != "" {
-		return fail("LeaderWorkerSet %s/%s is released by Rollout %s, which is older: delete one of the two Rollouts",
-			s.Facts.Namespace, s.Config.Workload, s.Facts.Rival)
+		return fail("%s is released by Rollout %s, which is older: delete one of the two Rollouts", plugin.ObjectOf(s.Ref), s.Facts.Rival)
 	}
 	id, mine := s.mine(c)
 	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
@@ -168,14 +167,14 @@ func (s *stepper) diverged(c *pb.BatchContext, id ID) Move {
 		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, %s",
 			s.Config.Workload, id.Revision, template, s.Facts.Retry)
 	case s.Facts.Wanted != template && s.Facts.Seen != template:
-		return wait("LeaderWorkerSet %s has a new template (revision %s): the Rollout is about to start over with it", s.Config.Workload, template)
+		return wait("%s has a new template (revision %s): the Rollout is about to start over with it", plugin.ObjectOf(s.Ref), template)
 	case inFlight:
 		g := s.goal(converge.RollBack, c)
 		g.Why = fmt.Sprintf("rolling back release %s, whose revision the Rollout no longer asks for", c.GetReleaseId())
 		return fromConverge(converge.Next(g, c))
 	case !s.Driver.Has(pb.Capability_CAPABILITY_UNDO):
-		return fail("the Rollout asks for revision %s of LeaderWorkerSet %s, whose template is revision %s, and this driver can't "+
-			"restore a template: restore it in Git or with kubectl apply, and then: %s", s.Facts.Wanted, s.Config.Workload, template, s.Facts.Retry)
+		return fail("the Rollout asks for revision %s of %s, whose template is revision %s, and this driver can't "+
+			"restore a template: restore it in Git or with kubectl apply, and then: %s", s.Facts.Wanted, plugin.ObjectOf(s.Ref), template, s.Facts.Retry)
 	default:
 		return s.undo(template)
 	}

@@ -44,15 +44,7 @@ func RoleWord(role pb.GroupRole) string {
 
 // workload returns "namespace/name".
 func workload(c *pb.BatchContext) string {
-	return c.GetWorkload().GetNamespace() + "/" + NameOf(c.GetWorkload())
-}
-
-// NameOf returns a workload's name as commands take it: TYPE/NAME for a DisaggregatedSet.
-func NameOf(ref *pb.WorkloadRef) string {
-	if ref.GetKind() == "DisaggregatedSet" {
-		return "disaggregatedset/" + ref.GetName()
-	}
-	return ref.GetName()
+	return c.GetWorkload().GetNamespace() + "/" + plugin.NameOf(c.GetWorkload())
 }
 
 // BatchWord returns the batch, as in "2/3 (50%)", a target without a batch, as in "50%", or "-".

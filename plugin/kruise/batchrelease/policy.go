@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -157,8 +158,6 @@ const (
 )
 
 const (
-	workloadGroup = "leaderworkerset.x-k8s.io"
-	workloadKind  = "LeaderWorkerSet"
 	// ownerPrefix begins the owner of releases.
 	ownerPrefix = "kruise-batchrelease/"
 	// idPrefix begins the id of releases.
@@ -167,16 +166,21 @@ const (
 	maxID = 63
 )
 
+// groups are the groups of the API of the kinds of workloads that the driver supports.
+var groups = map[string]string{
+	plugin.KindLeaderWorkerSet: "leaderworkerset.x-k8s.io", plugin.KindDisaggregatedSet: "disaggregatedset.x-k8s.io",
+}
+
 // Supports reports whether a BatchRelease is for a kind of workload that the driver supports.
 func Supports(r *v1beta1.BatchRelease) bool {
 	ref := r.Spec.WorkloadRef
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	return err == nil && gv.Group == workloadGroup && ref.Kind == workloadKind && ref.Name != ""
+	return err == nil && gv.Group != "" && gv.Group == groups[ref.Kind] && ref.Name != ""
 }
 
 // Workload returns the workload of a BatchRelease.
 func Workload(r *v1beta1.BatchRelease) *pb.WorkloadRef {
-	return &pb.WorkloadRef{Namespace: r.Namespace, Name: r.Spec.WorkloadRef.Name}
+	return &pb.WorkloadRef{Namespace: r.Namespace, Name: r.Spec.WorkloadRef.Name, Kind: r.Spec.WorkloadRef.Kind}
 }
 
 // Owner returns the owner of the BatchRelease's releases, as the driver records it.

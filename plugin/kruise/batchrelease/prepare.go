@@ -8,6 +8,7 @@ import (
 
 	"github.com/openkruise/rollouts/api/v1beta1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -17,8 +18,7 @@ func (m *machine) prepare() {
 	m.status.Phase = v1beta1.RolloutPhasePreparing
 	switch {
 	case m.context == nil:
-		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not exist in namespace %s; it is adopted when it is created",
-			m.release.Spec.WorkloadRef.Name, m.release.Namespace))
+		m.setMessage(fmt.Sprintf("%s does not exist in namespace %s; it is adopted when it is created", m.object(), m.release.Namespace))
 	case !m.valid():
 	case m.inState(pb.State_STATE_PREPARING):
 		m.setMessage("the driver prepares the release")
@@ -41,7 +41,7 @@ func (m *machine) awaitPartition() {
 
 // begin adopts the workload, or begins the release of its template.
 func (m *machine) begin() {
-	c, name := m.context, m.release.Spec.WorkloadRef.Name
+	c := m.context
 	policy, err := Policy(m.plan(), c.GetReplicas())
 	if err != nil {
 		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
@@ -53,14 +53,17 @@ func (m *machine) begin() {
 	case next.Outcome == converge.Foreign:
 		m.setBlocked("ReleaseOfAnother", next.Why)
 	case next.Outcome == converge.Reached:
-		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s is under hold and runs its template; the release begins when the template changes", name))
+		m.setMessage(m.object() + " is under hold and runs its template; the release begins when the template changes")
 	case next.Outcome != converge.Call:
 		m.setMessage(next.Why)
 	case c.GetState() != pb.State_STATE_UNMANAGED && c.GetTotal() == 0:
 		m.call = converge.Move{}
-		m.setMessage(fmt.Sprintf("LeaderWorkerSet %s does not have a group yet", name))
+		m.setMessage(m.object() + " does not have a group yet")
 	}
 }
+
+// object returns the kind and the name of the workload, for messages.
+func (m *machine) object() string { return plugin.ObjectOf(Workload(m.release)) }
 
 // start records the initial state of the release.
 func (m *machine) start() {

@@ -76,7 +76,7 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 		}
 	}
 	if r.Follow != nil && !batchrelease.Over(release) {
-		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: release.Spec.WorkloadRef.Name})
+		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: plugin.NameOf(batchrelease.Workload(release))})
 	}
 	for range maxDecisions {
 		quiet, err := r.look(ctx, release)
@@ -116,7 +116,7 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (q
 		return false, err
 	}
 	if call.Request != nil {
-		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", release.Spec.WorkloadRef.Name)
+		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", plugin.NameOf(batchrelease.Workload(release)))
 	}
 	if _, err := converge.Perform(ctx, r.Driver, call); err != nil {
 		return false, err

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host runs BatchReleases of Kruise Rollouts whose workload is a LeaderWorkerSet, in a cluster without Kruise's own
+// Package host runs BatchReleases of Kruise Rollouts whose workload is a LeaderWorkerSet or a DisaggregatedSet, in a cluster without Kruise's own
 // manager. It is the shell around package batchrelease: whenever a BatchRelease or, by the driver's watch, its workload changes, it
 // observes, writes the status, makes the driver's call, and repeats. It uses timers for retries only.
 package host
@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 )
@@ -43,21 +44,21 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 	if err := alone(ctx, config); err != nil {
 		return err
 	}
+	// The driver's watch reports everything but the creation of a workload.
+	created := predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+	workloads, err := host.WatchWorkloads(config, created)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	err := host.Controller{
+	err = host.Controller{
 		Name: "lockstep-batchrelease", Object: &v1beta1.BatchRelease{}, List: &v1beta1.BatchReleaseList{},
 		AddToScheme: v1beta1.AddToScheme, Workload: workloadOf,
-		Watches: []host.Watch{
-			// The driver's watch reports everything but the creation of a workload.
-			{Object: host.Metadata(host.LeaderWorkerSet), Workload: client.ObjectKeyFromObject, Predicates: []predicate.Predicate{
-				predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }},
-			}},
-			{Object: rival(), Workload: func(client.Object) client.ObjectKey {
-				stop(errRival)
-				return client.ObjectKey{}
-			}},
-		},
+		Watches: append(workloads, host.Watch{Object: rival(), Workload: func(client.Object) client.ObjectKey {
+			stop(errRival)
+			return client.ObjectKey{}
+		}}),
 		Cache: map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
 		Reconciler: func(m manager.Manager, follow func(client.ObjectKey)) reconcile.Reconciler {
 			return &Reconciler{
@@ -77,7 +78,7 @@ func workloadOf(o client.Object) string {
 	if !ok || !batchrelease.Supports(r) || batchrelease.Over(r) {
 		return ""
 	}
-	return r.Spec.WorkloadRef.Name
+	return plugin.NameOf(batchrelease.Workload(r))
 }
 
 // rivalName is the webhook configuration that every installation of Kruise's manager has, because the manager needs it to start.

@@ -26,6 +26,7 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 	},
 		hosttest.Kind{GroupVersionKind: v1beta1.GroupVersion.WithKind("BatchRelease"), Resource: "batchreleases"},
 		hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"},
+		hosttest.Kind{GroupVersionKind: host.DisaggregatedSet, Resource: "disaggregatedsets"},
 		hosttest.Kind{GroupVersionKind: rival().GroupVersionKind(), Resource: "mutatingwebhookconfigurations"})
 }
 
