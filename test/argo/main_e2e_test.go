@@ -18,7 +18,7 @@ import (
 const parallel = 8
 
 func TestMain(m *testing.M) {
-	code := suite.Main(m, parallel, cluster.WithTraefik(), cluster.WithAudit(), cluster.WithArgo(installPlugin))
+	code := suite.Main(m, parallel, suite.WithRoles(), cluster.WithTraefik(), cluster.WithAudit(), cluster.WithArgo(installPlugin))
 	driver.Cleanup()
 	os.Exit(code)
 }

@@ -19,7 +19,7 @@ const parallel = 6
 
 // Tests that are not parallel run first, and start their own hosts; the others share one.
 func TestMain(m *testing.M) {
-	code := suite.Main(m, parallel, cluster.WithAudit())
+	code := suite.Main(m, parallel, suite.WithRoles(), cluster.WithAudit())
 	stopShared()
 	driver.Cleanup()
 	os.Exit(code)
