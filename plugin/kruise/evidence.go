@@ -156,6 +156,9 @@ func kruiseKind(kind string) schema.GroupVersionKind {
 // would reject becomes one batch.
 func policy(t *v1alpha1.RolloutTarget, p *v1beta1.ReleasePlan) *pb.ReleasePolicy {
 	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	if isSet(t) {
+		out.Style = pb.Style_STYLE_CANARY
+	}
 	if s := t.Spec.MinReadySeconds; s > 0 {
 		out.MinReady = durationpb.New(time.Duration(s) * time.Second)
 	}
@@ -170,7 +173,7 @@ func policy(t *v1alpha1.RolloutTarget, p *v1beta1.ReleasePlan) *pb.ReleasePolicy
 	if batches, err := batchrelease.Batches(p, ptr.Deref(t.Spec.Replicas, 0)); err == nil {
 		out.Batches = batches
 	}
-	if len(validation.IsValidLabelValue(p.RolloutID)) == 0 {
+	if !isSet(t) && len(validation.IsValidLabelValue(p.RolloutID)) == 0 { // the driver labels no pods of a DisaggregatedSet
 		out.RolloutId = p.RolloutID
 	}
 	return out

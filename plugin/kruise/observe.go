@@ -19,16 +19,13 @@ import (
 )
 
 // Kinds of other projects.
-var (
-	workloadKind = host.LeaderWorkerSet
-	revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
-)
+var revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
 
 // observe returns everything that a decision needs. It writes nothing.
 func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (View, error) {
 	v := View{Target: t}
 	others := &v1alpha1.RolloutTargetList{}
-	name := t.Spec.WorkloadRef.Name
+	name := nameOf(t)
 	if err := r.Client.List(ctx, others, client.InNamespace(t.Namespace), client.MatchingFields{host.ByWorkload: name}); err != nil {
 		return v, fmt.Errorf("list RolloutTargets of %s: %w", name, err)
 	}
@@ -49,7 +46,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 		return v, err
 	}
 	v.Context = answer.GetContext()
-	if v.Revisions, err = r.revisions(ctx, t); err != nil {
+	if v.Revisions, err = r.revisions(ctx, t, entryRole(v.Context)); err != nil {
 		return v, err
 	}
 	if t.DeletionTimestamp == nil && v.depends() {
@@ -80,36 +77,43 @@ func older(a, b *v1alpha1.RolloutTarget) bool {
 	return a.CreationTimestamp.Before(&b.CreationTimestamp)
 }
 
-// workload reads the LeaderWorkerSet's metadata. Nil: it does not exist.
+// workload reads the workload's metadata. Nil: it does not exist.
 func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*Workload, error) {
-	w := host.Metadata(workloadKind)
+	kind := host.LeaderWorkerSet
+	if isSet(t) {
+		kind = host.DisaggregatedSet
+	}
+	w := host.Metadata(kind)
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}, w)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // It does not exist.
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read LeaderWorkerSet %s/%s: %w", t.Namespace, t.Spec.WorkloadRef.Name, err)
+		return nil, fmt.Errorf("read %s in namespace %s: %w", objectOf(t), t.Namespace, err)
 	}
 	return &Workload{Deleting: w.DeletionTimestamp != nil, RolloutID: w.Labels[labelRolloutID]}, nil
 }
 
 // revisions reads the leader StatefulSet's ControllerRevisions, which have the labels of the pods' template. If the StatefulSet has
-// several for one template, as after an upgrade of LWS, new pods get the newest.
-func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (map[string]string, error) {
+// several for one template, as after an upgrade of LWS, new pods get the newest. Of a DisaggregatedSet the StatefulSets of its entry
+// role's children count.
+func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget, entry string) (map[string]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(revisionKind)
-	name := t.Spec.WorkloadRef.Name
-	if err := r.Client.List(ctx, list, client.InNamespace(t.Namespace),
-		client.MatchingLabels{labelName: name, labelWorkerIndex: "0"}); err != nil {
-		return nil, fmt.Errorf("list ControllerRevisions of %s/%s: %w", t.Namespace, name, err)
+	if err := r.Client.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(leaders(t, entry).MatchLabels)); err != nil {
+		return nil, fmt.Errorf("list ControllerRevisions of %s/%s: %w", t.Namespace, nameOf(t), err)
+	}
+	label := labelRevision
+	if isSet(t) {
+		label = labelSetRevision
 	}
 	out, at := map[string]string{}, map[string]metav1.Time{}
 	for i := range list.Items {
 		o := &list.Items[i]
-		if c := metav1.GetControllerOf(o); c == nil || c.Kind != "StatefulSet" || c.Name != name {
+		if c := metav1.GetControllerOf(o); c == nil || c.Kind != "StatefulSet" || c.Name != o.Labels[labelName] {
 			continue
 		}
-		revision, last := o.Labels[labelRevision], at[o.Labels[labelRevision]]
+		revision, last := o.Labels[label], at[o.Labels[label]]
 		if out[revision] == "" || last.Before(&o.CreationTimestamp) {
 			out[revision], at[revision] = o.Name, o.CreationTimestamp
 		}
@@ -118,5 +122,22 @@ func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget) (
 }
 
 func refOf(t *v1alpha1.RolloutTarget) *pb.WorkloadRef {
-	return &pb.WorkloadRef{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}
+	return &pb.WorkloadRef{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name, Kind: t.Spec.WorkloadRef.Kind}
+}
+
+// isSet reports whether the workload is a DisaggregatedSet.
+func isSet(t *v1alpha1.RolloutTarget) bool {
+	return t.Spec.WorkloadRef.Kind == plugin.KindDisaggregatedSet
+}
+
+// nameOf returns the name of the workload as commands take it, objectOf its kind and name, for messages.
+func nameOf(t *v1alpha1.RolloutTarget) string   { return plugin.NameOf(refOf(t)) }
+func objectOf(t *v1alpha1.RolloutTarget) string { return plugin.ObjectOf(refOf(t)) }
+
+// entryRole returns the role of a DisaggregatedSet that receives requests, "" for a LeaderWorkerSet.
+func entryRole(c *pb.BatchContext) string {
+	if len(c.GetRoles()) == 0 {
+		return ""
+	}
+	return c.GetRoles()[0].GetName()
 }

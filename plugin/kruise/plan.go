@@ -46,6 +46,9 @@ const (
 	labelName        = "leaderworkerset.sigs.k8s.io/name"
 	labelWorkerIndex = "leaderworkerset.sigs.k8s.io/worker-index"
 	labelRevision    = "leaderworkerset.sigs.k8s.io/template-revision-hash"
+	labelSet         = "disaggregatedset.x-k8s.io/name"
+	labelRole        = "disaggregatedset.x-k8s.io/role"
+	labelSetRevision = "disaggregatedset.x-k8s.io/revision"
 )
 
 // ownerPrefix begins the owner of releases of targets.
@@ -117,12 +120,12 @@ func plan(v View) move {
 		return finalizeDeleted(v)
 	case v.Rival != "":
 		return notReady(v, "WorkloadTaken", fmt.Sprintf(
-			"RolloutTarget %s of LeaderWorkerSet %s is older: delete one of the two", v.Rival, t.Spec.WorkloadRef.Name))
+			"RolloutTarget %s of %s is older: delete one of the two", v.Rival, objectOf(t)))
 	case v.Workload == nil:
 		return notReady(v, "WorkloadNotFound", fmt.Sprintf(
-			"LeaderWorkerSet %s does not exist in namespace %s; it is adopted when it is created", t.Spec.WorkloadRef.Name, t.Namespace))
+			"%s does not exist in namespace %s; it is adopted when it is created", objectOf(t), t.Namespace))
 	case v.Workload.Deleting:
-		return notReady(v, "WorkloadDeleting", fmt.Sprintf("LeaderWorkerSet %s is being deleted", t.Spec.WorkloadRef.Name))
+		return notReady(v, "WorkloadDeleting", objectOf(t)+" is being deleted")
 	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{action: actAddFinalizer, why: "the workload is disowned before this target is deleted"}
 	}
@@ -182,11 +185,12 @@ func finalizeDeleted(v View) move {
 	return done
 }
 
-// syncTarget copies the workload to the target's spec, and the target's replicas to the workload if the target was scaled.
+// syncTarget copies the workload to the target's spec, and the target's replicas to a LeaderWorkerSet if the target was scaled. A
+// DisaggregatedSet is scaled by its roles.
 func syncTarget(v View) move {
 	spec, replicas := v.Target.Spec, v.Context.GetReplicas()
 	last := v.Target.Status.WorkloadReplicas
-	if spec.Replicas != nil && last != nil && *spec.Replicas != *last && replicas == *last {
+	if !isSet(v.Target) && spec.Replicas != nil && last != nil && *spec.Replicas != *last && replicas == *last {
 		return move{action: actScale, groups: *spec.Replicas, why: fmt.Sprintf("the target was scaled to %d groups", *spec.Replicas)}
 	}
 	if mirrored(v) {
@@ -211,7 +215,7 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 		delete(t.Labels, labelRolloutID)
 	}
 	t.Spec.Replicas = ptr.To(v.Context.GetReplicas())
-	t.Spec.Selector = leaders(t.Spec.WorkloadRef.Name)
+	t.Spec.Selector = leaders(t, entryRole(v.Context))
 	shown := v.Context.GetTemplateRevision()
 	switch serving := plugin.Serving(v.Context); {
 	case t.Spec.Template == nil && serving != "":
@@ -226,9 +230,13 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	}
 }
 
-// leaders returns a selector of the workload's leader pods.
-func leaders(name string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{labelName: name, labelWorkerIndex: "0"}}
+// leaders returns a selector of the workload's leader pods, of a DisaggregatedSet those of its entry role.
+func leaders(t *v1alpha1.RolloutTarget, entry string) *metav1.LabelSelector {
+	match := map[string]string{labelName: t.Spec.WorkloadRef.Name, labelWorkerIndex: "0"}
+	if isSet(t) {
+		match = map[string]string{labelSet: t.Spec.WorkloadRef.Name, labelRole: entry, labelWorkerIndex: "0"}
+	}
+	return &metav1.LabelSelector{MatchLabels: match}
 }
 
 // templateOf returns the workload's revision that the target's template stands for.
@@ -280,7 +288,7 @@ func goal(v View) converge.Goal {
 		g.Kind, g.Revision, g.Why = converge.Promote, template, "all steps of the Rollout are complete: completing the release"
 	case gone && inFlight:
 		g.Why = fmt.Sprintf("the partition was removed, but no Rollout has completed its steps for revision %s: to complete the release, "+
-			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, t.Spec.WorkloadRef.Name)
+			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, nameOf(t))
 	case gone:
 		g.Why = waitsFor(v)
 	default:
@@ -304,7 +312,7 @@ func goal(v View) converge.Goal {
 
 // waitsFor returns what a template waits for that no Rollout is in progress with.
 func waitsFor(v View) string {
-	template, name := v.Context.GetTemplateRevision(), v.Target.Spec.WorkloadRef.Name
+	template, name := v.Context.GetTemplateRevision(), nameOf(v.Target)
 	switch {
 	case v.Evidence.leftOver():
 		return fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: kubectl delete batchrelease %[2]s",

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -331,6 +332,15 @@ func TestStatusCountsGroups(t *testing.T) {
 			view(template("one"), partition(32767), releasing(pb.State_STATE_ROLLED_BACK, 1)), counts{3, 4, 4, 4, 4, "vllm-1", "vllm-1"},
 		},
 		{
+			"units of a DisaggregatedSet", "those beside the stable ones count in their place",
+			view(template("two"), partition(3), led, releasing(pb.State_STATE_READY, 1), at("one one one one two"), available(1), func(v *View) {
+				v.Target.Spec.WorkloadRef.Kind = plugin.KindDisaggregatedSet
+				v.Context.Groups[4].Role, v.Context.Replicas = pb.GroupRole_GROUP_ROLE_CANARY, 4
+				v.Context.Roles = []*pb.Role{{Name: "prefill"}, {Name: "decode"}}
+				mirror(*v, v.Target)
+			}), counts{3, 4, 4, 1, 1, "vllm-1", "vllm-2"},
+		},
+		{
 			"no controller revision", "Kruise waits", view(template("four"), partition(32767), led), counts{},
 		},
 	} {
@@ -401,5 +411,11 @@ func TestPolicy(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, policy(target, &v1beta1.ReleasePlan{}), protocmp.Transform()); diff != "" {
 		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
+	}
+	set := view().Target
+	set.Spec.WorkloadRef.Kind = plugin.KindDisaggregatedSet
+	want = &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}}
+	if diff := cmp.Diff(want, policy(set, planOf("50% 100%", "7")), protocmp.Transform()); diff != "" {
+		t.Errorf("of a DisaggregatedSet, -want +got:\n%s", diff)
 	}
 }

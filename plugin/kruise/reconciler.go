@@ -1,18 +1,18 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kruise lets Kruise Rollouts, unmodified, release LeaderWorkerSets. A RolloutTarget (package v1alpha1) is a
-// StatefulSet-shaped view of one LeaderWorkerSet: Kruise's Rollout refers to it, Kruise's webhook observes its template, and
+// Package kruise lets Kruise Rollouts, unmodified, release LeaderWorkerSets and DisaggregatedSets. A RolloutTarget (package v1alpha1) is a
+// StatefulSet-shaped view of one workload: Kruise's Rollout refers to it, Kruise's webhook observes its template, and
 // Kruise lowers its partition and reads its status. This package is the controller of RolloutTargets, a host of the driver's
-// contract with style Partition.
+// contract with style Partition, or Canary for a DisaggregatedSet, which has no partition.
 //
 // # How it works
 //
 // The [Reconciler] observes (target, workload, the driver's BatchContext), a pure function decides the next move, the Reconciler
 // performs it, and observes again. It keeps no state between two observations.
 //
-//   - The LeaderWorkerSet is adopted, so that an edit of its template updates no group.
-//   - The Reconciler fills in what Kruise reads of a StatefulSet's spec. A new template of the LeaderWorkerSet changes the
+//   - The workload is adopted, so that an edit of its template updates no group.
+//   - The Reconciler fills in what Kruise reads of a StatefulSet's spec. A new template of the workload changes the
 //     target's, and is not released before: Kruise's webhook raises the partition in that same request.
 //   - A partition below the number of groups begins a release, and is its target. No partition, or 0 while no Rollout is in
 //     progress on the target, promotes it.
@@ -75,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // It says verb and object.
 	}
 	if r.Follow != nil {
-		r.Follow(client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name})
+		r.Follow(workloadOf(t))
 	}
 	for range maxMoves {
 		v, err := r.observe(ctx, t)
@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err == nil {
 			m = plan(v)
 			if m.action != actNone {
-				r.Logger.Info(m.why, "target", req.String(), "workload", t.Spec.WorkloadRef.Name)
+				r.Logger.Info(m.why, "target", req.String(), "workload", nameOf(t))
 			}
 			err = r.apply(ctx, v, m)
 		}
@@ -134,16 +134,17 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 	if err := host.Installed(config, targets, host.Workloads()); err != nil {
 		return err
 	}
+	workloads, err := host.WatchWorkloads(config)
+	if err != nil {
+		return err
+	}
 	return host.Controller{
 		Name: "lockstep-kruise", Object: &v1alpha1.RolloutTarget{}, List: &v1alpha1.RolloutTargetList{},
 		AddToScheme: v1alpha1.AddToScheme, Workload: func(o client.Object) string { return workloadOf(o).Name }, IncludeGroups: true,
-		Watches: []host.Watch{
-			{Object: &v1alpha1.RolloutTarget{}, Workload: workloadOf}, // when one of two targets is deleted, the other takes over
-			{Object: host.Metadata(workloadKind), Workload: client.ObjectKeyFromObject},
-			{Object: host.Metadata(revisionKind), Workload: func(o client.Object) client.ObjectKey {
-				return client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[labelName]}
-			}},
-		},
+		Watches: append(workloads,
+			host.Watch{Object: &v1alpha1.RolloutTarget{}, Workload: workloadOf}, // when one of two targets is deleted, the other takes over
+			host.Watch{Object: host.Metadata(revisionKind), Workload: workloadOfRevision},
+		),
 		Cache: map[client.Object]cache.ByObject{
 			host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 		},
@@ -161,7 +162,16 @@ func workloadOf(o client.Object) client.ObjectKey {
 	if !ok {
 		return client.ObjectKey{}
 	}
-	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}
+	return client.ObjectKey{Namespace: t.Namespace, Name: nameOf(t)}
+}
+
+// workloadOfRevision returns the workload of a ControllerRevision of leaders.
+func workloadOfRevision(o client.Object) client.ObjectKey {
+	ref := &pb.WorkloadRef{Name: o.GetLabels()[labelName]}
+	if set := o.GetLabels()[labelSet]; set != "" {
+		ref = &pb.WorkloadRef{Name: set, Kind: plugin.KindDisaggregatedSet}
+	}
+	return client.ObjectKey{Namespace: o.GetNamespace(), Name: plugin.NameOf(ref)}
 }
 
 // fieldManager names this controller in managedFields.
@@ -229,7 +239,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget,
 // example by an autoscaler.
 func (r *Reconciler) scale(ctx context.Context, t *v1alpha1.RolloutTarget, seen, groups int32) error {
 	w := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}}
-	w.SetGroupVersionKind(workloadKind)
+	w.SetGroupVersionKind(host.LeaderWorkerSet)
 	body := fmt.Appendf(nil, `[{"op":"test","path":"/spec/replicas","value":%d},{"op":"replace","path":"/spec/replicas","value":%d}]`, seen, groups)
 	err := r.Client.SubResource("scale").Patch(ctx, w, client.RawPatch(types.JSONPatchType, body), fieldManager,
 		client.WithSubResourceBody(&autoscalingv1.Scale{}))

@@ -110,7 +110,7 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 	}
 	objects := []client.Object{v.Target}
 	workload := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm"}}
-	workload.SetGroupVersionKind(workloadKind)
+	workload.SetGroupVersionKind(host.LeaderWorkerSet)
 	objects = append(objects, workload)
 	controller := true
 	for revision, name := range map[string]string{"one": "vllm-1", "two": "vllm-2"} {

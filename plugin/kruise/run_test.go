@@ -26,7 +26,8 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 		return Run(ctx, config, s)
 	},
 		hosttest.Kind{GroupVersionKind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Resource: "rollouttargets"},
-		hosttest.Kind{GroupVersionKind: workloadKind, Resource: "leaderworkersets"},
+		hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"},
+		hosttest.Kind{GroupVersionKind: host.DisaggregatedSet, Resource: "disaggregatedsets"},
 		hosttest.Kind{GroupVersionKind: revisionKind, Resource: "controllerrevisions"})
 }
 

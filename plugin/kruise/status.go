@@ -42,7 +42,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	update, also := v.Revisions[templateOf(t)]
 	if !known || !also {
 		s := notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
-			t.Spec.WorkloadRef.Name, plugin.Serving(c), templateOf(t))).status
+			nameOf(t), plugin.Serving(c), templateOf(t))).status
 		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // or the next change by mirror would count as one by a user
 		return s
 	}
@@ -52,7 +52,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	s.Selector = metav1.FormatLabelSelector(t.Spec.Selector)
 	s.WorkloadReplicas = ptr.To(c.GetReplicas())
 	s.State = stateOf(c)
-	count(s, c, templateOf(t))
+	count(s, c, templateOf(t), isSet(t))
 	if rollbackUnnoticed(v, s) {
 		s.UpdatedReplicas = s.Replicas - 1
 		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, s.UpdatedReplicas)
@@ -70,11 +70,12 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	return *s
 }
 
-// count counts the workload's own groups.
-func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string) {
+// count counts the workload's own groups. The units of a DisaggregatedSet's update revision are beside the stable ones, and count in
+// their place.
+func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string, isSet bool) {
 	s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas = 0, 0, 0, 0
 	for _, g := range c.GetGroups() {
-		if g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {
+		if !isSet && g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {
 			continue
 		}
 		updated := g.GetRevision() == template
@@ -88,6 +89,9 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string)
 		if updated && g.GetReady() {
 			s.UpdatedReadyReplicas++
 		}
+	}
+	if isSet {
+		s.Replicas, s.ReadyReplicas = min(s.Replicas, c.GetReplicas()), min(s.ReadyReplicas, c.GetReplicas())
 	}
 	s.AvailableReplicas = s.ReadyReplicas
 	if plugin.InFlight(c) && c.GetUpdateRevision() == template {

@@ -20,7 +20,7 @@ import (
 const parallel = 6
 
 func TestMain(m *testing.M) {
-	code := suite.Main(m, parallel, cluster.WithGatewayAPI(), cluster.WithKruise(rights))
+	code := suite.Main(m, parallel, suite.WithRoles(), cluster.WithGatewayAPI(), cluster.WithKruise(rights))
 	stopController()
 	stopServer()
 	driver.Cleanup()

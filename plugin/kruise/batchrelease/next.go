@@ -31,6 +31,7 @@
 package batchrelease
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -115,7 +116,11 @@ func (m *machine) toward(g converge.Goal) converge.Move {
 
 // valid reports whether the plan is valid, and sets the condition if not.
 func (m *machine) valid() bool {
-	if err := check(m.plan(), m.context.GetReplicas()); err != nil {
+	err := check(m.plan(), m.context.GetReplicas())
+	if err == nil && m.plan().RolloutID != "" && Workload(m.release).GetKind() == plugin.KindDisaggregatedSet {
+		err = errors.New("rolloutID: the pods of a DisaggregatedSet get no labels of batches: remove it")
+	}
+	if err != nil {
 		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
 		return false
 	}

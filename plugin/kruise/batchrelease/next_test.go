@@ -438,6 +438,18 @@ func TestReleaseOfAnother(t *testing.T) {
 	}
 }
 
+// The driver labels no pods of a DisaggregatedSet, and a release would wait for them.
+func TestRolloutIDOfASet(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(1)
+	r.Spec.WorkloadRef = v1beta1.ObjectRef{APIVersion: "disaggregatedset.x-k8s.io/v1", Kind: "DisaggregatedSet", Name: "vllm"}
+	r.Spec.ReleasePlan.RolloutID = "7"
+	s, call := Next(r, &pb.BatchContext{State: pb.State_STATE_HOLDING, Replicas: 4, TemplateRevision: "two", StableRevision: "one"}, time.Now())
+	if call.Request != nil || len(s.Conditions) != 1 || s.Conditions[0].Reason != "InvalidPlan" || !strings.Contains(s.Message, "rolloutID") {
+		t.Errorf("call %v, status %+v", call.Request, s)
+	}
+}
+
 func TestFailureIsSaidAndPasses(t *testing.T) {
 	t.Parallel()
 	r := batchRelease(1)
@@ -498,6 +510,8 @@ func TestSupports(t *testing.T) {
 	for ref, want := range map[v1beta1.ObjectRef]bool{
 		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: "a"}:   true,
 		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet"}:              false,
+		{APIVersion: "disaggregatedset.x-k8s.io/v1", Kind: "DisaggregatedSet", Name: "a"}: true,
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "DisaggregatedSet", Name: "a"}:  false,
 		{APIVersion: "lockstep.dev/v1alpha1", Kind: "RolloutTarget", Name: "a"}:           false,
 		{APIVersion: "apps/v1", Kind: "Deployment", Name: "a"}:                            false,
 		{APIVersion: "a/b/c", Kind: "LeaderWorkerSet", Name: "a"}:                         false,

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// RolloutTarget represents one LeaderWorkerSet as a StatefulSet whose pods are whole groups. A Kruise Rollout that refers to
-// it releases the LeaderWorkerSet. The user sets workloadRef, `lockstep kruise` copies the rest from the LeaderWorkerSet, and
-// Kruise sets updateStrategy.
+// RolloutTarget represents one LeaderWorkerSet as a StatefulSet whose pods are whole groups, or one DisaggregatedSet, whose pods are
+// units. A Kruise Rollout that refers to it releases the workload. The user sets workloadRef, `lockstep kruise` copies the rest from the
+// workload, and Kruise sets updateStrategy.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -47,7 +47,7 @@ type RolloutTargetList struct {
 // RolloutTargetSpec names the workload and what Kruise's Rollout can't say about its releases. The other fields are those of a
 // StatefulSet.
 type RolloutTargetSpec struct {
-	// WorkloadRef names the LeaderWorkerSet. Required, and never changes.
+	// WorkloadRef names the workload. Required, and never changes.
 	//
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="workloadRef can't be changed: create another RolloutTarget"
 	WorkloadRef WorkloadReference `json:"workloadRef"`
@@ -63,14 +63,14 @@ type RolloutTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// OnDeletion is how a release in progress ends when this target is deleted. The LeaderWorkerSet is disowned afterwards, unless its
+	// OnDeletion is how a release in progress ends when this target is deleted. The workload is disowned afterwards, unless its
 	// template is not the one that its groups run: then it stays under hold.
 	//
 	// +optional
 	// +kubebuilder:default=Rollback
 	OnDeletion OnDeletion `json:"onDeletion,omitempty"`
 	// Replicas is the number of groups. Filled in; a value that is written by others, for example through the scale
-	// subresource, is forwarded to the LeaderWorkerSet.
+	// subresource, is forwarded to a LeaderWorkerSet, and undone for a DisaggregatedSet.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -79,7 +79,7 @@ type RolloutTargetSpec struct {
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
-	// Template changes whenever the LeaderWorkerSet's template does. Filled in.
+	// Template changes whenever the workload's template does. Filled in.
 	//
 	// +optional
 	Template *Template `json:"template,omitempty"`
@@ -101,16 +101,21 @@ const (
 	OnDeletionPromote OnDeletion = "Promote"
 )
 
-// WorkloadReference names a LeaderWorkerSet in the same namespace.
+// WorkloadReference names a LeaderWorkerSet or a DisaggregatedSet in the same namespace.
 type WorkloadReference struct {
-	// Name of the LeaderWorkerSet. Required.
+	// Kind of the workload. Default: LeaderWorkerSet.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=LeaderWorkerSet;DisaggregatedSet
+	Kind string `json:"kind,omitempty"`
+	// Name of the workload. Required.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 }
 
-// Template represents the LeaderWorkerSet's templates where Kruise expects a pod template.
+// Template represents the workload's templates where Kruise expects a pod template.
 type Template struct {
 	// Metadata of the template.
 	//
@@ -192,7 +197,7 @@ type RolloutTargetStatus struct {
 	//
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// WorkloadReplicas is the last observed spec.replicas of the LeaderWorkerSet. Another value in spec.replicas of the target is a
+	// WorkloadReplicas is the last observed number of groups of the workload. Another value in spec.replicas of the target is a
 	// request to scale.
 	//
 	// +optional
@@ -201,7 +206,7 @@ type RolloutTargetStatus struct {
 	//
 	// +optional
 	State string `json:"state,omitempty"`
-	// Conditions has Ready: whether the LeaderWorkerSet is under hold and follows this target, and if not, why.
+	// Conditions has Ready: whether the workload is under hold and follows this target, and if not, why.
 	//
 	// +optional
 	// +listType=map

@@ -1,0 +1,58 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package kruise
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/test/suite"
+)
+
+// A Rollout of a target releases prefill and decode together, beside the old groups: the first template again rolls back and touches no
+// stable group, and the next template is promoted.
+func TestDisaggregated(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	s := suite.NewRoles(t, e.cluster, e.namespace, name)
+	if err := e.cluster.Apply(t.Context(), e.namespace, []byte(strings.Replace(target("other"), "workloadRef: {", "workloadRef: {kind: Deployment, ", 1))); err == nil {
+		t.Error("a target of a Deployment is accepted")
+	}
+	e.apply(strings.Replace(target(name), "workloadRef: {", "workloadRef: {kind: DisaggregatedSet, ", 1))
+	e.apply(rollout(quarters))
+	e.awaitPhase("Healthy")
+	e.awaitReady(name, metav1.ConditionTrue, "Held")
+	stable := s.Leaders("v1")
+
+	s.SetImage("v2")
+	e.awaitPause(1)
+	s.Await("v2", 1, 1)
+	s.Await("v1", 4, 2)
+	s.SetImage("v1")
+	e.awaitDone()
+	s.Await("v2", -1, -1)
+	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
+		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
+	}
+
+	s.SetImage("v3")
+	s.Await("v3", 1, 1) // until then the Rollout shows the pause of the release before
+	e.awaitPause(1)
+	e.approve()
+	e.awaitPause(2)
+	s.Await("v3", 2, 1)
+	s.Await("v1", 4, 2)
+	e.approve()
+	e.awaitDone()
+	s.Await("v1", -1, -1)
+	s.Await("v3", 4, 2)
+	if got := e.target(t.Context(), name).Status; got.UpdatedReadyReplicas != 4 || got.CurrentRevision != got.UpdateRevision {
+		t.Errorf("the target's status is %s", asJSON(got))
+	}
+}
