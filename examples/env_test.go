@@ -31,7 +31,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	code := cluster.Main(m, cluster.WithTraefik())
+	code := cluster.Main(m, cluster.WithTraefik(), cluster.WithNodes(16, nil)) // with GPUs for two DisaggregatedSets
 	driver.Cleanup()
 	os.Exit(code)
 }

@@ -52,6 +52,7 @@ func TestDisaggregated(t *testing.T) {
 	e.awaitDone()
 	s.Await("v1", -1, -1)
 	s.Await("v3", 4, 2)
+	e.awaitReady(name, metav1.ConditionTrue, "Promoted")
 	if got := e.target(t.Context(), name).Status; got.UpdatedReadyReplicas != 4 || got.CurrentRevision != got.UpdateRevision {
 		t.Errorf("the target's status is %s", asJSON(got))
 	}

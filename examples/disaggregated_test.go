@@ -1,0 +1,39 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package examples
+
+import (
+	"os"
+	"testing"
+
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// The set has fields of its kind only. decode is its entry role, and the leaders of both roles are ready with their group.
+func TestDisaggregatedSet(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("disaggregated/set.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set disaggregated.DisaggregatedSet
+	if err := yaml.UnmarshalStrict(text, &set); err != nil {
+		t.Fatal(err)
+	}
+	if len(set.Spec.Roles) != 2 || set.Spec.Roles[0].Name != "decode" || set.Spec.Roles[1].Name != "prefill" {
+		t.Fatalf("its roles are %v", set.Spec.Roles)
+	}
+	for _, role := range set.Spec.Roles {
+		template := role.Spec.LeaderWorkerTemplate
+		leader, worker := template.LeaderTemplate.Spec, template.WorkerTemplate.Spec
+		c := leader.Containers[0]
+		if c.Image != worker.Containers[0].Image || c.ReadinessProbe.HTTPGet.Path != "/health" || c.StartupProbe.HTTPGet.Path != "/health" {
+			t.Errorf("%s: leaders run %s with probe %v, workers %s", role.Name, c.Image, c.ReadinessProbe, worker.Containers[0].Image)
+		}
+		if *worker.TerminationGracePeriodSeconds <= *leader.TerminationGracePeriodSeconds {
+			t.Errorf("%s: a worker ends before its leader does", role.Name)
+		}
+	}
+}
