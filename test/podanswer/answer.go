@@ -19,6 +19,8 @@ const (
 	Gone Violation = "gone"
 	// Cut means that the pod was deleted, or its containers ended, before the request completed.
 	Cut Violation = "cut"
+	// Unpaired means that no pod of another role at the same revision of the DisaggregatedSet answered.
+	Unpaired Violation = "unpaired"
 )
 
 // Answer is the body of every response, as JSON.
@@ -29,6 +31,10 @@ type Answer struct {
 	Workload string `json:"workload,omitempty"`
 	// Revision is LWS's template revision hash.
 	Revision string `json:"revision,omitempty"`
+	// SetRevision is the revision of the DisaggregatedSet, "" for a pod of none.
+	SetRevision string `json:"setRevision,omitempty"`
+	// Partner is the answer of the pod that this one has called. Nil if it called none.
+	Partner *Answer `json:"partner,omitempty"`
 	// Role is RoleLeader or RoleWorker, or "" for a pod of no group.
 	Role string `json:"role,omitempty"`
 	// Group is the index of the group.

@@ -34,6 +34,7 @@ type pods struct {
 const (
 	byAddress = "address"
 	byGroup   = "group"
+	byPartner = "partner"
 )
 
 // watchPods returns when the cache is filled. The cache is updated until ctx ends.
@@ -46,7 +47,7 @@ func watchPods(ctx context.Context, client kubernetes.Interface) (*pods, error) 
 	}))
 	informer := factory.Core().V1().Pods().Informer()
 	p := &pods{client: client, index: informer.GetIndexer(), ends: map[types.UID]chan struct{}{}}
-	if err := informer.AddIndexers(cache.Indexers{byAddress: addressOf, byGroup: groupOf}); err != nil {
+	if err := informer.AddIndexers(cache.Indexers{byAddress: addressOf, byGroup: groupOf, byPartner: partnerOf}); err != nil {
 		return nil, fmt.Errorf("index pods: %w", err)
 	}
 	if _, err := informer.AddEventHandler(p.handler()); err != nil {

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
@@ -37,6 +38,7 @@ type Server struct {
 	pods   *pods
 	http   *http.Server
 	grpc   *grpc.Server
+	client *http.Client // for requests to other pods
 	cancel context.CancelFunc
 	served chan error
 
@@ -56,7 +58,7 @@ func Start(ctx context.Context, cluster *rest.Config) (*Server, error) {
 
 func start(ctx context.Context, client kubernetes.Interface, address string) (*Server, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &Server{cancel: cancel, served: make(chan error, 1), counts: map[string]*Count{}, inFlight: map[string]int{}}
+	s := &Server{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}, cancel: cancel, served: make(chan error, 1), counts: map[string]*Count{}, inFlight: map[string]int{}}
 	s.http = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, Protocols: &http.Protocols{}}
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true) // gRPC
@@ -138,8 +140,15 @@ func (s *Server) serve(ctx context.Context, pod *corev1.Pod, answer podanswer.An
 		name = pod.Namespace + "/" + pod.Name
 	}
 	s.begin(name)
+	calls := pod != nil && pod.Annotations[AnnotationCalls] != "" && answer.Violation == ""
+	if calls {
+		duration /= 2
+	}
 	if answer.Violation == "" && duration > 0 {
 		s.take(ctx, pod, &answer, duration)
+	}
+	if calls && answer.Violation == "" {
+		s.call(ctx, pod, &answer, duration)
 	}
 	s.end(name, answer.Violation)
 	return answer
@@ -203,6 +212,7 @@ func judge(pod *corev1.Pod, members []*corev1.Pod) podanswer.Answer {
 	answer := podanswer.Answer{
 		Namespace: pod.Namespace, Pod: pod.Name, Workload: pod.Labels[lws.SetNameLabelKey], Role: roleOf(pod),
 		Revision: pod.Labels[lws.RevisionKey], Group: pod.Labels[lws.GroupIndexLabelKey], Terminating: pod.DeletionTimestamp != nil,
+		SetRevision: pod.Labels[disaggregated.RevisionLabelKey],
 	}
 	switch {
 	case answer.Role == podanswer.RoleWorker:

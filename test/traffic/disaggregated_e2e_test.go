@@ -8,6 +8,7 @@ package traffic
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,15 +21,19 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
-// roleSet is a DisaggregatedSet named model: its prefill gets the requests.
+// roleSet is a DisaggregatedSet named model: its prefill gets the requests, and for each it calls decode.
 type roleSet struct {
 	*serving.Release
 
 	sets dynamic.ResourceInterface
+	// pairs counts the served requests whose two revisions are equal, and mixed the others.
+	pairs, mixed atomic.Int64
 }
 
 // serveRoles creates the set with four groups of prefill and two of decode behind a Service and a route, and a driver.
@@ -46,7 +51,7 @@ func serveRoles(t *testing.T) *roleSet {
 	s.Ref.Kind = "DisaggregatedSet"
 	s.sets = dynamic.NewForConfigOrDie(e.Cluster.RESTConfig()).
 		Resource(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}).Namespace(e.Namespace)
-	role := func(name string, replicas int) string {
+	role := func(name string, replicas int, annotations map[string]string) string {
 		return fmt.Sprintf(`
   - name: %s
     spec:
@@ -54,10 +59,12 @@ func serveRoles(t *testing.T) *roleSet {
       rolloutStrategy: {type: RollingUpdate, rollingUpdateConfiguration: {maxSurge: 1, maxUnavailable: 0}}
       leaderWorkerTemplate:
         size: 2
-        workerTemplate: {spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}
-`, name, replicas, podserver.Port)
+        workerTemplate:
+          metadata: {annotations: %s}
+          spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}
+`, name, replicas, text.JSON(annotations), podserver.Port)
 	}
-	e.Apply("apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: model}\nspec:\n  roles:%s%s", role("prefill", 4), role("decode", 2))
+	e.Apply("apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: model}\nspec:\n  roles:%s%s", role("prefill", 4, map[string]string{podserver.AnnotationCalls: "decode"}), role("decode", 2, map[string]string{}))
 	e.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0", disaggregatedset.x-k8s.io/name: model, disaggregatedset.x-k8s.io/role: prefill}`, 4)
 	e.Route(serving.Only)
 	e.Served()
@@ -108,33 +115,88 @@ func (s *roleSet) begin(style pb.Style, batches ...string) (stable, update strin
 	return stable, update
 }
 
-// The entry role's leaders get the requests of a DisaggregatedSet, and the revision tells the sides apart. A canary is promoted: its requests
-// move before the old groups go, and none is lost. The user's Service and route are restored.
-func TestTrafficDisaggregated(t *testing.T) {
-	s := serveRoles(t)
-	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
+// load starts requests, and compares both revisions of each answer.
+func (s *roleSet) load() *load.Generator {
+	s.T.Helper()
+	return s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest, Side: func(a podanswer.Answer) string {
+		switch p := a.Partner; {
+		case a.Violation != "":
+		case p == nil || a.SetRevision == "" || p.SetRevision != a.SetRevision:
+			s.mixed.Add(1)
+		default:
+			s.pairs.Add(1)
+		}
+		return a.Workload
+	}})
+}
+
+// passes ends the load, and fails the test for a lost request, a wrong share, or a request that prefill and decode served at different
+// revisions.
+func (s *roleSet) passes(g *load.Generator) {
+	s.T.Helper()
+	requests, failed := s.Passes(g).Totals()
+	if pairs, mixed := int(s.pairs.Load()), int(s.mixed.Load()); mixed > 0 || pairs != requests-failed {
+		s.T.Errorf("prefill and decode had the same revision in %d of %d served requests, and different ones in %d", pairs, requests-failed, mixed)
+	}
+	s.restored()
+}
+
+// promote releases a canary with a number of requests in each phase, and promotes it.
+func (s *roleSet) promote(n int) {
+	s.T.Helper()
+	g := s.load()
 	stable, update := s.begin(pb.Style_STYLE_CANARY, "50%", "100%")
 	g.Begin(load.Phase{Name: "first batch, weight 0", Want: load.Shares{stable: 100}})
 	s.Upgrade(0)
-	s.Await(g, 2000)
+	s.Await(g, n/2)
 	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{stable: 70, update: 30}})
 	s.Weight(30)
-	s.Await(g, 6000)
+	s.Await(g, n)
 	g.Begin(load.Phase{Name: "second batch, 50 %", Want: load.Shares{stable: 50, update: 50}})
 	s.Upgrade(1)
 	s.Weight(50)
-	s.Await(g, 6000)
+	s.Await(g, n)
 	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{update: 100}})
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
-	s.Await(g, 4000)
-	s.Passes(g)
-	s.restored()
+	s.Await(g, n)
+	s.passes(g)
+}
+
+// The entry role's leaders get the requests of a DisaggregatedSet, and the revision tells the sides apart. A canary is promoted: its requests
+// move before the old groups go, and none is lost. Each is served by prefill and decode of one revision. The user's Service and route are
+// restored.
+func TestTrafficDisaggregated(t *testing.T) {
+	serveRoles(t).promote(6000)
+}
+
+// TestTrafficDisaggregatedPairs sends enough requests to show a loss, or a pair of two revisions, of one in ten thousand: while a canary is
+// promoted, and while it is aborted.
+func TestTrafficDisaggregatedPairs(t *testing.T) {
+	const n = serving.Enough * 2 / 7
+	t.Run("promoted", func(t *testing.T) { serveRoles(t).promote(n) })
+	t.Run("aborted", func(t *testing.T) {
+		s := serveRoles(t)
+		g := s.load()
+		stable, update := s.begin(pb.Style_STYLE_CANARY, "50%", "100%")
+		g.Begin(load.Phase{Name: "first batch, 30 %", Want: load.Shares{stable: 70, update: 30}})
+		s.Upgrade(0)
+		s.Weight(30)
+		s.Await(g, n)
+		g.Begin(load.Phase{Name: "second batch, 50 %", Want: load.Shares{stable: 50, update: 50}})
+		s.Upgrade(1)
+		s.Weight(50)
+		s.Await(g, n)
+		g.Begin(load.Phase{Name: "aborted", Want: load.Shares{stable: 100}})
+		s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s.Await(g, serving.Enough-2*n)
+		s.passes(g)
+	})
 }
 
 // An abort withdraws the share before the update's groups go.
 func TestTrafficDisaggregatedRollback(t *testing.T) {
 	s := serveRoles(t)
-	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
+	g := s.load()
 	stable, update := s.begin(pb.Style_STYLE_BLUE_GREEN, "100%")
 	g.Begin(load.Phase{Name: "second set", Want: load.Shares{stable: 100}})
 	s.Upgrade(0)
@@ -147,8 +209,7 @@ func TestTrafficDisaggregatedRollback(t *testing.T) {
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	t.Logf("rolled back after %s, of which the drain takes %s", time.Since(began).Round(time.Millisecond), serving.ByRoute().GetDrain().GetPeriod().AsDuration())
 	s.Await(g, 4000)
-	s.Passes(g)
-	s.restored()
+	s.passes(g)
 }
 
 // While units are replaced, the share follows them, both ways, and no request is lost.
