@@ -56,6 +56,8 @@ TRAFFIC ?=
 NODE    ?=
 # Who decides in `make demo`: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts).
 HOST    ?= grpc
+# What `make demo` releases: leaderworkerset, or disaggregated (prefill and decode).
+KIND    ?= leaderworkerset
 .PHONY: help
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,8 +74,8 @@ release: ## Build everything that a release publishes into dist/, e.g. VERSION=v
 	$(GO) run ./tools/release -version '$(VERSION)' -image '$(IMAGE)'
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode.
+	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.

@@ -21,7 +21,7 @@ import (
 	batchrelease "github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease/host"
 )
 
-const batchReleaseAbout = `Reconcile Kruise Rollouts' BatchReleases of LeaderWorkerSets, in a cluster with their CRD but without Kruise's manager: that
+const batchReleaseAbout = `Reconcile Kruise Rollouts' BatchReleases of workloads, in a cluster with their CRD but without Kruise's manager: that
 manager panics on such an object, and beside it this program refuses to start.
 
 The driver is launched as a plugin (this program, or --driver-program), and when it ends, so does the host. Or it is a

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise"
 )
 
-const kruiseAbout = `Reconcile RolloutTargets, through which unmodified Kruise Rollouts releases LeaderWorkerSets, until SIGINT or SIGTERM.
+const kruiseAbout = `Reconcile RolloutTargets, through which unmodified Kruise Rollouts releases workloads, until SIGINT or SIGTERM.
 Kruise's manager needs the flag --filter-workload-type=false.
 
 The driver runs inside this process, or is a "lockstep serve" at --driver. With --namespace only that namespace is watched.
@@ -33,7 +33,7 @@ func newKruiseCommand(o *connect.Options) *cobra.Command {
 	var run host.Settings
 	cmd := &cobra.Command{
 		Use:     "kruise",
-		Short:   "Let Kruise Rollouts release LeaderWorkerSets through RolloutTargets",
+		Short:   "Let Kruise Rollouts release workloads through RolloutTargets",
 		Long:    kruiseAbout,
 		Example: kruiseExample,
 		Args:    noArgs,

@@ -91,6 +91,15 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// Prefill and decode are released together.
+func TestDemoDisaggregated(t *testing.T) {
+	text := playDemo(t, "", nil, "-kind", "disaggregated", "-pause", "1s")
+	mustContain(t, text, "pods unchanged", "is complete: 4 groups run revision", `(?m)^decode .* registry.example/vllm:llama-4-70b ready`)
+	if strings.Contains(text, "driver: ") {
+		t.Error("the driver warns")
+	}
+}
+
 // Ctrl-C reaches the whole process group. It is not an error.
 func TestDemoInterrupted(t *testing.T) {
 	text := playDemo(t, "pausing 1h0m0s before batch 2/3", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h")

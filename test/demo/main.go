@@ -5,7 +5,8 @@
 // groups, changes its model image, and has `lockstep release` take it through a whole canary release over gRPC. With
 // -traffic it does so under real requests, through a gateway, and counts the results; with -node the pods have containers, too, in which
 // a small model server streams completions. With -host argo the host is Argo
-// Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts. It never reads $KUBECONFIG.
+// Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts. With -kind disaggregated the workload is
+// a DisaggregatedSet. It never reads $KUBECONFIG.
 package main
 
 import (
@@ -76,6 +77,7 @@ type script struct {
 	lockstep string
 	host     string
 	style    string
+	kind     string
 	batches  string
 	pause    string
 	keep     bool
@@ -89,6 +91,7 @@ func parse(args []string) (script, error) {
 	flags.StringVar(&c.lockstep, "lockstep", "bin/lockstep", "the lockstep binary")
 	flags.StringVar(&c.host, "host", "grpc", "the host: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
 	flags.StringVar(&c.style, "style", "canary", "how to release")
+	flags.StringVar(&c.kind, "kind", "leaderworkerset", "what to release: leaderworkerset, or disaggregated (prefill and decode as a DisaggregatedSet)")
 	flags.StringVar(&c.batches, "batches", "25%,50%,100%", "the batches")
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
@@ -106,6 +109,9 @@ func parse(args []string) (script, error) {
 	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
 		return c, fmt.Errorf("the host is grpc, or argo or kruise without traffic, not %q", c.host)
 	}
+	if c.kind != "leaderworkerset" && (c.kind != "disaggregated" || c.host != "grpc" || c.traffic) {
+		return c, fmt.Errorf("the kind is leaderworkerset, or disaggregated with the host grpc and without traffic, not %q", c.kind)
+	}
 	return c, nil
 }
 
@@ -117,6 +123,9 @@ type scene struct {
 
 // scenes returns the steps of the demo.
 func (s *stage) scenes() []scene {
+	if s.script.kind == "disaggregated" {
+		return s.setScenes()
+	}
 	switch s.script.host {
 	case "argo":
 		return s.argoScenes()
