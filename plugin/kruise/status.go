@@ -72,10 +72,10 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 
 // count counts the workload's own groups. The units of a DisaggregatedSet's update revision are beside the stable ones, and count in
 // their place.
-func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string, isSet bool) {
+func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string, units bool) {
 	s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas = 0, 0, 0, 0
 	for _, g := range c.GetGroups() {
-		if !isSet && g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {
+		if !units && g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {
 			continue
 		}
 		updated := g.GetRevision() == template
@@ -90,7 +90,7 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string,
 			s.UpdatedReadyReplicas++
 		}
 	}
-	if isSet {
+	if units {
 		s.Replicas, s.ReadyReplicas = min(s.Replicas, c.GetReplicas()), min(s.ReadyReplicas, c.GetReplicas())
 	}
 	s.AvailableReplicas = s.ReadyReplicas
