@@ -18,9 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
@@ -31,7 +34,7 @@ var (
 	targets       = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "rollouttargets"}
 
 	kinds = []schema.GroupVersionResource{
-		lws.SchemeGroupVersion.WithResource("leaderworkersets"), corev1.SchemeGroupVersion.WithResource("pods"),
+		lws.SchemeGroupVersion.WithResource("leaderworkersets"), disaggregated.GroupVersion.WithResource("disaggregatedsets"), corev1.SchemeGroupVersion.WithResource("pods"),
 		appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), argoRollouts, batchReleases, targets,
 	}
 	// hosts are the prefixes of owners whose releases follow from objects of a kind.
@@ -47,12 +50,12 @@ type ledger struct {
 	evidence map[string]*evidence
 	// hashes has the revision that each pod template hash of an Argo Rollout stands for, by the Rollout's UID.
 	hashes map[types.UID]map[string]string
-	// targets has the LeaderWorkerSet of each RolloutTarget, and revisions that of each ControllerRevision of leaders.
+	// targets has the workload of each RolloutTarget, and revisions that of each ControllerRevision of leaders.
 	targets, revisions map[string]string
 	violations         []string
 }
 
-// workload is a LeaderWorkerSet with what its releases add.
+// workload is a LeaderWorkerSet with what its releases add, or a DisaggregatedSet with its children.
 type workload struct {
 	// held tells of each object that is the workload, and was not added by a release, whether the driver holds it.
 	held map[string]bool
@@ -100,13 +103,20 @@ func (l *ledger) step(e Event) {
 	case schema.GroupKind{Kind: "Pod"}:
 		l.pod(e)
 	case schema.GroupKind{Group: lws.GroupVersion.Group, Kind: "LeaderWorkerSet"}:
-		l.set(e)
+		if set, _ := ofSet(e.Object); set == "" {
+			l.set(name, e)
+		}
+	case schema.GroupKind{Group: disaggregated.GroupVersion.Group, Kind: plugin.KindDisaggregatedSet}:
+		l.set(plugin.NameOf(&pb.WorkloadRef{Kind: plugin.KindDisaggregatedSet, Name: name}), e)
 	case schema.GroupKind{Group: appsv1.GroupName, Kind: "ControllerRevision"}:
-		if revision := e.Object.GetLabels()[lws.RevisionKey]; revision != "" {
+		_, revision := ofSet(e.Object)
+		if revision = cmp.Or(revision, e.Object.GetLabels()[lws.RevisionKey]); revision != "" {
 			l.revisions[name] = revision
 		}
 	case schema.GroupKind{Group: targets.Group, Kind: "RolloutTarget"}:
-		l.targets[name] = text.Field(e.Object, "spec", "workloadRef", "name")
+		l.targets[name] = plugin.NameOf(&pb.WorkloadRef{
+			Kind: text.Field(e.Object, "spec", "workloadRef", "kind"), Name: text.Field(e.Object, "spec", "workloadRef", "name"),
+		})
 	case schema.GroupKind{Group: argoRollouts.Group, Kind: "Rollout"}:
 		if e.Deleted {
 			delete(l.evidence, key)
@@ -125,6 +135,16 @@ func (l *ledger) step(e Event) {
 	}
 }
 
+// ofSet returns the DisaggregatedSet and its revision that an object belongs to, "" if it belongs to none.
+func ofSet(o *unstructured.Unstructured) (set, revision string) {
+	labels := o.GetLabels()
+	if labels[disaggregated.SetNameLabelKey] == "" {
+		return "", ""
+	}
+	ref := &pb.WorkloadRef{Kind: plugin.KindDisaggregatedSet, Name: labels[disaggregated.SetNameLabelKey]}
+	return plugin.NameOf(ref), labels[disaggregated.RevisionLabelKey]
+}
+
 // of returns the workload that an object belongs to.
 func (l *ledger) of(object string) *workload {
 	w := l.workloads[object]
@@ -136,7 +156,10 @@ func (l *ledger) of(object string) *workload {
 }
 
 func (l *ledger) pod(e Event) {
-	set, revision := e.Object.GetLabels()[lws.SetNameLabelKey], e.Object.GetLabels()[lws.RevisionKey]
+	set, revision := ofSet(e.Object)
+	if set == "" {
+		set, revision = e.Object.GetLabels()[lws.SetNameLabelKey], e.Object.GetLabels()[lws.RevisionKey]
+	}
 	if set == "" || revision == "" {
 		return
 	}
@@ -163,8 +186,8 @@ func (l *ledger) pod(e Event) {
 // managed reports whether the driver holds the workload.
 func (w *workload) managed() bool { return slices.Contains(slices.Collect(maps.Values(w.held)), true) }
 
-func (l *ledger) set(e Event) {
-	name, labels := e.Object.GetName(), e.Object.GetLabels()
+func (l *ledger) set(name string, e Event) {
+	labels := e.Object.GetLabels()
 	if stable := labels[record.StableLabel]; stable != "" && labels[record.RoleLabel] != "" {
 		w := l.of(stable)
 		l.workloads[name] = w
@@ -241,7 +264,7 @@ func (l *ledger) rollout(key string, e Event) {
 		revision = known[hash]
 	}
 	aborted, _, _ := unstructured.NestedBool(o.Object, "status", "abort")
-	asks := &evidence{workload: config.Workload, revision: revision, key: string(o.GetUID()) + hash, since: e.Version}
+	asks := &evidence{workload: config.workload(), revision: revision, key: string(o.GetUID()) + hash, since: e.Version}
 	was := l.evidence[key]
 	switch same := was != nil && was.key == asks.key && was.revision == revision; {
 	case aborted, revision == "", hash == stable && !same:
@@ -252,7 +275,19 @@ func (l *ledger) rollout(key string, e Event) {
 }
 
 // config is the part of the plugin's configuration that the rule reads.
-type config struct{ Workload, Trigger string }
+type config struct {
+	Workload json.RawMessage
+	Trigger  string
+}
+
+// workload returns the name of NAME or {kind: KIND, name: NAME}.
+func (c config) workload() string {
+	var ref pb.WorkloadRef
+	if json.Unmarshal(c.Workload, &ref.Name) != nil {
+		_ = json.Unmarshal(c.Workload, &ref) // what is not readable asks for nothing
+	}
+	return plugin.NameOf(&ref)
+}
 
 func pluginConfig(o *unstructured.Unstructured) (c config) {
 	plugin, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "strategy", "canary", "trafficRouting", "plugins", "lockstep/lws")

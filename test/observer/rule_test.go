@@ -5,6 +5,7 @@ package observer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,6 +139,40 @@ func (s *story) target(revision string) *story {
 			revision)
 }
 
+// inRoles returns the same history of a DisaggregatedSet, whose pods are those of a child for each revision.
+func inRoles(t *testing.T, events []Event) []Event {
+	t.Helper()
+	const revisionKey = "leaderworkerset.sigs.k8s.io/template-revision-hash"
+	all := slices.Clone(events)
+	for i := range all {
+		o := all[i].Object.DeepCopy()
+		all[i].Object = o
+		switch o.GetKind() {
+		case "LeaderWorkerSet":
+			o.SetAPIVersion("disaggregatedset.x-k8s.io/v1")
+			o.SetKind("DisaggregatedSet")
+		case "Pod", "ControllerRevision":
+			revision := o.GetLabels()[revisionKey]
+			o.SetLabels(map[string]string{
+				"leaderworkerset.sigs.k8s.io/name": "m-" + revision + "-prefill", revisionKey: "of-the-child",
+				"disaggregatedset.x-k8s.io/name": "m", "disaggregatedset.x-k8s.io/revision": revision,
+			})
+		case "Rollout":
+			path := []string{"spec", "strategy", "canary", "trafficRouting", "plugins", "lockstep/lws", "workload"}
+			if _, names, _ := unstructured.NestedString(o.Object, path...); names {
+				if err := unstructured.SetNestedStringMap(o.Object, map[string]string{"kind": "DisaggregatedSet", "name": "m"}, path...); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case "RolloutTarget":
+			if err := unstructured.SetNestedField(o.Object, "DisaggregatedSet", "spec", "workloadRef", "kind"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return all
+}
+
 // Each violation is in a history made for it, and in no history without one: a rule that reports nothing would prove nothing.
 func TestRule(t *testing.T) {
 	t.Parallel()
@@ -195,12 +230,14 @@ func TestRule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found := judge([]string{"argo-rollouts/", "kruise-rollouts/"}, test.history.events)
-			if test.violates == "" && len(found) > 0 {
-				t.Errorf("violations of no rule: %q", found)
-			}
-			if test.violates != "" && (len(found) != 1 || !strings.Contains(found[0], "at revision "+test.violates+",")) {
-				t.Errorf("want one violation about revision %s, got %q", test.violates, found)
+			for kind, events := range map[string][]Event{"LeaderWorkerSet": test.history.events, "DisaggregatedSet": inRoles(t, test.history.events)} {
+				found := judge([]string{"argo-rollouts/", "kruise-rollouts/"}, events)
+				if test.violates == "" && len(found) > 0 {
+					t.Errorf("%s: violations of no rule: %q", kind, found)
+				}
+				if test.violates != "" && (len(found) != 1 || !strings.Contains(found[0], "at revision "+test.violates+",")) {
+					t.Errorf("%s: want one violation about revision %s, got %q", kind, test.violates, found)
+				}
 			}
 		})
 	}
