@@ -1,8 +1,8 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package argo lets Argo Rollouts release LeaderWorkerSets and DisaggregatedSets: it is Argo's step plugin and its traffic-router plugin, as a host
-// of the driver's contract.
+// Package argo lets Argo Rollouts release LeaderWorkerSets and DisaggregatedSets: it is Argo's step plugin and its traffic-router plugin,
+// as a host of the driver's contract.
 //
 // # Configuration
 //
