@@ -542,8 +542,9 @@ func (b Begin) checkRoles(o Observation) error {
 		return refuse("%s has %d slices, and a release covers one yet: set slices to 1", o.object(), o.Slices)
 	case o.Roles[0].Replicas == 0:
 		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.Roles[0].Name, o.object())
-	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil:
-		return refuse("policy.group_disruption_budget and policy.canary_leader_metadata are for LeaderWorkerSets: leave them out for %s", o.object())
+	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
+		return refuse("policy.group_disruption_budget, policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s",
+			o.object())
 	}
 	stable := o.stableSide()
 	for _, c := range o.Children {

@@ -578,6 +578,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 	}{
 		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "Set its maxSurge to 1"},
 		{begin(func(p *pb.ReleasePolicy) { p.GroupDisruptionBudget = true }), "group_disruption_budget"},
+		{begin(func(p *pb.ReleasePolicy) { p.RolloutId = "r" }), "rollout_id"},
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
 		{errUndo, "undo is for LeaderWorkerSets only yet"},
 		{errPlan, "a plan is for LeaderWorkerSets only yet"},
