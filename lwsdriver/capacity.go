@@ -117,7 +117,7 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 	}
 	if s.Set != nil {
 		for i, role := range s.Roles[1:] {
-			spec := s.Set.Specs[i+1]
+			spec := s.Set.Specs[i+1].Spec
 			need.Others = append(need.Others, capacity.Need{
 				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: plan.PartOf(s.Observation, role, peak.Groups()), Sets: 1,
 			})

@@ -28,9 +28,6 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	if err != nil {
 		return nil, err
 	}
-	if err := withoutRoles(key, "the history", "see the children of the DisaggregatedSet"); err != nil {
-		return nil, err
-	}
 	if req.GetLimit() < 0 {
 		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "limit", Description: "must not be negative"})
 	}
@@ -62,7 +59,7 @@ func (d *Driver) awaitHistory(ctx context.Context, key types.NamespacedName) err
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"the cache of ControllerRevisions is not filled yet, so the history of LeaderWorkerSet %s is unknown", key)
+		"the cache of ControllerRevisions is not filled yet, so the history of %s is unknown", observe.Object(key))
 }
 
 // revisions returns the history of a workload, the oldest revision first. A template that waits for a release is the last,
@@ -83,7 +80,7 @@ func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revisi
 	known := slices.ContainsFunc(views, func(v *observe.HistoryRevision) bool { return v.Entry.Revision == current })
 	if current != "" && !known {
 		all = append(all, &pb.Revision{
-			Name: current, Images: history.Images(record.TemplateOf(s.StableObject)), Current: true, ChangedBy: s.Stable.ChangedBy,
+			Name: current, Images: history.Images(s.Template()), Current: true, ChangedBy: s.Stable.ChangedBy,
 			Stable: slices.Contains(s.StableRevisions(), current),
 		})
 	}
@@ -109,10 +106,10 @@ func revisionOf(e plan.Entry) *pb.Revision {
 // fillTemplates lists all templates of the history: the caches don't keep them.
 func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*pb.Revision) error {
 	list, err := d.core.AppsV1().ControllerRevisions(s.Key.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.Key.Name,
+		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.StableObject.Name,
 	})
 	if err != nil {
-		return fmt.Errorf("list ControllerRevisions of LeaderWorkerSet %s: %w", s.Key, err)
+		return fmt.Errorf("list ControllerRevisions of %s: %w", observe.Object(s.Key), err)
 	}
 	for _, r := range all {
 		i := slices.IndexFunc(list.Items, func(cr appsv1.ControllerRevision) bool {
@@ -121,7 +118,7 @@ func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*
 		var t record.Template
 		switch {
 		case r.GetNumber() == 0:
-			t = record.TemplateOf(s.StableObject)
+			t = s.Template()
 		case i < 0:
 			continue // it was deleted meanwhile
 		default:
@@ -142,10 +139,10 @@ func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*
 func (d *Driver) historyWarnings(s *observe.Snapshot) []*pb.Warning {
 	var all []*pb.Warning
 	if _, err := record.HistoryLimit(s.StableObject.Annotations); err != nil {
-		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("LeaderWorkerSet %s: %v", s.Key, err)})
+		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("%s: %v", observe.Object(s.Key), err)})
 	}
 	if _, err := d.engine.Observer.History.Paused(s.Key, s.Now); err != nil {
-		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", s.Key, err)})
+		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", observe.Object(s.Key), err)})
 	}
 	return all
 }

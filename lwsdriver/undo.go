@@ -16,9 +16,6 @@ func (d *Driver) Undo(ctx context.Context, req *pb.UndoRequest) (*pb.UndoRespons
 	if err != nil {
 		return nil, err
 	}
-	if err := withoutRoles(key, "undo", "restore the template with kubectl apply or from Git"); err != nil {
-		return nil, err
-	}
 	if err := d.awaitHistory(ctx, key); err != nil {
 		return nil, err
 	}

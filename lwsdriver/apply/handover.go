@@ -38,7 +38,7 @@ func (a *Applier) applyHandover(ctx context.Context, s *observe.Snapshot, action
 
 // transferHistory moves a revision to the successor's history and makes the successor its owner.
 func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
-	have, to := a.observer.History.Find(s.StableObject, t.Revision), s.AddedObjects[t.To]
+	have, to := a.observer.History.Find(s, t.Revision), s.AddedObjects[t.To]
 	if have == nil || to == nil {
 		return false, nil // the next observation decides
 	}

@@ -6,6 +6,8 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +25,7 @@ import (
 // saveRevision creates or updates a revision of the history.
 func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.SaveRevision) (bool, error) {
 	client := a.core.AppsV1().ControllerRevisions(s.Key.Namespace)
-	if have := a.observer.History.Find(s.StableObject, t.Entry.Revision); have != nil {
+	if have := a.observer.History.Find(s, t.Entry.Revision); have != nil {
 		patch, err := history.Patch(t.Entry, have)
 		if err != nil {
 			return false, err
@@ -47,7 +49,7 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 		// Another driver created it, or a request whose response was lost.
 		if got, err = client.Get(ctx, object.Name, metav1.GetOptions{}); err == nil && !history.Kept(got, s.StableObject) {
 			err = drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-				"ControllerRevision %s/%s is not Lockstep's, and the history of %s needs its name: delete it", got.Namespace, got.Name, s.Key)
+				"ControllerRevision %s/%s is not Lockstep's, and the history of %s needs its name: delete it", got.Namespace, got.Name, observe.Object(s.Key))
 		}
 	}
 	if err != nil {
@@ -66,7 +68,7 @@ func (a *Applier) awaitRevision(ctx context.Context, s *observe.Snapshot, wrote 
 
 // deleteRevision deletes a revision of the history, on condition that it is the observed one.
 func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t plan.DeleteRevision) (bool, error) {
-	have := a.observer.History.Find(s.StableObject, t.Revision)
+	have := a.observer.History.Find(s, t.Revision)
 	if have == nil {
 		return false, nil
 	}
@@ -76,15 +78,18 @@ func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t pla
 		return false, fmt.Errorf("delete ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 	}
 	return err == nil, a.until(ctx, func() bool {
-		now := a.observer.History.Find(s.StableObject, t.Revision)
+		now := a.observer.History.Find(s, t.Revision)
 		return now == nil || now.UID != have.UID
 	}, s.Key)
 }
 
-// Template returns the template of a revision: from the spec, or else from LWS's ControllerRevision.
+// Template returns the template of a revision: from the spec, or else from LWS's ControllerRevision or children.
 func (a *Applier) Template(s *observe.Snapshot, revision string) (record.Template, error) {
-	if revision == s.Stable.Revision {
-		return record.TemplateOf(s.StableObject), nil
+	switch {
+	case revision == s.Stable.Revision:
+		return s.Template(), nil
+	case s.Set != nil:
+		return s.ChildrenTemplate(revision)
 	}
 	return a.observer.Caches.Template(s.StableObject, revision)
 }
@@ -96,7 +101,10 @@ func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t pl
 	if err != nil {
 		return false, err
 	}
-	if observe.SameTemplate(old, record.TemplateOf(s.StableObject)) {
+	if err := checkRoles(s, t.Revision, old); err != nil {
+		return false, err
+	}
+	if observe.SameTemplate(old, s.Template()) {
 		return false, nil // the spec has it, and LWS is about to record it
 	}
 	p := newPatch(s.StableObject, record.RecordAnnotation)
@@ -118,16 +126,33 @@ func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t pl
 	return a.patch(ctx, s.Key, p)
 }
 
+// checkRoles refuses a template whose roles are not those in the spec: LWS makes a revision of their names and order, too.
+func checkRoles(s *observe.Snapshot, revision string, old record.Template) error {
+	names := func(t record.Template) (all []string) {
+		for _, role := range t.Roles {
+			all = append(all, role.Name)
+		}
+		return all
+	}
+	was, is := names(old), names(s.Template())
+	if slices.Equal(was, is) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"revision %s of %s has the roles %s, and its spec has %s: an undo can't add, remove or reorder roles. Restore the template with kubectl apply or from Git",
+		revision, observe.Object(s.Key), strings.Join(was, ", "), strings.Join(is, ", "))
+}
+
 // oldTemplate returns the template of a revision from the history, or from LWS while it has it.
 func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
-	v := a.observer.History.Find(s.StableObject, revision)
+	v := a.observer.History.Find(s, revision)
 	if v == nil {
 		return a.Template(s, revision)
 	}
 	cr, err := a.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"ControllerRevision %s/%s with revision %s of LeaderWorkerSet %s has just been deleted", v.Namespace, v.Name, revision, s.Key)
+			"ControllerRevision %s/%s with revision %s of %s has just been deleted", v.Namespace, v.Name, revision, observe.Object(s.Key))
 	}
 	if err != nil {
 		return record.Template{}, fmt.Errorf("get ControllerRevision %s/%s: %w", v.Namespace, v.Name, err)

@@ -46,7 +46,7 @@ func TestHistoryWrites(t *testing.T) {
 			t.Errorf("%v: the history is %q, want %q", step.action, got, step.want)
 		}
 	}
-	e := b.observer.History.Find(s.StableObject, "new").Entry
+	e := b.observer.History.Find(s, "new").Entry
 	e.Outcome, e.Ended = plan.Promoted, lwstest.Noon
 	if wrote, err := b.Apply(t.Context(), s, plan.SaveRevision{Entry: e}); !wrote || err != nil {
 		t.Fatalf("the end: %t, %v", wrote, err)

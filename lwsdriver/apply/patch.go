@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,8 +107,14 @@ func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
 	p.add(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
 }
 
-// template replaces the template as a whole: a merge would keep added fields.
+// template replaces the template as a whole: a merge would keep added fields. Roles are those of the spec, in its order.
 func (p *patch) template(t record.Template) {
+	for i, role := range t.Roles {
+		p.add(role.Spec.LeaderWorkerTemplate, "spec", "roles", strconv.Itoa(i), "spec", "leaderWorkerTemplate")
+	}
+	if len(t.Roles) > 0 {
+		return
+	}
 	p.add(t.LeaderWorkerTemplate, "spec", "leaderWorkerTemplate")
 	switch {
 	case t.NetworkConfig != nil:

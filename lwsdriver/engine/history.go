@@ -16,16 +16,6 @@ import (
 // historyPause is how long a history that can't be written is not retried. No release waits for it.
 const historyPause = time.Minute
 
-// isHistory reports whether an action writes the history and nothing else.
-func isHistory(action plan.Action) bool {
-	switch action.(type) {
-	case plan.SaveRevision, plan.DeleteRevision:
-		return true
-	default:
-		return false
-	}
-}
-
 // recordHistory is Do for writes of the history: one that is refused, such as for a missing permission, blocks no release. A
 // retryable error is returned.
 func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action plan.Action) (bool, error) {

@@ -143,7 +143,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		if err == nil && decision.Action != nil {
 			e.announce(ctx, s, decision)
 			do := e.Do
-			if isHistory(decision.Action) {
+			if plan.IsHistory(decision.Action) {
 				do = e.recordHistory
 			}
 			if _, err = do(ctx, s, decision.Action); err != nil && !drivererr.Retryable(err) {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -34,8 +34,9 @@ type HistoryRevision struct {
 	// live are the fields of the template that LWS reads from the spec. Zero: the template can't be read.
 	live plan.LiveFields
 
-	set   string // the LeaderWorkerSet's name
-	owner types.UID
+	// workload is the key of the workload whose history it belongs to, and owner that workload's UID.
+	workload types.NamespacedName
+	owner    types.UID
 }
 
 // stripHistoryRevision is the informer's transform.
@@ -44,10 +45,9 @@ func stripHistoryRevision(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), set: strings.Clone(cr.Labels[record.StableLabel]), Entry: history.Read(cr)}
-	if owner := metav1.GetControllerOf(cr); owner != nil {
-		v.owner = owner.UID
-	}
+	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), Entry: history.Read(cr)}
+	owner := ptr.Deref(metav1.GetControllerOf(cr), metav1.OwnerReference{})
+	v.workload, v.owner = KeyFor(owner.Kind, v.Namespace, strings.Clone(cr.Labels[record.StableLabel])), owner.UID
 	if t, err := history.Decode(cr); err == nil {
 		v.Images = history.Images(t)
 		v.live = plan.LiveFieldsOf(&t.LeaderWorkerTemplate, t.NetworkConfig)
@@ -84,10 +84,7 @@ func newHistory(core kubernetes.Interface, namespace string, changed func(types.
 	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
 }
 
-// key returns the workload whose history it belongs to.
-func (v *HistoryRevision) key() types.NamespacedName {
-	return types.NamespacedName{Namespace: v.Namespace, Name: v.set}
-}
+func (v *HistoryRevision) key() types.NamespacedName { return v.workload }
 
 func indexHistory(obj any) ([]string, error) {
 	v, ok := obj.(*HistoryRevision)
@@ -116,9 +113,9 @@ func (n *History) Get(key types.NamespacedName) *HistoryRevision {
 // Synced reports whether the cache has been filled.
 func (n *History) Synced() bool { return n.informer.Synced() }
 
-// Find returns a revision in the history of a workload, nil if it does not exist.
-func (n *History) Find(w *lws.LeaderWorkerSet, revision string) *HistoryRevision {
-	for _, v := range n.Of(KeyOf(w), w.UID) {
+// Find returns a revision in the history of an observed workload, nil if it does not exist.
+func (n *History) Find(s *Snapshot, revision string) *HistoryRevision {
+	for _, v := range n.Of(s.Key, s.StableObject.UID) {
 		if v.Entry.Revision == revision {
 			return v
 		}

@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	disaggregatedutils "sigs.k8s.io/lws/pkg/utils/disaggregatedset"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -44,7 +46,16 @@ func digestOf(template lws.LeaderWorkerTemplate, network *lws.NetworkConfig) (di
 func SameTemplate(a, b record.Template) bool {
 	one, errOne := digestOf(a.LeaderWorkerTemplate, a.NetworkConfig)
 	two, errTwo := digestOf(b.LeaderWorkerTemplate, b.NetworkConfig)
-	return errOne == nil && errTwo == nil && one == two
+	return errOne == nil && errTwo == nil && one == two && rolesRevision(a) == rolesRevision(b)
+}
+
+// rolesRevision returns the revision that LWS makes of the roles of a template.
+func rolesRevision(t record.Template) string {
+	roles := make([]disaggregated.DisaggregatedRoleSpec, len(t.Roles))
+	for i, role := range t.Roles {
+		roles[i].Name, roles[i].Spec.LeaderWorkerTemplate = role.Name, role.Spec.LeaderWorkerTemplate
+	}
+	return disaggregatedutils.ComputeRevision(roles)
 }
 
 // revisionView is the cached form of a ControllerRevision of LWS. A template's digest leads to its revision hash, independent of

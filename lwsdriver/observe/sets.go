@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -96,7 +97,7 @@ type Set struct {
 	// Revision is the hash by which LWS names its children.
 	Revision string
 	// Specs are those of the roles.
-	Specs []lws.LeaderWorkerSetSpec
+	Specs []disaggregated.DisaggregatedRoleSpec
 	// View is the set as a workload: its metadata, and the spec of its entry role.
 	View *lws.LeaderWorkerSet
 }
@@ -251,7 +252,7 @@ func stripSet(obj any) (any, error) {
 			mode, _, _ := unstructured.NestedString(fields, "scaling", "mode")
 			next.External = mode == "External"
 		}
-		set.Roles, set.Specs = append(set.Roles, next), append(set.Specs, role.Spec)
+		set.Roles, set.Specs = append(set.Roles, next), append(set.Specs, role)
 	}
 	view := &lws.LeaderWorkerSet{TypeMeta: metav1.TypeMeta{APIVersion: disaggregated.GroupVersion.String(), Kind: KindSet}, ObjectMeta: ds.ObjectMeta}
 	if len(ds.Spec.Roles) > 0 {
@@ -424,7 +425,9 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
 	}
 	s.Children = o.children(s, set)
-	s.Stable.Revision, s.Stable.Observed = set.Revision, revisionExists(s.Children, set)
+	s.Stable.Recorded = recordedRoles(s.Children, set)
+	s.Stable.Revision, s.Stable.Observed = set.Revision, slices.Contains(s.Stable.Recorded, set.Revision)
+	o.readHistory(s)
 	if object := o.Disaggregated.Bounds(s.Key); object != nil && object.DeletionTimestamp == nil {
 		if object.Problem != "" || !metav1.IsControlledBy(object, set) {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
@@ -457,12 +460,52 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 	return all
 }
 
-// revisionExists reports whether LWS has created a child of every role for the template in the spec.
-func revisionExists(children []plan.Child, set *Set) bool {
-	for _, role := range set.Roles {
-		if !slices.ContainsFunc(children, func(c plan.Child) bool { return c.Role == role.Name && c.Revision == set.Revision }) {
-			return false
+// recordedRoles returns the revisions for which LWS has created a child of every role, sorted.
+func recordedRoles(children []plan.Child, set *Set) []string {
+	roles := map[string]map[string]bool{}
+	for _, c := range children {
+		if roles[c.Revision] == nil {
+			roles[c.Revision] = map[string]bool{}
+		}
+		roles[c.Revision][c.Role] = true
+	}
+	maps.DeleteFunc(roles, func(_ string, has map[string]bool) bool {
+		return slices.ContainsFunc(set.Roles, func(r plan.Role) bool { return !has[r.Name] })
+	})
+	return slices.Sorted(maps.Keys(roles))
+}
+
+// Template returns the template in the spec.
+func (s *Set) Template() (t record.Template) {
+	for i, role := range s.Roles {
+		t.Roles = append(t.Roles, record.Role{Name: role.Name, Spec: record.Template{LeaderWorkerTemplate: s.Specs[i].Spec.LeaderWorkerTemplate}})
+	}
+	return t
+}
+
+// withoutMarks returns the template of a child without the labels that LWS adds to it.
+func withoutMarks(child *lws.LeaderWorkerSet) lws.LeaderWorkerTemplate {
+	t := *child.Spec.LeaderWorkerTemplate.DeepCopy()
+	for _, pod := range []*corev1.PodTemplateSpec{t.LeaderTemplate, &t.WorkerTemplate} {
+		if pod != nil {
+			maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return key == "app" || strings.HasPrefix(key, disaggregated.GroupVersion.Group+"/") })
 		}
 	}
-	return true
+	return t
+}
+
+// ChildrenTemplate returns the template of a revision from the children of a set, to which LWS has copied it. The error has an ErrorReason.
+func (s *Snapshot) ChildrenTemplate(revision string) (t record.Template, err error) {
+	for _, role := range s.Roles {
+		for _, c := range s.Children {
+			if c.Revision == revision && c.Role == role.Name && c.Slice == 0 {
+				t.Roles = append(t.Roles, record.Role{Name: role.Name, Spec: record.Template{LeaderWorkerTemplate: withoutMarks(s.AddedObjects[c.Name])}})
+			}
+		}
+	}
+	if rolesRevision(t) != revision {
+		return t, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+			"the children of %s do not have the template of revision %s as it was in the spec", Object(s.Key), revision)
+	}
+	return t, nil
 }

@@ -41,6 +41,14 @@ func (s *Snapshot) RecheckAfter(d time.Duration) {
 	}
 }
 
+// Template returns the template in the spec.
+func (s *Snapshot) Template() record.Template {
+	if s.Set == nil {
+		return record.TemplateOf(s.StableObject)
+	}
+	return s.Set.Template()
+}
+
 // CanaryName returns the name of the workload that a release adds for a revision.
 func (s *Snapshot) CanaryName(revision string) string {
 	return record.CanaryName(s.Record.KnownAs(s.Key.Name), s.Key.Name, revision)

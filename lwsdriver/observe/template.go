@@ -27,7 +27,7 @@ func (o *Observer) readUnsafeChanges(s *Snapshot) {
 	var groups plan.LiveFields
 	if r := o.Caches.newest(s.StableObject, func(r *revisionView) bool { return r.hash == waiting }); r != nil {
 		groups = r.live
-	} else if h := o.History.Find(s.StableObject, waiting); h != nil && h.Entry.Problem == "" {
+	} else if h := o.History.Find(s, waiting); h != nil && h.Entry.Problem == "" {
 		groups = h.live
 	}
 	if groups.Size > 0 {

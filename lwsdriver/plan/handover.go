@@ -282,7 +282,7 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 	return ready >= max(n-o.Policy.Threshold(n), min(n, 1))
 }
 
-// handOver transfers what remains: the history and the record.
+// handOver transfers what remains: the history and the record. Those of a DisaggregatedSet stay, since the object does.
 func handOver(o Observation, c Workload, state pb.State) Decision {
 	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
@@ -293,9 +293,9 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	case c.existing() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold one may be recreated at its old revision
 		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
-	case o.HistoryUnread:
+	case o.HistoryUnread && !o.hasRoles():
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not show the history of "+o.Stable.Name+" yet"
-	case len(o.History) > 0:
+	case len(o.History) > 0 && !o.hasRoles():
 		d.Action = TransferHistory{Revision: o.History[0].Revision, To: c.Name}
 	default:
 		d.Action = HandOver{Name: c.Name, Record: successorRecord(o)}
@@ -333,7 +333,7 @@ func checkHandover(o Observation, action Action) error {
 			return errors.New("a workload is handed over whose groups are at several revisions")
 		case c.existing() < c.Replicas:
 			return errors.New("a workload is handed over that lacks groups")
-		case !o.stableDrained() || len(o.Budgets) > 0 || len(o.History) > 0:
+		case !o.stableDrained() || len(o.Budgets) > 0 || len(o.History) > 0 && !o.hasRoles():
 			return errors.New("a workload is handed over before its groups, budgets and history")
 		case o.Traffic != nil && o.Traffic.Facts().Weight > 0:
 			return errors.New("a workload is handed over while a route splits its requests")

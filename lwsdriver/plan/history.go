@@ -65,6 +65,16 @@ func (SaveRevision) action()    {}
 func (DeleteRevision) action()  {}
 func (RestoreTemplate) action() {}
 
+// IsHistory reports whether an action writes the history and nothing else.
+func IsHistory(action Action) bool {
+	switch action.(type) {
+	case SaveRevision, DeleteRevision:
+		return true
+	default:
+		return false
+	}
+}
+
 func (a SaveRevision) String() string {
 	e := a.Entry
 	switch {
@@ -271,6 +281,9 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	}
 	if err := checkTemplateRevision(o, u.Template); err != nil {
 		return Decision{}, err
+	}
+	if b := o.bounds(); b != nil && o.Bounds == nil {
+		return Decision{Action: SetBounds{Bounds: *b, Why: "hold " + o.Stable.Name + " by bounds of its children"}}, nil // no write covers both
 	}
 	a := RestoreTemplate{Revision: revision}
 	if o.Record == nil || !record.SameRolling(record.Hold(), o.Stable.Rolling) {

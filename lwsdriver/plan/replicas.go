@@ -114,10 +114,11 @@ func (o Observation) lostStable() bool {
 	return o.Stable.Replicas == 0 || n > released && len(o.groupsOffRevision()) == n
 }
 
-// canSaveTemplate reports whether the record lacks the stable template, and LWS has it.
+// canSaveTemplate reports whether the record lacks the stable template, and LWS has it. The record of a
+// DisaggregatedSet has none.
 func (o Observation) canSaveTemplate() bool {
 	r := o.release()
-	return r.StableTemplate == nil && slices.Contains(o.Stable.Recorded, r.StableRevision)
+	return r.StableTemplate == nil && !o.hasRoles() && slices.Contains(o.Stable.Recorded, r.StableRevision)
 }
 
 // advanceUnreleased is the style's advance for a release that has lost its stable revision. In place no group is updated

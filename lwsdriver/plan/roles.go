@@ -317,7 +317,7 @@ func inRoles(o Observation, d Decision) Decision {
 	if d.Action != nil {
 		d.Action = o.roleAction(d.Action)
 	}
-	if d.Action == nil {
+	if d.Action == nil || IsHistory(d.Action) {
 		d = keepRoles(o, d)
 	}
 	if o.Record != nil && !o.BoundsEnforced {

@@ -118,13 +118,31 @@ type Release struct {
 	Rendering int `json:"rendering,omitempty"`
 }
 
-// Template is the part of a LeaderWorkerSet's spec that its revisions are made of.
+// Template is the part of a workload's spec that its revisions are made of, as in the spec.
 type Template struct {
 	LeaderWorkerTemplate lws.LeaderWorkerTemplate `json:"leaderWorkerTemplate"`
 	NetworkConfig        *lws.NetworkConfig       `json:"networkConfig,omitempty"`
+	// Roles are those of a DisaggregatedSet, in the order of its spec. It has no other field.
+	Roles []Role `json:"roles,omitempty"`
 }
 
-// TemplateOf returns the template in the spec of a workload.
+// Role is the template of a role, which has a LeaderWorkerTemplate only.
+type Role struct {
+	Name string   `json:"name"`
+	Spec Template `json:"spec"`
+}
+
+// MarshalJSON leaves out the LeaderWorkerTemplate of a template with roles, which has none.
+func (t Template) MarshalJSON() ([]byte, error) {
+	var fields any = map[string]any{"roles": t.Roles}
+	if len(t.Roles) == 0 {
+		type plain Template
+		fields = plain(t)
+	}
+	return json.Marshal(fields) //nolint:wrapcheck // as without this method
+}
+
+// TemplateOf returns the template in the spec of a LeaderWorkerSet.
 func TemplateOf(w *lws.LeaderWorkerSet) Template {
 	return Template{LeaderWorkerTemplate: w.Spec.LeaderWorkerTemplate, NetworkConfig: w.Spec.NetworkConfig}
 }

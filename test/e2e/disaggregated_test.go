@@ -550,6 +550,97 @@ func TestDisaggregatedBlueGreen(t *testing.T) {
 	s.awaitGroups("v3", 2, 1)
 }
 
+// undo restores a template. Its roles and whatever is no part of a revision stay.
+func (s *roleSet) undo(revision string) string {
+	s.t.Helper()
+	r, err := s.driver.Undo(s.t.Context(), &pb.UndoRequest{Workload: s.ref, Revision: revision})
+	if err != nil || r.GetAction() != pb.Action_ACTION_CONFIGURED {
+		s.t.Fatalf("Undo to %q: %v, %v", revision, r, err)
+	}
+	return r.GetRevision()
+}
+
+func (s *roleSet) awaitHistory(want ...string) (all []*pb.Revision) {
+	s.t.Helper()
+	s.eventually("the history is written", func(ctx context.Context) (err error) {
+		all, err = s.historyOf(ctx, s.ref, want)
+		return err
+	})
+	return all
+}
+
+// TestDisaggregatedUndone: the history keeps the templates of all roles, for as long as the set exists. An undo restores one under the hold
+// without what is no part of it, also of a set that is not adopted. Roles can't be added, removed or reordered by it.
+func TestDisaggregatedUndone(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	s.setImage("v2")
+	s.awaitGroups("v2", 0, 0)
+	kept := metav1.ListOptions{LabelSelector: snapshotSelector}
+	if err := s.kube.AppsV1().ControllerRevisions(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, kept); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitHistory("0 v2 - current", "1 v1 - stable") // from the children
+	s.begin("first", pb.Style_STYLE_CANARY, "100%")
+	s.upgrade("first", 0)
+	_, err := s.driver.Undo(t.Context(), &pb.UndoRequest{Workload: s.ref})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "first", "roll it back")
+	s.finalize("first", promote)
+	history := s.awaitHistory("2 v2 first COMPLETED stable current", "1 v1 -")
+	leaders := s.leaders("v2")
+
+	s.scale(3, 2)
+	s.awaitGroups("v2", 3, 2)
+	if name := s.undo(""); name != history[1].GetName() {
+		t.Errorf("revision %s is restored, want %s", name, history[1].GetName())
+	}
+	s.awaitGroups("v1", 0, 0)
+	s.awaitGroups("v2", 3, 2)
+	s.awaitHistory("2 v2 first COMPLETED stable", "1 v1 - current")
+	if c := s.awaitState(pb.State_STATE_COMPLETED, ""); c.GetTemplateRevision() != history[1].GetName() {
+		t.Errorf("the template waits as revision %s: %s", c.GetTemplateRevision(), c.GetMessage())
+	}
+	for name, uid := range leaders {
+		if s.leaders("v2")[name] != uid {
+			t.Errorf("the group of %s was started again", name)
+		}
+	}
+	s.begin("again", pb.Style_STYLE_BLUE_GREEN, "100%")
+	s.upgrade("again", 0)
+	s.finalize("again", promote)
+	s.awaitGroups("v2", -1, -1)
+	s.awaitGroups("v1", 3, 2)
+	if again := s.awaitHistory("3 v1 again COMPLETED stable current", "2 v2 first COMPLETED"); again[0].GetChangedBy() != "lockstep-undo" {
+		t.Errorf("the newest revision is %v", again[0])
+	}
+
+	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
+		t.Fatal(err)
+	}
+	s.undo(history[0].GetName())
+	s.awaitGroups("v2", 0, 0)
+	s.awaitGroups("v1", 3, 2)
+	s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles[1].Name = "answer" })
+	s.eventually("the roles are refused", func(ctx context.Context) error {
+		_, err := s.driver.Undo(ctx, &pb.UndoRequest{Workload: s.ref, Revision: history[1].GetName()})
+		if err == nil || !strings.Contains(err.Error(), "has the roles prefill, decode, and its spec has prefill, answer") {
+			return fmt.Errorf("undo: %w", err)
+		}
+		return nil
+	})
+	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the history is deleted", func(ctx context.Context) error {
+		list, err := s.kube.AppsV1().ControllerRevisions(s.namespace).List(ctx, kept)
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("it has %d revisions", len(list.Items))
+		}
+		return err
+	})
+}
+
 // TestDisaggregatedRefused: what a release or the hold can't do is refused in words, and changes nothing.
 func TestDisaggregatedRefused(t *testing.T) {
 	t.Parallel()
@@ -569,7 +660,6 @@ func TestDisaggregatedRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errChild := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: child["decode"].Name}})
-	_, errUndo := s.driver.Undo(t.Context(), &pb.UndoRequest{Workload: s.ref})
 	_, errPlan := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref})
 	_, errName := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: "disaggregatedset/llm"}})
 	for _, refused := range []struct {
@@ -580,7 +670,6 @@ func TestDisaggregatedRefused(t *testing.T) {
 		{begin(func(p *pb.ReleasePolicy) { p.GroupDisruptionBudget = true }), "group_disruption_budget"},
 		{begin(func(p *pb.ReleasePolicy) { p.RolloutId = "r" }), "rollout_id"},
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
-		{errUndo, "undo is for LeaderWorkerSets only yet"},
 		{errPlan, "a plan is for LeaderWorkerSets only yet"},
 		{errName, "its kind belongs in workload.kind"},
 	} {

@@ -328,14 +328,24 @@ func (w *workload) awaitHistory(want ...string) {
 }
 
 func (w *workload) hasHistory(ctx context.Context, want []string) ([]*pb.Revision, error) {
-	r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
+	return w.historyOf(ctx, w.ref(), want)
+}
+
+// historyOf returns the history of a workload, and an error unless its revisions are these. The tag is that of all images.
+func (e *env) historyOf(ctx context.Context, ref *pb.WorkloadRef, want []string) ([]*pb.Revision, error) {
+	r, err := e.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: ref})
 	if err != nil {
 		return nil, err
 	}
 	got := make([]string, 0, len(want))
 	for _, r := range r.GetRevisions() {
-		_, tag, _ := strings.Cut(strings.Join(r.GetImages(), ","), "model:")
-		words := []string{fmt.Sprint(r.GetNumber()), tag, "-"}
+		var tags []string
+		for _, image := range r.GetImages() {
+			if _, tag, _ := strings.Cut(image, "model:"); !slices.Contains(tags, tag) {
+				tags = append(tags, tag)
+			}
+		}
+		words := []string{fmt.Sprint(r.GetNumber()), strings.Join(tags, ","), "-"}
 		if r.GetReleaseId() != "" {
 			words[2] = r.GetReleaseId() + " " + strings.TrimPrefix(r.GetOutcome().String(), "STATE_")
 		}

@@ -38,7 +38,10 @@ type suite struct {
 var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
-var disaggregated = []string{"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedRefused"}
+var disaggregated = []string{
+	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
+	"TestDisaggregatedRefused",
+}
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
 var whole = []suite{

@@ -5,6 +5,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -63,7 +64,7 @@ func Kept(cr *appsv1.ControllerRevision, w *lws.LeaderWorkerSet) bool {
 	return cr.Labels[record.RoleLabel] == record.RoleSnapshot && cr.Labels[record.StableLabel] == w.Name && metav1.IsControlledBy(cr, w)
 }
 
-// Object returns the ControllerRevision for a new entry.
+// Object returns the ControllerRevision for a new entry. A workload without a kind is a LeaderWorkerSet, as clients return it.
 func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.ControllerRevision, error) {
 	raw, err := json.Marshal(data{t})
 	if err != nil {
@@ -76,7 +77,7 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.Co
 	if err != nil {
 		return nil, err
 	}
-	owner := metav1.NewControllerRef(w, lws.GroupVersion.WithKind("LeaderWorkerSet"))
+	owner := metav1.NewControllerRef(w, cmp.Or(w.GroupVersionKind(), lws.GroupVersion.WithKind("LeaderWorkerSet")))
 	owner.BlockOwnerDeletion = nil // it must not block the workload's deletion
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
