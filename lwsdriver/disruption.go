@@ -30,16 +30,18 @@ func (d *Driver) judgeBudgets(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.W
 		}}, nil
 	}
 	var warnings []*pb.Warning
-	w := preflightOf(s, nil).Disruptable()
+	parts := preflightOf(s, nil).Disruptables()
 	for _, b := range budgets {
 		if disruption.Ours(b) {
 			continue
 		}
-		if err := checkBudget(s, p, b, w); err != nil {
-			return nil, err
-		}
-		if code, message := w.Judge(b); code != "" {
-			warnings = append(warnings, &pb.Warning{Code: code, Message: message})
+		for _, w := range parts {
+			if err := checkBudget(s, p, b, w); err != nil {
+				return nil, err
+			}
+			if code, message := w.Judge(b); code != "" {
+				warnings = append(warnings, &pb.Warning{Code: code, Message: message})
+			}
 		}
 	}
 	return warnings, nil

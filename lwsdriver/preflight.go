@@ -30,9 +30,6 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err != nil {
 		return nil, err
 	}
-	if err := withoutRoles(key, "preflight", "Initialize reports what it finds"); err != nil {
-		return nil, err
-	}
 	if err := checkPreflight(req, d.options.limits); err != nil {
 		return nil, err
 	}
@@ -89,6 +86,9 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 	out := &preflight.Inventory{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unsafe: s.UnsafeChanges, Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = record.ParsePolicy(p)
+	}
+	if s.Set != nil {
+		out.Roles = s.RolesToBe()
 	}
 	if now := s.StableRevisions(); len(now) > 0 {
 		out.Revision = now[0]

@@ -18,6 +18,8 @@ type Need struct {
 	Network  *lws.NetworkConfig
 	// Groups is their number.
 	Groups int
+	// Exclusive is the node label of which each group needs a value for itself. Empty: none.
+	Exclusive string
 	// Sets is the number of LeaderWorkerSets that they need, Services that of Services in addition to those that LWS creates.
 	Sets, Services int
 	// Others are the groups of the other roles of a DisaggregatedSet.
@@ -26,6 +28,15 @@ type Need struct {
 
 // parts returns the need of each role.
 func (n Need) parts() []Need { return append([]Need{n}, n.Others...) }
+
+// AllGroups returns the number of groups of all roles.
+func (n Need) AllGroups() int {
+	sum := 0
+	for _, part := range n.parts() {
+		sum += part.Groups
+	}
+	return sum
+}
 
 // Size returns the number of pods of a group.
 func (n Need) Size() int { return int(ptr.Deref(n.Template.Size, 1)) }

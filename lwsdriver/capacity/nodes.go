@@ -83,19 +83,33 @@ type Placement struct {
 	// Short are the resources of which no suited node had enough for the next pod. It is empty if not all groups were placed but
 	// each node lacked another resource.
 	Short []corev1.ResourceName
+	// Exclusive is the node label of which that group needs a value for itself. Empty: none.
+	Exclusive string
 }
 
 // Place puts groups on nodes, one after the other, larger pods first, each pod on the suited node with the least free capacity
-// that fits. exclusive is the node label of which each group needs a value for itself; empty: none.
+// that fits, and one role after the other.
 //
 // It is not a scheduler: it knows requests, node selectors, required node affinity and taints, but not spreading, affinity
 // between pods, ports, volumes, preemption, or what a cluster autoscaler would add. So a group that does not fit here will
 // hardly be scheduled, and a group that fits may still wait.
-func (r Room) Place(n Need, exclusive string) Placement {
+func (r Room) Place(n Need) (out Placement) {
 	r = r.clone()
+	for _, part := range n.parts() {
+		p, placed := r.place(part), out.Placed
+		out = p
+		if out.Placed += placed; p.Placed < part.Groups {
+			break
+		}
+	}
+	return out
+}
+
+// place puts the groups of one role on nodes, and takes what they request.
+func (r Room) place(n Need) Placement {
 	pods := n.group()
 	suited := make([][]*node, len(pods))
-	out, names := Placement{}, map[string]bool{}
+	out, names := Placement{Exclusive: n.Exclusive}, map[string]bool{}
 	for i, p := range pods {
 		suited[i] = r.suited(p.pod)
 		for _, s := range suited[i] {
@@ -103,15 +117,14 @@ func (r Room) Place(n Need, exclusive string) Placement {
 		}
 	}
 	out.Suited = len(names)
-	free := r.free(exclusive)
 	for range n.Groups {
-		domain, short, ok := settle(pods, suited, exclusive, free)
+		domain, short, ok := settle(pods, suited, n.Exclusive, r.free(n.Exclusive))
 		if !ok {
 			out.Short = short
 			return out
 		}
-		if exclusive != "" {
-			free = slices.DeleteFunc(free, func(value string) bool { return value == domain })
+		for _, node := range r.nodes {
+			node.taken = node.taken || n.Exclusive != "" && node.Labels[n.Exclusive] == domain
 		}
 		out.Placed++
 	}
@@ -131,7 +144,7 @@ func (r Room) clone() Room {
 func (n Need) group() []alike {
 	one := n
 	one.Groups = 1
-	all := one.pods()
+	all := one.ofRole()
 	slices.SortStableFunc(all, func(a, b alike) int { return -weigh(demand(a.pod), demand(b.pod)) })
 	return all
 }

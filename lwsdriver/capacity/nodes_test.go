@@ -75,15 +75,27 @@ func TestPlace(t *testing.T) {
 		{"not ready", "nor does this", need(1, 1, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })}, nil, 0, "[cpu nvidia.com/gpu pods]"},
 		{"exclusive", "a rack each, and b is free", need(2, 2, gpus("1")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 2, "[]"},
 		{"exclusive, taken", "another group has rack a", need(2, 2, gpus("1")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, []*corev1.Pod{grouped}, 1, "[]"},
+		{"roles", "one role takes what the other needs", roles(need(1, 1, gpus("8")), need(2, 1, gpus("4"))), "", []*corev1.Node{nodeOf("n1", "8"), nodeOf("n2", "4")}, nil, 2, "[nvidia.com/gpu]"},
+		{"exclusive roles", "each group of each role has a rack", roles(need(1, 1, gpus("1")), need(2, 1, gpus("1"))), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 2, "[]"},
 		{"exclusive, too small", "no rack holds the whole group", need(1, 2, gpus("8")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 0, "[nvidia.com/gpu]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			room := RoomOf(tt.nodes, tt.pods)
-			room.Place(tt.need, tt.exclusive) // takes nothing for good
-			got := room.Place(tt.need, tt.exclusive)
+			tt.need.Exclusive = tt.exclusive
+			for i := range tt.need.Others {
+				tt.need.Others[i].Exclusive = tt.exclusive
+			}
+			room.Place(tt.need) // takes nothing for good
+			got := room.Place(tt.need)
 			if got.Placed != tt.placed || fmt.Sprint(got.Short) != tt.short {
 				t.Errorf("%s: %d groups, short of %v; want %d, %s", tt.reason, got.Placed, got.Short, tt.placed, tt.short)
 			}
 		})
 	}
+}
+
+// roles returns what all roles of a DisaggregatedSet need.
+func roles(entry Need, others ...Need) Need {
+	entry.Others = others
+	return entry
 }

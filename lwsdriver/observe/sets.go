@@ -28,6 +28,7 @@ import (
 	disaggregatedutils "sigs.k8s.io/lws/pkg/utils/disaggregatedset"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
@@ -483,12 +484,27 @@ func (s *Set) Template() (t record.Template) {
 	return t
 }
 
+// RolesToBe returns the roles as LWS creates them for the template in the spec, with the names of the children that serve now.
+func (s *Snapshot) RolesToBe() []preflight.Role {
+	all := make([]preflight.Role, 0, len(s.Roles))
+	for i, role := range s.Roles {
+		var serves *lws.LeaderWorkerSet
+		for _, c := range s.Children {
+			if c.Role == role.Name && slices.Contains(s.StableRevisions(), c.Revision) {
+				serves = s.AddedObjects[c.Name]
+			}
+		}
+		all = append(all, preflight.NewRole(s.Set, s.Set.Specs[i], serves))
+	}
+	return all
+}
+
 // withoutMarks returns the template of a child without the labels that LWS adds to it.
 func withoutMarks(child *lws.LeaderWorkerSet) lws.LeaderWorkerTemplate {
 	t := *child.Spec.LeaderWorkerTemplate.DeepCopy()
 	for _, pod := range []*corev1.PodTemplateSpec{t.LeaderTemplate, &t.WorkerTemplate} {
 		if pod != nil {
-			maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return key == "app" || strings.HasPrefix(key, disaggregated.GroupVersion.Group+"/") })
+			maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return preflight.IsMark(key) })
 		}
 	}
 	return t

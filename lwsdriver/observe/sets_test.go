@@ -9,9 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -47,5 +50,25 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 	broken := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"stable": "a"}}}
 	if got, err := stripBounds(broken); err != nil || got.(*BoundsObject).Problem == "" { //nolint:forcetypeassert // as above
 		t.Errorf("%v: %+v", err, got)
+	}
+}
+
+// The template of a revision is read from the children although LWS has added labels. One that LWS would give another revision is refused.
+func TestChildrenTemplate(t *testing.T) {
+	t.Parallel()
+	spec := disaggregated.DisaggregatedRoleSpec{Name: "prefill"}
+	spec.Spec.LeaderWorkerTemplate = *lwstest.StableWorkload().Spec.LeaderWorkerTemplate.DeepCopy()
+	spec.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"tier": "model"}
+	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm"}, Roles: []plan.Role{{Name: "prefill"}}, Specs: []disaggregated.DisaggregatedRoleSpec{spec}}
+	set.Revision = rolesRevision(set.Template())
+	child := preflight.NewRole(set, spec, nil).Workload
+	s := &Snapshot{Set: set, AddedObjects: map[string]*lws.LeaderWorkerSet{child.Name: child}}
+	s.Roles, s.Children = set.Roles, []plan.Child{{Name: child.Name, Role: "prefill", Revision: set.Revision}}
+	if got, err := s.ChildrenTemplate(set.Revision); err != nil || !SameTemplate(got, set.Template()) {
+		t.Errorf("%v, %v", got, err)
+	}
+	child.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "other"
+	if got, err := s.ChildrenTemplate(set.Revision); err == nil {
+		t.Errorf("%v is the template of another revision", got)
 	}
 }

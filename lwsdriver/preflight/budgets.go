@@ -46,7 +46,16 @@ func judge(s *Inventory, code string) []Hit {
 	return hits
 }
 
-// Disruptable returns the part of the workload that budgets select by.
+// Disruptables returns the parts of the workload that budgets select by: one, or one for each role.
+func (s *Inventory) Disruptables() []disruption.Workload {
+	var all []disruption.Workload
+	for _, part := range (Rule{}).judged(s) {
+		all = append(all, part.Disruptable())
+	}
+	return all
+}
+
+// Disruptable returns what budgets select of a LeaderWorkerSet or of a role.
 func (s *Inventory) Disruptable() disruption.Workload {
 	return disruption.Workload{
 		Namespace: s.Workload.Namespace, Name: s.Workload.Name, Template: s.Workload.Spec.LeaderWorkerTemplate, Revision: s.Revision,

@@ -13,18 +13,21 @@ import (
 
 // Check runs every rule. The result is never nil; findings are ordered by severity, then as in Rules.
 func Check(s *Inventory) *pb.PreflightResponse {
-	r := &pb.PreflightResponse{Workload: &pb.WorkloadRef{Namespace: s.Workload.Namespace, Name: s.Workload.Name, Kind: kind}}
+	r := &pb.PreflightResponse{Workload: &pb.WorkloadRef{Namespace: s.Workload.Namespace, Name: s.Workload.Name, Kind: s.kind()}}
 	blind := map[Source][]string{}
 	for _, rule := range Rules() {
-		if rule.Applies != nil && !rule.Applies(s) {
-			continue
+		judged := rule.judged(s)
+		if rule.Applies != nil {
+			judged = slices.DeleteFunc(judged, func(s *Inventory) bool { return !rule.Applies(s) })
 		}
-		if _, unseen := s.Unseen[rule.Needs]; unseen && rule.Needs != "" {
+		if _, unseen := s.Unseen[rule.Needs]; unseen && rule.Needs != "" && len(judged) > 0 {
 			blind[rule.Needs] = append(blind[rule.Needs], rule.ID)
 			continue
 		}
-		for _, h := range rule.Check(s) {
-			r.Findings = append(r.Findings, rule.finding(s, h))
+		for _, part := range judged {
+			for _, h := range rule.Check(part) {
+				r.Findings = append(r.Findings, rule.finding(s, part.part.inSet(h)))
+			}
 		}
 	}
 	slices.SortStableFunc(r.Findings, func(a, b *pb.Finding) int { return cmp.Compare(b.GetSeverity(), a.GetSeverity()) })
@@ -40,7 +43,7 @@ func (rule Rule) finding(s *Inventory, h Hit) *pb.Finding {
 		Rule: rule.ID, Severity: rule.Severity, Object: h.Object, Field: h.Field, Message: h.Message, Why: rule.Why, Fix: rule.Fix,
 	}
 	if f.Object == nil {
-		f.Object = &pb.ObjectRef{Kind: kind, Namespace: s.Workload.Namespace, Name: s.Workload.Name}
+		f.Object = &pb.ObjectRef{Kind: s.kind(), Namespace: s.Workload.Namespace, Name: s.Workload.Name}
 	}
 	if h.Severity != pb.Severity_SEVERITY_UNSPECIFIED {
 		f.Severity = h.Severity
@@ -62,7 +65,7 @@ func Text(o *pb.ObjectRef) string {
 // Short returns what a finding is about and the remedy, and the object if it is not the workload.
 func Short(f *pb.Finding) string {
 	text := f.GetMessage() + ". " + f.GetFix()
-	if f.GetObject().GetKind() == kind {
+	if k := f.GetObject().GetKind(); k == kind || k == kindSet {
 		return text
 	}
 	return Text(f.GetObject()) + ": " + text

@@ -19,8 +19,11 @@ import (
 
 // Inventory is everything that the rules judge.
 type Inventory struct {
-	// Workload is the LeaderWorkerSet. It must not be modified.
+	// Workload is the LeaderWorkerSet, or a DisaggregatedSet as one: its kind and metadata, with the spec of its entry role. It must not be
+	// modified.
 	Workload *lws.LeaderWorkerSet
+	// Roles are those of a DisaggregatedSet, the entry role first. A LeaderWorkerSet has none.
+	Roles []Role
 	// Rolling is the user's own rolling update configuration, also under hold.
 	Rolling lws.RollingUpdateConfiguration
 	// Revision is the one that its groups run. Empty: unknown.
@@ -49,6 +52,9 @@ type Inventory struct {
 
 	// Unseen are the sources that were not read, with the reason.
 	Unseen map[Source]string
+
+	// part is set in the inventory of a role.
+	part *part
 }
 
 // Expectations are what no object in the cluster contains.
@@ -88,18 +94,30 @@ const (
 // replicas returns the number of groups in the spec.
 func (s *Inventory) replicas() int { return replicasOf(s.Workload) }
 
-// peak returns how many groups a release adds at its peak.
-func (s *Inventory) peak() capacity.Peak { return capacity.PeakOf(s.Policy, s.Rolling, s.replicas()) }
+// peak returns how many groups a release adds at its peak: those of a role, and units of a DisaggregatedSet.
+func (s *Inventory) peak() capacity.Peak {
+	if s.part != nil {
+		return s.part.peak
+	}
+	return capacity.PeakOf(s.Policy, s.Rolling, s.replicas())
+}
 
 // need returns what they request.
 func (s *Inventory) need() capacity.Need {
 	n := capacity.Need{
 		Template: s.Workload.Spec.LeaderWorkerTemplate, Network: s.Workload.Spec.NetworkConfig, Groups: s.peak().Groups(),
+		Exclusive: s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey],
+	}
+	if len(s.Roles) > 0 {
+		n = s.role(0).need()
+	}
+	for i := 1; i < len(s.Roles); i++ {
+		n.Others = append(n.Others, s.role(i).need())
 	}
 	if s.peak().Added > 0 {
 		n.Sets = 1
 	}
-	if s.Policy.Traffic != nil {
+	if s.Policy.Traffic != nil && s.part == nil {
 		n.Services = 1
 	}
 	return n

@@ -13,7 +13,7 @@ import (
 func ownerRules() []Rule {
 	return []Rule{
 		{
-			ID: "ForeignOwner", Severity: severe,
+			ID: "ForeignOwner", Whole: true, Severity: severe,
 			Title: "Another controller owns the LeaderWorkerSet",
 			Why:   "That controller overwrites what Lockstep writes: the hold would be lost, and groups would roll by themselves. Lockstep refuses it",
 			Fix:   "Release it through the object that owns it",
@@ -26,7 +26,7 @@ func ownerRules() []Rule {
 			},
 		},
 		{
-			ID: "WorkloadApiTooOld", Severity: severe, Needs: Status,
+			ID: "WorkloadApiTooOld", Whole: true, Severity: severe, Needs: Status,
 			Title: "The LeaderWorkerSet controller is older than v0.9.0",
 			Why:   "An older controller counts groups as ready while their workers are not, and does not report observedGeneration. Lockstep refuses it",
 			Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",

@@ -13,7 +13,7 @@ import (
 func paceRules() []Rule {
 	return []Rule{
 		{
-			ID: "NoRoomToRoll", Severity: severe,
+			ID: "NoRoomToRoll", Severity: severe, Applies: rollsGroups,
 			Title: "maxUnavailable and maxSurge both resolve to 0",
 			Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. If a " +
 				"scale-down under hold caused it, Lockstep promotes with maxUnavailable 1, which the user did not request",
@@ -21,7 +21,7 @@ func paceRules() []Rule {
 			Check: noRoomToRoll,
 		},
 		{
-			ID: "AllUnavailable", Severity: severe,
+			ID: "AllUnavailable", Severity: severe, Applies: rollsGroups,
 			Title: "maxUnavailable is all groups",
 			Why:   "Every group may be deleted at once, and no group serves until the first new one has loaded its model",
 			Details: "Not reported if the release adds as many groups as exist (blue-green, or a canary whose last batch is 100 %), nor for a " +
@@ -30,7 +30,7 @@ func paceRules() []Rule {
 			Check: allUnavailable,
 		},
 		{
-			ID: "DeadlineBelowMinReady", Severity: severe,
+			ID: "DeadlineBelowMinReady", Whole: true, Severity: severe,
 			Title:   "The progress deadline ends before a group can count",
 			Why:     "A group counts once it has been ready for minReady. If the deadline is not longer, every batch fails, however healthy it is",
 			Fix:     "Make the progress deadline longer than start-up and minReady together",
@@ -39,6 +39,9 @@ func paceRules() []Rule {
 		},
 	}
 }
+
+// rollsGroups reports whether LWS rolls the groups of the workload: a release replaces those of a role by the groups of another child.
+func rollsGroups(s *Inventory) bool { return s.part == nil }
 
 func noRoomToRoll(s *Inventory) []Hit {
 	if s.replicas() == 0 || native.LimitsOf(s.Rolling, s.replicas()).Batch() > 0 {

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
@@ -205,5 +208,36 @@ func TestWarnings(t *testing.T) {
 	}
 	if got := fmt.Sprint(rules, warned); got != "[AllUnavailable ReadinessProbeMissing PreStopMissing LeadersNotSpread GitOpsTracked] [AllUnavailable ReadinessProbeMissing]" {
 		t.Error(got)
+	}
+}
+
+// Each role of a DisaggregatedSet is judged, with its name and its fields in the set. What a release needs is that of all roles.
+func TestRolesAreJudged(t *testing.T) {
+	s, set := snapshotOf(t, "testdata/RolesNotPaired/fail.yaml")
+	s.Quotas = []*corev1.ResourceQuota{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpus"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("100")}},
+		Status: corev1.ResourceQuotaStatus{
+			Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("100")},
+			Used: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("96")},
+		},
+	}}
+	delete(s.Unseen, preflight.Quotas)
+	r := preflight.Check(s)
+	if k := r.GetWorkload().GetKind(); k != "DisaggregatedSet" {
+		t.Errorf("the workload is a %s", k)
+	}
+	text := strings.ReplaceAll(describe(set, r.GetFindings()), "\n  ", ": ")
+	for _, want := range []string{
+		"fail.yaml:14: SEVERITY_WARNING: DisaggregatedSet default/llm: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role prefill: no container",
+		"spec.roles[1].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role decode: no container",
+		"6 groups (12 pods) more do not fit",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "maxUnavailable") {
+		t.Errorf("the groups of a role are not rolled:\n%s", text)
 	}
 }

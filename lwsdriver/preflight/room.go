@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -16,7 +14,7 @@ import (
 func roomRules() []Rule {
 	return []Rule{
 		{
-			ID: "QuotaExceeded", Severity: warning, Needs: Quotas, Applies: grows,
+			ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: grows,
 			Title: "A ResourceQuota does not hold the additional groups",
 			Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
 			Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
@@ -25,7 +23,7 @@ func roomRules() []Rule {
 			Check: quotaExceeded,
 		},
 		{
-			ID: "NodesLackRoom", Severity: warning, Needs: Nodes, Applies: grows,
+			ID: "NodesLackRoom", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
 			Title: "The nodes have no room for the additional groups",
 			Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
 			Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
@@ -44,8 +42,8 @@ func grows(s *Inventory) bool { return s.peak().Groups() > 0 }
 // size returns the number of groups and pods that are needed.
 func size(n capacity.Need) string {
 	groups := "1 group"
-	if n.Groups != 1 {
-		groups = fmt.Sprintf("%d groups", n.Groups)
+	if all := n.AllGroups(); all != 1 {
+		groups = fmt.Sprintf("%d groups", all)
 	}
 	return fmt.Sprintf("%s (%d pods)", groups, n.Pods())
 }
@@ -70,9 +68,8 @@ func quotaExceeded(s *Inventory) []Hit {
 
 func nodesLackRoom(s *Inventory) []Hit {
 	need := s.need()
-	exclusive := s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey]
-	p := s.Room.Place(need, exclusive)
-	if p.Placed >= need.Groups {
+	p := s.Room.Place(need)
+	if p.Placed >= need.AllGroups() {
 		return nil
 	}
 	text := fmt.Sprintf("%s are added, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
@@ -85,8 +82,8 @@ func nodesLackRoom(s *Inventory) []Hit {
 		text += ": no node matches their selectors, affinity and tolerations"
 	case len(names) > 0:
 		text += ": the next one is short of " + strings.Join(names, ", ")
-	case exclusive != "":
-		text += fmt.Sprintf(": each needs a value of %s for itself", exclusive)
+	case p.Exclusive != "":
+		text += fmt.Sprintf(": each needs a value of %s for itself", p.Exclusive)
 	}
 	if list := capacity.Text(need.Requests()); list != "" {
 		text += ". In all they request " + list

@@ -13,7 +13,7 @@ import (
 
 func routeRules() []Rule {
 	return []Rule{{
-		ID: "RouteRuleNamed", Severity: note, Needs: Routes,
+		ID: "RouteRuleNamed", Whole: true, Severity: note, Needs: Routes,
 		Title: "A rule that leads to the workload has a name",
 		Why: "A policy can be attached to that rule alone, by sectionName. It would not apply to the rule that a header route adds, so that the " +
 			"header would bypass authentication. SetHeaderRoute refuses such a rule",

@@ -20,6 +20,8 @@ type Rule struct {
 	Details string
 	// Needs is the source that it reads besides the workload's spec. Empty: none.
 	Needs Source
+	// Whole is true if it is judged once for a DisaggregatedSet, and not for each of its roles.
+	Whole bool
 	// Applies reports whether the rule applies. Nil: always.
 	Applies func(*Inventory) bool
 	// Check returns where the rule is broken.

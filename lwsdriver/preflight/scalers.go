@@ -12,7 +12,7 @@ import (
 
 func scalerRules() []Rule {
 	return []Rule{{
-		ID: "AutoscalerPresent", Severity: note, Needs: Autoscalers,
+		ID: "AutoscalerPresent", Whole: true, Severity: note, Needs: Autoscalers,
 		Title: "An autoscaler scales the workload",
 		Why: "A release moves load away from the groups that it observes. So a canary or partition release keeps it from removing groups " +
 			"from the first batch on, and a blue-green release keeps it from scaling at all. Its settings are restored at the end",
@@ -34,7 +34,7 @@ func scalerRules() []Rule {
 			return hits
 		},
 	}, {
-		ID: "AutoscalerToZero", Severity: warning, Needs: Autoscalers,
+		ID: "AutoscalerToZero", Whole: true, Severity: warning, Needs: Autoscalers,
 		Title: "An autoscaler may scale the workload to 0",
 		Why: "LeaderWorkerSet keeps no revision of a workload without groups: from 0 it starts the template in the spec, released or not. " +
 			"So the driver keeps the autoscaler from removing groups as soon as a template waits for a release",

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -30,7 +31,33 @@ func serviceRules() []Rule {
 		Details: "Releases that route requests pass, and so do releases in place, which add no group",
 		Fix:     "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
 		Check:   excludesAdded,
+	}, {
+		ID: "RolesNotPaired", Whole: true, Severity: warning, Needs: Services,
+		Title: "A Service leads requests to a role at every revision",
+		Why: "A release splits requests at the entry role only. Through this Service, groups of one revision call groups of the other, which may " +
+			"not understand their KV cache",
+		Details: "Only for a [DisaggregatedSet](disaggregated.md#traffic) whose release routes requests. Headless Services are skipped. How a router " +
+			"pairs is its own configuration, which is not read",
+		Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + " instead of this Service",
+		Applies: func(s *Inventory) bool { return len(s.Roles) > 0 && s.Policy.Traffic != nil },
+		Check:   notPaired,
 	}}
+}
+
+// notPaired finds Services that select other roles than the entry role, whatever their revision.
+func notPaired(s *Inventory) (hits []Hit) {
+	for i := 1; i < len(s.Roles); i++ {
+		role := s.role(i)
+		for _, h := range role.judgeServices(func(o *corev1.Service, leaders, workers int) string {
+			if _, revision := o.Spec.Selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {
+				return ""
+			}
+			return fmt.Sprintf("it selects %d pods by other labels than their revision", leaders+workers)
+		}) {
+			hits = append(hits, role.part.inSet(h))
+		}
+	}
+	return hits
 }
 
 // selectsWorkers finds Services that lead requests to workers.

@@ -4,6 +4,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,8 +12,14 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// kind is the workload's.
-const kind = "LeaderWorkerSet"
+// The kinds of workloads.
+const (
+	kind    = "LeaderWorkerSet"
+	kindSet = "DisaggregatedSet"
+)
+
+// kind returns the workload's kind. Clients return a LeaderWorkerSet without it.
+func (s *Inventory) kind() string { return cmp.Or(s.Workload.Kind, kind) }
 
 // Paths in a LeaderWorkerSet.
 const (
@@ -38,9 +45,15 @@ func (s *Inventory) leader() template {
 	return template{&t.WorkerTemplate, templateField + ".workerTemplate", true}
 }
 
-// templates returns all pod templates.
-func (s *Inventory) templates() []template {
-	all := []template{s.leader()}
+// templates returns all pod templates, of all roles.
+func (s *Inventory) templates() (all []template) {
+	for i := range s.Roles {
+		all = append(all, s.role(i).templates()...)
+	}
+	if len(all) > 0 {
+		return all
+	}
+	all = append(all, s.leader())
 	if t := &s.Workload.Spec.LeaderWorkerTemplate; t.LeaderTemplate != nil && ptr.Deref(t.Size, 1) > 1 {
 		all = append(all, template{&t.WorkerTemplate, templateField + ".workerTemplate", false})
 	}

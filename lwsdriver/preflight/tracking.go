@@ -22,7 +22,7 @@ func trackingRules() []Rule {
 			Check: marksOnClaims,
 		},
 		{
-			ID: "GitOpsTracked", Severity: note,
+			ID: "GitOpsTracked", Whole: true, Severity: note,
 			Title: "A GitOps tool applies the workload",
 			Why:   "It would revert the fields that a release sets on the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
 			Details: "Found by Argo CD's, Flux's and apply sets' own labels and annotations; `app.kubernetes.io/instance` alone is not " +

@@ -148,7 +148,7 @@ func readWorkload(o *connect.Options, path, name string) (*lws.LeaderWorkerSet, 
 	if err != nil {
 		return nil, nil, exit.Usagef("%w", err)
 	}
-	found = slices.DeleteFunc(found, func(w *lws.LeaderWorkerSet) bool { return name != "" && w.Name != name })
+	found = slices.DeleteFunc(found, func(w *lws.LeaderWorkerSet) bool { return name != "" && w.Name != name || w.Kind == manifests.KindSet })
 	switch {
 	case len(found) == 1:
 		return found[0], set, nil

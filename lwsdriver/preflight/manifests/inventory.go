@@ -36,7 +36,14 @@ func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 // Inventory returns what the set contains about one of its workloads. A kind without objects counts as not read: the cluster may
 // have some.
 func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
-	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Unseen: map[preflight.Source]string{}}
+	roles, err := s.roles(w)
+	if err != nil {
+		return nil, err
+	}
+	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Roles: roles, Unseen: map[preflight.Source]string{}}
+	if len(roles) > 0 {
+		out.Rolling = lws.RollingUpdateConfiguration{} // its children are replaced
+	}
 	r := &reader{set: s, inventory: out, namespace: w.Namespace}
 	out.Services = read[corev1.Service](r, preflight.Services, "Service")
 	out.Budgets = read[policyv1.PodDisruptionBudget](r, preflight.Budgets, "PodDisruptionBudget")

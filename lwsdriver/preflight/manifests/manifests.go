@@ -17,9 +17,13 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 )
 
 // Set is the objects of a number of files.
@@ -90,10 +94,18 @@ func (s *Set) add(file string, node *yamlv3.Node) error {
 // clusterScoped are the kinds without a namespace that rules read.
 var clusterScoped = map[string]bool{"Node": true}
 
-// Workloads returns the LeaderWorkerSets, in the order of the files.
+// Workloads returns the LeaderWorkerSets and DisaggregatedSets, in the order of the files. A DisaggregatedSet has its kind, and the spec of its
+// entry role.
 func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 	var all []*lws.LeaderWorkerSet
 	for _, o := range s.objects {
+		if o.GetKind() == KindSet {
+			set, err := disaggregatedSet(o)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, &lws.LeaderWorkerSet{TypeMeta: set.TypeMeta, ObjectMeta: set.ObjectMeta, Spec: set.Spec.Roles[0].Spec})
+		}
 		if o.GetKind() != "LeaderWorkerSet" {
 			continue
 		}
@@ -110,6 +122,41 @@ func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 		all = append(all, w)
 	}
 	return all, nil
+}
+
+// KindSet is the kind of a DisaggregatedSet.
+const KindSet = "DisaggregatedSet"
+
+// disaggregatedSet decodes a DisaggregatedSet. A newer LWS may know more fields.
+func disaggregatedSet(o object) (*disaggregated.DisaggregatedSet, error) {
+	set := &disaggregated.DisaggregatedSet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, set); err != nil {
+		return nil, fmt.Errorf("%s: read the DisaggregatedSet: %w", o.file, err)
+	}
+	if set.APIVersion != disaggregated.GroupVersion.String() || len(set.Spec.Roles) == 0 {
+		return nil, fmt.Errorf("%s: DisaggregatedSet %s has apiVersion %q and %d roles, want %q and at least one",
+			o.file, set.Name, set.APIVersion, len(set.Spec.Roles), disaggregated.GroupVersion)
+	}
+	return set, nil
+}
+
+// roles returns the roles of a DisaggregatedSet.
+func (s *Set) roles(w *lws.LeaderWorkerSet) ([]preflight.Role, error) {
+	for _, o := range s.objects {
+		if o.GetKind() != w.Kind || w.Kind != KindSet || o.GetName() != w.Name || o.GetNamespace() != w.Namespace {
+			continue
+		}
+		set, err := disaggregatedSet(o)
+		if err != nil {
+			return nil, err
+		}
+		var all []preflight.Role
+		for _, role := range set.Spec.Roles {
+			all = append(all, preflight.NewRole(set, role, nil))
+		}
+		return all, nil
+	}
+	return nil, nil
 }
 
 // strictly decodes an object and refuses unknown fields.
