@@ -29,8 +29,10 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/tracing"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Options are the flags of every command, the streams of the process, and the driver that is linked into it.
@@ -239,8 +241,8 @@ func (f forwarder) WithAttrs(attrs []slog.Attr) slog.Handler { return f.target()
 
 func (f forwarder) WithGroup(name string) slog.Handler { return f.target().WithGroup(name) }
 
-// LeaderWorkerSets returns a client of the metadata of LeaderWorkerSets in a namespace.
-func (o *Options) LeaderWorkerSets(namespace string) (metadata.ResourceInterface, error) {
+// Workloads returns a client of the metadata of workloads of the kind and in the namespace of one.
+func (o *Options) Workloads(ref *pb.WorkloadRef) (metadata.ResourceInterface, error) {
 	config, err := o.RESTConfig()
 	if err != nil {
 		return nil, err
@@ -249,5 +251,9 @@ func (o *Options) LeaderWorkerSets(namespace string) (metadata.ResourceInterface
 	if err != nil {
 		return nil, fmt.Errorf("create client: %w", err)
 	}
-	return client.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(namespace), nil
+	resource := lws.GroupVersion.WithResource("leaderworkersets")
+	if ref.GetKind() == observe.KindSet {
+		resource = observe.SetsResource
+	}
+	return client.Resource(resource).Namespace(ref.GetNamespace()), nil
 }

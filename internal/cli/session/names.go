@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 const (
@@ -40,7 +41,7 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := o.LeaderWorkerSets(namespace)
+	client, err := o.Workloads(&pb.WorkloadRef{Namespace: namespace})
 	if err != nil {
 		return nil, err
 	}

@@ -120,13 +120,13 @@ func awaitRelease(s *session.Session, o *connect.Options, within time.Duration) 
 // goalOf returns the goal of a wait that begins now, for the object that has the workload since its last handover. It asks the API
 // server, since a driver's caches may be older than the caller's last write.
 func goalOf(ctx context.Context, o *connect.Options, ref *pb.WorkloadRef) (*goal, error) {
-	client, err := o.LeaderWorkerSets(ref.GetNamespace())
+	client, err := o.Workloads(ref)
 	if err != nil {
 		return nil, err
 	}
 	object, err := client.Get(ctx, ref.GetName(), metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get LeaderWorkerSet: %w", err)
+		return nil, fmt.Errorf("get the workload: %w", err)
 	}
 	return &goal{object: object.Name, generation: object.Generation}, nil
 }

@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -49,6 +51,9 @@ change in Git, too.`,
 }
 
 func (f *undoFlags) undo(s *session.Session) error {
+	if f.immediate && s.Ref.GetKind() == observe.KindSet {
+		return exit.Usagef("--immediate is for LeaderWorkerSets: undo without it, and then use lockstep release %s", s.Ref.GetKind()+"/"+s.Ref.GetName())
+	}
 	request := &pb.UndoRequest{Workload: s.Ref}
 	if f.revision != "" {
 		history, err := revisions(s, false)
