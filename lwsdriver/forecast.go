@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -29,9 +30,6 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
-	if err := withoutRoles(key, "a plan", "Initialize reports the capacity that a release needs"); err != nil {
-		return nil, err
-	}
 	if err := checkPlan(req, d.options.limits); err != nil {
 		return nil, err
 	}
@@ -40,9 +38,8 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
-	if n := s.Stable.Replicas; n > simulate.MaxGroups {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"LeaderWorkerSet %s has %d groups, and a plan simulates at most %d groups: plan the release of a smaller workload", key, n, simulate.MaxGroups)
+	if err := checkForecast(s, req); err != nil {
+		return nil, err
 	}
 	in, warnings := d.forecastInput(s, req)
 	var r *pb.PlanResponse
@@ -58,14 +55,43 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		r, err = simulate.Release(in)
 	}
 	if err != nil {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "LeaderWorkerSet %s: %v", key, err)
+		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %v", observe.Object(key), err)
 	}
 	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), warnings
 	r.Findings = preflight.Unreported(d.nearby(ctx, s, policyOf(req)), slices.Concat(r.Blockers, r.Warnings)...)
-	if startup, groups := d.engine.Observer.Caches.Groups.Startup(key, s.Stable.Replicas); req.GetStartup().AsDuration() == 0 && startup > 0 {
+	if startup, groups := d.startup(s); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}
 	return r, nil
+}
+
+// checkForecast refuses a plan that can't be simulated.
+func checkForecast(s *observe.Snapshot, req *pb.PlanRequest) error {
+	groups := s.Stable.Replicas
+	for _, role := range s.Roles {
+		groups = max(groups, role.Replicas)
+	}
+	switch {
+	case groups > simulate.MaxGroups:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"%s has %d groups, and a plan simulates at most %d groups: plan the release of a smaller workload", observe.Object(s.Key), groups, simulate.MaxGroups)
+	case s.Set != nil && req.GetNative():
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the rolling update of %s by itself can't be planned: leave out native", observe.Object(s.Key))
+	}
+	return nil
+}
+
+// startup returns how long a group takes to become ready, and the number of groups that this was measured on: of the slowest role.
+func (d *Driver) startup(s *observe.Snapshot) (took time.Duration, groups int) {
+	if s.Set == nil {
+		return d.engine.Observer.Caches.Groups.Startup(s.Key, s.Stable.Replicas)
+	}
+	for _, c := range s.Children {
+		if t, n := d.engine.Observer.Caches.Groups.Startup(types.NamespacedName{Namespace: s.Key.Namespace, Name: c.Name}, c.Replicas); t > took {
+			took, groups = t, n
+		}
+	}
+	return took, groups
 }
 
 // policyOf returns the policy to plan by. Nil: the workload's own rolling update.
@@ -96,8 +122,12 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 		New: s.StableObject.Spec.LeaderWorkerTemplate, Old: s.StableObject.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
 	}
+	for i, role := range s.Roles {
+		t := s.Set.Specs[i].Spec.LeaderWorkerTemplate
+		in.Roles = append(in.Roles, simulate.Role{Name: role.Name, Replicas: role.Replicas, Old: t, New: t})
+	}
 	if in.Startup == 0 {
-		in.Startup, _ = d.engine.Observer.Caches.Groups.Startup(s.Key, s.Stable.Replicas)
+		in.Startup, _ = d.startup(s)
 	}
 	if in.Startup == 0 && in.Replicas > 0 {
 		warnings = append(warnings, &pb.Warning{Code: "StartupUnknown", Message: fmt.Sprintf(
@@ -112,12 +142,18 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 		return in, append(warnings, &pb.Warning{Code: "StableTemplateUnknown", Message: fmt.Sprintf(
 			"the template that the groups of %s run could not be read, so they are assumed to request what the new ones do: %v", s.Key, err)})
 	}
-	in.Old = *old
+	in.Old = old.LeaderWorkerTemplate
+	for i, role := range old.Roles {
+		in.Roles[i].Old = role.Spec.LeaderWorkerTemplate
+	}
+	if len(in.Roles) > 0 {
+		in.Old = in.Roles[0].Old
+	}
 	return in, warnings
 }
 
 // runningTemplate returns the template that the groups run, or why it is unknown.
-func (d *Driver) runningTemplate(s *observe.Snapshot) (*lws.LeaderWorkerTemplate, error) {
+func (d *Driver) runningTemplate(s *observe.Snapshot) (*record.Template, error) {
 	now := s.StableRevisions()
 	if len(now) != 1 {
 		return nil, fmt.Errorf("they are at %d revisions", len(now))
@@ -126,7 +162,7 @@ func (d *Driver) runningTemplate(s *observe.Snapshot) (*lws.LeaderWorkerTemplate
 	if err != nil {
 		return nil, err
 	}
-	return &t.LeaderWorkerTemplate, nil
+	return &t, nil
 }
 
 // obstacles returns what Initialize would refuse and what it would warn of. An error is not about the release.

@@ -113,14 +113,6 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	return d.engine.Observer.Names.Resolve(key), nil
 }
 
-// withoutRoles refuses a call about a DisaggregatedSet that is not served yet.
-func withoutRoles(key types.NamespacedName, what, instead string) error {
-	if !observe.IsSet(key) {
-		return nil
-	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s: %s is for LeaderWorkerSets only yet: %s", observe.Object(key), what, instead)
-}
-
 // admission refuses a decided write for a reason that takes I/O to find. It may add warnings to the decision.
 type admission func(context.Context, *observe.Snapshot, *plan.Decision) error
 

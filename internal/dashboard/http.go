@@ -37,7 +37,7 @@ func (d *Dashboard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(pages))
 	mux.HandleFunc("GET /events", d.events)
-	mux.HandleFunc("GET /history/{namespace}/{name}", d.history)
+	mux.HandleFunc("GET /history/{namespace}/{name...}", d.history)
 	return d.protect(http.StripPrefix("/"+d.secret, mux))
 }
 

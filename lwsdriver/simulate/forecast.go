@@ -27,6 +27,9 @@ type Input struct {
 	Rolling lws.RollingUpdateConfiguration
 	// Old and New are the templates of the groups before and after the release.
 	Old, New lws.LeaderWorkerTemplate
+	// Roles are those of a DisaggregatedSet, whose entry role is the first, and has the replicas and templates above. A LeaderWorkerSet has
+	// none.
+	Roles []Role
 	// Policy is the policy of the release. [Native] does not use it.
 	Policy record.Policy
 	// Startup is how long a group takes from its creation until it is ready. Zero: unknown.
@@ -195,7 +198,7 @@ func (w *world) finishTime(left int) time.Duration {
 		return w.continuous(left, max(limits.MaxUnavailable, 1))
 	case w.in.Rollback:
 		return 0
-	case w.policy.Adopt:
+	case w.policy.Adopt, len(w.children) > 0:
 		return w.continuous(left, left) // the second set stays
 	case w.policy.Style == pb.Style_STYLE_BLUE_GREEN && w.policy.Traffic != nil:
 		return w.continuous(w.in.Replicas, w.in.Replicas)

@@ -6,13 +6,13 @@ package simulate
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -28,12 +28,14 @@ type recorder struct {
 	steps  []*pb.PlanStep
 	frames []*pb.PlanFrame
 	// stepStart, waves and peak are of the current step, the first two from its beginning; weight is the planner's share.
-	stepStart  time.Duration
-	waves      int
-	peak       corev1.ResourceList
-	weight     int32
-	continuous time.Duration
-	blockers   []*pb.Warning
+	stepStart time.Duration
+	waves     int
+	peak      corev1.ResourceList
+	// extraGroups and extraPods are those of all roles on top of the workload at rest, at the peak of the step.
+	extraGroups, extraPods int32
+	weight                 int32
+	continuous             time.Duration
+	blockers               []*pb.Warning
 }
 
 func newRecorder(in Input, w *world) *recorder { return &recorder{in: in, world: w} }
@@ -43,6 +45,7 @@ func (r *recorder) begin(name string, continuous time.Duration) {
 	r.end()
 	n := int32(r.in.Replicas) //nolint:gosec // a number of groups, from an int32
 	r.steps = append(r.steps, &pb.PlanStep{Name: name, MinAvailableGroups: n, MaxGroups: n})
+	r.extraGroups, r.extraPods = 0, 0
 	r.stepStart, r.waves, r.peak = r.world.now, r.world.waves, corev1.ResourceList{}
 	r.continuous += continuous
 }
@@ -57,6 +60,9 @@ func (r *recorder) end() {
 	s.Waves = int32(r.world.waves - r.waves)                      //nolint:gosec // few
 	s.ExtraGroups = max(s.GetMaxGroups()-int32(r.in.Replicas), 0) //nolint:gosec // a number of groups, from an int32
 	s.ExtraPods = s.GetExtraGroups() * int32(r.in.Size())         //nolint:gosec // from an int32
+	if len(r.in.Roles) > 0 {
+		s.ExtraGroups, s.ExtraPods = r.extraGroups, r.extraPods
+	}
 	s.MinCapacity, s.MaxCapacity = float64(s.GetMinAvailableGroups())/n, float64(s.GetMaxGroups())/n
 	if r.in.Replicas == 0 {
 		s.MinCapacity, s.MaxCapacity = 1, 1
@@ -101,12 +107,13 @@ func (r *recorder) addWorldFrame() {
 		Partition: int32(r.world.stable.Partition()), LeaderReplicas: int32(r.world.stable.LeaderReplicas()), //nolint:gosec // numbers of groups
 	}
 	roles := []pb.GroupRole{pb.GroupRole_GROUP_ROLE_STABLE, pb.GroupRole_GROUP_ROLE_CANARY}
-	for i, s := range r.world.sets() {
-		for _, index := range slices.Sorted(maps.Keys(s.Groups)) {
-			g := s.Groups[index]
-			f.Groups = append(f.Groups, group(roles[i], index, g.Revision == newRevision, g.Ready))
+	o := r.world.observeGroups()
+	for i, w := range append([]plan.Workload{o.Stable}, o.Added...) {
+		for _, g := range w.Groups {
+			f.Groups = append(f.Groups, group(roles[i], g.Index, g.Revision == newRevision, g.Ready))
 		}
 	}
+	r.steps[len(r.steps)-1].Roles = r.world.roles()
 	r.addFrame(f)
 }
 
@@ -166,25 +173,27 @@ func (r *recorder) addFrame(f *pb.PlanFrame) {
 
 // updatePeak raises the peak to what the groups request beyond the workload's own requests at rest.
 func (r *recorder) updatePeak(old, updated int) {
-	sum := corev1.ResourceList{}
-	for _, n := range []struct {
-		capacity.Need
-		sign int
-	}{
-		{capacity.Need{Template: r.in.Old, Groups: old}, 1},
-		{capacity.Need{Template: r.in.New, Groups: updated}, 1},
-		{capacity.Need{Template: r.in.Old, Groups: r.in.Replicas}, -1},
-	} {
-		for name, q := range n.Requests() {
-			total := sum[name]
-			if n.sign > 0 {
-				total.Add(q)
-			} else {
-				total.Sub(q)
-			}
-			sum[name] = total
-		}
+	now, rest := r.world.needs()
+	if len(rest) == 0 {
+		now = []capacity.Need{{Template: r.in.Old, Groups: old}, {Template: r.in.New, Groups: updated}}
+		rest = []capacity.Need{{Template: r.in.Old, Groups: r.in.Replicas}}
 	}
+	sum := corev1.ResourceList{}
+	count := func(needs []capacity.Need, add func(*resource.Quantity, resource.Quantity)) (groups, pods int) {
+		for _, n := range needs {
+			groups, pods = groups+n.Groups, pods+n.Pods()
+			for name, q := range n.Requests() {
+				total := sum[name]
+				add(&total, q)
+				sum[name] = total
+			}
+		}
+		return groups, pods
+	}
+	groups, pods := count(now, (*resource.Quantity).Add)
+	atRest, podsAtRest := count(rest, (*resource.Quantity).Sub)
+	r.extraGroups = max(r.extraGroups, int32(groups-atRest)) //nolint:gosec // a number of groups
+	r.extraPods = max(r.extraPods, int32(pods-podsAtRest))   //nolint:gosec // a number of pods
 	for name, q := range sum {
 		if most, known := r.peak[name]; q.Sign() > 0 && (!known || q.Cmp(most) > 0) {
 			r.peak[name] = q

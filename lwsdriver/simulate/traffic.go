@@ -5,6 +5,7 @@ package simulate
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -31,6 +32,9 @@ func (w *world) setup() traffic.Setup {
 		}
 		s = traffic.NewSetupInPlace(of, oldRevision, newRevision, p, updated)
 	}
+	if len(w.children) > 0 {
+		s = traffic.NewSetupOfRole(of, w.in.Roles[0].Name, oldRevision, newRevision, p)
+	}
 	s.CanaryPin[record.ServingLabel] = record.Serving
 	return s
 }
@@ -45,12 +49,16 @@ func (w *world) route(d traffic.Desired) error {
 // look returns the observed routing.
 func (w *world) look() *traffic.Observed {
 	var pods []model.Pod
-	for _, s := range w.sets() {
+	for n, s := range w.sets() {
 		for i, g := range s.Groups {
-			name := w.nameOf(s)
-			pod := model.Pod{Name: leader(name, i), Ready: g.Ready, Labels: map[string]string{
-				lws.SetNameLabelKey: name, lws.WorkerIndexLabelKey: "0", lws.RevisionKey: g.Revision,
-			}}
+			name, labels := w.nameOf(s), map[string]string{}
+			if len(w.children) > 0 {
+				c := w.children[n]
+				name = c.name
+				labels[disaggregated.SetNameLabelKey], labels[disaggregated.RoleLabelKey], labels[disaggregated.RevisionLabelKey] = stableName, c.role.Name, c.Template
+			}
+			pod := model.Pod{Name: leader(name, i), Ready: g.Ready, Labels: labels}
+			labels[lws.SetNameLabelKey], labels[lws.WorkerIndexLabelKey], labels[lws.RevisionKey] = name, "0", g.Revision
 			if w.serving[g] {
 				pod.Labels[record.ServingLabel] = record.Serving
 			}

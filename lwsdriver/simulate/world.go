@@ -5,8 +5,6 @@ package simulate
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -43,6 +41,10 @@ type world struct {
 	target                 *record.Target
 	hasFinalizer, deleting bool
 
+	// children are the LeaderWorkerSets of a DisaggregatedSet, those of the old revision first, and bounds those of their groups.
+	children []child
+	bounds   *plan.Bounds
+
 	// due is when a group becomes ready, since when it became ready.
 	due, since map[*native.Group]time.Duration
 	serving    map[*native.Group]bool
@@ -60,8 +62,11 @@ func newWorld(in Input) *world {
 	}
 	w.policy.RolloutID, w.policy.GroupBudget = "", false // neither moves a group
 	w.stable.Parallel = in.StatefulSetMaxUnavailable
-	for _, g := range w.stable.Groups {
-		w.since[g] = -24 * time.Hour
+	w.newChildren()
+	for _, s := range w.sets() {
+		for _, g := range s.Groups {
+			w.since[g] = -24 * time.Hour
+		}
 	}
 	w.stable.Template = newRevision
 	w.traffic = model.New(w.setup())
@@ -74,7 +79,13 @@ func newWorld(in Input) *world {
 func (w *world) time() time.Time { return epoch.Add(w.now) }
 
 // sets returns the workloads that exist.
-func (w *world) sets() []*native.Set {
+func (w *world) sets() (all []*native.Set) {
+	for _, c := range w.children {
+		all = append(all, c.Set)
+	}
+	if len(all) > 0 {
+		return all
+	}
 	if w.canary == nil {
 		return []*native.Set{w.stable}
 	}
@@ -132,21 +143,30 @@ func (w *world) ready() int {
 
 // observe returns what the driver's observer would.
 func (w *world) observe() plan.Observation {
-	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.name, w.stable)}
-	if w.canary != nil {
-		c := w.workload(canaryName, w.canary)
-		c.Carries, c.HasFinalizer, c.Deleting, c.Target = newRevision, w.hasFinalizer, w.deleting, w.target
-		o.Added = []plan.Workload{c}
-	}
+	o := w.observeGroups()
 	if w.policy.Traffic != nil {
 		o.Traffic = w.look()
 	}
 	return o
 }
 
+// observeGroups returns what the driver's observer would, but for the traffic.
+func (w *world) observeGroups() plan.Observation {
+	if len(w.children) > 0 {
+		return w.observeRoles()
+	}
+	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.name, w.stable)}
+	if w.canary != nil {
+		c := w.workload(canaryName, w.canary)
+		c.Carries, c.HasFinalizer, c.Deleting, c.Target = newRevision, w.hasFinalizer, w.deleting, w.target
+		o.Added = []plan.Workload{c}
+	}
+	return o
+}
+
 func (w *world) workload(name string, s *native.Set) plan.Workload {
 	out := plan.Workload{Name: name, Replicas: s.Replicas, Size: w.in.Size(), Revision: s.Template, Rolling: s.Rolling, Observed: true}
-	for _, i := range slices.Sorted(maps.Keys(s.Groups)) {
+	for _, i := range indices(s) {
 		g := s.Groups[i]
 		view := plan.Group{
 			Index: i, Leader: leader(name, i), Revision: g.Revision, Serving: w.serving[g], Pods: w.in.Size(), Reason: "Starting", Message: "is starting",
@@ -167,6 +187,10 @@ func leader(name string, index int) string { return fmt.Sprintf("%s-%d", name, i
 
 // apply applies the planner's write.
 func (w *world) apply(action plan.Action) error {
+	if len(w.children) > 0 && w.applyRoles(action) {
+		w.settle()
+		return nil
+	}
 	switch a := action.(type) {
 	case plan.SetStable:
 		w.applyStable(a)

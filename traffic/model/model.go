@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -54,6 +55,7 @@ func New(s traffic.Setup) Objects {
 		},
 	}
 	delete(o.Stable.Spec.Selector, lws.SetNameLabelKey)
+	delete(o.Stable.Spec.Selector, disaggregated.RevisionLabelKey)
 	for _, key := range s.Policy.Routes {
 		r := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 			"parentRefs": []any{map[string]any{"name": gateway}},

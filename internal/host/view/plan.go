@@ -81,7 +81,25 @@ func steps(r *pb.PlanResponse) string {
 			fmt.Sprint(s.GetWaves()), estimate(s.GetEstimate()), resources(s.GetExtraResources()),
 		})
 	}
-	return columns(rows)
+	return columns(rows) + rolesAfter(r)
+}
+
+// rolesAfter returns the groups of each role after each step, "" without roles.
+func rolesAfter(r *pb.PlanResponse) string {
+	var rows [][]string
+	for _, s := range r.GetSteps() {
+		var all []string
+		for _, role := range s.GetRoles() {
+			all = append(all, fmt.Sprintf("%s %d/%d", OneLine(role.GetName()), role.GetUpdated(), role.GetReplicas()))
+		}
+		if len(all) > 0 {
+			rows = append(rows, []string{s.GetName(), strings.Join(all, ", ")})
+		}
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	return "\n" + columns(append([][]string{{"STEP", "NEW GROUPS BY ROLE"}}, rows...))
 }
 
 // capacity returns the minimum of ready and the maximum of existing groups, in percent.

@@ -1,0 +1,133 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// Role is a role of a DisaggregatedSet.
+type Role struct {
+	Name     string
+	Replicas int
+	// Old and New are its templates before and after the release.
+	Old, New lws.LeaderWorkerTemplate
+}
+
+// child is the LeaderWorkerSet of a role at a revision.
+type child struct {
+	*native.Set
+
+	name string
+	role Role
+}
+
+// newChildren creates those of the old revision at rest, and those of the new one without groups, as LWS does under the hold.
+func (w *world) newChildren() {
+	if len(w.in.Roles) == 0 {
+		return
+	}
+	w.bounds = &plan.Bounds{Stable: oldRevision, Min: map[string]int{}}
+	for _, role := range w.in.Roles {
+		w.bounds.Min[role.Name] = role.Replicas
+		for revision, replicas := range map[string]int{oldRevision: role.Replicas, newRevision: 0} {
+			w.children = append(w.children, child{native.NewSet(replicas, record.Native(record.Hold()), revision), stableName + "-" + revision + "-" + role.Name, role})
+		}
+	}
+	slices.SortFunc(w.children, func(a, b child) int { return -cmp.Compare(a.name, b.name) }) // the old ones first
+}
+
+// observeRoles returns what the driver's observer would, about a DisaggregatedSet.
+func (w *world) observeRoles() plan.Observation {
+	o := plan.Observation{
+		Now: w.time(), Record: &w.record, Policy: w.policy, Slices: 1, Bounds: w.bounds, BoundsEnforced: true,
+		Stable: plan.Workload{Name: stableName, Revision: newRevision, Observed: true},
+	}
+	for _, role := range w.in.Roles {
+		o.Roles = append(o.Roles, plan.Role{Name: role.Name, Replicas: role.Replicas, Size: int(ptr.Deref(role.New.Size, 1))})
+	}
+	for _, c := range w.children {
+		view := w.workload(c.name, c.Set)
+		o.Children = append(o.Children, plan.Child{Name: c.name, Role: c.role.Name, Revision: c.Template, Replicas: c.Replicas, Groups: view.Groups})
+	}
+	return plan.Judge(o)
+}
+
+// applyRoles applies a write about a DisaggregatedSet. It reports whether it is one.
+func (w *world) applyRoles(action plan.Action) bool {
+	switch a := action.(type) {
+	case plan.SetBounds:
+		w.bounds = &a.Bounds
+	case plan.ScaleChild:
+		for _, c := range w.children {
+			if c.name == a.Name {
+				c.Replicas = a.Replicas
+			}
+		}
+	case plan.MarkLeader:
+		for _, c := range w.children {
+			for i, g := range c.Groups {
+				if leader(c.name, i) == a.Leader {
+					w.serving[g] = a.Serves
+				}
+			}
+		}
+	case plan.SetStable:
+		w.record = a.Record
+	default:
+		return false
+	}
+	return len(w.children) > 0
+}
+
+// template returns the template of a child.
+func (c child) template() lws.LeaderWorkerTemplate {
+	if c.Template == newRevision {
+		return c.role.New
+	}
+	return c.role.Old
+}
+
+// roles returns the groups of each role.
+func (w *world) roles() (all []*pb.Role) {
+	for _, role := range w.in.Roles {
+		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas)} //nolint:gosec // from an int32
+		for _, c := range w.children {
+			switch exist, ready := int32(len(c.Groups)), int32(c.Ready()); { //nolint:gosec // numbers of groups
+			case c.role.Name != role.Name:
+			case c.Template == newRevision:
+				r.Updated, r.UpdatedReady = exist, ready
+			default:
+				r.Stable, r.StableReady = exist, ready
+			}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// needs returns what the groups request, and, to subtract, what the workload requests at rest.
+func (w *world) needs() (now, rest []capacity.Need) {
+	for _, c := range w.children {
+		now = append(now, capacity.Need{Template: c.template(), Groups: len(c.Groups)})
+	}
+	for _, role := range w.in.Roles {
+		rest = append(rest, capacity.Need{Template: role.Old, Groups: role.Replicas})
+	}
+	return now, rest
+}
+
+// indices returns the indices of the groups, sorted.
+func indices(s *native.Set) []int { return slices.Sorted(maps.Keys(s.Groups)) }

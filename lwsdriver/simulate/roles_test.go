@@ -1,0 +1,64 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A release of a DisaggregatedSet is forecast by the same planner: batches have groups of every role, no stable unit is lost before the
+// promotion, and the peak is that of all roles.
+func TestRelease_Roles(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		policy   *pb.ReleasePolicy
+		rollback bool
+		want     string
+	}{
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "75%"}}, false, "4-1/2-1 +2 +6; 4-3/2-2 +5 +14; 0-4/0-2 +6 +16"},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%"}}, true, "4-1/2-1 +2 +6; 4-0/2-0 +2 +6"},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}}, false, "4-4/2-2 +6 +16; 0-4/0-2 +6 +16"},
+		{&pb.ReleasePolicy{
+			Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}, Traffic: &pb.TrafficPolicy{StableService: "llm", HttpRoutes: []string{"llm"}},
+		}, false, "4-2/2-1 +3 +8; 0-4/0-2 +6 +16"},
+	} {
+		policy, bad := record.ParsePolicy(tt.policy)
+		if len(bad) > 0 {
+			t.Fatal(bad)
+		}
+		prefill, decode := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}, lws.LeaderWorkerTemplate{Size: ptr.To[int32](4)}
+		r, err := Release(Input{
+			Replicas: 4, Old: prefill, New: prefill, Policy: policy, Startup: time.Minute, Rollback: tt.rollback,
+			Roles: []Role{{"prefill", 4, prefill, prefill}, {"decode", 2, decode, decode}},
+		})
+		if err != nil {
+			t.Errorf("%v: %v", tt.policy, err)
+			continue
+		}
+		var steps []string
+		for _, s := range r.GetSteps() {
+			var roles []string
+			for _, role := range s.GetRoles() {
+				roles = append(roles, fmt.Sprintf("%d-%d", role.GetStable(), role.GetUpdated()))
+			}
+			steps = append(steps, fmt.Sprintf("%s +%d +%d", strings.Join(roles, "/"), s.GetExtraGroups(), s.GetExtraPods()))
+		}
+		if got := strings.Join(steps, "; "); got != tt.want {
+			t.Errorf("%v: the steps are %s, want %s", tt.policy, got, tt.want)
+		}
+		if len(r.GetBlockers()) > 0 || slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return s.GetMinAvailableGroups() < 4 }) {
+			t.Errorf("%v: %v", tt.policy, r)
+		}
+	}
+}
