@@ -582,6 +582,10 @@ func TestDisaggregatedUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitHistory("0 v2 - current", "1 v1 - stable") // from the children
+	s.mustPrint([]string{"batch 2 of 2 (100%) 2 2 4 +3 +6", "batch 1 of 2 (50%) prefill 1/2, decode 1/1", "promote prefill 2/2, decode 1/1"},
+		"plan", "disaggregatedset/"+s.name, "--batches", "50%,100%")
+	s.mustPrint([]string{"role prefill: no container of the leader has a readiness probe", "role decode: no container of the leader has a readiness probe"},
+		"preflight", "disaggregatedset/"+s.name, "--batches", "100%", "--fail-on", "never")
 	s.begin("first", pb.Style_STYLE_CANARY, "100%")
 	s.upgrade("first", 0)
 	_, err := s.driver.Undo(t.Context(), &pb.UndoRequest{Workload: s.ref})
@@ -589,6 +593,8 @@ func TestDisaggregatedUndone(t *testing.T) {
 	s.finalize("first", promote)
 	history := s.awaitHistory("2 v2 first COMPLETED stable current", "1 v1 -")
 	leaders := s.leaders("v2")
+	s.mustPrint(nil, "status", "disaggregatedset/"+s.name, "--wait=1m", "--kubeconfig", s.cluster.Kubeconfig()) // a user may get the set
+	s.mustPrint([]string{"prefill/server=example.com/model:v2", "promoted"}, "history", "disaggregatedset/"+s.name)
 
 	s.scale(3, 2)
 	s.awaitGroups("v2", 3, 2)

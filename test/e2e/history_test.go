@@ -237,24 +237,27 @@ func TestHistoryCommands(t *testing.T) {
 }
 
 // mustPrint runs a command, which must succeed and print all words.
-func (w *workload) mustPrint(words []string, args ...string) string {
-	w.t.Helper()
+func (e *env) mustPrint(words []string, args ...string) string {
+	e.t.Helper()
 	path, err := driver.Binary()
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	args = append(args, "--namespace", w.namespace, "--kubeconfig", driver.Kubeconfig(w.t, w.cluster))
-	cmd := exec.CommandContext(w.t.Context(), path, args...)
+	args = append(args, "--namespace", e.namespace)
+	if !slices.Contains(args, "--kubeconfig") {
+		args = append(args, "--kubeconfig", driver.Kubeconfig(e.t, e.cluster))
+	}
+	cmd := exec.CommandContext(e.t.Context(), path, args...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		w.t.Fatalf("lockstep %v: %v\n%s%s", args, err, out, errs.String())
+		e.t.Fatalf("lockstep %v: %v\n%s%s", args, err, out, errs.String())
 	}
 	plain := strings.Join(strings.Fields(string(out)), " ")
 	for _, word := range words {
 		if !strings.Contains(plain, strings.Join(strings.Fields(word), " ")) {
-			w.t.Errorf("lockstep %v does not print %q:\n%s", args, word, out)
+			e.t.Errorf("lockstep %v does not print %q:\n%s", args, word, out)
 		}
 	}
 	return string(out)
