@@ -367,7 +367,13 @@ func TestHistory(t *testing.T) {
 		t.Errorf("history of an unknown workload: code %d: %s", code, body)
 	}
 	f.items <- vllm(pb.State_STATE_ROLLED_BACK, "")
-	f.items <- synced // the one before is observed
+	set := vllm(pb.State_STATE_ROLLED_BACK, "")
+	set.GetContext().Workload = &pb.WorkloadRef{Namespace: "default", Name: "llm", Kind: "DisaggregatedSet"}
+	f.items <- set
+	f.items <- synced // those before are observed
+	if code, _, body := get(t, request(t, http.MethodGet, page+"history/default/disaggregatedset/llm")); code != http.StatusOK {
+		t.Errorf("history of a DisaggregatedSet: code %d: %s", code, body)
+	}
 	var rows [][]string
 	code, header, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
 	if err := json.Unmarshal([]byte(body), &rows); err != nil || header.Get("Content-Type") != "application/json" {

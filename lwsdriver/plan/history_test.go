@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -178,5 +179,36 @@ func TestHistoryKeepsRevisionsInUse(t *testing.T) {
 	}
 	if err := checkDecision(o, nil, Decision{Action: DeleteRevision{"c"}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// No child waits for the history, whose writes may be refused. A DisaggregatedSet that nothing bounds yet is bounded before its template is
+// restored.
+func TestHistoryOfRoles(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(1, 1)
+	o.Bounds = withUpdate(o, "new", 3)
+	o.unite()
+	if d := inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}}); d.Action != (ScaleChild{Name: "llm-new-prefill", Replicas: 3}) {
+		t.Errorf("the first write is %v", d.Action)
+	}
+	o.Bounds = withUpdate(o, "new", 1)
+	if d := inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}}); d.Action != (DeleteRevision{Revision: "older"}) {
+		t.Errorf("with the children as they are meant, the write is %v", d.Action)
+	}
+
+	o = rolesObservation(0, 0)
+	o.Bounds, o.Record, o.Stable.Recorded = nil, nil, []string{"old"}
+	o.Children = o.Children[:2]
+	for _, want := range []Action{SetBounds{}, RestoreTemplate{}} {
+		u := o
+		u.unite()
+		d, err := Decide(u, Undo{Revision: "old"})
+		if err != nil || reflect.TypeOf(d.Action) != reflect.TypeOf(want) {
+			t.Fatalf("%v, %v, want a %T", d.Action, err, want)
+		}
+		if b, ok := d.Action.(SetBounds); ok {
+			o.Bounds = &b.Bounds
+		}
 	}
 }
