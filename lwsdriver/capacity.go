@@ -35,7 +35,7 @@ func (d *Driver) costs(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning,
 	}
 	warnings = append(warnings, budgets...)
 	need, peak := peakOf(s, p)
-	if need.Groups == 0 {
+	if need.Pods() == 0 {
 		return warnings, nil
 	}
 	warnings = append(warnings, &pb.Warning{Code: "ExtraCapacity", Message: peak})
@@ -72,7 +72,7 @@ func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 		return nil
 	case s.Stable.Replicas == 0:
 		text = "%s has no group, so there is nothing to release"
-	case style == pb.Style_STYLE_PARTITION:
+	case style == pb.Style_STYLE_PARTITION && s.Set == nil:
 		text = "%s has 1 group, and in place it is deleted to be recreated: nothing serves until it is ready again. Scale to 2 or " +
 			"more, or release with STYLE_CANARY or STYLE_BLUE_GREEN, which start the new group beside it"
 	default:
@@ -90,14 +90,14 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 		what = "in the second set"
 	}
 	need := needOf(s, policy, peak)
-	if need.Groups == 0 {
+	if need.Pods() == 0 {
 		return need, ""
 	}
 	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
 		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
 	if s.Set != nil {
-		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, peak.Groups()), need.Pods(),
-			roleGroups(s, s.Stable.Replicas), observe.Object(s.Key))
+		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, func(r plan.Role) int { return extra(s, policy, peak, r) }), need.Pods(),
+			roleGroups(s, func(r plan.Role) int { return r.Replicas }), observe.Object(s.Key))
 	}
 	if peak.Surge > 0 {
 		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)
@@ -116,21 +116,30 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 		need.Services = 1
 	}
 	if s.Set != nil {
+		need.Groups = extra(s, policy, peak, s.Roles[0])
 		for i, role := range s.Roles[1:] {
 			spec := s.Set.Specs[i+1].Spec
 			need.Others = append(need.Others, capacity.Need{
-				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: plan.PartOf(s.Observation, role, peak.Groups()), Sets: 1,
+				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: extra(s, policy, peak, role), Sets: 1,
 			})
 		}
 	}
 	return need
 }
 
-// roleGroups returns the groups of each role in a number of units, as text.
-func roleGroups(s *observe.Snapshot, units int) string {
+// extra returns how many groups a role has at the peak on top of its own.
+func extra(s *observe.Snapshot, policy record.Policy, peak capacity.Peak, role plan.Role) int {
+	if plan.InPlace(policy.Style) {
+		return role.MaxSurge
+	}
+	return plan.PartOf(s.Observation, role, peak.Groups())
+}
+
+// roleGroups returns the groups of each role, as text.
+func roleGroups(s *observe.Snapshot, groups func(plan.Role) int) string {
 	all := make([]string, 0, len(s.Roles))
 	for _, role := range s.Roles {
-		all = append(all, fmt.Sprintf("%d groups of %s", plan.PartOf(s.Observation, role, units), role.Name))
+		all = append(all, fmt.Sprintf("%d groups of %s", groups(role), role.Name))
 	}
 	return strings.Join(all, " and ")
 }

@@ -124,7 +124,7 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 	}
 	for i, role := range s.Roles {
 		t := s.Set.Specs[i].Spec.LeaderWorkerTemplate
-		in.Roles = append(in.Roles, simulate.Role{Name: role.Name, Replicas: role.Replicas, Old: t, New: t})
+		in.Roles = append(in.Roles, simulate.Role{Role: role, Old: t, New: t})
 	}
 	if in.Startup == 0 {
 		in.Startup, _ = d.startup(s)

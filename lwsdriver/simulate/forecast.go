@@ -181,6 +181,9 @@ func (w *world) continuous(groups, atOnce int) time.Duration {
 // upgradeTime returns the time of a batch with a number of new groups: beside the stable ones all start at once, in place
 // by the user's maxUnavailable.
 func (w *world) upgradeTime(groups int) time.Duration {
+	if plan.InPlace(w.policy.Style) && len(w.in.Roles) > 0 {
+		return w.continuous(groups, w.in.Roles[0].MaxUnavailable+w.in.Roles[0].MaxSurge)
+	}
 	if plan.InPlace(w.policy.Style) {
 		return w.continuous(groups, max(native.LimitsOf(w.in.Rolling, w.in.Replicas).MaxUnavailable, 1))
 	}
@@ -192,6 +195,12 @@ func (w *world) upgradeTime(groups int) time.Duration {
 func (w *world) finishTime(left int) time.Duration {
 	limits := native.LimitsOf(plan.Pace(w.in.Rolling, w.in.Replicas), w.in.Replicas)
 	switch {
+	case plan.InPlace(w.policy.Style) && len(w.in.Roles) > 0:
+		moved := left
+		if w.in.Rollback {
+			moved = w.in.Replicas - left
+		}
+		return w.continuous(moved, w.in.Roles[0].MaxUnavailable+w.in.Roles[0].MaxSurge)
 	case plan.InPlace(w.policy.Style) && w.in.Rollback:
 		return w.continuous(w.in.Replicas-left, max(limits.MaxUnavailable, 1))
 	case plan.InPlace(w.policy.Style):

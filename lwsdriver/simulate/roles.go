@@ -20,8 +20,8 @@ import (
 
 // Role is a role of a DisaggregatedSet.
 type Role struct {
-	Name     string
-	Replicas int
+	plan.Role
+
 	// Old and New are its templates before and after the release.
 	Old, New lws.LeaderWorkerTemplate
 }
@@ -56,7 +56,8 @@ func (w *world) observeRoles() plan.Observation {
 		Stable: plan.Workload{Name: stableName, Revision: newRevision, Observed: true},
 	}
 	for _, role := range w.in.Roles {
-		o.Roles = append(o.Roles, plan.Role{Name: role.Name, Replicas: role.Replicas, Size: int(ptr.Deref(role.New.Size, 1))})
+		role.Size = int(ptr.Deref(role.New.Size, 1))
+		o.Roles = append(o.Roles, role.Role)
 	}
 	for _, c := range w.children {
 		view := w.workload(c.name, c.Set)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -25,13 +26,20 @@ func TestRelease_Roles(t *testing.T) {
 		policy   *pb.ReleasePolicy
 		rollback bool
 		want     string
+		// unavailable is how many groups of decode may be, which otherwise has a surge. At least so many units are ready.
+		unavailable, least int
 	}{
-		{&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "75%"}}, false, "4-1/2-1 +2 +6; 4-3/2-2 +5 +14; 0-4/0-2 +6 +16"},
-		{&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%"}}, true, "4-1/2-1 +2 +6; 4-0/2-0 +2 +6"},
-		{&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}}, false, "4-4/2-2 +6 +16; 0-4/0-2 +6 +16"},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "75%"}}, false, "4-1/2-1 +2 +6; 4-3/2-2 +5 +14; 0-4/0-2 +6 +16", 0, 4},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%"}}, true, "4-1/2-1 +2 +6; 4-0/2-0 +2 +6", 0, 4},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}}, false, "4-4/2-2 +6 +16; 0-4/0-2 +6 +16", 0, 4},
 		{&pb.ReleasePolicy{
 			Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}, Traffic: &pb.TrafficPolicy{StableService: "llm", HttpRoutes: []string{"llm"}},
-		}, false, "4-2/2-1 +3 +8; 0-4/0-2 +6 +16"},
+		}, false, "4-2/2-1 +3 +8; 0-4/0-2 +6 +16", 0, 4},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"25%", "50%"}}, false, "3-1/1-1 +0 +0; 2-2/1-1 +0 +0; 0-4/0-2 +0 +0", 1, 2},
+		{&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"25%", "50%"}}, true, "3-1/1-1 +1 +4; 2-2/1-1 +0 +0; 4-0/2-0 +1 +4", 0, 3},
+		{&pb.ReleasePolicy{
+			Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}, Traffic: &pb.TrafficPolicy{StableService: "llm", HttpRoutes: []string{"llm"}},
+		}, false, "2-2/1-1 +1 +4; 0-4/0-2 +1 +4", 0, 3},
 	} {
 		policy, bad := record.ParsePolicy(tt.policy)
 		if len(bad) > 0 {
@@ -40,7 +48,10 @@ func TestRelease_Roles(t *testing.T) {
 		prefill, decode := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}, lws.LeaderWorkerTemplate{Size: ptr.To[int32](4)}
 		r, err := Release(Input{
 			Replicas: 4, Old: prefill, New: prefill, Policy: policy, Startup: time.Minute, Rollback: tt.rollback,
-			Roles: []Role{{"prefill", 4, prefill, prefill}, {"decode", 2, decode, decode}},
+			Roles: []Role{
+				{plan.Role{Name: "prefill", Replicas: 4, MaxUnavailable: 1}, prefill, prefill},
+				{plan.Role{Name: "decode", Replicas: 2, MaxUnavailable: tt.unavailable, MaxSurge: 1 - tt.unavailable}, decode, decode},
+			},
 		})
 		if err != nil {
 			t.Errorf("%v: %v", tt.policy, err)
@@ -57,7 +68,7 @@ func TestRelease_Roles(t *testing.T) {
 		if got := strings.Join(steps, "; "); got != tt.want {
 			t.Errorf("%v: the steps are %s, want %s", tt.policy, got, tt.want)
 		}
-		if len(r.GetBlockers()) > 0 || slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return s.GetMinAvailableGroups() < 4 }) {
+		if len(r.GetBlockers()) > 0 || slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return int(s.GetMinAvailableGroups()) < tt.least }) {
 			t.Errorf("%v: %v", tt.policy, r)
 		}
 	}

@@ -23,7 +23,8 @@ func (w *world) setup() traffic.Setup {
 	p := traffic.Policy{StableService: "service", CanaryService: "canary", Routes: []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "route"}}}
 	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: w.name, UID: "workload"}}
 	s := traffic.NewSetup(of, canaryName, p, nil)
-	if plan.InPlace(w.policy.Style) {
+	shifts := plan.InPlace(w.policy.Style) && len(w.children) > 0
+	if plan.InPlace(w.policy.Style) && !shifts {
 		var updated []string
 		for i, g := range w.stable.Groups {
 			if g.Revision == newRevision {
@@ -34,6 +35,9 @@ func (w *world) setup() traffic.Setup {
 	}
 	if len(w.children) > 0 {
 		s = traffic.NewSetupOfRole(of, w.in.Roles[0].Name, oldRevision, newRevision, p)
+	}
+	if shifts {
+		s.StablePin[record.ServingLabel] = record.Serving
 	}
 	s.CanaryPin[record.ServingLabel] = record.Serving
 	return s
