@@ -50,6 +50,12 @@ type roleSet struct {
 // newRoleSet creates a DisaggregatedSet llm in a namespace of its own, and returns once its groups are ready.
 func newRoleSet(t *testing.T, prefill, decode int32) *roleSet {
 	t.Helper()
+	return newRoleSetOf(t, prefill, decode, func(e *env) *driver.Driver { return driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace) })
+}
+
+// newRoleSetOf is newRoleSet with a driver of the test's own.
+func newRoleSetOf(t *testing.T, prefill, decode int32, start func(*env) *driver.Driver) *roleSet {
+	t.Helper()
 	e := newEnvIn(t, cluster.Shared(t))
 	manifest, err := config.Disaggregated()
 	if err == nil {
@@ -59,7 +65,7 @@ func newRoleSet(t *testing.T, prefill, decode int32) *roleSet {
 		t.Fatal(err)
 	}
 	e.observer.waive(ruleHold) // its rules are those of a LeaderWorkerSet's hold
-	e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
+	e.driver = start(e)
 	s := &roleSet{env: e, name: "llm", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "llm", Kind: "DisaggregatedSet"}}
 	s.create(prefill, decode)
 	s.awaitGroups("v1", prefill, decode)

@@ -313,7 +313,7 @@ var faultKinds = []fault{
 		answer(w, pass())
 	}},
 	{"workloads stale", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
-		p.freeze("leaderworkersets")
+		p.freeze("leaderworkersets", "disaggregatedsets", "replicabounds")
 		answer(w, pass())
 	}},
 }

@@ -1,0 +1,123 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+// TestDisaggregatedFaults: the driver is killed at every write of a release, or its writes are refused or lost, their answers are lost, or its
+// caches are stale after them. The release ends as without faults, and no group starts twice.
+func TestDisaggregatedFaults(t *testing.T) {
+	t.Parallel()
+	killed := func(late bool) fault {
+		return fault{fmt.Sprintf("killed, answered=%t", late), 1, nil} // it needs the driver: see disturbRoles
+	}
+	kinds := append([]fault{killed(false), killed(true)}, faultKinds...)
+	kinds = slices.DeleteFunc(kinds, fault.slow)
+	for n, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+		for m, intent := range []pb.FinalizeIntent{promote, rollback} {
+			for i, kind := range kinds {
+				if !meets(2*n+m, i, 6) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s", style, intent, kind.name), func(t *testing.T) {
+					t.Parallel()
+					d, s := disturbRoles(t, kind)
+					s.runDisturbed(d, style, intent)
+				})
+			}
+		}
+	}
+}
+
+// disturbRoles creates a set whose driver's writes meet a fault.
+func disturbRoles(t *testing.T, kind fault) (*disturbed, *roleSet) {
+	t.Helper()
+	d := &disturbed{t: t}
+	s := newRoleSetOf(t, 2, 2, func(e *env) *driver.Driver {
+		d.proxy = newProxy(t, e, kind)
+		e.driver = driver.Prepare(t, d.proxy.kubeconfig, e.namespace)
+		e.driver.Begin()
+		d.proxy.open()
+		return e.driver
+	})
+	d.w = &workload{env: s.env, driver: s.driver}
+	if late := strings.HasSuffix(kind.name, "true"); strings.HasPrefix(kind.name, "killed") {
+		d.proxy.fault.do = func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+			r := pass() //nolint:bodyclose // It is in memory.
+			if late {
+				answer(w, r)
+				_ = http.NewResponseController(w).Flush()
+			}
+			p.crash(s.driver)
+		}
+	}
+	return d, s
+}
+
+// runDisturbed releases image v2 in two batches, and ends the release.
+func (s *roleSet) runDisturbed(d *disturbed, style pb.Style, intent pb.FinalizeIntent) {
+	s.t.Helper()
+	s.pace("1", "0")
+	d.call("Adopt", func(ctx context.Context) error {
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref})
+		return err
+	})
+	stable, groups := s.leaders("v1"), s.count()
+	s.setImage("v2")
+	policy := &pb.ReleasePolicy{Style: style, Batches: []string{"50%", "100%"}}
+	d.call("Initialize", func(ctx context.Context) error {
+		return settled(s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref, ReleaseId: "r1", Owner: "test", Policy: policy, Wait: long}))
+	})
+	for batch := range int32(2) {
+		d.call("UpgradeBatch", func(ctx context.Context) error {
+			r, err := s.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+				Workload: s.ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: long,
+			})
+			if c := r.GetContext(); err == nil && (c.GetState() != pb.State_STATE_READY || c.GetCurrentBatch() != batch) {
+				return fmt.Errorf("%w: %s", errNotYet, show(c))
+			}
+			return err
+		})
+	}
+	d.call("Finalize", func(ctx context.Context) error {
+		r, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: intent, Wait: long})
+		if err == nil && !r.GetDone() {
+			return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
+		}
+		return err
+	})
+	started := 4
+	if style == pb.Style_STYLE_PARTITION && intent == rollback {
+		started = 2 // a unit stays until the promotion
+	}
+	if intent == promote {
+		s.awaitGroups("v1", -1, -1)
+		s.awaitGroups("v2", 2, 2)
+	} else {
+		s.awaitGroups("v2", 0, 0)
+		s.awaitGroups("v1", 2, 2)
+		if now := s.leaders("v1"); style != pb.Style_STYLE_PARTITION && !maps.Equal(now, stable) {
+			s.t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
+		}
+	}
+	groups.mu.Lock()
+	defer groups.mu.Unlock()
+	if n := len(groups.seen["v2"]); n != started {
+		s.t.Errorf("%d groups of the update were started, want %d", n, started)
+	}
+	s.t.Logf("%d writes, %d faults", d.proxy.writes, d.proxy.faults)
+}
