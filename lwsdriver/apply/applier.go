@@ -95,6 +95,8 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.setBounds(ctx, s, t)
 	case plan.ScaleChild:
 		return a.scaleChild(ctx, s, t)
+	case plan.RemoveBounds:
+		return true, a.removeBounds(ctx, s)
 	default:
 		return a.applyHandover(ctx, s, action)
 	}

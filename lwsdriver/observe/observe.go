@@ -90,6 +90,7 @@ func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 	o.readAdded(s)
 	o.readAutoscalers(s)
 	o.readTrafficLeft(s)
+	o.readBoundsLeft(s)
 	return s
 }
 

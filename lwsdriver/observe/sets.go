@@ -4,7 +4,6 @@
 package observe
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -418,6 +417,14 @@ func UnderHold(w *lws.LeaderWorkerSet) bool {
 	return recorded && !added
 }
 
+// readBoundsLeft reads the bounds of a set that was deleted without its children. Garbage collection deletes those of any other.
+func (o *Observer) readBoundsLeft(s *Snapshot) {
+	object := o.Disaggregated.Bounds(s.Key)
+	if IsSet(s.Key) && object != nil && object.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(object) == nil {
+		s.BoundsObject, s.BoundsLeft = object, true
+	}
+}
+
 // readSet reads roles, children and bounds of a DisaggregatedSet.
 func (o *Observer) readSet(s *Snapshot, set *Set) error {
 	s.Set, s.Roles, s.Slices, s.BoundsEnforced = set, set.Roles, set.Slices, o.Disaggregated.enforced()
@@ -430,12 +437,16 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 	s.Stable.Revision, s.Stable.Observed = set.Revision, slices.Contains(s.Stable.Recorded, set.Revision)
 	o.readHistory(s)
 	if object := o.Disaggregated.Bounds(s.Key); object != nil && object.DeletionTimestamp == nil {
-		if object.Problem != "" || !metav1.IsControlledBy(object, set) {
+		switch {
+		case object.Problem != "":
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-				"%s %s/%s can't be trusted: %s. Delete it, and it is written again",
-				BoundsKind, object.Namespace, object.Name, cmp.Or(object.Problem, "DisaggregatedSet "+set.Name+" is not its owner"))
+				"%s %s/%s can't be read: %s. Delete it, and it is written again", BoundsKind, object.Namespace, object.Name, object.Problem)
+		case metav1.IsControlledBy(object, set):
+			s.Bounds = &object.Bounds
+		default: // of an earlier set with this name
+			s.BoundsLeft = s.Record == nil
 		}
-		s.BoundsObject, s.Bounds = object, &object.Bounds
+		s.BoundsObject = object
 	}
 	return nil
 }

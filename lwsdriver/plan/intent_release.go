@@ -262,6 +262,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	}
 	switch c := o.canary(); {
 	case c == nil || c.Deleting:
+	case o.hasRoles(): // bounds that another client deletes come back with the batch
 	case o.raisesRendering() && r.UpdateRevision == o.Stable.Revision:
 		// The record is due, so it has the target, too; the loop then scales the canary.
 	case r.UpdateRevision == o.Stable.Revision:

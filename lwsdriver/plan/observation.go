@@ -81,6 +81,8 @@ type Observation struct {
 	// Bounds are those of the children, nil if there are none. BoundsEnforced is true if an admission policy enforces them.
 	Bounds         *Bounds `json:"bounds,omitzero"`
 	BoundsEnforced bool    `json:"boundsEnforced,omitzero"`
+	// BoundsLeft is true if the workload is gone or not adopted, and there are bounds of an earlier one with its name.
+	BoundsLeft bool `json:"boundsLeft,omitzero"`
 	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.
 	UnsafeChanges []TemplateChange `json:"unsafeChanges,omitzero"`
 }

@@ -77,11 +77,16 @@ type ScaleChild struct {
 	Replicas int
 }
 
-func (SetBounds) action()  {}
-func (ScaleChild) action() {}
+func (SetBounds) action()    {}
+func (ScaleChild) action()   {}
+func (RemoveBounds) action() {}
 
 func (a SetBounds) String() string  { return a.Why }
+func (RemoveBounds) String() string { return "delete bounds that are left of an earlier DisaggregatedSet" }
 func (a ScaleChild) String() string { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
+
+// RemoveBounds deletes bounds that no DisaggregatedSet owns: they would keep its children from being scaled.
+type RemoveBounds struct{}
 
 // Reasons of decisions and groups of a DisaggregatedSet.
 const (
@@ -311,6 +316,9 @@ func (o Observation) left(revision, role string) bool {
 
 // inRoles returns a decision whose write is one of children instead of units.
 func inRoles(o Observation, d Decision) Decision {
+	if o.BoundsLeft && d.Action == nil {
+		d.Action = RemoveBounds{}
+	}
 	if !o.hasRoles() || o.Stable.Deleting || o.Gone {
 		return d
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -692,4 +693,74 @@ func TestDisaggregatedRefused(t *testing.T) {
 	if err := errors.Join(s.groups(t.Context(), "v2", 0, 0), s.groups(t.Context(), "v1", 2, 1)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestDisaggregatedForeign: what another client deletes or forges is restored or refused. A set that is deleted in mid-release takes everything
+// of it along; one that is orphaned leaves no bounds behind that keep its children from being scaled.
+func TestDisaggregatedForeign(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	bounds := s.dynamic.Resource(boundsResource).Namespace(s.namespace)
+	s.adopt()
+	s.setImage("v2")
+	s.begin("r1", pb.Style_STYLE_CANARY, "50%", "100%")
+	s.upgrade("r1", 0)
+	s.awaitGroups("v2", 1, 1)
+	updated := s.leaders("v2")
+
+	if err := bounds.Delete(t.Context(), s.name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the bounds are restored with the batch", func(ctx context.Context) error {
+		b, err := bounds.Get(ctx, s.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if units, _, _ := unstructured.NestedInt64(b.Object, "spec", "update", "units"); units != 1 {
+			return fmt.Errorf("%d units", units)
+		}
+		return nil
+	})
+	s.awaitState(pb.State_STATE_READY, "BatchReady")
+	if now := s.leaders("v2"); !maps.Equal(now, updated) {
+		t.Errorf("the leaders of the update were %v and are %v", updated, now)
+	}
+
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		set.Labels = map[string]string{"example.com/edited": "true"}
+	})
+	foreground := metav1.DeletePropagationForeground
+	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitGroups("v1", -1, -1)
+	s.awaitGroups("v2", -1, -1)
+	s.awaitNoBounds()
+	s.create(2, 1)
+	s.awaitGroups("v1", 2, 1)
+	s.awaitState(pb.State_STATE_UNMANAGED, "")
+	s.adopt()
+	s.awaitState(pb.State_STATE_HOLDING, "Held")
+
+	orphan := metav1.DeletePropagationOrphan
+	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &orphan}); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitNoBounds()
+	s.awaitGroups("v1", 2, 1)
+}
+
+// awaitNoBounds waits until the set has no bounds.
+func (s *roleSet) awaitNoBounds() {
+	s.t.Helper()
+	s.eventually("the bounds are deleted", func(ctx context.Context) error {
+		_, err := s.dynamic.Resource(boundsResource).Namespace(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
+		if err == nil {
+			return errNotYet
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
 }
