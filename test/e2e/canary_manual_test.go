@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -116,6 +117,13 @@ func TestCanaryStableOrphaned(t *testing.T) {
 				_, err := sets.Get(ctx, canary, metav1.GetOptions{})
 				if pods := w.podsOf(canary); !apierrors.IsNotFound(err) || len(pods) > 0 {
 					return fmt.Errorf("%s still exists with %d pods (%w)", canary, len(pods), err)
+				}
+				return nil
+			})
+			w.eventually("the workload is gone, and its history has no owner", func(ctx context.Context) error {
+				_, err := sets.Get(ctx, w.name, metav1.GetOptions{})
+				if !apierrors.IsNotFound(err) {
+					return errors.Join(errNotYet, err)
 				}
 				return nil
 			})

@@ -70,9 +70,11 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.Co
 	if err != nil {
 		return nil, fmt.Errorf("encode template: %w", err)
 	}
-	if e.Template, err = digest(raw); err != nil {
+	// The API server encodes data in this order whenever an object is patched, and refuses any change of it: an owner could not be orphaned.
+	if raw, err = canonical(raw); err != nil {
 		return nil, err
 	}
+	e.Template = hexOf(raw)
 	text, err := annotation(e)
 	if err != nil {
 		return nil, err
@@ -160,14 +162,14 @@ func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	if err := record.StrictJSON(cr.Annotations[record.SnapshotAnnotation], &n); err != nil {
 		return n, fmt.Errorf("annotation %s: %w", record.SnapshotAnnotation, err)
 	}
-	switch have, err := digest(cr.Data.Raw); {
+	switch have, err := canonical(cr.Data.Raw); {
 	case n.Version != noteVersion:
 		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", record.SnapshotAnnotation, n.Version, noteVersion)
 	case n.Sum != n.sum(e.Revision, e.Number):
 		return n, fmt.Errorf("its annotation %s, label or revision number was changed since the driver wrote it", record.SnapshotAnnotation)
 	case err != nil:
 		return n, err
-	case n.Template != have:
+	case n.Template != hexOf(have):
 		return n, errors.New("its template is not the one that the driver saved")
 	}
 	return n, nil
@@ -190,19 +192,19 @@ func Decode(cr *appsv1.ControllerRevision) (record.Template, error) {
 	return d.Spec, nil
 }
 
-// digest returns a digest that does not depend on the formatting of the JSON.
-func digest(raw []byte) (string, error) {
+// canonical returns JSON with its keys in order, whatever its formatting.
+func canonical(raw []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var value any
 	if err := d.Decode(&value); err != nil {
-		return "", fmt.Errorf("read template: %w", err)
+		return nil, fmt.Errorf("read template: %w", err)
 	}
-	canonical, err := json.Marshal(value)
+	sorted, err := json.Marshal(value)
 	if err != nil {
-		return "", fmt.Errorf("encode template: %w", err)
+		return nil, fmt.Errorf("encode template: %w", err)
 	}
-	return hexOf(canonical), nil
+	return sorted, nil
 }
 
 func hexOf(raw []byte) string {
