@@ -6,8 +6,10 @@ package autoscaler
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -24,7 +26,7 @@ const (
 
 // Autoscaler is an object that scales a workload.
 type Autoscaler interface {
-	// Workload returns the name of the LeaderWorkerSet that it scales. Empty: it scales something else.
+	// Workload returns the name of the LeaderWorkerSet that it scales, or that of a [RoleScaler]. Empty: it scales something else.
 	Workload() string
 	// Scales returns the directions in which it may change the number of replicas.
 	Scales() Directions
@@ -71,7 +73,7 @@ var (
 
 // Note is the value of NoteAnnotation.
 type Note struct {
-	// Workload is the LeaderWorkerSet for whose release the autoscaler is held.
+	// Workload is the workload for whose release the autoscaler is held: a LeaderWorkerSet, or TYPE/NAME.
 	Workload string `json:"workload"`
 	// Hold is HoldDown or HoldAll.
 	Hold Hold `json:"hold"`
@@ -133,11 +135,25 @@ func Follow(a Autoscaler, workload string) map[string]any {
 	return p
 }
 
-// workload returns the name in a scaleTargetRef if it refers to a LeaderWorkerSet, else "".
+// roleScaler begins the names of [RoleScaler].
+const roleScaler = "disaggregatedsetrolescaler/"
+
+// RoleScaler returns how [Autoscaler.Workload] names a DisaggregatedSetRoleScaler, which has the number of groups of a role: by TYPE/NAME,
+// as kubectl does.
+func RoleScaler(name string) string { return roleScaler + name }
+
+// IsRoleScaler reports whether a name is that of a RoleScaler.
+func IsRoleScaler(name string) bool { return strings.HasPrefix(name, roleScaler) }
+
+// workload returns the name in a scaleTargetRef if it refers to a LeaderWorkerSet or to the scaler of a role, else "".
 func workload(apiVersion, kind, name string) string {
 	group, err := schema.ParseGroupVersion(apiVersion)
-	if err != nil || kind != "LeaderWorkerSet" || apiVersion != "" && group.Group != lws.GroupVersion.Group {
-		return ""
+	switch {
+	case err != nil:
+	case kind == "LeaderWorkerSet" && (apiVersion == "" || group.Group == lws.GroupVersion.Group):
+		return name
+	case kind == "DisaggregatedSetRoleScaler" && group.Group == disaggregated.GroupVersion.Group:
+		return RoleScaler(name)
 	}
-	return name
+	return ""
 }

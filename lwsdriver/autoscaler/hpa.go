@@ -28,7 +28,7 @@ func knownPolicy(p string) bool {
 	return false
 }
 
-// Workload returns the name of the LeaderWorkerSet that it scales.
+// Workload returns the name of what it scales.
 func (h HPA) Workload() string {
 	ref := h.Spec.ScaleTargetRef
 	return workload(ref.APIVersion, ref.Kind, ref.Name)

@@ -28,7 +28,7 @@ const (
 
 const paused = "true"
 
-// Workload returns the name of the LeaderWorkerSet that it scales.
+// Workload returns the name of what it scales.
 func (o ScaledObject) Workload() string {
 	field := func(name string) string {
 		value, _, _ := unstructured.NestedString(o.Object, "spec", "scaleTargetRef", name)

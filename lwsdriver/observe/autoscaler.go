@@ -80,24 +80,22 @@ func (a *Autoscalers) sources() []*informer.Source {
 	return []*informer.Source{a.hpas.Source(), a.scaled.Source()}
 }
 
-// of returns the autoscalers of a workload, and why the list may be incomplete, nil if it is not.
-func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, unscanned error) {
+// of returns the autoscalers of targets, those that are held for the workload, and why the list may be incomplete, nil if it is not.
+func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []plan.Autoscaler, unscanned error) {
 	for _, c := range []*informer.Informer{a.scaled, a.hpas} {
 		if err := c.Err(); err != nil {
 			unscanned = ContractError(err)
 		}
 	}
 	byName := map[string]int{} // indices of ScaledObjects in found
-	for _, obj := range informer.List[any](a.scaled, scalerIndex, key.String()) {
-		s := scalerOf(obj)
+	for _, s := range scalers(a.scaled, key, targets) {
 		byName[s.Name()] = len(found)
-		found = append(found, s.describe(key))
+		found = append(found, s.describe(targets))
 	}
-	for _, obj := range informer.List[any](a.hpas, scalerIndex, key.String()) {
-		s := scalerOf(obj)
+	for _, s := range scalers(a.hpas, key, targets) {
 		owner := s.scaledObject()
 		if owner == "" {
-			found = append(found, s.describe(key))
+			found = append(found, s.describe(targets))
 			continue
 		}
 		// KEDA manages it and would revert any other write.
@@ -116,6 +114,19 @@ func (a *Autoscalers) of(key types.NamespacedName) (found []plan.Autoscaler, uns
 	}
 	slices.SortFunc(found, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
 	return found, unscanned
+}
+
+// scalers returns the cached autoscalers of targets, and those that are held for the workload.
+func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (all []*Scaler) {
+	for _, name := range append([]string{key.Name}, targets...) {
+		for _, obj := range informer.List[any](c, scalerIndex, types.NamespacedName{Namespace: key.Namespace, Name: name}.String()) {
+			s := scalerOf(obj)
+			if !slices.ContainsFunc(all, func(known *Scaler) bool { return known.Name() == s.Name() }) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
 }
 
 // Pending reports whether the caches are still being filled.
@@ -158,9 +169,9 @@ func (s *Scaler) scaledObject() string {
 	return controllerOf(s.Meta, autoscaler.ScaledObjects.Group, autoscaler.KindScaledObject)
 }
 
-func (s *Scaler) describe(key types.NamespacedName) plan.Autoscaler {
+func (s *Scaler) describe(targets []string) plan.Autoscaler {
 	v := plan.Autoscaler{
-		Kind: s.Kind, Name: s.Name(), Targets: s.Workload() == key.Name, Directions: s.Scales(), ToZero: s.ToZero(), Max: s.Max(), Limited: s.Limited(),
+		Kind: s.Kind, Name: s.Name(), Targets: slices.Contains(targets, s.Workload()), Directions: s.Scales(), ToZero: s.ToZero(), Max: s.Max(), Limited: s.Limited(),
 	}
 	note, err := autoscaler.ReadNote(s.Meta.GetAnnotations())
 	if err != nil {
@@ -237,13 +248,13 @@ func sameScaler(before, after *Scaler) bool {
 // readAutoscalers reads the autoscalers of the workload and of its successor.
 func (o *Observer) readAutoscalers(s *Snapshot) {
 	var err error
-	s.Autoscalers, err = o.Autoscalers.of(s.Key)
+	s.Autoscalers, err = o.Autoscalers.of(s.Key, s.Key.Name)
 	s.Unscanned = drivererr.ProblemOf(err)
 	next, ok := successor(s.Key, s.Record)
 	if !ok || s.SuccessorForeign {
 		return
 	}
-	successors, _ := o.Autoscalers.of(next)
+	successors, _ := o.Autoscalers.of(next, next.Name)
 	for _, a := range successors {
 		if !a.Targets {
 			continue

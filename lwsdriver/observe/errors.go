@@ -47,6 +47,7 @@ var granting = map[schema.GroupResource]string{
 	{Group: "keda.sh", Resource: "scaledobjects"}:                      "lockstep-driver-autoscalers",
 
 	{Group: "disaggregatedset.x-k8s.io", Resource: "disaggregatedsets"}:                    "lockstep-driver-disaggregated",
+	{Group: "disaggregatedset.x-k8s.io", Resource: "disaggregatedsetrolescalers"}:          "lockstep-driver-disaggregated",
 	{Group: "lockstep.dev", Resource: "replicabounds"}:                                     "lockstep-driver-disaggregated",
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}:       "lockstep-driver-disaggregated",
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"}: "lockstep-driver-disaggregated",

@@ -98,7 +98,7 @@ func New(c Config) (*Observer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	if o.Autoscalers, err = newAutoscalers(c.Core, c.Dynamic, c.Namespace, o.changed, o.allChanged); err != nil {
+	if o.Autoscalers, err = newAutoscalers(c.Core, c.Dynamic, c.Namespace, o.autoscalerChanged, o.allChanged); err != nil {
 		return nil, err
 	}
 	o.prober = probe.New(probe.WithLogger(c.Log), probe.OnChange(o.probed), probe.WithHostNetwork(c.ProbeHostNetwork))

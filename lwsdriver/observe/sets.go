@@ -85,7 +85,9 @@ func Object(key types.NamespacedName) string {
 // DisaggregatedSet.
 type Sets struct {
 	sets, bounds, policies, bindings *informer.Informer
-	children                         func(types.NamespacedName) []*lws.LeaderWorkerSet
+	// scalers is filled once a role has its number of groups in one.
+	scalers  *informer.Informer
+	children func(types.NamespacedName) []*lws.LeaderWorkerSet
 }
 
 // Set is a cached DisaggregatedSet.
@@ -125,9 +127,13 @@ func newSets(
 	}
 	var err error
 	sets := config(SetsResource, client.Resource(SetsResource).Namespace(namespace), "")
-	sets.Transform, sets.Indexers = stripSet, cache.Indexers{trafficIndex: indexSetTraffic}
+	sets.Transform, sets.Indexers = stripSet, cache.Indexers{trafficIndex: indexSetTraffic, roleScalerIndex: indexSetScalers}
 	sets.Handler = informer.OnChange(func(before, after *Set) {
 		s.Start()
+		if after != nil && after.external() {
+			s.scalers.Start()
+			s.scalers.Recheck() // LWS may have been upgraded since
+		}
 		if before != nil && (after == nil || after.UID != before.UID) {
 			deleted(before.Key())
 		}
@@ -146,6 +152,18 @@ func newSets(
 		}
 	})
 	if s.bounds, err = informer.New(bounds); err != nil {
+		return nil, err
+	}
+	scalers := config(RoleScalersResource, client.Resource(RoleScalersResource).Namespace(namespace), "")
+	scalers.Transform = stripRoleScaler
+	scalers.Handler = informer.OnChange(func(before, after *roleScaler) {
+		for _, scaler := range keysOf(before, after, (*roleScaler).key) {
+			for _, set := range s.scaledBy(scaler) {
+				changed(set)
+			}
+		}
+	})
+	if s.scalers, err = informer.New(scalers); err != nil {
 		return nil, err
 	}
 	for _, enforces := range []struct {
@@ -168,14 +186,16 @@ func newSets(
 
 // informers returns the caches in the order in which they are needed.
 func (s *Sets) informers() []*informer.Informer {
-	return []*informer.Informer{s.sets, s.bounds, s.policies, s.bindings}
+	return []*informer.Informer{s.sets, s.bounds, s.policies, s.bindings, s.scalers}
 }
 
-// Start fills the caches that only DisaggregatedSets need.
+// Start fills the caches that every DisaggregatedSet needs.
 func (s *Sets) Start() {
 	s.sets.Recheck()
 	for _, i := range s.informers() {
-		i.Start()
+		if i != s.scalers {
+			i.Start()
+		}
 	}
 }
 
@@ -188,7 +208,7 @@ func (s *Sets) Pending() bool {
 }
 
 func (s *Sets) sources() []*informer.Source {
-	return []*informer.Source{s.sets.Source(), s.bounds.Source()}
+	return []*informer.Source{s.sets.Source(), s.bounds.Source(), s.scalers.Source()}
 }
 
 // Get returns the set of a key, nil if it does not exist or the key is not one of a set.
@@ -247,7 +267,7 @@ func stripSet(obj any) (any, error) {
 		next := plan.Role{
 			Name: role.Name, Replicas: int(ptr.Deref(role.Spec.Replicas, 1)), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
 		}
-		next.MaxUnavailable, next.MaxSurge = paceOf(role, next.Replicas)
+		next.MaxUnavailable, next.MaxSurge = paceOf(role.Spec, next.Replicas)
 		if fields, ok := raw[i].(map[string]any); ok {
 			mode, _, _ := unstructured.NestedString(fields, "scaling", "mode")
 			next.External = mode == "External"
@@ -267,8 +287,8 @@ func stripSet(obj any) (any, error) {
 }
 
 // paceOf returns how many groups of a role may be unavailable and in addition, as LWS's controller reads them: without any, one in addition.
-func paceOf(role disaggregated.DisaggregatedRoleSpec, replicas int) (unavailable, surge int) {
-	if r := role.Spec.RolloutStrategy.RollingUpdateConfiguration; r != nil {
+func paceOf(spec lws.LeaderWorkerSetSpec, replicas int) (unavailable, surge int) {
+	if r := spec.RolloutStrategy.RollingUpdateConfiguration; r != nil {
 		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxUnavailable, replicas, false) // the API server refuses others
 		surge, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxSurge, replicas, true)
 	}
@@ -427,12 +447,13 @@ func (o *Observer) readBoundsLeft(s *Snapshot) {
 
 // readSet reads roles, children and bounds of a DisaggregatedSet.
 func (o *Observer) readSet(s *Snapshot, set *Set) error {
-	s.Set, s.Roles, s.Slices, s.BoundsEnforced = set, set.Roles, set.Slices, o.Disaggregated.enforced()
+	s.Set, s.Slices, s.BoundsEnforced = set, set.Slices, o.Disaggregated.enforced()
 	s.Stable = plan.Workload{
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
 		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
 	}
 	s.Children = o.children(s, set)
+	o.readScalers(s, set)
 	s.Stable.Recorded = recordedRoles(s.Children, set)
 	s.Stable.Revision, s.Stable.Observed = set.Revision, slices.Contains(s.Stable.Recorded, set.Revision)
 	o.readHistory(s)

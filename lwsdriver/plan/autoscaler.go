@@ -104,11 +104,16 @@ func (o Observation) wantedHold(a Autoscaler) autoscaler.Hold {
 		return autoscaler.HoldAll
 	case o.movesRequests():
 		return autoscaler.HoldDown
-	case a.ToZero && o.Stable.Replicas > 0 && o.templateWaits():
+	case a.ToZero && o.mayEmpty() && o.Stable.Replicas > 0 && o.templateWaits():
 		// Without groups LWS keeps no old revision: the next group would run the template that waits.
 		return autoscaler.HoldDown
 	}
 	return autoscaler.HoldNone
+}
+
+// mayEmpty reports whether autoscalers may remove the last group of a workload: no role has groups that only its spec counts.
+func (o Observation) mayEmpty() bool {
+	return !slices.ContainsFunc(o.Roles, func(r Role) bool { return !r.External && r.Replicas > 0 })
 }
 
 // pendingHold returns the write that puts the wanted hold of an autoscaler in force. Nil: it is.

@@ -254,10 +254,11 @@ func scaleDownStable(o Observation) Decision {
 	return d
 }
 
-// transferAutoscalers restores the workload's autoscalers and points them at its successor. Nil: done.
+// transferAutoscalers restores the workload's autoscalers and points them at its successor. Those of roles scale the same objects before
+// and after. Nil: done.
 func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
-		if a.Targets {
+		if a.Targets && !o.hasRoles() {
 			return &Decision{
 				Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
 				Message: fmt.Sprintf("%s is being pointed at %s", a, c.Name),
@@ -337,7 +338,7 @@ func checkHandover(o Observation, action Action) error {
 			return errors.New("a workload is handed over before its groups, budgets and history")
 		case o.Traffic != nil && o.Traffic.Facts().Weight > 0:
 			return errors.New("a workload is handed over while a route splits its requests")
-		case slices.ContainsFunc(o.Autoscalers, func(a Autoscaler) bool { return a.Targets }):
+		case !o.hasRoles() && slices.ContainsFunc(o.Autoscalers, func(a Autoscaler) bool { return a.Targets }):
 			return errors.New("a workload is handed over before its autoscalers")
 		}
 	case ScaleCanary:

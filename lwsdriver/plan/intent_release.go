@@ -103,7 +103,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 // back.
 func (b Begin) obstacles(o Observation) []error {
 	if o.hasRoles() {
-		return []error{b.checkRoles(o), b.checkRevisions(o)}
+		return []error{b.checkRoles(o), b.checkRevisions(o), b.checkAutoscalers(o)}
 	}
 	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 }
@@ -160,9 +160,9 @@ func (b Begin) checkHandover(o Observation) error {
 	return nil
 }
 
-// checkAutoscalers refuses a release that would hold autoscalers before they are known.
+// checkAutoscalers refuses a release that would hold autoscalers before they are known. Each promotion of a DisaggregatedSet does.
 func (b Begin) checkAutoscalers(o Observation) error {
-	if o.Unscanned == nil || !HoldsGrowth(b.Policy.GetStyle()) {
+	if o.Unscanned == nil || !HoldsGrowth(b.Policy.GetStyle()) && !o.hasRoles() {
 		return nil
 	}
 	return drivererr.New(o.Unscanned.Reason, "%v holds the workload's autoscalers: %s", b.Policy.GetStyle(), o.Unscanned.Message)
@@ -182,7 +182,7 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 		if !a.Targets {
 			continue
 		}
-		if names = append(names, a.String()); a.ToZero {
+		if names = append(names, a.String()); a.ToZero && o.mayEmpty() {
 			toZero = append(toZero, &pb.Warning{
 				Code: "AutoscalerToZero",
 				Message: fmt.Sprintf("%s may remove the last group of %s, and from 0 groups LeaderWorkerSet starts the template in the spec, released or not. "+

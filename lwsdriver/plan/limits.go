@@ -43,17 +43,19 @@ func withinLimits(o Observation, d Decision) Decision {
 // limitStale withholds promotions, removals, and larger shares, mirrors and header routes that rest on what the API server does not
 // confirm. What protects goes on, such as fewer requests for the updated groups, the hold, and the way back.
 func limitStale(o Observation, action Action) *Decision {
-	if len(o.Stale) == 0 || !o.needsFresh(action) {
+	d := o.unknown()
+	if d == nil || !o.needsFresh(action) {
 		return nil
 	}
-	return &Decision{
-		Reason: ReasonCacheStale, Wait: WaitCache,
-		Message: fmt.Sprintf("%s, so what it holds may be outdated. This waits for it: %s", o.describeStale(), action), Remedy: staleRemedy,
-	}
+	d.Message = fmt.Sprintf("%s. This waits for it: %s", d.Message, action)
+	return d
 }
 
 // needsFresh reports whether a write rests on the present state of pods, workloads or endpoints.
 func (o Observation) needsFresh(action Action) bool {
+	if _, recorded := action.(SetStable); !recorded && o.shifts() && o.unsized() != "" {
+		return true // the bounds of both revisions follow from the number of groups
+	}
 	switch a := action.(type) {
 	case SetStable:
 		is, next := record.Phase(""), record.Phase("")
@@ -97,20 +99,43 @@ func (o Observation) needsFresh(action Action) bool {
 	}
 }
 
-// describeStale says which cache is stale, since when and why.
-func (o Observation) describeStale() string {
+// unknown returns, as a decision, what may be other than it was observed: a cache that is stale, or the number of groups of a role. Nil:
+// nothing.
+func (o Observation) unknown() *Decision {
+	if why := o.unsized(); why != "" {
+		return &Decision{Reason: ReasonRoleUnsized, Message: why, Remedy: unsizedRemedy}
+	}
+	if len(o.Stale) == 0 {
+		return nil
+	}
 	s := o.Stale[0]
-	return fmt.Sprintf("the cache of %s is not confirmed since %s (%s)", s.Resource, clock(s.Since), s.Why)
+	return &Decision{
+		Reason: ReasonCacheStale, Wait: WaitCache, Remedy: staleRemedy,
+		Message: fmt.Sprintf("the cache of %s is not confirmed since %s (%s), so what it holds may be outdated", s.Resource, clock(s.Since), s.Why),
+	}
 }
 
-// staleRemedy is what to do about a cache that stays stale.
-const staleRemedy = "Check that the API server answers the driver's watches: see its log, and the metric lockstep_cache_stale"
+// unsized returns why the number of groups of a role is unknown, "" if all are known.
+func (o Observation) unsized() string {
+	for _, r := range o.Roles {
+		if r.Unsized != "" {
+			return fmt.Sprintf("how many groups role %s is to have is unknown: %s", r.Name, r.Unsized)
+		}
+	}
+	return ""
+}
 
-// awaitFresh has no batch count as ready by what the API server does not confirm.
+// What to do about a cache that stays stale, and about a role without a number of groups.
+const (
+	staleRemedy   = "Check that the API server answers the driver's watches: see its log, and the metric lockstep_cache_stale"
+	unsizedRemedy = "Check that the controller of LWS runs, in version v0.10.0 or later, and that the driver may list disaggregatedsetrolescalers"
+)
+
+// awaitFresh has no batch count as ready by what is not known for certain.
 func awaitFresh(o Observation, d Decision) Decision {
-	if len(o.Stale) > 0 && (d.State == pb.State_STATE_READY || d.State == pb.State_STATE_UPGRADING && d.Action == nil) {
-		d.Message = fmt.Sprintf("%s, so no batch counts as ready; as far as is known, %s", o.describeStale(), d.Message)
-		d.State, d.Reason, d.Wait, d.Remedy = pb.State_STATE_VERIFYING, ReasonCacheStale, WaitCache, staleRemedy
+	if u := o.unknown(); u != nil && (d.State == pb.State_STATE_READY || d.State == pb.State_STATE_UPGRADING && d.Action == nil) {
+		d.Message = fmt.Sprintf("%s, and no batch counts as ready; as far as is known, %s", u.Message, d.Message)
+		d.State, d.Reason, d.Wait, d.Remedy = pb.State_STATE_VERIFYING, u.Reason, u.Wait, u.Remedy
 	}
 	return d
 }
@@ -120,9 +145,9 @@ func checkFresh(o Observation, action Action) error {
 	if action == nil || limitStale(o, action) == nil {
 		return nil
 	}
+	u := o.unknown()
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"%s, so this would rest on what may be outdated: it is accepted once the cache is confirmed again, and an abort is accepted now. %s",
-		o.describeStale(), staleRemedy)
+		"%s: this is accepted once it is known, and an abort is accepted now. %s", u.Message, u.Remedy)
 }
 
 // limitShares: a side gets no larger share of the requests than its groups can carry. A share that is too large already may

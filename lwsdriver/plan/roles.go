@@ -34,8 +34,10 @@ type Role struct {
 	// MaxUnavailable and MaxSurge are how many groups it may lack, and may have in addition, while they are replaced.
 	MaxUnavailable int `json:"maxUnavailable,omitzero"`
 	MaxSurge       int `json:"maxSurge,omitzero"`
-	// External is true if another object has the number of groups.
-	External bool `json:"external,omitzero"`
+	// External is true if a DisaggregatedSetRoleScaler has the number of groups. Unsized is why that number is unknown, and Replicas then is
+	// the last one, "" if it is known.
+	External bool   `json:"external,omitzero"`
+	Unsized  string `json:"unsized,omitzero"`
 }
 
 // Child is a LeaderWorkerSet that LWS created for a role of a DisaggregatedSet.
@@ -92,6 +94,7 @@ type RemoveBounds struct{}
 const (
 	ReasonRoleNotReady = "RoleNotReady"
 	ReasonRolesScaling = "RolesScaling"
+	ReasonRoleUnsized  = "RoleUnsized"
 )
 
 // hasRoles reports whether the workload is a DisaggregatedSet.
@@ -517,11 +520,6 @@ func checkRoles(o Observation) error {
 	total := 0
 	for _, role := range o.Roles {
 		total += role.Replicas
-		if role.External {
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-				"role %s of %s is scaled by another object (scaling.mode External), which the hold does not cover yet: "+
-					"set scaling.mode Static", role.Name, o.object())
-		}
 	}
 	switch {
 	case !o.BoundsEnforced:

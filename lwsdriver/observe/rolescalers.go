@@ -1,0 +1,140 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+)
+
+// RoleScalersResource has the numbers of groups of roles with scaling.mode External. LWS creates them from v0.10.0 on.
+var RoleScalersResource = disaggregated.GroupVersion.WithResource("disaggregatedsetrolescalers")
+
+// roleScalerIndex finds sets by the scalers of their roles.
+const roleScalerIndex = "scaler"
+
+// roleScaler is a cached DisaggregatedSetRoleScaler.
+type roleScaler struct {
+	metav1.ObjectMeta
+
+	replicas int
+}
+
+// key returns its namespace, and its name as autoscalers refer to it.
+func (r *roleScaler) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: r.Namespace, Name: autoscaler.RoleScaler(r.Name)}
+}
+
+func stripRoleScaler(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	replicas, _, err := unstructured.NestedInt64(u.Object, "spec", "replicas")
+	if err != nil {
+		return nil, fmt.Errorf("decode DisaggregatedSetRoleScaler %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	return &roleScaler{replicas: int(replicas), ObjectMeta: metav1.ObjectMeta{
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
+	}}, nil
+}
+
+// scalerOf returns the namespace of the scaler of a role, and its name as autoscalers refer to it.
+func (s *Set) scalerOf(role plan.Role) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Namespace, Name: autoscaler.RoleScaler(s.Name + "-" + role.Name)}
+}
+
+// external reports whether scalers have the number of groups of a role.
+func (s *Set) external() bool {
+	return slices.ContainsFunc(s.Roles, func(r plan.Role) bool { return r.External })
+}
+
+func indexSetScalers(obj any) (keys []string, err error) {
+	set, ok := obj.(*Set)
+	if !ok {
+		return nil, nil
+	}
+	for _, role := range set.Roles {
+		if role.External {
+			keys = append(keys, set.scalerOf(role).String())
+		}
+	}
+	return keys, nil
+}
+
+// scaledBy returns the keys of the sets with a role that a scaler may scale.
+func (s *Sets) scaledBy(scaler types.NamespacedName) (keys []types.NamespacedName) {
+	for _, set := range informer.List[*Set](s.sets, roleScalerIndex, scaler.String()) {
+		keys = append(keys, set.Key())
+	}
+	return keys
+}
+
+// autoscalerChanged is called for every event of an autoscaler with what it scales, or is held for.
+func (o *Observer) autoscalerChanged(key types.NamespacedName) {
+	if !autoscaler.IsRoleScaler(key.Name) {
+		o.changed(key)
+	}
+	for _, set := range o.Disaggregated.scaledBy(key) {
+		o.changed(set)
+	}
+}
+
+// scaler returns the scaler of a set's role, nil and why its number is unknown if there is none. LWS ignores those of other owners, too.
+func (s *Sets) scaler(set *Set, role string) (*roleScaler, string) {
+	name := set.Name + "-" + role
+	found := informer.Get[*roleScaler](s.scalers, types.NamespacedName{Namespace: set.Namespace, Name: name})
+	switch err := s.scalers.Err(); {
+	case err != nil:
+		return nil, ContractError(err).Error()
+	case found == nil:
+		return nil, fmt.Sprintf("LeaderWorkerSet has not created DisaggregatedSetRoleScaler %s/%s yet", set.Namespace, name)
+	case !metav1.IsControlledBy(found, set):
+		return found, fmt.Sprintf("DisaggregatedSetRoleScaler %s/%s is not one of DisaggregatedSet %s: delete it, and LeaderWorkerSet creates it again",
+			set.Namespace, name, set.Name)
+	}
+	return found, ""
+}
+
+// readScalers reads the numbers of groups of roles that scalers have, and the autoscalers of these. Of a number that is unknown the largest
+// among the children is the last one, as LWS assumes as well.
+func (o *Observer) readScalers(s *Snapshot, set *Set) {
+	var targets []string
+	s.Roles = slices.Clone(set.Roles)
+	for i := range s.Roles {
+		role := &s.Roles[i]
+		if !role.External {
+			continue
+		}
+		found, unsized := o.Disaggregated.scaler(set, role.Name)
+		if role.Unsized = unsized; unsized == "" {
+			role.Replicas = found.replicas
+		} else {
+			role.Replicas = 0
+			for _, c := range s.Children {
+				if c.Role == role.Name {
+					role.Replicas = max(role.Replicas, c.Replicas)
+				}
+			}
+		}
+		if found == nil || unsized == "" {
+			targets = append(targets, set.scalerOf(*role).Name)
+		}
+		role.MaxUnavailable, role.MaxSurge = paceOf(set.Specs[i], role.Replicas)
+	}
+	found, err := o.Autoscalers.of(s.Key, targets...)
+	if s.Autoscalers = found; len(targets) > 0 {
+		s.Unscanned = drivererr.ProblemOf(err)
+	}
+}
