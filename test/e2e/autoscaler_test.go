@@ -45,11 +45,19 @@ func blueGreen() *pb.ReleasePolicy {
 // load. Without a metrics API it only keeps the replicas within its bounds.
 func (w *workload) autoscale(minReplicas, maxReplicas int32, behavior *autoscalingv2.HorizontalPodAutoscalerBehavior) {
 	w.t.Helper()
+	w.autoscaleBy(autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: w.name},
+		minReplicas, maxReplicas, behavior)
+}
+
+// autoscaleBy is autoscale for an HPA that scales another object.
+func (w *workload) autoscaleBy(
+	target autoscalingv2.CrossVersionObjectReference, minReplicas, maxReplicas int32, behavior *autoscalingv2.HorizontalPodAutoscalerBehavior,
+) {
+	w.t.Helper()
 	h := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: w.name},
-			MinReplicas:    &minReplicas, MaxReplicas: maxReplicas, Behavior: behavior,
+			ScaleTargetRef: target, MinReplicas: &minReplicas, MaxReplicas: maxReplicas, Behavior: behavior,
 			Metrics: []autoscalingv2.MetricSpec{{
 				Type: autoscalingv2.ResourceMetricSourceType,
 				Resource: &autoscalingv2.ResourceMetricSource{Name: "memory", Target: autoscalingv2.MetricTarget{

@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +38,7 @@ import (
 )
 
 var (
+	scalersResource  = schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsetrolescalers"}
 	roleSetsResource = schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}
 	boundsResource   = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "replicabounds"}
 )
@@ -115,10 +118,23 @@ func (s *roleSet) edit(change func(*disaggregated.DisaggregatedSet)) {
 		change(&set)
 		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&set)
 		if err == nil {
+			keepScaling(have.Object, object)
 			_, err = s.sets().Update(ctx, &unstructured.Unstructured{Object: object}, metav1.UpdateOptions{FieldManager: "kubectl"})
 		}
 		return err
 	})
+}
+
+// keepScaling copies how roles are scaled: the Go types of LWS v0.9.0 lack it.
+func keepScaling(from, to map[string]any) {
+	before, _, _ := unstructured.NestedSlice(from, "spec", "roles")
+	after, _, _ := unstructured.NestedSlice(to, "spec", "roles")
+	for i, role := range after {
+		if scaling, found, _ := unstructured.NestedMap(before[i].(map[string]any), "scaling"); found {
+			role.(map[string]any)["scaling"] = scaling
+		}
+	}
+	_ = unstructured.SetNestedSlice(to, after, "spec", "roles")
 }
 
 // setImage gives all roles a template with an image.
@@ -535,6 +551,110 @@ func TestDisaggregatedShifted(t *testing.T) {
 	if n := len(groups.seen["v2"]); n != 3+6 {
 		t.Errorf("%d groups of the update were started, want 3 and 6", n)
 	}
+}
+
+// scaler returns the scaler of role prefill, as LWS created it.
+func (s *roleSet) scaler(ctx context.Context) (*unstructured.Unstructured, error) {
+	return s.dynamic.Resource(scalersResource).Namespace(s.namespace).Get(ctx, s.name+"-prefill", metav1.GetOptions{})
+}
+
+// scaleRole sets the groups of role prefill as an autoscaler does.
+func (s *roleSet) scaleRole(groups int) {
+	s.t.Helper()
+	_, err := s.dynamic.Resource(scalersResource).Namespace(s.namespace).Patch(s.t.Context(), s.name+"-prefill", types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{FieldManager: "autoscaler"}, "scale")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// autoscale gives role prefill its groups in a scaler, and an HPA that scales it. Without metrics the HPA changes nothing.
+func (s *roleSet) autoscale() {
+	s.t.Helper()
+	if _, err := s.sets().Patch(s.t.Context(), s.name, types.JSONPatchType,
+		[]byte(`[{"op":"add","path":"/spec/roles/0/scaling","value":{"mode":"External"}}]`), metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.eventually("the scaler", func(ctx context.Context) error {
+		_, err := s.scaler(ctx)
+		return err
+	})
+	(&workload{env: s.env, name: s.name}).autoscaleBy(autoscalingv2.CrossVersionObjectReference{
+		APIVersion: roleSetsResource.GroupVersion().String(), Kind: "DisaggregatedSetRoleScaler", Name: s.name + "-prefill",
+	}, 1, 8, selectPolicies(maxChange, minChange))
+}
+
+// awaitHold waits until the HPA is kept from what hold names: "down", "all", or nothing, with its own settings and target.
+func (s *roleSet) awaitHold(hold string, before *autoscalingv2.HorizontalPodAutoscaler) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("the HPA has the hold %q", hold), func(context.Context) error {
+		h := (&workload{env: s.env, name: s.name}).hpa()
+		up, down := ptr.Deref(h.Spec.Behavior.ScaleUp.SelectPolicy, ""), ptr.Deref(h.Spec.Behavior.ScaleDown.SelectPolicy, "")
+		note := h.Annotations[heldAnnotation]
+		if (down == disabled) != (hold != "") || (up == disabled) != (hold == "all") || (note != "") != (hold != "") ||
+			hold == "" && asJSON(h.Spec) != asJSON(before.Spec) {
+			return fmt.Errorf("it has %s and the note %q", asJSON(h.Spec), note)
+		}
+		return nil
+	})
+}
+
+// TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches and in a whole second set. The HPA that scales
+// it is held during a release, and restored after an abort and a promotion. Only a scaler that belongs to the set counts.
+func TestDisaggregatedRoleScaler(t *testing.T) {
+	t.Parallel()
+	served, err := newEnvIn(t, cluster.Shared(t)).kube.Discovery().ServerResourcesForGroupVersion(roleSetsResource.GroupVersion().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == scalersResource.Resource }) {
+		t.Skip("this LWS has no DisaggregatedSetRoleScaler: v0.10.0 is the first that has")
+	}
+	s := newRoleSet(t, 4, 2)
+	s.autoscale()
+	before := (&workload{env: s.env, name: s.name}).hpa()
+	s.adopt()
+	s.scaleRole(5)
+	s.awaitGroups("v1", 5, 2)
+	s.scaleRole(4)
+	s.awaitGroups("v1", 4, 2)
+	s.setImage("v2")
+	s.awaitGroups("v2", 0, 0)
+	s.scaleRole(3)
+	s.awaitGroups("v1", 3, 2)
+	s.scaleRole(4)
+	s.awaitGroups("v1", 4, 2)
+	s.awaitHold("", before)
+
+	s.begin("aborted", pb.Style_STYLE_CANARY, "25%", "100%")
+	s.upgrade("aborted", 0)
+	s.awaitGroups("v2", 1, 1)
+	s.awaitHold("down", before)
+	s.scaleRole(5)
+	s.awaitGroups("v1", 5, 2)
+	s.awaitGroups("v2", 2, 1)
+	c := s.awaitState(pb.State_STATE_READY, "BatchReady")
+	if roles := c.GetRoles(); c.GetUpdatedReady() != 2 || roles[0].GetReplicas() != 5 || roles[0].GetPlanned() != 2 {
+		t.Errorf("%d units are ready, roles %v", c.GetUpdatedReady(), roles)
+	}
+	s.finalize("aborted", rollback)
+	s.awaitGroups("v2", 0, 0)
+	s.awaitGroups("v1", 5, 2)
+	s.awaitHold("", before)
+
+	s.begin("promoted", pb.Style_STYLE_BLUE_GREEN, "100%")
+	s.upgrade("promoted", 0)
+	s.awaitGroups("v2", 5, 2)
+	s.awaitHold("all", before)
+	s.driver.Kill()
+	s.scaleRole(4)
+	s.driver.Restart()
+	s.awaitGroups("v1", 4, 2)
+	s.awaitGroups("v2", 4, 2)
+	s.finalize("promoted", promote)
+	s.awaitGroups("v1", -1, -1)
+	s.awaitGroups("v2", 4, 2)
+	s.awaitHold("", before)
 }
 
 // TestDisaggregatedBlueGreen: a whole second set is started beside the first. A third template in mid-release starts over.

@@ -40,7 +40,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
-	"TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused",
+	"TestDisaggregatedRoleScaler", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused",
 }
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
@@ -191,7 +191,7 @@ type course struct {
 var matrix = []course{
 	{cluster.Versions{Kubernetes: "v1.35", GatewayAPI: "v1.5"}, []string{"e2e", "traffic"}, levelSmoke},
 	{cluster.Versions{Kubernetes: "v1.34", GatewayAPI: "v1.4"}, []string{"e2e", "traffic"}, levelSmoke},
-	{cluster.Versions{LWS: "v0.10.0"}, []string{"e2e", "argo", "batchrelease"}, levelSmoke},
+	{cluster.Versions{LWS: "v0.10.0"}, []string{"e2e", "argo", "batchrelease", "disaggregated"}, levelSmoke},
 	{cluster.Versions{Argo: "v1.10.2"}, []string{"argo"}, levelSmoke},
 	{cluster.Versions{Kruise: "v0.6.3"}, []string{"kruise", "batchrelease"}, levelAll},
 }
