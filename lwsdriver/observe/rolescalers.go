@@ -107,8 +107,7 @@ func (s *Sets) scaler(set *Set, role string) (*roleScaler, string) {
 	return found, ""
 }
 
-// readScalers reads the numbers of groups of roles that scalers have, and the autoscalers of these. Of a number that is unknown the largest
-// among the children is the last one, as LWS assumes as well.
+// readScalers reads the numbers of groups of roles that scalers have, and the autoscalers of these.
 func (o *Observer) readScalers(s *Snapshot, set *Set) {
 	var targets []string
 	s.Roles = slices.Clone(set.Roles)
@@ -121,12 +120,7 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 		if role.Unsized = unsized; unsized == "" {
 			role.Replicas = found.replicas
 		} else {
-			role.Replicas = 0
-			for _, c := range s.Children {
-				if c.Role == role.Name {
-					role.Replicas = max(role.Replicas, c.Replicas)
-				}
-			}
+			role.Replicas = plan.LastSize(s.Observation, role.Name)
 		}
 		if found == nil || unsized == "" {
 			targets = append(targets, set.scalerOf(*role).Name)

@@ -453,7 +453,6 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
 	}
 	s.Children = o.children(s, set)
-	o.readScalers(s, set)
 	s.Stable.Recorded = recordedRoles(s.Children, set)
 	s.Stable.Revision, s.Stable.Observed = set.Revision, slices.Contains(s.Stable.Recorded, set.Revision)
 	o.readHistory(s)
@@ -469,6 +468,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		}
 		s.BoundsObject = object
 	}
+	o.readScalers(s, set)
 	return nil
 }
 

@@ -52,6 +52,9 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	}
 	if o.hasRoles() && d.Action != nil {
 		d.Action = o.roleAction(d.Action)
+		if err := checkFresh(o, d.Action); err != nil {
+			return Decision{}, err
+		}
 	}
 	return d, nil
 }

@@ -52,7 +52,7 @@ func (o Observation) keptGroups(planned func(replicas int) int) int {
 // followScaleDown records that the workload was scaled down, and not by an autoscaler, so that the release no longer
 // defends the former number of groups. Nil: it was not.
 func followScaleDown(o Observation, state pb.State) *Decision {
-	if o.Stable.Autoscaled || o.Stable.Replicas >= o.Record.Release.Replicas {
+	if o.Stable.Autoscaled || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })

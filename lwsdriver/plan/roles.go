@@ -118,6 +118,19 @@ func PartOf(o Observation, role Role, units int) int {
 	return min((units*role.Replicas+entry-1)/entry, role.Replicas)
 }
 
+// LastSize returns how many groups a role was last known to have in each slice: those of its children, and those that bounds keep.
+func LastSize(o Observation, role string) (n int) {
+	for _, c := range o.Children {
+		if c.Role == role {
+			n = max(n, c.Replicas)
+		}
+	}
+	if b := o.Bounds; b != nil {
+		n = max(n, b.Min[role], b.Exact[role])
+	}
+	return n
+}
+
 // unite makes the units that everything else is decided about.
 func (o *Observation) unite() {
 	if !o.hasRoles() {
@@ -525,6 +538,8 @@ func checkRoles(o Observation) error {
 	case !o.BoundsEnforced:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"nothing enforces the bounds of the children of %s: %s", o.object(), installBounds)
+	case o.unsized() != "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsized(), unsizedRemedy)
 	case total == 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.object())

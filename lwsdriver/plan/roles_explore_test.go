@@ -42,6 +42,10 @@ type roleState struct {
 	style          pb.Style
 	// unavailable and surge are those of each role.
 	unavailable, surge [rolesOf]uint8
+	// scalers is how often a scaler may still be deleted, and grows how often it may still be raised. unsized is true while role prefill has
+	// none.
+	scalers, grows uint8
+	unsized        bool
 }
 
 func (s roleState) observe() Observation {
@@ -53,6 +57,9 @@ func (s roleState) observe() Observation {
 		o.Roles = append(o.Roles, Role{
 			Name: name, Replicas: int(s.wanted[i]), Size: 1, MaxUnavailable: int(s.unavailable[i]), MaxSurge: int(s.surge[i]),
 		})
+	}
+	if s.unsized {
+		o.Roles[0].External, o.Roles[0].Unsized = true, "it has no scaler"
 	}
 	o.Stable.Revision, o.Stable.Observed = s.template.String(), true
 	for r := revision(1); r <= revisions; r++ {
@@ -80,6 +87,9 @@ func (s roleState) observe() Observation {
 	}
 	if s.bounds != "" {
 		o.Bounds = boundsRead.of(s.bounds)
+	}
+	if s.unsized {
+		o.Roles[0].Replicas = LastSize(o, roleNames[0])
 	}
 	return Judge(o)
 }
@@ -296,6 +306,9 @@ func (s roleState) others() (all []roleStep) {
 				continue
 			}
 			for want := range s.wanted[i] + 2 {
+				if s.unsized && i == 0 {
+					break // LWS keeps what there is
+				}
 				up := r == s.template && want > c.replicas && want <= s.wanted[i]
 				if down := r != s.template && want < c.replicas; (up || down) && s.allows(r, i, want, false) {
 					add(fmt.Sprintf("LWS scales %s of %s to %d", roleNames[i], r, want), s.scale(r, i, want))
@@ -319,6 +332,18 @@ func (s roleState) others() (all []roleStep) {
 			add(fmt.Sprintf("LWS deletes the children of %s", r), n)
 		}
 	}
+	if n := s; s.unsized {
+		n.unsized = false
+		add("LWS creates the scaler", n)
+	} else if s.scalers > 0 {
+		n.unsized, n.scalers = true, s.scalers-1
+		add("the scaler is deleted", n)
+	}
+	if n := s; s.grows > 0 && s.bounds != "" && s.within(*boundsRead.of(s.bounds)) {
+		n.wanted[0]++
+		n.grows--
+		add("the scaler is raised", n)
+	}
 	for r := revision(1); s.edits > 0 && r <= revisions; r++ {
 		if n := s; r != s.template {
 			n.template, n.asked = r, 0
@@ -327,6 +352,19 @@ func (s roleState) others() (all []roleStep) {
 		}
 	}
 	return all
+}
+
+// within reports whether every group that the bounds let LWS remove is removed: the rules judge it by the number of groups before it was
+// raised.
+func (s roleState) within(b Bounds) bool {
+	for r := revision(1); r <= revisions; r++ {
+		for i, c := range s.children[r] {
+			if r.String() == b.Stable && c.exists && int(c.replicas) > b.Min[roleNames[i]] || r.String() == b.Update && int(c.replicas) > b.Exact[roleNames[i]] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // serving reports whether another revision has groups.
@@ -497,6 +535,10 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{template: 2, wanted: two{4, 2}, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 8},
 		{roleState{template: 2, wanted: two{4, 2}, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4},
 		{roleState{wanted: two{1, 3}, edits: 1, style: pb.Style_STYLE_PARTITION, surge: two{1, 3}}, 4},
+		{roleState{template: 2, wanted: two{1, 1}, grows: 1, style: pb.Style_STYLE_CANARY}, 4},
+		{roleState{template: 2, wanted: two{2, 2}, grows: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 3},
+		{roleState{wanted: two{2, 1}, edits: 1, scalers: 1, style: pb.Style_STYLE_CANARY}, 4},
+		{roleState{template: 2, wanted: two{2, 2}, scalers: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 6},
 	} {
 		start, wanted, most := world.roleState, world.wanted, world.most**exploreStates
 		start.template = max(start.template, 1)
