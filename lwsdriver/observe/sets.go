@@ -204,7 +204,8 @@ func (s *Sets) Listed() bool { return !s.sets.Pending() }
 
 // Pending reports whether the caches are still being filled.
 func (s *Sets) Pending() bool {
-	return slices.ContainsFunc(s.informers(), (*informer.Informer).Pending)
+	return slices.ContainsFunc(s.informers(), (*informer.Informer).Pending) ||
+		!s.scalers.Started() && len(s.sets.GetIndexer().ListIndexFuncValues(roleScalerIndex)) > 0
 }
 
 func (s *Sets) sources() []*informer.Source {

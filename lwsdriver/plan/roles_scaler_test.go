@@ -34,7 +34,9 @@ func scaledRoles(units int, phase record.Phase, style pb.Style, held autoscaler.
 func TestRoleAutoscalerHeld(t *testing.T) {
 	t.Parallel()
 	const canary, blueGreen, partition = pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION
-	hold := func(h autoscaler.Hold) Action { return HoldAutoscaler{Kind: autoscaler.KindHPA, Name: "prefill", Hold: h} }
+	hold := func(h autoscaler.Hold) Action {
+		return HoldAutoscaler{Kind: autoscaler.KindHPA, Name: "prefill", Hold: h}
+	}
 	restore := ReleaseAutoscaler{Kind: autoscaler.KindHPA, Name: "prefill"}
 	gone := func(o *Observation) { o.Bounds, o.Children = &Bounds{Stable: "old", Min: o.Bounds.Min}, o.Children[:2] }
 	for _, tt := range []struct {

@@ -571,10 +571,7 @@ func (s *roleSet) scaleRole(groups int) {
 // autoscale gives role prefill its groups in a scaler, and an HPA that scales it. Without metrics the HPA changes nothing.
 func (s *roleSet) autoscale() {
 	s.t.Helper()
-	if _, err := s.sets().Patch(s.t.Context(), s.name, types.JSONPatchType,
-		[]byte(`[{"op":"add","path":"/spec/roles/0/scaling","value":{"mode":"External"}}]`), metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
-		s.t.Fatal(err)
-	}
+	s.scaleExternally(0)
 	s.eventually("the scaler", func(ctx context.Context) error {
 		_, err := s.scaler(ctx)
 		return err
@@ -582,6 +579,43 @@ func (s *roleSet) autoscale() {
 	(&workload{env: s.env, name: s.name}).autoscaleBy(autoscalingv2.CrossVersionObjectReference{
 		APIVersion: roleSetsResource.GroupVersion().String(), Kind: "DisaggregatedSetRoleScaler", Name: s.name + "-prefill",
 	}, 1, 8, selectPolicies(maxChange, minChange))
+}
+
+// forgeScaler takes the name of the scaler of role decode before LWS creates it. Its number has no effect, and no release begins before LWS
+// has created its own.
+func (s *roleSet) forgeScaler() {
+	s.t.Helper()
+	scalers, name := s.dynamic.Resource(scalersResource).Namespace(s.namespace), s.name+"-decode"
+	forged := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": scalersResource.GroupVersion().String(), "kind": "DisaggregatedSetRoleScaler",
+		"metadata": map[string]any{"name": name}, "spec": map[string]any{"replicas": int64(7)},
+	}}
+	if _, err := scalers.Create(s.t.Context(), forged, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.scaleExternally(1)
+	s.eventually("the scaler is refused", func(ctx context.Context) error {
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref}) // as a release is, but it changes nothing
+		if err == nil || !strings.Contains(err.Error(), name+" is not one of DisaggregatedSet") {
+			return fmt.Errorf("it got %w", err)
+		}
+		return nil
+	})
+	if err := errors.Join(s.groups(s.t.Context(), "v1", 5, 2), scalers.Delete(s.t.Context(), name, metav1.DeleteOptions{})); err != nil {
+		s.t.Fatal(err)
+	}
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
+	})
+}
+
+// scaleExternally gives a role its groups in a scaler.
+func (s *roleSet) scaleExternally(role int) {
+	s.t.Helper()
+	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/roles/%d/scaling","value":{"mode":"External"}}]`, role)
+	if _, err := s.sets().Patch(s.t.Context(), s.name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // awaitHold waits until the HPA is kept from what hold names: "down", "all", or nothing, with its own settings and target.
@@ -642,6 +676,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	s.awaitGroups("v1", 5, 2)
 	s.awaitHold("", before)
 
+	s.forgeScaler()
 	s.begin("promoted", pb.Style_STYLE_BLUE_GREEN, "100%")
 	s.upgrade("promoted", 0)
 	s.awaitGroups("v2", 5, 2)
