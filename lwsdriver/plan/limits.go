@@ -53,9 +53,6 @@ func limitStale(o Observation, action Action) *Decision {
 
 // needsFresh reports whether a write rests on the present state of pods, workloads or endpoints.
 func (o Observation) needsFresh(action Action) bool {
-	if _, recorded := action.(SetStable); !recorded && o.shifts() && o.unsized() != "" {
-		return true // the bounds of both revisions follow from the number of groups
-	}
 	switch a := action.(type) {
 	case SetStable:
 		is, next := record.Phase(""), record.Phase("")
@@ -87,13 +84,15 @@ func (o Observation) needsFresh(action Action) bool {
 		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
 		return i >= 0 && a.Replicas < o.Added[i].Replicas
 	case MarkLeader:
-		return a.Serves
+		return a.Serves || o.shifts() && o.unsized() != "" // which groups leave follows from how many there are to be
 	case SetBounds:
 		return o.lowersBounds(a.Bounds)
 	case ScaleChild:
 		return slices.ContainsFunc(o.Children, func(c Child) bool { return c.Name == a.Name && a.Replicas < c.Replicas })
-	case RestartGroup, DeleteCanary, RemoveFinalizer, RepairCanary, HandOver, RemoveRecord:
+	case RestartGroup, DeleteCanary, RemoveFinalizer, RepairCanary, HandOver:
 		return true
+	case RemoveRecord:
+		return len(o.Stale) > 0
 	default:
 		return false
 	}

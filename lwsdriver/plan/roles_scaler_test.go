@@ -66,6 +66,11 @@ func TestRoleAutoscalerHeld(t *testing.T) {
 		}
 	}
 
+	begun := scaledRoles(0, record.Promoted, canary, autoscaler.HoldNone)
+	if warnings := (Begin{Policy: &pb.ReleasePolicy{Style: canary}}).Warnings(Judge(begun)); len(warnings) != 1 || warnings[0].GetCode() != "AutoscalerHeld" ||
+		!strings.Contains(warnings[0].GetMessage(), "HorizontalPodAutoscaler prefill scales DisaggregatedSet") {
+		t.Errorf("the warnings are %v", warnings)
+	}
 	o := scaledRoles(4, record.HandingOver, canary, autoscaler.HoldAll)
 	o.Record.Release.Groups, o.Bounds.Min = 4, map[string]int{"prefill": 0, "decode": 0}
 	o.Children[0].Replicas, o.Children[0].Groups, o.Children[1].Replicas, o.Children[1].Groups = 0, nil, 0, nil
@@ -108,6 +113,11 @@ func TestRoleUnsized(t *testing.T) {
 		if _, err := Decide(o, i); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	rest := o
+	rest.Record = &record.Record{}
+	if d, err := Decide(Judge(rest), Disown{}); err != nil || d.Action == nil {
+		t.Errorf("disown: %v, %v", d.Action, err)
 	}
 	if d, err := Decide(o, RollBack{ReleaseID: "r"}); err != nil || d.Action == nil {
 		t.Errorf("an abort: %v, %v", d.Action, err)
