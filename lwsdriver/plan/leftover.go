@@ -105,7 +105,9 @@ func awaitSurge(o Observation, d Decision) Decision {
 	surge := slices.DeleteFunc(slices.Clone(o.Stable.Groups), func(g Group) bool { return g.Index < o.Stable.Replicas })
 	d.Wait, d.Remedy = WaitCleanup, deletionRemedy(surge)
 	for _, g := range surge {
-		d.Since = later(d.Since, g.LostAt)
+		if !g.Ready { // one that recovered just now was lost before its deletion began
+			d.Since = later(d.Since, g.LostAt)
+		}
 	}
 	d.Message += "; LeaderWorkerSet deletes its surge groups"
 	return d
