@@ -28,8 +28,11 @@ type Decision struct {
 	Since time.Time
 	// Remedy is what to do if that lasts too long. Empty: a general one.
 	Remedy string
-	// Waiting is to be kept for the next observation.
+	// Waiting is to be kept for the next observation, and record what the record is to have of it.
 	Waiting Waiting
+	record  record.Waiting
+	// Overwritten says which other client overwrote what the decision repairs. Empty: none that is known.
+	Overwritten string
 	// Deadline is when the release fails without further progress. Zero: it waits for nothing.
 	Deadline time.Time
 	// Progress is what was counted.
@@ -40,6 +43,16 @@ type Decision struct {
 	InFlight, Starts int
 	// Warnings are for the caller whose intent was decided. They do not refuse it.
 	Warnings []*pb.Warning
+}
+
+// repairs has a decision say which field manager has changed what it repairs, if that is known and another one.
+func (d Decision) repairs(what, by string) Decision {
+	if by == "" || by == record.FieldManager {
+		return d
+	}
+	d.Overwritten = by + " has changed " + what
+	d.Message += "; " + d.Overwritten
+	return d
 }
 
 // Reasons of a Decision. They are part of the contract: hosts and users match on them.

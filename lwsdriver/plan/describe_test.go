@@ -39,6 +39,9 @@ func describeAction(a Action) string {
 	case nil:
 		return "none"
 	case SetStable:
+		if a.Why == whySaveWait {
+			return a.String() + ": " + describeWaiting(a.Record.Release.Waiting)
+		}
 		text := fmt.Sprintf("%s\n         rolling %s\n         record %s", a, describeSet(a.Rolling), describeRecord(a.Record))
 		if a.SaveTemplate {
 			text += "\n         save the template"
@@ -59,6 +62,13 @@ func describeAction(a Action) string {
 	default:
 		return a.String()
 	}
+}
+
+func describeWaiting(w record.Waiting) string {
+	if w.For == "" {
+		return "not any more"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s for %s %s", noon.Sub(w.Since), w.For, w.Overwritten))
 }
 
 func describeSet(r *rolling) string {

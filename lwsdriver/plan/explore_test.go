@@ -52,6 +52,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	}
 	after := *s
 	d, err := w.drive(&after)
+	decided := d
 	if text := w.breachOfStale(s); text != "" && err == nil {
 		err = errors.New(text)
 	}
@@ -134,7 +135,9 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 			if after.edited = true; !free {
 				after.spent++
 			}
-			add(a, after, Decision{})
+			if add(a, after, Decision{}) && a.do == actRestart {
+				steps[len(steps)-1].breach = w.forgotten(decided, &after)
+			}
 		}
 	}
 	return steps

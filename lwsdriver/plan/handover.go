@@ -148,8 +148,8 @@ func advanceHandover(o Observation) Decision {
 	if c == nil || c.Deleting {
 		return cancelHandover(o)
 	}
-	if a := repairHold(o); a != nil {
-		return Decision{Action: *a, State: state, Reason: ReasonHoldDrifted, Message: holdOverwritten}
+	if d := restoreHold(o, state); d != nil {
+		return *d
 	}
 	if c.Drifted {
 		return Decision{

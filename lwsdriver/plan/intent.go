@@ -41,7 +41,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 		return Decision{}, err
 	}
 	d.Action = recordOnly(o, d.Action)
-	d = recordRolling(o, withRendering(o, d))
+	d = keepWait(o, recordRolling(o, withRendering(o, d)))
 	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.starts(d.Action)
 	err = checkObservation(o)
 	if err == nil {

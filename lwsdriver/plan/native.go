@@ -15,8 +15,8 @@ import (
 // promote lets LWS roll the user's workload at the user's own maxUnavailable and maxSurge, and restores the hold.
 func promote(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	if a := repairHold(o); a != nil && o.completesSecondSet() {
-		return Decision{Action: *a, State: pb.State_STATE_PROMOTING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
+	if d := restoreHold(o, pb.State_STATE_PROMOTING); d != nil && o.completesSecondSet() {
+		return *d
 	}
 	if d := protectRequests(o, pb.State_STATE_PROMOTING); d != nil {
 		return *d

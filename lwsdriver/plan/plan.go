@@ -17,7 +17,7 @@ import (
 // first, and those of the history last.
 var steps = []func(Observation, Decision) Decision{
 	withinLimits, awaitFresh, awaitTurn, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
-	limitWait, countInFlight, keepEffects,
+	limitWait, saveWait, countInFlight, keepEffects,
 }
 
 // carryOn decides what follows from earlier requests.
@@ -226,8 +226,8 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 		busy = rest.State
 	}
 	if o.Record != nil {
-		if a := repairHold(o); a != nil {
-			return Decision{Action: *a, State: busy, Reason: ReasonHoldDrifted, Message: holdOverwritten}
+		if d := restoreHold(o, busy); d != nil {
+			return *d
 		}
 	}
 	if len(o.Added) > 0 {
@@ -292,8 +292,17 @@ func (o Observation) onlyAdded() bool {
 	return o.Traffic != nil && (o.Record == nil || o.Record.Release == nil)
 }
 
-// holdOverwritten is the message until the hold is restored, possibly by another driver.
-const holdOverwritten = "the hold was overwritten, and LeaderWorkerSet may roll until a driver has restored it"
+// restoreHold returns the decision until the hold is restored, possibly by another driver. Nil: it is in force.
+func restoreHold(o Observation, state pb.State) *Decision {
+	a := repairHold(o)
+	if a == nil {
+		return nil
+	}
+	return &Decision{
+		Action: *a, State: state, Reason: ReasonHoldDrifted,
+		Message: "the hold was overwritten, and LeaderWorkerSet may roll until a driver has restored it",
+	}
+}
 
 // repairHold returns the write that restores the hold, or nil if it is in force.
 func repairHold(o Observation) *SetStable {
@@ -331,8 +340,8 @@ func progress(o Observation, s Progress, style style) Decision {
 		if d := stopBatch(o); d != nil {
 			return *d
 		}
-	} else if a := repairHold(o); a != nil {
-		return Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonHoldDrifted, Message: holdOverwritten}
+	} else if d := restoreHold(o, pb.State_STATE_PREPARING); d != nil {
+		return *d
 	}
 	if d := protectRequests(o, o.busyState()); d != nil {
 		return *d

@@ -43,6 +43,7 @@ import (
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
 //	unscanned REASON
 //	waiting since=AGE
+//	waited since=AGE [for=REQUEST] [overwritten=TEXT]
 //	room groups=N
 //	changes [size=OLD/NEW] [claims=OLD/NEW]
 //	newer TEXT
@@ -226,6 +227,8 @@ func parseObservation(text string) (o Observation, err error) {
 			o.Autoscalers = append(o.Autoscalers, parseAutoscaler(l))
 		case "waiting":
 			o.Waiting.Since = l.age("since")
+		case "waited":
+			o.Record.Release.Waiting = record.Waiting{For: l.attrs["for"], Since: l.age("since"), Overwritten: strings.ReplaceAll(l.attrs["overwritten"], "_", " ")}
 		case "changes":
 			o.UnsafeChanges = parseChanges(l)
 		case "newer":
@@ -245,6 +248,9 @@ func parseObservation(text string) (o Observation, err error) {
 	o = Judge(o)
 	if !o.Waiting.Since.IsZero() {
 		o.Waiting.For = o.asked()
+	}
+	if r := o.release(); r != nil && r.Waiting.For == "" && !r.Waiting.Since.IsZero() {
+		r.Waiting.For = o.asked()
 	}
 	if routed != nil {
 		o.Traffic = routed.observe(o)

@@ -86,8 +86,9 @@ const releaseID = "r"
 func (w *world) drive(s *state) (Decision, error) {
 	o := w.observe(s)
 	d := carryOn(o)
-	if s.waiting, s.waitingSince = 0, unset; d.Waiting.For != "" {
-		s.waiting, s.waitingSince = uint8(w.waits.put(d.Waiting.For, d.Waiting.For)), ageOf(d.Waiting.Since)
+	if s.waiting, s.waitingSince, s.waitingBefore = 0, unset, unset; d.Waiting.For != "" {
+		s.waiting = uint8(w.waits.put(d.Waiting.For, d.Waiting.For))
+		s.waitingSince, s.waitingBefore = ageOf(d.Waiting.Since), ageOf(d.Waiting.Recorded)
 	}
 	return d, w.apply(s, d.Action)
 }
@@ -334,7 +335,7 @@ func (w *world) pass(s *state, long, quiet bool) {
 	if quiet && s.own.ready() == int(s.own.replicas) {
 		s.grown = 0
 	}
-	for _, a := range []*age{&s.phaseAt, &s.targetAt, &s.waitingSince, &s.added.targetAt, &s.added.deletingAt} {
+	for _, a := range []*age{&s.phaseAt, &s.targetAt, &s.waitingSince, &s.waitingBefore, &s.recorded, &s.added.targetAt, &s.added.deletingAt} {
 		later(a)
 	}
 	for _, set := range []*lwset{&s.own, &s.added} {
@@ -554,7 +555,7 @@ func (w *world) starts(s *state) {
 
 // restartDriver has another process drive: it knows only what the cluster shows.
 func (w *world) restartDriver(s *state) {
-	s.waiting, s.waitingSince, s.blind = 0, unset, w.routed
+	s.waiting, s.waitingSince, s.waitingBefore, s.blind = 0, unset, unset, w.routed
 	for _, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
@@ -582,7 +583,7 @@ func (w *world) stale(late Action, before, after *state) bool {
 	}
 	switch late.(type) {
 	case SetStable, DeleteStable:
-		return before.record != after.record || before.phaseAt != after.phaseAt || spec(&before.own) != spec(&after.own)
+		return before.record != after.record || before.phaseAt != after.phaseAt || before.recorded != after.recorded || spec(&before.own) != spec(&after.own)
 	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver:
 		return spec(&before.added) != spec(&after.added)
 	case SetTraffic:

@@ -170,6 +170,19 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	return ""
 }
 
+// forgotten: a wait that has lasted too long has done so for the next driver, too. One that was not recorded yet is.
+func (w *world) forgotten(d Decision, after *state) string {
+	if d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
+		return ""
+	}
+	next := carryOn(w.observe(after))
+	repairs := next.Action != nil && next.Waiting.Recorded != (time.Time{})
+	if next.State != pb.State_STATE_FAILED && !repairs {
+		return fmt.Sprintf("rule 8: the release failed with %s, and waits anew after a restart with %s", d.Reason, next.Reason)
+	}
+	return ""
+}
+
 // unasked: no group leaves its revision unless that was asked for.
 func (w *world) unasked(before, after *state) string {
 	var count [revisions + 1]int

@@ -107,13 +107,14 @@ type lwset struct {
 // state is one state of the small world. It is comparable.
 type state struct {
 	own, added                  lwset
-	record                      uint16 // of records
-	phaseAt, targetAt           age    // of the record
-	newer                       bool   // the record's target is newer than that of the added set
-	objects                     uint8  // of worlds: what the API server has
-	selectors, route            uint8  // of those that the endpoints follow, and that the gateway serves
-	waiting                     uint8  // of waits
-	waitingSince                age
+	record                      uint16               // of records
+	phaseAt, targetAt           age                  // of the record
+	newer                       bool                 // the record's target is newer than that of the added set
+	objects                     uint8                // of worlds: what the API server has
+	selectors, route            uint8                // of those that the endpoints follow, and that the gateway serves
+	waiting                     uint8                // of waits
+	waitingSince, waitingBefore age                  // before: that of an earlier driver
+	recorded                    age                  // since when it waits, by the record
 	asked                       [revisions + 1]uint8 // percentage of the own groups that may run a revision
 	lwsDown, gatewayDown, blind bool
 	succeeded, over             bool // the added set is a workload of its own; the user's object is deleted
@@ -209,6 +210,7 @@ type datelessRecord struct {
 type dated struct {
 	record            uint16
 	phaseAt, targetAt age
+	recorded          age
 	newer             bool
 }
 
@@ -265,10 +267,11 @@ func (w *world) target(t *record.Target) (uint8, age) {
 
 // setRecord has the state's record be r.
 func (w *world) setRecord(s *state, r record.Record) {
-	s.phaseAt, s.targetAt, s.newer = unset, unset, false
+	s.phaseAt, s.targetAt, s.recorded, s.newer = unset, unset, unset, false
 	if r.Release != nil {
 		n := *r.Release
 		s.phaseAt, n.PhaseAt, n.StartedAt = ageOf(n.PhaseAt), time.Time{}, time.Time{}
+		s.recorded, n.Waiting.Since = ageOf(n.Waiting.Since), time.Time{}
 		if n.Target != nil {
 			t := *n.Target
 			s.newer = s.added.target != 0 && t.At.After(s.added.targetAt.at())
@@ -297,7 +300,7 @@ func (w *world) recordOf(s *state) *record.Record {
 	if s.record == 0 {
 		return nil
 	}
-	k := dated{s.record, s.phaseAt, s.targetAt, s.newer}
+	k := dated{s.record, s.phaseAt, s.targetAt, s.recorded, s.newer}
 	if r, ok := w.dated[k]; ok {
 		return r
 	}
@@ -305,6 +308,7 @@ func (w *world) recordOf(s *state) *record.Record {
 	if r.Release != nil {
 		n := *r.Release
 		n.StartedAt, n.PhaseAt = noon.Add(-48*time.Hour), s.phaseAt.at()
+		n.Waiting.Since = s.recorded.at()
 		if n.Target != nil {
 			t := *n.Target
 			if t.At = s.targetAt.at(); s.newer {
@@ -356,7 +360,7 @@ func (w *world) observe(s *state) Observation {
 		o.Policy.ProgressDeadline = record.DefaultProgressDeadline
 	}
 	if s.waiting != 0 {
-		o.Waiting = Waiting{For: w.waits.values[s.waiting], Since: s.waitingSince.at()}
+		o.Waiting = Waiting{For: w.waits.values[s.waiting], Since: s.waitingSince.at(), Recorded: s.waitingBefore.at()}
 	}
 	o.Stable.Recorded = w.recordedRevisions(s)
 	o.Stable.Autoscaled = s.own.auto

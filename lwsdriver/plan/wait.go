@@ -41,8 +41,12 @@ const (
 type Waiting struct {
 	// For is what was asked for and is not reached: see [Observation.asked].
 	For string `json:"for,omitzero"`
-	// Since is the first observation at which it was not reached. Repairs in between do not change it.
+	// Since is the first observation at which it was not reached. Zero: it is reached. Repairs in between do not change it.
 	Since time.Time `json:"since,omitzero"`
+	// Recorded is since when an earlier driver waited for the same, by the record that this one found. Zero: none did.
+	Recorded time.Time `json:"recorded,omitzero"`
+	// Overwritten says which other client overwrote what meanwhile, last. Empty: none that is known.
+	Overwritten string `json:"overwritten,omitzero"`
 }
 
 // progressDeadline returns the release's deadline, or the default one without a release.
@@ -75,27 +79,21 @@ func limitWait(o Observation, d Decision) Decision {
 	if d.Reason == traffic.ReasonRecordInvalid {
 		d.State = pb.State_STATE_FAILED // only a user can repair it
 	}
-	now := Waiting{For: o.asked(), Since: o.Now}
-	same := o.Waiting.For == now.For && !o.Waiting.Since.IsZero()
-	if same {
-		now = o.Waiting
-	}
+	now, same := o.waits(d)
 	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
 	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitTurn):
+		if r := o.release(); r != nil && r.Waiting.For == now.For {
+			d.Waiting.For = now.For // it is reached, whatever the record says until it is written
+		}
 		return d
 	case d.State == pb.State_STATE_FAILED, d.Action != nil && !groups && (!same || !besides(d.Action)):
 		d.Waiting = now // what was asked for is not reached by a write
 		return d
 	}
 	d.Waiting = now
-	since := d.Since
-	if since.IsZero() {
-		since = d.Waiting.Since
-		if d.Progress.ProgressAt.After(since) {
-			since = d.Progress.ProgressAt
-		}
-	}
+	since := now.since(d)
 	d.Deadline = since.Add(d.Wait.longest(o))
+	d = recordWait(o, d, since)
 	if left := d.Deadline.Sub(o.Now); left > 0 {
 		if d.Recheck == 0 || left < d.Recheck {
 			d.Recheck = left
@@ -103,6 +101,94 @@ func limitWait(o Observation, d Decision) Decision {
 		return d
 	}
 	return expired(o, d, since)
+}
+
+// waits returns what a decision waits for, and whether the last one did, too. A driver that has started, or leads again, continues the
+// wait in the record.
+func (o Observation) waits(d Decision) (now Waiting, same bool) {
+	now = Waiting{For: o.asked(), Since: o.Now}
+	if same = o.Waiting.For == now.For && !o.Waiting.Since.IsZero(); same {
+		now = o.Waiting
+	} else if r := o.release(); r != nil && r.Waiting.For == now.For && o.Waiting.For != now.For {
+		now.Recorded, now.Overwritten = r.Waiting.Since, r.Waiting.Overwritten
+	}
+	if d.Overwritten != "" {
+		now.Overwritten = d.Overwritten
+	}
+	return now, same
+}
+
+// since returns when the deadline of a decision's wait began to count: that of groups when they were lost, or progressed. An earlier driver
+// may have known longer that they were.
+func (w Waiting) since(d Decision) time.Time {
+	progress, recorded := d.Progress.ProgressAt, w.Recorded
+	switch {
+	case d.Since.IsZero() && !recorded.IsZero() && recorded.Before(w.Since):
+		return later(recorded, progress)
+	case d.Since.IsZero():
+		return later(w.Since, progress)
+	case !recorded.IsZero() && recorded.Before(d.Since) && !recorded.Before(progress):
+		return recorded
+	}
+	return d.Since
+}
+
+// recordAfter is the part of its deadline after which a wait is recorded: most waits end sooner, and cost no write.
+const recordAfter = 10
+
+// recordWait notes in the decision what the record is to have of its wait, once that has lasted long enough.
+func recordWait(o Observation, d Decision, since time.Time) Decision {
+	next := record.Waiting{For: d.Waiting.For, Since: since, Overwritten: d.Waiting.Overwritten}
+	r := o.release()
+	if r == nil || max(len(next.For), len(next.Overwritten)) > record.MaxWaiting {
+		return d
+	}
+	if r.Waiting.For == next.For && since.Sub(r.Waiting.Since).Abs() < time.Second && (r.Waiting.Overwritten != "" || next.Overwritten == "") {
+		next = r.Waiting // another name is no reason to write
+	}
+	if left := since.Add(d.Wait.longest(o) / recordAfter).Sub(o.Now); left > 0 {
+		d.Recheck = earliest(d.Recheck, left)
+		return d
+	}
+	d.record = next
+	return d
+}
+
+// keepWait has a record that is written say what the release waits for, and nothing that it does not wait for any more.
+func keepWait(o Observation, d Decision) Decision {
+	a, ok := d.Action.(SetStable)
+	if !ok || a.Record.Release == nil {
+		return d
+	}
+	next, r := o, *a.Record.Release
+	next.Record = &a.Record
+	switch asked := next.asked(); {
+	case d.record.For == asked:
+		r.Waiting = d.record
+	case r.Waiting.For != asked, d.Waiting.For == asked && d.Waiting.Since.IsZero():
+		r.Waiting = record.Waiting{}
+	}
+	a.Record.Release = &r
+	d.Action = a
+	return d
+}
+
+// whySaveWait describes the write of saveWait.
+const whySaveWait = "note in the record what the release waits for"
+
+// saveWait is keepWait with a write of its own, if that changes the record and no other is due.
+func saveWait(o Observation, d Decision) Decision {
+	r := o.release()
+	if d.Action != nil || r == nil || o.Refused != nil || o.Stable.Deleting || o.Gone || o.Succeeded || d.Reason == ReasonStyleNotSupported {
+		return keepWait(o, d)
+	}
+	save := d
+	save.Action = SetStable{Record: *o.Record, Why: whySaveWait}
+	save = withRendering(o, keepWait(o, save))
+	if a, _ := save.Action.(SetStable); a.Record.Release.Waiting != r.Waiting {
+		return save
+	}
+	return d
 }
 
 // asked identifies what the release is asked for: its phase, revision, batch and requested share. Its deadline counts from the first
@@ -144,6 +230,9 @@ func besides(a Action) bool {
 func expired(o Observation, d Decision, since time.Time) Decision {
 	d.State = pb.State_STATE_FAILED
 	lasted := fmt.Sprintf("for %s (since %s): %s", d.Wait.longest(o), clock(since), d.Message)
+	if by := d.Waiting.Overwritten; by != "" {
+		lasted += "; " + by
+	}
 	reason := d.Reason
 	switch d.Wait {
 	case WaitCleanup:

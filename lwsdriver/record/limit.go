@@ -19,6 +19,8 @@ const (
 	MaxEndMessage = 512
 	// MaxGivenUp bounds the groups that a rollback with force gives up.
 	MaxGivenUp = 1000
+	// MaxWaiting bounds each text about what a release waits for, in bytes.
+	MaxWaiting = 512
 	// MaxLeaderMetadata bounds the metadata that a policy adds to leaders: keys and values together, in bytes.
 	MaxLeaderMetadata = 32 << 10
 )

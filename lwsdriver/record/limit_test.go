@@ -69,6 +69,8 @@ func TestLimits(t *testing.T) {
 		}),
 		"owner":    release(func(r *Release, more int) { r.Owner = strings.Repeat("o", MaxOwner+more) }),
 		"message":  release(func(r *Release, more int) { r.EndMessage = strings.Repeat("m", MaxEndMessage+more) }),
+		"wait":     release(func(r *Release, more int) { r.Waiting.For = strings.Repeat("w", MaxWaiting+more) }),
+		"writer":   release(func(r *Release, more int) { r.Waiting.Overwritten = strings.Repeat("w", MaxWaiting+more) }),
 		"replicas": release(func(r *Release, more int) { r.Replicas = maxCount + more }),
 		"groups":   release(func(r *Release, more int) { r.Groups = maxCount + more }),
 		"header routes": release(func(r *Release, more int) {

@@ -116,6 +116,18 @@ type Release struct {
 	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
 	// it alone, or rolls it back. 0: none of them had one. See the function Rendering.
 	Rendering int `json:"rendering,omitempty"`
+	// Waiting is what the release has waited for, once that has lasted for a part of its deadline. Zero: nothing has lasted so long.
+	Waiting Waiting `json:"waiting,omitzero"`
+}
+
+// Waiting is what a release waits for, so that its deadline survives the driver.
+type Waiting struct {
+	// For identifies what was asked for. An entry for anything else counts as none.
+	For string `json:"for"`
+	// Since is when the wait began.
+	Since time.Time `json:"since"`
+	// Overwritten says which other client overwrote what meanwhile. Empty: none that is known.
+	Overwritten string `json:"overwritten,omitempty"`
 }
 
 // Template is the part of a workload's spec that its revisions are made of, as in the spec.
@@ -387,6 +399,8 @@ func (r *Release) validateSizes() error {
 		return fmt.Errorf("the message of the end has %d bytes, more than %d", len(r.EndMessage), MaxEndMessage)
 	case r.Replicas < 0 || r.Replicas > maxCount || r.Groups > maxCount:
 		return fmt.Errorf("%d replicas and %d groups must be 0 to %d", r.Replicas, r.Groups, maxCount)
+	case len(r.Waiting.For) > MaxWaiting || len(r.Waiting.Overwritten) > MaxWaiting:
+		return fmt.Errorf("the texts of the wait have %d and %d bytes, more than %d", len(r.Waiting.For), len(r.Waiting.Overwritten), MaxWaiting)
 	case len(r.GivenUp) > MaxGivenUp:
 		return fmt.Errorf("%d groups are given up, more than %d", len(r.GivenUp), MaxGivenUp)
 	}
