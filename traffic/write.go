@@ -29,6 +29,9 @@ type Write struct {
 	Moves bool
 	// Grows is true if the canary may get more requests by it: a larger share, a mirror or a header route.
 	Grows bool
+	// ChangedBy is the field manager that changed the object after Lockstep, and ChangedAt is when. Empty: none that is known.
+	ChangedBy string
+	ChangedAt metav1.Time
 	// Pins is true if it pins the stable Service or pool to the leaders of one side.
 	Pins bool
 }
@@ -55,7 +58,11 @@ func noWrite() (*Write, error) { return nil, nil } //nolint:nilnil // no write i
 
 func patchOf(key Key, base metav1.Object, p patch, why string) *Write {
 	p.set(base.GetResourceVersion(), "metadata", "resourceVersion")
-	return &Write{Verb: Patch, Key: key, Body: p, Why: why}
+	write := &Write{Verb: Patch, Key: key, Body: p, Why: why}
+	if last := LastWriter(base.GetManagedFields(), releasedField(base)); last != nil {
+		write.ChangedBy, write.ChangedAt = last.Manager, *last.Time
+	}
+	return write
 }
 
 func createOf(key Key, o runtime.Object, why string) (*Write, error) {

@@ -142,6 +142,9 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		}
 		if err == nil && decision.Action != nil {
 			e.announce(ctx, s, decision)
+			if decision.Overwritten != "" {
+				e.config.Log.Warn(decision.Overwritten, slog.String("workload", key.String()), slog.String("action", actionName(decision.Action)))
+			}
 			do := e.Do
 			if plan.IsHistory(decision.Action) {
 				do = e.recordHistory

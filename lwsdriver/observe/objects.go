@@ -18,6 +18,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Kind is the kind of the workloads that are observed.
@@ -35,13 +36,15 @@ func StripWorkload(obj any) (any, error) {
 	return obj, nil
 }
 
-// In the field set of a manager that owns something of the template, or the number of groups.
+// In the field set of a manager that owns something of the template, the number of groups, or something of how they are rolled.
 const (
 	templateField = `"f:leaderWorkerTemplate"`
 	replicasField = `"f:replicas"`
+	rollingField  = `"f:rollingUpdateConfiguration"`
 )
 
-// lastManagers keeps the last managers of the template and of replicas, each marked by its field.
+// lastManagers keeps the last managers of the template and of replicas, and who changed the rolling update configuration after Lockstep,
+// each marked by its field.
 func lastManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 	var kept []metav1.ManagedFieldsEntry
 	for _, field := range []string{templateField, replicasField} {
@@ -50,6 +53,9 @@ func lastManagers(w *lws.LeaderWorkerSet) []metav1.ManagedFieldsEntry {
 				Manager: strings.Clone(last.Manager), Subresource: strings.Clone(last.Subresource), FieldsType: field,
 			})
 		}
+	}
+	if last := traffic.LastWriter(w.ManagedFields, rollingField); last != nil {
+		kept = append(kept, metav1.ManagedFieldsEntry{Manager: strings.Clone(last.Manager), Time: last.Time, FieldsType: rollingField})
 	}
 	return kept
 }

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -51,6 +52,40 @@ func TestChangedBy(t *testing.T) {
 	}
 	if got := changedBy(lwstest.StableWorkload()); got != "" {
 		t.Errorf("%q has changed a template without managers", got)
+	}
+}
+
+// Who changed the rolling update configuration after Lockstep is known, also of bounds, and of children unless it created them.
+func TestOverwrittenBy(t *testing.T) {
+	at := func(second int) *metav1.Time {
+		return &metav1.Time{Time: lwstest.Noon.Add(time.Duration(second) * time.Second)}
+	}
+	rolling := &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:rolloutStrategy":{"f:rollingUpdateConfiguration":{"f:partition":{}}}}}`)}
+	for _, tt := range []struct {
+		name       string
+		first, own int
+		want       string
+	}{
+		{"another client after Lockstep", 2, 1, "kustomize-controller"},
+		{"in the same second", 1, 1, "kustomize-controller"},
+		{"Lockstep repaired it", 1, 2, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := lwstest.StableWorkload()
+			w.ManagedFields = []metav1.ManagedFieldsEntry{
+				{Manager: "kustomize-controller", Time: at(tt.first), FieldsV1: rolling}, {Manager: record.FieldManager, Time: at(tt.own), FieldsV1: rolling},
+			}
+			bounds := &unstructured.Unstructured{}
+			bounds.SetManagedFields(w.ManagedFields)
+			if _, err := StripWorkload(w); err != nil {
+				t.Fatal(err)
+			}
+			stripped, err := stripBounds(bounds)
+			b, ok := stripped.(*BoundsObject)
+			if got := managerOf(w, rollingField).Manager; got != tt.want || err != nil || !ok || b.ChangedBy != tt.want {
+				t.Errorf("%q, and %+v, %v", got, stripped, err)
+			}
+		})
 	}
 }
 

@@ -219,7 +219,7 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, o.Caches.sizes(w), s.Now, s.Policy.MinReady),
 		HasFinalizer: hasFinalizer(w), Orphans: orphans(w),
 		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
-		ScaledBy: manager, Autoscaled: autoscaled,
+		RolledBy: managerOf(w, rollingField).Manager, ScaledBy: manager, Autoscaled: autoscaled,
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // KindSet is the kind of the workloads that have roles.
@@ -109,6 +110,8 @@ type BoundsObject struct {
 	metav1.ObjectMeta
 
 	Bounds plan.Bounds
+	// ChangedBy is the field manager that wrote them after Lockstep. Empty: none that is known.
+	ChangedBy string
 	// Problem is why it can't be read, "" if it can.
 	Problem string
 }
@@ -355,6 +358,9 @@ func stripBounds(obj any) (any, error) {
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
 		DeletionTimestamp: u.GetDeletionTimestamp(),
 	}}
+	if last := traffic.LastWriter(u.GetManagedFields(), `"f:spec"`); last != nil {
+		b.ChangedBy = last.Manager
+	}
 	var object replicaBounds
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
 		b.Problem = err.Error()
@@ -467,7 +473,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		default: // of an earlier set with this name
 			s.BoundsLeft = s.Record == nil
 		}
-		s.BoundsObject = object
+		s.BoundsObject, s.BoundsBy = object, object.ChangedBy
 	}
 	o.readScalers(s, set)
 	return nil
@@ -484,6 +490,9 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 		child := plan.Child{
 			Name: w.Name, Role: w.Labels[disaggregated.RoleLabelKey], Revision: w.Labels[disaggregated.RevisionLabelKey], Slice: slice,
 			Replicas: view.Replicas, Deleting: view.Deleting, Groups: view.Groups,
+		}
+		if view.ScaledBy != view.ChangedBy {
+			child.ScaledBy = view.ScaledBy
 		}
 		all = append(all, child)
 		s.AddedObjects[w.Name] = w

@@ -79,7 +79,9 @@ type Observation struct {
 	Slices   int     `json:"slices,omitzero"`
 	Children []Child `json:"children,omitzero"`
 	// Bounds are those of the children, nil if there are none. BoundsEnforced is true if an admission policy enforces them.
+	// BoundsBy is the field manager that wrote them after Lockstep, empty if none is known.
 	Bounds         *Bounds `json:"bounds,omitzero"`
+	BoundsBy       string  `json:"boundsBy,omitzero"`
 	BoundsEnforced bool    `json:"boundsEnforced,omitzero"`
 	// BoundsLeft is true if the workload is gone or not adopted, and there are bounds of an earlier one with its name.
 	BoundsLeft bool `json:"boundsLeft,omitzero"`
@@ -120,6 +122,8 @@ type Workload struct {
 	Recorded []string `json:"recorded,omitzero"`
 	// ChangedBy is the field manager that last wrote the template in the spec. Empty: unknown.
 	ChangedBy string `json:"changedBy,omitzero"`
+	// RolledBy is the field manager that wrote the rolling update configuration after Lockstep. Empty: none that is known.
+	RolledBy string `json:"rolledBy,omitzero"`
 	// ScaledBy is the field manager that last wrote replicas. Empty: unknown. Autoscaled is true if it wrote the scale
 	// subresource and is not kubectl, as autoscalers do.
 	ScaledBy   string `json:"scaledBy,omitzero"`

@@ -82,6 +82,9 @@ func recordRolling(o Observation, d Decision) Decision {
 	}
 	if o.Record != nil {
 		a.Record.Saved = Saved(o)
+		if !record.SameRolling(lastSet(o), o.Stable.Rolling) {
+			d = d.repairs("the rolling update configuration", o.Stable.RolledBy)
+		}
 	}
 	a.Record = a.Record.WithSet(*a.Rolling)
 	d.Action = a

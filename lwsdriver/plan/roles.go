@@ -47,7 +47,9 @@ type Child struct {
 	Revision string `json:"revision,omitzero"`
 	Slice    int    `json:"slice,omitzero"`
 	// Replicas is the number of groups in its spec.
-	Replicas int     `json:"replicas,omitzero"`
+	Replicas int `json:"replicas,omitzero"`
+	// ScaledBy is the field manager that wrote it last, if that is not the one that created the child. Empty: unknown.
+	ScaledBy string  `json:"scaledBy,omitzero"`
 	Deleting bool    `json:"deleting,omitzero"`
 	Groups   []Group `json:"groups,omitzero"`
 }
@@ -343,6 +345,16 @@ func inRoles(o Observation, d Decision) Decision {
 	}
 	if d.Action == nil || IsHistory(d.Action) {
 		d = keepRoles(o, d)
+	}
+	switch a := d.Action.(type) {
+	case SetBounds:
+		d = d.repairs("the bounds of its children", o.BoundsBy)
+	case ScaleChild:
+		i := slices.IndexFunc(o.Children, func(c Child) bool { return c.Name == a.Name })
+		d = d.repairs("LeaderWorkerSet "+a.Name, o.Children[i].ScaledBy)
+	}
+	if d.Overwritten != "" && !d.Waiting.Since.IsZero() {
+		d.Waiting.Overwritten = d.Overwritten
 	}
 	if o.Record != nil && !o.BoundsEnforced {
 		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds

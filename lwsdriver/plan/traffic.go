@@ -194,10 +194,14 @@ func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traf
 	if v.Stage != traffic.Drifted {
 		return v, nil
 	}
-	return v, &Decision{
+	d := Decision{
 		Action: SetTraffic{Desired: want, Why: v.Write.String()}, State: state, Reason: v.Reason,
 		Message: "requests are being routed: " + v.Message,
 	}
+	if r := o.release(); r != nil && v.Write.ChangedAt.After(r.StartedAt) {
+		d = d.repairs(v.Write.Key.String(), v.Write.ChangedBy)
+	}
+	return v, &d
 }
 
 // inForce reports whether the desired routing is in force, as far as routes and gateways show. A stable workload without

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -20,6 +22,10 @@ import (
 func checkEnds(o Observation, d Decision) error {
 	reasons := map[Wait]string{WaitProgress: ReasonDeadline, WaitCleanup: ReasonCleanupDeadline, WaitTraffic: ReasonTrafficDeadline}
 	for range 20 {
+		if a, ok := d.Action.(SetStable); ok && a.Why == whySaveWait {
+			o.Record, o.Waiting = &a.Record, d.Waiting
+			d = carryOn(o)
+		}
 		switch {
 		case d.Action != nil, d.State == pb.State_STATE_FAILED, atRestIn(d.State), d.Wait == WaitTurn:
 			return nil
@@ -103,5 +109,96 @@ func TestWaitIsRemembered(t *testing.T) {
 	}
 	if got := decide(wait); got.State != pb.State_STATE_FAILED {
 		t.Errorf("%s after it had failed", got.State)
+	}
+}
+
+// TestDeadlineSurvivesReverterAndRestarts simulates a day of a release whose route another client reverts every 25 minutes, while the driver
+// restarts every 20 minutes and the gateway does not follow. The release fails at its deadline and names the other client. Once both end, it
+// continues.
+func TestDeadlineSurvivesReverterAndRestarts(t *testing.T) {
+	const text = `workload vllm replicas=4 revision=B hold
+record phase=Progressing stable=A update=B since=1h
+groups 0-3 revision=A ready=2h
+canary vllm-b replicas=2 carries=B target=50%%#0@30s
+groups 0-1 revision=B ready=1m serving
+traffic requested=50 for=2 fenced prepared pods=0,1 weight=%d seen=%d`
+	world := func(weight, seen int) Observation {
+		o, err := parseObservation(fmt.Sprintf(text, weight, seen))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	r := world(0, 0).Record
+	var kept Waiting
+	var failed time.Duration
+	writes := 0
+	look := func(at time.Duration, o Observation, reverted bool) Decision {
+		o.Record, o.Waiting, o.Now = r, kept, noon.Add(at)
+		if reverted {
+			for _, route := range o.Traffic.World.Routes {
+				route.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "kustomize-controller", Time: &metav1.Time{Time: o.Now}, FieldsType: `"f:spec"`}})
+			}
+		}
+		d := carryOn(o)
+		kept = d.Waiting
+		if a, ok := d.Action.(SetStable); ok {
+			writes++
+			r = &a.Record
+		}
+		return d
+	}
+	for at := time.Duration(0); at < 24*time.Hour; at += time.Minute {
+		switch at % (40 * time.Minute) {
+		case 0:
+			kept = Waiting{}
+		case 20 * time.Minute: // another driver leads again, which has waited for something else
+			kept = Waiting{For: "something else", Since: noon}
+		}
+		if at > 0 && at%(25*time.Minute) == 0 {
+			if d := look(at, world(0, 0), true); d.Action == nil || !strings.Contains(d.Message, "kustomize-controller has changed HTTPRoute") {
+				t.Fatalf("after %s the route is repaired by %v: %s", at, d.Action, d.Message)
+			}
+		}
+		d := look(at, world(50, 0), false)
+		switch is := d.State == pb.State_STATE_FAILED; {
+		case is && failed == 0:
+			failed = at
+		case !is && failed > 0:
+			t.Fatalf("after %s it waits again: %s, %s", at, d.State, d.Message)
+		}
+		if failed > 0 && (d.Reason != ReasonTrafficDeadline || !strings.Contains(d.Message, "kustomize-controller")) {
+			t.Fatalf("after %s: %s, %s", at, d.Reason, d.Message)
+		}
+	}
+	if failed != record.DefaultProgressDeadline || writes > 2 {
+		t.Errorf("it failed after %s, with %d writes of the record", failed, writes)
+	}
+	look(24*time.Hour, world(50, 50), false)
+	if d := look(24*time.Hour, world(50, 50), false); d.State != pb.State_STATE_READY || r.Release.Waiting != (record.Waiting{}) {
+		t.Errorf("once the gateway follows: %s, %s, with %+v in the record", d.State, d.Message, r.Release.Waiting)
+	}
+}
+
+// TestRepairNamesFieldManager checks that a decision that repairs a setting says who changed it, unless that was Lockstep itself.
+func TestRepairNamesFieldManager(t *testing.T) {
+	for _, by := range []string{"kustomize-controller", record.FieldManager, ""} {
+		held := midRelease()
+		held.Policy.Style, held.Record.Saved = pb.Style_STYLE_CANARY, parsePace("1/0")
+		held.Stable.Rolling, held.Stable.RolledBy = parsePace("2/0"), by
+		bounds, child := rolesObservation(1, 1), rolesObservation(1, 1)
+		bounds.Bounds.Min["prefill"]--
+		bounds.BoundsBy = by
+		child.Children[0].Replicas--
+		child.Children[0].ScaledBy = by
+		for name, o := range map[string]Observation{"hold": held, "bounds": bounds, "child": child} {
+			d := carryOn(Judge(o))
+			if d.Action == nil || strings.Contains(d.Message, by+" has changed") != (by == "kustomize-controller") {
+				t.Errorf("%s changed by %q: %v, %s", name, by, d.Action, d.Message)
+			}
+			if by == "kustomize-controller" && !strings.HasPrefix(d.Overwritten, by) {
+				t.Errorf("%s: it is not remembered: %+v", name, d.Waiting)
+			}
+		}
 	}
 }

@@ -101,9 +101,5 @@ func redactMeta(o metav1.Object) {
 		}
 	}
 	o.SetAnnotations(annotations)
-	fields := o.GetManagedFields()
-	for i := range fields {
-		fields[i].FieldsV1 = nil
-	}
-	o.SetManagedFields(fields)
+	traffic.StripFields(o)
 }

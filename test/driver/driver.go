@@ -138,6 +138,15 @@ func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 // Address returns the address that the driver listens on.
 func (d *Driver) Address() string { return "unix://" + filepath.Join(d.dir, "s") }
 
+// Log returns what the driver has logged.
+func (d *Driver) Log() string {
+	raw, err := os.ReadFile(d.log.Name())
+	if err != nil {
+		d.t.Error(err)
+	}
+	return string(raw)
+}
+
 // Begin starts the process and connects. The driver may not serve calls yet.
 func (d *Driver) Begin() {
 	d.t.Helper()

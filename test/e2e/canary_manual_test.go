@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -244,6 +246,9 @@ func TestCanaryHoldEdited(t *testing.T) {
 		w := e.in(t).adopt(model("rest", 3, 2))
 		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromString("30%"), Partition: ptr.To[int32](1)})
 		w.awaitObject("the hold is restored", held(w))
+		await.True(t, "the log names who changed it", func() bool {
+			return strings.Contains(e.driver.Log(), "e2e-user has changed the rolling update configuration")
+		})
 		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
 			t.Fatal(err)
 		}

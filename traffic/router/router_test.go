@@ -305,6 +305,16 @@ func TestStrip(t *testing.T) {
 	if _, err := strip(svc); err != nil || svc.ManagedFields != nil || len(svc.Annotations) != 1 {
 		t.Errorf("%v, %v, %v", svc.ManagedFields, svc.Annotations, err)
 	}
+	selected := metav1.ManagedFieldsEntry{
+		Manager: "kustomize-controller", Time: &metav1.Time{Time: time.Unix(1, 0)}, FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:selector":{}}}`)},
+	}
+	svc.ManagedFields = []metav1.ManagedFieldsEntry{selected, {Manager: "kubectl"}}
+	for range 2 {
+		if _, err := strip(svc); err != nil || len(svc.ManagedFields) != 1 || svc.ManagedFields[0].Manager != selected.Manager || svc.ManagedFields[0].FieldsV1 != nil {
+			t.Errorf("%v, %v: the name of who changed the selector is kept", svc.ManagedFields, err)
+		}
+	}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: traffic.FieldManager}}
 	if _, err := strip(svc); err != nil || len(svc.ManagedFields) != 2 {
 		t.Errorf("%v, %v: they are needed to remove Lockstep's entries", svc.ManagedFields, err)

@@ -44,7 +44,7 @@ func strip(obj any) (any, error) {
 	}
 	if meta, err := apimeta.Accessor(obj); err == nil {
 		if !slices.ContainsFunc(meta.GetManagedFields(), traffic.IsLockstepEntry) {
-			meta.SetManagedFields(nil) // kept otherwise, to remove Lockstep's entries later
+			traffic.KeepLastWriter(meta) // all are kept otherwise, to remove Lockstep's entries later
 		}
 		if annotations := meta.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
 			delete(annotations, corev1.LastAppliedConfigAnnotation)
