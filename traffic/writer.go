@@ -16,7 +16,7 @@ func LastWriter(entries []metav1.ManagedFieldsEntry, field string) *metav1.Manag
 	var last, own *metav1.ManagedFieldsEntry
 	for i := range entries {
 		e := &entries[i]
-		if e.Time == nil || e.Subresource == "status" || e.FieldsType != field && (e.FieldsV1 == nil || !strings.Contains(e.FieldsV1.GetRawString(), field)) {
+		if e.Time == nil || e.Subresource == "status" || !hasField(e, field) {
 			continue
 		}
 		of := &last
@@ -33,6 +33,11 @@ func LastWriter(entries []metav1.ManagedFieldsEntry, field string) *metav1.Manag
 	return last
 }
 
+// hasField reports whether an entry is about a field, also once only its name is kept.
+func hasField(e *metav1.ManagedFieldsEntry, field string) bool {
+	return e.FieldsType == field || e.FieldsV1 != nil && strings.Contains(e.FieldsV1.GetRawString(), field)
+}
+
 // releasedField returns what a release writes of an object: an Ingress has its share in annotations.
 func releasedField(o metav1.Object) string {
 	if _, ok := o.(*networkingv1.Ingress); ok {
@@ -46,7 +51,7 @@ func StripFields(o metav1.Object) {
 	entries, field := o.GetManagedFields(), releasedField(o)
 	for i := range entries {
 		e := &entries[i]
-		if e.FieldsType != field && e.FieldsV1 != nil && strings.Contains(e.FieldsV1.GetRawString(), field) {
+		if hasField(e, field) {
 			e.FieldsType = field
 		}
 		e.FieldsV1 = nil

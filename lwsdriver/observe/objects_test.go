@@ -73,7 +73,8 @@ func TestOverwrittenBy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := lwstest.StableWorkload()
 			w.ManagedFields = []metav1.ManagedFieldsEntry{
-				{Manager: "kustomize-controller", Time: at(tt.first), FieldsV1: rolling}, {Manager: record.FieldManager, Time: at(tt.own), FieldsV1: rolling},
+				{Manager: "kustomize-controller", Time: at(tt.first), FieldsV1: rolling},
+				{Manager: record.FieldManager, Time: at(tt.own), FieldsV1: rolling},
 			}
 			bounds := &unstructured.Unstructured{}
 			bounds.SetManagedFields(w.ManagedFields)

@@ -228,7 +228,9 @@ func parseObservation(text string) (o Observation, err error) {
 		case "waiting":
 			o.Waiting.Since = l.age("since")
 		case "waited":
-			o.Record.Release.Waiting = record.Waiting{For: l.attrs["for"], Since: l.age("since"), Overwritten: strings.ReplaceAll(l.attrs["overwritten"], "_", " ")}
+			o.Record.Release.Waiting = record.Waiting{
+				For: l.attrs["for"], Since: l.age("since"), Overwritten: strings.ReplaceAll(l.attrs["overwritten"], "_", " "),
+			}
 		case "changes":
 			o.UnsafeChanges = parseChanges(l)
 		case "newer":

@@ -583,7 +583,8 @@ func (w *world) stale(late Action, before, after *state) bool {
 	}
 	switch late.(type) {
 	case SetStable, DeleteStable:
-		return before.record != after.record || before.phaseAt != after.phaseAt || before.recorded != after.recorded || spec(&before.own) != spec(&after.own)
+		return before.record != after.record || before.phaseAt != after.phaseAt || before.recorded != after.recorded ||
+			spec(&before.own) != spec(&after.own)
 	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver:
 		return spec(&before.added) != spec(&after.added)
 	case SetTraffic:

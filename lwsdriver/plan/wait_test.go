@@ -112,9 +112,9 @@ func TestWaitIsRemembered(t *testing.T) {
 	}
 }
 
-// TestDeadlineSurvivesReverterAndRestarts simulates a day of a release whose route another client reverts every 25 minutes, while the driver
-// restarts every 20 minutes and the gateway does not follow. The release fails at its deadline and names the other client. Once both end, it
-// continues.
+// TestDeadlineSurvivesReverterAndRestarts simulates a day of a release whose route another client reverts every 25 minutes, while the
+// driver restarts every 20 minutes and the gateway does not follow. The release fails at its deadline and names the other client. Once
+// both end, it continues.
 func TestDeadlineSurvivesReverterAndRestarts(t *testing.T) {
 	const text = `workload vllm replicas=4 revision=B hold
 record phase=Progressing stable=A update=B since=1h
@@ -137,7 +137,9 @@ traffic requested=50 for=2 fenced prepared pods=0,1 weight=%d seen=%d`
 		o.Record, o.Waiting, o.Now = r, kept, noon.Add(at)
 		if reverted {
 			for _, route := range o.Traffic.World.Routes {
-				route.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "kustomize-controller", Time: &metav1.Time{Time: o.Now}, FieldsType: `"f:spec"`}})
+				route.SetManagedFields([]metav1.ManagedFieldsEntry{{
+					Manager: "kustomize-controller", Time: &metav1.Time{Time: o.Now}, FieldsType: `"f:spec"`,
+				}})
 			}
 		}
 		d := carryOn(o)

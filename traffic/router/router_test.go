@@ -311,7 +311,8 @@ func TestStrip(t *testing.T) {
 	}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{selected, {Manager: "kubectl"}}
 	for range 2 {
-		if _, err := strip(svc); err != nil || len(svc.ManagedFields) != 1 || svc.ManagedFields[0].Manager != selected.Manager || svc.ManagedFields[0].FieldsV1 != nil {
+		_, err := strip(svc)
+		if err != nil || len(svc.ManagedFields) != 1 || svc.ManagedFields[0].Manager != selected.Manager || svc.ManagedFields[0].FieldsV1 != nil {
 			t.Errorf("%v, %v: the name of who changed the selector is kept", svc.ManagedFields, err)
 		}
 	}
