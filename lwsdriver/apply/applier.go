@@ -91,12 +91,8 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.removeFinalizer(ctx, s, t)
 	case plan.DeleteCanary:
 		return a.deleteCanary(ctx, s, t)
-	case plan.SetBounds:
-		return a.setBounds(ctx, s, t)
-	case plan.ScaleChild:
-		return a.scaleChild(ctx, s, t)
-	case plan.RemoveBounds:
-		return true, a.removeBounds(ctx, s)
+	case plan.SetBounds, plan.ScaleChild, plan.RemoveBounds:
+		return a.applyRoles(ctx, s, action)
 	default:
 		return a.applyHandover(ctx, s, action)
 	}

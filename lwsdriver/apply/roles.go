@@ -21,6 +21,18 @@ import (
 
 // The writes of DisaggregatedSets.
 
+// applyRoles makes the write of an action about the children of a set.
+func (a *Applier) applyRoles(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
+	switch t := action.(type) {
+	case plan.SetBounds:
+		return a.setBounds(ctx, s, t)
+	case plan.ScaleChild:
+		return a.scaleChild(ctx, s, t)
+	default:
+		return true, a.removeBounds(ctx, s)
+	}
+}
+
 // patchSet sends the patch of a set.
 func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *patch, raw []byte) (bool, error) {
 	got, err := a.dynamic.Resource(observe.SetsResource).Namespace(p.base.Namespace).

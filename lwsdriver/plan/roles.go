@@ -85,8 +85,10 @@ func (SetBounds) action()    {}
 func (ScaleChild) action()   {}
 func (RemoveBounds) action() {}
 
-func (a SetBounds) String() string  { return a.Why }
-func (RemoveBounds) String() string { return "delete bounds that are left of an earlier DisaggregatedSet" }
+func (a SetBounds) String() string { return a.Why }
+func (RemoveBounds) String() string {
+	return "delete bounds that are left of an earlier DisaggregatedSet"
+}
 func (a ScaleChild) String() string { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
 
 // RemoveBounds deletes bounds that no DisaggregatedSet owns: they would keep its children from being scaled.

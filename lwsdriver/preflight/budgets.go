@@ -48,8 +48,9 @@ func judge(s *Inventory, code string) []Hit {
 
 // Disruptables returns the parts of the workload that budgets select by: one, or one for each role.
 func (s *Inventory) Disruptables() []disruption.Workload {
-	var all []disruption.Workload
-	for _, part := range (Rule{}).judged(s) {
+	parts := (Rule{}).judged(s)
+	all := make([]disruption.Workload, 0, len(parts))
+	for _, part := range parts {
 		all = append(all, part.Disruptable())
 	}
 	return all

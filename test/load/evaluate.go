@@ -106,6 +106,7 @@ func (row *Row) count(r record) {
 		row.ToGone++
 	case podanswer.Cut:
 		row.Cut++
+	case podanswer.Unpaired: // it counts as failed
 	}
 }
 

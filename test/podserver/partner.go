@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 )
 
-// AnnotationCalls, on the pods of a role of a DisaggregatedSet, names another role. Each request to a leader then makes one to a leader of that
+// AnnotationCalls names another role, on the pods of a role of a DisaggregatedSet. Each request to a leader then makes one to a leader of that
 // role, which takes half of the request's duration. The leader is chosen as llm-d's router does: at random among the ready ones whose label
 // disaggregatedset.x-k8s.io/revision is the same, from a cache of the pods. A leader counts as ready once its whole group is, as one of vLLM
 // does: its probe answers once the model is loaded on all pods. These pods have no probe.
