@@ -145,7 +145,7 @@ func (r *recorder) addStage(s native.Stage) {
 	r.addFrame(f)
 }
 
-// addFrame adds a frame to the current step, unless it equals the previous one.
+// addFrame adds a frame to the current step, unless it shows what the previous one does.
 func (r *recorder) addFrame(f *pb.PlanFrame) {
 	step := r.steps[len(r.steps)-1]
 	f.Step = int32(len(r.steps) - 1) //nolint:gosec // few
@@ -165,8 +165,13 @@ func (r *recorder) addFrame(f *pb.PlanFrame) {
 	step.MinAvailableGroups = min(step.GetMinAvailableGroups(), f.GetAvailable())
 	step.MaxGroups = max(step.GetMaxGroups(), int32(len(f.GetGroups()))) //nolint:gosec // a number of groups
 	r.updatePeak(old, updated)
-	if n := len(r.frames); n > 0 && proto.Equal(r.frames[n-1], f) {
-		return
+	if n := len(r.frames); n > 0 {
+		at := f.GetAt()
+		f.At = r.frames[n-1].GetAt()
+		if proto.Equal(r.frames[n-1], f) {
+			return
+		}
+		f.At = at
 	}
 	r.frames = append(r.frames, f)
 }
