@@ -57,7 +57,10 @@ var whole = []suite{
 		name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()},
 		lacks: netns.NodePossible, demanding: []string{"TestNodeIsGone"},
 	},
-	{name: "disaggregated", packages: []string{"./test/e2e"}, only: disaggregated},
+	{
+		name: "disaggregated", packages: []string{"./test/e2e"}, only: disaggregated,
+		lacks: scalersOfRoles, demanding: []string{"TestDisaggregatedRoleScaler"},
+	},
 	{name: "monitoring", packages: []string{"./test/e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
 	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
 	{name: "artifacts", packages: []string{"./tools/release", "./test/docs"}},
@@ -66,6 +69,15 @@ var whole = []suite{
 	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
 	{name: "hostile", packages: []string{"./test/hostile"}, alone: true},
 	{name: "node", packages: []string{"./test/node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
+}
+
+// scalersOfRoles returns an error where LWS has no DisaggregatedSetRoleScaler: v0.10.0 is the first that has.
+func scalersOfRoles() error {
+	used, err := cluster.Versions{}.Resolve()
+	if err == nil && strings.HasPrefix(used.LWS, "v0.9.") {
+		err = fmt.Errorf("LWS %s has no DisaggregatedSetRoleScaler", used.LWS)
+	}
+	return err //nolint:wrapcheck // it names the version
 }
 
 // parts are subsets of e2e: the tests with this prefix.
