@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -125,7 +126,7 @@ func (o Observation) step(b Bounds) Bounds {
 		}
 	}
 	if b.Update != "" {
-		b.Max = b.Min // LWS scales a restored template's children up
+		b.Max = maps.Clone(b.Min) // LWS scales a restored template's children up
 	}
 	return b
 }
