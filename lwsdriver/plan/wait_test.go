@@ -151,10 +151,9 @@ traffic requested=50 for=2 fenced prepared pods=0,1 weight=%d seen=%d`
 		return d
 	}
 	for at := time.Duration(0); at < 24*time.Hour; at += time.Minute {
-		switch restart := at % (40 * time.Minute); {
-		case restart == 0:
+		if at%(40*time.Minute) == 0 {
 			kept = Waiting{}
-		case restart == 20*time.Minute: // another driver leads again, which has waited for something else
+		} else if at%(20*time.Minute) == 0 { // another driver leads again, which has waited for something else
 			kept = Waiting{For: "something else", Since: noon}
 		}
 		if at > 0 && at%(25*time.Minute) == 0 {

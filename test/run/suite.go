@@ -77,7 +77,7 @@ func scalersOfRoles() error {
 	if err == nil && strings.HasPrefix(used.LWS, "v0.9.") {
 		err = fmt.Errorf("LWS %s has no DisaggregatedSetRoleScaler", used.LWS)
 	}
-	return err //nolint:wrapcheck // it names the version
+	return err
 }
 
 // parts are subsets of e2e: the tests with this prefix.
