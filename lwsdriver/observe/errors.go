@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,6 +29,10 @@ var ErrChanged = errors.New("the object has been changed by another client")
 // lacksPermission matches the API server's message for a missing permission. Webhooks, admission policies and quotas answer 403
 // too, and no permission would change that.
 var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot (?:[a-z]+ resource "([a-z]+)(?:/[a-z]+)?" in API group "([a-z0-9.-]*)")?`)
+
+// boundsPolicy is how the API server names the admission policy that enforces bounds. It reads them from a cache, which follows what the driver
+// has written a moment later.
+const boundsPolicy = "ValidatingAdmissionPolicy 'lockstep-bounds'"
 
 // granting has the ClusterRoles of config/base that grant access to resources.
 var granting = map[schema.GroupResource]string{
@@ -89,7 +94,7 @@ func reasonOf(err error) pb.ErrorReason {
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err) && lacksPermission.MatchString(err.Error()):
 		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), boundsPolicy):
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsAlreadyExists(err):
 		return pb.ErrorReason_ERROR_REASON_NAME_TAKEN

@@ -62,6 +62,8 @@ func TestContractError(t *testing.T) {
 	}{
 		{"conflict", apierrors.NewConflict(gr, "vllm", errors.New("changed")), pb.ErrorReason_ERROR_REASON_CONFLICT},
 		{"deleted meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"bounds not known yet", fmt.Errorf("scale: %w", apierrors.NewForbidden(gr, "vllm", errors.New(
+			"ValidatingAdmissionPolicy 'lockstep-bounds' with binding 'lockstep-bounds' denied request: exactly 0 groups"))), pb.ErrorReason_ERROR_REASON_CONFLICT},
 		{"may not", apierrors.NewForbidden(gr, "vllm", errors.New(
 			`User "system:serviceaccount:a:b" cannot patch resource "leaderworkersets" in API group "leaderworkerset.x-k8s.io" in the namespace "x"`)),
 			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
