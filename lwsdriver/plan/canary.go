@@ -149,12 +149,9 @@ func (o Observation) completesSecondSet() bool {
 
 // secondSetReady reports whether the second set is complete and can serve all requests.
 func (o Observation) secondSetReady() bool {
-	n, c := o.batchReplicas(), o.canary()
+	n, c := o.beforePromotion(o.batchReplicas()), o.canary()
 	if c == nil || c.Deleting {
 		return false
-	}
-	if o.shifts() {
-		n = min(n, o.shiftable())
 	}
 	serving := 0
 	for _, g := range c.Groups {

@@ -271,10 +271,7 @@ func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 // secondSetCanServe reports whether the second set can serve without the user's own groups. At least one group must be
 // ready, whatever the policy's failure threshold.
 func (o Observation) secondSetCanServe(c Workload) bool {
-	n, ready := o.Record.Release.Groups, 0
-	if o.shifts() {
-		n = min(n, o.shiftable()) // the others follow in the place of old ones
-	}
+	n, ready := o.beforePromotion(o.Record.Release.Groups), 0
 	for _, g := range c.Groups {
 		if g.mayServe(n) {
 			ready++

@@ -282,8 +282,8 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	if err := checkTemplateRevision(o, u.Template); err != nil {
 		return Decision{}, err
 	}
-	if b := o.bounds(); b != nil && o.Bounds == nil {
-		return Decision{Action: SetBounds{Bounds: *b, Why: "hold " + o.Stable.Name + " by bounds of its children"}}, nil // no write covers both
+	if first := o.holdChildren(); first != nil {
+		return Decision{Action: first}, nil // no write covers both
 	}
 	a := RestoreTemplate{Revision: revision}
 	if o.Record == nil || !record.SameRolling(record.Hold(), o.Stable.Rolling) {

@@ -141,10 +141,10 @@ func awaitFresh(o Observation, d Decision) Decision {
 
 // checkFresh refuses, temporarily, an intent whose first write rests on a stale cache.
 func checkFresh(o Observation, action Action) error {
-	if action == nil || limitStale(o, action) == nil {
+	u := o.unknown()
+	if action == nil || u == nil || !o.needsFresh(action) {
 		return nil
 	}
-	u := o.unknown()
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 		"%s: this is accepted once it is known, and an abort is accepted now. %s", u.Message, u.Remedy)
 }

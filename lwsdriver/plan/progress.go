@@ -335,11 +335,8 @@ func (s *Progress) planned(o Observation) {
 		return n
 	}
 	s.Planned = max(planned(o.batchReplicas()), o.keptGroups(planned))
-	switch {
-	case o.shiftsBack():
+	if s.Planned = o.beforePromotion(s.Planned); o.shiftsBack() {
 		s.Planned = o.shiftBackTo()
-	case o.shifts():
-		s.Planned = min(s.Planned, o.shiftable())
 	}
 	s.Threshold = o.Policy.Threshold(s.Planned)
 	switch c := o.canary(); {

@@ -23,11 +23,5 @@ func protectRequests(o Observation, state pb.State) *Decision {
 			return d
 		}
 	}
-	for _, g := range c.Groups {
-		if g.Serving && !g.Ready && g.Revision != "" {
-			m := MarkLeader{Name: c.Name, Leader: g.Leader}
-			return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
-		}
-	}
-	return nil
+	return markGroups(*c, state, func(g Group) bool { return g.Serving && g.Ready })
 }

@@ -372,9 +372,9 @@ func (o Observation) roleAction(action Action) Action {
 	switch a := action.(type) {
 	case SetStable:
 		b := o.bounds()
-		switch {
-		case b != nil && o.Bounds == nil:
-			return SetBounds{Bounds: *b, Why: "hold " + o.Stable.Name + " by bounds of its children"} // a record without the hold would be none
+		switch first := o.holdChildren(); {
+		case first != nil:
+			return first // a record without the hold would be none
 		case o.Record == nil || !reflect.DeepEqual(a.Record, *o.Record):
 			a.Rolling, a.SaveTemplate, a.RestoreTemplate, a.Replicas = nil, false, false, nil // the next observation decides
 			return a
@@ -404,6 +404,15 @@ func (o Observation) roleAction(action Action) Action {
 		return SetStable{Record: a.Record, Why: fmt.Sprintf("revision %s of %s has replaced revision %s", o.release().UpdateRevision, o.Stable.Name, o.release().StableRevision)}
 	}
 	return action
+}
+
+// holdChildren returns the write that bounds children which have no bounds yet, nil if it is not due.
+func (o Observation) holdChildren() Action {
+	b := o.bounds()
+	if b == nil || o.Bounds != nil {
+		return nil
+	}
+	return SetBounds{Bounds: *b, Why: "hold " + o.Stable.Name + " by bounds of its children"}
 }
 
 // boundsAction returns the write of bounds, nil if they are as they should be.

@@ -60,6 +60,15 @@ func (o Observation) shiftable() int {
 	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - 1 })
 }
 
+// beforePromotion returns how many of a number of groups a release may have beside the stable ones: if it replaces units, the last follow in the
+// promotion, in the place of old ones.
+func (o Observation) beforePromotion(groups int) int {
+	if o.shifts() {
+		return min(groups, o.shiftable())
+	}
+	return groups
+}
+
 // shiftLacks returns how many units the roles may lack.
 func (o Observation) shiftLacks() int {
 	return o.Roles[0].Replicas - o.unitsOf(func(r Role) int { return r.Replicas - r.MaxUnavailable })
@@ -107,7 +116,8 @@ func (o Observation) step(b Bounds) Bounds {
 	grown := o.unitsOf(func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(b.Stable, r)))
 	})
-	for _, r := range o.Roles {
+	leaving := o.leavingUnits()
+	for i, r := range o.Roles {
 		want := PartOf(o, r, b.Units)
 		if b.Update != "" {
 			b.Exact[r.Name] = min(want, max(had(r), PartOf(o, r, grown)))
@@ -119,10 +129,13 @@ func (o Observation) step(b Bounds) Bounds {
 			b.Min[r.Name] = kept(r) // until it is the role's turn
 			continue
 		}
-		if n, keep := kept(r), o.keeps(r, b.Units); n < keep {
+		switch n, keep := kept(r), o.keeps(r, b.Units); {
+		case n < keep:
 			b.Min[r.Name] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[r.Name], had(r), o.groupsOf(have.Update, r))))
-		} else {
-			b.Min[r.Name] = o.withdrawn(r, n, o.lowered(r, n, keep))
+		case i > 0 && len(leaving) > 0, i == 0 && !o.finished(leaving):
+			b.Min[r.Name] = n // the groups of the entry role leave first: the others serve them
+		default:
+			b.Min[r.Name] = o.lowered(r, n, keep)
 		}
 	}
 	if b.Update != "" {
@@ -145,13 +158,7 @@ func (o Observation) groupsOf(revision string, role Role) (n int) {
 		if c.Role != role.Name || c.Revision != revision {
 			continue
 		}
-		exist := 0
-		for _, g := range c.Groups {
-			if g.Revision != "" {
-				exist++
-			}
-		}
-		n += max(c.Replicas, exist)
+		n += max(c.Replicas, Workload{Groups: c.Groups}.existing())
 	}
 	return n
 }
@@ -192,17 +199,9 @@ func (o Observation) lowered(role Role, had, keep int) int {
 	return had
 }
 
-// withdrawn returns how many groups of a role are left, from had down to keep. Those of the entry role leave first, once they get no requests
-// and have finished theirs: the others serve them.
-func (o Observation) withdrawn(role Role, had, keep int) int {
-	leaving := o.leavingUnits()
-	if role.Name != o.Roles[0].Name && len(leaving) > 0 {
-		return had
-	}
-	if role.Name == o.Roles[0].Name && o.Traffic != nil && (slices.ContainsFunc(leaving, o.served) || drained(o, 0) != nil) {
-		return had
-	}
-	return keep
+// finished reports whether groups that leave get no requests, and have finished theirs.
+func (o Observation) finished(leaving []Group) bool {
+	return o.Traffic == nil || !slices.ContainsFunc(leaving, o.served) && drained(o, 0) == nil
 }
 
 // served reports whether the stable Service may lead to a group.
@@ -226,14 +225,7 @@ func markStable(o Observation, state pb.State) *Decision {
 		return nil
 	}
 	leaving := leadersOf(o.leavingUnits())
-	for _, g := range o.Stable.Groups {
-		serves := g.Ready && !slices.Contains(leaving, g.Leader)
-		if g.Serving != serves && g.Revision != "" {
-			m := MarkLeader{Name: o.Stable.Name, Leader: g.Leader, Serves: serves}
-			return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
-		}
-	}
-	return nil
+	return markGroups(o.Stable, state, func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) })
 }
 
 // shiftedShare returns the share of the update revision that follows its units, since the host has requested none, or since they shrink. Then

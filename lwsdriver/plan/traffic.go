@@ -271,13 +271,18 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 	if o.Traffic == nil {
 		return nil
 	}
-	for _, g := range c.Groups {
-		serves := g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision))
-		if g.Serving == serves || g.Revision == "" || (g.Serving && g.Ready && !settled) {
-			continue
+	return markGroups(c, state, func(g Group) bool {
+		return g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)) || g.Serving && g.Ready && !settled
+	})
+}
+
+// markGroups returns the write that marks the first leader as serving, or removes its mark, as its group requires. Nil: none is due.
+func markGroups(w Workload, state pb.State, serves func(Group) bool) *Decision {
+	for _, g := range w.Groups {
+		if want := serves(g); g.Serving != want && g.Revision != "" {
+			m := MarkLeader{Name: w.Name, Leader: g.Leader, Serves: want}
+			return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
 		}
-		m := MarkLeader{Name: c.Name, Leader: g.Leader, Serves: serves}
-		return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
 	}
 	return nil
 }
