@@ -19,14 +19,12 @@ const (
 // setPrefix begins the name of a DisaggregatedSet.
 const setPrefix = "disaggregatedset/"
 
-// NameFor returns the name of a workload of a kind, as commands take it: NAME of a LeaderWorkerSet, which is the default, or
-// disaggregatedset/NAME. Hosts use it as a key. It returns an error for any other kind.
+// NameFor returns the name of a workload of a kind, as commands and kubectl take it: NAME of a LeaderWorkerSet, which is the default, or
+// disaggregatedset/NAME. Hosts and the driver use it as a key. It returns an error for any other kind.
 func NameFor(kind, name string) (string, error) {
 	switch kind {
-	case "", KindLeaderWorkerSet:
-		return name, nil
-	case KindDisaggregatedSet:
-		return setPrefix + name, nil
+	case "", KindLeaderWorkerSet, KindDisaggregatedSet:
+		return NameOf(&pb.WorkloadRef{Kind: kind, Name: name}), nil
 	default:
 		return "", fmt.Errorf("kind %q is not known: want %s or %s", kind, KindLeaderWorkerSet, KindDisaggregatedSet)
 	}
@@ -39,6 +37,9 @@ func NameOf(ref *pb.WorkloadRef) string {
 	}
 	return ref.GetName()
 }
+
+// IsSet reports whether a name from NameFor is that of a DisaggregatedSet.
+func IsSet(name string) bool { return strings.HasPrefix(name, setPrefix) }
 
 // RefOf returns the workload that a name from NameFor names.
 func RefOf(namespace, name string) *pb.WorkloadRef {

@@ -18,11 +18,12 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Kind is the kind of the workloads that are observed.
-const Kind = "LeaderWorkerSet"
+const Kind = plugin.KindLeaderWorkerSet
 
 // StripWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
 func StripWorkload(obj any) (any, error) {

@@ -29,6 +29,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -36,7 +37,7 @@ import (
 )
 
 // KindSet is the kind of the workloads that have roles.
-const KindSet = "DisaggregatedSet"
+const KindSet = plugin.KindDisaggregatedSet
 
 // The resources of DisaggregatedSets, and of the bounds of their children.
 var (
@@ -53,27 +54,19 @@ const sliceLabel = "disaggregatedset.x-k8s.io/slice"
 // enforcesLabel is on the admission policies that enforce bounds, and on their bindings.
 const enforcesLabel = "lockstep.dev/enforces"
 
-// setPrefix begins the name in the key of a DisaggregatedSet: a key names a workload as kubectl does, by TYPE/NAME, and a LeaderWorkerSet by
-// its name alone.
-const setPrefix = "disaggregatedset/"
-
-// KeyFor returns the key of a workload of a kind.
+// KeyFor returns the key of a workload of a kind: its namespace, and its name as [plugin.NameOf] returns it.
 func KeyFor(kind, namespace, name string) types.NamespacedName {
-	if kind == KindSet {
-		name = setPrefix + name
-	}
-	return types.NamespacedName{Namespace: namespace, Name: name}
+	return types.NamespacedName{Namespace: namespace, Name: plugin.NameOf(&pb.WorkloadRef{Kind: kind, Name: name})}
 }
 
 // IsSet reports whether a key is that of a DisaggregatedSet.
-func IsSet(key types.NamespacedName) bool { return strings.HasPrefix(key.Name, setPrefix) }
+func IsSet(key types.NamespacedName) bool { return plugin.IsSet(key.Name) }
 
 // RefOf returns the workload that a key names.
 func RefOf(key types.NamespacedName) *pb.WorkloadRef {
-	if name, ok := strings.CutPrefix(key.Name, setPrefix); ok {
-		return &pb.WorkloadRef{Namespace: key.Namespace, Name: name, Kind: KindSet}
-	}
-	return &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name, Kind: Kind}
+	ref := plugin.RefOf(key.Namespace, key.Name)
+	ref.Kind = plugin.KindOf(ref)
+	return ref
 }
 
 // Object returns the kind, namespace and name of a workload, for messages.

@@ -10,12 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
 // The kinds of workloads.
 const (
-	kind    = "LeaderWorkerSet"
-	kindSet = "DisaggregatedSet"
+	kind    = plugin.KindLeaderWorkerSet
+	kindSet = plugin.KindDisaggregatedSet
 )
 
 // kind returns the workload's kind. Clients return a LeaderWorkerSet without it.

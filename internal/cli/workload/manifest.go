@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -148,7 +149,9 @@ func readWorkload(o *connect.Options, path, name string) (*lws.LeaderWorkerSet, 
 	if err != nil {
 		return nil, nil, exit.Usagef("%w", err)
 	}
-	found = slices.DeleteFunc(found, func(w *lws.LeaderWorkerSet) bool { return name != "" && w.Name != name || w.Kind == manifests.KindSet })
+	found = slices.DeleteFunc(found, func(w *lws.LeaderWorkerSet) bool {
+		return name != "" && w.Name != name || w.Kind == plugin.KindDisaggregatedSet
+	})
 	switch {
 	case len(found) == 1:
 		return found[0], set, nil

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
 // Set is the objects of a number of files.
@@ -99,7 +100,7 @@ var clusterScoped = map[string]bool{"Node": true}
 func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 	var all []*lws.LeaderWorkerSet
 	for _, o := range s.objects {
-		if o.GetKind() == KindSet {
+		if o.GetKind() == plugin.KindDisaggregatedSet {
 			set, err := disaggregatedSet(o)
 			if err != nil {
 				return nil, err
@@ -124,9 +125,6 @@ func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 	return all, nil
 }
 
-// KindSet is the kind of a DisaggregatedSet.
-const KindSet = "DisaggregatedSet"
-
 // disaggregatedSet decodes a DisaggregatedSet. A newer LWS may know more fields.
 func disaggregatedSet(o object) (*disaggregated.DisaggregatedSet, error) {
 	set := &disaggregated.DisaggregatedSet{}
@@ -143,7 +141,7 @@ func disaggregatedSet(o object) (*disaggregated.DisaggregatedSet, error) {
 // roles returns the roles of a DisaggregatedSet.
 func (s *Set) roles(w *lws.LeaderWorkerSet) ([]preflight.Role, error) {
 	for _, o := range s.objects {
-		if o.GetKind() != w.Kind || w.Kind != KindSet || o.GetName() != w.Name || o.GetNamespace() != w.Namespace {
+		if o.GetKind() != w.Kind || w.Kind != plugin.KindDisaggregatedSet || o.GetName() != w.Name || o.GetNamespace() != w.Namespace {
 			continue
 		}
 		set, err := disaggregatedSet(o)
