@@ -31,10 +31,10 @@ import (
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 var (
@@ -46,6 +46,7 @@ var (
 // roleSet is a DisaggregatedSet under test, with roles prefill and decode.
 type roleSet struct {
 	*env
+	*suite.Roles
 
 	name string
 	ref  *pb.WorkloadRef
@@ -61,18 +62,13 @@ func newRoleSet(t *testing.T, prefill, decode int32) *roleSet {
 func newRoleSetOf(t *testing.T, prefill, decode int32, start func(*env) *driver.Driver) *roleSet {
 	t.Helper()
 	e := newEnvIn(t, cluster.Shared(t))
-	manifest, err := config.Disaggregated()
-	if err == nil {
-		err = e.cluster.Apply(t.Context(), "", manifest)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.InstallRoles(t, e.cluster)
 	e.observer.waive(ruleHold) // its rules are those of a LeaderWorkerSet's hold
 	e.driver = start(e)
-	s := &roleSet{env: e, name: "llm", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "llm", Kind: "DisaggregatedSet"}}
+	roles := &suite.Roles{T: t, Cluster: e.cluster, Namespace: e.namespace, Name: "llm"}
+	s := &roleSet{env: e, Roles: roles, name: "llm", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "llm", Kind: "DisaggregatedSet"}}
 	s.create(prefill, decode)
-	s.awaitGroups("v1", prefill, decode)
+	s.Await("v1", prefill, decode)
 	return s
 }
 
@@ -155,50 +151,6 @@ func (s *roleSet) scale(prefill, decode int32) {
 	})
 }
 
-// children returns the children of the set by role, for the image of their template. A child that does not exist is nil.
-func (s *roleSet) children(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
-	list, err := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + s.name})
-	if err != nil {
-		return nil, err
-	}
-	found := map[string]*lws.LeaderWorkerSet{}
-	for i := range list.Items {
-		w := &list.Items[i]
-		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
-			found[w.Labels[disaggregated.RoleLabelKey]] = w
-		}
-	}
-	return found, nil
-}
-
-// groups returns an error unless the children with an image have exactly these ready groups. -1: there is no child.
-func (s *roleSet) groups(ctx context.Context, tag string, prefill, decode int32) error {
-	found, err := s.children(ctx, tag)
-	if err != nil {
-		return err
-	}
-	for role, want := range map[string]int32{"prefill": prefill, "decode": decode} {
-		w := found[role]
-		switch {
-		case want < 0 && w == nil:
-		case want < 0:
-			return fmt.Errorf("%s still exists", w.Name)
-		case w == nil:
-			return fmt.Errorf("there is no child of role %s with image %s", role, tag)
-		case ptr.Deref(w.Spec.Replicas, 1) != want || w.Status.ReadyReplicas != want || w.Status.Replicas != want:
-			return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas, want)
-		}
-	}
-	return nil
-}
-
-func (s *roleSet) awaitGroups(tag string, prefill, decode int32) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("%d groups of prefill and %d of decode with image %s", prefill, decode, tag), func(ctx context.Context) error {
-		return s.groups(ctx, tag, prefill, decode)
-	})
-}
-
 // context returns the set's context.
 func (s *roleSet) context(ctx context.Context) (*pb.BatchContext, error) {
 	r, err := s.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref, IncludeGroups: true})
@@ -233,7 +185,7 @@ func (s *roleSet) adopt() {
 		return err
 	})
 	s.eventually("the policy is in force", func(ctx context.Context) error {
-		found, err := s.children(ctx, "v1")
+		found, err := s.Children(ctx, "v1")
 		if err != nil {
 			return err
 		}
@@ -260,48 +212,48 @@ func TestDisaggregatedHeld(t *testing.T) {
 	s.awaitState(pb.State_STATE_HOLDING, "Held")
 
 	s.setImage("v2")
-	s.awaitGroups("v2", 0, 0)
+	s.Await("v2", 0, 0)
 	c := s.awaitState(pb.State_STATE_HOLDING, "NewRevisionWaits")
 	if roles := c.GetRoles(); len(roles) != 2 || roles[0].GetStableReady() != 4 || roles[1].GetStableReady() != 2 || c.GetStableReady() != 4 {
 		t.Errorf("the context has roles %v and %d stable units ready", roles, c.GetStableReady())
 	}
 
 	s.scale(5, 1)
-	s.awaitGroups("v1", 5, 1)
+	s.Await("v1", 5, 1)
 	s.scale(4, 2)
-	s.awaitGroups("v1", 4, 2)
+	s.Await("v1", 4, 2)
 
 	s.setImage("v3")
-	s.awaitGroups("v3", 0, 0)
-	s.awaitGroups("v2", -1, -1)
+	s.Await("v3", 0, 0)
+	s.Await("v2", -1, -1)
 	s.refuses()
 
 	s.setImage("v1")
-	s.awaitGroups("v3", -1, -1)
+	s.Await("v3", -1, -1)
 	s.awaitState(pb.State_STATE_HOLDING, "Held")
-	s.awaitGroups("v1", 4, 2)
+	s.Await("v1", 4, 2)
 
 	s.setImage("v4")
-	s.awaitGroups("v4", 0, 0)
+	s.Await("v4", 0, 0)
 	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
 		t.Fatal(err)
 	}
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
 	})
-	s.awaitGroups("v4", 4, 2)
-	s.awaitGroups("v1", -1, -1)
+	s.Await("v4", 4, 2)
+	s.Await("v1", -1, -1)
 }
 
 // refuses tries to scale children past their bounds, in every way that clients have.
 func (s *roleSet) refuses() {
 	s.t.Helper()
 	ctx, sets := s.t.Context(), s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
-	stable, err := s.children(ctx, "v1")
+	stable, err := s.Children(ctx, "v1")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	waiting, err := s.children(ctx, "v3")
+	waiting, err := s.Children(ctx, "v3")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -367,45 +319,27 @@ func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
 	s.awaitState(want, "")
 }
 
-// leaders returns the UIDs of the leader pods of an image, by name.
-func (s *roleSet) leaders(tag string) map[string]types.UID {
-	s.t.Helper()
-	pods, err := s.kube.CoreV1().Pods(s.namespace).List(s.t.Context(), metav1.ListOptions{
-		LabelSelector: lws.WorkerIndexLabelKey + "=0," + disaggregated.SetNameLabelKey + "=" + s.name,
-	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	found := map[string]types.UID{}
-	for i := range pods.Items {
-		if strings.HasSuffix(pods.Items[i].Spec.Containers[0].Image, ":"+tag) {
-			found[pods.Items[i].Name] = pods.Items[i].UID
-		}
-	}
-	return found
-}
-
 // TestDisaggregatedReleased: batches are units, both ways: aborted, the update's groups go and the stable ones were never touched; promoted,
 // they become the set without a second start, decode last. The hold is that of the new revision.
 func TestDisaggregatedReleased(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)
 	s.adopt()
-	stable := s.leaders("v1")
+	stable := s.Leaders("v1")
 	s.setImage("v2")
 
 	s.begin("aborted", pb.Style_STYLE_CANARY, "25%", "75%", "100%")
 	for batch, groups := range [][2]int32{{1, 1}, {3, 2}} {
 		c := s.upgrade("aborted", int32(batch))
-		s.awaitGroups("v2", groups[0], groups[1])
-		s.awaitGroups("v1", 4, 2)
+		s.Await("v2", groups[0], groups[1])
+		s.Await("v1", 4, 2)
 		if roles := c.GetRoles(); c.GetUpdatedReady() != groups[0] || roles[1].GetUpdatedReady() != groups[1] || roles[1].GetPlanned() != groups[1] {
 			t.Errorf("batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), roles)
 		}
 	}
 	s.finalize("aborted", rollback)
-	s.awaitGroups("v2", 0, 0)
-	if now := s.leaders("v1"); !maps.Equal(now, stable) {
+	s.Await("v2", 0, 0)
+	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
 	}
 
@@ -414,16 +348,16 @@ func TestDisaggregatedReleased(t *testing.T) {
 	s.driver.Kill()
 	s.driver.Restart()
 	s.upgrade("promoted", 1)
-	updated := s.leaders("v2")
+	updated := s.Leaders("v2")
 	s.finalize("promoted", promote)
-	s.awaitGroups("v1", -1, -1)
-	s.awaitGroups("v2", 4, 2)
-	if now := s.leaders("v2"); len(now) != 6 || !maps.Equal(now, updated) {
+	s.Await("v1", -1, -1)
+	s.Await("v2", 4, 2)
+	if now := s.Leaders("v2"); len(now) != 6 || !maps.Equal(now, updated) {
 		t.Errorf("the leaders of the update revision were %v and are %v", updated, now)
 	}
 	s.setImage("v3")
-	s.awaitGroups("v3", 0, 0)
-	s.awaitGroups("v2", 4, 2)
+	s.Await("v3", 0, 0)
+	s.Await("v2", 4, 2)
 }
 
 // pace sets how many groups of each role may be unavailable, and in addition, while they are replaced.
@@ -517,7 +451,7 @@ func TestDisaggregatedShifted(t *testing.T) {
 	s.pace("1", "0")
 	s.adopt()
 	s.setImage("v2")
-	s.awaitGroups("v2", 0, 0)
+	s.Await("v2", 0, 0)
 	groups := s.count()
 
 	s.begin("aborted", pb.Style_STYLE_PARTITION, "25%", "50%", "100%")
@@ -526,22 +460,22 @@ func TestDisaggregatedShifted(t *testing.T) {
 		if c.GetUpdatedReady() != updated[0] || c.GetRoles()[1].GetUpdatedReady() != updated[1] {
 			t.Errorf("batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), c.GetRoles())
 		}
-		s.awaitGroups("v2", updated[0], updated[1])
-		s.awaitGroups("v1", 4-updated[0], 2-updated[1])
+		s.Await("v2", updated[0], updated[1])
+		s.Await("v1", 4-updated[0], 2-updated[1])
 	}
 	s.finalize("aborted", rollback)
-	s.awaitGroups("v2", 0, 0)
-	s.awaitGroups("v1", 4, 2)
+	s.Await("v2", 0, 0)
+	s.Await("v1", 4, 2)
 
 	s.begin("promoted", pb.Style_STYLE_PARTITION, "25%", "100%")
 	s.upgrade("promoted", 0)
 	s.driver.Kill()
 	s.driver.Restart()
 	s.upgrade("promoted", 1)
-	s.awaitGroups("v1", 2, 1) // a group of decode is the way back
+	s.Await("v1", 2, 1) // a group of decode is the way back
 	s.finalize("promoted", promote)
-	s.awaitGroups("v1", -1, -1)
-	s.awaitGroups("v2", 4, 2)
+	s.Await("v1", -1, -1)
+	s.Await("v2", 4, 2)
 
 	groups.mu.Lock()
 	defer groups.mu.Unlock()
@@ -601,7 +535,7 @@ func (s *roleSet) forgeScaler() {
 		}
 		return nil
 	})
-	if err := errors.Join(s.groups(s.t.Context(), "v1", 5, 2), scalers.Delete(s.t.Context(), name, metav1.DeleteOptions{})); err != nil {
+	if err := errors.Join(s.Check(s.t.Context(), "v1", 5, 2), scalers.Delete(s.t.Context(), name, metav1.DeleteOptions{})); err != nil {
 		s.t.Fatal(err)
 	}
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
@@ -649,46 +583,46 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	before := (&workload{env: s.env, name: s.name}).hpa()
 	s.adopt()
 	s.scaleRole(5)
-	s.awaitGroups("v1", 5, 2)
+	s.Await("v1", 5, 2)
 	s.scaleRole(4)
-	s.awaitGroups("v1", 4, 2)
+	s.Await("v1", 4, 2)
 	s.setImage("v2")
-	s.awaitGroups("v2", 0, 0)
+	s.Await("v2", 0, 0)
 	s.scaleRole(3)
-	s.awaitGroups("v1", 3, 2)
+	s.Await("v1", 3, 2)
 	s.scaleRole(4)
-	s.awaitGroups("v1", 4, 2)
+	s.Await("v1", 4, 2)
 	s.awaitHold("", before)
 
 	s.begin("aborted", pb.Style_STYLE_CANARY, "25%", "100%")
 	s.upgrade("aborted", 0)
-	s.awaitGroups("v2", 1, 1)
+	s.Await("v2", 1, 1)
 	s.awaitHold("down", before)
 	s.scaleRole(5)
-	s.awaitGroups("v1", 5, 2)
-	s.awaitGroups("v2", 2, 1)
+	s.Await("v1", 5, 2)
+	s.Await("v2", 2, 1)
 	c := s.awaitState(pb.State_STATE_READY, "BatchReady")
 	if roles := c.GetRoles(); c.GetUpdatedReady() != 2 || roles[0].GetReplicas() != 5 || roles[0].GetPlanned() != 2 {
 		t.Errorf("%d units are ready, roles %v", c.GetUpdatedReady(), roles)
 	}
 	s.finalize("aborted", rollback)
-	s.awaitGroups("v2", 0, 0)
-	s.awaitGroups("v1", 5, 2)
+	s.Await("v2", 0, 0)
+	s.Await("v1", 5, 2)
 	s.awaitHold("", before)
 
 	s.forgeScaler()
 	s.begin("promoted", pb.Style_STYLE_BLUE_GREEN, "100%")
 	s.upgrade("promoted", 0)
-	s.awaitGroups("v2", 5, 2)
+	s.Await("v2", 5, 2)
 	s.awaitHold("all", before)
 	s.driver.Kill()
 	s.scaleRole(4)
 	s.driver.Restart()
-	s.awaitGroups("v1", 4, 2)
-	s.awaitGroups("v2", 4, 2)
+	s.Await("v1", 4, 2)
+	s.Await("v2", 4, 2)
 	s.finalize("promoted", promote)
-	s.awaitGroups("v1", -1, -1)
-	s.awaitGroups("v2", 4, 2)
+	s.Await("v1", -1, -1)
+	s.Await("v2", 4, 2)
 	s.awaitHold("", before)
 }
 
@@ -701,15 +635,15 @@ func TestDisaggregatedBlueGreen(t *testing.T) {
 	s.begin("release", pb.Style_STYLE_BLUE_GREEN, "100%")
 	s.upgrade("release", 0)
 	s.setImage("v3")
-	s.awaitGroups("v2", -1, -1)
+	s.Await("v2", -1, -1)
 	s.awaitState(pb.State_STATE_HOLDING, "WaitingForFirstBatch")
-	s.awaitGroups("v1", 2, 1)
+	s.Await("v1", 2, 1)
 	s.upgrade("release", 0)
-	s.awaitGroups("v3", 2, 1)
-	s.awaitGroups("v1", 2, 1)
+	s.Await("v3", 2, 1)
+	s.Await("v1", 2, 1)
 	s.finalize("release", promote)
-	s.awaitGroups("v1", -1, -1)
-	s.awaitGroups("v3", 2, 1)
+	s.Await("v1", -1, -1)
+	s.Await("v3", 2, 1)
 }
 
 // undo restores a template. Its roles and whatever is no part of a revision stay.
@@ -738,7 +672,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 	s := newRoleSet(t, 2, 1)
 	s.adopt()
 	s.setImage("v2")
-	s.awaitGroups("v2", 0, 0)
+	s.Await("v2", 0, 0)
 	kept := metav1.ListOptions{LabelSelector: snapshotSelector}
 	if err := s.kube.AppsV1().ControllerRevisions(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, kept); err != nil {
 		t.Fatal(err)
@@ -754,31 +688,31 @@ func TestDisaggregatedUndone(t *testing.T) {
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "first", "roll it back")
 	s.finalize("first", promote)
 	history := s.awaitHistory("2 v2 first COMPLETED stable current", "1 v1 -")
-	leaders := s.leaders("v2")
+	leaders := s.Leaders("v2")
 	s.mustPrint(nil, "status", "disaggregatedset/"+s.name, "--wait=1m", "--kubeconfig", s.cluster.Kubeconfig()) // a user may get the set
 	s.mustPrint([]string{"prefill/server=example.com/model:v2", "promoted"}, "history", "disaggregatedset/"+s.name)
 
 	s.scale(3, 2)
-	s.awaitGroups("v2", 3, 2)
+	s.Await("v2", 3, 2)
 	if name := s.undo(""); name != history[1].GetName() {
 		t.Errorf("revision %s is restored, want %s", name, history[1].GetName())
 	}
-	s.awaitGroups("v1", 0, 0)
-	s.awaitGroups("v2", 3, 2)
+	s.Await("v1", 0, 0)
+	s.Await("v2", 3, 2)
 	s.awaitHistory("2 v2 first COMPLETED stable", "1 v1 - current")
 	if c := s.awaitState(pb.State_STATE_COMPLETED, ""); c.GetTemplateRevision() != history[1].GetName() {
 		t.Errorf("the template waits as revision %s: %s", c.GetTemplateRevision(), c.GetMessage())
 	}
 	for name, uid := range leaders {
-		if s.leaders("v2")[name] != uid {
+		if s.Leaders("v2")[name] != uid {
 			t.Errorf("the group of %s was started again", name)
 		}
 	}
 	s.begin("again", pb.Style_STYLE_BLUE_GREEN, "100%")
 	s.upgrade("again", 0)
 	s.finalize("again", promote)
-	s.awaitGroups("v2", -1, -1)
-	s.awaitGroups("v1", 3, 2)
+	s.Await("v2", -1, -1)
+	s.Await("v1", 3, 2)
 	if again := s.awaitHistory("3 v1 again COMPLETED stable current", "2 v2 first COMPLETED"); again[0].GetChangedBy() != "lockstep-undo" {
 		t.Errorf("the newest revision is %v", again[0])
 	}
@@ -787,8 +721,8 @@ func TestDisaggregatedUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.undo(history[0].GetName())
-	s.awaitGroups("v2", 0, 0)
-	s.awaitGroups("v1", 3, 2)
+	s.Await("v2", 0, 0)
+	s.Await("v1", 3, 2)
 	s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles[1].Name = "answer" })
 	s.eventually("the roles are refused", func(ctx context.Context) error {
 		_, err := s.driver.Undo(ctx, &pb.UndoRequest{Workload: s.ref, Revision: history[1].GetName()})
@@ -815,7 +749,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 	s := newRoleSet(t, 2, 1)
 	s.adopt()
 	s.setImage("v2")
-	s.awaitGroups("v2", 0, 0)
+	s.Await("v2", 0, 0)
 	begin := func(change func(*pb.ReleasePolicy)) error {
 		p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
 		change(p)
@@ -823,7 +757,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 		return err
 	}
 	s.pace("1", "0") // decode has one group, which would have to go before the promotion
-	child, err := s.children(t.Context(), "v1")
+	child, err := s.Children(t.Context(), "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -845,7 +779,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 			t.Errorf("want %q, got %v", refused.want, refused.err)
 		}
 	}
-	if err := errors.Join(s.groups(t.Context(), "v2", 0, 0), s.groups(t.Context(), "v1", 2, 1)); err != nil {
+	if err := errors.Join(s.Check(t.Context(), "v2", 0, 0), s.Check(t.Context(), "v1", 2, 1)); err != nil {
 		t.Error(err)
 	}
 }
@@ -860,8 +794,8 @@ func TestDisaggregatedForeign(t *testing.T) {
 	s.setImage("v2")
 	s.begin("r1", pb.Style_STYLE_CANARY, "50%", "100%")
 	s.upgrade("r1", 0)
-	s.awaitGroups("v2", 1, 1)
-	updated := s.leaders("v2")
+	s.Await("v2", 1, 1)
+	updated := s.Leaders("v2")
 
 	if err := bounds.Delete(t.Context(), s.name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -877,7 +811,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 		return nil
 	})
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
-	if now := s.leaders("v2"); !maps.Equal(now, updated) {
+	if now := s.Leaders("v2"); !maps.Equal(now, updated) {
 		t.Errorf("the leaders of the update were %v and are %v", updated, now)
 	}
 
@@ -888,11 +822,11 @@ func TestDisaggregatedForeign(t *testing.T) {
 	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitGroups("v1", -1, -1)
-	s.awaitGroups("v2", -1, -1)
+	s.Await("v1", -1, -1)
+	s.Await("v2", -1, -1)
 	s.awaitNoBounds()
 	s.create(2, 1)
-	s.awaitGroups("v1", 2, 1)
+	s.Await("v1", 2, 1)
 	s.awaitState(pb.State_STATE_UNMANAGED, "")
 	s.adopt()
 	s.awaitState(pb.State_STATE_HOLDING, "Held")
@@ -902,7 +836,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitNoBounds()
-	s.awaitGroups("v1", 2, 1)
+	s.Await("v1", 2, 1)
 }
 
 // awaitNoBounds waits until the set has no bounds.

@@ -318,6 +318,18 @@ var faultKinds = []fault{
 	}},
 }
 
+// killing is a fault that kills a driver at every write, before it gets the answer or right after.
+func killing(d *driver.Driver, late bool) fault {
+	return fault{fmt.Sprintf("killed, answered=%t", late), 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
+		r := pass() //nolint:bodyclose // It is in memory.
+		if late {
+			answer(w, r)
+			_ = http.NewResponseController(w).Flush()
+		}
+		p.crash(d)
+	}}
+}
+
 // randomFault is a random kind of fault at each write, sometimes none. A seed always gives the same sequence.
 func randomFault(seed uint64) fault {
 	random, all := rand.New(rand.NewPCG(seed, seed)), faultKinds

@@ -8,7 +8,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"testing"
@@ -82,14 +81,7 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 			t.Run(fmt.Sprintf("answered=%t", late), func(t *testing.T) {
 				t.Parallel()
 				d := disturb(t, s, c, fault{})
-				d.proxy.fault = fault{"killed", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
-					r := pass() //nolint:bodyclose // It is in memory.
-					if late {
-						answer(w, r)
-						_ = http.NewResponseController(w).Flush()
-					}
-					p.crash(d.w.driver)
-				}}
+				d.proxy.fault = killing(d.w.driver, late)
 				d.run()
 				d.mustEndAs(want)
 			})

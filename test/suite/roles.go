@@ -29,7 +29,38 @@ func WithRoles() cluster.Option {
 	return cluster.WithManifest(manifest)
 }
 
-// Roles is a DisaggregatedSet under test: prefill has 4 groups of 2 pods, and decode has 2.
+// InstallRoles installs the same on a cluster that runs already.
+func InstallRoles(t testing.TB, c *cluster.Cluster) {
+	t.Helper()
+	manifest, err := config.Disaggregated()
+	if err == nil {
+		err = c.Apply(t.Context(), "", manifest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RolesManifest is a DisaggregatedSet of which prefill has 4 groups of 2 pods, and decode has 2. pod returns a role's template of pods.
+func RolesManifest(name string, pod func(role string) string) string {
+	manifest := "apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: " + name + "}\nspec:\n  roles:"
+	for _, role := range []struct {
+		name   string
+		groups int
+	}{{"prefill", 4}, {"decode", 2}} {
+		manifest += fmt.Sprintf(`
+  - name: %s
+    spec:
+      replicas: %d
+      rolloutStrategy: {type: RollingUpdate, rollingUpdateConfiguration: {maxSurge: 1, maxUnavailable: 0}}
+      leaderWorkerTemplate:
+        size: 2
+        workerTemplate: %s`, role.name, role.groups, pod(role.name))
+	}
+	return manifest + "\n"
+}
+
+// Roles is a DisaggregatedSet under test, with the roles prefill and decode.
 type Roles struct {
 	T         testing.TB
 	Cluster   *cluster.Cluster
@@ -37,23 +68,13 @@ type Roles struct {
 	Name      string
 }
 
-// NewRoles creates a set with the image v1, and returns once its groups are ready.
+// NewRoles creates the set of RolesManifest with the image v1, and returns once its groups are ready.
 func NewRoles(t testing.TB, c *cluster.Cluster, namespace, name string) *Roles {
 	t.Helper()
 	r := &Roles{T: t, Cluster: c, Namespace: namespace, Name: name}
-	role := func(name string, groups int) string {
-		return fmt.Sprintf(`
-  - name: %s
-    spec:
-      replicas: %d
-      rolloutStrategy: {type: RollingUpdate, rollingUpdateConfiguration: {maxSurge: 1, maxUnavailable: 0}}
-      leaderWorkerTemplate:
-        size: 2
-        workerTemplate:
-          spec: {terminationGracePeriodSeconds: 1, containers: [{name: server, image: "example.com/vllm:v1"}]}`, name, groups)
-	}
-	Apply(t, c, namespace, "apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: "+name+"}\nspec:\n  roles:"+
-		role("prefill", 4)+role("decode", 2))
+	Apply(t, c, namespace, RolesManifest(name, func(string) string {
+		return `{spec: {terminationGracePeriodSeconds: 1, containers: [{name: server, image: "example.com/vllm:v1"}]}}`
+	}))
 	r.Await("v1", 4, 2)
 	return r
 }
@@ -72,37 +93,50 @@ func (r *Roles) SetImage(tag string) {
 	}
 }
 
-// Await waits until the children with a tag have exactly these groups, all ready. -1 waits until there is no child.
+// Await waits for Check.
 func (r *Roles) Await(tag string, prefill, decode int32) {
 	r.T.Helper()
 	await.Nil(r.T, fmt.Sprintf("%d groups of prefill and %d of decode at %s", prefill, decode, tag), func(ctx context.Context) error {
-		return r.check(ctx, tag, map[string]int32{"prefill": prefill, "decode": decode})
+		return r.Check(ctx, tag, prefill, decode)
 	})
 }
 
-func (r *Roles) check(ctx context.Context, tag string, want map[string]int32) error {
-	_, client, _ := Clients(r.Cluster)
-	list, err := client.LeaderworkersetV1().LeaderWorkerSets(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + r.Name})
+// Check returns an error unless the children with a tag have exactly these groups, all ready. -1: there is no child.
+func (r *Roles) Check(ctx context.Context, tag string, prefill, decode int32) error {
+	found, err := r.Children(ctx, tag)
 	if err != nil {
 		return err
 	}
-	have := map[string]string{}
-	for i := range list.Items {
-		w := &list.Items[i]
-		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
-			have[w.Labels[disaggregated.RoleLabelKey]] = fmt.Sprintf("%d groups, %d of %d ready", ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas)
-		}
-	}
-	for role, groups := range want {
-		ask := ""
-		if groups >= 0 {
-			ask = fmt.Sprintf("%d groups, %[1]d of %[1]d ready", groups)
-		}
-		if have[role] != ask {
-			return fmt.Errorf("children at %s have %v", tag, have)
+	for role, want := range map[string]int32{"prefill": prefill, "decode": decode} {
+		w := found[role]
+		switch {
+		case want < 0 && w == nil:
+		case want < 0:
+			return fmt.Errorf("%s still exists", w.Name)
+		case w == nil:
+			return fmt.Errorf("there is no child of role %s at %s", role, tag)
+		case ptr.Deref(w.Spec.Replicas, 1) != want || w.Status.ReadyReplicas != want || w.Status.Replicas != want:
+			return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas, want)
 		}
 	}
 	return nil
+}
+
+// Children returns the children with a tag, by role.
+func (r *Roles) Children(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
+	_, client, _ := Clients(r.Cluster)
+	list, err := client.LeaderworkersetV1().LeaderWorkerSets(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + r.Name})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*lws.LeaderWorkerSet{}
+	for i := range list.Items {
+		w := &list.Items[i]
+		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
+			found[w.Labels[disaggregated.RoleLabelKey]] = w
+		}
+	}
+	return found, nil
 }
 
 // Leaders returns the UIDs of the leader pods at a tag, by name.

@@ -17,13 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
@@ -39,32 +40,23 @@ type roleSet struct {
 // serveRoles creates the set with four groups of prefill and two of decode behind a Service and a route, and a driver.
 func serveRoles(t *testing.T) *roleSet {
 	t.Helper()
+	return serveRolesWith(t, map[string]string{})
+}
+
+// serveRolesWith is serveRoles with annotations of the pods of decode.
+func serveRolesWith(t *testing.T, decode map[string]string) *roleSet {
+	t.Helper()
 	e := serving.NewEnv(t)
-	manifest, err := config.Disaggregated()
-	if err == nil {
-		err = e.Cluster.Apply(t.Context(), "", manifest)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.InstallRoles(t, e.Cluster)
 	s := &roleSet{Release: serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))}
 	s.Ref.Kind = "DisaggregatedSet"
 	s.sets = dynamic.NewForConfigOrDie(e.Cluster.RESTConfig()).
 		Resource(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}).Namespace(e.Namespace)
-	role := func(name string, replicas int, annotations map[string]string) string {
-		return fmt.Sprintf(`
-  - name: %s
-    spec:
-      replicas: %d
-      rolloutStrategy: {type: RollingUpdate, rollingUpdateConfiguration: {maxSurge: 1, maxUnavailable: 0}}
-      leaderWorkerTemplate:
-        size: 2
-        workerTemplate:
-          metadata: {annotations: %s}
-          spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}
-`, name, replicas, text.JSON(annotations), podserver.Port)
-	}
-	e.Apply("apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: model}\nspec:\n  roles:%s%s", role("prefill", 4, map[string]string{podserver.AnnotationCalls: "decode"}), role("decode", 2, map[string]string{}))
+	calls := map[string]map[string]string{"prefill": {podserver.AnnotationCalls: "decode"}, "decode": decode}
+	e.Apply("%s", suite.RolesManifest("model", func(role string) string {
+		return fmt.Sprintf(`{metadata: {annotations: %s}, spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}`,
+			text.JSON(calls[role]), podserver.Port)
+	}))
 	e.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0", disaggregatedset.x-k8s.io/name: model, disaggregatedset.x-k8s.io/role: prefill}`, 4)
 	e.Route(serving.Only)
 	e.Served()
@@ -212,10 +204,11 @@ func TestTrafficDisaggregatedRollback(t *testing.T) {
 	s.passes(g)
 }
 
-// While units are replaced, the share follows them, both ways, and no request is lost.
+// While units are replaced, the share follows them, both ways, and no request is lost: the leaders of prefill are drained, and pods of decode
+// finish their requests while they terminate.
 func TestTrafficDisaggregatedShifted(t *testing.T) {
-	s := serveRoles(t)
-	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest})
+	s := serveRolesWith(t, map[string]string{cluster.AnnotationTermination: serving.Longest.String()})
+	g := s.load()
 	stable, update := s.begin(pb.Style_STYLE_PARTITION, "25%", "75%")
 	g.Begin(load.Phase{Name: "a unit", Want: load.Shares{stable: 75, update: 25}})
 	s.Upgrade(0)
@@ -226,8 +219,7 @@ func TestTrafficDisaggregatedShifted(t *testing.T) {
 	g.Begin(load.Phase{Name: "rolled back", Want: load.Shares{stable: 100}})
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	s.Await(g, 4000)
-	s.Passes(g)
-	s.restored()
+	s.passes(g)
 }
 
 // restored fails the test unless the user's Service and route are as they were.
