@@ -91,7 +91,7 @@ func runHost(
 	} else if driver = dial.DialUntilReached(ctx, logger, func(error) {}); driver == nil {
 		return nil
 	}
-	settings.Logger, settings.Namespace = logger, o.Namespace
+	settings.Logger, settings.Namespace, settings.ProtectMetrics = logger, o.Namespace, o.ProtectMetrics(logger)
 	err = run(driver.Context, config, driver) //nolint:contextcheck // The link's context is made from ctx.
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(driver.Context) //nolint:contextcheck // As above.

@@ -6,7 +6,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
@@ -150,13 +148,7 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 	} else if serve.Reviewer, err = o.Reviewer(); err != nil {
 		return err
 	}
-	serve.ProtectMetrics = func(handler http.Handler) (http.Handler, error) {
-		config, err := o.RESTConfig()
-		if err != nil {
-			return nil, err
-		}
-		return review.Protect(config, logger, handler)
-	}
+	serve.ProtectMetrics = o.ProtectMetrics(logger)
 	s, err := server.New(ctx, driver, serve)
 	if err != nil {
 		return err

@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -35,6 +34,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
+
+var errUnprotectedMetrics = errors.New("a metrics address that is not loopback needs authentication")
 
 // Settings configure a host.
 type Settings struct {
@@ -51,6 +52,8 @@ type Settings struct {
 	// MetricsAddress and HealthAddress are host:port. Empty: not served. Metrics beyond loopback are served with TLS, to users
 	// who may get the path /metrics.
 	MetricsAddress, HealthAddress string
+	// ProtectMetrics wraps a handler in authentication and authorization. Required unless MetricsAddress is empty or loopback.
+	ProtectMetrics func(http.Handler) (http.Handler, error)
 }
 
 // A host writes a few times per batch, perhaps for many workloads at once, for which client-go's default of 5 a second is too slow.
@@ -69,11 +72,15 @@ func New(
 	if cluster.QPS == 0 {
 		cluster.QPS, cluster.Burst = queriesPerSecond, burst
 	}
+	metrics, err := metricsOptions(s)
+	if err != nil {
+		return nil, err
+	}
 	options := manager.Options{
 		Scheme:                        scheme,
 		Logger:                        logger,
 		Cache:                         cache.Options{ByObject: only},
-		Metrics:                       metricsOptions(s.MetricsAddress),
+		Metrics:                       metrics,
 		HealthProbeBindAddress:        orOff(s.HealthAddress),
 		Controller:                    config.Controller{SkipNameValidation: new(true)}, // a test runs a host repeatedly
 		LeaderElection:                s.LeaderElection,
@@ -158,12 +165,19 @@ func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 }
 
 // metricsOptions returns how to serve metrics: plain on loopback, otherwise with TLS, authentication and authorization.
-func metricsOptions(address string) metricsserver.Options {
-	options := metricsserver.Options{BindAddress: orOff(address)}
-	if e, err := endpoint.Parse(address); err == nil && !e.Local() {
-		options.SecureServing, options.FilterProvider = true, filters.WithAuthenticationAndAuthorization
+func metricsOptions(s Settings) (metricsserver.Options, error) {
+	options := metricsserver.Options{BindAddress: orOff(s.MetricsAddress)}
+	if e, err := endpoint.Parse(s.MetricsAddress); err != nil || e.Local() {
+		return options, nil //nolint:nilerr // the manager judges the address
 	}
-	return options
+	if s.ProtectMetrics == nil {
+		return options, errUnprotectedMetrics
+	}
+	options.SecureServing = true
+	options.FilterProvider = func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
+		return func(_ logr.Logger, handler http.Handler) (http.Handler, error) { return s.ProtectMetrics(handler) }, nil
+	}
+	return options, nil
 }
 
 // orOff returns an address in controller-runtime's form.

@@ -5,12 +5,18 @@ package host_test
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
@@ -23,4 +29,50 @@ func TestRunStopsWithoutCaches(t *testing.T) {
 		}
 		return host.Run(ctx, m, host.Metadata(host.LeaderWorkerSet))
 	}, hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"})
+}
+
+func TestMetricsBeyondLoopback(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err := errors.Join(err, listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+	settings := host.Settings{Logger: slog.New(slog.DiscardHandler), MetricsAddress: "0.0.0.0:" + port}
+	if _, err := host.New(&rest.Config{}, settings, "lease", runtime.NewScheme(), nil); err == nil {
+		t.Fatal("metrics beyond loopback are served without protection")
+	}
+	settings.ProtectMetrics = func(http.Handler) (http.Handler, error) {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }), nil
+	}
+	m, err := host.New(&rest.Config{}, settings, "lease", runtime.NewScheme(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Start(ctx) }()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the host signs its certificate itself
+	await.Nil(t, "the host's metrics are protected", func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:"+port+"/metrics", http.NoBody)
+		if err != nil {
+			return err
+		}
+		answer, err := transport.RoundTrip(request)
+		if err != nil {
+			return err
+		}
+		if answer.StatusCode != http.StatusTeapot {
+			t.Errorf("/metrics: %s", answer.Status)
+		}
+		return answer.Body.Close()
+	})
+	transport.CloseIdleConnections()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

@@ -6,6 +6,7 @@ package connect
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
@@ -60,6 +61,17 @@ func (o *Options) Reviewer() (*review.Reviewer, error) {
 		return nil, err
 	}
 	return review.New(config)
+}
+
+// ProtectMetrics returns what protects an endpoint of metrics beyond loopback, with the rights of the flags' kubeconfig.
+func (o *Options) ProtectMetrics(logger *slog.Logger) func(http.Handler) (http.Handler, error) {
+	return func(handler http.Handler) (http.Handler, error) {
+		config, err := o.RESTConfig()
+		if err != nil {
+			return nil, err
+		}
+		return review.Protect(config, logger, handler)
+	}
 }
 
 // Driver makes a driver with the options' settings.
