@@ -42,6 +42,7 @@ FAULTS  ?= some
 SEED    ?= 1
 STATES  ?= 60000
 DISTURBANCES ?= 2
+DURATION ?= 5m
 # 1: unit tests run with the race detector, for which a new machine compiles all libraries once more.
 RACE    ?=
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
@@ -142,6 +143,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 e2e: ## Run every end-to-end test, or those of SUITE, COUNT times; on other versions with KUBERNETES=, LWS=, ARGO=, KRUISE=, GATEWAY_API=.
 	LOCKSTEP_TEST_KUBERNETES='$(KUBERNETES)' LOCKSTEP_TEST_LWS='$(LWS)' LOCKSTEP_TEST_ARGO='$(ARGO)' LOCKSTEP_TEST_KRUISE='$(KRUISE)' \
 	  LOCKSTEP_TEST_GATEWAY_API='$(GATEWAY_API)' LOCKSTEP_E2E_FAULTS='$(FAULTS)' $(SUITES) -count $(COUNT) $(SUITE)
+
+.PHONY: robustness
+robustness: ## Release one workload after the other for DURATION (5m) under random faults, from SEED on; a course that fails is kept and replayed.
+	LOCKSTEP_TEST_ROBUSTNESS='$(DURATION)' LOCKSTEP_TEST_SEED='$(SEED)' $(SUITES) -run '^TestRobustness$$' e2e
 
 .PHONY: bench
 bench: ## Measure, side by side with LWS's own rolling update, and print a table.

@@ -143,7 +143,8 @@ func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	p.writes++
-	inject := p.fault.do != nil && (p.writes-1)%p.fault.every == 0
+	met := p.fault
+	inject := met.do != nil && (p.writes-1)%met.every == 0
 	if inject {
 		p.faults++
 	}
@@ -152,7 +153,7 @@ func (p *proxy) write(w http.ResponseWriter, r *http.Request) {
 		p.forward.ServeHTTP(w, r)
 		return
 	}
-	p.fault.do(p, func() *http.Response {
+	met.do(p, func() *http.Response {
 		// The request is sent even if the driver disconnects.
 		answer := httptest.NewRecorder()
 		p.forward.ServeHTTP(answer, r.WithContext(context.WithoutCancel(r.Context())))
@@ -198,6 +199,13 @@ func (p *proxy) refuseReads(resources ...string) {
 	p.refused = resources
 	p.mu.Unlock()
 	p.drop()
+}
+
+// meet makes writes meet a fault from now on.
+func (p *proxy) meet(f fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
 }
 
 // open lets writes pass, at the start and after a crash.

@@ -1,0 +1,460 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+)
+
+const (
+	// robustnessEnv is how long TestRobustness draws courses, seedEnv the seed of the first one (0: of the time).
+	robustnessEnv, seedEnv = "LOCKSTEP_TEST_ROBUSTNESS", "LOCKSTEP_TEST_SEED"
+	// keptCourses has the courses that have failed once.
+	keptCourses = "testdata/robustness"
+	// callTimeout bounds a call of the host, which goes on if its answer is lost.
+	callTimeout = 2 * time.Second
+)
+
+// randomCourse is what a host, a user and faults do to a workload, one after the other. A course is data, so that one that failed is kept
+// when the draws change.
+type randomCourse struct {
+	Style string       `json:"style"`
+	Steps []courseStep `json:"steps"`
+}
+
+type courseStep struct {
+	Do string `json:"do"`
+	N  int32  `json:"n,omitempty"`
+}
+
+// kindOfStep is a step of a host, of a user, or of a fault.
+type kindOfStep struct {
+	do     string
+	weight int   // in a draw
+	n      int32 // the highest argument
+	run    func(*courseRun, int32)
+}
+
+var courseSteps = []kindOfStep{
+	{"release", 4, 0, func(c *courseRun, _ int32) { c.edit(); _ = c.initialize() }},
+	{"upgrade", 10, 2, (*courseRun).upgrade},
+	{"promote", 4, 0, func(c *courseRun, _ int32) { _, _ = c.finalize(c.last(), promote) }},
+	{"abort", 4, 0, func(c *courseRun, _ int32) { _, _ = c.finalize(c.last(), rollback) }},
+	{"edit", 2, 0, func(c *courseRun, _ int32) { c.edit() }},
+	{"scale", 3, 5, func(c *courseRun, n int32) { c.w.scale(max(n, 1)) }},
+	{"settle", 8, 0, func(c *courseRun, _ int32) { c.settle() }},
+	{"kill", 4, 1, func(c *courseRun, late int32) { c.proxy.meet(killing(c.w.driver, late == 1)) }},
+	{"suspend", 2, 0, (*courseRun).suspend},
+	{"fault", 6, int32(len(faultKinds)) - 1, func(c *courseRun, n int32) { c.proxy.meet(faultKinds[n]) }},
+	{"blind", 2, 0, func(c *courseRun, _ int32) { c.proxy.refuseReads("pods") }},
+	{"break", 2, 0, func(c *courseRun, _ int32) {
+		c.behave(map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
+	}},
+	{"calm", 6, 0, func(c *courseRun, _ int32) { c.calm() }},
+	{"kill LWS", 2, 0, (*courseRun).killLWS},
+	{"stop the API server", 1, 0, func(c *courseRun, _ int32) { c.w.outage(func() { c.settle() }, nil) }},
+}
+
+// drawCourse draws a course: a release, and what happens to it.
+func drawCourse(seed uint64) randomCourse {
+	random, total := rand.New(rand.NewPCG(seed, seed)), 0
+	for _, s := range courseSteps {
+		total += s.weight
+	}
+	c := randomCourse{Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}}}
+	for range 8 + random.IntN(12) {
+		at := random.IntN(total)
+		for _, s := range courseSteps {
+			if at -= s.weight; at < 0 {
+				c.Steps = append(c.Steps, courseStep{s.do, random.Int32N(s.n + 1)})
+				break
+			}
+		}
+	}
+	return c
+}
+
+// TestRobustness runs random courses of faults and requests against one workload after the other, on a control plane of its own. After each
+// course the faults end, and a last release is promoted. The observer judges every change, the drivers' decisions are replayed, and every
+// answer is judged by the history of requests.
+func TestRobustness(t *testing.T) {
+	t.Parallel()
+	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	kept, err := filepath.Glob(filepath.Join(keptCourses, "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range kept {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			var course randomCourse
+			raw, err := os.ReadFile(path)
+			if err == nil {
+				err = json.Unmarshal(raw, &course)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			course.run(t, c)
+		})
+	}
+	lasts := setting(t, robustnessEnv, 5*time.Minute, time.ParseDuration)
+	seed := setting(t, seedEnv, 1, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	for begun := time.Now(); time.Since(begun) < lasts && !t.Failed(); seed++ {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			course := drawCourse(seed)
+			t.Cleanup(func() {
+				if t.Failed() {
+					course.keep(t, fmt.Sprintf("seed-%d.json", seed))
+				}
+			})
+			course.run(t, c)
+		})
+	}
+}
+
+// setting returns the value of an environment variable.
+func setting[T any](t *testing.T, name string, otherwise T, parse func(string) (T, error)) T {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	value, err := parse(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return value
+}
+
+// keep writes a course that failed to the directory that TestRobustness reads.
+func (c randomCourse) keep(t *testing.T, name string) {
+	t.Helper()
+	raw, err := json.MarshalIndent(c, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(keptCourses, 0o750)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(keptCourses, name), append(raw, '\n'), 0o600)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("the course is kept in test/e2e/%s/%s", keptCourses, name)
+}
+
+// courseRun runs a course.
+type courseRun struct {
+	w     *workload
+	proxy *proxy
+	style style
+	// edits counts the templates.
+	edits int
+	requests
+}
+
+func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
+	t.Helper()
+	e := newEnvIn(t, on)
+	e.admit() // without it LWS may roll a group to a template that is edited in mid-promotion
+	p := newProxy(t, e, fault{})
+	e.driver = driver.Prepare(t, p.kubeconfig, e.namespace)
+	e.driver.Begin()
+	p.open()
+	at := slices.IndexFunc(allStyles, func(s style) bool { return s.name == c.Style })
+	if at < 0 {
+		t.Fatalf("no style %q", c.Style)
+	}
+	// When a release starts over in mid-promotion, groups are at two revisions, and the policy restores the hold before the driver decides it.
+	// What LWS rolls is judged even so.
+	for _, r := range []rule{ruleStableUntouched, ruleBatch, ruleHold} {
+		e.observer.waived[r] = true
+	}
+	r := &courseRun{w: e.adopt(model("model", 3, 2)), proxy: p, style: allStyles[at], edits: 1}
+	for _, s := range c.Steps {
+		i := slices.IndexFunc(courseSteps, func(k kindOfStep) bool { return k.do == s.Do })
+		if i < 0 {
+			t.Fatalf("no step %q", s.Do)
+		}
+		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), s.Do, s.N)
+		courseSteps[i].run(r, s.N)
+		r.revive()
+		r.judge()
+	}
+	r.end()
+}
+
+// end ends all faults and the release that is under way, and promotes a last template.
+func (c *courseRun) end() {
+	c.w.t.Helper()
+	c.calm()
+	c.until("the release under way ends", c.finish)
+	c.edit()
+	c.until("the last release begins", c.initialize)
+	c.until("the last release is promoted", func() error { return c.promoted(c.last()) })
+	c.judge()
+	c.w.awaitReady()
+	c.w.mustRun(c.tag())
+	c.w.mustBeIdle()
+}
+
+// finish returns nil once no release is under way. It promotes one that was not aborted. If one was, it restores the stable template, without
+// which LWS may have nothing to restart the groups from: the driver asks for it.
+func (c *courseRun) finish() error {
+	r, err := within(c, c.w.tryContext)
+	switch {
+	case err != nil:
+		return err
+	case r.GetReleaseId() == "" || r.GetState() == completed || r.GetState() == rolledBack:
+		return nil
+	case r.GetIntent() == rollback:
+		if tag := stableImage.FindStringSubmatch(c.w.get().Annotations[recordAnnotation]); tag != nil {
+			c.w.edit(image(tag[1]))
+		}
+		return fmt.Errorf("%w: %s", errNotYet, r.GetMessage())
+	default:
+		return c.promoted(r.GetReleaseId())
+	}
+}
+
+// stableImage finds the tag of the stable template in a record.
+var stableImage = regexp.MustCompile(`"image":"example.com/model:(v[0-9]+)"`)
+
+// promoted returns nil once a release is promoted.
+func (c *courseRun) promoted(id string) error {
+	r, err := c.finalize(id, promote)
+	if err == nil && !r.GetDone() {
+		return fmt.Errorf("%w: %s", errNotYet, r.GetContext().GetMessage())
+	}
+	return err
+}
+
+// until repeats a call until it succeeds.
+func (c *courseRun) until(what string, call func() error) {
+	c.w.t.Helper()
+	var last string
+	await.NilWithin(c.w.t, await.Patience, what, func(context.Context) error {
+		c.revive()
+		err := call()
+		if err != nil && err.Error() != last {
+			last = err.Error()
+			c.w.t.Logf("%s: %s", what, last)
+		}
+		return err
+	})
+}
+
+func (c *courseRun) tag() string { return fmt.Sprint("v", c.edits) }
+
+// edit changes the template to one that was never used.
+func (c *courseRun) edit() {
+	c.edits++
+	c.w.edit(image(c.tag()))
+}
+
+// within makes a call with a timeout.
+func within[T any](c *courseRun, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(c.w.t.Context(), callTimeout)
+	defer cancel()
+	return call(ctx)
+}
+
+func (c *courseRun) initialize() error {
+	id := fmt.Sprint("r", c.edits)
+	n := c.send(request{id: id})
+	r, err := within(c, func(ctx context.Context) (*pb.InitializeResponse, error) {
+		return c.w.driver.Initialize(ctx, &pb.InitializeRequest{
+			Workload: c.w.ref(), ReleaseId: id, Policy: c.style.policy(policy("34%", "67%", "100%")), Owner: "robustness",
+		})
+	})
+	c.answered(n, r.GetContext(), err)
+	return err
+}
+
+func (c *courseRun) upgrade(batch int32) {
+	_, _ = within(c, func(ctx context.Context) (*pb.UpgradeBatchResponse, error) {
+		return c.w.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
+			Workload: c.w.ref(), ReleaseId: c.last(), Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
+		})
+	})
+}
+
+func (c *courseRun) finalize(id string, intent pb.FinalizeIntent) (*pb.FinalizeResponse, error) {
+	n := c.send(request{id, intent})
+	r, err := within(c, func(ctx context.Context) (*pb.FinalizeResponse, error) {
+		return c.w.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: c.w.ref(), ReleaseId: id, Intent: intent})
+	})
+	c.answered(n, r.GetContext(), err)
+	return r, err
+}
+
+// settle waits until the driver waits for its host, but not for ever: a fault may keep it from that.
+func (c *courseRun) settle() {
+	_ = wait.PollUntilContextTimeout(c.w.t.Context(), callTimeout/100, 2*callTimeout, true, func(context.Context) (bool, error) {
+		c.revive()
+		r, err := within(c, c.w.tryContext)
+		return err == nil && slices.Contains(
+			[]pb.State{pb.State_STATE_HOLDING, pb.State_STATE_READY, completed, rolledBack, pb.State_STATE_FAILED}, r.GetState()), nil
+	})
+}
+
+// suspend stops the driver for as long as a call waits for it.
+func (c *courseRun) suspend(int32) {
+	c.w.driver.Suspend()
+	defer c.w.driver.Resume()
+	_, _ = within(c, c.w.tryContext)
+}
+
+// behave changes how the first group of the canary behaves.
+func (c *courseRun) behave(annotations map[string]any) {
+	if r, err := within(c, c.w.tryContext); err == nil && r.GetCanaryWorkload() != "" {
+		c.w.patchPods(r.GetCanaryWorkload(), annotations, 0)
+	}
+}
+
+// calm ends the faults.
+func (c *courseRun) calm() {
+	c.proxy.meet(fault{})
+	c.proxy.refuseReads()
+	c.revive()
+	c.behave(heal)
+}
+
+// killLWS kills LWS in the middle of what it does, and starts it again.
+func (c *courseRun) killLWS(int32) {
+	err := c.w.cluster.KillComponent(cluster.LWS)
+	if err == nil {
+		c.settle()
+		err = c.w.cluster.StartComponent(c.w.t.Context(), cluster.LWS)
+	}
+	if err != nil {
+		c.w.t.Fatal(err)
+	}
+}
+
+// revive starts the driver again if a fault has killed it.
+func (c *courseRun) revive() {
+	if c.proxy.hasCrashed() {
+		c.w.driver.Kill()
+		c.proxy.meet(fault{})
+		c.w.driver.Begin()
+		c.proxy.open()
+	}
+}
+
+// judge judges the driver's state by the requests.
+func (c *courseRun) judge() {
+	c.w.t.Helper()
+	if r, err := within(c, c.w.tryContext); err == nil {
+		if err := c.requests.judge(request{r.GetReleaseId(), r.GetIntent()}, r.GetUpdateRevision()); err != nil {
+			c.w.t.Errorf("%v: %s", err, show(r))
+		}
+	}
+}
+
+// request is what a host asked for: a release, or the end of one.
+type request struct {
+	id     string
+	intent pb.FinalizeIntent
+}
+
+// requests are those of a host, in order.
+type requests struct {
+	sent []request
+	// granted is how many of them were sent when the last one was that the driver has granted, for this revision.
+	granted  int
+	revision string
+}
+
+func (r *requests) last() string {
+	if len(r.sent) == 0 {
+		return ""
+	}
+	return r.sent[len(r.sent)-1].id
+}
+
+// send notes a request before it is sent, and returns its number.
+func (r *requests) send(q request) int {
+	r.sent = append(r.sent, q)
+	return len(r.sent) - 1
+}
+
+// answered notes the answer to the last request. One whose answer was lost may be in force.
+func (r *requests) answered(n int, context *pb.BatchContext, err error) {
+	switch {
+	case err == nil:
+		r.granted, r.revision = n+1, context.GetUpdateRevision()
+	case slices.Contains([]codes.Code{codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.FailedPrecondition}, status.Code(err)):
+		r.sent = r.sent[:n]
+	}
+}
+
+// judge returns an error unless the request that is in force was made, and no later one was granted for the same revision: each granted
+// request is in force or was superseded, by another or by a template with which the release starts over, and none is invented.
+func (r *requests) judge(inForce request, revision string) error {
+	if inForce.id == "" && r.granted == 0 {
+		return nil
+	}
+	for n := len(r.sent) - 1; n >= 0; n-- {
+		if r.sent[n] == inForce {
+			if n+1 < r.granted && revision == r.revision {
+				return fmt.Errorf("%v is in force, though %v was granted later", inForce, r.sent[r.granted-1])
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("%v is in force, which nobody asked for", inForce)
+}
+
+// A granted request that is lost, and one that nobody made, are reported.
+func TestRequestsAreJudged(t *testing.T) {
+	var r requests
+	r.answered(r.send(request{id: "r1"}), &pb.BatchContext{UpdateRevision: "a"}, nil)
+	r.answered(r.send(request{"r1", promote}), nil, status.Error(codes.DeadlineExceeded, "lost"))
+	r.answered(r.send(request{"r1", rollback}), &pb.BatchContext{UpdateRevision: "a"}, nil)
+	r.answered(r.send(request{id: "r2"}), nil, status.Error(codes.FailedPrecondition, "refused"))
+	for _, test := range []struct {
+		inForce  request
+		revision string
+		ok       bool
+	}{
+		{request{"r1", rollback}, "a", true},
+		{request{"r1", promote}, "a", false}, // superseded
+		{request{id: "r1"}, "a", false},      // lost
+		{request{id: "r1"}, "b", true},       // the release has started over
+		{request{id: "r2"}, "a", false},      // refused
+		{request{}, "", false},
+	} {
+		if err := r.judge(test.inForce, test.revision); (err == nil) != test.ok {
+			t.Errorf("%v of %s: %v", test.inForce, test.revision, err)
+		}
+	}
+}
