@@ -292,7 +292,8 @@ func (r *replay) canaryChanged(old, c *lws.LeaderWorkerSet, deleted bool) {
 		}
 		r.check(ruleCanarySize, int(replicasOf(c)) <= planned, "%s has %d groups, its target is %d", c.Name, replicasOf(c), planned)
 	}
-	if rec.rolls(s) && s.DeletionTimestamp == nil {
+	ended := old != nil && old.DeletionTimestamp != nil // before the release started over
+	if rec.rolls(s) && s.DeletionTimestamp == nil && !ended {
 		r.check(ruleCanaryStays, !deleted && c.DeletionTimestamp == nil, "%s is deleted in the promotion", c.Name)
 		if old != nil {
 			r.check(ruleCanaryStays, replicasOf(c) >= replicasOf(old), "%s is scaled down in the promotion", c.Name)
