@@ -165,7 +165,7 @@ generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 
 .PHONY: images
 images: bin/lockstep ## Draw the plans in docs/images, and record the terminal sessions there on a real control plane.
-	$(GO) test ./internal/picture -run Documented -update
+	$(GO) test ./test/picture -run Documented -update
 	$(GO) run ./test/sessions
 
 .PHONY: site

@@ -38,27 +38,20 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
-	if err := checkForecast(s, req); err != nil {
+	if err := checkForecast(s); err != nil {
 		return nil, err
 	}
 	in, warnings := d.forecastInput(s, req)
-	var r *pb.PlanResponse
-	var refused []*pb.Warning
-	if req.GetNative() {
-		r, err = simulate.Native(in)
-	} else {
-		var more []*pb.Warning
-		if refused, more, err = d.obstacles(ctx, s, req.GetPolicy()); err != nil {
-			return nil, err
-		}
-		warnings = append(warnings, more...)
-		r, err = simulate.Release(in)
+	refused, more, err := d.obstacles(ctx, s, req.GetPolicy())
+	if err != nil {
+		return nil, err
 	}
+	r, err := simulate.Release(in)
 	if err != nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %v", observe.Object(key), err)
 	}
-	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), warnings
-	r.Findings = preflight.Unreported(d.nearby(ctx, s, policyOf(req)), slices.Concat(r.Blockers, r.Warnings)...)
+	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), append(warnings, more...)
+	r.Findings = preflight.Unreported(d.nearby(ctx, s, req.GetPolicy()), slices.Concat(r.Blockers, r.Warnings)...)
 	if startup, groups := d.startup(s); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}
@@ -66,17 +59,14 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 }
 
 // checkForecast refuses a plan that can't be simulated.
-func checkForecast(s *observe.Snapshot, req *pb.PlanRequest) error {
+func checkForecast(s *observe.Snapshot) error {
 	groups := s.Stable.Replicas
 	for _, role := range s.Roles {
 		groups = max(groups, role.Replicas)
 	}
-	switch {
-	case groups > simulate.MaxGroups:
+	if groups > simulate.MaxGroups {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"%s has %d groups, and a plan simulates at most %d groups: plan the release of a smaller workload", observe.Object(s.Key), groups, simulate.MaxGroups)
-	case s.Set != nil && req.GetNative():
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "the rolling update of %s by itself can't be planned: leave out native", observe.Object(s.Key))
 	}
 	return nil
 }
@@ -94,21 +84,10 @@ func (d *Driver) startup(s *observe.Snapshot) (took time.Duration, groups int) {
 	return took, groups
 }
 
-// policyOf returns the policy to plan by. Nil: the workload's own rolling update.
-func policyOf(req *pb.PlanRequest) *pb.ReleasePolicy {
-	if req.GetNative() {
-		return nil
-	}
-	return req.GetPolicy()
-}
-
 func checkPlan(req *pb.PlanRequest, limits record.Limits) error {
 	var bad []drivererr.FieldViolation
 	if s := req.GetStartup(); s != nil && (s.CheckValid() != nil || s.AsDuration() < 0) {
 		bad = append(bad, drivererr.FieldViolation{Field: "startup", Description: "must be a valid duration, not negative"})
-	}
-	if req.GetNative() {
-		return drivererr.Invalid(bad...)
 	}
 	return checkPolicy(req.GetPolicy(), limits, bad...)
 }

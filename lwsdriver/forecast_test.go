@@ -143,10 +143,9 @@ func TestCheckPlan(t *testing.T) {
 		request *pb.PlanRequest
 		want    pb.ErrorReason
 	}{
-		"native":            {&pb.PlanRequest{Native: true}, 0},
 		"policy":            {&pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")}, 0},
 		"no policy":         {&pb.PlanRequest{}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
-		"negative start-up": {&pb.PlanRequest{Native: true, Startup: durationpb.New(-time.Second)}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
+		"negative start-up": {&pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Startup: durationpb.New(-time.Second)}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 		"adopted": {&pb.PlanRequest{Policy: &pb.ReleasePolicy{
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1"}, BlueGreen: &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT},
 		}}, 0},

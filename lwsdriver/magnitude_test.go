@@ -116,12 +116,8 @@ func checkCheap(t *testing.T, b *bed) {
 
 func checkPlanRefused(t *testing.T, b *bed) {
 	t.Helper()
-	for _, r := range []*pb.PlanRequest{
-		{Workload: vllmRef, Native: true},
-		{Workload: vllmRef, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}},
-	} {
-		if _, err := b.Plan(t.Context(), r); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "at most") {
-			t.Errorf("Plan(native=%t): %v", r.GetNative(), err)
-		}
+	r := &pb.PlanRequest{Workload: vllmRef, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}}
+	if _, err := b.Plan(t.Context(), r); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("Plan: %v", err)
 	}
 }

@@ -182,7 +182,12 @@ func TestPreflightRefuses(t *testing.T) {
 // Plan and Initialize say what preflight finds nearby, nothing twice, and never list nodes for it.
 func TestNearby(t *testing.T) {
 	b := aroundNeedy(t)
-	r, err := b.Plan(t.Context(), &pb.PlanRequest{Workload: vllmRef, Native: true})
+	leader := lwstest.Pod("vllm-0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(lwstest.Noon) })
+	if _, err := b.Core.CoreV1().Pods(leader.Namespace).Create(t.Context(), leader, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the group is observed", func() bool { return len(b.look().Stable.Groups) > 0 })
+	r, err := b.Plan(t.Context(), &pb.PlanRequest{Workload: vllmRef, Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,13 +97,6 @@ func TestPreflightDocuments(t *testing.T) {
 	}
 }
 
-func TestPlanFindings(t *testing.T) {
-	got := runProgram(deadline(t), t, "", "plan", "--filename", "../../lwsdriver/preflight/testdata/PreStopMissing/fail.yaml", "--batches", "1")
-	if got.code != exit.OK || !strings.Contains(got.stdout, "\npreflight warning: no container of the leader has a preStop hook. Give ") {
-		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
-	}
-}
-
 func TestPreflightUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "preflight", "vllm")
 	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Preflight") {

@@ -16,7 +16,6 @@ const (
 	canary    = pb.Style_STYLE_CANARY
 	blueGreen = pb.Style_STYLE_BLUE_GREEN
 	partition = pb.Style_STYLE_PARTITION
-	none      = pb.Style_STYLE_UNSPECIFIED // LWS's own rolling update
 )
 
 // strategies are the rows of docs/plan.md: 4 groups of 2 pods with 8 GPUs each, 10 minutes to start a group.
@@ -27,9 +26,9 @@ var strategies = []struct {
 	unavailable, surge string
 	routed, adopted    bool
 }{
-	{name: "Rolling, 1 unavailable", style: none, unavailable: "1", surge: "0"},
-	{name: "Rolling, surge 1", style: none, unavailable: "0", surge: "1"},
-	{name: "Recreate", style: none, unavailable: "100%", surge: "0"},
+	{name: "Rolling, 1 unavailable", style: canary, batches: []string{"0"}, unavailable: "1", surge: "0"},
+	{name: "Rolling, surge 1", style: canary, batches: []string{"0"}, unavailable: "0", surge: "1"},
+	{name: "Recreate", style: canary, batches: []string{"0"}, unavailable: "100%", surge: "0"},
 	{name: "Partition 25%, 50%, 100%", style: partition, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0"},
 	{name: "Approval per group", style: partition, batches: []string{"1", "2", "3", "4"}, unavailable: "1", surge: "0"},
 	{name: "Canary 25%, 50%, 100%", style: canary, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0", routed: true},
@@ -48,9 +47,6 @@ func TestStrategiesDocument(t *testing.T) {
 		var in Input
 		plan := func(parallel, rollback bool) *pb.PlanResponse {
 			policy := &pb.ReleasePolicy{Style: s.style, Batches: s.batches}
-			if s.style == none {
-				policy = &pb.ReleasePolicy{Style: canary, Batches: []string{"0"}} // not used
-			}
 			if s.routed {
 				policy.Traffic = routes()
 			}
@@ -59,18 +55,14 @@ func TestStrategiesDocument(t *testing.T) {
 			}
 			in = input(t, policy)
 			in.Rolling, in.StatefulSetMaxUnavailable, in.Rollback = rolling(s.unavailable, s.surge), parallel, rollback
-			forecast := Release
-			if s.style == none {
-				forecast = Native
-			}
-			r, err := forecast(in)
+			r, err := Release(in)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r
 		}
 		r, fast, back := plan(false, false), plan(true, false), "a second update"
-		if s.style != none {
+		if s.batches[0] != "0" {
 			steps := plan(false, true).GetSteps()
 			back = fmt.Sprintf("%.0f min", steps[len(steps)-1].GetEstimate().AsDuration().Minutes())
 		}

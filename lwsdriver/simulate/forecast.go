@@ -30,7 +30,7 @@ type Input struct {
 	// Roles are those of a DisaggregatedSet, whose entry role is the first, and has the replicas and templates above. A LeaderWorkerSet has
 	// none.
 	Roles []Role
-	// Policy is the policy of the release. [Native] does not use it.
+	// Policy is the policy of the release.
 	Policy record.Policy
 	// Startup is how long a group takes from its creation until it is ready. Zero: unknown.
 	Startup time.Duration
@@ -213,23 +213,4 @@ func (w *world) finishTime(left int) time.Duration {
 		return w.continuous(w.in.Replicas, w.in.Replicas)
 	}
 	return w.continuous(w.in.Replicas, limits.Batch())
-}
-
-// Native forecasts LeaderWorkerSet's own rolling update. An error describes an invalid configuration.
-func Native(in Input) (*pb.PlanResponse, error) {
-	rollout, err := native.Roll(native.Settings{
-		Replicas: in.Replicas, Rolling: in.Rolling, Startup: in.startup(), Parallel: in.StatefulSetMaxUnavailable,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("forecast the rolling update: %w", err)
-	}
-	w := newWorld(in)
-	w.policy.MinReady = 0 // LWS has no minReady
-	r := newRecorder(in, w)
-	r.begin("rolling update", w.continuous(max(in.Replicas-rollout.Partition, 0), rollout.Batch()))
-	for _, s := range rollout.Stages {
-		r.addStage(s)
-	}
-	w.waves = rollout.Waves
-	return r.response(pb.Style_STYLE_UNSPECIFIED), nil
 }

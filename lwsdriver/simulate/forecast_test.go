@@ -286,23 +286,3 @@ func TestUnknownStartup(t *testing.T) {
 		t.Errorf("%v, error %v", r, err)
 	}
 }
-
-func TestNative(t *testing.T) {
-	in := Input{Replicas: 4, Rolling: rolling("2", "2"), Old: template("8"), New: template("8"), Startup: time.Minute, StatefulSetMaxUnavailable: true, Frames: true}
-	r, err := Native(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"rolling update: 0/4/4 +2 >=2 gpu \"32\" 100% 2x 2m0s"}
-	if diff := cmp.Diff(want, lines(r)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if n := len(r.GetFrames()); n != 4 || r.GetFrames()[1].GetPartition() != 2 || r.GetFrames()[1].GetLeaderReplicas() != 6 {
-		t.Errorf("%d frames: %v", n, r.GetFrames())
-	}
-	checkSums(t, in, r)
-	in.Rolling = rolling("0", "0")
-	if _, err := Native(in); err == nil {
-		t.Error("both 0 is refused by LWS, not by the forecast")
-	}
-}

@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -110,38 +109,12 @@ func (r *recorder) addWorldFrame() {
 	o := r.world.observeGroups()
 	for i, w := range append([]plan.Workload{o.Stable}, o.Added...) {
 		for _, g := range w.Groups {
-			f.Groups = append(f.Groups, group(roles[i], g.Index, g.Revision == newRevision, g.Ready))
+			f.Groups = append(f.Groups, &pb.PlanGroup{
+				Role: roles[i], Index: int32(g.Index), Updated: g.Revision == newRevision, Ready: g.Ready, //nolint:gosec // a group's index
+			})
 		}
 	}
 	r.steps[len(r.steps)-1].Roles = r.world.roles()
-	r.addFrame(f)
-}
-
-func group(role pb.GroupRole, index int, updated, ready bool) *pb.PlanGroup {
-	return &pb.PlanGroup{Role: role, Index: int32(index), Updated: updated, Ready: ready} //nolint:gosec // a group's index
-}
-
-// addStage records a stage of LWS's own rolling update.
-func (r *recorder) addStage(s native.Stage) {
-	r.world.now = s.At
-	f := &pb.PlanFrame{At: durationpb.New(s.At), Partition: int32(s.Partition), LeaderReplicas: int32(s.Replicas)} //nolint:gosec // numbers of groups
-	updated := 0
-	for i, state := range s.Groups {
-		switch state {
-		case native.Old:
-			f.Groups = append(f.Groups, group(pb.GroupRole_GROUP_ROLE_STABLE, i, false, true))
-		case native.Updating, native.Updated:
-			f.Groups = append(f.Groups, group(pb.GroupRole_GROUP_ROLE_STABLE, i, true, state == native.Updated))
-		case native.Absent:
-		}
-		if state == native.Updated {
-			updated++
-		}
-	}
-	if s.Ready > 0 {
-		f.TrafficWeight = int32((200*updated + s.Ready) / (2 * s.Ready)) //nolint:gosec // 0 to 100
-	}
-	r.weight = f.GetTrafficWeight()
 	r.addFrame(f)
 }
 

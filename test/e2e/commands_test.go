@@ -130,9 +130,10 @@ func TestCommands(t *testing.T) {
 			w.begin("release", "model", "--batches", "100%").mustExit(0, "is complete")
 			w.mustRun("v1")
 		},
-		"undo-immediate": func(w *workload) {
+		"undo-at-once": func(w *workload) {
 			w.begin("release", "model", "--batches", "100%").mustExit(0)
-			w.begin("undo", "model", "--immediate").mustExit(0, "is complete")
+			w.begin("undo", "model").mustExit(0, "it waits for a release")
+			w.begin("release", "model", "--batches", "0").mustExit(0, "is complete")
 			w.mustRun("v1")
 		},
 		"another-host": func(w *workload) {

@@ -762,7 +762,6 @@ func TestDisaggregatedRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errChild := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: child["decode"].Name}})
-	_, errPlan := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref, Native: true})
 	_, errName := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: "disaggregatedset/llm"}})
 	for _, refused := range []struct {
 		err  error
@@ -772,7 +771,6 @@ func TestDisaggregatedRefused(t *testing.T) {
 		{begin(func(p *pb.ReleasePolicy) { p.GroupDisruptionBudget = true }), "group_disruption_budget"},
 		{begin(func(p *pb.ReleasePolicy) { p.RolloutId = "r" }), "rollout_id"},
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
-		{errPlan, "the rolling update of DisaggregatedSet"},
 		{errName, "its kind belongs in workload.kind"},
 	} {
 		if refused.err == nil || !strings.Contains(refused.err.Error(), refused.want) {

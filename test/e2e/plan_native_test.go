@@ -40,7 +40,7 @@ const (
 	nativeSlots = 3
 )
 
-// The model behind `lockstep plan --native` matches the real controllers at each stage: after each group that becomes ready, the
+// The forecasts' model of LWS's rolling update matches the real controllers at each stage: after each group that becomes ready, the
 // leader StatefulSet has the same partition and replicas, and the groups are at the same revisions.
 func TestPlanNative(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,8 @@ func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 		if len(unready) == 0 {
 			break
 		}
-		u.set.Groups[native.Next(unready, u.order)].Ready = true
+		next := slices.IndexFunc(u.order, func(i int) bool { return slices.Contains(unready, i) })
+		u.set.Groups[u.order[next]].Ready = true
 	}
 	if !u.set.Updated() {
 		return stages, fmt.Errorf("the update ended as %q", u.expected())

@@ -92,20 +92,3 @@ func (w *workload) mustMatchStep(step *pb.PlanStep, c *pb.BatchContext) {
 			c.GetStableReady(), c.GetUpdatedReady(), c.GetTotal(), step.GetStableGroups(), step.GetCanaryGroups(), step.GetReadyGroups())
 	}
 }
-
-// LWS's own rolling update is planned with the user's settings, held or not.
-func TestPlanNativeSettings(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	w := e.adopt(model("model", 4, 1, rolling("0", "1", -1)))
-	r, err := w.driver.Plan(t.Context(), &pb.PlanRequest{Workload: w.ref(), Native: true, IncludeFrames: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.GetSteps()) != 1 || r.GetSteps()[0].GetExtraGroups() != 1 || r.GetSteps()[0].GetMinAvailableGroups() != 4 || len(r.GetFrames()) != 7 {
-		t.Errorf("a surge of 1 for 4 groups: %v", r)
-	}
-	if codes := warningCodes(r.GetWarnings()); !slices.Equal(codes, []string{"NothingToRelease"}) {
-		t.Errorf("warnings %v", codes)
-	}
-}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -141,4 +142,23 @@ func replayAll(out io.Writer, path string, recording io.Reader) error {
 	}
 	fmt.Fprintf(out, "%d decisions, all as recorded\n", all)
 	return nil
+}
+
+// readOne reads the file that is the only argument of a command, or stdin for "-".
+func readOne(cmd *cobra.Command, args []string) ([]byte, error) {
+	if len(args) != 1 {
+		return nil, exit.Usagef("%s needs one file, or - for stdin, got %q", cmd.CommandPath(), args)
+	}
+	return readAll(args[0])
+}
+
+func readAll(path string) ([]byte, error) {
+	if path == "-" {
+		text, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return nil, fmt.Errorf("read stdin: %w", err)
+		}
+		return text, nil
+	}
+	return os.ReadFile(path)
 }

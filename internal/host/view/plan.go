@@ -21,7 +21,7 @@ import (
 func Plan(name string, r *pb.PlanResponse) string {
 	rows := [][]string{
 		{"Workload", fmt.Sprintf("%s (%s of %s)", name, count(r.GetReplicas(), "group"), count(r.GetSize(), "pod"))},
-		{"Plan", PlanStyle(r)},
+		{"Plan", StyleWord(r.GetStyle()) + " release"},
 		{"Start-up", startup(r)},
 	}
 	if r.GetEstimate() != nil {
@@ -31,9 +31,6 @@ func Plan(name string, r *pb.PlanResponse) string {
 	text := columns(rows)
 	if len(r.GetSteps()) > 0 {
 		text += "\n" + steps(r)
-	}
-	if r.GetStyle() == pb.Style_STYLE_UNSPECIFIED && len(r.GetFrames()) > 0 {
-		text += "\n" + stages(r)
 	}
 	var notes strings.Builder
 	for _, w := range r.GetBlockers() {
@@ -49,14 +46,6 @@ func Plan(name string, r *pb.PlanResponse) string {
 		text += "\n" + notes.String()
 	}
 	return text
-}
-
-// PlanStyle returns the style of the plan.
-func PlanStyle(r *pb.PlanResponse) string {
-	if r.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
-		return "LeaderWorkerSet's own rolling update"
-	}
-	return StyleWord(r.GetStyle()) + " release"
 }
 
 func startup(r *pb.PlanResponse) string {
@@ -130,44 +119,6 @@ func resources(all map[string]string) string {
 		parts = append(parts, name+" "+all[name])
 	}
 	return orDash(strings.Join(parts, ", "))
-}
-
-// stages returns one row per stage of LWS's own rolling update, and one column per group.
-func stages(r *pb.PlanResponse) string {
-	groups := int32(0)
-	for _, f := range r.GetFrames() {
-		groups = max(groups, f.GetLeaderReplicas())
-	}
-	names := make([]string, 0, groups)
-	for i := range groups {
-		names = append(names, fmt.Sprintf("R-%d", i))
-	}
-	rows := make([][]string, 0, 1+len(r.GetFrames()))
-	rows = append(rows, slices.Concat([]string{"TIME", "PARTITION", "REPLICAS", "READY"}, names))
-	for _, f := range r.GetFrames() {
-		at := "-"
-		if r.GetEstimate() != nil {
-			at = estimate(f.GetAt())
-		}
-		row := []string{at, fmt.Sprint(f.GetPartition()), fmt.Sprint(f.GetLeaderReplicas()), fmt.Sprint(f.GetAvailable())}
-		cells := slices.Repeat([]string{"."}, int(groups))
-		for _, g := range f.GetGroups() {
-			cells[g.GetIndex()] = groupWord(g)
-		}
-		rows = append(rows, slices.Concat(row, cells))
-	}
-	return columns(rows)
-}
-
-func groupWord(g *pb.PlanGroup) string {
-	switch {
-	case !g.GetReady():
-		return "..."
-	case g.GetUpdated():
-		return "new"
-	default:
-		return "old"
-	}
 }
 
 // Preflight returns the findings about a workload as `lockstep preflight` prints them. locate returns where a field is in

@@ -65,15 +65,6 @@ func mustDocument(t *testing.T, block string) {
 // The documentation shows the output of the command.
 func TestPlanIsDocumented(t *testing.T) {
 	mustDocument(t, Plan("default/vllm", planned(t)))
-	r, err := simulate.Native(simulate.Input{
-		Replicas: 5, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromString("25%"), MaxSurge: intstr.FromInt32(1)},
-		Startup: time.Minute, StatefulSetMaxUnavailable: true, Frames: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := Plan("workload", r)
-	mustDocument(t, text[strings.Index(text, "TIME  PARTITION"):])
 }
 
 func TestPlanNotes(t *testing.T) {

@@ -5,7 +5,7 @@
 // StatefulSet controller under it. It is pure: no client, no clock. It knows nothing of Lockstep.
 //
 // A [Set] is one LeaderWorkerSet. The caller makes its groups ready, and [Set.Settle] then does what the two controllers
-// do until they wait again. [Roll] takes a Set through a whole update and returns its stages.
+// do until they wait again.
 //
 // A group is either ready or not. The StatefulSet controller only observes leader pods, so if leaders become ready before
 // their workers it continues earlier than the model.

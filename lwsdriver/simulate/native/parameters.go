@@ -39,12 +39,6 @@ func (l Limits) Batch() int { return l.MaxUnavailable + l.MaxSurge }
 // replicas, since it does not add those that may be unavailable.
 func (l Limits) Surge() int { return l.wanted(l.Replicas, ReclaimToBudget) - l.Replicas }
 
-// Iterations returns how many batches the replicas make. LWS may need more waves, see [Rollout.Waves], since surge groups
-// are updated, too.
-func (l Limits) Iterations() int {
-	return (l.Replicas + l.Batch() - 1) / max(l.Batch(), 1)
-}
-
 // Reclaim is the rule by which LWS deletes surge groups.
 type Reclaim int
 

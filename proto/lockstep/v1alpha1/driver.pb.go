@@ -1563,14 +1563,11 @@ type PlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Required unless `native` is true.
+	// Required.
 	Policy *ReleasePolicy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
 	// Optional. Start-up time of one group, from its creation until it is ready. Zero: measured on the workload's own
 	// groups.
 	Startup *durationpb.Duration `protobuf:"bytes,3,opt,name=startup,proto3" json:"startup,omitempty"`
-	// Optional. Plan the rolling update of the workload's own controller, with the user's own rolling-update settings.
-	// `policy` is ignored.
-	Native bool `protobuf:"varint,4,opt,name=native,proto3" json:"native,omitempty"`
 	// Optional. The cluster has the Kubernetes feature gate MaxUnavailableStatefulSet enabled, which is off by default.
 	// Without it a StatefulSet updates one group at a time, whatever maxUnavailable is.
 	StatefulSetMaxUnavailable bool `protobuf:"varint,5,opt,name=stateful_set_max_unavailable,json=statefulSetMaxUnavailable,proto3" json:"stateful_set_max_unavailable,omitempty"`
@@ -1631,13 +1628,6 @@ func (x *PlanRequest) GetStartup() *durationpb.Duration {
 	return nil
 }
 
-func (x *PlanRequest) GetNative() bool {
-	if x != nil {
-		return x.Native
-	}
-	return false
-}
-
 func (x *PlanRequest) GetStatefulSetMaxUnavailable() bool {
 	if x != nil {
 		return x.StatefulSetMaxUnavailable
@@ -1675,7 +1665,7 @@ type PlanResponse struct {
 	Replicas int32 `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Required. Pods per group.
 	Size int32 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
-	// Optional. The planned style. Unspecified: the workload's own rolling update.
+	// Required. The planned style.
 	Style Style `protobuf:"varint,10,opt,name=style,proto3,enum=lockstep.v1alpha1.Style" json:"style,omitempty"`
 	// Optional. The groups at each moment at which something changes, if requested.
 	Frames []*PlanFrame `protobuf:"bytes,11,rep,name=frames,proto3" json:"frames,omitempty"`
@@ -2666,14 +2656,13 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x10FinalizeResponse\x121\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x19.lockstep.v1alpha1.ActionR\x06action\x129\n" +
 	"\acontext\x18\x02 \x01(\v2\x1f.lockstep.v1alpha1.BatchContextR\acontext\x12\x12\n" +
-	"\x04done\x18\x03 \x01(\bR\x04done\"\xb8\x02\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\"\xae\x02\n" +
 	"\vPlanRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x1e.lockstep.v1alpha1.WorkloadRefR\bworkload\x128\n" +
 	"\x06policy\x18\x02 \x01(\v2 .lockstep.v1alpha1.ReleasePolicyR\x06policy\x123\n" +
-	"\astartup\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12\x16\n" +
-	"\x06native\x18\x04 \x01(\bR\x06native\x12?\n" +
+	"\astartup\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12?\n" +
 	"\x1cstateful_set_max_unavailable\x18\x05 \x01(\bR\x19statefulSetMaxUnavailable\x12%\n" +
-	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFrames\"\xde\x04\n" +
+	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFramesJ\x04\b\x04\x10\x05R\x06native\"\xde\x04\n" +
 	"\fPlanResponse\x121\n" +
 	"\x05steps\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.PlanStepR\x05steps\x126\n" +
 	"\bblockers\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bblockers\x126\n" +

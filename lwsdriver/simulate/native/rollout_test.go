@@ -176,3 +176,9 @@ func (r *roll) finish() Rollout {
 	}
 	return r.Rollout
 }
+
+// Iterations returns how many batches the replicas make. LWS may need more waves, see [Rollout.Waves], since surge groups
+// are updated, too.
+func (l Limits) Iterations() int {
+	return (l.Replicas + l.Batch() - 1) / max(l.Batch(), 1)
+}
