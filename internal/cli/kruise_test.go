@@ -101,24 +101,15 @@ current-context: none
 users: [{name: none, user: {token: none}}]
 `
 
-func TestKruiseUsageErrors(t *testing.T) {
+func TestHostUsageErrors(t *testing.T) {
 	t.Parallel()
-	var stderr buffer
-	p := Program{Args: []string{"kruise", "--tls-cert", "a"}, Stdout: &buffer{}, Stderr: &stderr}
-	if code := p.Run(t.Context()); code != exit.Usage || !strings.Contains(stderr.String(), "--driver") {
-		t.Errorf("exit code %d: %s", code, stderr.String())
-	}
-}
-
-func TestBatchReleaseUsageErrors(t *testing.T) {
-	t.Parallel()
-	for flags, want := range map[string]string{
-		"--tls-cert a": "--driver", "--driver unix:///a --driver-program b": "exclude", "--driver-sha256 a": "--driver-program", "now": "argument",
-	} {
-		var stderr buffer
-		p := Program{Args: append([]string{"batchrelease"}, strings.Fields(flags)...), Stdout: &buffer{}, Stderr: &stderr}
-		if code := p.Run(t.Context()); code != exit.Usage || !strings.Contains(stderr.String(), want) {
-			t.Errorf("%s: exit code %d: %s", flags, code, stderr.String())
+	for _, host := range []string{"kruise", "batchrelease"} {
+		for flags, want := range map[string]string{"--tls-cert a": "--driver", "now": "argument"} {
+			var stderr buffer
+			p := Program{Args: append([]string{host}, strings.Fields(flags)...), Stdout: &buffer{}, Stderr: &stderr}
+			if code := p.Run(t.Context()); code != exit.Usage || !strings.Contains(stderr.String(), want) {
+				t.Errorf("%s %s: exit code %d: %s", host, flags, code, stderr.String())
+			}
 		}
 	}
 }

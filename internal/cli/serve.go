@@ -83,12 +83,12 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&authorization, "authorization", authorizationKubernetes,
 		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
-	flags.StringVar(&serve.HealthAddress, "health-address", "", "host:port of plain HTTP with /healthz and /readyz (default: off)")
+	flags.StringVar(&serve.HealthAddress, "health-address", "", healthUsage)
 	flags.BoolVar(&serve.Reflection, "reflection", false, "offer the reflection service over TCP, too")
 	flags.DurationVar(&serve.MaxConnectionAge, "max-connection-age", server.DefaultMaxConnectionAge,
 		"age at which TCP clients must connect again, so that revoked certificates end")
 	flags.BoolVar(&elect.on, "leader-elect", false, leaderElectUsage)
-	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
+	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", leaseNamespaceUsage)
 	return cmd
 }
 
@@ -98,11 +98,13 @@ const (
 	authorizationAlwaysAllow = "AlwaysAllow"
 )
 
-// leaderElectUsage is the usage of --leader-elect, of servers and hosts.
-const leaderElectUsage = "act only while holding a Lease: one of several replicas acts, the others stand by"
-
-// metricsUsage is the usage of --metrics-address, of servers and hosts.
-const metricsUsage = "host:port of /metrics: plain HTTP on loopback, otherwise HTTPS for users who may get the path /metrics (default: off)"
+// The usages of flags that servers and hosts have.
+const (
+	leaderElectUsage    = "act only while holding a Lease: one of several replicas acts, the others stand by"
+	leaseNamespaceUsage = "namespace of the Lease (default: the pod's own)"
+	metricsUsage        = "host:port of /metrics: plain HTTP on loopback, otherwise HTTPS for users who may get the path /metrics (default: off)"
+	healthUsage         = "host:port of plain HTTP with /healthz and /readyz (default: off)"
+)
 
 // leaderElection are the flags that elect one of several servers.
 type leaderElection struct {

@@ -80,7 +80,8 @@ func TestAlertsWithoutServer(t *testing.T) {
 	}{
 		{"the chart with a server", chart("driver.enabled=true"), 1},
 		{"the chart with lockstep kruise", chart("driver.enabled=false,kruise.enabled=true"), 1},
-		{"the chart with drivers inside other hosts", chart("driver.enabled=false,argo.enabled=true,batchRelease.enabled=true"), 0},
+		{"the chart with lockstep batchrelease", chart("driver.enabled=false,batchRelease.enabled=true"), 1},
+		{"the chart with drivers inside Argo Rollouts", chart("driver.enabled=false,argo.enabled=true"), 0},
 		{"kustomize", e.run(e.kubectl, "kustomize", filepath.Join(configDir, "monitoring")), 1},
 		{"kustomize with the patch of its comment", e.run(e.kubectl, "kustomize", dir), 0},
 	} {

@@ -126,25 +126,6 @@ func (o *Options) NewPluginLogger() (*slog.Logger, error) {
 	return captureLibraries(slog.New(plugin.NewLogHandler(o.Stderr, level))), nil
 }
 
-// PluginArgs returns the flags that were given to this process, for a driver that it launches as a plugin. That has a log format of its
-// own.
-func (o *Options) PluginArgs() []string {
-	var args []string
-	o.flags.VisitAll(func(f *pflag.Flag) {
-		if !f.Changed || f.Name == "log-format" {
-			return
-		}
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, value := range values {
-			args = append(args, "--"+f.Name+"="+value)
-		}
-	})
-	return args
-}
-
 // clientConfig returns the kubeconfig that the flags choose, which is read when it is used.
 func (o *Options) clientConfig() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
