@@ -176,10 +176,11 @@ func TestWatchSaysThatNothingRuns(t *testing.T) {
 	} {
 		p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-n", namespace, "--address", address), 100, 30)
 		p.AwaitWords(want)
-		plain := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-n", namespace, "--address", address, "--plain"), 100, 30)
+		cmd := exec.CommandContext(t.Context(), "env", "TERM=dumb", binary, "watch", "-n", namespace, "--address", address)
+		plain := terminal.Start(t, cmd, 100, 30)
 		plain.AwaitWords(want)
 		if strings.Contains(plain.Raw(), "\x1b[?") {
-			t.Errorf("--plain moves the cursor: %q", plain.Raw())
+			t.Errorf("TERM=dumb moves the cursor: %q", plain.Raw())
 		}
 	}
 }

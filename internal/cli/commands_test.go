@@ -6,7 +6,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +20,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 	"github.com/lockstep-rollouts/lockstep/test/text"
@@ -199,7 +197,7 @@ func TestCommands(t *testing.T) {
 		},
 		"ReleaseRouteWithoutService": {
 			reason: "a command line that is wrong",
-			args:   with(canary, "--http-route", "vllm", "--grpc-route", "g"), code: exit.Usage, stderr: "--http-route, --grpc-route: no Service",
+			args:   with(canary, "--http-route", "vllm"), code: exit.Usage, stderr: "--http-route: no Service",
 		},
 		"ReleaseOfAnother": {
 			reason: "the reason is in brackets, and the message says what to do",
@@ -298,12 +296,12 @@ func TestCommands(t *testing.T) {
 			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]",
 		},
 		"DashboardForOtherMachines": {
-			reason: "the page is on loopback unless the user confirms it",
+			reason: "the page is on loopback",
 			args:   []string{"dashboard", "--listen", "0.0.0.0:0"}, code: exit.Usage, stderr: "is no loopback address: other machines would reach the page",
 		},
 		"DashboardOnAllAddresses": {
 			reason: "no host is all addresses",
-			args:   []string{"dashboard", "--listen", ":0"}, code: exit.Usage, stderr: "--allow-remote",
+			args:   []string{"dashboard", "--listen", ":0"}, code: exit.Usage, stderr: "use 127.0.0.1 and ssh -L",
 		},
 		"DashboardWithoutPort": {
 			reason: "a command line that is wrong",
@@ -494,38 +492,6 @@ func TestStatusWatch(t *testing.T) {
 	interrupt()
 	if got := <-code; got != exit.OK {
 		t.Errorf("exit code = %d, want 0:\n%s", got, stderr.String())
-	}
-}
-
-// With --allow-remote the page is served on any address. Ctrl-C ends the command with success.
-func TestDashboardAllowsRemote(t *testing.T) {
-	t.Parallel()
-	fake := plugintest.NewFakeDriver()
-	ctx, interrupt := context.WithCancel(deadline(t))
-	defer interrupt()
-	var stdout, stderr buffer
-	p := Program{
-		Args:   []string{"dashboard", "--listen", "0.0.0.0:0", "--allow-remote", "--address", hosttest.Serve(t, fake).Address, "--kubeconfig", writeKubeconfig(t)},
-		Stdout: &stdout, Stderr: &stderr,
-	}
-	code := make(chan int, 1)
-	go func() { code <- p.Run(ctx) }()
-	await(ctx, t, func() bool { return strings.Contains(stdout.String(), "/\n") })
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSpace(stdout.String()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		t.Errorf("%s: code %d", stdout.String(), answer.StatusCode)
-	}
-	interrupt()
-	if got := <-code; got != exit.OK {
-		t.Errorf("exit code %d, want 0:\n%s", got, stderr.String())
 	}
 }
 

@@ -22,9 +22,9 @@ It prints the page's URL, and ends with Ctrl-C or SIGTERM, with exit code 0. No 
 your own permissions allow, so treat the URL as a secret: its path is random, and changes with each start.`
 
 type dashboardFlags struct {
-	dial        connect.Flags
-	all, remote bool
-	listen      string
+	dial   connect.Flags
+	all    bool
+	listen string
 }
 
 func newDashboardCommand(o *connect.Options) *cobra.Command {
@@ -40,8 +40,6 @@ func newDashboardCommand(o *connect.Options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free port")
-	flags.BoolVar(&f.remote, "allow-remote", false,
-		"allow a --listen that other machines reach; the page and its secret URL travel unencrypted")
 	f.dial.Add(flags)
 	return cmd
 }
@@ -84,15 +82,15 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 	return errors.Join(err, link.Close())
 }
 
-// address resolves --listen, and refuses what other machines reach unless that is allowed.
+// address resolves --listen, and refuses what other machines reach: the page and its secret URL would travel unencrypted.
 func (f *dashboardFlags) address() (*net.TCPAddr, error) {
 	address, err := net.ResolveTCPAddr("tcp", f.listen)
 	if err != nil {
 		return nil, exit.Usagef("--listen %q: want host:port such as 127.0.0.1:8080: %w", f.listen, err)
 	}
-	if !address.IP.IsLoopback() && !f.remote {
+	if !address.IP.IsLoopback() {
 		return nil, exit.Usagef("--listen %s is no loopback address: other machines would reach the page, unencrypted; "+
-			"use 127.0.0.1 and ssh -L, or confirm it with --allow-remote", f.listen)
+			"use 127.0.0.1 and ssh -L", f.listen)
 	}
 	return address, nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
-	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -34,51 +33,19 @@ func version() string {
 	return info.Main.Version
 }
 
-// versionDocument is the output of `lockstep version -o json`.
-type versionDocument struct {
-	Version   string `json:"version"`
-	GoVersion string `json:"goVersion"`
-	// Contract is the protobuf package of the driver contract.
-	Contract string `json:"contract"`
-	// Tested maps a component's key to its tested versions, the default first.
-	Tested map[string][]string `json:"tested"`
-}
-
-func newVersionDocument() versionDocument {
-	d := versionDocument{Version: version(), GoVersion: runtime.Version(), Contract: contract(), Tested: map[string][]string{}}
-	for _, c := range compatibility.All() {
-		d.Tested[c.Key] = c.Versions
-	}
-	return d
-}
-
 func contract() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
 
 func newVersionCommand(o *connect.Options) *cobra.Command {
-	var flags output.Flags
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of the program and the contract, and the tested versions of Kubernetes, LWS and the hosts",
 		Long: `Print the versions of the program, of Go and of the contract, and those of Kubernetes, LeaderWorkerSet, the hosts and the
 Gateway API that Lockstep is tested with, the default of the tests first. It contacts neither a cluster nor a driver.
-lockstep --version prints only the program's.
-
-With -o the document has version, goVersion, contract, and tested with one list for each of kubernetes, lws, argoRollouts,
-kruiseRollouts and gatewayAPI.`,
-		Example: "  lockstep version\n  lockstep version -o json | jq -r .tested.lws[]",
+lockstep --version prints only the program's.`,
+		Example: "  lockstep version",
 		Args:    noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if err := flags.Check(); err != nil {
-				return err
-			}
-			if flags.Format != "" {
-				return output.WriteDocument(o.Stdout, newVersionDocument(), flags.Format)
-			}
-			return writeVersions(o)
-		},
+		RunE:    func(*cobra.Command, []string) error { return writeVersions(o) },
 	}
-	flags.Add(cmd)
-	return cmd
 }
 
 func writeVersions(o *connect.Options) error {

@@ -25,7 +25,7 @@ func budgetRules() []Rule {
 			Title: "A PodDisruptionBudget counts pods where groups matter",
 			Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
 			Fix: "Set maxUnavailable: 1, which comes to one group at a time, or delete it and have releases create budgets that count groups " +
-				"(--group-disruption-budget)",
+				"(group_disruption_budget of the policy)",
 			Check: func(s *Inventory) []Hit { return judge(s, disruption.CountsPods) },
 		},
 	}

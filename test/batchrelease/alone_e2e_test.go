@@ -7,9 +7,11 @@ package batchrelease
 
 import (
 	"context"
+	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
@@ -97,4 +99,43 @@ func TestHostIsKilled(t *testing.T) {
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("asked to end, it ends with %d:\n%s", code, p.log)
 	}
+}
+
+// Of two replicas one is active; when it is killed, the standby continues where it was.
+func TestTwoReplicas(t *testing.T) {
+	c := alone(t)
+	installKind(t, c)
+	e := envOf(t, c)
+	kubeconfig := rights(t, c, true)
+	args := []string{"--namespace", e.namespace, "--leader-elect", "--leader-elect-namespace", config.Namespace}
+	var replicas []*process
+	for range 2 {
+		p := begin(t, kubeconfig, args...)
+		defer p.end(syscall.SIGTERM)
+		replicas = append(replicas, p)
+	}
+	e.begin(quarters("Canary"))
+	e.awaitBatch(0)
+	working := func() (found []int) {
+		for i, p := range replicas {
+			if strings.Contains(p.log.String(), "Successfully acquired lease") {
+				found = append(found, i)
+			}
+		}
+		return found
+	}
+	first := working()
+	if len(first) != 1 {
+		t.Fatalf("replicas %v work, want one:\n%s\n%s", first, replicas[0].log, replicas[1].log)
+	}
+	replicas[first[0]].end(syscall.SIGKILL)
+	e.patch(`{"batchPartition":1}`)
+	e.awaitBatch(1)
+	e.mustHaveIn(e.added(), "v2 v2")
+	if both := working(); len(both) != 2 {
+		t.Errorf("replicas %v have worked, want both", both)
+	}
+	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
+	e.awaitPhase("Completed")
+	e.mustRest("v2 v2 v2 v2")
 }

@@ -10,7 +10,6 @@
 package output
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -213,24 +212,13 @@ func (f *Flags) Check() error {
 // WriteMessage writes a response of the contract, as ProtoJSON or YAML.
 func WriteMessage(w io.Writer, m proto.Message, format view.Format) error {
 	text, err := protojson.Marshal(m)
-	return write(w, m, text, err, format)
-}
-
-// WriteDocument writes a document that is not of the contract.
-func WriteDocument(w io.Writer, document any, format view.Format) error {
-	text, err := json.Marshal(document)
-	return write(w, document, text, err, format)
-}
-
-// write writes JSON as one line, or as YAML.
-func write(w io.Writer, document any, text []byte, err error, format view.Format) error {
 	if err == nil && format == view.FormatYAML {
 		text, err = yaml.JSONToYAML(text)
 	} else {
 		text = append(text, '\n')
 	}
 	if err != nil {
-		return fmt.Errorf("encode %T: %w", document, err)
+		return fmt.Errorf("encode %T: %w", m, err)
 	}
 	_, err = w.Write(text)
 	return err //nolint:wrapcheck // the caller's own stream

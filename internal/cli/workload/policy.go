@@ -5,7 +5,6 @@ package workload
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,20 +23,15 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// policyFlags are the flags of a ReleasePolicy. Fields without a flag, such as metadata of the canary's leaders, come from a file.
+// policyFlags are the flags of a ReleasePolicy. Fields without a flag come from a file.
 type policyFlags struct {
 	traffic trafficFlags
 
 	file             string
 	style            string
 	batches          []string
-	failureThreshold string
 	minReady         time.Duration
 	progressDeadline time.Duration
-	rolloutID        string
-	groupBudget      bool
-	promotion        string
-	scaleDownDelay   time.Duration
 
 	// gates are those of the file.
 	gates []gate.Gate
@@ -51,20 +45,9 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 		"how groups are replaced: canary, blue-green or partition (default: canary)")
 	flags.StringSliceVar(&f.batches, "batches", nil,
 		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
-	flags.StringVar(&f.failureThreshold, "failure-threshold", "",
-		"groups of a batch that may be unready while it counts as ready: 1, or 10%, rounded down; never all (default: none)")
 	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
-	flags.StringVar(&f.rolloutID, "rollout-id", "",
-		"label pods of updated groups with this id and the number of their batch, as Kruise Rollouts does")
-	flags.BoolVar(&f.groupBudget, "group-disruption-budget", false,
-		"maintain PodDisruptionBudgets that count groups while the release lasts")
-	flags.StringVar(&f.promotion, "promotion", "",
-		"of blue-green: in-place rolls the workload's own groups, adopt hands the workload over to the second set (default: in-place)")
-	flags.DurationVar(&f.scaleDownDelay, "scale-down-delay", 0,
-		"of blue-green: how long a promotion keeps the groups that no longer get requests")
-	complete(cmd, "promotion", "in-place", "adopt")
 	complete(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)
 }
@@ -85,20 +68,12 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 	if len(f.batches) > 0 {
 		policy.Batches = f.batches
 	}
-	policy.FailureThreshold = cmp.Or(f.failureThreshold, policy.GetFailureThreshold())
 	given := f.traffic.flags.Changed // a zero overrides the file, too
 	if given("min-ready") {
 		policy.MinReady = durationpb.New(f.minReady)
 	}
 	if given("progress-deadline") {
 		policy.ProgressDeadline = durationpb.New(f.progressDeadline)
-	}
-	policy.RolloutId = cmp.Or(f.rolloutID, policy.GetRolloutId())
-	if given("group-disruption-budget") {
-		policy.GroupDisruptionBudget = f.groupBudget
-	}
-	if err := f.blueGreen(policy); err != nil {
-		return nil, err
 	}
 	if err := f.traffic.set(policy); err != nil {
 		return nil, err
@@ -186,28 +161,6 @@ func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
 		return nil, nil
 	}
 	return gate.Parse(list)
-}
-
-// blueGreen sets the fields that are for blue-green only.
-func (f *policyFlags) blueGreen(policy *pb.ReleasePolicy) error {
-	delayed := f.traffic.flags.Changed("scale-down-delay")
-	if f.promotion == "" && !delayed {
-		return nil
-	}
-	if policy.GetBlueGreen() == nil {
-		policy.BlueGreen = &pb.BlueGreenPolicy{}
-	}
-	if f.promotion != "" {
-		promotion, err := parseEnum(f.promotion, pb.BluePromotion(0).Descriptor().Values())
-		if err != nil {
-			return exit.Usagef("--promotion: %w", err)
-		}
-		policy.BlueGreen.Promotion = pb.BluePromotion(promotion.Number())
-	}
-	if delayed {
-		policy.BlueGreen.ScaleDownDelay = durationpb.New(f.scaleDownDelay)
-	}
-	return nil
 }
 
 // parsePolicy validates a policy without a driver.

@@ -69,11 +69,9 @@ func TestTrafficFlags(t *testing.T) {
 		"None": {reason: "without traffic shares follow group counts", args: two},
 		"One":  {reason: "a Service and a route", args: with(two, "--service", "vllm", "--http-route", "vllm"), want: `stable_service: "vllm" http_routes: "vllm"`},
 		"All": {
-			reason: "each flag sets its field",
-			args: with(two, "--service", "s", "--canary-service", "c", "--http-route", "h1", "--http-route", "h2,h3", "--grpc-route", "g",
-				"--ingress", "i", "--inference-pool", "p", "--endpoint-picker", "e", "--weights", "0,100"),
-			want: `stable_service: "s" canary_service: "c" http_routes: "h1" http_routes: "h2" http_routes: "h3" grpc_routes: "g" ` +
-				`ingresses: "i" inference_pool: {name: "p" canary_endpoint_picker: "e"}`,
+			reason:  "each flag sets its field",
+			args:    with(two, "--service", "s", "--http-route", "h1", "--http-route", "h2,h3", "--weights", "0,100"),
+			want:    `stable_service: "s" http_routes: "h1" http_routes: "h2" http_routes: "h3"`,
 			weights: []int32{0, 100},
 		},
 		"File": {
@@ -84,10 +82,6 @@ func TestTrafficFlags(t *testing.T) {
 		"Overridden": {
 			reason: "a flag overrides its field only", file: fileWithTraffic, args: []string{"--http-route", "a", "--http-route", "b"},
 			want: `stable_service: "from-file" canary_service: "canary-from-file" http_routes: "a" http_routes: "b" drain: {period: {seconds: 10}}`,
-		},
-		"Completed": {
-			reason: "the pool may be in the file and its picker a flag", args: with(two, "--endpoint-picker", "mine"),
-			file: "traffic: {stable_service: s, inference_pool: {name: p}}", want: `stable_service: "s" inference_pool: {name: "p" canary_endpoint_picker: "mine"}`,
 		},
 	}
 	for name, tc := range cases {
@@ -117,16 +111,14 @@ func TestTrafficFlags(t *testing.T) {
 // A flag overrides its field of the file, also by a zero.
 func TestFlagsOverrideFile(t *testing.T) {
 	t.Parallel()
-	const file = "batches: [100%]\nstyle: blue-green\nmin_ready: 5m\nprogress_deadline: 1h\ngroup_disruption_budget: true\nblue_green: {scale_down_delay: 1m}\n"
-	zeros := []string{"--min-ready=0", "--group-disruption-budget=false", "--scale-down-delay=0", "--progress-deadline=1m"}
-	for want, args := range map[string][]string{"5m0s 1h0m0s true 1m0s": nil, "0s 1m0s false 0s": zeros} {
+	const file = "batches: [100%]\nstyle: blue-green\nmin_ready: 5m\nprogress_deadline: 1h\n"
+	for want, args := range map[string][]string{"5m0s 1h0m0s": nil, "0s 1m0s": {"--min-ready=0", "--progress-deadline=1m"}} {
 		release, err := releaseOf(t, file, args...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := release.Policy
-		if got := fmt.Sprint(p.GetMinReady().AsDuration(), p.GetProgressDeadline().AsDuration(), p.GetGroupDisruptionBudget(),
-			p.GetBlueGreen().GetScaleDownDelay().AsDuration()); got != want {
+		if got := fmt.Sprint(p.GetMinReady().AsDuration(), p.GetProgressDeadline().AsDuration()); got != want {
 			t.Errorf("%v: %s, want %s", args, got, want)
 		}
 	}
@@ -147,14 +139,11 @@ func TestTrafficFlagErrors(t *testing.T) {
 		"FractionalWeight":   {"fractions are not supported", with(routed, "--weights", "0.5,2,3"), `"0.5" is not a whole percentage`},
 		"NoWeight":           {"an empty weight", with(routed, "--weights", "1,,3"), `"" is not a whole percentage`},
 		"WeightsAlone":       {"requests are not split", []string{"--batches", "1", "--weights", "50"}, "give --service and a route"},
-		"RouteAlone":         {"the Service is missing", []string{"--batches", "1", "--grpc-route", "g"}, "--grpc-route: no Service"},
-		"CanaryServiceAlone": {"the Service is missing", []string{"--batches", "1", "--canary-service", "c"}, "--canary-service: no Service"},
+		"RouteAlone":         {"the Service is missing", []string{"--batches", "1", "--http-route", "h"}, "--http-route: no Service"},
 		"HeaderAlone":        {"requests are not split", []string{"--batches", "1", "--canary-header", "a=b"}, "give --service and a route"},
 		"HeaderWithoutValue": {"the value is missing", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
 		"CookieWithoutName":  {"the name is missing", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
 		"CookieWithoutValue": {"an empty value", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
-		"PoolWithoutPicker":  {"they need each other", with(routed, "--inference-pool", "p"), "and the reverse"},
-		"PickerWithoutPool":  {"they need each other", with(routed, "--endpoint-picker", "p"), "and the reverse"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -17,21 +17,14 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// trafficFlagNames are the flags that change the policy.
-var trafficFlagNames = []string{
-	"service", "canary-service", "http-route", "grpc-route", "ingress", "inference-pool", "endpoint-picker",
-}
-
 // trafficFlags are the flags of a TrafficPolicy, and of weights, headers and cookies, which the host requests.
 type trafficFlags struct {
 	flags *pflag.FlagSet
 
-	service, canaryService        string
-	httpRoutes, grpcRoutes        []string
-	ingresses                     []string
-	inferencePool, endpointPicker string
-	weights                       []string
-	headers, cookies              []string
+	service          string
+	httpRoutes       []string
+	weights          []string
+	headers, cookies []string
 }
 
 func (f *trafficFlags) add(cmd *cobra.Command) {
@@ -39,28 +32,21 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 	f.flags = flags
 	flags.StringVar(&f.service, "service", "",
 		"Service that selects the stable leaders; with a route, the release splits its requests")
-	flags.StringVar(&f.canaryService, "canary-service", "",
-		"Service that the release creates for the canary's leaders (default: that of --service with -canary)")
 	flags.StringSliceVar(&f.httpRoutes, "http-route", nil, "HTTPRoute whose rules lead to the Service; may be repeated")
-	flags.StringSliceVar(&f.grpcRoutes, "grpc-route", nil, "GRPCRoute whose rules lead to the Service; may be repeated")
-	flags.StringSliceVar(&f.ingresses, "ingress", nil, "Ingress that leads to the Service; may be repeated")
-	flags.StringVar(&f.inferencePool, "inference-pool", "", "InferencePool whose leaders are split; needs --endpoint-picker")
-	flags.StringVar(&f.endpointPicker, "endpoint-picker", "", "Service of the canary pool's own endpoint picker")
 	flags.StringSliceVar(&f.weights, "weights", nil,
 		"percentage of requests for the canary with each batch: 10,50,100 (default: the batch's share of groups)")
 	flags.StringSliceVar(&f.headers, "canary-header", nil,
 		"NAME=VALUE of a header that sends requests to the canary; may be repeated")
 	flags.StringSliceVar(&f.cookies, "canary-cookie", nil,
 		"NAME or NAME=VALUE (default: always) of a cookie that sends requests to the canary; may be repeated")
-	for _, flag := range append(trafficFlagNames, "weights", "canary-header", "canary-cookie") {
+	for _, flag := range []string{"service", "http-route", "weights", "canary-header", "canary-cookie"} {
 		complete(cmd, flag)
 	}
 }
 
 // set sets the policy's fields of the flags. The driver validates them.
 func (f *trafficFlags) set(policy *pb.ReleasePolicy) error {
-	given := f.given()
-	if len(given) == 0 {
+	if f.service == "" && len(f.httpRoutes) == 0 {
 		return nil
 	}
 	if policy.GetTraffic() == nil {
@@ -68,46 +54,11 @@ func (f *trafficFlags) set(policy *pb.ReleasePolicy) error {
 	}
 	t := policy.GetTraffic()
 	t.StableService = cmp.Or(f.service, t.GetStableService())
-	t.CanaryService = cmp.Or(f.canaryService, t.GetCanaryService())
+	if len(f.httpRoutes) > 0 {
+		t.HttpRoutes = f.httpRoutes
+	}
 	if t.GetStableService() == "" {
-		return exit.Usagef("%s: no Service selects the stable leaders: give --service, or stable_service in the policy file",
-			strings.Join(given, ", "))
-	}
-	for _, list := range []struct {
-		from []string
-		to   *[]string
-	}{{f.httpRoutes, &t.HttpRoutes}, {f.grpcRoutes, &t.GrpcRoutes}, {f.ingresses, &t.Ingresses}} {
-		if len(list.from) > 0 {
-			*list.to = list.from
-		}
-	}
-	return f.pool(t)
-}
-
-// given returns the flags on the command line.
-func (f *trafficFlags) given() []string {
-	var names []string
-	for _, name := range trafficFlagNames {
-		if flag := f.flags.Lookup(name); flag.Value.String() != flag.DefValue {
-			names = append(names, "--"+name)
-		}
-	}
-	return names
-}
-
-// pool sets the InferencePool and its endpoint picker, either of which may be in the file.
-func (f *trafficFlags) pool(t *pb.TrafficPolicy) error {
-	if f.inferencePool == "" && f.endpointPicker == "" {
-		return nil
-	}
-	if t.GetInferencePool() == nil {
-		t.InferencePool = &pb.InferencePoolPolicy{}
-	}
-	pool := t.GetInferencePool()
-	pool.Name = cmp.Or(f.inferencePool, pool.GetName())
-	pool.CanaryEndpointPicker = cmp.Or(f.endpointPicker, pool.GetCanaryEndpointPicker())
-	if pool.GetName() == "" || pool.GetCanaryEndpointPicker() == "" {
-		return exit.Usagef("--inference-pool needs --endpoint-picker, and the reverse: the canary's pool has its own picker")
+		return exit.Usagef("--http-route: no Service selects the stable leaders: give --service, or stable_service in the policy file")
 	}
 	return nil
 }

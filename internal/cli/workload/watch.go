@@ -23,7 +23,7 @@ import (
 )
 
 const watchAbout = `Show releases as they change, whichever host drives them, until Ctrl-C. A terminal shows the status and the tree of lockstep
-status, redrawn in place. If stdout is not a terminal, if TERM is dumb, or with --plain, each change is a line. It changes nothing.
+status, redrawn in place. If stdout is not a terminal, or TERM is dumb, each change is a line. It changes nothing.
 
 Without NAME it shows every workload under hold with a running release, in one namespace or with -A in all, and says when none
 runs. With NAME, which a driver without WatchWorkloads needs, it shows that workload until it is deleted.
@@ -32,13 +32,11 @@ It needs get, list and watch on what the driver reads.`
 
 const watchExample = `  lockstep watch
   lockstep watch vllm
-  lockstep watch -A
-  lockstep watch --plain`
+  lockstep watch -A`
 
 type watchFlags struct {
-	dial  connect.Flags
-	all   bool
-	plain bool
+	dial connect.Flags
+	all  bool
 }
 
 func newWatchCommand(o *connect.Options) *cobra.Command {
@@ -53,7 +51,6 @@ func newWatchCommand(o *connect.Options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
-	flags.BoolVar(&f.plain, "plain", false, "print one line per change, as if stdout were not a terminal")
 	f.dial.Add(flags)
 	return cmd
 }
@@ -86,7 +83,7 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 	inside := o.ForCommand(cmd.Flags(), namespace, key)
 	inside.ReadOnly, inside.Silent = true, true
 	show, logs := output.NewLive(o.Stdout, o.Stderr)
-	if show == nil || f.plain {
+	if show == nil {
 		show, logs = view.NewLines(output.Text(o.Stdout), time.Now(), name == ""), o.Stderr
 	}
 	defer show.Close()
