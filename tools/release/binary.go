@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 )
 
@@ -24,14 +23,6 @@ var platforms = []platform{
 
 func (p platform) String() string { return p.os + "/" + p.arch }
 
-// executable is the name of the program in archives.
-func (p platform) executable() string {
-	if p.os == "windows" {
-		return "lockstep.exe"
-	}
-	return "lockstep"
-}
-
 // binary is the name of the program as a file of the release, which Argo's controller can download.
 func (p platform) binary() string {
 	name := "lockstep_" + p.os + "_" + p.arch
@@ -40,8 +31,6 @@ func (p platform) binary() string {
 	}
 	return name
 }
-
-func (p platform) tarGz() string { return "lockstep_" + p.os + "_" + p.arch + ".tar.gz" }
 
 // buildBinary builds a static binary.
 func (r *release) buildBinary(ctx context.Context, p platform) error {
@@ -53,20 +42,4 @@ func (r *release) buildBinary(ctx context.Context, p platform) error {
 		"go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 		"-ldflags=-s -w -buildid= -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion="+r.version, "-o", path, "./cmd/lockstep")
 	return err
-}
-
-// archiveBinary writes the archive of a binary and its license.
-func (r *release) archiveBinary(p platform) error {
-	program, err := os.ReadFile(filepath.Join(r.out, p.binary()))
-	if err != nil {
-		return fmt.Errorf("read the binary: %w", err)
-	}
-	license, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
-	if err != nil {
-		return fmt.Errorf("read the license: %w", err)
-	}
-	return r.writeArchive(p.tarGz(), []file{
-		{p.executable(), 0o755, program},
-		{"LICENSE", 0o644, license},
-	})
 }

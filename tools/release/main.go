@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -94,9 +95,13 @@ func (r *release) build(ctx context.Context) (err error) {
 		if err := r.buildBinary(ctx, p); err != nil {
 			return err
 		}
-		if err := r.archiveBinary(p); err != nil {
-			return err
-		}
+	}
+	license, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
+	if err != nil {
+		return fmt.Errorf("read the license: %w", err)
+	}
+	if err := r.write("LICENSE", license); err != nil {
+		return err
 	}
 	digest, err := r.buildImage()
 	if err != nil {
@@ -104,9 +109,6 @@ func (r *release) build(ctx context.Context) (err error) {
 	}
 	if err := r.packageManifests(digest); err != nil {
 		return fmt.Errorf("package the manifests: %w", err)
-	}
-	if err := r.writeKrewManifest(); err != nil {
-		return fmt.Errorf("write the manifest for krew: %w", err)
 	}
 	if err := r.writeBillOfMaterials(ctx); err != nil {
 		return fmt.Errorf("write the SBOM: %w", err)
