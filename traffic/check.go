@@ -67,7 +67,7 @@ func checkStable(s Setup, w World) error {
 
 // check requires that the selector matches all stable leaders and no workers.
 func (sel selector) check(s Setup) error {
-	field := map[string]string{KindService: "spec.selector", KindInferencePool: strings.Join(poolLabels, ".")}[sel.of.Kind]
+	field := strings.Join(sel.path, ".")
 	if len(sel.labels) == 0 {
 		return unusable("%s has no %s, so it does not select the leaders of %s: add %s",
 			sel.of, field, s.Stable, formatLabels(s.StablePin, leaders))

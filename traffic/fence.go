@@ -20,10 +20,23 @@ type selector struct {
 	of     Key
 	labels map[string]string
 	object metav1.Object
+	// path is that of the labels in the object.
+	path []string
 }
 
 func serviceSelector(svc *corev1.Service) selector {
-	return selector{Key{KindService, svc.Name}, svc.Spec.Selector, svc}
+	return selector{Key{KindService, svc.Name}, svc.Spec.Selector, svc, []string{"spec", "selector"}}
+}
+
+// selectors returns those of the stable Service and of the stable pool, as far as they exist.
+func (w World) selectors() (all []selector) {
+	if w.Stable != nil {
+		all = append(all, serviceSelector(w.Stable))
+	}
+	if w.StablePool != nil {
+		all = append(all, poolSelector(w.StablePool))
+	}
+	return all
 }
 
 func (s selector) fenced(pin map[string]string) bool {
@@ -118,14 +131,14 @@ func (s selector) forCanary(setup Setup) (map[string]string, error) {
 	return labels, nil
 }
 
-// fencePatch returns the patch that sets the selector labels at a path and the annotation. An empty note removes it.
-func (s selector) fencePatch(labels map[string]string, note string, path ...string) patch {
+// write returns the patch that sets the labels and the annotation. An empty note removes it.
+func (s selector) write(labels map[string]string, note, why string) *Write {
 	p := patch{}
-	p.set(mergePatch(anyMap(s.labels), anyMap(labels)), path...)
+	p.set(mergePatch(anyMap(s.labels), anyMap(labels)), s.path...)
 	if note == "" {
 		p.set(nil, "metadata", "annotations", FenceAnnotation)
 	} else {
 		p.set(note, "metadata", "annotations", FenceAnnotation)
 	}
-	return p
+	return patchOf(s.of, s.object, p, why)
 }

@@ -59,25 +59,18 @@ func (s selector) foreignFence(setup Setup) bool {
 	return label != "" && !s.ownFence(setup)
 }
 
-// verifyService returns why the stable Service must not be fenced for the first time. Nil: a release of the workload has fenced
-// it, or may.
-func (w World) verifyService(s Setup) error {
-	return verify(s, serviceSelector(w.Stable), func() error { return checkStable(s, w) })
-}
-
-// verifyPool is verifyService for the stable pool.
-func (w World) verifyPool(s Setup) error {
-	sel := poolSelector(w.StablePool)
-	return verify(s, sel, func() error { return sel.check(s) })
-}
-
-func verify(s Setup, sel selector, check func() error) error {
+// verify returns why the selector must not be fenced for the first time. Nil: a release of the workload has fenced it, or may.
+func (w World) verify(sel selector, s Setup) error {
 	if sel.ownFence(s) {
 		return nil
 	}
 	why := "the workload is deleted, so it is unknown whether the selector matches its leaders"
 	if s.Leader != nil {
-		err := check()
+		check := sel.check
+		if sel.of.Kind == KindService {
+			check = func(s Setup) error { return checkStable(s, w) }
+		}
+		err := check(s)
 		if err == nil {
 			return nil
 		}
@@ -97,23 +90,20 @@ func (w World) canaryBackend(s Setup) metav1.Object {
 	return nil
 }
 
-// stableVerified reports whether the stable backend is fenced by a release of this workload, or may be.
-func (w World) stableVerified(s Setup) bool {
-	switch {
-	case !w.stablePresent(s):
-		return false
-	case s.Policy.Pool != nil:
-		return w.verifyPool(s) == nil
+// stableBackend returns the selector of the stable Service or pool, to which the routes lead. False: it does not exist.
+func (w World) stableBackend(s Setup) (selector, bool) {
+	for _, sel := range w.selectors() {
+		if sel.of.Kind == s.backend().kind {
+			return sel, true
+		}
 	}
-	return w.verifyService(s) == nil
+	return selector{}, false
 }
 
-// stablePresent reports whether the stable backend exists.
-func (w World) stablePresent(s Setup) bool {
-	if s.Policy.Pool != nil {
-		return w.StablePool != nil
-	}
-	return w.Stable != nil
+// stableVerified reports whether the stable backend is fenced by a release of this workload, or may be.
+func (w World) stableVerified(s Setup) bool {
+	sel, exists := w.stableBackend(s)
+	return exists && w.verify(sel, s) == nil
 }
 
 // verifyRoute returns why backendRefs to the canary in a route are not those of a release of this workload: they would be
@@ -140,11 +130,8 @@ func (w World) verifyRoute(s Setup, r Route) error {
 // verifyNew returns why the canary's Service or pool must not be created: the stable one is not the workload's, or a route
 // leads to its name already.
 func (w World) verifyNew(s Setup, backend string) error {
-	if err := w.verifyService(s); err != nil {
-		return err
-	}
-	if s.Policy.Pool != nil && w.StablePool != nil {
-		if err := w.verifyPool(s); err != nil {
+	for _, sel := range w.selectors() {
+		if err := w.verify(sel, s); err != nil {
 			return err
 		}
 	}

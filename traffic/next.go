@@ -5,8 +5,7 @@ package traffic
 
 import (
 	"fmt"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"slices"
 )
 
 // Next returns the next write from the world towards what is desired, nil if none is due. The order is safe in both
@@ -34,7 +33,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
-		shrink, fence, fencePool, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
+		shrink, fence, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -63,79 +62,58 @@ func handOver(s Setup, d Desired, w World) (*Write, error) {
 		return noWrite() // requests have returned, and the fence may be lifted already
 	}
 	d.Fenced = true
-	if write, err := fence(s, d, w); write != nil || err != nil {
-		return write, err
-	}
-	return fencePool(s, d, w)
+	return fence(s, d, w)
 }
 
-// fence pins the stable Service.
+// fence pins the stable Service, and then the stable pool.
 func fence(s Setup, d Desired, w World) (*Write, error) {
-	if !d.Fenced {
+	switch {
+	case !d.Fenced:
 		return noWrite()
-	}
-	if w.Stable == nil {
+	case w.Stable == nil:
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
-	return fenceOf(serviceSelector(w.Stable), s, d, w.Stable, w.verifyService)
-}
-
-// fencePool pins the stable pool.
-func fencePool(s Setup, d Desired, w World) (*Write, error) {
-	if !d.Fenced || s.Policy.Pool == nil {
-		return noWrite()
+	if write, err := w.pin(serviceSelector(w.Stable), s, d); write != nil || err != nil || s.Policy.Pool == nil {
+		return write, err
 	}
 	if w.StablePool == nil {
 		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
-	return fenceOf(poolSelector(w.StablePool), s, d, w.StablePool, w.verifyPool)
+	return w.pin(poolSelector(w.StablePool), s, d)
 }
 
-// lift removes the fences of the workload's releases.
-func lift(s Setup, d Desired, w World) (*Write, error) {
-	if d.Fenced {
-		return noWrite()
-	}
-	if w.StablePool != nil {
-		if write, err := liftOf(poolSelector(w.StablePool), s, w.StablePool, poolLabels); write != nil || err != nil {
-			return write, err
-		}
-	}
-	if w.Stable == nil {
-		return noWrite()
-	}
-	return liftOf(serviceSelector(w.Stable), s, w.Stable, serviceLabels)
-}
-
-// serviceLabels is the path of the labels that a Service selects by.
-var serviceLabels = []string{"spec", "selector"}
-
-func fenceOf(sel selector, s Setup, d Desired, o metav1.Object, verify func(Setup) error) (*Write, error) {
+func (w World) pin(sel selector, s Setup, d Desired) (*Write, error) {
 	labels, note, changed, err := sel.fence(s, d)
 	if err != nil || !changed {
 		return nil, err
 	}
-	if err := verify(s); err != nil {
+	if err := w.verify(sel, s); err != nil {
 		return nil, err
 	}
-	path, why := serviceLabels, "pin the selector to the stable leaders"
-	if sel.of.Kind == KindInferencePool {
-		path = poolLabels
-	}
+	why := "pin the selector to the stable leaders"
 	if d.HandedOver {
 		why = "select the leaders of " + s.Canary
 	}
-	write := patchOf(sel.of, o, sel.fencePatch(labels, note, path...), why)
+	write := sel.write(labels, note, why)
 	write.Pins = true
 	return write, nil
 }
 
-func liftOf(sel selector, s Setup, o metav1.Object, path []string) (*Write, error) {
-	labels, changed, err := sel.lift()
-	if err != nil || !changed || !sel.ownFence(s) {
-		return nil, err
+// lift removes the fences of the workload's releases, that of the pool first.
+func lift(s Setup, d Desired, w World) (*Write, error) {
+	if d.Fenced {
+		return noWrite()
 	}
-	return patchOf(sel.of, o, sel.fencePatch(labels, "", path...), "restore the selector"), nil
+	for _, sel := range slices.Backward(w.selectors()) {
+		labels, changed, err := sel.lift()
+		if err != nil {
+			return nil, err
+		}
+		if changed && sel.ownFence(s) {
+			return sel.write(labels, "", "restore the selector"), nil
+		}
+	}
+	return noWrite()
 }
 
 // ensureCanaryService creates the canary Service and repairs drift.

@@ -103,17 +103,16 @@ func relinquish(s Setup, d Desired, w World) (*Write, error) {
 	if d.Fenced {
 		return noWrite()
 	}
-	if w.Stable != nil && !serviceSelector(w.Stable).foreignFence(s) {
-		if write := relinquishFields(Key{KindService, w.Stable.Name}, w.Stable); write != nil {
+	for _, sel := range w.selectors() {
+		if sel.foreignFence(s) {
+			continue
+		}
+		if write := relinquishFields(sel.of, sel.object); write != nil {
 			return write, nil
 		}
 	}
-	if w.StablePool != nil && !poolSelector(w.StablePool).foreignFence(s) {
-		if write := relinquishFields(Key{KindInferencePool, w.StablePool.GetName()}, w.StablePool); write != nil {
-			return write, nil
-		}
-	}
-	foreign := w.stablePresent(s) && !w.stableVerified(s)
+	backend, exists := w.stableBackend(s)
+	foreign := exists && w.verify(backend, s) != nil
 	for _, r := range w.routes(s) {
 		if foreign || slices.Contains(s.Shared, r.Key) || !RouteServes(r, s) {
 			continue // the fields of several releases are one entry: the last release of a workload on the route removes it

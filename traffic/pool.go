@@ -25,7 +25,7 @@ func poolSelector(pool *unstructured.Unstructured) selector {
 	if err != nil {
 		labels = nil // not a selector by the schema
 	}
-	return selector{Key{KindInferencePool, pool.GetName()}, labels, pool}
+	return selector{Key{KindInferencePool, pool.GetName()}, labels, pool, poolLabels}
 }
 
 // CanaryPool generates the canary's InferencePool from the stable one: the same ports, the canary's leaders, and the

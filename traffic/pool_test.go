@@ -298,12 +298,12 @@ func TestPoolObstacles(t *testing.T) {
 // TestCanarySelectsLeaders: whatever label of leaders the user selects by, the canary's selector has the worker index too.
 func TestCanarySelectsLeaders(t *testing.T) {
 	for _, of := range []Key{{KindService, "vllm"}, {KindInferencePool, "vllm"}} {
-		got, err := selector{of, map[string]string{"role": "leader"}, &metav1.ObjectMeta{}}.forCanary(setupOf("vllm"))
+		got, err := selector{of: of, labels: map[string]string{"role": "leader"}, object: &metav1.ObjectMeta{}}.forCanary(setupOf("vllm"))
 		want := map[string]string{"role": "leader", lws.SetNameLabelKey: "vllm-abc123", lws.WorkerIndexLabelKey: "0"}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", of, err, diff)
 		}
-		if _, err := (selector{of, nil, &metav1.ObjectMeta{}}).forCanary(setupOf("vllm")); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
+		if _, err := (selector{of: of, object: &metav1.ObjectMeta{}}).forCanary(setupOf("vllm")); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
 			t.Errorf("%s without selector: %v", of, err)
 		}
 	}
