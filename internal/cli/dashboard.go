@@ -22,8 +22,8 @@ It prints the page's URL, and ends with Ctrl-C or SIGTERM, with exit code 0. No 
 your own permissions allow, so treat the URL as a secret: its path is random, and changes with each start.`
 
 type dashboardFlags struct {
-	dial   connect.Flags
-	all    bool
+	session.Scope
+
 	listen string
 }
 
@@ -38,25 +38,15 @@ func newDashboardCommand(o *connect.Options) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd, o) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free port")
-	f.dial.Add(flags)
+	f.Add(flags)
 	return cmd
 }
 
 func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
-	if f.all && o.Namespace != "" {
-		return exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
-	}
-	if err := f.dial.Check(o); err != nil {
+	namespace, err := f.Namespace(o)
+	if err != nil {
 		return err
-	}
-	namespace := ""
-	if !f.all {
-		var err error
-		if namespace, err = o.WorkloadNamespace(); err != nil {
-			return err
-		}
 	}
 	address, err := f.address()
 	if err != nil {
@@ -68,17 +58,14 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
 	defer func() { _ = listener.Close() }()
-	hints := session.HintsFor(cmd, "NAME")
-	inside := o.ForCommand(cmd.Flags(), namespace, "")
-	inside.ReadOnly, inside.Silent = true, true
-	link, err := f.dial.Connect(cmd.Context(), inside)
+	link, err := f.Connect(cmd, o, namespace, "", o.Stderr)
 	if err != nil {
-		return session.Explain(err, "reach the driver", hints)
+		return err
 	}
 	page := dashboard.New(link.Client, namespace, session.Shorten)
 	fmt.Fprintln(o.Stdout, page.URL(listener.Addr()))
-	fmt.Fprintln(o.Stderr, "serving read-only until Ctrl-C; who has the URL sees what you may see")
-	err = session.Explain(link.Cause(page.Serve(link.Context, listener)), "watch releases", hints)
+	fmt.Fprintln(o.Stderr, "serving read-only until Ctrl-C; anyone with this URL can see what you can see")
+	err = session.Explain(link.Cause(page.Serve(link.Context, listener)), "watch releases", session.HintsFor(cmd, "NAME"))
 	return errors.Join(err, link.Close())
 }
 

@@ -94,14 +94,14 @@ func New(c Config) (*Observer, error) {
 	if o.Disaggregated, err = newSets(c.Core, c.Dynamic, c.Namespace, o.Caches, o.changed, o.deleted, o.allChanged); err != nil {
 		return nil, err
 	}
-	o.Router, err = router.New(c.Core, c.Dynamic, router.WithLogger(c.Log), router.WithNamespace(c.Namespace), router.OnChange(o.carrierChanged))
+	o.Router, err = router.New(router.Config{Core: c.Core, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, Changed: o.carrierChanged})
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
 	if o.Autoscalers, err = newAutoscalers(c.Core, c.Dynamic, c.Namespace, o.autoscalerChanged, o.allChanged); err != nil {
 		return nil, err
 	}
-	o.prober = probe.New(probe.WithLogger(c.Log), probe.OnChange(o.probed), probe.WithHostNetwork(c.ProbeHostNetwork))
+	o.prober = probe.New(probe.Config{Log: c.Log, Changed: o.probed, HostNetwork: c.ProbeHostNetwork})
 	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
 		return nil, err
 	}

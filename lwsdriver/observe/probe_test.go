@@ -5,6 +5,7 @@ package observe
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func TestWarmUp(t *testing.T) {
 	b := newRoutedBed(t, stable, 0)
 	http := &leaders{}
 	http.answer.Store(503)
-	prober := probe.New(probe.WithTransport(http), probe.OnChange(func(string) {}))
+	prober := probe.New(probe.Config{Transport: http, Log: slog.New(slog.DiscardHandler), Changed: func(string) {}})
 	t.Cleanup(prober.Close)
 	b.prober = prober
 	leader, worker := lwstest.CanaryPod(b.canary.Name, "0"), lwstest.CanaryPod(b.canary.Name, "0-1")
@@ -85,7 +86,7 @@ func TestWarmUp(t *testing.T) {
 
 	// Another driver knows of no answer, but of the mark.
 	http.answer.Store(503)
-	b.prober = probe.New(probe.WithTransport(http))
+	b.prober = probe.New(probe.Config{Transport: http, Log: slog.New(slog.DiscardHandler), Changed: func(string) {}})
 	t.Cleanup(prober.Close)
 	asked := http.asked.Load()
 	leader.Labels[record.ServingLabel] = record.Serving
@@ -116,7 +117,7 @@ func TestWarmUp(t *testing.T) {
 // A drain begins when leaders leave that get no more requests. It begins once, anew when there are more, and not at all when the
 // release continues.
 func TestDrainSince(t *testing.T) {
-	o := &Observer{prober: probe.New(), asked: map[types.NamespacedName]asked{}}
+	o := &Observer{prober: probe.New(probe.Config{Log: slog.New(slog.DiscardHandler), Changed: func(string) {}}), asked: map[types.NamespacedName]asked{}}
 	// Groups of a canary, or of the workload itself: "stable".
 	look := func(uid types.UID, minute int) *Snapshot {
 		s := &Snapshot{

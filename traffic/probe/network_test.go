@@ -97,11 +97,10 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bed)) {
 		b := &bed{net: &network{pods: map[string]http.Handler{}, fails: map[string]error{}}}
 		transport := newTransport()
 		transport.DialContext = b.net.dial
-		b.Prober = New(
-			WithTransport(transport),
-			OnChange(func(string) { b.changes.Add(1) }),
-			WithLogger(slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
-		)
+		b.Prober = New(Config{
+			Transport: transport, Changed: func(string) { b.changes.Add(1) },
+			Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
 		defer b.Close()
 		test(t, b)
 	})

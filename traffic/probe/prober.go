@@ -71,7 +71,7 @@ type Progress struct {
 	State State
 	// Message names the leader, the request, its result and what happens next.
 	Message string
-	// Recheck is when to poll again at the latest, even without a call of [OnChange]: the progress may depend on time, or
+	// Recheck is when to poll again at the latest, even without a call of [Config.Changed]: the progress may depend on time, or
 	// the work would stop. Zero: poll after a change only.
 	Recheck time.Duration
 	// Forced means Done at the timeout of a drain; requests may still be in flight.
@@ -109,39 +109,27 @@ type owner struct {
 	drainSlots *fair.Slots
 }
 
-// Option adjusts a Prober.
-type Option func(*options)
-
-type options struct {
-	log       *slog.Logger
-	transport http.RoundTripper
-	changed   func(owner string)
-
-	hostNetwork bool
+// Config configures a Prober.
+type Config struct {
+	// Log is required. Bodies and queries are never logged.
+	Log *slog.Logger
+	// Changed is called after the progress of an owner's leader has changed. Required. It must not block, and must not call
+	// [Prober.Close]. It may be called once more for an owner that was just forgotten.
+	Changed func(owner string)
+	// HostNetwork has leaders on their node's network get requests, too.
+	HostNetwork bool
+	// Transport is by default one that opens a new connection for each request and uses no proxy.
+	Transport http.RoundTripper
 }
 
-// WithLogger sets the logger. The default drops everything. Bodies and queries are never logged.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
-
-// WithTransport sets the transport. The default opens a new connection for each request and uses no proxy.
-func WithTransport(t http.RoundTripper) Option { return func(o *options) { o.transport = t } }
-
-// WithHostNetwork sets whether leaders on their node's network get requests. The default is that they do not.
-func WithHostNetwork(allowed bool) Option { return func(o *options) { o.hostNetwork = allowed } }
-
-// OnChange sets a function that is called after the progress of an owner's leader has changed. It must not block, and must not
-// call [Prober.Close]. It may be called once more for an owner that was just forgotten.
-func OnChange(f func(owner string)) Option { return func(o *options) { o.changed = f } }
-
 // New returns a Prober. It makes no request. Close stops it.
-func New(opts ...Option) *Prober {
-	o := options{log: slog.New(slog.DiscardHandler), transport: newTransport(), changed: func(string) {}}
-	for _, opt := range opts {
-		opt(&o)
+func New(c Config) *Prober {
+	if c.Transport == nil {
+		c.Transport = newTransport()
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Prober{
-		client: newClient(o.transport), log: o.log, changed: o.changed, hostNetwork: o.hostNetwork,
+		client: newClient(c.Transport), log: c.Log, changed: c.Changed, hostNetwork: c.HostNetwork,
 		ctx: ctx, stop: stop, owners: map[string]*owner{}, warmSlots: fair.NewSlots(perProcess), drainSlots: fair.NewSlots(perProcess),
 	}
 }

@@ -6,6 +6,7 @@ package probe
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestRefused(t *testing.T) {
 		"host network, no address": {Leader{HostNetwork: true}, false, "--probe-host-network"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := New(WithTransport(asking{}), WithHostNetwork(tt.allowed))
+			p := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func(string) {}, Transport: asking{}, HostNetwork: tt.allowed})
 			defer p.Close()
 			r := request{endpoint: Endpoint{Port: 8080, Path: "/"}, timeout: time.Second}
 			err := p.do(t.Context(), tt.leader, r, func(io.Reader) error { return nil })

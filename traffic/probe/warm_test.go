@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -389,11 +390,11 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // TestCloseWaits: all work has ended when Close returns.
 func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(WithTransport(roundTrip(func(r *http.Request) (*http.Response, error) {
+		p := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func(string) {}, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			<-time.After(time.Second) // to clean up
 			return nil, r.Context().Err()
-		})))
+		})})
 		p.Warm("o", leader(1), health)
 		synctest.Wait()
 		start := time.Now()

@@ -5,6 +5,7 @@ package probe
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +30,7 @@ func TestOverTCP(t *testing.T) {
 			defer server.Close()
 
 			changed := make(chan string, 10)
-			p := New(OnChange(func(owner string) { changed <- owner }))
+			p := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func(owner string) { changed <- owner }})
 			defer p.Close()
 			p.loopback = true
 			pod := Leader{Name: "vllm-0", UID: "u", Address: host}

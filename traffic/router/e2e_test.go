@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -77,12 +78,14 @@ func newEnv(t *testing.T, config *rest.Config) *env {
 
 func (e *env) start(config *rest.Config) {
 	e.Helper()
-	router, err := New(kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config),
-		WithNamespace(e.namespace), OnChange(func(_, kind, name string) {
+	router, err := New(Config{
+		Core: kubernetes.NewForConfigOrDie(config), Dynamic: dynamic.NewForConfigOrDie(config), Namespace: e.namespace,
+		Log: slog.New(slog.DiscardHandler), Changed: func(_, kind, name string) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.changes[kind+"/"+name]++
-		}))
+		},
+	})
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -40,35 +40,26 @@ type Router struct {
 	changes broadcast.Broadcaster[string] // of kinds
 }
 
-// Option adjusts a Router.
-type Option func(*options)
-
-type options struct {
-	log       *slog.Logger
-	namespace string
-	changed   func(namespace, kind, name string)
+// Config configures a Router.
+type Config struct {
+	// Core and Dynamic are clients of the cluster. Required.
+	Core    kubernetes.Interface
+	Dynamic dynamic.Interface
+	// Log is required.
+	Log *slog.Logger
+	// Namespace limits the caches to one namespace. Empty: all of them.
+	Namespace string
+	// Changed is called after every change of an object that may carry traffic, of whatever release, with the kinds of package
+	// traffic. A change of a Service's endpoints is one of the Service. Without namespace and name: the cache of that kind has synced,
+	// or has failed to, which may concern every release. Required. It must not block.
+	Changed func(namespace, kind, name string)
 }
 
-// WithLogger sets the logger. The default drops everything.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
-
-// WithNamespace limits the caches to one namespace. The default is all of them.
-func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
-
-// OnChange sets a function that is called after every change of an object that may carry traffic, of whatever release, with
-// the kinds of package traffic. A change of a Service's endpoints is one of the Service. Without namespace and name: the cache
-// of that kind has synced, or has failed to, which may concern every release. The function must not block.
-func OnChange(f func(namespace, kind, name string)) Option { return func(o *options) { o.changed = f } }
-
 // New returns a Router. It makes no request.
-func New(core kubernetes.Interface, client dynamic.Interface, opts ...Option) (*Router, error) {
-	o := options{log: slog.New(slog.DiscardHandler), changed: func(string, string, string) {}}
-	for _, opt := range opts {
-		opt(&o)
-	}
-	r := &Router{client: client, log: o.log, changed: o.changed}
+func New(c Config) (*Router, error) {
+	r := &Router{client: c.Dynamic, log: c.Log, changed: c.Changed}
 	var err error
-	r.sources, err = newSources(core, client, o.namespace, r.tell)
+	r.sources, err = newSources(c.Core, c.Dynamic, c.Namespace, r.tell)
 	return r, err
 }
 

@@ -6,6 +6,7 @@ package router
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -123,7 +124,9 @@ func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world 
 		GroupVersion: inferencepools.GroupVersion().String(), APIResources: []metav1.APIResource{{Name: inferencepools.Resource}},
 	})
 	var err error
-	w.Router, err = New(w.core, w.dynamic, OnChange(func(string, string, string) { w.reported.Add(1) }))
+	w.Router, err = New(Config{
+		Core: w.core, Dynamic: w.dynamic, Log: slog.New(slog.DiscardHandler), Changed: func(string, string, string) { w.reported.Add(1) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +271,10 @@ func TestNotSynced(t *testing.T) {
 
 // TestBeforeRun: Observe never blocks, not even before Run.
 func TestBeforeRun(t *testing.T) {
-	r, err := New(fake.NewClientset(), dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
+	r, err := New(Config{
+		Core: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()),
+		Log: slog.New(slog.DiscardHandler), Changed: func(string, string, string) {},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// kindSlice is the kind of a Service's endpoints. [OnChange] reports them as the Service.
+// kindSlice is the kind of a Service's endpoints. [Config.Changed] reports them as the Service.
 const kindSlice = "EndpointSlice"
 
 // discoverPeriod is the interval at which a missing API is discovered again.

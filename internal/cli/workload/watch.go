@@ -4,6 +4,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,66 +35,49 @@ const watchExample = `  lockstep watch
   lockstep watch vllm
   lockstep watch -A`
 
-type watchFlags struct {
-	dial connect.Flags
-	all  bool
-}
-
 func newWatchCommand(o *connect.Options) *cobra.Command {
-	var f watchFlags
+	var scope session.Scope
 	cmd := &cobra.Command{
 		Use:               "watch [NAME]",
 		Short:             "Show running releases as they change",
 		Long:              watchAbout,
 		Example:           watchExample,
 		ValidArgsFunction: session.Names(o),
-		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, o, args) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return watch(cmd, o, &scope, args) },
 	}
-	flags := cmd.Flags()
-	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
-	f.dial.Add(flags)
+	scope.Add(cmd.Flags())
 	return cmd
 }
 
-func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) error {
-	if err := f.check(cmd, o, args); err != nil {
+func watch(cmd *cobra.Command, o *connect.Options, scope *session.Scope, args []string) error {
+	name := strings.Join(args, "")
+	switch {
+	case len(args) > 1 || len(args) == 1 && name == "":
+		return exit.Usagef("%s takes the name of one LeaderWorkerSet, or none, got %q", cmd.CommandPath(), args)
+	case name != "" && cmd.Flags().Changed("all-namespaces"):
+		return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), name)
+	}
+	namespace, err := scope.Namespace(o)
+	if err != nil {
 		return err
 	}
-	namespace := ""
-	if !f.all {
-		var err error
-		if namespace, err = o.WorkloadNamespace(); err != nil {
-			return err
-		}
-	}
-	name := strings.Join(args, "") // at most one
-	hints := session.HintsFor(cmd, "NAME")
+	ref := &pb.WorkloadRef{}
 	if name != "" {
-		hints = session.HintsFor(cmd, name)
-	}
-	var ref *pb.WorkloadRef
-	key := ""
-	if name != "" {
-		var err error
 		if ref, err = session.ParseRef(namespace, name); err != nil {
 			return err
 		}
-		key = lwsdriver.KeyOf(ref).Name
 	}
-	inside := o.ForCommand(cmd.Flags(), namespace, key)
-	inside.ReadOnly, inside.Silent = true, true
 	show, logs := output.NewLive(o.Stdout, o.Stderr)
 	if show == nil {
 		show, logs = view.NewLines(output.Text(o.Stdout), time.Now(), name == ""), o.Stderr
 	}
 	defer show.Close()
-	inside.Stderr = logs
-	link, err := f.dial.Connect(cmd.Context(), inside)
+	link, err := scope.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, logs)
 	if err != nil {
-		return session.Explain(err, "reach the driver", hints)
+		return err
 	}
 	w := &watcher{driver: link.Client, display: show, held: map[string]*pb.BatchContext{}}
-	what := "watch releases"
+	what, hints := "watch releases", session.HintsFor(cmd, cmp.Or(name, "NAME"))
 	if name == "" {
 		err = w.workloads(link.Context, namespace)
 	} else {
@@ -101,18 +85,6 @@ func (f *watchFlags) run(cmd *cobra.Command, o *connect.Options, args []string) 
 		err = w.workload(link.Context, ref)
 	}
 	return errors.Join(session.Explain(link.Cause(err), what, hints), link.Close())
-}
-
-func (f *watchFlags) check(cmd *cobra.Command, o *connect.Options, args []string) error {
-	switch {
-	case len(args) > 1 || len(args) == 1 && args[0] == "":
-		return exit.Usagef("%s takes the name of one LeaderWorkerSet, or none, got %q", cmd.CommandPath(), args)
-	case f.all && len(args) > 0:
-		return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), args[0])
-	case f.all && o.Namespace != "":
-		return exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
-	}
-	return f.dial.Check(o)
 }
 
 // watcher is one run of `lockstep watch`.
