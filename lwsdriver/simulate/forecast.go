@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -66,20 +65,17 @@ func Release(in Input) (*pb.PlanResponse, error) {
 		return r.response(in.Policy.Style), nil // nothing to release
 	}
 	w.changed = r.addWorldFrame
-	had := 0
 	for i, batch := range in.Policy.Batches {
-		groups := batch.Up(in.Replicas)
-		r.begin(fmt.Sprintf("batch %d of %d (%s)", i+1, len(in.Policy.Batches), batch), w.upgradeTime(groups-had))
+		r.begin(fmt.Sprintf("batch %d of %d (%s)", i+1, len(in.Policy.Batches), batch))
 		if err := w.runBatch(r, i); err != nil {
 			return nil, fmt.Errorf("forecast batch %d: %w", i+1, err)
 		}
-		had = groups
 	}
 	name, end := "promote", pb.State_STATE_COMPLETED
 	if in.Rollback {
 		name, end = "roll back", pb.State_STATE_ROLLED_BACK
 	}
-	r.begin(name, w.finishTime(in.Replicas-had))
+	r.begin(name)
 	if err := w.finish(); err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}
@@ -167,50 +163,4 @@ func (w *world) until(r *recorder, state pb.State) error {
 		}
 	}
 	return fmt.Errorf("it is in state %s (%s) after %d changes, not in %s: %s", d.State, d.Reason, maxWrites, state, d.Message)
-}
-
-// continuous returns the time for a number of groups, so many at once, as if they did not come in whole waves.
-func (w *world) continuous(groups, atOnce int) time.Duration {
-	if groups <= 0 || w.in.Startup == 0 {
-		return 0
-	}
-	ready := w.policy.MinReady
-	return time.Duration(float64(w.in.Startup)*float64(groups)/float64(max(min(atOnce, groups), 1))) + ready
-}
-
-// upgradeTime returns the time of a batch with a number of new groups: beside the stable ones all start at once, in place
-// by the user's maxUnavailable.
-func (w *world) upgradeTime(groups int) time.Duration {
-	if plan.InPlace(w.policy.Style) && len(w.in.Roles) > 0 {
-		return w.continuous(groups, w.in.Roles[0].MaxUnavailable+w.in.Roles[0].MaxSurge)
-	}
-	if plan.InPlace(w.policy.Style) {
-		return w.continuous(groups, max(native.LimitsOf(w.in.Rolling, w.in.Replicas).MaxUnavailable, 1))
-	}
-	return w.continuous(groups, groups)
-}
-
-// finishTime returns the time of the promotion or rollback of the user's own groups, of which left are still to be
-// updated in place.
-func (w *world) finishTime(left int) time.Duration {
-	limits := native.LimitsOf(plan.Pace(w.in.Rolling, w.in.Replicas), w.in.Replicas)
-	switch {
-	case plan.InPlace(w.policy.Style) && len(w.in.Roles) > 0:
-		moved := left
-		if w.in.Rollback {
-			moved = w.in.Replicas - left
-		}
-		return w.continuous(moved, w.in.Roles[0].MaxUnavailable+w.in.Roles[0].MaxSurge)
-	case plan.InPlace(w.policy.Style) && w.in.Rollback:
-		return w.continuous(w.in.Replicas-left, max(limits.MaxUnavailable, 1))
-	case plan.InPlace(w.policy.Style):
-		return w.continuous(left, max(limits.MaxUnavailable, 1))
-	case w.in.Rollback:
-		return 0
-	case w.policy.Adopt, len(w.children) > 0:
-		return w.continuous(left, left) // the second set stays
-	case w.policy.Style == pb.Style_STYLE_BLUE_GREEN && w.policy.Traffic != nil:
-		return w.continuous(w.in.Replicas, w.in.Replicas)
-	}
-	return w.continuous(w.in.Replicas, limits.Batch())
 }

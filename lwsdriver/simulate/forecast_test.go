@@ -51,12 +51,12 @@ func routes() *pb.TrafficPolicy {
 	return &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}}
 }
 
-// lines formats the steps: groups old/new/ready after it, extra groups, fewest available, GPUs, weight, waves, time.
+// lines formats the steps: groups old/new/ready after it, extra groups, fewest available, GPUs, weight, time.
 func lines(r *pb.PlanResponse) []string {
 	out := make([]string, 0, len(r.GetSteps()))
 	for _, s := range r.GetSteps() {
-		out = append(out, fmt.Sprintf("%s: %d/%d/%d +%d >=%d gpu %q %d%% %dx %s", s.GetName(), s.GetStableGroups(), s.GetCanaryGroups(), s.GetReadyGroups(),
-			s.GetExtraGroups(), s.GetMinAvailableGroups(), s.GetExtraResources()["nvidia.com/gpu"], s.GetTrafficWeight(), s.GetWaves(), s.GetEstimate().AsDuration()))
+		out = append(out, fmt.Sprintf("%s: %d/%d/%d +%d >=%d gpu %q %d%% %s", s.GetName(), s.GetStableGroups(), s.GetCanaryGroups(), s.GetReadyGroups(),
+			s.GetExtraGroups(), s.GetMinAvailableGroups(), s.GetExtraResources()["nvidia.com/gpu"], s.GetTrafficWeight(), s.GetEstimate().AsDuration()))
 	}
 	return out
 }
@@ -79,36 +79,36 @@ func TestRelease(t *testing.T) {
 			"canary", "the canary stays while the user's own roll by 1/1: 5 groups and the surge on top",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}, nil,
 			[]string{
-				"batch 1 of 2 (25%): 4/1/5 +1 >=4 gpu \"16\" 20% 1x 10m0s",
-				"batch 2 of 2 (100%): 4/4/8 +4 >=4 gpu \"64\" 50% 1x 10m0s",
-				"promote: 0/4/4 +5 >=4 gpu \"80\" 100% 3x 30m0s",
+				"batch 1 of 2 (25%): 4/1/5 +1 >=4 gpu \"16\" 20% 10m0s",
+				"batch 2 of 2 (100%): 4/4/8 +4 >=4 gpu \"64\" 50% 10m0s",
+				"promote: 0/4/4 +5 >=4 gpu \"80\" 100% 30m0s",
 			},
 		},
 		{
 			"routed", "requests follow the batches",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, Traffic: routes(), MinReady: durationpb.New(time.Minute)}, nil,
 			[]string{
-				"batch 1 of 2 (25%): 4/1/5 +1 >=4 gpu \"16\" 25% 1x 11m0s",
-				"batch 2 of 2 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 11m0s",
-				"promote: 0/4/4 +5 >=4 gpu \"80\" 100% 3x 31m0s",
+				"batch 1 of 2 (25%): 4/1/5 +1 >=4 gpu \"16\" 25% 11m0s",
+				"batch 2 of 2 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 11m0s",
+				"promote: 0/4/4 +5 >=4 gpu \"80\" 100% 31m0s",
 			},
 		},
 		{
 			"partition, routed", "requests are split until the last batch",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"1", "2", "4"}, Traffic: routes()}, nil,
 			[]string{
-				"batch 1 of 3 (1): 3/1/4 +0 >=3 gpu \"\" 25% 1x 10m0s",
-				"batch 2 of 3 (2): 2/2/4 +0 >=3 gpu \"\" 50% 1x 10m0s",
-				"batch 3 of 3 (4): 0/4/4 +0 >=3 gpu \"\" 100% 2x 20m0s",
-				"promote: 0/4/4 +0 >=4 gpu \"\" 100% 0x 0s",
+				"batch 1 of 3 (1): 3/1/4 +0 >=3 gpu \"\" 25% 10m0s",
+				"batch 2 of 3 (2): 2/2/4 +0 >=3 gpu \"\" 50% 10m0s",
+				"batch 3 of 3 (4): 0/4/4 +0 >=3 gpu \"\" 100% 20m0s",
+				"promote: 0/4/4 +0 >=4 gpu \"\" 100% 0s",
 			},
 		},
 		{
 			"blue-green", "requests move once, and blue is rolled all at once without requests",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, Traffic: routes()}, nil,
 			[]string{
-				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 10m0s",
-				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 1x 10m0s",
+				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 10m0s",
+				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 10m0s",
 			},
 		},
 		{
@@ -116,49 +116,49 @@ func TestRelease(t *testing.T) {
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"100%"}, Traffic: routes()},
 			func(in *Input) { in.StatefulSetMaxUnavailable = false },
 			[]string{
-				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 1x 10m0s",
-				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 4x 40m0s",
+				"batch 1 of 1 (100%): 4/4/8 +4 >=4 gpu \"64\" 100% 10m0s",
+				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 40m0s",
 			},
 		},
 		{
 			"blue-green, handover", "green stays, so no group starts twice; blue stands by meanwhile",
 			handover(routes(), "50%"), nil,
 			[]string{
-				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 0% 1x 10m0s",
-				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 1x 15m0s",
+				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 0% 10m0s",
+				"promote: 0/4/4 +4 >=4 gpu \"64\" 100% 15m0s",
 			},
 		},
 		{
 			"partition", "no extra groups, maxUnavailable at once",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"25%", "100%"}}, nil,
 			[]string{
-				"batch 1 of 2 (25%): 3/1/4 +0 >=3 gpu \"\" 25% 1x 10m0s",
-				"batch 2 of 2 (100%): 0/4/4 +0 >=3 gpu \"\" 100% 3x 30m0s",
-				"promote: 0/4/4 +0 >=4 gpu \"\" 100% 0x 0s",
+				"batch 1 of 2 (25%): 3/1/4 +0 >=3 gpu \"\" 25% 10m0s",
+				"batch 2 of 2 (100%): 0/4/4 +0 >=3 gpu \"\" 100% 30m0s",
+				"promote: 0/4/4 +0 >=4 gpu \"\" 100% 0s",
 			},
 		},
 		{
 			"partition, larger pods", "in place, groups use more if the new template does",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"2"}}, func(in *Input) { in.New = template("10") },
 			[]string{
-				"batch 1 of 1 (2): 2/2/4 +0 >=3 gpu \"8\" 50% 2x 20m0s",
-				"promote: 0/4/4 +0 >=3 gpu \"16\" 100% 2x 20m0s",
+				"batch 1 of 1 (2): 2/2/4 +0 >=3 gpu \"8\" 50% 20m0s",
+				"promote: 0/4/4 +0 >=3 gpu \"16\" 100% 20m0s",
 			},
 		},
 		{
 			"rollback", "of a canary takes no time",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}}, func(in *Input) { in.Rollback = true },
 			[]string{
-				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 33% 1x 10m0s",
-				"roll back: 4/0/4 +2 >=4 gpu \"32\" 0% 0x 0s",
+				"batch 1 of 1 (50%): 4/2/6 +2 >=4 gpu \"32\" 33% 10m0s",
+				"roll back: 4/0/4 +2 >=4 gpu \"32\" 0% 0s",
 			},
 		},
 		{
 			"rollback in place", "takes as long as the batches did",
 			&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}}, func(in *Input) { in.Rollback = true },
 			[]string{
-				"batch 1 of 1 (50%): 2/2/4 +0 >=3 gpu \"\" 50% 2x 20m0s",
-				"roll back: 4/0/4 +0 >=3 gpu \"\" 0% 2x 20m0s",
+				"batch 1 of 1 (50%): 2/2/4 +0 >=3 gpu \"\" 50% 20m0s",
+				"roll back: 4/0/4 +0 >=3 gpu \"\" 0% 20m0s",
 			},
 		},
 	} {
@@ -191,9 +191,6 @@ func checkSums(t *testing.T, in Input, r *pb.PlanResponse) {
 	}
 	if r.GetEstimate().AsDuration() != sum {
 		t.Errorf("%s in all, the steps are %s", r.GetEstimate().AsDuration(), sum)
-	}
-	if bound := r.GetContinuousEstimate().AsDuration(); bound > sum {
-		t.Errorf("the continuous bound %s is above %s", bound, sum)
 	}
 	last := time.Duration(-1)
 	for i, f := range r.GetFrames() {
@@ -282,7 +279,7 @@ func TestUnknownStartup(t *testing.T) {
 	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
 	in.Startup, in.Frames = 0, false
 	r, err := Release(in)
-	if err != nil || r.GetEstimate() != nil || r.GetSteps()[0].GetEstimate() != nil || r.GetContinuousEstimate() != nil || r.GetFrames() != nil {
+	if err != nil || r.GetEstimate() != nil || r.GetSteps()[0].GetEstimate() != nil || r.GetFrames() != nil {
 		t.Errorf("%v, error %v", r, err)
 	}
 }

@@ -26,27 +26,24 @@ type recorder struct {
 	world  *world
 	steps  []*pb.PlanStep
 	frames []*pb.PlanFrame
-	// stepStart, waves and peak are of the current step, the first two from its beginning; weight is the planner's share.
+	// stepStart and peak are of the current step, the first from its beginning; weight is the planner's share.
 	stepStart time.Duration
-	waves     int
 	peak      corev1.ResourceList
 	// extraGroups and extraPods are those of all roles on top of the workload at rest, at the peak of the step.
 	extraGroups, extraPods int32
 	weight                 int32
-	continuous             time.Duration
 	blockers               []*pb.Warning
 }
 
 func newRecorder(in Input, w *world) *recorder { return &recorder{in: in, world: w} }
 
 // begin begins a step.
-func (r *recorder) begin(name string, continuous time.Duration) {
+func (r *recorder) begin(name string) {
 	r.end()
 	n := int32(r.in.Replicas) //nolint:gosec // a number of groups, from an int32
 	r.steps = append(r.steps, &pb.PlanStep{Name: name, MinAvailableGroups: n, MaxGroups: n})
 	r.extraGroups, r.extraPods = 0, 0
-	r.stepStart, r.waves, r.peak = r.world.now, r.world.waves, corev1.ResourceList{}
-	r.continuous += continuous
+	r.stepStart, r.peak = r.world.now, corev1.ResourceList{}
 }
 
 // end completes the current step.
@@ -56,7 +53,6 @@ func (r *recorder) end() {
 	}
 	s := r.steps[len(r.steps)-1]
 	n := float64(max(r.in.Replicas, 1))
-	s.Waves = int32(r.world.waves - r.waves)                      //nolint:gosec // few
 	s.ExtraGroups = max(s.GetMaxGroups()-int32(r.in.Replicas), 0) //nolint:gosec // a number of groups, from an int32
 	s.ExtraPods = s.GetExtraGroups() * int32(r.in.Size())         //nolint:gosec // from an int32
 	if len(r.in.Roles) > 0 {
@@ -188,7 +184,6 @@ func (r *recorder) response(style pb.Style) *pb.PlanResponse {
 	}
 	if r.in.Startup > 0 {
 		out.Startup, out.Estimate = durationpb.New(r.in.Startup), durationpb.New(r.world.now)
-		out.ContinuousEstimate = durationpb.New(r.continuous)
 	}
 	if r.in.Frames {
 		out.Frames = r.frames

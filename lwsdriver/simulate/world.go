@@ -28,9 +28,7 @@ type world struct {
 	policy record.Policy
 
 	// now is the time since the release began.
-	now time.Duration
-	// waves is how many times groups became ready.
-	waves   int
+	now     time.Duration
 	stable  *native.Set
 	name    string // of stable
 	record  record.Record
@@ -117,7 +115,6 @@ func (w *world) advance(recheck time.Duration) bool {
 		return false
 	}
 	w.now = next
-	before := w.ready()
 	for _, s := range w.sets() {
 		for _, i := range s.Unready() {
 			if g := s.Groups[i]; w.due[g] <= w.now {
@@ -125,20 +122,8 @@ func (w *world) advance(recheck time.Duration) bool {
 			}
 		}
 	}
-	if w.ready() > before {
-		w.waves++
-	}
 	w.settle()
 	return true
-}
-
-// ready returns how many groups are ready.
-func (w *world) ready() int {
-	n := 0
-	for _, s := range w.sets() {
-		n += s.Ready()
-	}
-	return n
 }
 
 // observe returns what the driver's observer would.

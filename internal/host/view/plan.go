@@ -25,8 +25,7 @@ func Plan(name string, r *pb.PlanResponse) string {
 		{"Start-up", startup(r)},
 	}
 	if r.GetEstimate() != nil {
-		rows = append(rows, []string{"Time", fmt.Sprintf("%s without pauses (%s if groups did not start in waves)",
-			r.GetEstimate().AsDuration().Round(time.Second), r.GetContinuousEstimate().AsDuration().Round(time.Second))})
+		rows = append(rows, []string{"Time", r.GetEstimate().AsDuration().Round(time.Second).String() + " without pauses"})
 	}
 	text := columns(rows)
 	if len(r.GetSteps()) > 0 {
@@ -62,12 +61,12 @@ func startup(r *pb.PlanResponse) string {
 // steps returns one row per step.
 func steps(r *pb.PlanResponse) string {
 	rows := make([][]string, 0, 1+len(r.GetSteps()))
-	rows = append(rows, []string{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "WAVES", "TIME", "ALSO REQUESTED"})
+	rows = append(rows, []string{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "TIME", "ALSO REQUESTED"})
 	for _, s := range r.GetSteps() {
 		rows = append(rows, []string{
 			s.GetName(), fmt.Sprint(s.GetStableGroups()), fmt.Sprint(s.GetCanaryGroups()), fmt.Sprint(s.GetReadyGroups()),
 			fmt.Sprintf("+%d", s.GetExtraGroups()), fmt.Sprintf("+%d", s.GetExtraPods()), capacity(s), fmt.Sprintf("%d%%", s.GetTrafficWeight()),
-			fmt.Sprint(s.GetWaves()), estimate(s.GetEstimate()), resources(s.GetExtraResources()),
+			estimate(s.GetEstimate()), resources(s.GetExtraResources()),
 		})
 	}
 	return columns(rows) + rolesAfter(r)

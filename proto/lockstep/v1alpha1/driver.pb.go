@@ -1653,9 +1653,6 @@ type PlanResponse struct {
 	Warnings []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Optional. Expected duration of the whole release without pauses, drain and warm-up. Zero: unknown.
 	Estimate *durationpb.Duration `protobuf:"bytes,4,opt,name=estimate,proto3" json:"estimate,omitempty"`
-	// Optional. The continuous bound of `estimate`: groups / (groups at once) x (start-up + minReady) of each step, as if
-	// updates did not come in whole waves. Zero: unknown.
-	ContinuousEstimate *durationpb.Duration `protobuf:"bytes,5,opt,name=continuous_estimate,json=continuousEstimate,proto3" json:"continuous_estimate,omitempty"`
 	// Optional. The start-up time that `estimate` is based on. Zero: unknown.
 	Startup *durationpb.Duration `protobuf:"bytes,6,opt,name=startup,proto3" json:"startup,omitempty"`
 	// Optional. Number of groups on which `startup`, their median, was measured. Zero: it was passed in the request, or
@@ -1730,13 +1727,6 @@ func (x *PlanResponse) GetWarnings() []*Warning {
 func (x *PlanResponse) GetEstimate() *durationpb.Duration {
 	if x != nil {
 		return x.Estimate
-	}
-	return nil
-}
-
-func (x *PlanResponse) GetContinuousEstimate() *durationpb.Duration {
-	if x != nil {
-		return x.ContinuousEstimate
 	}
 	return nil
 }
@@ -1820,8 +1810,6 @@ type PlanStep struct {
 	MaxCapacity float64 `protobuf:"fixed64,12,opt,name=max_capacity,json=maxCapacity,proto3" json:"max_capacity,omitempty"`
 	// Percentage of requests sent to the update revision after the step.
 	TrafficWeight int32 `protobuf:"varint,13,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
-	// How many times in sequence new groups must become ready until the step is done.
-	Waves int32 `protobuf:"varint,14,opt,name=waves,proto3" json:"waves,omitempty"`
 	// Optional. The groups of each role of a DisaggregatedSet after the step, in the order of its spec, without `planned`. Then `extra_groups`,
 	// `extra_pods` and `extra_resources` are those of all roles, and the other counts are units, as in BatchContext. Empty: the workload has
 	// no roles.
@@ -1947,13 +1935,6 @@ func (x *PlanStep) GetMaxCapacity() float64 {
 func (x *PlanStep) GetTrafficWeight() int32 {
 	if x != nil {
 		return x.TrafficWeight
-	}
-	return 0
-}
-
-func (x *PlanStep) GetWaves() int32 {
-	if x != nil {
-		return x.Waves
 	}
 	return 0
 }
@@ -2662,13 +2643,12 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x06policy\x18\x02 \x01(\v2 .lockstep.v1alpha1.ReleasePolicyR\x06policy\x123\n" +
 	"\astartup\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12?\n" +
 	"\x1cstateful_set_max_unavailable\x18\x05 \x01(\bR\x19statefulSetMaxUnavailable\x12%\n" +
-	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFramesJ\x04\b\x04\x10\x05R\x06native\"\xde\x04\n" +
+	"\x0einclude_frames\x18\x06 \x01(\bR\rincludeFramesJ\x04\b\x04\x10\x05R\x06native\"\xad\x04\n" +
 	"\fPlanResponse\x121\n" +
 	"\x05steps\x18\x01 \x03(\v2\x1b.lockstep.v1alpha1.PlanStepR\x05steps\x126\n" +
 	"\bblockers\x18\x02 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bblockers\x126\n" +
 	"\bwarnings\x18\x03 \x03(\v2\x1a.lockstep.v1alpha1.WarningR\bwarnings\x125\n" +
-	"\bestimate\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12J\n" +
-	"\x13continuous_estimate\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x12continuousEstimate\x123\n" +
+	"\bestimate\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bestimate\x123\n" +
 	"\astartup\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\astartup\x12%\n" +
 	"\x0estartup_groups\x18\a \x01(\x05R\rstartupGroups\x12\x1a\n" +
 	"\breplicas\x18\b \x01(\x05R\breplicas\x12\x12\n" +
@@ -2676,7 +2656,7 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	"\x05style\x18\n" +
 	" \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x124\n" +
 	"\x06frames\x18\v \x03(\v2\x1c.lockstep.v1alpha1.PlanFrameR\x06frames\x126\n" +
-	"\bfindings\x18\f \x03(\v2\x1a.lockstep.v1alpha1.FindingR\bfindings\"\xa4\x05\n" +
+	"\bfindings\x18\f \x03(\v2\x1a.lockstep.v1alpha1.FindingR\bfindingsJ\x04\b\x05\x10\x06R\x13continuous_estimate\"\x9b\x05\n" +
 	"\bPlanStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rstable_groups\x18\x02 \x01(\x05R\fstableGroups\x12#\n" +
@@ -2693,12 +2673,11 @@ const file_lockstep_v1alpha1_driver_proto_rawDesc = "" +
 	" \x01(\x05R\vreadyGroups\x12!\n" +
 	"\fmin_capacity\x18\v \x01(\x01R\vminCapacity\x12!\n" +
 	"\fmax_capacity\x18\f \x01(\x01R\vmaxCapacity\x12%\n" +
-	"\x0etraffic_weight\x18\r \x01(\x05R\rtrafficWeight\x12\x14\n" +
-	"\x05waves\x18\x0e \x01(\x05R\x05waves\x12-\n" +
+	"\x0etraffic_weight\x18\r \x01(\x05R\rtrafficWeight\x12-\n" +
 	"\x05roles\x18\x0f \x03(\v2\x17.lockstep.v1alpha1.RoleR\x05roles\x1aA\n" +
 	"\x13ExtraResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x0e\x10\x0fR\x05waves\"\x8c\x02\n" +
 	"\tPlanFrame\x12)\n" +
 	"\x02at\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02at\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x05R\x04step\x124\n" +
@@ -2888,56 +2867,55 @@ var file_lockstep_v1alpha1_driver_proto_depIdxs = []int32{
 	5,  // 36: lockstep.v1alpha1.PlanResponse.blockers:type_name -> lockstep.v1alpha1.Warning
 	5,  // 37: lockstep.v1alpha1.PlanResponse.warnings:type_name -> lockstep.v1alpha1.Warning
 	38, // 38: lockstep.v1alpha1.PlanResponse.estimate:type_name -> google.protobuf.Duration
-	38, // 39: lockstep.v1alpha1.PlanResponse.continuous_estimate:type_name -> google.protobuf.Duration
-	38, // 40: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
-	33, // 41: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
-	25, // 42: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
-	40, // 43: lockstep.v1alpha1.PlanResponse.findings:type_name -> lockstep.v1alpha1.Finding
-	32, // 44: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
-	38, // 45: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
-	41, // 46: lockstep.v1alpha1.PlanStep.roles:type_name -> lockstep.v1alpha1.Role
-	38, // 47: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
-	26, // 48: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
-	42, // 49: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
-	35, // 50: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	29, // 51: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
-	5,  // 52: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
-	43, // 53: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
-	44, // 54: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
-	43, // 55: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
-	35, // 56: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
-	1,  // 57: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
-	2,  // 58: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
-	6,  // 59: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
-	8,  // 60: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
-	10, // 61: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
-	12, // 62: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
-	14, // 63: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
-	16, // 64: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
-	18, // 65: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
-	20, // 66: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
-	22, // 67: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
-	45, // 68: lockstep.v1alpha1.WorkloadDriver.Preflight:input_type -> lockstep.v1alpha1.PreflightRequest
-	27, // 69: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
-	30, // 70: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
-	3,  // 71: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
-	7,  // 72: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
-	9,  // 73: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
-	11, // 74: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
-	13, // 75: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
-	15, // 76: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
-	17, // 77: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
-	19, // 78: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
-	21, // 79: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
-	23, // 80: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
-	46, // 81: lockstep.v1alpha1.WorkloadDriver.Preflight:output_type -> lockstep.v1alpha1.PreflightResponse
-	28, // 82: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
-	31, // 83: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
-	71, // [71:84] is the sub-list for method output_type
-	58, // [58:71] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	38, // 39: lockstep.v1alpha1.PlanResponse.startup:type_name -> google.protobuf.Duration
+	33, // 40: lockstep.v1alpha1.PlanResponse.style:type_name -> lockstep.v1alpha1.Style
+	25, // 41: lockstep.v1alpha1.PlanResponse.frames:type_name -> lockstep.v1alpha1.PlanFrame
+	40, // 42: lockstep.v1alpha1.PlanResponse.findings:type_name -> lockstep.v1alpha1.Finding
+	32, // 43: lockstep.v1alpha1.PlanStep.extra_resources:type_name -> lockstep.v1alpha1.PlanStep.ExtraResourcesEntry
+	38, // 44: lockstep.v1alpha1.PlanStep.estimate:type_name -> google.protobuf.Duration
+	41, // 45: lockstep.v1alpha1.PlanStep.roles:type_name -> lockstep.v1alpha1.Role
+	38, // 46: lockstep.v1alpha1.PlanFrame.at:type_name -> google.protobuf.Duration
+	26, // 47: lockstep.v1alpha1.PlanFrame.groups:type_name -> lockstep.v1alpha1.PlanGroup
+	42, // 48: lockstep.v1alpha1.PlanGroup.role:type_name -> lockstep.v1alpha1.GroupRole
+	35, // 49: lockstep.v1alpha1.ListRevisionsRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	29, // 50: lockstep.v1alpha1.ListRevisionsResponse.revisions:type_name -> lockstep.v1alpha1.Revision
+	5,  // 51: lockstep.v1alpha1.ListRevisionsResponse.warnings:type_name -> lockstep.v1alpha1.Warning
+	43, // 52: lockstep.v1alpha1.Revision.create_time:type_name -> google.protobuf.Timestamp
+	44, // 53: lockstep.v1alpha1.Revision.outcome:type_name -> lockstep.v1alpha1.State
+	43, // 54: lockstep.v1alpha1.Revision.end_time:type_name -> google.protobuf.Timestamp
+	35, // 55: lockstep.v1alpha1.UndoRequest.workload:type_name -> lockstep.v1alpha1.WorkloadRef
+	1,  // 56: lockstep.v1alpha1.UndoResponse.action:type_name -> lockstep.v1alpha1.Action
+	2,  // 57: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:input_type -> lockstep.v1alpha1.GetDriverInfoRequest
+	6,  // 58: lockstep.v1alpha1.WorkloadDriver.Adopt:input_type -> lockstep.v1alpha1.AdoptRequest
+	8,  // 59: lockstep.v1alpha1.WorkloadDriver.Disown:input_type -> lockstep.v1alpha1.DisownRequest
+	10, // 60: lockstep.v1alpha1.WorkloadDriver.Initialize:input_type -> lockstep.v1alpha1.InitializeRequest
+	12, // 61: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:input_type -> lockstep.v1alpha1.UpgradeBatchRequest
+	14, // 62: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:input_type -> lockstep.v1alpha1.CalculateBatchContextRequest
+	16, // 63: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:input_type -> lockstep.v1alpha1.WatchBatchContextRequest
+	18, // 64: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:input_type -> lockstep.v1alpha1.WatchWorkloadsRequest
+	20, // 65: lockstep.v1alpha1.WorkloadDriver.Finalize:input_type -> lockstep.v1alpha1.FinalizeRequest
+	22, // 66: lockstep.v1alpha1.WorkloadDriver.Plan:input_type -> lockstep.v1alpha1.PlanRequest
+	45, // 67: lockstep.v1alpha1.WorkloadDriver.Preflight:input_type -> lockstep.v1alpha1.PreflightRequest
+	27, // 68: lockstep.v1alpha1.WorkloadDriver.ListRevisions:input_type -> lockstep.v1alpha1.ListRevisionsRequest
+	30, // 69: lockstep.v1alpha1.WorkloadDriver.Undo:input_type -> lockstep.v1alpha1.UndoRequest
+	3,  // 70: lockstep.v1alpha1.WorkloadDriver.GetDriverInfo:output_type -> lockstep.v1alpha1.GetDriverInfoResponse
+	7,  // 71: lockstep.v1alpha1.WorkloadDriver.Adopt:output_type -> lockstep.v1alpha1.AdoptResponse
+	9,  // 72: lockstep.v1alpha1.WorkloadDriver.Disown:output_type -> lockstep.v1alpha1.DisownResponse
+	11, // 73: lockstep.v1alpha1.WorkloadDriver.Initialize:output_type -> lockstep.v1alpha1.InitializeResponse
+	13, // 74: lockstep.v1alpha1.WorkloadDriver.UpgradeBatch:output_type -> lockstep.v1alpha1.UpgradeBatchResponse
+	15, // 75: lockstep.v1alpha1.WorkloadDriver.CalculateBatchContext:output_type -> lockstep.v1alpha1.CalculateBatchContextResponse
+	17, // 76: lockstep.v1alpha1.WorkloadDriver.WatchBatchContext:output_type -> lockstep.v1alpha1.WatchBatchContextResponse
+	19, // 77: lockstep.v1alpha1.WorkloadDriver.WatchWorkloads:output_type -> lockstep.v1alpha1.WatchWorkloadsResponse
+	21, // 78: lockstep.v1alpha1.WorkloadDriver.Finalize:output_type -> lockstep.v1alpha1.FinalizeResponse
+	23, // 79: lockstep.v1alpha1.WorkloadDriver.Plan:output_type -> lockstep.v1alpha1.PlanResponse
+	46, // 80: lockstep.v1alpha1.WorkloadDriver.Preflight:output_type -> lockstep.v1alpha1.PreflightResponse
+	28, // 81: lockstep.v1alpha1.WorkloadDriver.ListRevisions:output_type -> lockstep.v1alpha1.ListRevisionsResponse
+	31, // 82: lockstep.v1alpha1.WorkloadDriver.Undo:output_type -> lockstep.v1alpha1.UndoResponse
+	70, // [70:83] is the sub-list for method output_type
+	57, // [57:70] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1alpha1_driver_proto_init() }
