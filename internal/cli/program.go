@@ -57,38 +57,25 @@ func (p *Program) traced(ctx context.Context, o *connect.Options) error {
 	return p.dispatch(ctx, o)
 }
 
-// dispatch runs as a plugin if a host launched this process, and otherwise the command of the arguments.
+// dispatch runs as a plugin if a host launched this process, and otherwise the command of the arguments. Lockstep's own hosts come first:
+// one that is itself a plugin passes on the cookie that it was launched with.
 func (p *Program) dispatch(ctx context.Context, o *connect.Options) error {
-	for _, mode := range pluginModes() {
-		if mode.started() {
-			// A terminal sends SIGINT to the host as well, which ends its plugins itself.
-			ctx, stop := withSignals(ctx, syscall.SIGTERM)
-			defer stop()
-			return mode.serve(ctx, o, p.Args)
-		}
+	serve := servePlugin
+	switch {
+	case plugin.IsPlugin():
+	case argo.StartedAs() != argo.RoleNone:
+		serve = serveArgo
+	default:
+		ctx, stop := withSignals(ctx, os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		root := newRootCommand(o) //nolint:contextcheck // ExecuteContext hands ctx to the command.
+		root.SetArgs(p.Args)
+		return root.ExecuteContext(ctx) //nolint:wrapcheck // The errors are those of this package's commands.
 	}
-	ctx, stop := withSignals(ctx, os.Interrupt, syscall.SIGTERM)
+	// A terminal sends SIGINT to the host as well, which ends its plugins itself.
+	ctx, stop := withSignals(ctx, syscall.SIGTERM)
 	defer stop()
-	root := newRootCommand(o) //nolint:contextcheck // ExecuteContext hands ctx to the command.
-	root.SetArgs(p.Args)
-	return root.ExecuteContext(ctx) //nolint:wrapcheck // The errors are those of this package's commands.
-}
-
-// pluginMode is a kind of host that launches this binary.
-type pluginMode struct {
-	// started reports whether such a host launched this process.
-	started func() bool
-	// serve returns when the plugin is done. args hold flags only.
-	serve func(ctx context.Context, o *connect.Options, args []string) error
-}
-
-// pluginModes returns the modes in order of precedence. Lockstep's own comes first: a host that is itself a plugin passes
-// on the cookie that it was launched with.
-func pluginModes() []pluginMode {
-	return []pluginMode{
-		{started: plugin.IsPlugin, serve: servePlugin},
-		{started: func() bool { return argo.StartedAs() != argo.RoleNone }, serve: serveArgo},
-	}
+	return serve(ctx, o, p.Args)
 }
 
 // withSignals ends ctx at the first of the signals and then restores their default action.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -19,7 +20,7 @@ import (
 
 const planAbout = `Show what a release of a workload would do: for each step the groups at the old and the new revision, the extra groups and
 resources, the minimum and maximum capacity, and the time, and what would block it. The start-up time of a group is measured on the
-workload's own groups. Nothing is written.`
+workload's own groups. Nothing is written. With -o the document is the contract's PlanResponse as ProtoJSON.`
 
 const planExample = `  lockstep plan vllm --batches 25%,50%,100%
   lockstep plan vllm --style blue-green --batches 100% --service vllm-leader --http-route vllm
@@ -78,9 +79,7 @@ func (f *planFlags) plan(s *session.Session, policy *pb.ReleasePolicy, weights [
 	if f.Output.Format == "" {
 		_, err = fmt.Fprint(s.Text, view.Plan(s.Name, r))
 	} else {
-		documents := view.NewDocuments(s.Stdout, f.Output.Format, false)
-		documents.Plan(r, time.Now())
-		err = documents.Err()
+		err = output.WriteMessage(s.Stdout, r, f.Output.Format)
 	}
 	switch {
 	case err != nil:

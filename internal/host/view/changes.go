@@ -32,9 +32,6 @@ const EventStatus host.EventKind = "status"
 // EventGone is the end of the hold of a workload.
 const EventGone host.EventKind = "gone"
 
-// EventPlan is a dry run.
-const EventPlan host.EventKind = "plan"
-
 // changes reports each change once.
 type changes struct {
 	// progress is the progressKey of the last context.

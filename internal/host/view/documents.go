@@ -6,7 +6,6 @@ package view
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -34,8 +33,6 @@ type Document struct {
 	Gates []gate.Result `json:"gates,omitempty"`
 	// Context is a lockstep.v1alpha1.BatchContext in ProtoJSON, with zero values.
 	Context json.RawMessage `json:"context,omitempty"`
-	// Plan is a lockstep.v1alpha1.PlanResponse in ProtoJSON, with the event "plan" only.
-	Plan json.RawMessage `json:"plan,omitempty"`
 }
 
 // Format is the format of documents.
@@ -75,16 +72,6 @@ func (d *Documents) Observe(e host.Event) {
 // Status writes the status of a workload.
 func (d *Documents) Status(c *pb.BatchContext, now time.Time) {
 	d.write(Document{Event: string(EventStatus), Time: now.UTC(), Message: c.GetMessage()}, c)
-}
-
-// Plan writes a dry run.
-func (d *Documents) Plan(r *pb.PlanResponse, now time.Time) {
-	plan, err := protoJSON(r)
-	if err != nil {
-		d.err = errors.Join(d.err, err)
-		return
-	}
-	d.write(Document{Event: string(EventPlan), Time: now.UTC(), Plan: plan}, nil)
 }
 
 // Err returns the first error. Nothing is written after it.

@@ -4,21 +4,16 @@
 package view
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
@@ -83,29 +78,5 @@ func TestPlanNotes(t *testing.T) {
 	}
 	if strings.Contains(text, "Time ") || strings.Contains(text, "10m") {
 		t.Errorf("the plan has a time, though the start-up time is unknown:\n%s", text)
-	}
-}
-
-func TestPlanDocuments(t *testing.T) {
-	want := planned(t)
-	for _, format := range []Format{FormatJSON, FormatYAML} {
-		var b bytes.Buffer
-		d := NewDocuments(&b, format, false)
-		d.Plan(want, noon)
-		if d.Err() != nil {
-			t.Fatal(d.Err())
-		}
-		text, err := yaml.YAMLToJSON(bytes.TrimPrefix(b.Bytes(), []byte("---\n")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var document Document
-		if err := json.Unmarshal(text, &document); err != nil {
-			t.Fatal(err)
-		}
-		got := &pb.PlanResponse{}
-		if err := protojson.Unmarshal(document.Plan, got); err != nil || document.Event != "plan" || !proto.Equal(got, want) {
-			t.Errorf("%s: event %q, %v:\n%s", format, document.Event, err, text)
-		}
 	}
 }
