@@ -84,7 +84,7 @@ func runHost(
 	} else if driver = dial.DialUntilReached(ctx, logger, func(error) {}); driver == nil {
 		return nil
 	}
-	s.Driver, s.Logger, s.Namespace = driver, logger, o.Namespace
+	s.Driver, s.Logger, s.Namespace, s.ProtectMetrics = driver, logger, o.Namespace, o.ProtectMetrics(logger)
 	err = run(driver.Context, config, s) //nolint:contextcheck // The link's context is made from ctx.
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(driver.Context) //nolint:contextcheck // As above.
