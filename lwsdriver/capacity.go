@@ -97,7 +97,7 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
 	if s.Set != nil {
 		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, func(r plan.Role) int { return extra(s, policy, peak, r) }), need.Pods(),
-			roleGroups(s, func(r plan.Role) int { return r.Replicas }), observe.Object(s.Key))
+			roleGroups(s, func(r plan.Role) int { return r.Replicas * s.Slices }), observe.Object(s.Key))
 	}
 	if peak.Surge > 0 {
 		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)
@@ -130,7 +130,7 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 // extra returns how many groups a role has at the peak on top of its own.
 func extra(s *observe.Snapshot, policy record.Policy, peak capacity.Peak, role plan.Role) int {
 	if plan.InPlace(policy.Style) {
-		return role.MaxSurge
+		return role.MaxSurge * s.Slices
 	}
 	return plan.PartOf(s.Observation, role, peak.Groups())
 }

@@ -62,7 +62,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 func checkForecast(s *observe.Snapshot) error {
 	groups := s.Stable.Replicas
 	for _, role := range s.Roles {
-		groups = max(groups, role.Replicas)
+		groups = max(groups, role.Replicas*s.Slices)
 	}
 	if groups > simulate.MaxGroups {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
@@ -97,7 +97,7 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
 	in := simulate.Input{
-		Replicas: s.Stable.Replicas, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
+		Replicas: s.Stable.Replicas, Slices: s.Slices, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
 		New: s.StableObject.Spec.LeaderWorkerTemplate, Old: s.StableObject.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
 	}

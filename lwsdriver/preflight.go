@@ -88,7 +88,7 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 		out.Policy, _ = record.ParsePolicy(p)
 	}
 	if s.Set != nil {
-		out.Roles = s.RolesToBe()
+		out.Roles, out.Slices = s.RolesToBe(), s.Slices
 	}
 	if now := s.StableRevisions(); len(now) > 0 {
 		out.Revision = now[0]

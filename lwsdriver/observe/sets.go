@@ -295,7 +295,7 @@ func paceOf(spec lws.LeaderWorkerSetSpec, replicas int) (unavailable, surge int)
 	return unavailable, surge
 }
 
-// replicaBounds is a ReplicaBounds. Min and Exact are numbers of groups by role.
+// replicaBounds is a ReplicaBounds. Min, Max and Exact are numbers of groups by [plan.Member].
 type replicaBounds struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -330,7 +330,10 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 		},
 	}
-	object.Spec.Set, object.Spec.Roles = set.Name, slices.Sorted(maps.Keys(b.Min))
+	object.Spec.Set = set.Name
+	for _, role := range set.Roles {
+		object.Spec.Roles = append(object.Spec.Roles, role.Name)
+	}
 	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min, Max: b.Max}
 	if b.Update != "" {
 		object.Spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}

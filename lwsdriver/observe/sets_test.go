@@ -24,9 +24,9 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm", UID: "1"}}
 	batch := 1
 	for _, want := range []plan.Bounds{
-		{Stable: "a", Min: map[string]int{"prefill": 4, "decode": 2}},
+		{Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
 		{
-			Stable: "a", Min: map[string]int{"prefill": 4, "decode": 0}, Update: "b", Units: 3, Exact: map[string]int{"prefill": 3, "decode": 2},
+			Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 0}, Update: "b", Units: 3, Exact: map[string]int{"0-prefill": 3, "0-decode": 2},
 			Target: &record.Target{Groups: "75%", Batch: &batch, At: lwstest.Noon.UTC()},
 		},
 	} {

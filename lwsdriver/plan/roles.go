@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -20,6 +21,9 @@ import (
 // workload is decided about units: a unit is a group of the entry role, and its part of the groups of every other role. So a
 // DisaggregatedSet looks like any other workload once [Observation.unite] has made units of the children. [inRoles] makes writes of
 // children of the writes of units. A LeaderWorkerSet has no roles, and both leave it as it is.
+//
+// A DisaggregatedSet has all its roles in each of its slices. Prefill and decode pair within a slice: LWS has a Service for each role, revision
+// and slice. So every unit is in one slice, and a batch fills one slice after another.
 //
 // The hold of a DisaggregatedSet are the bounds of its children, which an admission policy enforces for every client: those of the stable
 // revision keep their groups, those of the update revision have exactly the groups of the batch, and all others have none. So LWS, which rolls
@@ -54,13 +58,13 @@ type Child struct {
 	Groups   []Group `json:"groups,omitzero"`
 }
 
-// Bounds are the numbers of groups that the children of a DisaggregatedSet may have. Those of a third revision may have none.
+// Bounds are the numbers of groups that the children of a DisaggregatedSet may have, by [Member]. Those of a third revision may have none.
 type Bounds struct {
-	// Stable is the revision whose children have at least Min groups, by role and in each slice, and at most Max, nil without a limit.
+	// Stable is the revision whose children have at least Min groups, and at most Max, nil without a limit.
 	Stable string         `json:"stable,omitzero"`
 	Min    map[string]int `json:"min,omitzero"`
 	Max    map[string]int `json:"max,omitzero"`
-	// Update is the revision whose children have exactly Exact groups, by role: those of Units. It is empty if there is none.
+	// Update is the revision whose children have exactly Exact groups: those of Units. It is empty if there is none.
 	Update string         `json:"update,omitzero"`
 	Units  int            `json:"units,omitzero"`
 	Exact  map[string]int `json:"exact,omitzero"`
@@ -113,8 +117,56 @@ func (o Observation) object() string {
 	return fmt.Sprintf("%s %s/%s", kind, o.Key.Namespace, o.Stable.Name)
 }
 
-// PartOf returns how many groups of a role belong to a number of units: at least one of each, and all of them at the end.
-func PartOf(o Observation, role Role, units int) int {
+// Member returns the name of a role of a slice.
+func Member(slice int, role string) string { return strconv.Itoa(slice) + "-" + role }
+
+func (c Child) member() string { return Member(c.Slice, c.Role) }
+
+// PartOf returns how many groups of a role belong to a number of units that fill one slice after another.
+func PartOf(o Observation, role Role, units int) (groups int) {
+	for _, n := range o.place("", units) {
+		groups += o.part(role, n)
+	}
+	return groups
+}
+
+// place returns how many of a number of units of a revision each slice has: the slices are filled one after another, and emptied in the
+// opposite order. Where units are replaced, the last ones of each slice follow those of all slices. A slice never loses a unit to another
+// one, also if the number of units of a slice has changed.
+func (o Observation) place(revision string, units int) []int {
+	full, placed := o.Roles[0].Replicas, make([]int, max(o.Slices, 1))
+	beside := full
+	if o.shifts() {
+		beside = min(full, o.shiftable())
+	}
+	for slice := range placed {
+		placed[slice] = min(o.placed(slice, revision), full)
+		units -= placed[slice]
+	}
+	for _, most := range []int{beside, full} {
+		for slice := range placed {
+			n := max(min(most-placed[slice], units), 0)
+			placed[slice], units = placed[slice]+n, units-n
+		}
+	}
+	for slice := len(placed) - 1; slice >= 0 && units < 0; slice-- {
+		n := min(placed[slice], -units)
+		placed[slice], units = placed[slice]-n, units+n
+	}
+	return placed
+}
+
+// placed returns how many units of a revision a slice may have now.
+func (o Observation) placed(slice int, revision string) int {
+	entry := o.Roles[0].Name
+	if b := o.Bounds; b != nil && b.Update == revision {
+		return b.Exact[Member(slice, entry)]
+	}
+	return o.child(slice, revision, entry).Replicas // the bounds were deleted: what serves is removed in order
+}
+
+// part returns how many groups of a role belong to a number of units of a slice: at least one of each, and all of them at the end.
+func (o Observation) part(role Role, units int) int {
 	entry := o.Roles[0].Replicas
 	if entry == 0 {
 		return 0
@@ -129,10 +181,25 @@ func LastSize(o Observation, role string) (n int) {
 			n = max(n, c.Replicas)
 		}
 	}
-	if b := o.Bounds; b != nil {
-		n = max(n, b.Min[role], b.Exact[role])
+	for slice := range max(o.Slices, 1) {
+		if b := o.Bounds; b != nil {
+			n = max(n, b.Min[Member(slice, role)], b.Exact[Member(slice, role)])
+		}
 	}
 	return n
+}
+
+// cover leaves out slices that no release covers. LWS creates a slice only at the template in the spec. So one that is added while another
+// revision serves has no groups until that template is released or restored. It deletes a slice that is removed without further steps.
+func (o *Observation) cover() {
+	wanted, stable := max(o.Slices, 1), o.stableSide()
+	o.Slices = wanted
+	serves := func(c Child) bool { return c.Slice == o.Slices-1 && (c.Revision == stable || c.Replicas > 0) }
+	for stable != "" && stable != o.Stable.Revision && o.Slices > 1 && !slices.ContainsFunc(o.Children, serves) {
+		o.Slices--
+	}
+	o.SlicesWaiting = wanted - o.Slices
+	o.Children = slices.DeleteFunc(slices.Clone(o.Children), func(c Child) bool { return c.Slice < 0 || c.Slice >= o.Slices })
 }
 
 // unite makes the units that everything else is decided about.
@@ -140,18 +207,21 @@ func (o *Observation) unite() {
 	if !o.hasRoles() {
 		return
 	}
+	o.cover()
 	entry, stable := o.Roles[0], o.stableSide()
-	o.Stable.Replicas, o.Stable.Size = entry.Replicas*max(o.Slices, 1), entry.Size
+	o.Stable.Replicas, o.Stable.Size = entry.Replicas*o.Slices, entry.Size
 	if b := o.Bounds; b != nil {
 		o.Stable.Rolling = record.Hold()
 		if b.Update != "" && b.Update != stable {
 			o.Added = []Workload{{
 				Name: o.Stable.Name + "-" + b.Update, Replicas: b.Units, Size: entry.Size, Revision: b.Update, Carries: b.Update,
-				Rolling: record.Hold(), Observed: true, Target: b.Target, Groups: o.units(func(c Child) bool { return c.Revision == b.Update }),
+				Rolling: record.Hold(), Observed: true, Target: b.Target,
+				Groups: o.units(o.place(b.Update, b.Units), b.Units, func(c Child) bool { return c.Revision == b.Update }),
 			}}
 		}
 	}
-	o.Stable.Groups = o.units(func(c Child) bool { return c.Revision == stable || stable == "" })
+	full := slices.Repeat([]int{entry.Replicas}, o.Slices)
+	o.Stable.Groups = o.units(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
 	}
@@ -180,16 +250,25 @@ func (o Observation) stableSide() string {
 	return serving
 }
 
-// units returns the groups of the entry role in some children, by index. Those that lack their part of another role are not ready.
-func (o Observation) units(in func(Child) bool) []Group {
+// units returns the groups of the entry role in some children, by index: first those of the units that each slice has of a total, then those
+// above. Those that lack their part of another role are not ready.
+func (o Observation) units(placed []int, total int, in func(Child) bool) []Group {
 	var all []Group
 	for _, c := range o.Children {
 		if c.Role != o.Roles[0].Name || !in(c) {
 			continue
 		}
 		groups := slices.Clone(c.Groups)
+		before := 0
+		for _, n := range placed[:c.Slice] {
+			before += n
+		}
 		for i := range groups {
-			groups[i].Index += c.Slice * o.Roles[0].Replicas
+			if above := groups[i].Index - placed[c.Slice]; above < 0 {
+				groups[i].Index += before
+			} else {
+				groups[i].Index = total + above*o.Slices + c.Slice
+			}
 			if groups[i].Revision != "" {
 				groups[i].Revision = c.Revision // that of the child's own template says nothing of the set's
 			}
@@ -212,7 +291,7 @@ func (o Observation) pair(c Child, groups []Group) {
 		partners := o.child(c.Slice, c.Revision, role.Name).Groups
 		has := readyFirst(partners)
 		for n, i := range ready {
-			switch need := PartOf(o, role, n+1); {
+			switch need := o.part(role, n+1); {
 			case !groups[i].Ready || need == 0:
 			case len(has) >= need:
 				groups[i].joins(partners[has[need-1]])
@@ -278,10 +357,12 @@ func (o Observation) bounds() *Bounds {
 	b := Bounds{Stable: stable, Min: map[string]int{}}
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
-		if b.Min[role.Name] = role.Replicas; drain {
-			b.Min[role.Name] = 0
+		least := role.Replicas
+		if drain {
+			least = 0
 			drain = !o.left(stable, role.Name) // the next role follows once this one has no groups
 		}
+		b.keep(o, role, least)
 	}
 	if have := o.Bounds; have != nil && have.Update != stable {
 		b.Update, b.Target, b.Units = have.Update, have.Target, have.Units
@@ -290,16 +371,26 @@ func (o Observation) bounds() *Bounds {
 	return &b
 }
 
+// keep has the stable revision have at least a number of groups of a role, in each slice.
+func (b *Bounds) keep(o Observation, role Role, least int) {
+	for slice := range o.Slices {
+		b.Min[Member(slice, role.Name)] = least
+	}
+}
+
 // withUnits returns bounds in which the update revision has a number of units.
 func (o Observation) withUnits(b Bounds, units int) Bounds {
 	b.Units, b.Exact = units, nil
+	placed := o.place(b.Update, units)
 	if b.Update != "" {
 		b.Exact = map[string]int{}
-		for _, role := range o.Roles {
-			b.Exact[role.Name] = PartOf(o, role, units)
+		for slice, n := range placed {
+			for _, role := range o.Roles {
+				b.Exact[Member(slice, role.Name)] = o.part(role, n)
+			}
 		}
 	}
-	return o.step(b)
+	return o.step(b, placed)
 }
 
 // drainsRoles reports whether a promotion has begun to remove the groups of the stable revision.
@@ -307,7 +398,7 @@ func (o Observation) drainsRoles() bool {
 	if o.Bounds == nil || !o.handingOver() || o.Bounds.Stable != o.stableSide() {
 		return false
 	}
-	return slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[r.Name] == 0 })
+	return slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[Member(0, r.Name)] == 0 })
 }
 
 // roleDecode is the role that is removed last: others may wait until it has fetched what they hold.
@@ -358,6 +449,9 @@ func inRoles(o Observation, d Decision) Decision {
 	if d.Overwritten != "" && !d.Waiting.Since.IsZero() {
 		d.Waiting.Overwritten = d.Overwritten
 	}
+	if o.SlicesWaiting > 0 {
+		d.Message += fmt.Sprintf("; slices from %d on get groups once the template in the spec is released or restored", o.Slices)
+	}
 	if o.Record != nil && !o.BoundsEnforced {
 		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
 	}
@@ -382,16 +476,15 @@ func (o Observation) roleAction(action Action) Action {
 			return nil
 		}
 		if a.Replicas != nil && *a.Replicas == 0 {
-			b.Min[o.drainOrder()[0].Name] = 0
+			b.keep(o, o.drainOrder()[0], 0)
 		}
 		return o.boundsAction(*b, a.Why)
 	case CreateCanary:
-		units := a.Replicas
-		for _, c := range o.Children {
-			if c.Revision == a.Revision && c.Role == o.Roles[0].Name {
-				units = max(units, min(c.Replicas, o.Roles[0].Replicas)) // the bounds were deleted: what serves is removed in order
-			}
+		serve := 0
+		for slice := range o.Slices {
+			serve += min(o.placed(slice, a.Revision), o.Roles[0].Replicas)
 		}
+		units := max(a.Replicas, serve)
 		return o.unitsAction(a.Revision, units, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, units))
 	case ScaleCanary:
 		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %d units", o.canary().Carries, o.Stable.Name, a.Replicas))
@@ -452,8 +545,10 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 				}
 			}
 		}
-		if o.Bounds != nil {
-			r.Planned = int32(PartOf(o, role, o.Bounds.Units)) //nolint:gosec // no more than replicas
+		if b := o.Bounds; b != nil {
+			for _, n := range o.place(b.Update, b.Units) {
+				r.Planned += int32(o.part(role, n)) //nolint:gosec // no more than replicas
+			}
 		}
 		all = append(all, r)
 	}
@@ -524,9 +619,9 @@ func keepRoles(o Observation, d Decision) Decision {
 		want := c.Replicas // LWS drains other revisions itself
 		switch c.Revision {
 		case b.Stable:
-			want = b.Min[c.Role]
+			want = b.Min[c.member()]
 		case b.Update:
-			want = b.Exact[c.Role]
+			want = b.Exact[c.member()]
 		}
 		if c.Deleting || c.Replicas == want {
 			continue
@@ -548,6 +643,15 @@ func scalesRoles(d Decision) Decision {
 // installBounds is what to do without the admission policies.
 const installBounds = "the admission policies lockstep-bounds are not installed, or the driver may not read them; run kubectl apply -k config/disaggregated"
 
+// rollsSlice reports whether a slice has no groups at the revision that serves in others: LWS rolls each slice by itself.
+func (o Observation) rollsSlice() bool {
+	serves := map[int]bool{}
+	for _, c := range o.Children {
+		serves[c.Slice] = serves[c.Slice] || c.Revision == o.stableSide() && c.Replicas > 0
+	}
+	return slices.Contains(slices.Collect(maps.Values(serves)), false) || len(serves) < o.Slices
+}
+
 // checkRoles refuses a DisaggregatedSet that can't be held.
 func checkRoles(o Observation) error {
 	if !o.hasRoles() {
@@ -566,7 +670,7 @@ func checkRoles(o Observation) error {
 	case total == 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.object())
-	case o.stableSide() == "":
+	case o.stableSide() == "" || o.Record == nil && o.rollsSlice():
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS,
 			"the children of %s have groups at several revisions, or none: wait until LeaderWorkerSet has rolled them", o.object())
 	}
@@ -582,8 +686,6 @@ func (b Begin) checkRoles(o Observation) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
 	}
 	switch p := b.Policy; {
-	case o.Slices > 1:
-		return refuse("%s has %d slices, and a release covers one yet: set slices to 1", o.object(), o.Slices)
 	case o.Roles[0].Replicas == 0:
 		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.Roles[0].Name, o.object())
 	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
@@ -596,9 +698,16 @@ func (b Begin) checkRoles(o Observation) error {
 			return refuse("the template of %s has no role %s any more, and roles can't be removed by a release yet: restore it", o.object(), c.Role)
 		}
 	}
-	for _, role := range o.Roles {
-		if o.child(0, stable, role.Name).Name == "" {
-			return refuse("role %s of %s is new, and roles can't be added by a release yet: remove it", role.Name, o.object())
+	for slice := range o.Slices {
+		for _, role := range o.Roles {
+			switch {
+			case o.child(slice, stable, role.Name).Name != "":
+			case slice == 0:
+				return refuse("role %s of %s is new, and roles can't be added by a release yet: remove it", role.Name, o.object())
+			default:
+				return refuse("slice %d of %s has no child of role %s at revision %s: restore the template of that revision until LeaderWorkerSet "+
+					"has created it, or set slices to %d for the release", slice, o.object(), role.Name, stable, slice)
+			}
 		}
 	}
 	if InPlace(b.Policy.GetStyle()) {

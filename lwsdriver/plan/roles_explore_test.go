@@ -6,6 +6,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"testing"
@@ -15,11 +16,11 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The explorer visits every state of a DisaggregatedSet of two roles, its release, and all who act on them: the driver, the host, the user,
+// The explorer visits every state of a DisaggregatedSet of two roles, and one or two slices, its release, and all who act on them: the driver, the host, the user,
 // the kubelet, and a controller that tries whatever the bounds allow. Time stands still, and no request is routed: the small world of a
 // LeaderWorkerSet has both.
 
-const rolesOf = 2
+const rolesOf, slicesOf = 2, 2
 
 // roleNames are the roles: decode is the one that is removed last.
 var roleNames = [rolesOf]string{"prefill", "decode"}
@@ -34,7 +35,7 @@ type roleChild struct {
 type roleState struct {
 	template       revision
 	wanted         [rolesOf]uint8
-	children       [revisions + 1][rolesOf]roleChild
+	children       [revisions + 1][slicesOf][rolesOf]roleChild
 	record, bounds string
 	edits, losses  uint8
 	asked          uint8 // the most units that the host has asked for, of the present template
@@ -46,11 +47,13 @@ type roleState struct {
 	// none.
 	scalers, grows uint8
 	unsized        bool
+	// slices are those in the spec, and resizes is how often the user may still change them.
+	slices, resizes uint8
 }
 
 func (s roleState) observe() Observation {
 	o := Observation{
-		Now: noon, Slices: 1, BoundsEnforced: true,
+		Now: noon, Slices: int(s.slices), BoundsEnforced: true,
 		Stable: Workload{Name: "llm"},
 	}
 	for i, name := range roleNames {
@@ -62,14 +65,16 @@ func (s roleState) observe() Observation {
 		o.Roles[0].External, o.Roles[0].Unsized = true, "it has no scaler"
 	}
 	o.Stable.Revision, o.Stable.Observed = s.template.String(), true
+	for i := range roleNames {
+		o.Stable.Observed = o.Stable.Observed && (s.children[s.template][0][i].exists || s.children[s.template][1][i].exists)
+	}
 	for r := revision(1); r <= revisions; r++ {
-		for i, c := range s.children[r] {
-			o.Stable.Observed = o.Stable.Observed && (r != s.template || c.exists)
+		for m, c := range s.members(r) {
 			if !c.exists {
 				continue
 			}
-			name := fmt.Sprintf("llm-%s-%s", r, roleNames[i])
-			child := Child{Name: name, Role: roleNames[i], Revision: r.String(), Replicas: int(c.replicas)}
+			name := m.child(r)
+			child := Child{Name: name, Role: roleNames[m.role], Slice: m.slice, Revision: r.String(), Replicas: int(c.replicas)}
 			for g := range int(c.replicas) {
 				group := Group{Index: g, Leader: fmt.Sprintf("%s-%d", name, g), Revision: "lws", Pods: 1, LostAt: noon, Reason: "Starting"}
 				if g < int(c.ready) {
@@ -93,6 +98,29 @@ func (s roleState) observe() Observation {
 	}
 	return Judge(o)
 }
+
+// roleMember is a role of a slice.
+type roleMember struct{ slice, role int }
+
+func (m roleMember) String() string { return Member(m.slice, roleNames[m.role]) }
+
+// child returns the name of its child.
+func (m roleMember) child(r revision) string { return "llm-" + r.String() + "-" + m.String() }
+
+// members yields each role of each slice with its child at a revision.
+func (s roleState) members(r revision) iter.Seq2[roleMember, roleChild] {
+	return func(yield func(roleMember, roleChild) bool) {
+		for slice := range s.children[r] {
+			for role, c := range s.children[r][slice] {
+				if !yield(roleMember{slice, role}, c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *roleState) at(r revision, m roleMember) *roleChild { return &s.children[r][m.slice][m.role] }
 
 // decoded keeps what was decoded from JSON: states share few records and bounds.
 type decoded[T any] struct {
@@ -146,20 +174,23 @@ func encodeJSON(v any) string {
 }
 
 // allows is the admission policy of config/disaggregated.
-func (s roleState) allows(r revision, role int, want uint8, create bool) bool {
+func (s roleState) allows(r revision, m roleMember, want uint8, create bool) bool {
 	if s.bounds == "" {
 		return true
 	}
 	b := boundsRead.of(s.bounds)
-	have, name := s.children[r][role].replicas, roleNames[role]
+	have, name := s.at(r, m).replicas, m.String()
+	least, bounded := b.Min[name]
 	switch {
 	case !create && want == have, create && want == 0 && r.String() != b.Stable:
 		return true
-	case r.String() == b.Stable && b.Min[name] == 0:
+	case r.String() == b.Stable && !bounded:
+		return want >= have
+	case r.String() == b.Stable && least == 0:
 		return want <= have
 	case r.String() == b.Stable:
 		most, limited := b.Max[name]
-		return (int(want) >= b.Min[name] || want > have) && (!limited || int(want) <= most)
+		return (int(want) >= least || want > have) && (!limited || int(want) <= most)
 	case r.String() == b.Update:
 		return int(want) == b.Exact[name]
 	}
@@ -167,8 +198,8 @@ func (s roleState) allows(r revision, role int, want uint8, create bool) bool {
 }
 
 // scale sets the groups of a child: new ones are not ready, and the last ones go first.
-func (s roleState) scale(r revision, role int, n uint8) roleState {
-	c := &s.children[r][role]
+func (s roleState) scale(r revision, m roleMember, n uint8) roleState {
+	c := s.at(r, m)
 	c.replicas, c.ready = n, min(c.ready, n)
 	return s
 }
@@ -195,14 +226,14 @@ func (s roleState) write(action Action) (roleState, error) {
 		s.bounds = encodeJSON(b)
 	case ScaleChild:
 		for r := revision(1); r <= revisions; r++ {
-			for i := range roleNames {
-				if a.Name != fmt.Sprintf("llm-%s-%s", r, roleNames[i]) {
+			for m := range s.members(r) {
+				if a.Name != m.child(r) {
 					continue
 				}
-				if !s.allows(r, i, uint8(a.Replicas), false) {
+				if !s.allows(r, m, uint8(a.Replicas), false) {
 					return s, fmt.Errorf("%s is not within %s", a, s.bounds)
 				}
-				return s.scale(r, i, uint8(a.Replicas)), nil
+				return s.scale(r, m, uint8(a.Replicas)), nil
 			}
 		}
 		return s, fmt.Errorf("%s: there is no such child", a)
@@ -230,8 +261,7 @@ type roleStep struct {
 }
 
 // steps returns all that may happen next. The error is a defect of the driver.
-func (s roleState) steps() (all []roleStep, err error) {
-	o := s.observe()
+func (s roleState) steps(o Observation) (all []roleStep, err error) {
 	act := func(by string, i Intent, with func(*roleState)) error {
 		d, err := Decide(o, i)
 		if err != nil && i != nil {
@@ -288,49 +318,54 @@ func (s roleState) steps() (all []roleStep, err error) {
 func (s roleState) others() (all []roleStep) {
 	add := func(by string, next roleState) { all = append(all, roleStep{by: by, next: next}) }
 	for r := revision(1); r <= revisions; r++ {
-		drained := true
-		for i, c := range s.children[r] {
-			drained = drained && c.replicas == 0
-			if !c.exists && r == s.template {
+		for m, c := range s.members(r) {
+			if !c.exists && r == s.template && m.slice < int(s.slices) {
 				n := s
-				if s.serving(r) { // another revision has groups
-					n.children[r][i] = roleChild{exists: true}
+				if s.serving(r, m.slice) { // another revision has groups
+					*n.at(r, m) = roleChild{exists: true}
 				} else {
-					n.children[r][i] = roleChild{exists: true, replicas: s.wanted[i]}
+					*n.at(r, m) = roleChild{exists: true, replicas: s.wanted[m.role]}
 				}
-				if s.allows(r, i, n.children[r][i].replicas, true) {
-					add(fmt.Sprintf("LWS creates %s of %s", roleNames[i], r), n)
+				if s.allows(r, m, n.at(r, m).replicas, true) {
+					add(fmt.Sprintf("LWS creates %s of %s", m, r), n)
 				}
 			}
 			if !c.exists {
 				continue
 			}
-			for want := range s.wanted[i] + 2 {
-				if s.unsized && i == 0 {
+			for want := range s.wanted[m.role] + 2 {
+				if s.unsized && m.role == 0 {
 					break // LWS keeps what there is
 				}
-				up := r == s.template && want > c.replicas && want <= s.wanted[i]
-				if down := r != s.template && want < c.replicas; (up || down) && s.allows(r, i, want, false) {
-					add(fmt.Sprintf("LWS scales %s of %s to %d", roleNames[i], r, want), s.scale(r, i, want))
+				up := r == s.template && want > c.replicas && want <= s.wanted[m.role]
+				if down := r != s.template && want < c.replicas; (up || down) && s.allows(r, m, want, false) {
+					add(fmt.Sprintf("LWS scales %s of %s to %d", m, r, want), s.scale(r, m, want))
 				}
 			}
 			if c.ready < c.replicas {
 				n := s
-				n.children[r][i].ready++
-				add(fmt.Sprintf("a group of %s of %s is ready", roleNames[i], r), n)
+				n.at(r, m).ready++
+				add(fmt.Sprintf("a group of %s of %s is ready", m, r), n)
 			}
 			if c.ready > 0 && s.losses > 0 {
 				n := s
 				n.losses--
-				n.children[r][i].ready--
-				add(fmt.Sprintf("a group of %s of %s is lost", roleNames[i], r), n)
+				n.at(r, m).ready--
+				add(fmt.Sprintf("a group of %s of %s is lost", m, r), n)
 			}
 		}
-		if exists := s.children[r][0].exists || s.children[r][1].exists; exists && drained && r != s.template {
-			n := s
-			n.children[r] = [rolesOf]roleChild{}
-			add(fmt.Sprintf("LWS deletes the children of %s", r), n)
+		for slice, roles := range s.children[r] {
+			drained := roles[0].replicas == 0 && roles[1].replicas == 0
+			if exists := roles[0].exists || roles[1].exists; exists && (drained && r != s.template || slice >= int(s.slices)) {
+				n := s
+				n.children[r][slice] = [rolesOf]roleChild{}
+				add(fmt.Sprintf("LWS deletes the children of %s in slice %d", r, slice), n)
+			}
 		}
+	}
+	if n := s; s.resizes > 0 {
+		n.slices, n.resizes = slicesOf+1-s.slices, s.resizes-1
+		add(fmt.Sprintf("the user sets slices to %d", n.slices), n)
 	}
 	if n := s; s.unsized {
 		n.unsized = false
@@ -358,8 +393,8 @@ func (s roleState) others() (all []roleStep) {
 // raised.
 func (s roleState) within(b Bounds) bool {
 	for r := revision(1); r <= revisions; r++ {
-		for i, c := range s.children[r] {
-			if r.String() == b.Stable && c.exists && int(c.replicas) > b.Min[roleNames[i]] || r.String() == b.Update && int(c.replicas) > b.Exact[roleNames[i]] {
+		for m, c := range s.members(r) {
+			if r.String() == b.Stable && c.exists && int(c.replicas) > b.Min[m.String()] || r.String() == b.Update && int(c.replicas) > b.Exact[m.String()] {
 				return false
 			}
 		}
@@ -367,27 +402,37 @@ func (s roleState) within(b Bounds) bool {
 	return true
 }
 
-// serving reports whether another revision has groups.
-func (s roleState) serving(not revision) bool {
+// serving reports whether another revision has groups in a slice, with -1 in any.
+func (s roleState) serving(not revision, slice int) bool {
 	for r := revision(1); r <= revisions; r++ {
-		if r != not && (s.children[r][0].replicas > 0 || s.children[r][1].replicas > 0) {
-			return true
+		for m, c := range s.members(r) {
+			if r != not && (slice < 0 || m.slice == slice) && c.replicas > 0 {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// units returns how many whole units of a revision are ready.
-func (s roleState) units(r revision) int {
+// units returns how many whole units of a revision are ready. Those of a removed slice count as long as it has children.
+func (s roleState) units(r revision) (units int) {
+	for slice := range s.children[r] {
+		units += s.unitsIn(r, slice)
+	}
+	return units
+}
+
+// unitsIn returns how many whole units of a revision are ready in a slice.
+func (s roleState) unitsIn(r revision, slice int) int {
 	units := int(s.wanted[0])
-	for i, c := range s.children[r] {
+	for i, c := range s.children[r][slice] {
 		units = min(units, int(c.ready)*int(s.wanted[0])/int(s.wanted[i]))
 	}
 	return units
 }
 
 // breach returns the rule that a step breaks. Empty: none.
-func (s roleState) breach(step roleStep) string {
+func (s roleState) breach(o Observation, step roleStep) string {
 	n := step.next
 	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" {
 		return "" // not under hold
@@ -403,95 +448,134 @@ func (s roleState) breach(step roleStep) string {
 	}
 	shifts := s.style == pb.Style_STYLE_PARTITION && rec.Release != nil
 	if shifts {
-		if broken := s.breachOfShift(step, stable, update, phase); broken != "" {
+		if broken := s.breachOfShift(o, step, stable, update, phase); broken != "" {
 			return broken
 		}
 	}
 	if b := step.bounds; b != nil {
-		lowers := false
-		for i, name := range roleNames {
-			lowers = lowers || b.Min[name] < int(s.wanted[i])
+		lowers, broken := s.lowers(o, *b), ""
+		if !shifts {
+			broken = s.breachOfSlices(o, *b, before)
 		}
 		switch {
+		case broken != "":
+			return broken
 		case b.Stable != before.Stable && !s.promoted:
 			return "the stable revision changes without a promotion"
 		case b.Stable == before.Stable && lowers && phase != record.HandingOver && !shifts:
 			return "stable groups may go before a promotion hands over"
-		case b.Stable == before.Stable && lowers && !shifts && before.Min[roleNames[0]] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0]):
+		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[0])] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0])*o.Slices:
 			return "stable groups may go before every unit of the update is ready"
 		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && b.Units > int(max(s.asked, n.asked)):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
 		}
 	}
 	for r := revision(1); r <= revisions; r++ {
-		for i, c := range n.children[r] {
-			switch had := s.children[r][i]; {
-			case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.wanted[i] && phase != record.HandingOver && phase != record.Promoted:
-				return fmt.Sprintf("%s of the stable revision loses groups in phase %q", roleNames[i], phase)
+		for m, c := range n.members(r) {
+			if m.slice >= int(s.slices) {
+				continue // the user has removed it
+			}
+			switch had := *s.at(r, m); {
+			case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.wanted[m.role] && phase != record.HandingOver && phase != record.Promoted:
+				return fmt.Sprintf("%s of the stable revision loses groups in phase %q", m, phase)
 			case r != stable && r != update && c.replicas > had.replicas:
-				return fmt.Sprintf("%s of revision %s gets groups without a step", roleNames[i], r)
-			case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[roleNames[i]]:
-				return fmt.Sprintf("%s of the update has more groups than its batch", roleNames[i])
+				return fmt.Sprintf("%s of revision %s gets groups without a step", m, r)
+			case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
+				return fmt.Sprintf("%s of the update has more groups than its batch", m)
 			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < had.replicas:
-				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", roleNames[i], phase)
+				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
+			}
+			before, after := s.children[r][m.slice][1].replicas, n.children[r][m.slice][1].replicas
+			prefill := s.children[r][0][0].replicas + s.children[r][1][0].replicas
+			if r == stable && phase == record.HandingOver && n.children[r][m.slice][1].exists && after < before && prefill > 0 && (!shifts || after == 0) {
+				return "decode goes before prefill"
 			}
 		}
-		before, after := s.children[r][1].replicas, n.children[r][1].replicas
-		if r == stable && phase == record.HandingOver && n.children[r][1].exists && after < before && s.children[r][0].replicas > 0 && (!shifts || after == 0) {
-			return "decode goes before prefill"
+	}
+	return ""
+}
+
+// lowers reports whether bounds let a role have fewer groups than in the spec.
+func (s roleState) lowers(o Observation, b Bounds) bool {
+	for slice := range o.Slices {
+		for i, name := range roleNames {
+			if b.Min[Member(slice, name)] < int(s.wanted[i]) {
+				return true
+			}
 		}
+	}
+	return false
+}
+
+// breachOfSlices returns the rule by which units are whole within a slice, and fill one slice after another, that bounds break. Empty: none.
+func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
+	room := false
+	for slice := range o.Slices {
+		units := b.Exact[Member(slice, roleNames[0])]
+		if n := b.Exact[Member(slice, roleNames[1])]; n != o.part(o.Roles[1], units) {
+			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
+		}
+		if room && units > before.Exact[Member(slice, roleNames[0])] {
+			return fmt.Sprintf("slice %d gets units before the one before it is full", slice)
+		}
+		room = room || units < int(s.wanted[0])
 	}
 	return ""
 }
 
 // breachOfShift returns the rule that a step of a shift breaks. Empty: none.
-func (s roleState) breachOfShift(step roleStep, stable, update revision, phase record.Phase) string {
+func (s roleState) breachOfShift(o Observation, step roleStep, stable, update revision, phase record.Phase) string {
 	n := step.next
-	o := s.observe()
-	if b := step.bounds; b != nil && update != 0 && b.Units < min(s.units(update), boundsRead.of(s.bounds).Units) && phase != record.Promoted {
-		if left := s.units(stable) + b.Units; left < int(s.wanted[0])-o.shiftLacks() {
-			return fmt.Sprintf("ready units of the update are removed, and %d of %d are left", left, s.wanted[0])
+	for slice := range o.Slices {
+		entry := Member(slice, roleNames[0])
+		if b := step.bounds; b != nil && update != 0 && b.Exact[entry] < min(s.unitsIn(update, slice), boundsRead.of(s.bounds).Exact[entry]) && phase != record.Promoted {
+			if left := s.unitsIn(stable, slice) + b.Exact[entry]; left < int(s.wanted[0])-o.sliceLacks() {
+				return fmt.Sprintf("ready units of the update are removed, and %d of %d are left", left, s.wanted[0])
+			}
 		}
 	}
-	for i, name := range roleNames {
-		was, is := s.children[stable][i], n.children[stable][i]
-		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted {
+	for m, is := range n.members(stable) {
+		was, i := *s.at(stable, m), m.role
+		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted && m.slice < int(s.slices) {
 			if is.replicas == 0 {
-				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", name, phase)
+				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", m, phase)
 			}
-			part := 0
+			part, updated := 0, 0
 			if update != 0 {
-				part = PartOf(o, Role{Name: name, Replicas: int(s.wanted[i])}, n.units(update))
+				updated = n.unitsIn(update, m.slice)
+				part = o.part(Role{Name: roleNames[i], Replicas: int(s.wanted[i])}, updated)
 			}
-			if left := n.units(stable) + n.units(update); n.units(stable) < s.units(stable) && left < int(s.wanted[0])-o.shiftLacks() {
-				return fmt.Sprintf("%s: %d units are left of %d", name, left, s.wanted[0])
+			if left := n.unitsIn(stable, m.slice) + updated; n.unitsIn(stable, m.slice) < s.unitsIn(stable, m.slice) && left < int(s.wanted[0])-o.sliceLacks() {
+				return fmt.Sprintf("%s: %d units are left of %d", m, left, s.wanted[0])
 			}
 			if is.ready < was.ready && int(is.ready)+part < int(s.wanted[i])-int(s.unavailable[i]) {
-				return fmt.Sprintf("%s: %d stable groups and %d of the update's units are left of %d", name, is.ready, part, s.wanted[i])
+				return fmt.Sprintf("%s: %d stable groups and %d of the update's units are left of %d", m, is.ready, part, s.wanted[i])
 			}
 		}
 		total := func(s roleState) (all uint8) {
 			for r := revision(1); r <= revisions; r++ {
-				all += s.children[r][i].replicas
+				all += s.at(r, m).replicas
 			}
 			return all
 		}
 		if total(n) > total(s) && total(n) > s.wanted[i]+s.surge[i] {
-			return fmt.Sprintf("%s has %d groups, and may have %d and %d in addition", name, total(n), s.wanted[i], s.surge[i])
+			return fmt.Sprintf("%s has %d groups, and may have %d and %d in addition", m, total(n), s.wanted[i], s.surge[i])
 		}
 	}
 	return ""
 }
 
-// settled returns what is wrong with a state in which the driver has nothing to do, and everything that can be ready is. Empty: nothing.
-func (s roleState) settled() string {
-	o := s.observe()
-	d, _ := Decide(o, nil)
+// settled returns what is wrong with a state: units count as ready that are not, or the driver has nothing to do although all that can be ready
+// is. Empty: nothing.
+func (s roleState) settled(o Observation, d Decision) string {
+	if r := o.release(); r != nil && d.Progress.UpdatedReady > s.units(revisionOf(r.UpdateRevision)) {
+		return fmt.Sprintf("%d units count as ready, and %d are", d.Progress.UpdatedReady, s.units(revisionOf(r.UpdateRevision)))
+	}
 	if d.Action != nil || s.record == "" || s.bounds == "" {
 		return ""
 	}
 	for r := revision(1); r <= revisions; r++ {
-		for _, c := range s.children[r] {
+		for _, c := range s.members(r) {
 			if c.ready < c.replicas {
 				return ""
 			}
@@ -500,14 +584,12 @@ func (s roleState) settled() string {
 	if len(s.others()) > 0 && slices.ContainsFunc(s.others(), func(step roleStep) bool { return step.by[:3] == "LWS" }) {
 		return ""
 	}
-	r := o.release()
+	r, all := o.release(), int(s.wanted[0])*o.Slices
 	switch {
 	case r == nil:
-	case d.Progress.UpdatedReady > s.units(revisionOf(r.UpdateRevision)):
-		return fmt.Sprintf("%d units count as ready, and %d are", d.Progress.UpdatedReady, s.units(revisionOf(r.UpdateRevision)))
-	case d.State == pb.State_STATE_COMPLETED && (s.units(revisionOf(r.UpdateRevision)) < int(s.wanted[0]) || s.serving(revisionOf(r.UpdateRevision))):
+	case d.State == pb.State_STATE_COMPLETED && (s.units(revisionOf(r.UpdateRevision)) < all || s.serving(revisionOf(r.UpdateRevision), -1)):
 		return "the release is complete, and the groups are not"
-	case d.State == pb.State_STATE_ROLLED_BACK && (s.units(revisionOf(r.StableRevision)) < int(s.wanted[0]) || s.serving(revisionOf(r.StableRevision))):
+	case d.State == pb.State_STATE_ROLLED_BACK && (s.units(revisionOf(r.StableRevision)) < all || s.serving(revisionOf(r.StableRevision), -1)):
 		return "the release is rolled back, and the groups are not"
 	case r.Phase.Unfinished() && d.State == pb.State_STATE_PROMOTING:
 		return "the promotion waits for nothing: " + d.Message
@@ -539,11 +621,24 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{template: 2, wanted: two{2, 2}, grows: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 3},
 		{roleState{wanted: two{2, 1}, edits: 1, scalers: 1, style: pb.Style_STYLE_CANARY}, 4},
 		{roleState{template: 2, wanted: two{2, 2}, scalers: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 6},
+		{roleState{template: 2, wanted: two{1, 1}, slices: 2, style: pb.Style_STYLE_CANARY}, 2},
+		{roleState{template: 2, wanted: two{2, 1}, slices: 2, style: pb.Style_STYLE_CANARY}, 2},
+		{roleState{template: 2, wanted: two{1, 1}, slices: 1, resizes: 2, style: pb.Style_STYLE_CANARY}, 1},
+		{roleState{template: 2, wanted: two{1, 1}, slices: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2},
+		{roleState{template: 2, wanted: two{2, 2}, slices: 2, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 2},
 	} {
 		start, wanted, most := world.roleState, world.wanted, world.most**exploreStates
-		start.template = max(start.template, 1)
-		for i := range roleNames {
-			start.children[1][i] = roleChild{exists: true, replicas: wanted[i], ready: wanted[i]}
+		start.template, start.slices = max(start.template, 1), max(start.slices, 1)
+		for m := range start.members(1) {
+			if m.slice < int(start.slices) {
+				*start.at(1, m) = roleChild{exists: true, replicas: wanted[m.role], ready: wanted[m.role]}
+			}
+		}
+		for world.slices > 0 && (start.record == "" || start.bounds == "") { // the other worlds visit what is before
+			d, err := Decide(start.observe(), Adopt{})
+			no(err)
+			start, err = start.write(d.Action)
+			no(err)
 		}
 		came := map[roleState]roleState{start: start}
 		by := map[roleState]string{}
@@ -558,17 +653,18 @@ func TestExploreRoles(t *testing.T) {
 		for len(queue) > 0 {
 			s := queue[0]
 			queue = queue[1:]
-			steps, err := s.steps()
+			o := s.observe()
+			steps, err := s.steps(o)
 			if err != nil {
 				t.Fatalf("%v: %v, after%s", wanted, err, course(s))
 			}
-			if wrong := s.settled(); wrong != "" {
+			d, _ := Decide(o, nil)
+			if wrong := s.settled(o, d); wrong != "" {
 				t.Fatalf("%v: %s, after%s\n%+v", wanted, wrong, course(s), s)
 			}
-			d, _ := Decide(s.observe(), nil)
 			ends[d.State]++
 			for _, step := range steps {
-				if broken := s.breach(step); broken != "" {
+				if broken := s.breach(o, step); broken != "" {
 					t.Fatalf("%v: %s, after%s\n  %s\n%+v", wanted, broken, course(s), step.by, s)
 				}
 				if _, seen := came[step.next]; !seen && len(came) < most {
@@ -577,7 +673,7 @@ func TestExploreRoles(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%v: %d states: %v", wanted, len(came), slices.Sorted(maps.Keys(ends)))
+		t.Logf("%v in %d slices: %d states: %v", wanted, start.slices, len(came), slices.Sorted(maps.Keys(ends)))
 		if len(came) == most {
 			continue // not all were visited
 		}

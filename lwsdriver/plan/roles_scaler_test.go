@@ -72,7 +72,7 @@ func TestRoleAutoscalerHeld(t *testing.T) {
 		t.Errorf("the warnings are %v", warnings)
 	}
 	o := scaledRoles(4, record.HandingOver, canary, autoscaler.HoldAll)
-	o.Record.Release.Groups, o.Bounds.Min = 4, map[string]int{"prefill": 0, "decode": 0}
+	o.Record.Release.Groups, o.Bounds.Min = 4, map[string]int{"0-prefill": 0, "0-decode": 0}
 	o.Children[0].Replicas, o.Children[0].Groups, o.Children[1].Replicas, o.Children[1].Groups = 0, nil, 0, nil
 	d := carryOn(Judge(o))
 	if a, ok := d.Action.(SetStable); !ok || a.Record.Release.Phase != record.Promoted {
@@ -123,7 +123,7 @@ func TestRoleUnsized(t *testing.T) {
 		t.Errorf("an abort: %v, %v", d.Action, err)
 	}
 	lower := *o.Bounds
-	lower.Min = map[string]int{"prefill": 3, "decode": 2}
+	lower.Min = map[string]int{"0-prefill": 3, "0-decode": 2}
 	for _, action := range []Action{SetBounds{Bounds: lower}, ScaleChild{Name: "llm-old-prefill", Replicas: 3}, MarkLeader{Serves: true}} {
 		if limitStale(o, action) == nil {
 			t.Errorf("%T is written", action)

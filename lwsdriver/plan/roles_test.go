@@ -6,11 +6,13 @@ package plan
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -42,7 +44,7 @@ func rolesObservation(prefill, decode int) Observation {
 		Children: []Child{
 			child("old", "prefill", 4, 4), child("old", "decode", 2, 2), child("new", "prefill", prefill, prefill), child("new", "decode", decode, decode),
 		},
-		Bounds: &Bounds{Stable: "old", Min: map[string]int{"prefill": 4, "decode": 2}},
+		Bounds: &Bounds{Stable: "old", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
 		Record: &record.Record{Release: &record.Release{
 			ID: "r", StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, Replicas: 4, StartedAt: noon, PhaseAt: noon,
 		}},
@@ -77,6 +79,139 @@ func TestPartOf(t *testing.T) {
 		if last != o.Roles[1].Replicas || PartOf(o, o.Roles[1], 0) != 0 {
 			t.Fatalf("all units have %d of %d groups", last, o.Roles[1].Replicas)
 		}
+	}
+}
+
+// inSlices is a DisaggregatedSet with 4 groups of prefill and 2 of decode in each of its slices, all ready at revision old, and some units at
+// revision new.
+func inSlices(n int, exact map[string]int, units int) Observation {
+	o := rolesObservation(0, 0)
+	o.Slices, o.Children, o.Bounds = n, nil, &Bounds{Stable: "old", Min: map[string]int{}, Update: "new", Units: units, Exact: exact}
+	for slice := range n {
+		for _, role := range o.Roles {
+			member := Member(slice, role.Name)
+			o.Bounds.Min[member] = role.Replicas
+			for revision, groups := range map[string]int{"old": role.Replicas, "new": exact[member]} {
+				name := "llm-" + revision + "-" + member
+				o.Children = append(o.Children, Child{
+					Name: name, Role: role.Name, Revision: revision, Slice: slice, Replicas: groups, Groups: roleGroups(name, groups, groups),
+				})
+			}
+		}
+	}
+	return Judge(o)
+}
+
+// Units fill one slice after another, and leave them in the opposite order. No slice loses a unit to another one, whatever number of units a
+// slice has now.
+func TestPlace(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		prefill, units int
+		exact          []int
+		want           []int
+	}{
+		{4, 1, []int{0, 0, 0}, []int{1, 0, 0}},
+		{4, 4, []int{0, 0, 0}, []int{4, 0, 0}},
+		{4, 6, []int{1, 0, 0}, []int{4, 2, 0}},
+		{4, 12, []int{4, 2, 0}, []int{4, 4, 4}},
+		{4, 5, []int{4, 4, 4}, []int{4, 1, 0}},
+		{4, 0, []int{4, 2, 0}, []int{0, 0, 0}},
+		{5, 6, []int{4, 2, 0}, []int{4, 2, 0}}, // a slice has another unit since
+		{5, 8, []int{4, 2, 0}, []int{5, 3, 0}},
+		{3, 6, []int{4, 2, 0}, []int{3, 3, 0}}, // a slice has a unit less since
+	} {
+		exact := map[string]int{}
+		for slice, n := range tt.exact {
+			exact[Member(slice, "prefill")] = n
+		}
+		o := inSlices(3, exact, 0)
+		o.Roles[0].Replicas = tt.prefill
+		if got := o.place("new", tt.units); !slices.Equal(got, tt.want) {
+			t.Errorf("%d units after %v are %v, want %v", tt.units, tt.exact, got, tt.want)
+		}
+	}
+}
+
+// A batch has at least one group of each role in every slice that it touches, and all of them in each slice at the end.
+func TestBatchesOfSlices(t *testing.T) {
+	t.Parallel()
+	o := inSlices(2, map[string]int{}, 0)
+	if o.Stable.Replicas != 8 || len(o.Stable.Groups) != 8 {
+		t.Fatalf("%d units of %d", len(o.Stable.Groups), o.Stable.Replicas)
+	}
+	for units, want := range [][4]int{{0, 0, 0, 0}, {1, 1, 0, 0}, {2, 1, 0, 0}, {3, 2, 0, 0}, {4, 2, 0, 0}, {4, 2, 1, 1}, {4, 2, 2, 1}, {4, 2, 3, 2}, {4, 2, 4, 2}} {
+		b := o.withUnits(*o.bounds(), units)
+		if got := [4]int{b.Exact["0-prefill"], b.Exact["0-decode"], b.Exact["1-prefill"], b.Exact["1-decode"]}; got != want {
+			t.Errorf("%d units have %v, want %v", units, got, want)
+		}
+		if n := PartOf(o, o.Roles[1], units); n != want[1]+want[3] {
+			t.Errorf("%d units have %d groups of decode", units, n)
+		}
+		o.Bounds = &b
+	}
+	if roles := RoleCounts(o); roles[0].GetReplicas() != 8 || roles[1].GetPlanned() != 4 || roles[1].GetStableReady() != 4 {
+		t.Errorf("the roles are %v", roles)
+	}
+}
+
+// Prefill and decode pair within a slice: a group of decode makes no unit of another slice ready.
+func TestUnitsPairWithinSlices(t *testing.T) {
+	t.Parallel()
+	o := inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2, "1-prefill": 2}, 6)
+	for i, g := range o.canary().Groups {
+		if g.Index != i || g.Ready != (i < 4) {
+			t.Errorf("unit %d has index %d, ready %t: %s", i, g.Index, g.Ready, g.Message)
+		}
+	}
+}
+
+// LWS creates a slice only at the template in the spec. One that is added while another revision serves is left to the end of the release. One
+// that is removed is left out at once.
+func TestSlicesChange(t *testing.T) {
+	t.Parallel()
+	o := inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2}, 4)
+	o.Slices = 3
+	if d := carryOn(Judge(o)); Judge(o).Stable.Replicas != 8 || d.State == pb.State_STATE_FAILED || !strings.Contains(d.Message, "slices from 2 on get groups once") {
+		t.Errorf("a slice was added: %s %s of %d units", d.State, d.Message, Judge(o).Stable.Replicas)
+	}
+	if err := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o)); err != nil {
+		t.Errorf("a slice was added: %v", err)
+	}
+	o.Stable.Revision = "old"
+	if added := Judge(o); added.Stable.Replicas != 12 || added.bounds().Min["2-decode"] != 2 {
+		t.Errorf("the template was restored: %d units, bounds %v", added.Stable.Replicas, added.bounds())
+	}
+	o = inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2, "1-prefill": 1, "1-decode": 1}, 5)
+	forged := o.Children[0]
+	forged.Slice = -1
+	o.Slices, o.Children = 1, append(o.Children, forged)
+	if removed := Judge(o); removed.Stable.Replicas != 4 || len(removed.canary().Groups) != 4 || removed.bounds().Min["1-prefill"] != 0 {
+		t.Errorf("a slice was removed: %d units, %d new", removed.Stable.Replicas, len(removed.canary().Groups))
+	}
+}
+
+// LWS rolls each slice by itself. A set is not adopted while it rolls one, and not released while a role of a slice has no child.
+func TestSlicesRefused(t *testing.T) {
+	t.Parallel()
+	o := inSlices(2, map[string]int{}, 0)
+	o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Slice == 1 && c.Role == "decode" && c.Revision == "old" })
+	err := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o))
+	if err == nil || !strings.Contains(err.Error(), "slice 1 of DisaggregatedSet") || !strings.Contains(err.Error(), "set slices to 1") {
+		t.Errorf("a role of a slice has no child: %v", err)
+	}
+	o = inSlices(2, map[string]int{}, 0)
+	o.Record, o.Bounds = nil, nil
+	if err := checkRoles(Judge(o)); err != nil {
+		t.Errorf("at rest: %v", err)
+	}
+	for i := range o.Children {
+		if o.Children[i].Slice == 1 {
+			o.Children[i].Replicas = 0
+		}
+	}
+	if err := checkRoles(Judge(o)); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS {
+		t.Errorf("LWS rolls slice 1: %v", err)
 	}
 }
 
@@ -145,13 +280,13 @@ func TestInRoles(t *testing.T) {
 	}
 	o := rolesObservation(0, 0)
 	o.unite()
-	if b := bounds(o, CreateCanary{Revision: "new", Replicas: 1}); b.Units != 1 || b.Exact["prefill"] != 1 || b.Exact["decode"] != 1 || b.Min["prefill"] != 4 {
+	if b := bounds(o, CreateCanary{Revision: "new", Replicas: 1}); b.Units != 1 || b.Exact["0-prefill"] != 1 || b.Exact["0-decode"] != 1 || b.Min["0-prefill"] != 4 {
 		t.Errorf("a batch of one unit has %+v", b)
 	}
 	o = rolesObservation(1, 1)
 	o.unite()
 	b := bounds(o, ScaleCanary{Name: "llm-new", Replicas: 3})
-	if b.Exact["prefill"] != 3 || b.Exact["decode"] != 2 {
+	if b.Exact["0-prefill"] != 3 || b.Exact["0-decode"] != 2 {
 		t.Errorf("a batch of three units has %+v", b)
 	}
 	o.Bounds = &b
@@ -159,7 +294,7 @@ func TestInRoles(t *testing.T) {
 		t.Errorf("the first child is scaled by %v, in %s", d.Action, d.State)
 	}
 
-	if b := bounds(o, DeleteCanary{Name: "llm-new"}); b.Update != "new" || b.Units != 0 || b.Exact["decode"] != 0 {
+	if b := bounds(o, DeleteCanary{Name: "llm-new"}); b.Update != "new" || b.Units != 0 || b.Exact["0-decode"] != 0 {
 		t.Errorf("the units are removed by %+v", b)
 	}
 	empty := rolesObservation(0, 0)
@@ -177,15 +312,15 @@ func TestRolesDrainInOrder(t *testing.T) {
 	o.Record.Release.Phase, o.Record.Release.Groups = record.HandingOver, 4
 	zero := 0
 	next, ok := o.roleAction(SetStable{Record: *o.Record, Rolling: hold(), Replicas: &zero}).(SetBounds)
-	if !ok || next.Bounds.Min["prefill"] != 0 || next.Bounds.Min["decode"] != 2 {
+	if !ok || next.Bounds.Min["0-prefill"] != 0 || next.Bounds.Min["0-decode"] != 2 {
 		t.Fatalf("the first bounds are %+v", next)
 	}
 	o.Bounds = &next.Bounds
-	if b := o.bounds(); b.Min["decode"] != 2 {
+	if b := o.bounds(); b.Min["0-decode"] != 2 {
 		t.Errorf("decode may go while prefill exists: %+v", b)
 	}
 	o.Children[0].Replicas, o.Children[0].Groups = 0, nil
-	if b := o.bounds(); b.Min["prefill"] != 0 || b.Min["decode"] != 0 {
+	if b := o.bounds(); b.Min["0-prefill"] != 0 || b.Min["0-decode"] != 0 {
 		t.Errorf("the bounds are %+v once prefill is gone", b)
 	}
 	if o.stableDrained() {

@@ -46,16 +46,16 @@ func (o Observation) wayBack() record.Phase {
 	return record.CleaningUp
 }
 
-// unitsOf returns how many units a number of groups of each role makes.
+// unitsOf returns how many units of a slice a number of groups of each role makes.
 func (o Observation) unitsOf(groups func(Role) int) int {
 	units := o.Roles[0].Replicas
-	for slices.ContainsFunc(o.Roles, func(r Role) bool { return PartOf(o, r, units) > max(groups(r), 0) }) {
+	for slices.ContainsFunc(o.Roles, func(r Role) bool { return o.part(r, units) > max(groups(r), 0) }) {
 		units--
 	}
 	return units
 }
 
-// shiftable returns how many units may be at the update revision before the promotion.
+// shiftable returns how many units of a slice may be at the update revision before the promotion.
 func (o Observation) shiftable() int {
 	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - 1 })
 }
@@ -64,35 +64,50 @@ func (o Observation) shiftable() int {
 // promotion, in the place of old ones.
 func (o Observation) beforePromotion(groups int) int {
 	if o.shifts() {
-		return min(groups, o.shiftable())
+		return min(groups, o.shiftable()*max(o.Slices, 1))
 	}
 	return groups
 }
 
 // shiftLacks returns how many units the roles may lack.
-func (o Observation) shiftLacks() int {
+func (o Observation) shiftLacks() int { return o.sliceLacks() * max(o.Slices, 1) }
+
+// sliceLacks returns how many units the roles of a slice may lack.
+func (o Observation) sliceLacks() int {
 	return o.Roles[0].Replicas - o.unitsOf(func(r Role) int { return r.Replicas - r.MaxUnavailable })
 }
 
-// shiftBackTo returns to how many units the update revision may shrink: they and the old units that are ready lack no more than they may.
-// Those that are not ready are of no use.
+// shiftBackTo returns to how many units the update revision may shrink, from the last slice on: they and the old units of the slice that are
+// ready lack no more than they may. Those that are not ready are of no use.
 func (o Observation) shiftBackTo() int {
 	c := o.canary()
 	if c == nil || o.forced() {
 		return 0
 	}
-	ready, useful := 0, 0
-	for _, g := range o.Stable.Groups {
-		if o.receives(g) {
-			ready++
+	full, placed := o.Roles[0].Replicas, o.place(c.Carries, c.Replicas)
+	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
+		before -= placed[slice]
+		ready, useful := 0, 0
+		for _, g := range within(o.Stable.Groups, slice*full, full) {
+			if o.receives(g) {
+				ready++
+			}
+		}
+		for _, g := range within(c.Groups, before, placed[slice]) {
+			if g.Ready {
+				useful = g.Index - before + 1
+			}
+		}
+		if n := min(max(full-o.sliceLacks()-ready, 0), useful); n > 0 {
+			return before + n
 		}
 	}
-	for _, g := range c.Groups {
-		if g.Ready {
-			useful = max(useful, g.Index+1)
-		}
-	}
-	return min(max(o.Stable.Replicas-o.shiftLacks()-ready, 0), useful, c.Replicas)
+	return 0
+}
+
+// within returns the groups with n indices from an index on.
+func within(groups []Group, from, n int) []Group {
+	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Index < from || g.Index >= from+n })
 }
 
 // receives reports whether a group of the stable revision is ready, and requests reach it if they are routed.
@@ -100,43 +115,14 @@ func (o Observation) receives(g Group) bool {
 	return g.Ready && (o.Traffic == nil || slices.Contains(o.Traffic.Facts().StablePods, g.Leader))
 }
 
-// step returns bounds that are a step from the present ones towards those of b.
-func (o Observation) step(b Bounds) Bounds {
-	have := o.Bounds
-	if !o.shifts() || have == nil || have.Stable != b.Stable {
+// step returns bounds that are a step from the present ones towards those of b, in which each slice has so many units.
+func (o Observation) step(b Bounds, placed []int) Bounds {
+	if !o.shifts() || o.Bounds == nil || o.Bounds.Stable != b.Stable {
 		return b
 	}
-	had := func(r Role) int { // of the update revision
-		if have.Update != b.Update {
-			return 0
-		}
-		return have.Exact[r.Name]
-	}
-	kept := func(r Role) int { return min(have.Min[r.Name], r.Replicas) } // of the stable one
-	grown := o.unitsOf(func(r Role) int {
-		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(b.Stable, r)))
-	})
 	leaving := o.leavingUnits()
-	for i, r := range o.Roles {
-		want := PartOf(o, r, b.Units)
-		if b.Update != "" {
-			b.Exact[r.Name] = min(want, max(had(r), PartOf(o, r, grown)))
-		}
-		if b.Min[r.Name] == 0 {
-			continue // the promotion removes it
-		}
-		if o.handingOver() {
-			b.Min[r.Name] = kept(r) // until it is the role's turn
-			continue
-		}
-		switch n, keep := kept(r), o.keeps(r, b.Units); {
-		case n < keep:
-			b.Min[r.Name] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[r.Name], had(r), o.groupsOf(have.Update, r))))
-		case i > 0 && len(leaving) > 0, i == 0 && !o.finished(leaving):
-			b.Min[r.Name] = n // the groups of the entry role leave first: the others serve them
-		default:
-			b.Min[r.Name] = o.lowered(r, n, keep)
-		}
+	for slice, units := range placed {
+		o.stepSlice(b, slice, units, leaving)
 	}
 	if b.Update != "" {
 		b.Max = maps.Clone(b.Min) // LWS scales a restored template's children up
@@ -144,45 +130,66 @@ func (o Observation) step(b Bounds) Bounds {
 	return b
 }
 
-// keeps returns how many groups of a role the stable revision keeps beside a number of new units.
+// stepSlice is step for one slice.
+func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
+	have := o.Bounds
+	at := func(r Role) string { return Member(slice, r.Name) }
+	had := func(r Role) int { // of the update revision
+		if have.Update != b.Update {
+			return 0
+		}
+		return have.Exact[at(r)]
+	}
+	kept := func(r Role) int { return min(have.Min[at(r)], r.Replicas) } // of the stable one
+	grown := o.unitsOf(func(r Role) int {
+		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(slice, b.Stable, r)))
+	})
+	for i, r := range o.Roles {
+		if b.Update != "" {
+			b.Exact[at(r)] = min(o.part(r, units), max(had(r), o.part(r, grown)))
+		}
+		if b.Min[at(r)] == 0 {
+			continue // the promotion removes it
+		}
+		if o.handingOver() {
+			b.Min[at(r)] = kept(r) // until it is the role's turn
+			continue
+		}
+		switch n, keep := kept(r), o.keeps(r, units); {
+		case n < keep:
+			b.Min[at(r)] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))))
+		case i > 0 && len(leaving) > 0, i == 0 && !o.finished(leaving):
+			b.Min[at(r)] = n // the groups of the entry role leave first: the others serve them
+		default:
+			b.Min[at(r)] = o.lowered(slice, r, n, keep)
+		}
+	}
+}
+
+// keeps returns how many groups of a role the stable revision keeps beside a number of new units of a slice.
 func (o Observation) keeps(role Role, units int) int {
 	if o.shiftsBack() {
 		return role.Replicas
 	}
-	return max(role.Replicas-PartOf(o, role, units), min(role.Replicas, 1))
+	return max(role.Replicas-o.part(role, units), min(role.Replicas, 1))
 }
 
-// groupsOf returns how many groups a role has at a revision, those that are being deleted included.
-func (o Observation) groupsOf(revision string, role Role) (n int) {
-	for _, c := range o.Children {
-		if c.Role != role.Name || c.Revision != revision {
-			continue
-		}
-		n += max(c.Replicas, Workload{Groups: c.Groups}.existing())
-	}
-	return n
+// groupsOf returns how many groups a role of a slice has at a revision, those that are being deleted included.
+func (o Observation) groupsOf(slice int, revision string, role Role) int {
+	c := o.child(slice, revision, role.Name)
+	return max(c.Replicas, Workload{Groups: c.Groups}.existing())
 }
 
-// lowered returns how many groups of a role may be left at the stable revision, from had down to keep: a group may be removed, the last one
+// lowered returns how many groups of a role of a slice may be left at the stable revision, from had down to keep: a group may be removed, the last one
 // first, if it is broken, or if the others and those of the update carry the requests of the role, but for what may be unavailable. One that
 // starts may become ready before it is removed.
-func (o Observation) lowered(role Role, had, keep int) int {
-	serving := 0
-	if c := o.canary(); c != nil {
-		for _, g := range c.Groups {
-			if g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving) {
-				serving++
-			}
-		}
-	}
-	if o.Traffic != nil {
-		serving = min(serving, ((o.Traffic.Facts().Weight+1)*o.Roles[0].Replicas-1)/100) //nolint:mnd // the units of a share that was rounded down
-	}
+func (o Observation) lowered(slice int, role Role, had, keep int) int {
+	serving := o.servingUnits(slice)
 	entry := role.Name == o.Roles[0].Name
-	need := max(role.Replicas-role.MaxUnavailable-PartOf(o, role, serving), PartOf(o, role, o.Roles[0].Replicas-o.shiftLacks()-serving))
+	need := max(role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.Roles[0].Replicas-o.sliceLacks()-serving))
 	groups, ready := map[int]Group{}, 0
 	counts := func(g Group) bool { return g.Ready && (!entry || o.receives(g)) }
-	for _, g := range o.child(0, o.stableSide(), role.Name).Groups {
+	for _, g := range o.child(slice, o.stableSide(), role.Name).Groups {
 		if groups[g.Index] = g; counts(g) && g.Index < had {
 			ready++
 		}
@@ -199,6 +206,29 @@ func (o Observation) lowered(role Role, had, keep int) int {
 	return had
 }
 
+// servingUnits returns how many units of the update revision serve in a slice: those that get requests, if they are routed, and no more than
+// the share is for.
+func (o Observation) servingUnits(slice int) (serving int) {
+	c := o.canary()
+	if c == nil {
+		return 0
+	}
+	before, placed := 0, o.place(c.Carries, c.Replicas)
+	for _, n := range placed[:slice] {
+		before += n
+	}
+	for _, g := range within(c.Groups, before, placed[slice]) {
+		if g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving) {
+			serving++
+		}
+	}
+	if o.Traffic != nil {
+		share := ((o.Traffic.Facts().Weight+1)*o.Roles[0].Replicas*len(placed) - 1) / 100 //nolint:mnd // the units of a share that was rounded down
+		serving = min(serving, max(share-before, 0))
+	}
+	return serving
+}
+
 // finished reports whether groups that leave get no requests, and have finished theirs.
 func (o Observation) finished(leaving []Group) bool {
 	return o.Traffic == nil || !slices.ContainsFunc(leaving, o.served) && drained(o, 0) == nil
@@ -210,12 +240,17 @@ func (o Observation) served(g Group) bool {
 }
 
 // leavingUnits returns the groups of the entry role that the stable revision loses next, or is losing.
-func (o Observation) leavingUnits() []Group {
-	if b := o.Bounds; o.shifts() && b != nil && b.Stable == o.stableSide() && !o.handingOver() {
-		r := o.Roles[0]
-		return o.Stable.existingFrom(o.lowered(r, min(b.Min[r.Name], r.Replicas), o.keeps(r, b.Units)))
+func (o Observation) leavingUnits() (leaving []Group) {
+	b := o.Bounds
+	if !o.shifts() || b == nil || b.Stable != o.stableSide() || o.handingOver() {
+		return nil
 	}
-	return nil
+	r := o.Roles[0]
+	for slice, units := range o.place(b.Update, b.Units) {
+		left := o.lowered(slice, r, min(b.Min[Member(slice, r.Name)], r.Replicas), o.keeps(r, units))
+		leaving = append(leaving, Workload{Groups: o.child(slice, b.Stable, r.Name).Groups}.existingFrom(left)...)
+	}
+	return leaving
 }
 
 // markStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
@@ -269,19 +304,21 @@ func returnUnits(o Observation, s Progress) Decision {
 	return awaitRestored(o, s)
 }
 
-// checkShift refuses a release that can't replace the units with what the roles may lack and may have in addition.
+// checkShift refuses a release that can't replace the units of a slice with what the roles may lack and may have in addition. All slices are
+// alike.
 func (o Observation) checkShift() error {
+	o.Slices = 1
 	last := o.shiftable()
 	b := Bounds{Stable: o.stableSide(), Update: "next", Units: last, Min: map[string]int{}, Exact: map[string]int{}}
 	for _, r := range o.Roles {
-		b.Min[r.Name] = r.Replicas
+		b.Min[Member(0, r.Name)] = r.Replicas
 	}
 	o.Record, o.Policy, o.Traffic = &record.Record{Release: &record.Release{
 		Phase: record.Progressing, StableRevision: b.Stable, UpdateRevision: "next",
 	}}, record.Policy{Style: pb.Style_STYLE_PARTITION}, nil
 	for {
 		next := o.settled(b)
-		if next.unitsOf(func(r Role) int { return b.Exact[r.Name] }) == last && last > 0 {
+		if next.unitsOf(func(r Role) int { return b.Exact[Member(0, r.Name)] }) == last && last > 0 {
 			return nil
 		}
 		moved := next.withUnits(*next.bounds(), last)
@@ -291,7 +328,7 @@ func (o Observation) checkShift() error {
 		b = moved
 	}
 	for _, r := range o.Roles {
-		if n := PartOf(o, r, 1); last == 0 || n > r.MaxUnavailable+r.MaxSurge {
+		if n := o.part(r, 1); last == 0 || n > r.MaxUnavailable+r.MaxSurge {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 				"style partition can't replace a unit of %s: it has %d groups of role %s, of which one has to stay until the promotion, and maxUnavailable %d and "+
 					"maxSurge %d of the role let too few move at a time. Set its maxSurge to %d, or release with STYLE_CANARY",
@@ -307,16 +344,18 @@ func (o Observation) settled(b Bounds) Observation {
 	o.Bounds, o.Children, o.Added = &b, nil, nil
 	o.Stable.Revision = b.Update
 	long := o.Now.AddDate(-1, 0, 0)
-	add := func(revision string, role Role, n int) {
-		c := Child{Name: revision + "-" + role.Name, Role: role.Name, Revision: revision, Replicas: n}
+	add := func(slice int, revision string, role Role, n int) {
+		c := Child{Name: revision + "-" + Member(slice, role.Name), Role: role.Name, Revision: revision, Slice: slice, Replicas: n}
 		for i := range n {
 			c.Groups = append(c.Groups, Group{Index: i, Leader: fmt.Sprintf("%s-%d", c.Name, i), Revision: revision, Ready: true, ReadySince: long, FirstReady: long})
 		}
 		o.Children = append(o.Children, c)
 	}
-	for _, r := range o.Roles {
-		add(b.Stable, r, b.Min[r.Name])
-		add(b.Update, r, b.Exact[r.Name])
+	for slice := range o.Slices {
+		for _, r := range o.Roles {
+			add(slice, b.Stable, r, b.Min[Member(slice, r.Name)])
+			add(slice, b.Update, r, b.Exact[Member(slice, r.Name)])
+		}
 	}
 	o.unite()
 	return o

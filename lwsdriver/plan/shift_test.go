@@ -12,18 +12,19 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// shifting is a DisaggregatedSet of two roles whose units are about to be replaced.
-func shifting(prefill, decode Role) Observation {
+// shifting is a DisaggregatedSet of two roles and some slices whose units are about to be replaced.
+func shifting(inSlices int, prefill, decode Role) Observation {
 	prefill.Name, decode.Name, prefill.Size, decode.Size = "prefill", "decode", 1, 1
 	o := Observation{
-		Now: noon, Roles: []Role{prefill, decode}, Slices: 1, BoundsEnforced: true, Stable: Workload{Name: "llm"},
+		Now: noon, Roles: []Role{prefill, decode}, Slices: inSlices, BoundsEnforced: true, Stable: Workload{Name: "llm"},
 		Record: &record.Record{Release: &record.Release{StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing}},
 		Policy: record.Policy{Style: pb.Style_STYLE_PARTITION},
 	}
-	return o.settled(Bounds{
-		Stable: "old", Min: map[string]int{"prefill": prefill.Replicas, "decode": decode.Replicas},
-		Update: "new", Exact: map[string]int{},
-	})
+	b := Bounds{Stable: "old", Min: map[string]int{}, Update: "new", Exact: map[string]int{}}
+	for slice := range inSlices {
+		b.Min[Member(slice, prefill.Name)], b.Min[Member(slice, decode.Name)] = prefill.Replicas, decode.Replicas
+	}
+	return o.settled(b)
 }
 
 // Where no role may have another group, or too few may be replaced at a time, the release is refused, and the message says what to change.
@@ -39,9 +40,18 @@ func TestShiftRefused(t *testing.T) {
 		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 3, MaxSurge: 1}, "Set its maxSurge to 3"},
 		{Role{Replicas: 2, MaxUnavailable: 1}, Role{Replicas: 8, MaxUnavailable: 2}, "Set its maxSurge to 4"},
 	} {
-		err := shifting(tt.prefill, tt.decode).checkShift()
+		err := shifting(2, tt.prefill, tt.decode).checkShift()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v, %+v: %v, want %q", tt.prefill, tt.decode, err, tt.want)
+		}
+	}
+}
+
+// eachMember visits each role of each slice.
+func eachMember(o Observation, visit func(r Role, at string)) {
+	for slice := range o.Slices {
+		for _, r := range o.Roles {
+			visit(r, Member(slice, r.Name))
 		}
 	}
 }
@@ -58,7 +68,7 @@ func TestShiftEnds(t *testing.T) {
 			}
 			return r
 		}
-		o := shifting(random(), random())
+		o := shifting(1+rand.IntN(3), random(), random())
 		if o.checkShift() != nil {
 			continue
 		}
@@ -69,29 +79,41 @@ func TestShiftEnds(t *testing.T) {
 				if sameBounds(next, *o.Bounds) {
 					return
 				}
-				for _, r := range o.Roles {
-					if n := next.Exact[r.Name] + o.Bounds.Min[r.Name]; n > r.Replicas+r.MaxSurge {
-						t.Fatalf("%+v: %d groups of %s by %+v after %+v", o.Roles, n, r.Name, next, *o.Bounds)
+				eachMember(o, func(r Role, at string) {
+					if n := next.Exact[at] + o.Bounds.Min[at]; n > r.Replicas+r.MaxSurge {
+						t.Fatalf("%+v: %d groups of %s by %+v after %+v", o.Roles, n, at, next, *o.Bounds)
 					}
-					if n := next.Min[r.Name] + o.Bounds.Exact[r.Name]; next.Min[r.Name] == 0 || n < r.Replicas-r.MaxUnavailable {
-						t.Fatalf("%+v: %d groups of %s by %+v after %+v", o.Roles, n, r.Name, next, *o.Bounds)
+					if n := next.Min[at] + o.Bounds.Exact[at]; next.Min[at] == 0 || n < r.Replicas-r.MaxUnavailable {
+						t.Fatalf("%+v: %d groups of %s by %+v after %+v", o.Roles, n, at, next, *o.Bounds)
+					}
+				})
+				for slice := range o.Slices {
+					entry := Member(slice, "prefill")
+					left := next.Exact[entry] + o.unitsOf(func(r Role) int { return o.Bounds.Min[Member(slice, r.Name)] })
+					if next.Exact[entry] < o.Bounds.Exact[entry] && left < o.Roles[0].Replicas-o.sliceLacks() {
+						t.Fatalf("%+v: %d units are left in slice %d by %+v after %+v", o.Roles, left, slice, next, *o.Bounds)
 					}
 				}
 				o = o.settled(next)
 			}
 		}
-		last := o.shiftable()
-		moves(func() int { return last })
-		if units := o.unitsOf(func(r Role) int { return o.Bounds.Exact[r.Name] }); units != last {
-			t.Fatalf("%+v: stuck at %+v on the way to %d units", o.Roles, *o.Bounds, last)
+		last := o.shiftable() * o.Slices
+		for units := 0; units < last; { // so that slices differ
+			units = min(units+1+rand.IntN(4), last)
+			moves(func() int { return units })
 		}
+		eachMember(o, func(r Role, at string) {
+			if n := o.part(r, o.shiftable()); o.Bounds.Exact[at] != n {
+				t.Fatalf("%+v: stuck at %+v on the way to %d groups of %s", o.Roles, *o.Bounds, n, at)
+			}
+		})
 		o.Record.Release.Phase = record.RollingBack
 		moves(func() int { return o.shiftBackTo() })
-		for _, r := range o.Roles {
-			if o.Bounds.Min[r.Name] != r.Replicas || o.Bounds.Exact[r.Name] != 0 {
+		eachMember(o, func(r Role, at string) {
+			if o.Bounds.Min[at] != r.Replicas || o.Bounds.Exact[at] != 0 {
 				t.Fatalf("%+v: rolled back to %+v", o.Roles, *o.Bounds)
 			}
-		}
+		})
 	}
 	if accepted < 500 {
 		t.Errorf("only %d were accepted", accepted)

@@ -188,7 +188,7 @@ func TestRepairNamesFieldManager(t *testing.T) {
 		held.Policy.Style, held.Record.Saved = pb.Style_STYLE_CANARY, parsePace("1/0")
 		held.Stable.Rolling, held.Stable.RolledBy = parsePace("2/0"), by
 		bounds, child := rolesObservation(1, 1), rolesObservation(1, 1)
-		bounds.Bounds.Min["prefill"]--
+		bounds.Bounds.Min["0-prefill"]--
 		bounds.BoundsBy = by
 		child.Children[0].Replicas--
 		child.Children[0].ScaledBy = by

@@ -22,8 +22,9 @@ type Inventory struct {
 	// Workload is the LeaderWorkerSet, or a DisaggregatedSet as one: its kind and metadata, with the spec of its entry role. It must not be
 	// modified.
 	Workload *lws.LeaderWorkerSet
-	// Roles are those of a DisaggregatedSet, the entry role first. A LeaderWorkerSet has none.
-	Roles []Role
+	// Roles are those of a DisaggregatedSet, the entry role first, and Slices is how often it has them all. A LeaderWorkerSet has none.
+	Roles  []Role
+	Slices int
 	// Rolling is the user's own rolling update configuration, also under hold.
 	Rolling lws.RollingUpdateConfiguration
 	// Revision is the one that its groups run. Empty: unknown.
@@ -91,8 +92,8 @@ const (
 	LongestRequests Source = "the longest request"
 )
 
-// replicas returns the number of groups in the spec.
-func (s *Inventory) replicas() int { return replicasOf(s.Workload) }
+// replicas returns the number of groups in the spec, in all slices.
+func (s *Inventory) replicas() int { return replicasOf(s.Workload) * max(s.Slices, 1) }
 
 // peak returns how many groups a release adds at its peak: those of a role, and units of a DisaggregatedSet.
 func (s *Inventory) peak() capacity.Peak {

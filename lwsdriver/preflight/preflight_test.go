@@ -229,9 +229,9 @@ func TestRolesAreJudged(t *testing.T) {
 	}
 	text := strings.ReplaceAll(describe(set, r.GetFindings()), "\n  ", ": ")
 	for _, want := range []string{
-		"fail.yaml:14: SEVERITY_WARNING: DisaggregatedSet default/llm: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role prefill: no container",
+		"fail.yaml:15: SEVERITY_WARNING: DisaggregatedSet default/llm: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role prefill: no container",
 		"spec.roles[1].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role decode: no container",
-		"6 groups (12 pods) more do not fit",
+		"12 groups (24 pods) more do not fit",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)

@@ -62,7 +62,7 @@ type part struct {
 
 // role returns the inventory of a role.
 func (s *Inventory) role(index int) *Inventory {
-	r, o := *s, plan.Observation{}
+	r, o := *s, plan.Observation{Slices: s.Slices}
 	for _, role := range s.Roles {
 		o.Roles = append(o.Roles, plan.Role{Name: role.Name, Replicas: replicasOf(role.Workload)})
 	}

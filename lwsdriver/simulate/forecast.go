@@ -26,9 +26,10 @@ type Input struct {
 	Rolling lws.RollingUpdateConfiguration
 	// Old and New are the templates of the groups before and after the release.
 	Old, New lws.LeaderWorkerTemplate
-	// Roles are those of a DisaggregatedSet, whose entry role is the first, and has the replicas and templates above. A LeaderWorkerSet has
-	// none.
-	Roles []Role
+	// Roles are those of a DisaggregatedSet, whose entry role is the first, and has the replicas, in all slices, and templates above. Slices is
+	// how often it has all roles. A LeaderWorkerSet has none.
+	Roles  []Role
+	Slices int
 	// Policy is the policy of the release.
 	Policy record.Policy
 	// Startup is how long a group takes from its creation until it is ready. Zero: unknown.

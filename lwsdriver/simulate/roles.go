@@ -30,8 +30,9 @@ type Role struct {
 type child struct {
 	*native.Set
 
-	name string
-	role Role
+	name  string
+	role  Role
+	slice int
 }
 
 // newChildren creates those of the old revision at rest, and those of the new one without groups, as LWS does under the hold.
@@ -40,10 +41,14 @@ func (w *world) newChildren() {
 		return
 	}
 	w.bounds = &plan.Bounds{Stable: oldRevision, Min: map[string]int{}}
-	for _, role := range w.in.Roles {
-		w.bounds.Min[role.Name] = role.Replicas
-		for revision, replicas := range map[string]int{oldRevision: role.Replicas, newRevision: 0} {
-			w.children = append(w.children, child{native.NewSet(replicas, record.Native(record.Hold()), revision), stableName + "-" + revision + "-" + role.Name, role})
+	for slice := range max(w.in.Slices, 1) {
+		for _, role := range w.in.Roles {
+			member := plan.Member(slice, role.Name)
+			w.bounds.Min[member] = role.Replicas
+			for revision, replicas := range map[string]int{oldRevision: role.Replicas, newRevision: 0} {
+				set := native.NewSet(replicas, record.Native(record.Hold()), revision)
+				w.children = append(w.children, child{set, stableName + "-" + revision + "-" + member, role, slice})
+			}
 		}
 	}
 	slices.SortFunc(w.children, func(a, b child) int { return -cmp.Compare(a.name, b.name) }) // the old ones first
@@ -52,7 +57,7 @@ func (w *world) newChildren() {
 // observeRoles returns what the driver's observer would, about a DisaggregatedSet.
 func (w *world) observeRoles() plan.Observation {
 	o := plan.Observation{
-		Now: w.time(), Record: &w.record, Policy: w.policy, Slices: 1, Bounds: w.bounds, BoundsEnforced: true,
+		Now: w.time(), Record: &w.record, Policy: w.policy, Slices: max(w.in.Slices, 1), Bounds: w.bounds, BoundsEnforced: true,
 		Stable: plan.Workload{Name: stableName, Revision: newRevision, Observed: true},
 	}
 	for _, role := range w.in.Roles {
@@ -61,7 +66,9 @@ func (w *world) observeRoles() plan.Observation {
 	}
 	for _, c := range w.children {
 		view := w.workload(c.name, c.Set)
-		o.Children = append(o.Children, plan.Child{Name: c.name, Role: c.role.Name, Revision: c.Template, Replicas: c.Replicas, Groups: view.Groups})
+		o.Children = append(o.Children, plan.Child{
+			Name: c.name, Role: c.role.Name, Revision: c.Template, Slice: c.slice, Replicas: c.Replicas, Groups: view.Groups,
+		})
 	}
 	return plan.Judge(o)
 }
@@ -104,14 +111,14 @@ func (c child) template() lws.LeaderWorkerTemplate {
 // roles returns the groups of each role.
 func (w *world) roles() (all []*pb.Role) {
 	for _, role := range w.in.Roles {
-		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas)} //nolint:gosec // from an int32
+		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas * max(w.in.Slices, 1))} //nolint:gosec // from an int32
 		for _, c := range w.children {
 			switch exist, ready := int32(len(c.Groups)), int32(c.Ready()); { //nolint:gosec // numbers of groups
 			case c.role.Name != role.Name:
 			case c.Template == newRevision:
-				r.Updated, r.UpdatedReady = exist, ready
+				r.Updated, r.UpdatedReady = r.Updated+exist, r.UpdatedReady+ready
 			default:
-				r.Stable, r.StableReady = exist, ready
+				r.Stable, r.StableReady = r.Stable+exist, r.StableReady+ready
 			}
 		}
 		all = append(all, r)
@@ -125,7 +132,7 @@ func (w *world) needs() (now, rest []capacity.Need) {
 		now = append(now, capacity.Need{Template: c.template(), Groups: len(c.Groups)})
 	}
 	for _, role := range w.in.Roles {
-		rest = append(rest, capacity.Need{Template: role.Old, Groups: role.Replicas})
+		rest = append(rest, capacity.Need{Template: role.Old, Groups: role.Replicas * max(w.in.Slices, 1)})
 	}
 	return now, rest
 }

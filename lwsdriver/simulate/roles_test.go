@@ -18,6 +18,39 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
+// A forecast of slices has the groups of all of them, and a batch of 50% is the first of two.
+func TestRelease_Slices(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		style pb.Style
+		want  string
+	}{
+		{pb.Style_STYLE_CANARY, "batch 1 of 2 (50%) 4-2/2-1 +3; batch 2 of 2 (75%) 4-3/2-2 +5; promote 0-4/0-2 +6"},
+		{pb.Style_STYLE_PARTITION, "batch 1 of 2 (50%) 3-2/2-1 +2; batch 2 of 2 (75%) 2-3/2-2 +4; promote 0-4/0-2 +4"},
+	} {
+		policy, bad := record.ParsePolicy(&pb.ReleasePolicy{Style: tt.style, Batches: []string{"50%", "75%"}})
+		if len(bad) > 0 {
+			t.Fatal(bad)
+		}
+		one := lws.LeaderWorkerTemplate{Size: ptr.To[int32](1)}
+		r, err := Release(Input{
+			Replicas: 4, Slices: 2, Old: one, New: one, Policy: policy, Startup: time.Minute,
+			Roles: []Role{{plan.Role{Name: "prefill", Replicas: 2, MaxSurge: 1}, one, one}, {plan.Role{Name: "decode", Replicas: 1, MaxSurge: 1}, one, one}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var steps []string
+		for _, s := range r.GetSteps() {
+			prefill, decode := s.GetRoles()[0], s.GetRoles()[1]
+			steps = append(steps, fmt.Sprintf("%s %d-%d/%d-%d +%d", s.GetName(), prefill.GetStable(), prefill.GetUpdated(), decode.GetStable(), decode.GetUpdated(), s.GetExtraGroups()))
+		}
+		if got := strings.Join(steps, "; "); got != tt.want || r.GetSteps()[0].GetRoles()[1].GetReplicas() != 2 {
+			t.Errorf("%s: the steps are %s, want %s", tt.style, got, tt.want)
+		}
+	}
+}
+
 // A release of a DisaggregatedSet is forecast by the same planner: batches have groups of every role, no stable unit is lost before the
 // promotion, and the peak is that of all roles.
 func TestRelease_Roles(t *testing.T) {

@@ -36,11 +36,11 @@ func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 // Inventory returns what the set contains about one of its workloads. A kind without objects counts as not read: the cluster may
 // have some.
 func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
-	roles, err := s.roles(w)
+	roles, slicesOf, err := s.roles(w)
 	if err != nil {
 		return nil, err
 	}
-	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Roles: roles, Unseen: map[preflight.Source]string{}}
+	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Roles: roles, Slices: slicesOf, Unseen: map[preflight.Source]string{}}
 	if len(roles) > 0 {
 		out.Rolling = lws.RollingUpdateConfiguration{} // its children are replaced
 	}

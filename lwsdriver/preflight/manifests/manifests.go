@@ -138,23 +138,26 @@ func disaggregatedSet(o object) (*disaggregated.DisaggregatedSet, error) {
 	return set, nil
 }
 
-// roles returns the roles of a DisaggregatedSet.
-func (s *Set) roles(w *lws.LeaderWorkerSet) ([]preflight.Role, error) {
+// roles returns the roles of a DisaggregatedSet, and the number of its slices.
+func (s *Set) roles(w *lws.LeaderWorkerSet) (all []preflight.Role, slicesOf int, err error) {
 	for _, o := range s.objects {
 		if o.GetKind() != w.Kind || w.Kind != plugin.KindDisaggregatedSet || o.GetName() != w.Name || o.GetNamespace() != w.Namespace {
 			continue
 		}
 		set, err := disaggregatedSet(o)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		var all []preflight.Role
+		n, _, err := unstructured.NestedFloat64(o.Object, "spec", "slices") // YAML's number; the Go types of LWS v0.9.0 lack it
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: read the DisaggregatedSet: %w", o.file, err)
+		}
 		for _, role := range set.Spec.Roles {
 			all = append(all, preflight.NewRole(set, role, nil))
 		}
-		return all, nil
+		return all, int(n), nil
 	}
-	return nil, nil
+	return nil, 0, nil
 }
 
 // strictly decodes an object and refuses unknown fields.
