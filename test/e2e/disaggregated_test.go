@@ -114,15 +114,18 @@ func (s *roleSet) edit(change func(*disaggregated.DisaggregatedSet)) {
 		change(&set)
 		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&set)
 		if err == nil {
-			keepScaling(have.Object, object)
+			keepNewer(have.Object, object)
 			_, err = s.sets().Update(ctx, &unstructured.Unstructured{Object: object}, metav1.UpdateOptions{FieldManager: "kubectl"})
 		}
 		return err
 	})
 }
 
-// keepScaling copies how roles are scaled: the Go types of LWS v0.9.0 lack it.
-func keepScaling(from, to map[string]any) {
+// keepNewer copies the slices, and how roles are scaled: the Go types of LWS v0.9.0 lack both.
+func keepNewer(from, to map[string]any) {
+	if n, found, _ := unstructured.NestedInt64(from, "spec", "slices"); found {
+		_ = unstructured.SetNestedField(to, n, "spec", "slices")
+	}
 	before, _, _ := unstructured.NestedSlice(from, "spec", "roles")
 	after, _, _ := unstructured.NestedSlice(to, "spec", "roles")
 	for i, role := range after {
@@ -567,17 +570,23 @@ func (s *roleSet) awaitHold(hold string, before *autoscalingv2.HorizontalPodAuto
 	})
 }
 
-// TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches and in a whole second set. The HPA that scales
-// it is held during a release, and restored after an abort and a promotion. Only a scaler that belongs to the set counts.
-func TestDisaggregatedRoleScaler(t *testing.T) {
-	t.Parallel()
+// needsScalers skips a test of what LWS has from v0.10.0 on, as DisaggregatedSetRoleScalers and slices.
+func needsScalers(t *testing.T) {
+	t.Helper()
 	served, err := newEnvIn(t, cluster.Shared(t)).kube.Discovery().ServerResourcesForGroupVersion(roleSetsResource.GroupVersion().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == scalersResource.Resource }) {
-		t.Skip("this LWS has no DisaggregatedSetRoleScaler: v0.10.0 is the first that has")
+		t.Skip("this LWS has neither DisaggregatedSetRoleScalers nor slices: v0.10.0 is the first that has them")
 	}
+}
+
+// TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches and in a whole second set. The HPA that scales
+// it is held during a release, and restored after an abort and a promotion. Only a scaler that belongs to the set counts.
+func TestDisaggregatedRoleScaler(t *testing.T) {
+	t.Parallel()
+	needsScalers(t)
 	s := newRoleSet(t, 4, 2)
 	s.autoscale()
 	before := (&workload{env: s.env, name: s.name}).hpa()

@@ -40,7 +40,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
-	"TestDisaggregatedRoleScaler", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused",
+	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused",
 }
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
@@ -59,7 +59,7 @@ var whole = []suite{
 	},
 	{
 		name: "disaggregated", packages: []string{"./test/e2e"}, only: disaggregated,
-		lacks: scalersOfRoles, demanding: []string{"TestDisaggregatedRoleScaler"},
+		lacks: scalersOfRoles, demanding: []string{"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices"},
 	},
 	{name: "monitoring", packages: []string{"./test/e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
 	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
@@ -71,11 +71,11 @@ var whole = []suite{
 	{name: "node", packages: []string{"./test/node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
 }
 
-// scalersOfRoles returns an error where LWS has no DisaggregatedSetRoleScaler: v0.10.0 is the first that has.
+// scalersOfRoles returns an error where LWS has neither DisaggregatedSetRoleScalers nor slices: v0.10.0 is the first that has them.
 func scalersOfRoles() error {
 	used, err := cluster.Versions{}.Resolve()
 	if err == nil && strings.HasPrefix(used.LWS, "v0.9.") {
-		err = fmt.Errorf("LWS %s has no DisaggregatedSetRoleScaler", used.LWS)
+		err = fmt.Errorf("LWS %s has neither DisaggregatedSetRoleScalers nor slices", used.LWS)
 	}
 	return err
 }

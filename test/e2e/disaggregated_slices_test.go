@@ -1,0 +1,181 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// setSlices sets the number of slices.
+func (s *roleSet) setSlices(n int) {
+	s.t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"slices":%d}}`, n)
+	if _, err := s.sets().Patch(s.t.Context(), s.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// sliced returns the children with a tag by slice and role, such as 0-prefill.
+func (s *roleSet) sliced(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
+	list, err := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + s.name})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*lws.LeaderWorkerSet{}
+	for i := range list.Items {
+		w := &list.Items[i]
+		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
+			found[w.Labels["disaggregatedset.x-k8s.io/slice"]+"-"+w.Labels[disaggregated.RoleLabelKey]] = w
+		}
+	}
+	return found, nil
+}
+
+// awaitSlices waits until the children with a tag have the groups of prefill and decode of each slice, all ready, and there are no others.
+func (s *roleSet) awaitSlices(tag string, want ...[2]int32) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("groups of each slice %v at %s", want, tag), func(ctx context.Context) error {
+		found, err := s.sliced(ctx, tag)
+		if err != nil {
+			return err
+		}
+		for slice, groups := range want {
+			for i, role := range []string{"prefill", "decode"} {
+				w := found[fmt.Sprintf("%d-%s", slice, role)]
+				if w == nil {
+					return fmt.Errorf("there is no child of role %s in slice %d", role, slice)
+				}
+				if n := groups[i]; ptr.Deref(w.Spec.Replicas, 1) != n || w.Status.ReadyReplicas != n || w.Status.Replicas != n {
+					return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas, n)
+				}
+			}
+		}
+		if len(found) != 2*len(want) {
+			return fmt.Errorf("it has the children %v", maps.Keys(found))
+		}
+		return nil
+	})
+}
+
+// keepsSlices tries to scale children past the bounds of their slice.
+func (s *roleSet) keepsSlices(stable, update string) {
+	s.t.Helper()
+	before, errStable := s.sliced(s.t.Context(), stable)
+	after, errUpdate := s.sliced(s.t.Context(), update)
+	if errStable != nil || errUpdate != nil {
+		s.t.Fatal(errStable, errUpdate)
+	}
+	for _, tt := range []struct {
+		child  *lws.LeaderWorkerSet
+		groups int
+	}{{before["0-decode"], 0}, {before["1-prefill"], 1}, {after["0-prefill"], 1}, {after["1-decode"], 1}} {
+		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(s.t.Context(), tt.child.Name, types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, tt.groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
+		for _, err := range []error{s.dryScale(s.t.Context(), tt.child.Name, tt.groups), errScale} {
+			if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
+				s.t.Errorf("%s is scaled to %d: %v", tt.child.Name, tt.groups, err)
+			}
+		}
+	}
+}
+
+// TestDisaggregatedSlices: a batch fills one slice after another with whole units, in every style and both ways, with a third template, a
+// driver that is killed, and slices that are added and removed in mid-release.
+func TestDisaggregatedSlices(t *testing.T) {
+	t.Parallel()
+	needsScalers(t)
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	s.setSlices(2)
+	s.awaitSlices("v1", [2]int32{2, 1}, [2]int32{2, 1})
+	stable := s.Leaders("v1")
+	s.setImage("v2")
+	s.awaitSlices("v2", [2]int32{}, [2]int32{})
+
+	s.begin("aborted", pb.Style_STYLE_CANARY, "25%", "75%")
+	s.upgrade("aborted", 0)
+	s.awaitSlices("v2", [2]int32{1, 1}, [2]int32{})
+	c := s.upgrade("aborted", 1)
+	s.awaitSlices("v2", [2]int32{2, 1}, [2]int32{1, 1})
+	if roles := c.GetRoles(); c.GetReplicas() != 4 || c.GetUpdatedReady() != 3 || roles[1].GetReplicas() != 2 || roles[1].GetPlanned() != 2 || roles[1].GetUpdatedReady() != 2 {
+		t.Errorf("%d of %d units are ready, roles %v", c.GetUpdatedReady(), c.GetReplicas(), roles)
+	}
+	s.finalize("aborted", rollback)
+	s.awaitSlices("v2", [2]int32{}, [2]int32{})
+	if now := s.Leaders("v1"); len(now) != 6 || !maps.Equal(now, stable) {
+		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
+	}
+
+	s.begin("promoted", pb.Style_STYLE_CANARY, "50%", "100%")
+	s.upgrade("promoted", 0)
+	s.setImage("v3")
+	s.awaitState(pb.State_STATE_HOLDING, "WaitingForFirstBatch")
+	s.awaitSlices("v2")
+	s.upgrade("promoted", 0)
+	s.awaitSlices("v3", [2]int32{2, 1}, [2]int32{})
+	s.keepsSlices("v1", "v3")
+	s.setSlices(3)
+	s.eventually("the added slice waits", func(ctx context.Context) error {
+		c, err := s.context(ctx)
+		if err != nil || strings.Contains(c.GetMessage(), "slices from 2 on get groups once") && c.GetReplicas() == 4 {
+			return err
+		}
+		return fmt.Errorf("%d units: %s", c.GetReplicas(), c.GetMessage())
+	})
+	s.driver.Kill()
+	s.driver.Restart()
+	s.upgrade("promoted", 1)
+	updated := s.Leaders("v3")
+	s.finalize("promoted", promote)
+	s.awaitSlices("v1")
+	s.awaitSlices("v3", [2]int32{2, 1}, [2]int32{2, 1}, [2]int32{2, 1})
+	now := s.Leaders("v3")
+	for name, uid := range updated {
+		if now[name] != uid {
+			t.Errorf("the group of %s was started again", name)
+		}
+	}
+
+	s.shiftsSlices()
+	s.undo("")
+	s.awaitSlices("v3", [2]int32{}, [2]int32{})
+	s.awaitSlices("v4", [2]int32{2, 1}, [2]int32{2, 1})
+}
+
+// shiftsSlices replaces units slice by slice, of which one is removed meanwhile: no group starts twice, and each slice keeps a group of each
+// role until the promotion.
+func (s *roleSet) shiftsSlices() {
+	s.t.Helper()
+	s.setImage("v4")
+	s.awaitSlices("v4", [2]int32{}, [2]int32{}, [2]int32{})
+	groups := s.count()
+	s.begin("shifted", pb.Style_STYLE_PARTITION, "3")
+	s.upgrade("shifted", 0)
+	s.awaitSlices("v4", [2]int32{2, 1}, [2]int32{1, 1}, [2]int32{})
+	s.awaitSlices("v3", [2]int32{1, 1}, [2]int32{1, 1}, [2]int32{2, 1})
+	s.setSlices(2)
+	s.awaitSlices("v3", [2]int32{1, 1}, [2]int32{1, 1})
+	s.finalize("shifted", promote)
+	s.awaitSlices("v3")
+	s.awaitSlices("v4", [2]int32{2, 1}, [2]int32{2, 1})
+	groups.mu.Lock()
+	defer groups.mu.Unlock()
+	if n := len(groups.seen["v4"]); n != 6 {
+		s.t.Errorf("%d groups of the update were started, want 6", n)
+	}
+}
