@@ -121,6 +121,7 @@ func Look(s Setup, d Desired, w World) View {
 		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:
 		v.Stage, v.Reason, v.Message, v.Write = Drifted, ReasonWriting, write.String(), write
+		v.Withdrawn = write.Verb == Delete && acceptedByGateways(s, d, w) && !lagging // objects are deleted after all shares
 	default:
 		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
 		v.Reason, v.Message = unverified(s, d, w)

@@ -19,8 +19,10 @@ import (
 // release wants, a write that would exceed one is withheld, and the decision says what it waits for. So a style or a phase can't forget
 // a rule: it never sees one.
 
-// limits are in the order of the rules.
-var limits = []func(Observation, Action) *Decision{limitStale, limitShares, limitRemoval, limitRoll, limitRestart}
+// limits are in the order of the rules. The first ones hold without a release, too.
+var limits = []func(Observation, Action) *Decision{limitStale, limitShares, limitRemoval, limitService, limitRoll, limitRestart}
+
+const limitsWithoutRelease = 4
 
 // withinLimits withholds a write that would exceed a limit.
 func withinLimits(o Observation, d Decision) Decision {
@@ -29,7 +31,7 @@ func withinLimits(o Observation, d Decision) Decision {
 	}
 	due := limits
 	if o.release() == nil {
-		due = limits[:1] // nothing else is bounded without a release
+		due = limits[:limitsWithoutRelease]
 	}
 	for _, limit := range due {
 		if wait := limit(o, d.Action); wait != nil {
@@ -173,7 +175,8 @@ func limitShares(o Observation, action Action) *Decision {
 		return nil
 	}
 	lacks := o.lacks(f, weight)
-	rolled := o.inPlace() || o.release().Phase != record.Progressing // otherwise LWS has held all along
+	r := o.release()
+	rolled := o.inPlace() || r == nil || r.Phase != record.Progressing // otherwise LWS has held all along
 	if weight < f.Weight && f.CanaryEndpoints > 0 && (rolled || lacks >= lacked) {
 		if d := o.stopRoll(); d != nil {
 			return d
@@ -182,10 +185,14 @@ func limitShares(o Observation, action Action) *Decision {
 	if lacks <= max(lacked, o.mayLack()) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
 		return nil
 	}
+	carrier := "the canary"
+	if r != nil {
+		carrier = "revision " + r.UpdateRevision
+	}
 	return &Decision{
 		Reason: ReasonCapacityBelowShare, Wait: WaitTraffic,
-		Message: fmt.Sprintf("%d %% of the requests stay with revision %s, and do not become %d %%: all requests need %d groups, %d of the stable side can receive some "+
-			"and %d of the other one%s", f.Weight, o.release().UpdateRevision, weight, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.howToReturn()),
+		Message: fmt.Sprintf("%d %% of the requests stay with %s, and do not become %d %%: all requests need %d groups, %d of the stable side can receive some "+
+			"and %d of the other one%s", f.Weight, carrier, weight, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.howToReturn()),
 		Remedy: fmt.Sprintf("Scale or repair %s", o.Stable.Name),
 	}
 }
@@ -204,9 +211,15 @@ func (o Observation) stopRoll() *Decision {
 	if !o.templateWaits() {
 		return nil // LWS has nothing to replace
 	}
-	n, saved := o.Stable.Replicas, Saved(o)
+	if o.Record == nil && !isHold(o.Stable.Rolling) {
+		return &Decision{
+			Reason: ReasonRolling, Remedy: lwsRemedy(o.Stable.Name),
+			Message: fmt.Sprintf("requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time", o.Stable.Name),
+		}
+	}
+	n := o.Stable.Replicas
 	switch {
-	case !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(saved, n).MaxUnavailable, n, false):
+	case !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(Saved(o), n).MaxUnavailable, n, false):
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
 		return &Decision{Action: SetStable{Record: *o.Record, Rolling: hold(), Why: why}, Reason: ReasonRolling, Message: why}
 	case !o.Stable.Observed:
@@ -271,8 +284,8 @@ func (o Observation) neededGroups() int {
 func (o Observation) lacks(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
 	canary := (n*weight + 99) / 100 //nolint:mnd // percent, rounded up
-	if t := o.release().Traffic; t.RequestedWeight() > 0 && t.Groups > 0 && !o.movesAllRequests() {
-		canary = min(canary, (t.Groups*weight+t.Weight-1)/t.Weight)
+	if r := o.release(); r != nil && r.Traffic.RequestedWeight() > 0 && r.Traffic.Groups > 0 && !o.movesAllRequests() {
+		canary = min(canary, (r.Traffic.Groups*weight+r.Traffic.Weight-1)/r.Traffic.Weight)
 	}
 	return max(n-n*weight/100-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0) - (n*weight%100+99)/100
 }
@@ -281,6 +294,8 @@ func (o Observation) lacks(f traffic.Facts, weight int) int {
 func (o Observation) mayLack() int {
 	tolerated := o.Policy.Threshold(o.neededGroups())
 	switch {
+	case o.Record == nil:
+		return tolerated // what the user allows went with the record
 	case o.shifts():
 		return max(o.shiftLacks(), tolerated)
 	case o.inPlace() || o.rollsBack():
@@ -324,6 +339,22 @@ func limitRemoval(o Observation, action Action) *Decision {
 	return &Decision{
 		Reason:  ReasonCapacityBelowShare,
 		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, describeUnready(o.Stable.All())),
+	}
+}
+
+// limitService: the canary's Service and pool are deleted only once every gateway has accepted routes that lead there no more.
+func limitService(o Observation, action Action) *Decision {
+	a, ok := action.(SetTraffic)
+	if !ok || o.Traffic == nil || a.Desired.Prepared {
+		return nil
+	}
+	v := o.Traffic.Look(a.Desired)
+	if v.Withdrawn || v.Write == nil || v.Write.Verb != traffic.Delete {
+		return nil
+	}
+	return &Decision{
+		Reason: traffic.ReasonRouteNotObserved, Wait: WaitTraffic,
+		Message: fmt.Sprintf("%s stays until every gateway has observed that no route leads there", v.Write.Key),
 	}
 }
 

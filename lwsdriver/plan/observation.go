@@ -207,7 +207,7 @@ func (o Observation) release() *record.Release {
 // canary returns the added workload that carries the release's update revision.
 func (o Observation) canary() *Workload {
 	for i := range o.Added {
-		if r := o.Record.Release; r != nil && o.Added[i].Carries == r.UpdateRevision && !o.Added[i].Orphaned {
+		if r := o.release(); r != nil && o.Added[i].Carries == r.UpdateRevision && !o.Added[i].Orphaned {
 			return &o.Added[i]
 		}
 	}
