@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	exploreStates  = flag.Int("explore.states", 8_000, "how many states of each small world are visited; of those that route requests, three times as many")
+	exploreStates  = flag.Int("explore.states", 5_000, "how many states of each small world are visited; of those that route requests, three times as many")
 	exploreDisturb = flag.Int("explore.disturbances", 2, "how many disturbances each run has at most")
 	exploreRuns    = flag.String("explore.runs", "", "only the runs whose name contains this")
 )
@@ -56,7 +56,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	if text := w.breachOfStale(s); text != "" && err == nil {
 		err = errors.New(text)
 	}
-	if !add(act{do: actDrive}, after, d) && d.Action != nil && err == nil {
+	if !add(act{do: actDrive}, after, d) && d.Action != nil && err == nil && !after.refused {
 		err = fmt.Errorf("%q changes nothing", d.Action)
 	}
 	if err != nil {
@@ -65,7 +65,9 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	for at := range uint8(2) {
 		after = *s
 		if set := after.set(at); set.exists && !s.lwsDown && !set.deleting {
-			w.reconcile(set)
+			if w.reconcile(set); at == 0 {
+				after.before = 0
+			}
 			add(act{do: actReconcile, set: at}, after, Decision{})
 		}
 		after = *s
@@ -106,7 +108,9 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	if after = *s; s.late != 0 {
 		write := w.writes.values[s.late]
 		after.late = 0
-		if err := w.apply(&after, write); err == nil {
+		if refusalOf(write) == s.refuses {
+			add(act{do: actLate}, after, Decision{})
+		} else if err := w.apply(&after, write); err == nil {
 			add(act{do: actLate}, after, Decision{Action: write})
 		}
 	}
@@ -127,7 +131,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		}
 	}
 	for _, a := range disturbances(w, s) {
-		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actEdit && !s.edited
+		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actAccept || a.do == actEdit && !s.edited
 		if !free && disturb <= int(s.spent) {
 			continue
 		}
@@ -155,6 +159,12 @@ func hostActs(w *world) []act {
 	if w.routed {
 		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100})
 	}
+	if w.headers {
+		all = append(all, act{do: actHeaders})
+	}
+	if w.budget {
+		all = append(all, act{do: actDisown})
+	}
 	return all
 }
 
@@ -170,6 +180,9 @@ func disturbances(w *world, s *state) []act {
 			}
 			for _, do := range []string{actLose, actKill, actBreak, actRepair} {
 				all = append(all, act{do: do, set: at, index: uint8(i)})
+			}
+			if w.routed && (at == 1 || w.inPlace()) {
+				all = append(all, act{do: actMark, set: at, index: uint8(i)})
 			}
 		}
 	}
@@ -189,7 +202,20 @@ func disturbances(w *world, s *state) []act {
 	down(s.lwsDown, actLWSDown, actLWSUp)
 	if w.routed {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
-		all = append(all, act{do: actRevert}, act{do: actUnfence})
+		all = append(all, act{do: actRevert}, act{do: actUnfence}, act{do: actUnserve})
+	}
+	all = append(all, act{do: actForget}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})
+	if !w.inPlace() { // in place an old record does not know that the split has ended, and nothing else could
+		all = append(all, act{do: actOldObject})
+	}
+	if s.budget.exists {
+		all = append(all, act{do: actUnbudget})
+	}
+	if s.refuses != 0 {
+		return append(all, act{do: actAccept})
+	}
+	for i := 1; i < len(refusals); i++ {
+		all = append(all, act{do: actRefuse, number: i})
 	}
 	return all
 }
@@ -220,7 +246,7 @@ func (e *explored) add(s state, from int32, by act) int32 {
 
 // seed adds the states of a whole release, so that what may happen to each of them is visited first.
 func (e *explored) seed(w *world, at int32) {
-	host := []act{{do: actEdit, revision: 2}, {do: actBegin}, {do: actBatch}, {do: actWeight, number: 50}, {do: actBatch, number: 1}, {do: actWeight, number: 100}, {do: actPromote}}
+	host := []act{{do: actEdit, revision: 2}, {do: actBegin}, {do: actBatch}, {do: actHeaders}, {do: actWeight, number: 50}, {do: actBatch, number: 1}, {do: actWeight, number: 100}, {do: actPromote}}
 	var steps []step
 	for {
 		s := e.states[at]
@@ -396,14 +422,14 @@ func runs() (all []config) {
 		for _, routed := range []bool{true, false} {
 			c := config{style: style, replicas: 2, unavailable: "1", surge: "0", routed: routed, admission: true}
 			all = append(all, c)
-			c.unavailable, c.surge = "0", "1"
+			c.unavailable, c.surge, c.headers = "0", "1", routed
 			all = append(all, c)
-			c.replicas, c.unavailable, c.surge, c.parallel = 3, "1", "0", true
+			c.headers, c.replicas, c.unavailable, c.surge, c.parallel = false, 3, "1", "0", true
 			all = append(all, c)
-			c.scaler, c.minReady = true, true
+			c.scaler, c.minReady, c.budget = true, true, true
 			all = append(all, c)
 			if style == pb.Style_STYLE_BLUE_GREEN {
-				c.replicas, c.adopt, c.scaler, c.delay = 2, true, false, true
+				c.replicas, c.adopt, c.scaler, c.delay, c.budget = 2, true, false, true, routed
 				all = append(all, c)
 			}
 		}
@@ -464,6 +490,9 @@ func parseCourse(text string) course {
 // actRest is, in a course, all that happens by itself until only time remains.
 const actRest = "rest"
 
+// maxTold bounds the steps of one act of a course.
+const maxTold = 1000
+
 // tell runs a course, and returns what the driver writes in it, which rule is broken, and how it ends.
 func tell(c course) string {
 	w, s := newWorld(c.config)
@@ -472,7 +501,7 @@ func tell(c course) string {
 		if do != "end" && do != actDrive {
 			fmt.Fprintf(&b, "%s\n", do)
 		}
-		for {
+		for range maxTold { // writes that never end are told so often
 			t, ok := w.step(&s, do)
 			if !ok && do != actRest && do != "end" {
 				b.WriteString("  not now\n")
@@ -482,7 +511,11 @@ func tell(c course) string {
 			}
 			if t.act.do == actDrive {
 				if d := carryOn(w.observe(&s)); d.Action != nil {
-					fmt.Fprintf(&b, "  %s: %s\n", d.Reason, d.Action)
+					result := ""
+					if t.state.refused {
+						result = " (refused)"
+					}
+					fmt.Fprintf(&b, "  %s: %s%s\n", d.Reason, d.Action, result)
 				}
 			}
 			if t.breach != "" {

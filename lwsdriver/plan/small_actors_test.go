@@ -33,6 +33,12 @@ func (a act) String() string {
 		s += " " + [...]string{"own", "added"}[a.set]
 	case actEdit:
 		s += " " + a.revision.String()
+	case actMark:
+		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
+	case actPace:
+		s += " " + paces[a.number]
+	case actRefuse:
+		s += " " + refusals[a.number]
 	case actBatch, actWeight, actScale, actScaleAdded, actAutoscale:
 		s += fmt.Sprintf(" %d", a.number)
 	}
@@ -78,9 +84,39 @@ const (
 	actGatewayDown = "gateway down"
 	actGatewayUp   = "gateway up"
 	actRestart     = "restart driver"
+	actHeaders     = "header route"
+	actDisown      = "disown"
+	actPace        = "pace"
+	actForget      = "delete record"
+	actOldObject   = "restore old object"
+	actMark        = "toggle mark"
+	actUnserve     = "delete canary service"
+	actUnbudget    = "delete budget"
+	actRefuse      = "refuse"
+	actAccept      = "accept"
 )
 
 const releaseID = "r"
+
+// paces are maxUnavailable and maxSurge as a user edits them.
+var paces = [...]string{"0/1", "1/0", "2/0"}
+
+// refusals are kinds of writes, by what they write.
+var refusals = [...]string{"nothing", "the workload", "the added one", "routing", "pods"}
+
+func refusalOf(a Action) uint8 {
+	switch a.(type) {
+	case SetStable, DeleteStable, HoldAutoscaler, ReleaseAutoscaler, RemoveRecord:
+		return 1
+	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver, SetBudget, DeleteBudget:
+		return 2
+	case SetTraffic:
+		return 3
+	case RestartGroup, MarkLeader:
+		return 4
+	}
+	return 0
+}
 
 // drive is one step of the driver.
 func (w *world) drive(s *state) (Decision, error) {
@@ -89,6 +125,12 @@ func (w *world) drive(s *state) (Decision, error) {
 	if s.waiting, s.waitingSince, s.waitingBefore = 0, unset, unset; d.Waiting.For != "" {
 		s.waiting = uint8(w.waits.put(d.Waiting.For, d.Waiting.For))
 		s.waitingSince, s.waitingBefore = ageOf(d.Waiting.Since), ageOf(d.Waiting.Recorded)
+	}
+	if d.Action != nil {
+		s.refused = refusalOf(d.Action) == s.refuses
+	}
+	if s.refused {
+		return d, nil
 	}
 	return d, w.apply(s, d.Action)
 }
@@ -138,6 +180,13 @@ func (w *world) apply(s *state, action Action) error {
 			set, i = &s.added, slices.Index(leaderNames[addedName(s.added.carries)], a.Leader)
 		}
 		set.groups[i].serving = a.Serves
+	case SetBudget:
+		s.budget = budget{true, slices.Contains(a.Budget.Workloads, "vllm"), len(a.Budget.Workloads) > 1, uint8(a.Budget.MaxUnavailable)}
+	case DeleteBudget:
+		s.budget = budget{}
+	case RemoveRecord:
+		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
+		s.own.rolling, s.own.observed = w.rolling(a.Rolling), false
 	case HandOver:
 		s.succeeded = true
 	case DeleteStable:
@@ -157,7 +206,7 @@ func (w *world) apply(s *state, action Action) error {
 func (w *world) collect(s *state) {
 	if a := &s.added; a.exists && a.deleting && !a.finalizer && (!a.foreground || a.existing() == 0) {
 		*a = lwset{}
-		s.newer = false
+		s.newer, s.budget.added = false, false
 	}
 }
 
@@ -365,7 +414,7 @@ func (w *world) settle(s *state) {
 	if served < 100 {
 		bits |= w.endpoints(s, s.selectors, false)
 	}
-	if served > 0 {
+	if served > 0 || w.routes.values[s.route].headers {
 		bits |= w.endpoints(s, s.selectors, true)
 	}
 	for at, set := range []*lwset{&s.own, &s.added} {
@@ -389,6 +438,10 @@ func (w *world) host(s *state, a act) bool {
 		i = Route{ReleaseID: releaseID, Weight: &a.number}
 	case actPromote:
 		i = Promote{ReleaseID: releaseID}
+	case actHeaders:
+		i = Route{ReleaseID: releaseID, HeaderRoute: &testers}
+	case actDisown:
+		i = Disown{}
 	case actRollBack, actForce:
 		i = RollBack{ReleaseID: releaseID, Force: a.do == actForce}
 	}
@@ -400,10 +453,12 @@ func (w *world) host(s *state, a act) bool {
 		return false // a host does not ask for more than its batch can carry
 	}
 	d, err := Decide(o, i)
-	if err != nil || d.Action == nil {
+	if err != nil || d.Action == nil || refusalOf(d.Action) == s.refuses {
 		return false
 	}
-	if r := o.release(); r != nil {
+	if r := o.release(); a.do == actDisown {
+		s.asked[s.own.template] = 100 // LeaderWorkerSet rolls the workload by itself
+	} else if r != nil {
 		update := revisionOf(r.UpdateRevision)
 		if update == 0 {
 			update = s.own.template // LWS has not recorded it yet
@@ -493,6 +548,30 @@ func (w *world) disturb(s *state, a act) bool {
 		}
 	case actRepair:
 		m.broken = 0
+	case actPace:
+		w.editPace(s, parsePace(paces[a.number]))
+	case actForget:
+		if s.succeeded {
+			break // the successor is a workload of its own
+		}
+		if is := w.rollingOf(&s.own); scaled(is.MaxUnavailable, w.replicas, false) > scaled(w.rollings.values[s.pace].MaxUnavailable, w.replicas, false) {
+			s.pace = s.own.rolling // what the user had is lost with the record
+		}
+		s.kept = w.inPlace() && w.routed && w.release(s) != nil
+		s.unnamed = w.routed && !w.inPlace() && !s.added.exists
+		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
+	case actOldObject:
+		w.restoreOld(s)
+	case actMark:
+		m.serving = !m.serving
+	case actUnbudget:
+		s.budget = budget{}
+	case actRefuse:
+		s.refuses = uint8(a.number)
+	case actAccept:
+		s.refuses, s.refused = 0, false
+	case actUnserve:
+		w.editObjects(s, a.do, func(o *model.Objects) { o.Canary = nil })
 	case actRevert:
 		s.own.blame()
 		w.editObjects(s, a.do, func(o *model.Objects) { o.Routes = w.worlds.values[w.untouched].Routes })
@@ -546,6 +625,39 @@ func (w *world) editTemplate(s *state, r revision) {
 	w.starts(s)
 }
 
+// editPace edits the user's maxUnavailable and maxSurge. What equals what the driver has set is no edit.
+func (w *world) editPace(s *state, to rolling) {
+	is, own := w.rollingOf(&s.own), w.rollings.values[s.pace]
+	if is.MaxUnavailable != to.MaxUnavailable {
+		own.MaxUnavailable, is.MaxUnavailable = to.MaxUnavailable, to.MaxUnavailable
+	}
+	if is.MaxSurge != to.MaxSurge {
+		own.MaxSurge, is.MaxSurge = to.MaxSurge, to.MaxSurge
+	}
+	if id := w.rolling(is); id != s.own.rolling {
+		s.before = s.pace
+		s.own.rolling, s.own.observed, s.pace = id, false, w.rolling(own)
+	}
+}
+
+// restoreOld replaces the workload by what it was when the release began, as a backup or an old manifest does.
+func (w *world) restoreOld(s *state) {
+	r := w.recordOf(s)
+	if r == nil || r.Release == nil || s.succeeded { // the successor is a workload of its own
+		return
+	}
+	old, release := *r, *r.Release
+	release.Phase, release.Target, release.Traffic, release.StableTemplate = record.Progressing, nil, nil, nil
+	release.Unfenced, release.RestartsExhausted, release.Force, release.GivenUp = false, "", false, nil
+	release.Successor, release.Groups, release.Waiting = "", 0, record.Waiting{}
+	old.Release = &release
+	w.setRecord(s, old.WithSet(record.Hold()))
+	if held := w.rolling(record.Hold()); s.own.rolling != held {
+		s.own.rolling, s.own.observed = held, false
+		s.own.blame() // LeaderWorkerSet deletes surge groups under the hold
+	}
+}
+
 // starts notes that groups which LWS starts from none run the template in the spec: it keeps no other.
 func (w *world) starts(s *state) {
 	if s.own.replicas == 0 || s.own.existing() == 0 || int(ptr.Deref(w.rollingOf(&s.own).Partition, 0)) < int(s.own.replicas) && !w.admission {
@@ -555,7 +667,9 @@ func (w *world) starts(s *state) {
 
 // restartDriver has another process drive: it knows only what the cluster shows.
 func (w *world) restartDriver(s *state) {
-	s.waiting, s.waitingSince, s.waitingBefore, s.blind = 0, unset, unset, w.routed
+	s.waiting, s.waitingSince, s.waitingBefore, s.blind = 0, unset, unset, w.routed || w.budget
+	s.unnamed = s.unnamed || s.kept && s.record == 0
+	s.kept, s.refused = false, false
 	for _, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
@@ -592,5 +706,5 @@ func (w *world) stale(late Action, before, after *state) bool {
 	case RestartGroup, MarkLeader:
 		return pods(&before.own) != pods(&after.own) || pods(&before.added) != pods(&after.added)
 	}
-	return before.held != after.held
+	return before.held != after.held || before.budget != after.budget
 }

@@ -22,7 +22,7 @@ import (
 type network struct {
 	worlds    table[string, model.Objects]
 	selectors table[string, model.Objects] // by what both Services select
-	routes    table[string, int]           // the share, by what the routes say
+	routes    table[string, leads]         // by what the routes say
 
 	of        []struct{ selectors, route uint8 } // by world
 	selected  map[endpoint]bool
@@ -32,6 +32,15 @@ type network struct {
 	edited    map[edit]uint8
 	untouched uint8
 }
+
+// leads is where routes lead: the share of the canary, and whether headers lead to it.
+type leads struct {
+	share   int
+	headers bool
+}
+
+// testers is the header route of the host.
+var testers = traffic.HeaderRoute{Name: "testers", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}
 
 type edit struct {
 	objects uint8
@@ -60,10 +69,11 @@ type writing struct {
 	desired plainDesired
 }
 
-// plainDesired is a [traffic.Desired] without header routes, which the small world has none of.
+// plainDesired is a [traffic.Desired] that is comparable.
 type plainDesired struct {
 	weight, mirror                         int
 	prepared, fenced, unfenced, handedOver bool
+	headers                                int
 }
 
 type written struct {
@@ -126,7 +136,7 @@ func (w *world) putObjects(o model.Objects) uint8 {
 		return []any{svc.Spec.Selector, svc.Annotations, svc.Labels, svc.ManagedFields}
 	}
 	var rules, fields []any
-	share := 0
+	var to leads
 	for _, key := range routed.Routes {
 		r := o.Routes[key]
 		if r == nil {
@@ -137,8 +147,9 @@ func (w *world) putObjects(o model.Objects) uint8 {
 		o.Routes = map[traffic.Key]*unstructured.Unstructured{key: r}
 		rules = append(rules, r.Object["spec"])
 		fields = append(fields, r.GetManagedFields())
-		share = traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: routed})
+		to.share = traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: routed})
 	}
+	to.headers = addedRoutes(o.World) > len(rules)
 	o = o.Accept()
 	id := uint8(w.worlds.put(encoded(service(o.Stable), service(o.Canary), rules, fields), o))
 	if int(id) == len(w.of) {
@@ -150,7 +161,7 @@ func (w *world) putObjects(o model.Objects) uint8 {
 		}
 		w.of = append(w.of, struct{ selectors, route uint8 }{
 			uint8(w.selectors.put(encoded(selector(o.Stable), selector(o.Canary)), o)),
-			uint8(w.routes.put(encoded(rules), share)),
+			uint8(w.routes.put(encoded(rules), to)),
 		})
 	}
 	return id
@@ -253,7 +264,7 @@ func (w *world) names(s *state, bits uint8) (out []string) {
 func (w *world) write(s *state, d traffic.Desired) error {
 	v := w.viewOf(s)
 	v.blind = false // a write reads the objects themselves
-	k := writing{v, plainDesired{d.Weight, d.Mirror, d.Prepared, d.Fenced, d.Unfenced, d.HandedOver}}
+	k := writing{v, plainDesired{d.Weight, d.Mirror, d.Prepared, d.Fenced, d.Unfenced, d.HandedOver, len(d.HeaderRoutes)}}
 	made, ok := w.written[k]
 	if !ok {
 		sees := *s
@@ -271,7 +282,12 @@ func (w *world) write(s *state, d traffic.Desired) error {
 
 // share returns the percentages that the routes and the gateway send to the canary.
 func (w *world) share(s *state) (written, served int) {
-	return w.routes.values[w.of[s.objects].route], w.routes.values[s.route]
+	return w.routes.values[w.of[s.objects].route].share, w.routes.values[s.route].share
+}
+
+// headers reports whether the routes or the gateway send some requests to the canary by a header.
+func (w *world) byHeader(s *state) bool {
+	return w.routes.values[w.of[s.objects].route].headers || w.routes.values[s.route].headers
 }
 
 // editObjects has a user change the objects.

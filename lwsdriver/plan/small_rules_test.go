@@ -78,7 +78,10 @@ func roundedUp(n, share int) int {
 
 // allowed returns how many groups may be unavailable.
 func (w *world) allowed(s *state) int {
-	n := scaled(w.user.MaxUnavailable, int(s.own.replicas), false)
+	n := scaled(w.rollings.values[s.pace].MaxUnavailable, int(s.own.replicas), false)
+	if s.before != 0 {
+		n = max(n, scaled(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
+	}
 	if r := w.release(s); r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp) {
 		if n = max(n, 1); r.Force {
 			return int(s.own.replicas) // a person wants the rollback whatever it costs
@@ -93,7 +96,7 @@ func (w *world) allowed(s *state) int {
 // isolated returns how many groups of a batch in place are ready and get requests only once the host asks for a share.
 func (w *world) isolated(s *state) (n int) {
 	r := w.release(s)
-	if !w.routed || r == nil {
+	if !w.routed || r == nil && !w.inPlace() {
 		return 0
 	}
 	var bits uint8
@@ -103,7 +106,7 @@ func (w *world) isolated(s *state) (n int) {
 	}
 	bits |= w.endpoints(s, s.selectors, false) & w.endpoints(s, now, false)
 	for i := range s.own.groups {
-		if m := &s.own.groups[i]; m.ready && m.revision == revisionOf(r.UpdateRevision) && bits&(1<<i) == 0 {
+		if m := &s.own.groups[i]; m.ready && (r == nil || m.revision == revisionOf(r.UpdateRevision)) && bits&(1<<i) == 0 {
 			n++
 		}
 	}
@@ -149,7 +152,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 			return text
 		}
 	case actLate: // what has changed since it was decided is for the next decision
-	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce:
+	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown:
 	default:
 		return ""
 	}
@@ -164,6 +167,9 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if lacks > max(lacked, allowed) {
 		return fmt.Sprintf("rule 2, 5: the sides lack %d groups for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
 	}
+	if lost := w.unanswered(before); w.unanswered(after) && !lost && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
+		return "rule 2: a header leads to the canary, which has no endpoint"
+	}
 	if a.do == actRun && a.set == 0 {
 		return w.unasked(before, after)
 	}
@@ -172,7 +178,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 
 // forgotten: a wait that has lasted too long has done so for the next driver, too. One that was not recorded yet is.
 func (w *world) forgotten(d Decision, after *state) string {
-	if d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
+	if w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
 		return ""
 	}
 	next := carryOn(w.observe(after))
@@ -259,9 +265,12 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 }
 
 // breachOfStale returns what the driver does in a state whose caches are stale, although it must not, or "".
-func (w *world) breachOfStale(s *state) string {
+func (w *world) breachOfStale(as *state) string {
+	copied := *as
+	s := &copied
 	o := w.observe(s)
 	o.Stale = []StaleCache{{Resource: "pods", Since: noon.Add(-time.Minute), Why: "429"}}
+	w.collect(s) // whatever the driver does
 	d, after, share := carryOn(o), *s, 0
 	if o.Traffic != nil {
 		share = o.Traffic.Facts().Weight
@@ -310,7 +319,7 @@ func (w *world) breachOfStaleRoutes(s *state) string {
 	next, rec := *o.release(), *o.Record
 	next.Traffic = next.Traffic.With(func(t *record.Traffic) {
 		t.Mirror = 10
-		t.SetHeaderRoute(traffic.HeaderRoute{Name: "testers", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}})
+		t.SetHeaderRoute(testers)
 	})
 	rec.Release, o.Record = &next, &rec
 	d := carryOn(o)
@@ -337,6 +346,29 @@ func addedRoutes(w traffic.World) (n int) {
 	return n
 }
 
+// unanswered reports whether a header leads to a canary Service without endpoints, while the stable one has some.
+func (w *world) unanswered(s *state) bool {
+	if !w.headers || !w.byHeader(s) {
+		return false
+	}
+	now := w.of[s.objects].selectors
+	return w.endpoints(s, s.selectors, false) != 0 && (w.endpoints(s, s.selectors, true) == 0 || w.endpoints(s, now, true) == 0)
+}
+
+// unbudgeted returns what is wrong with the disruption budget at rest. Empty: nothing.
+func (w *world) unbudgeted(s *state, final bool) string {
+	r, b := w.release(s), s.budget
+	switch due := w.budget && r != nil && r.Phase.Unfinished() && !final; {
+	case final && b.exists:
+		return "rule 7: a disruption budget is left"
+	case due && r.Phase != record.HandingOver && (!b.exists || !b.own || b.added != s.added.exists):
+		return fmt.Sprintf("rule 5: the disruption budget is %+v", b)
+	case due && int(b.groups) > max(w.allowed(s), 1):
+		return fmt.Sprintf("rule 5: the disruption budget allows %d groups, and %d may be unavailable", b.groups, w.allowed(s))
+	}
+	return ""
+}
+
 // unsettled returns what is wrong with a state in which nothing happens any more. Empty: nothing.
 func (w *world) unsettled(s *state, d Decision) string {
 	final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE
@@ -347,18 +379,25 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return ""
 	case w.misrouted(s):
 		return fmt.Sprintf("rule 2: the requests stay where %d groups are missing in %s, %s: %s", w.shortage(s), d.State, d.Reason, d.Message)
+	case w.unanswered(s) && s.refuses == 0 && !s.gatewayDown && !s.lwsDown:
+		return fmt.Sprintf("rule 2: a header leads to no group in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.Reason == ReasonInvariantViolation:
 		return d.Message
+	case s.refused && d.Action != nil:
+		return "" // the engine reports what the API server says
+	case w.unbudgeted(s, final || s.record == 0) != "":
+		return w.unbudgeted(s, final || s.record == 0)
 	case d.State == pb.State_STATE_FAILED && d.Message == "", d.State != pb.State_STATE_FAILED && !atRestIn(d.State):
 		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.State == pb.State_STATE_FAILED && !w.harmed(s) && !forUser(d.Reason):
 		return fmt.Sprintf("it fails with %s, and nothing is wrong: %s", d.Reason, d.Message)
-	case !final || s.lwsDown || s.gatewayDown:
+	case s.unnamed: // nothing says which routes the release had
+	case s.record != 0 && !final || s.lwsDown || s.gatewayDown:
 	case s.added.exists:
 		return fmt.Sprintf("rule 7: %s with an added set", d.State)
 	case w.routed && s.objects != w.untouched:
 		return fmt.Sprintf("rule 7: %s with objects %s", d.State, encoded(w.worlds.values[s.objects].World))
-	case !record.SameRolling(w.rollingOf(&s.own), record.Hold()):
+	case s.record != 0 && !record.SameRolling(w.rollingOf(&s.own), record.Hold()):
 		return fmt.Sprintf("rule 7: %s without the hold", d.State)
 	}
 	return ""
@@ -366,7 +405,8 @@ func (w *world) unsettled(s *state, d Decision) string {
 
 // misrouted reports whether the stable side lacks fewer groups for all requests than both sides lack for their parts.
 func (w *world) misrouted(s *state) bool {
-	if !w.routed || s.gatewayDown || s.lwsDown {
+	refused := s.refused && (s.refuses > 2 || s.refuses == 1 && w.inPlace()) // the write that would mend it
+	if !w.routed || s.gatewayDown || s.lwsDown || refused {
 		return false
 	}
 	now := w.shortage(s)
@@ -393,5 +433,5 @@ func (w *world) harmed(s *state) bool {
 			}
 		}
 	}
-	return s.lwsDown || s.gatewayDown
+	return s.lwsDown || s.gatewayDown || s.refuses != 0
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
@@ -123,8 +124,21 @@ type state struct {
 	restarting                  bool   // a group that the driver restarted does not exist again
 	edited                      bool
 	wanted                      uint8 // groups, by the user
+	pace                        uint8 // of rollings: the user's own configuration
+	before                      uint8 // of rollings: the one that LWS still follows, once the user has changed it
+	kept                        bool  // the driver remembers the traffic policy of a release in place, whose record was removed
+	unnamed                     bool  // the record was removed, and nothing else names the routes
+	budget                      budget
+	refuses                     uint8 // a kind of writes that the API server refuses
+	refused                     bool  // so it did with the last write
 	grown                       uint8 // groups that a user has added, until all are ready
 	spent                       uint8 // disturbances
+}
+
+// budget is the disruption budget of the release. groups: how many of them may be disrupted.
+type budget struct {
+	exists, own, added bool
+	groups             uint8
 }
 
 // world is the constant part of a small world, and what states refer to by number.
@@ -159,6 +173,8 @@ type config struct {
 	scaler      bool // an autoscaler scales the workload
 	parallel    bool // MaxUnavailableStatefulSet
 	admission   bool // the admission policy is installed
+	headers     bool // the host asks for a header route
+	budget      bool // the policy has a disruption budget
 }
 
 func (c config) String() string {
@@ -174,8 +190,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.budget} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "budget"}[i], is) {
 				return
 			}
 		}
@@ -220,6 +236,7 @@ func newWorld(c config) (*world, state) {
 	if c.routed {
 		w.policy.Traffic = &pb.TrafficPolicy{StableService: routed.StableService, HttpRoutes: []string{routed.Routes[0].Name}}
 	}
+	w.policy.GroupDisruptionBudget = c.budget
 	if c.minReady {
 		w.policy.MinReady = durationpb.New(time.Minute)
 	}
@@ -233,7 +250,7 @@ func newWorld(c config) (*world, state) {
 		}
 	}
 	s := state{own: lwset{exists: true, template: 1, made: 1, replicas: uint8(c.replicas), observed: true}}
-	s.own.rolling, s.wanted = w.rolling(record.Hold()), s.own.replicas
+	s.own.rolling, s.wanted, s.pace = w.rolling(record.Hold()), s.own.replicas, w.rolling(w.user)
 	s.own.leaders = leaderSet{exists: true, replicas: s.own.replicas, noted: s.own.replicas, partition: holdPartition, unavailable: 1, update: 1, current: 1}
 	for i := range c.replicas {
 		s.own.groups[i] = member{revision: 1, ran: 1, ready: true, since: old, first: old}
@@ -373,8 +390,14 @@ func (w *world) observe(s *state) Observation {
 			Directions: autoscaler.Directions{Up: s.held != autoscaler.HoldAll, Down: s.held == autoscaler.HoldNone},
 		}}
 	}
-	o.BudgetsUnread = s.blind
-	if w.routed && (o.release() != nil || s.added.exists) {
+	w.observeBudget(s, &o)
+	if s.refused {
+		o.Refused = &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_REJECTED, Message: "a webhook refuses it"}
+	}
+	if s.kept {
+		o.Policy.Style = w.style
+	}
+	if w.routed && (o.release() != nil || s.added.exists || s.kept) {
 		o.Traffic = w.observeTraffic(s)
 		o.Policy.Traffic, o.Policy.Drain = &routed, probe.Drain{Period: time.Minute}
 		if draining := o.draining(); len(draining) > 0 { // the engine asks them at once
@@ -391,6 +414,22 @@ func (w *world) observe(s *state) Observation {
 		}
 	}
 	return o
+}
+
+func (w *world) observeBudget(s *state, o *Observation) {
+	o.BudgetsUnread = s.blind
+	b := s.budget
+	if !b.exists {
+		return
+	}
+	have := Budget{Name: record.BudgetName("vllm", false), MaxUnavailable: int(b.groups)}
+	if b.own {
+		have.Workloads = append(have.Workloads, "vllm")
+	}
+	if b.added {
+		have.Workloads = append(have.Workloads, addedName(s.added.carries))
+	}
+	o.Budgets = []Budget{have}
 }
 
 // recordedRevisions are those of which LWS has the templates.
