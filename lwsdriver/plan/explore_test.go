@@ -65,9 +65,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	for at := range uint8(2) {
 		after = *s
 		if set := after.set(at); set.exists && !s.lwsDown && !set.deleting {
-			if w.reconcile(set); at == 0 {
-				after.before = 0
-			}
+			w.reconcile(set)
 			add(act{do: actReconcile, set: at}, after, Decision{})
 		}
 		after = *s

@@ -211,7 +211,10 @@ func (o Observation) stopRoll() *Decision {
 	if !o.templateWaits() {
 		return nil // LWS has nothing to replace
 	}
-	if o.Record == nil && !isHold(o.Stable.Rolling) {
+	if o.Record == nil {
+		if !o.replacesMore() {
+			return nil
+		}
 		return &Decision{
 			Reason: ReasonRolling, Remedy: lwsRemedy(o.Stable.Name),
 			Message: fmt.Sprintf("requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time", o.Stable.Name),
@@ -229,6 +232,12 @@ func (o Observation) stopRoll() *Decision {
 		}
 	}
 	return nil
+}
+
+// replacesMore reports whether LWS is yet to replace a group.
+func (o Observation) replacesMore() bool {
+	from := int(ptr.Deref(o.Stable.Rolling.Partition, 0))
+	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Index >= from && g.Revision != "" && !g.at(o.Stable.Revision) })
 }
 
 // leaving returns how many of the leaders are of groups that LWS deletes, since there are more than replicas.

@@ -382,7 +382,7 @@ func (w *world) pass(s *state, long, quiet bool) {
 	}
 	s.restarting = s.restarting && !long // the driver waits for a StatefulSet controller no longer than the deadline
 	if quiet && s.own.ready() == int(s.own.replicas) {
-		s.grown = 0
+		s.grown, s.before = 0, 0
 	}
 	for _, a := range []*age{&s.phaseAt, &s.targetAt, &s.waitingSince, &s.waitingBefore, &s.recorded, &s.added.targetAt, &s.added.deletingAt} {
 		later(a)
@@ -551,14 +551,14 @@ func (w *world) disturb(s *state, a act) bool {
 	case actPace:
 		w.editPace(s, parsePace(paces[a.number]))
 	case actForget:
-		if s.succeeded {
+		if s.succeeded || s.record == 0 {
 			break // the successor is a workload of its own
 		}
 		if is := w.rollingOf(&s.own); scaled(is.MaxUnavailable, w.replicas, false) > scaled(w.rollings.values[s.pace].MaxUnavailable, w.replicas, false) {
 			s.pace = s.own.rolling // what the user had is lost with the record
 		}
 		s.kept = w.inPlace() && w.routed && w.release(s) != nil
-		s.unnamed = w.routed && !w.inPlace() && !s.added.exists
+		s.unnamed = w.routed && !w.inPlace() && !s.added.finalizer
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
 	case actOldObject:
 		w.restoreOld(s)

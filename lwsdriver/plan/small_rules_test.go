@@ -167,7 +167,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if lacks > max(lacked, allowed) {
 		return fmt.Sprintf("rule 2, 5: the sides lack %d groups for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
 	}
-	if lost := w.unanswered(before); w.unanswered(after) && !lost && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
+	if lost := w.unanswered(before); w.unanswered(after) && !lost && a.do != actEndpoints && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
 		return "rule 2: a header leads to the canary, which has no endpoint"
 	}
 	if a.do == actRun && a.set == 0 {
@@ -283,6 +283,8 @@ func (w *world) breachOfStale(as *state) string {
 	case d.State == pb.State_STATE_READY:
 		return "rule 13: a batch counts as ready by a stale cache"
 	case d.Action == nil:
+	case restsOnPods(o, d.Action), is == record.RollingBack && next == record.CleaningUp:
+		return fmt.Sprintf("rule 13: phase %s, then %s: %s by a stale cache", is, next, d.Action)
 	case next != is && slices.Contains([]record.Phase{record.Promoting, record.Standby, record.HandingOver, record.Promoted}, next):
 		return fmt.Sprintf("rule 13: phase %s becomes %s by a stale cache", is, next)
 	case is != next && next == record.RollingBack: // the way back protects
@@ -295,7 +297,10 @@ func (w *world) breachOfStale(as *state) string {
 	if t := w.observe(&after).Traffic; t != nil && t.Facts().Weight > share {
 		return "rule 13: a larger share by a stale cache: " + d.Action.String()
 	}
-	for _, i := range []Intent{RollBack{ReleaseID: releaseID}, Promote{ReleaseID: releaseID}} {
+	for _, i := range []Intent{RollBack{ReleaseID: releaseID}, Promote{ReleaseID: releaseID}, Disown{}} {
+		if _, disown := i.(Disown); disown && (!w.budget || is.Unfinished()) {
+			break // it is refused
+		}
 		o := w.observe(s)
 		fresh, err := Decide(o, i)
 		o.Stale = []StaleCache{{Resource: "pods"}}
@@ -303,10 +308,23 @@ func (w *world) breachOfStale(as *state) string {
 		if _, abort := i.(RollBack); abort && (err == nil) != (blind == nil) {
 			return fmt.Sprintf("rule 13: an abort depends on fresh caches: %v, %v", err, blind)
 		} else if !abort && fresh.Action != nil && blind == nil {
-			return "rule 13: a promotion is accepted by a stale cache"
+			return fmt.Sprintf("rule 13: a %T is accepted by a stale cache", i)
 		}
 	}
 	return w.breachOfStaleRoutes(s)
+}
+
+// restsOnPods reports whether a write follows from the present pods of a workload, and takes something from them or gives them requests.
+func restsOnPods(o Observation, action Action) bool {
+	switch a := action.(type) {
+	case RepairCanary, HandOver:
+		return true
+	case MarkLeader:
+		return a.Serves
+	case SetTraffic:
+		return a.Desired.HandedOver || !a.Desired.Prepared && o.Traffic.Look(a.Desired).Write.Verb != traffic.Delete && o.Traffic.Facts().Isolated
+	}
+	return false
 }
 
 // breachOfStaleRoutes returns which requests the canary gets by a stale cache once the host asks for a mirror and a header route, or "".

@@ -125,7 +125,7 @@ type state struct {
 	edited                      bool
 	wanted                      uint8 // groups, by the user
 	pace                        uint8 // of rollings: the user's own configuration
-	before                      uint8 // of rollings: the one that LWS still follows, once the user has changed it
+	before                      uint8 // of rollings: the one that LWS may still follow, once the user has changed it
 	kept                        bool  // the driver remembers the traffic policy of a release in place, whose record was removed
 	unnamed                     bool  // the record was removed, and nothing else names the routes
 	budget                      budget
