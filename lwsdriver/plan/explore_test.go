@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	exploreStates  = flag.Int("explore.states", 5_000, "how many states of each small world are visited; of those that route requests, three times as many")
+	exploreStates  = flag.Int("explore.states", 4_000, "how many states of each small world are visited; of those that route requests, three times as many")
 	exploreDisturb = flag.Int("explore.disturbances", 2, "how many disturbances each run has at most")
 	exploreRuns    = flag.String("explore.runs", "", "only the runs whose name contains this")
 )
