@@ -431,10 +431,10 @@ func (r *requests) judge(inForce request, revision string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%v is in force, which nobody asked for", inForce)
+	return fmt.Errorf("%v is in force, and was never requested", inForce)
 }
 
-// A granted request that is lost, and one that nobody made, are reported.
+// A granted request that is lost, and one that was never made, are reported.
 func TestRequestsAreJudged(t *testing.T) {
 	var r requests
 	r.answered(r.send(request{id: "r1"}), &pb.BatchContext{UpdateRevision: "a"}, nil)
