@@ -50,7 +50,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %v", observe.Object(key), err)
 	}
-	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), append(warnings, more...)
+	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), slices.Concat(warnings, more)
 	r.Findings = preflight.Unreported(d.nearby(ctx, s, req.GetPolicy()), slices.Concat(r.Blockers, r.Warnings)...)
 	if startup, groups := d.startup(s); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -118,13 +117,16 @@ func (o Observation) object() string {
 }
 
 // Member returns the name of a role of a slice.
-func Member(slice int, role string) string { return strconv.Itoa(slice) + "-" + role }
+func Member(slice int, role string) string { return fmt.Sprintf("%d-%s", slice, role) }
 
 func (c Child) member() string { return Member(c.Slice, c.Role) }
 
 // PartOf returns how many groups of a role belong to a number of units that fill one slice after another.
-func PartOf(o Observation, role Role, units int) (groups int) {
-	for _, n := range o.place("", units) {
+func PartOf(o Observation, role Role, units int) int { return o.partOf(role, "", units) }
+
+// partOf is PartOf for units of a revision, which stay in their slices.
+func (o Observation) partOf(role Role, revision string, units int) (groups int) {
+	for _, n := range o.place(revision, units) {
 		groups += o.part(role, n)
 	}
 	return groups
@@ -546,9 +548,7 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 			}
 		}
 		if b := o.Bounds; b != nil {
-			for _, n := range o.place(b.Update, b.Units) {
-				r.Planned += int32(o.part(role, n)) //nolint:gosec // no more than replicas
-			}
+			r.Planned = int32(o.partOf(role, b.Update, b.Units)) //nolint:gosec // no more than replicas
 		}
 		all = append(all, r)
 	}

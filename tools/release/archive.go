@@ -62,7 +62,7 @@ func (r *release) writeArchive(name string, files []file) error {
 }
 
 func (r *release) write(name string, content []byte) error {
-	if err := os.WriteFile(filepath.Join(r.out, name), content, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.out, name), content, 0o600); err != nil { //nolint:gosec // the names are this program's own
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
