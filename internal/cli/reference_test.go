@@ -47,7 +47,7 @@ type group struct {
 func reference(root *cobra.Command) string {
 	connection := common(root, "adopt", "status")
 	groups := []group{
-		{"Policy flags", common(root, "plan", "preflight", "release").without(connection)},
+		{"Policy flags", common(root, "plan", "preflight", "release").without(common(root, "history"))}, // which has no policy
 		{"Connection flags", connection.FlagSet},
 		{"Server flags", common(root, "serve", "kruise", "batchrelease").FlagSet},
 	}
