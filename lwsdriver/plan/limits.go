@@ -19,10 +19,11 @@ import (
 // release wants, a write that would exceed one is withheld, and the decision says what it waits for. So a style or a phase can't forget
 // a rule: it never sees one.
 
-// limits are in the order of the rules. The first ones hold without a release, too.
-var limits = []func(Observation, Action) *Decision{limitStale, limitShares, limitRemoval, limitService, limitRoll, limitRestart}
-
-const limitsWithoutRelease = 4
+// limits hold always, releaseLimits during a release. Both are in the order of the rules.
+var (
+	limits        = []func(Observation, Action) *Decision{limitStale, limitShares, limitRemoval, limitService}
+	releaseLimits = append(slices.Clip(limits), limitRoll, limitRestart)
+)
 
 // withinLimits withholds a write that would exceed a limit.
 func withinLimits(o Observation, d Decision) Decision {
@@ -30,8 +31,8 @@ func withinLimits(o Observation, d Decision) Decision {
 		return d
 	}
 	due := limits
-	if o.release() == nil {
-		due = limits[:limitsWithoutRelease]
+	if o.release() != nil {
+		due = releaseLimits
 	}
 	for _, limit := range due {
 		if wait := limit(o, d.Action); wait != nil {

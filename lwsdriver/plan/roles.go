@@ -183,8 +183,8 @@ func LastSize(o Observation, role string) (n int) {
 			n = max(n, c.Replicas)
 		}
 	}
-	for slice := range max(o.Slices, 1) {
-		if b := o.Bounds; b != nil {
+	if b := o.Bounds; b != nil {
+		for slice := range max(o.Slices, 1) {
 			n = max(n, b.Min[Member(slice, role)], b.Exact[Member(slice, role)])
 		}
 	}
