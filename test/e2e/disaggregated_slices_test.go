@@ -14,11 +14,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // setSlices sets the number of slices.
@@ -30,27 +29,11 @@ func (s *roleSet) setSlices(n int) {
 	}
 }
 
-// sliced returns the children with a tag by slice and role, such as 0-prefill.
-func (s *roleSet) sliced(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
-	list, err := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + s.name})
-	if err != nil {
-		return nil, err
-	}
-	found := map[string]*lws.LeaderWorkerSet{}
-	for i := range list.Items {
-		w := &list.Items[i]
-		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
-			found[w.Labels["disaggregatedset.x-k8s.io/slice"]+"-"+w.Labels[disaggregated.RoleLabelKey]] = w
-		}
-	}
-	return found, nil
-}
-
 // awaitSlices waits until the children with a tag have the groups of prefill and decode of each slice, all ready, and there are no others.
 func (s *roleSet) awaitSlices(tag string, want ...[2]int32) {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("groups of each slice %v at %s", want, tag), func(ctx context.Context) error {
-		found, err := s.sliced(ctx, tag)
+		found, err := s.Members(ctx, tag)
 		if err != nil {
 			return err
 		}
@@ -60,8 +43,8 @@ func (s *roleSet) awaitSlices(tag string, want ...[2]int32) {
 				if w == nil {
 					return fmt.Errorf("there is no child of role %s in slice %d", role, slice)
 				}
-				if n := groups[i]; ptr.Deref(w.Spec.Replicas, 1) != n || w.Status.ReadyReplicas != n || w.Status.Replicas != n {
-					return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas, n)
+				if err := suite.HasGroups(w, groups[i]); err != nil {
+					return err
 				}
 			}
 		}
@@ -75,8 +58,8 @@ func (s *roleSet) awaitSlices(tag string, want ...[2]int32) {
 // keepsSlices tries to scale children past the bounds of their slice.
 func (s *roleSet) keepsSlices(stable, update string) {
 	s.t.Helper()
-	before, errStable := s.sliced(s.t.Context(), stable)
-	after, errUpdate := s.sliced(s.t.Context(), update)
+	before, errStable := s.Members(s.t.Context(), stable)
+	after, errUpdate := s.Members(s.t.Context(), update)
 	if errStable != nil || errUpdate != nil {
 		s.t.Fatal(errStable, errUpdate)
 	}

@@ -115,15 +115,36 @@ func (r *Roles) Check(ctx context.Context, tag string, prefill, decode int32) er
 			return fmt.Errorf("%s still exists", w.Name)
 		case w == nil:
 			return fmt.Errorf("there is no child of role %s at %s", role, tag)
-		case ptr.Deref(w.Spec.Replicas, 1) != want || w.Status.ReadyReplicas != want || w.Status.Replicas != want:
-			return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, ptr.Deref(w.Spec.Replicas, 1), w.Status.ReadyReplicas, w.Status.Replicas, want)
+		default:
+			if err := HasGroups(w, want); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// Children returns the children with a tag, by role.
+// HasGroups returns an error unless a LeaderWorkerSet has exactly this many groups, all ready.
+func HasGroups(w *lws.LeaderWorkerSet, want int32) error {
+	if n := ptr.Deref(w.Spec.Replicas, 1); n != want || w.Status.ReadyReplicas != want || w.Status.Replicas != want {
+		return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, n, w.Status.ReadyReplicas, w.Status.Replicas, want)
+	}
+	return nil
+}
+
+// Children returns the children with a tag, by role. The set has one slice.
 func (r *Roles) Children(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
+	return r.children(ctx, tag, func(labels map[string]string) string { return labels[disaggregated.RoleLabelKey] })
+}
+
+// Members returns the children with a tag by slice and role, such as 0-prefill. LWS v0.9.0 has no slices.
+func (r *Roles) Members(ctx context.Context, tag string) (map[string]*lws.LeaderWorkerSet, error) {
+	return r.children(ctx, tag, func(labels map[string]string) string {
+		return labels["disaggregatedset.x-k8s.io/slice"] + "-" + labels[disaggregated.RoleLabelKey]
+	})
+}
+
+func (r *Roles) children(ctx context.Context, tag string, key func(labels map[string]string) string) (map[string]*lws.LeaderWorkerSet, error) {
 	_, client, _ := Clients(r.Cluster)
 	list, err := client.LeaderworkersetV1().LeaderWorkerSets(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: disaggregated.SetNameLabelKey + "=" + r.Name})
 	if err != nil {
@@ -133,7 +154,7 @@ func (r *Roles) Children(ctx context.Context, tag string) (map[string]*lws.Leade
 	for i := range list.Items {
 		w := &list.Items[i]
 		if strings.HasSuffix(w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image, ":"+tag) {
-			found[w.Labels[disaggregated.RoleLabelKey]] = w
+			found[key(w.Labels)] = w
 		}
 	}
 	return found, nil
