@@ -20,7 +20,7 @@ import (
 // maxUser is the longest name of a user that is recorded, in bytes.
 const maxUser = 253
 
-// userOf returns the name of the authenticated caller. Empty: the call was not authenticated.
+// userOf returns the name of the authenticated caller, or "" if the call was not authenticated.
 func userOf(ctx context.Context) string {
 	u := access.UserOf(ctx)
 	if u == nil {
@@ -49,7 +49,7 @@ func (d *Driver) audit(ctx context.Context, key types.NamespacedName, i plan.Int
 	d.options.log.LogAttrs(ctx, level, "audit", attrs...)
 }
 
-// releaseOf returns the release that an intent names. Empty: none.
+// releaseOf returns the release that an intent names, or "" if there is none.
 func releaseOf(i plan.Intent) string {
 	switch i := i.(type) {
 	case plan.Begin:

@@ -63,7 +63,7 @@ type options struct {
 	decided        func(plan.Observation, plan.Intent, plan.Decision, error)
 	now            func() time.Time
 
-	// leaseNamespace is the namespace of the Lease that elects a leader. Empty: there is no election.
+	// leaseNamespace is the namespace of the Lease that elects a leader. Empty means that there is no election.
 	leaseNamespace string
 	election       *election // made from it; nil: none
 }

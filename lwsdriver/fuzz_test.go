@@ -27,7 +27,7 @@ type rpc struct {
 	name    string
 	request func() proto.Message
 	call    func(context.Context, *Driver, proto.Message) error
-	// intent is what a request that was found valid asks of the planner. Nil: it writes nothing.
+	// intent is what a request that was found valid asks of the planner. It is nil for requests that write nothing.
 	intent func(proto.Message) plan.Intent
 }
 

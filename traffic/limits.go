@@ -21,7 +21,7 @@ const (
 	maxHeaderValue = 4096
 )
 
-// Excess returns by what header routes exceed the limits. Empty: they do not.
+// Excess returns by what header routes exceed the limits, or "" if they do not.
 func Excess(routes []HeaderRoute) string {
 	size := 0
 	for _, r := range routes {

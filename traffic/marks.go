@@ -59,7 +59,7 @@ func (s selector) foreignFence(setup Setup) bool {
 	return label != "" && !s.ownFence(setup)
 }
 
-// verify returns why the selector must not be fenced for the first time. Nil: a release of the workload has fenced it, or may.
+// verify returns why the selector must not be fenced for the first time, or nil if a release of the workload has fenced it, or may.
 func (w World) verify(sel selector, s Setup) error {
 	if sel.ownFence(s) {
 		return nil
@@ -79,7 +79,7 @@ func (w World) verify(sel selector, s Setup) error {
 	return distrusted(s, sel.of, why)
 }
 
-// canaryBackend returns the canary's Service or pool, which the routes lead to. Nil: it does not exist.
+// canaryBackend returns the canary's Service or pool, which the routes lead to, or nil if it does not exist.
 func (w World) canaryBackend(s Setup) metav1.Object {
 	switch {
 	case s.Policy.Pool != nil && w.CanaryPool != nil:
@@ -90,7 +90,7 @@ func (w World) canaryBackend(s Setup) metav1.Object {
 	return nil
 }
 
-// stableBackend returns the selector of the stable Service or pool, to which the routes lead. False: it does not exist.
+// stableBackend returns the selector of the stable Service or pool, to which the routes lead, or false if it does not exist.
 func (w World) stableBackend(s Setup) (selector, bool) {
 	for _, sel := range w.selectors() {
 		if sel.of.Kind == s.backend().kind {
@@ -107,7 +107,7 @@ func (w World) stableVerified(s Setup) bool {
 }
 
 // verifyRoute returns why backendRefs to the canary in a route are not those of a release of this workload: they would be
-// replaced with others. Nil: the route has none, or they are.
+// replaced with others. Nil means that the route has none, or they are.
 func (w World) verifyRoute(s Setup, r Route) error {
 	b := s.backend()
 	if !RouteUses(r, s) && !slices.ContainsFunc(r.rules(), b.added) {

@@ -21,7 +21,7 @@ type Policy struct {
 	Routes []Key
 	// Ingresses are the user's. While the canary has a share, each has a generated canary Ingress.
 	Ingresses []string
-	// Pool is the backend of the routes. Nil: the Services are.
+	// Pool is the backend of the routes. Nil means that the Services are.
 	Pool *Pool
 }
 

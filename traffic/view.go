@@ -264,7 +264,7 @@ func unverifiedIngresses(s Setup, d Desired, w World) (reason, message string) {
 type Observed struct {
 	Setup Setup
 	World World
-	// Unread is why the objects can't be read. Nil: World is complete.
+	// Unread is why the objects can't be read. Nil means that World is complete.
 	Unread *drivererr.Problem `json:",omitempty"`
 
 	facts *Facts
@@ -310,7 +310,7 @@ func (o *Observed) Look(d Desired) View {
 	return a.view
 }
 
-// CheckHeaderRoute returns why a route can't carry a header route. Nil: each can, or the objects are not read yet.
+// CheckHeaderRoute returns why a route can't carry a header route, or nil if each can, or the objects are not read yet.
 func (o *Observed) CheckHeaderRoute(h HeaderRoute) error {
 	if len(h.Matches) == 0 {
 		return nil // it is removed

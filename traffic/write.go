@@ -29,7 +29,7 @@ type Write struct {
 	Moves bool
 	// Grows is true if the canary may get more requests by it: a larger share, a mirror or a header route.
 	Grows bool
-	// ChangedBy is the field manager that changed the object after Lockstep, and ChangedAt is when. Empty: none that is known.
+	// ChangedBy is the field manager that changed the object after Lockstep, and ChangedAt is when. Empty means none that is known.
 	ChangedBy string
 	ChangedAt metav1.Time
 	// Pins is true if it pins the stable Service or pool to the leaders of one side.

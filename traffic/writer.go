@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LastWriter returns the entry of the field manager that wrote a field last, such as "f:spec" in quotes. Nil: it is unknown, or Lockstep.
+// LastWriter returns the entry of the field manager that wrote a field last, such as "f:spec" in quotes, or nil if it is unknown, or Lockstep.
 // Of two in the same second it is the other one, since this is asked about what Lockstep has to repair.
 func LastWriter(entries []metav1.ManagedFieldsEntry, field string) *metav1.ManagedFieldsEntry {
 	var last, own *metav1.ManagedFieldsEntry

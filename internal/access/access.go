@@ -37,7 +37,7 @@ func WithUser(ctx context.Context, u user.Info) context.Context {
 	return context.WithValue(ctx, userKey{}, u)
 }
 
-// UserOf returns the authenticated user of a call. Nil: the call was not authenticated.
+// UserOf returns the authenticated user of a call, or nil if the call was not authenticated.
 func UserOf(ctx context.Context) user.Info {
 	u, _ := ctx.Value(userKey{}).(user.Info)
 	return u

@@ -27,7 +27,7 @@ import (
 type fakeEngine struct {
 	*plugintest.FakeDriver
 
-	// failure is returned by Run at once. Nil: Run returns when ctx ends.
+	// failure is returned by Run at once. Nil means that Run returns when ctx ends.
 	failure error
 }
 

@@ -70,7 +70,7 @@ type pageStatus struct {
 	Scope string `json:"scope"`
 	// Synced reports whether every workload under hold is known.
 	Synced bool `json:"synced"`
-	// Lost says why the driver is unreachable, since LostSince. Empty: it is reachable.
+	// Lost says why the driver is unreachable, since LostSince. Empty means that it is reachable.
 	Lost      string     `json:"lost"`
 	LostSince *time.Time `json:"lostSince"`
 }

@@ -29,7 +29,7 @@ import (
 
 // Gate is a check of the update revision by a metric. The keys in YAML are those of an entry of `gates` in a policy file.
 type Gate struct {
-	// Template is the name of the template that the other fields override. Empty: there is none.
+	// Template is the name of the template that the other fields override. Empty means that there is none.
 	Template string `yaml:"template,omitempty"`
 	// Name is unique within a release. Default: that of the template.
 	Name string `yaml:"name,omitempty"`
@@ -37,7 +37,7 @@ type Gate struct {
 	About string `yaml:"about,omitempty"`
 	// Query is PromQL, and a text/template over [Subject]. Its result is a scalar, or a vector with one sample.
 	Query string `yaml:"query,omitempty"`
-	// Min and Max are the least and the greatest value that passes. Nil: no limit, but not both.
+	// Min and Max are the least and the greatest value that passes. Nil means no limit; one of them must be set.
 	Min *float64 `yaml:"min,omitempty"`
 	Max *float64 `yaml:"max,omitempty"`
 	// Count is how many measurements are taken for a batch. Default 5.
@@ -59,7 +59,7 @@ type Gate struct {
 type Subject struct {
 	// Namespace and Name are those of the workload.
 	Namespace, Name string
-	// CanaryWorkload is the LeaderWorkerSet that has the canary's groups. Empty: the release is in place.
+	// CanaryWorkload is the LeaderWorkerSet that has the canary's groups. Empty means that the release is in place.
 	CanaryWorkload string
 	// UpdateRevision and StableRevision are the values of the pods' label leaderworkerset.sigs.k8s.io/template-revision-hash.
 	UpdateRevision, StableRevision string

@@ -28,7 +28,7 @@ type Prometheus struct {
 }
 
 // NewPrometheus returns a client of the server at a URL. ConfigFile is YAML as promtool's --http.config.file has it: credentials and
-// TLS. Empty: none.
+// TLS. Empty means none.
 func NewPrometheus(address, configFile string) (*Prometheus, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

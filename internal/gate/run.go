@@ -34,9 +34,9 @@ const (
 type Result struct {
 	Name    string  `json:"name"`
 	Verdict Verdict `json:"verdict"`
-	// Time is that of the last measurement. Zero: none was taken.
+	// Time is that of the last measurement. Zero means that none was taken.
 	Time time.Time `json:"time,omitzero"`
-	// Value is the last one. Nil: there is none.
+	// Value is the last one. Nil means that there is none.
 	Value *float64 `json:"value,omitempty"`
 	Min   *float64 `json:"min,omitempty"`
 	Max   *float64 `json:"max,omitempty"`
@@ -68,7 +68,7 @@ type progress struct {
 	taken, failed int
 	last          Measurement
 	at, due       time.Time
-	// silentSince is when the first of the newest queries in a row without an answer was made. Zero: the last one was answered.
+	// silentSince is when the first of the newest queries in a row without an answer was made. Zero means that the last one was answered.
 	silentSince time.Time
 	gaveUp      bool
 }

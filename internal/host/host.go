@@ -209,7 +209,7 @@ type Event struct {
 	Time time.Time
 	// Message is a sentence without a full stop.
 	Message string
-	// Context is the newest known state. Nil: none yet. Receivers must not change it.
+	// Context is the newest known state. Nil means none yet. Receivers must not change it.
 	Context *pb.BatchContext
 	// Gates is the state of each gate for the batch, with EventGates and EventGateFailed only.
 	Gates []gate.Result
@@ -248,8 +248,8 @@ type Result struct {
 	Outcome Outcome
 	// ReleaseID is the release that the run was about.
 	ReleaseID string
-	// Context is the newest known state. Nil: the driver never answered.
+	// Context is the newest known state. Nil means that the driver never answered.
 	Context *pb.BatchContext
-	// Failure says which gate failed, and why. Empty: none did.
+	// Failure says which gate failed, and why. Empty means that none did.
 	Failure string
 }

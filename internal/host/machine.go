@@ -85,15 +85,15 @@ type machine struct {
 	cursor int32
 	// revision is the update revision to which cursor belongs.
 	revision string
-	// readySince is since when the batch at cursor was observed ready. Zero: it is not ready.
+	// readySince is since when the batch at cursor was observed ready. Zero means that it is not ready.
 	readySince time.Time
-	// measured are the gates since readySince. gateFailure says which gate of this run failed, and why. Empty: none did.
+	// measured are the gates since readySince. gateFailure says which gate of this run failed, and why. Empty means that none did.
 	measured    gate.Run
 	gateFailure string
-	// endMessage is why the end is requested. Empty: because all batches are ready, or a user asked for it.
+	// endMessage is why the end is requested. Empty means that all batches are ready, or a user asked for it.
 	endMessage string
 	// begun and announced count the batches whose start and readiness were noted, for this revision. notedWeight is the weight that
-	// was noted for the batch at cursor. Nil: none.
+	// was noted for the batch at cursor. Nil means none.
 	begun, announced int32
 	notedWeight      *int32
 	// headersSet is true once the header routes were requested, for this revision.

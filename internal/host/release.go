@@ -28,7 +28,7 @@ const (
 type Release struct {
 	// Workload is required.
 	Workload *pb.WorkloadRef
-	// ID is the release id. Empty: the id of this owner's release in flight, or else one from NewID.
+	// ID is the release id. Empty means the id of this owner's release in flight, or else one from NewID.
 	ID string
 	// NewID returns a new release id. Required when ID is empty.
 	NewID func() string
@@ -38,7 +38,7 @@ type Release struct {
 	// only when the routes follow its weight.
 	Policy *pb.ReleasePolicy
 	// Weights are the shares of requests that the update revision is to have once each batch is ready, in percent: one
-	// per batch, each 0 to 100. A batch without groups gets none. Only with a policy that has traffic. Empty: each
+	// per batch, each 0 to 100. A batch without groups gets none. Only with a policy that has traffic. Empty means each
 	// batch's share of the workload's groups, rounded up.
 	Weights []int32
 	// HeaderRoutes are in force from the first ready batch until the end of the release. Only with a policy that has traffic.
@@ -48,11 +48,11 @@ type Release struct {
 	Pause time.Duration
 	// NoPromote stops when the last batch is ready.
 	NoPromote bool
-	// OnFailure is what to do when the release is FAILED. Empty: OnFailurePause.
+	// OnFailure is what to do when the release is FAILED. Empty means OnFailurePause.
 	OnFailure OnFailure
 	// Gates must pass after each batch, before the next one or the promotion. A batch whose groups get no requests is not measured.
 	Gates []gate.Gate
-	// OnGateFailure is OnFailurePause or OnFailureRollback. Empty: OnFailureRollback, since the canary of a failed gate serves requests.
+	// OnGateFailure is OnFailurePause or OnFailureRollback. Empty means OnFailureRollback, since the canary of a failed gate serves requests.
 	OnGateFailure OnFailure
 }
 

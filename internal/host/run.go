@@ -41,7 +41,7 @@ type run struct {
 	request   step
 	requested time.Time
 
-	// seenReady is the last batch that the watch has shown ready. Nil: none, or it was unready since.
+	// seenReady is the last batch that the watch has shown ready. Nil means none, or it was unready since.
 	seenReady *int32
 	// feed has the states of the watch.
 	feed     chan *pb.BatchContext

@@ -24,7 +24,7 @@ import (
 
 // authorization lets a call pass if its caller has the permission.
 type authorization struct {
-	// reviewer answers who the caller is and what they may. Nil: every caller may do everything.
+	// reviewer answers who the caller is and what they may. Nil means that every caller may do everything.
 	reviewer *review.Reviewer
 	// rates bound the calls of each user whom the reviewer knows.
 	rates *userRates

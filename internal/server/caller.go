@@ -32,7 +32,7 @@ var reserved = []string{"system:", "spiffe:", "unix:"}
 var errInvalidToken = unauthenticated("the bearer token is invalid, has expired, or is for another audience: "+
 	"make one with `kubectl create token NAME --audience %s`", review.Audience)
 
-// bearerToken returns the token in the call's metadata. Empty: there is none.
+// bearerToken returns the token in the call's metadata, or "" if there is none.
 func bearerToken(ctx context.Context) string {
 	for _, value := range metadata.ValueFromIncomingContext(ctx, "authorization") {
 		if scheme, token, ok := strings.Cut(value, " "); ok && strings.EqualFold(scheme, "bearer") {
@@ -80,7 +80,7 @@ func userOfCertificate(leaf *x509.Certificate, now time.Time) (user.Info, error)
 	return &user.DefaultInfo{Name: names[0], Groups: append(slices.Clone(leaf.Subject.Organization), user.AllAuthenticated)}, nil
 }
 
-// subject returns the user in the client certificate of a call that is not reviewed, for audit. Nil: there is none.
+// subject returns the user in the client certificate of a call that is not reviewed, for audit, or nil if there is none.
 func subject(ctx context.Context) user.Info {
 	leaf := clientCertificate(ctx)
 	if leaf == nil {

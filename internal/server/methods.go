@@ -49,7 +49,7 @@ var verbs = map[string]access.Verb{
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anyUser,
 }
 
-// namespaceOf returns the namespace that a request is about. Empty: all.
+// namespaceOf returns the namespace that a request is about. Empty means all.
 func namespaceOf(request any) string {
 	switch r := request.(type) {
 	case interface{ GetWorkload() *pb.WorkloadRef }:

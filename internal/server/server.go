@@ -63,18 +63,18 @@ type Options struct {
 	// AlwaysAllow lets every caller over TCP do everything: all users of this machine on loopback, and elsewhere everyone with a
 	// certificate of ClientCA.
 	AlwaysAllow bool
-	// User returns the user of calls over a unix socket, for audit. Nil: the account of this process.
+	// User returns the user of calls over a unix socket, for audit. Nil means the account of this process.
 	User func(context.Context) user.Info
 	// TLSCert, TLSKey and ClientCA are PEM files. The first two are required for TCP, except for loopback with AlwaysAllow. A unix
 	// socket has no TLS: it admits one user, and the certificate is that of the metrics only.
 	// ClientCA is what callers' certificates must come from: with a Reviewer it is optional, and callers may have a token instead.
 	// They are reloaded for each connection.
 	TLSCert, TLSKey, ClientCA string
-	// MetricsAddress is "host:port" of /metrics: plain HTTP on loopback, otherwise HTTPS. Empty: none.
+	// MetricsAddress is "host:port" of /metrics: plain HTTP on loopback, otherwise HTTPS. Empty means none.
 	MetricsAddress string
 	// ProtectMetrics wraps a handler in authentication and authorization. Required unless MetricsAddress is empty or loopback.
 	ProtectMetrics func(http.Handler) (http.Handler, error)
-	// HealthAddress is "host:port" of plain HTTP with /healthz and /readyz. Empty: none.
+	// HealthAddress is "host:port" of plain HTTP with /healthz and /readyz. Empty means none.
 	HealthAddress string
 	// UserQPS is how many calls a second each user may make, over TCP. 0: DefaultUserQPS.
 	UserQPS int
@@ -83,9 +83,9 @@ type Options struct {
 	// MaxConnectionAge is when a TCP client must connect again, so that one whose certificate was revoked or has expired does
 	// not stay. Calls in flight end after as long again, at most 11 minutes: watches then connect again. 0: DefaultMaxConnectionAge.
 	MaxConnectionAge time.Duration
-	// Logger gets a line per failed request, and at debug level per request. Nil: none.
+	// Logger gets a line per failed request, and at debug level per request. Nil means none.
 	Logger *slog.Logger
-	// Registry has the metrics of /metrics, and gets those of requests. Nil: a new one.
+	// Registry has the metrics of /metrics, and gets those of requests. Nil means a new one.
 	Registry *prometheus.Registry
 }
 

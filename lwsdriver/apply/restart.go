@@ -49,7 +49,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.untilPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
 }
 
-// deletePod deletes a pod, on condition that it has this version, if one is given. False: it is another one, or gone.
+// deletePod deletes a pod, on condition that it has this version, if one is given. False means that it is another one, or gone.
 func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *string) (bool, error) {
 	err := a.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: version},

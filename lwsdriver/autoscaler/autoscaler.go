@@ -26,7 +26,7 @@ const (
 
 // Autoscaler is an object that scales a workload.
 type Autoscaler interface {
-	// Workload returns the name of the LeaderWorkerSet that it scales, or that of a [RoleScaler]. Empty: it scales something else.
+	// Workload returns the name of the LeaderWorkerSet that it scales, or that of a [RoleScaler]. Empty means it scales something else.
 	Workload() string
 	// Scales returns the directions in which it may change the number of replicas.
 	Scales() Directions
@@ -79,10 +79,10 @@ type Note struct {
 	Hold Hold `json:"hold"`
 	// Bare: the HorizontalPodAutoscaler had no behavior.
 	Bare bool `json:"bare,omitempty"`
-	// ScaleUp and ScaleDown are its user's selectPolicy. Empty: the API server's default.
+	// ScaleUp and ScaleDown are its user's selectPolicy. Empty means the API server's default.
 	ScaleUp   string `json:"scaleUp,omitempty"`
 	ScaleDown string `json:"scaleDown,omitempty"`
-	// Paused and PausedScaleIn are its user's values of the ScaledObject's annotations. Nil: it had none.
+	// Paused and PausedScaleIn are its user's values of the ScaledObject's annotations. Nil means that it had none.
 	Paused        *string `json:"paused,omitempty"`
 	PausedScaleIn *string `json:"pausedScaleIn,omitempty"`
 }

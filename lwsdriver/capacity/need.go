@@ -18,7 +18,7 @@ type Need struct {
 	Network  *lws.NetworkConfig
 	// Groups is their number.
 	Groups int
-	// Exclusive is the node label of which each group needs a value for itself. Empty: none.
+	// Exclusive is the node label of which each group needs a value for itself. Empty means none.
 	Exclusive string
 	// Sets is the number of LeaderWorkerSets that they need, Services that of Services in addition to those that LWS creates.
 	Sets, Services int

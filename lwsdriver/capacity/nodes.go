@@ -83,7 +83,7 @@ type Placement struct {
 	// Short are the resources of which no suited node had enough for the next pod. It is empty if not all groups were placed but
 	// each node lacked another resource.
 	Short []corev1.ResourceName
-	// Exclusive is the node label of which that group needs a value for itself. Empty: none.
+	// Exclusive is the node label of which that group needs a value for itself. Empty means none.
 	Exclusive string
 }
 

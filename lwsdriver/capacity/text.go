@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Text lists resources for users, devices first: "nvidia.com/gpu 16, cpu 64, memory 1Ti". Empty: nothing is requested.
+// Text lists resources for users, devices first: "nvidia.com/gpu 16, cpu 64, memory 1Ti". Empty means that nothing is requested.
 func Text(list corev1.ResourceList) string {
 	names := slices.SortedFunc(maps.Keys(list), devicesFirst)
 	parts := make([]string, 0, len(names))

@@ -56,9 +56,9 @@ type Config struct {
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
-	// Namespace limits the engine to one namespace. Empty: all.
+	// Namespace limits the engine to one namespace. Empty means all.
 	Namespace string
-	// Workload limits the engine to one workload. Zero: all.
+	// Workload limits the engine to one workload. Zero means all.
 	Workload types.NamespacedName
 	// ReadOnly: nothing is written.
 	ReadOnly bool
@@ -66,7 +66,7 @@ type Config struct {
 	ProbeHostNetwork bool
 	// Silent: no events are recorded.
 	Silent bool
-	// Registry gets the metrics. Nil: they are not registered.
+	// Registry gets the metrics. Nil means that they are not registered.
 	Registry prometheus.Registerer
 	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0: there is no limit.
 	MaxGroupsInFlight int
@@ -77,7 +77,7 @@ type Config struct {
 	// Now is the clock of all decisions.
 	Now func() time.Time
 	// Leads reports whether the engine may act. Until Elected is closed, and whenever Leads returns false, it only fills its
-	// caches. Nil: it always may.
+	// caches. Nil means that it always may.
 	Leads   func() bool
 	Elected <-chan struct{}
 }

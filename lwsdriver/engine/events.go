@@ -122,7 +122,7 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 
-// requested says in brackets who requested the release or its end, and why. Empty: unknown.
+// requested says in brackets who requested the release or its end, and why. Empty means unknown.
 func requested(r *record.Release) string {
 	by, why := "", ""
 	if user := cmp.Or(r.EndedBy, r.StartedBy); user != "" {

@@ -19,7 +19,7 @@ type scope struct {
 	keyLocks
 
 	readOnly bool
-	// workload is the only one in scope. Zero: all.
+	// workload is the only one in scope. Zero means all.
 	workload types.NamespacedName
 	// isAlias is observe.Names.IsAlias. Nil in tests: there are none.
 	isAlias func(name, workload types.NamespacedName) bool

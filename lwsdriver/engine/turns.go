@@ -31,7 +31,7 @@ type turns struct {
 	queue   fair.Queue[types.NamespacedName]
 }
 
-// room returns how many groups a release may have in flight. Nil: there is no limit.
+// room returns how many groups a release may have in flight, or nil if there is no limit.
 func (t *turns) room(key types.NamespacedName) *int {
 	if t.limit == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent)
 	return true
 }
 
-// first returns whose turn is next. Zero: none does.
+// first returns whose turn is next, or zero if none does.
 func (t *turns) first() types.NamespacedName {
 	key, _ := t.queue.First()
 	return key

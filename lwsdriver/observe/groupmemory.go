@@ -19,7 +19,7 @@ type groupMemory struct {
 	// firstReady is when the group was first ready at firstRevision.
 	firstReady    time.Time
 	firstRevision string
-	// lostAt is when the group was last lost, apart from short recoveries. Zero: it is ready.
+	// lostAt is when the group was last lost, apart from short recoveries. Zero means that it is ready.
 	lostAt time.Time
 	// readySince is plan.Group.ReadySince in the last observation, zero if the group was not ready then. unreadyAt is when it was last
 	// observed not to be ready.
@@ -27,7 +27,7 @@ type groupMemory struct {
 	// restarts is how often the driver has restarted the group at revision restartedAt.
 	restarts    int
 	restartedAt string
-	// exit is the last failure of a container. Nil: none was observed.
+	// exit is the last failure of a container. Nil means that none was observed.
 	exit *exit
 }
 
@@ -85,7 +85,7 @@ func (m *groupMemory) correct(g *plan.Group, now time.Time) {
 	}
 }
 
-// whyLost returns the failure of a container that the pods of a group do not show any more. Empty: there was none since the group was
+// whyLost returns the failure of a container that the pods of a group do not show any more, or "" if there was none since the group was
 // lost, or shortly before.
 func (m *groupMemory) whyLost(g *plan.Group) string {
 	e := m.exit

@@ -35,12 +35,12 @@ type groupSet struct {
 	entries map[string]*groupEntry // by group-index label
 	order   []string               // the labels by index; nil: an entry has been added or deleted since
 
-	// last is the last result, for these replicas of this size. Nil: something may have changed since.
+	// last is the last result, for these replicas of this size. Nil means that something may have changed since.
 	last           []plan.Group
 	replicas, size int
 	sizes          map[string]int
 
-	// unnumbered is the group-index label of a group that LWS does not number, as of the last observation. Empty: none.
+	// unnumbered is the group-index label of a group that LWS does not number, as of the last observation. Empty means none.
 	unnumbered string
 }
 
@@ -51,7 +51,7 @@ type groupEntry struct {
 	group  plan.Group
 	size   int // as LWS noted on its pods; 0: not noted
 	built  built
-	// broken is when the first of its pods that are not ready ceased to be, by their conditions. Zero: unknown.
+	// broken is when the first of its pods that are not ready ceased to be, by their conditions. Zero means unknown.
 	broken time.Time
 
 	memory groupMemory
@@ -100,7 +100,7 @@ func (g *Groups) Invalidate(set types.NamespacedName, group string) {
 	e.dirty, s.last = true, nil
 }
 
-// lock returns a workload's groups, locked. Nil: there are none, and none are to be added.
+// lock returns a workload's groups, locked, or nil if there are none, and none are to be added.
 func (g *Groups) lock(set types.NamespacedName, add bool) *groupSet {
 	for {
 		g.mu.Lock()
@@ -357,7 +357,7 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 }
 
 // leftOver returns a worker that is older than its leader. LWS creates workers after their leader, so such a worker belongs to an
-// earlier one, and is deleted with its StatefulSet when the garbage collector gets to it. Nil: there is none.
+// earlier one, and is deleted with its StatefulSet when the garbage collector gets to it. Nil means that there is none.
 func leftOver(objs []any, leader *Pod) *Pod {
 	for _, obj := range objs {
 		if p, ok := obj.(*Pod); ok && leader.CreationTimestamp.Sub(p.CreationTimestamp.Time) > clockSkew {
@@ -370,7 +370,7 @@ func leftOver(objs []any, leader *Pod) *Pod {
 // clockSkew is how far the clocks of API servers, which set the times of creation, may be apart.
 const clockSkew = 5 * time.Second
 
-// lastTerminating returns a worker that is being deleted, and that the group's new leader may be waiting for. Nil: none is.
+// lastTerminating returns a worker that is being deleted, and that the group's new leader may be waiting for, or nil if none is.
 func lastTerminating(objs []any) *Pod {
 	var left *Pod
 	for _, obj := range objs {
@@ -382,7 +382,7 @@ func lastTerminating(objs []any) *Pod {
 }
 
 // Startup returns the median time from the creation of a group's first pod until all its pods were ready, and the number of
-// groups. The median is robust against one group that waited for a node. Zero: none is ready.
+// groups. The median is robust against one group that waited for a node. Zero means that none is ready.
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
 	var all []time.Duration
 	for _, label := range g.labels(set, replicas) {
@@ -413,7 +413,7 @@ func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
 	return all
 }
 
-// UnreadyWorker returns a worker that keeps the group of a ready leader from being ready. Nil: there is none, or the group lacks a pod
+// UnreadyWorker returns a worker that keeps the group of a ready leader from being ready, or nil if there is none, or the group lacks a pod
 // anyway.
 func (g *Groups) UnreadyWorker(leader *Pod) *Pod {
 	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(leader.Workload(), leader.Group))

@@ -29,9 +29,9 @@ type HistoryRevision struct {
 
 	// Entry is what the planner observes of it.
 	Entry plan.Entry
-	// Images are those of the template, as history.Images returns them. Nil: the template can't be read.
+	// Images are those of the template, as history.Images returns them. Nil means that the template can't be read.
 	Images []string
-	// live are the fields of the template that LWS reads from the spec. Zero: the template can't be read.
+	// live are the fields of the template that LWS reads from the spec. Zero means that the template can't be read.
 	live plan.LiveFields
 
 	// workload is the key of the workload whose history it belongs to, and owner that workload's UID.

@@ -78,7 +78,7 @@ func lastManager(w *lws.LeaderWorkerSet, field string) *metav1.ManagedFieldsEntr
 	return last
 }
 
-// managerOf returns the last manager of a field of a cached workload. Empty: unknown.
+// managerOf returns the last manager of a field of a cached workload, or "" if it is unknown.
 func managerOf(w *lws.LeaderWorkerSet, field string) metav1.ManagedFieldsEntry {
 	for _, m := range w.ManagedFields {
 		if m.FieldsType == field {

@@ -64,7 +64,7 @@ type Config struct {
 	Sets    lwsclient.Interface
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
-	// Namespace limits the caches to one namespace. Empty: all.
+	// Namespace limits the caches to one namespace. Empty means all.
 	Namespace string
 	// ReadOnly: no leader is warmed up, since that puts load on it, and no history is written.
 	ReadOnly bool

@@ -44,7 +44,7 @@ type Pod struct {
 	hostNetwork bool
 	size        int // pods of its group, from LWS's annotation; 0: not annotated
 	subdomain   subdomain
-	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero: none.
+	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero means none.
 	labelled unique.Handle[plan.RolloutMark]
 
 	ready           bool
@@ -189,7 +189,7 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 	return "Starting", "is starting (" + strings.ToLower(string(pod.Status.Phase)) + ")"
 }
 
-// containerObstacle returns what is wrong with a container, by its own status. Empty: nothing.
+// containerObstacle returns what is wrong with a container, by its own status, or "" if there is nothing.
 func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 		text := fmt.Sprintf("container %s: %s", c.Name, orElse(w.Reason, "waiting"))

@@ -103,7 +103,7 @@ type BoundsObject struct {
 	metav1.ObjectMeta
 
 	Bounds plan.Bounds
-	// ChangedBy is the field manager that wrote them after Lockstep. Empty: none that is known.
+	// ChangedBy is the field manager that wrote them after Lockstep. Empty means none that is known.
 	ChangedBy string
 	// Problem is why it can't be read, "" if it can.
 	Problem string

@@ -26,11 +26,11 @@ type Snapshot struct {
 	// Set is the DisaggregatedSet, nil for another workload. BoundsObject bounds its children, and is nil without bounds.
 	Set          *Set
 	BoundsObject *BoundsObject
-	// Setup describes the release's traffic. Nil: it routes none.
+	// Setup describes the release's traffic. Nil means it routes none.
 	Setup *traffic.Setup
-	// Recheck is when the observation may change although no object does. Zero: never.
+	// Recheck is when the observation may change although no object does. Zero means never.
 	Recheck time.Duration
-	// Distrusted describes an invalid annotation that is ignored. Empty: none.
+	// Distrusted describes an invalid annotation that is ignored. Empty means none.
 	Distrusted string
 }
 

@@ -27,7 +27,7 @@ type Inventory struct {
 	Slices int
 	// Rolling is the user's own rolling update configuration, also under hold.
 	Rolling lws.RollingUpdateConfiguration
-	// Revision is the one that its groups run. Empty: unknown.
+	// Revision is the one that its groups run. Empty means unknown.
 	Revision string
 	// Unsafe are the changes of the template that affect groups of the old one.
 	Unsafe []plan.TemplateChange
@@ -60,9 +60,9 @@ type Inventory struct {
 
 // Expectations are what no object in the cluster contains.
 type Expectations struct {
-	// LongestRequest is how long the longest request takes. Zero: unknown.
+	// LongestRequest is how long the longest request takes. Zero means unknown.
 	LongestRequest time.Duration
-	// EndpointPropagation is how long clients may send requests to a pod that is being deleted. Zero: DefaultPropagation.
+	// EndpointPropagation is how long clients may send requests to a pod that is being deleted. Zero means DefaultPropagation.
 	EndpointPropagation time.Duration
 	// TopologyKeys are the node labels over whose values leaders are to be spread.
 	TopologyKeys []string

@@ -18,11 +18,11 @@ type Rule struct {
 	Title, Why, Fix string
 	// Details are what it finds or leaves out where that needs saying, in Markdown with links relative to docs.
 	Details string
-	// Needs is the source that it reads besides the workload's spec. Empty: none.
+	// Needs is the source that it reads besides the workload's spec. Empty means none.
 	Needs Source
 	// Whole is true if it is judged once for a DisaggregatedSet, and not for each of its roles.
 	Whole bool
-	// Applies reports whether the rule applies. Nil: always.
+	// Applies reports whether the rule applies. Nil means always.
 	Applies func(*Inventory) bool
 	// Check returns where the rule is broken.
 	Check func(*Inventory) []Hit
@@ -30,7 +30,7 @@ type Rule struct {
 
 // Hit is one place where a rule is broken.
 type Hit struct {
-	// Object is what breaks it. Nil: the workload.
+	// Object is what breaks it. Nil means the workload.
 	Object *pb.ObjectRef
 	// Field is its field.
 	Field string

@@ -48,13 +48,13 @@ type Policy struct {
 	// Adopt: a blue-green promotion hands the workload over to the second set and deletes the user's own object.
 	Adopt bool
 
-	// Traffic names the objects that route requests. Nil: none.
+	// Traffic names the objects that route requests. Nil means none.
 	Traffic *traffic.Policy
 	// WarmUp is what a canary leader must answer before it receives requests, Drain how it finishes them.
 	WarmUp probe.WarmUp
 	Drain  probe.Drain
 
-	// RolloutID is the label of pods of updated groups. Empty: they are not labelled.
+	// RolloutID is the label of pods of updated groups. Empty means that they are not labelled.
 	RolloutID string
 
 	// GroupBudget: PodDisruptionBudgets that count groups are kept while the release lasts.

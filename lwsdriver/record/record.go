@@ -33,7 +33,7 @@ type Record struct {
 	UID types.UID `json:"uid,omitempty"`
 	// Saved is the user's own rolling update configuration, which promotion uses and Disown restores.
 	Saved lws.RollingUpdateConfiguration `json:"saved"`
-	// Set is the rolling update configuration that the driver last set, in the request that wrote this. Nil: the hold.
+	// Set is the rolling update configuration that the driver last set, in the request that wrote this. Nil means the hold.
 	// Fields of the spec that differ were changed by another client.
 	Set *lws.RollingUpdateConfiguration `json:"set,omitempty"`
 	// Workload is the name that hosts know the workload by, if it differs from the object's: the object was a release's
@@ -41,7 +41,7 @@ type Record struct {
 	Workload string `json:"workload,omitempty"`
 	// Predecessor is the name of the object that this one replaced. Hosts may continue to use it.
 	Predecessor string `json:"predecessor,omitempty"`
-	// Release is the release in flight, or the last one. Nil: none since the workload was adopted.
+	// Release is the release in flight, or the last one. Nil means none since the workload was adopted.
 	Release *Release `json:"release,omitempty"`
 	// Newer is what this driver does not know of the record, which a newer driver wrote. The release is only rolled back then. It
 	// is empty if the driver knows all.
@@ -77,7 +77,7 @@ type Release struct {
 	ID    string `json:"id"`
 	Owner string `json:"owner,omitempty"`
 	// StartedBy and EndedBy are the authenticated users who began the release, and who requested its promotion or rollback
-	// last. Empty: unknown, or not yet.
+	// last. Empty means unknown, or not yet.
 	StartedBy string `json:"startedBy,omitempty"`
 	EndedBy   string `json:"endedBy,omitempty"`
 	// EndMessage is why that end was requested, for people.
@@ -104,7 +104,7 @@ type Release struct {
 	// Replicas is how many groups the workload had when the release began. It is lowered when a person scales the workload
 	// down.
 	Replicas int `json:"replicas,omitempty"`
-	// Traffic is the routing that the host requested. Nil: all requests to the stable leaders.
+	// Traffic is the routing that the host requested. Nil means all requests to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
 	// Force: the rollback was requested with force. GivenUp are the indices of the broken stable groups that do not hold it
 	// up, sorted.
@@ -116,7 +116,7 @@ type Release struct {
 	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
 	// it alone, or rolls it back. 0: none of them had one. See the function Rendering.
 	Rendering int `json:"rendering,omitempty"`
-	// Waiting is what the release has waited for, once that has lasted for a part of its deadline. Zero: nothing has lasted so long.
+	// Waiting is what the release has waited for, once that has lasted for a part of its deadline. Zero means that nothing has lasted so long.
 	Waiting Waiting `json:"waiting,omitzero"`
 }
 
@@ -126,7 +126,7 @@ type Waiting struct {
 	For string `json:"for"`
 	// Since is when the wait began.
 	Since time.Time `json:"since"`
-	// Overwritten says which other client overwrote what meanwhile. Empty: none that is known.
+	// Overwritten says which other client overwrote what meanwhile. Empty means none that is known.
 	Overwritten string `json:"overwritten,omitempty"`
 }
 
@@ -206,7 +206,7 @@ func (p Phase) Unfinished() bool {
 type Target struct {
 	// Groups is the Quantity, as given.
 	Groups string `json:"groups"`
-	// Batch is the index into the policy's batches. Nil: an absolute target.
+	// Batch is the index into the policy's batches. Nil means an absolute target.
 	Batch *int `json:"batch,omitempty"`
 	// At is when it was requested, or when the driver last had to add groups to keep it; the progress deadline counts
 	// from it.

@@ -22,17 +22,17 @@ const version = 1
 type Entry struct {
 	// Observation is what the decision was made from.
 	Observation plan.Observation
-	// Intent is what a caller requested. Nil: the driver continued by itself.
+	// Intent is what a caller requested. Nil means the driver continued by itself.
 	Intent plan.Intent
 	// Decision is the recorded decision.
 	Decision Decision
-	// Refusal is why the intent was refused. Empty: it was not.
+	// Refusal is why the intent was refused. Empty means that it was not.
 	Refusal string
 }
 
 // Decision is the recorded form of a [plan.Decision].
 type Decision struct {
-	// Action is the kind of the write, and Write its content. Empty: no write.
+	// Action is the kind of the write, and Write its content. Empty means no write.
 	Action string          `json:"action,omitempty"`
 	Write  json.RawMessage `json:"write,omitempty"`
 	State  string          `json:"state,omitempty"`

@@ -45,7 +45,7 @@ func Open(path string) (*os.File, error) {
 type Recorder struct {
 	// To is where lines are written.
 	To io.Writer
-	// Limit is the maximum number of bytes. Zero: DefaultLimit.
+	// Limit is the maximum number of bytes. Zero means DefaultLimit.
 	Limit int64
 	// Templates keeps pod templates and foreign annotations, which may contain secrets.
 	Templates bool

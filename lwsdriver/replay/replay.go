@@ -22,7 +22,7 @@ import (
 type Difference struct {
 	// Field is the path in the entry, for example "decision.write.Replicas".
 	Field string `json:"field"`
-	// Recorded and Now are JSON. Empty: the field is missing.
+	// Recorded and Now are JSON. Empty means that the field is missing.
 	Recorded string `json:"recorded,omitempty"`
 	Now      string `json:"now,omitempty"`
 }

@@ -32,7 +32,7 @@ type Input struct {
 	Slices int
 	// Policy is the policy of the release.
 	Policy record.Policy
-	// Startup is how long a group takes from its creation until it is ready. Zero: unknown.
+	// Startup is how long a group takes from its creation until it is ready. Zero means unknown.
 	Startup time.Duration
 	// StatefulSetMaxUnavailable: the cluster has the feature gate MaxUnavailableStatefulSet.
 	StatefulSetMaxUnavailable bool

@@ -34,7 +34,7 @@ type world struct {
 	record  record.Record
 	traffic model.Objects
 
-	// canary is the added workload. Nil: none.
+	// canary is the added workload. Nil means none.
 	canary                 *native.Set
 	target                 *record.Target
 	hasFinalizer, deleting bool

@@ -45,7 +45,7 @@ type Config struct {
 	Ignored string
 }
 
-// release has the fields under trafficRouting.plugins. Empty: not set.
+// release has the fields under trafficRouting.plugins. Empty means not set.
 type release struct {
 	Workload             json.RawMessage `json:"workload"`
 	Style                string          `json:"style"`
@@ -194,7 +194,7 @@ func uses(ro *v1alpha1.Rollout) bool {
 	return canary != nil && (routing(canary) != nil || slices.ContainsFunc(canary.Steps, own))
 }
 
-// routing returns the configuration under trafficRouting.plugins. Nil: none.
+// routing returns the configuration under trafficRouting.plugins, or nil if there is none.
 func routing(canary *v1alpha1.CanaryStrategy) json.RawMessage {
 	if canary.TrafficRouting == nil {
 		return nil

@@ -48,14 +48,14 @@ type Controller struct {
 	Client dynamic.Interface
 	// Logger is required.
 	Logger *slog.Logger
-	// Events records warnings on Rollouts. Nil: none.
+	// Events records warnings on Rollouts. Nil means none.
 	Events events.EventRecorder
-	// Namespace restricts the Controller to one namespace. Empty: all.
+	// Namespace restricts the Controller to one namespace. Empty means all.
 	Namespace string
 	// InstanceID restricts the Controller to the Rollouts of one instance of Argo's controller: those whose label
 	// argo-rollouts.argoproj.io/controller-instance-id has this value, or those without the label if it is empty.
 	InstanceID string
-	// Adopted lists the workloads with the driver's record. Nil: a workload whose Rollout was deleted while no Controller
+	// Adopted lists the workloads with the driver's record. Nil means that a workload whose Rollout was deleted while no Controller
 	// ran stays under hold.
 	Adopted func(context.Context) ([]types.NamespacedName, error)
 

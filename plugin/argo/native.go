@@ -148,7 +148,7 @@ func routable(at place, c *Config, after bool, needs string) error {
 	return nil
 }
 
-// nativeWeight returns the weight that Argo's setWeight steps ask for at the Rollout's current step. False: there is none, or a later
+// nativeWeight returns the weight that Argo's setWeight steps ask for at the Rollout's current step, or false if there is none, or a later
 // step of this plugin has another one. Argo's controller sends 0 while it has no canary pods.
 func nativeWeight(ro *v1alpha1.Rollout) (int32, bool) {
 	steps := ro.Spec.Strategy.Canary.Steps

@@ -35,7 +35,7 @@ func plan(t rollout.Target, f Facts, c *pb.BatchContext) move {
 	return trackRevisions(f, c, !t.Config.Manual && !f.Referenced)
 }
 
-// revisions are the values of this plugin's annotations on a Rollout. Empty: absent.
+// revisions are the values of this plugin's annotations on a Rollout. Empty means absent.
 type revisions struct {
 	template, first, seen string
 	canary, stable        string

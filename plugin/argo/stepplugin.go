@@ -34,7 +34,7 @@ type Rollouts interface {
 	// ReadLenient is the function of that name, with the judgement of all fields that the API server has, if known: Argo's controller
 	// sends only those of its own version.
 	ReadLenient(ro *v1alpha1.Rollout) (*Config, error)
-	// Rival returns the name of an older Rollout of the workload. Empty: none, or not known.
+	// Rival returns the name of an older Rollout of the workload, or "" if there is none, or it is unknown.
 	Rival(f Facts, workload string) string
 	// Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.
 	Current(ctx context.Context, f Facts) (bool, error)
@@ -48,7 +48,7 @@ type StepPlugin struct {
 	Rollouts Rollouts
 	// Logger is required.
 	Logger *slog.Logger
-	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil: none waits.
+	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil means that none waits.
 	Waits chan struct{}
 	// Context ends with the process. Required.
 	Context context.Context //nolint:containedctx // Argo's interface has none.

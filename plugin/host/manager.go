@@ -43,13 +43,13 @@ type Settings struct {
 	Driver Driver
 	// Logger is required.
 	Logger *slog.Logger
-	// Namespace restricts the host to one namespace. Empty: all.
+	// Namespace restricts the host to one namespace. Empty means all.
 	Namespace string
 	// LeaderElection makes one of several processes work: the one that holds a Lease in LeaderElectionNamespace (empty: the
 	// pod's own).
 	LeaderElection          bool
 	LeaderElectionNamespace string
-	// MetricsAddress and HealthAddress are host:port. Empty: not served. Metrics beyond loopback are served with TLS, to users
+	// MetricsAddress and HealthAddress are host:port. Empty means not served. Metrics beyond loopback are served with TLS, to users
 	// who may get the path /metrics.
 	MetricsAddress, HealthAddress string
 	// ProtectMetrics wraps a handler in authentication and authorization. Required unless MetricsAddress is empty or loopback.

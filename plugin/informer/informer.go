@@ -47,16 +47,16 @@ type Config struct {
 	Example runtime.Object
 	// Indexers are of the objects as they are stored.
 	Indexers cache.Indexers
-	// Transform reduces objects before they are stored. Nil: they are stored whole.
+	// Transform reduces objects before they are stored. Nil means that they are stored whole.
 	Transform cache.TransformFunc
 	// Handler receives the changes of objects. Required.
 	Handler cache.ResourceEventHandler
 	// Changed is called once the cache is filled, even if it stays empty, and whenever Err changes. Required. It must not block.
 	Changed func()
-	// Discovery is asked whether the API is installed. Nil: every cluster has it.
+	// Discovery is asked whether the API is installed. Nil means that every cluster has it.
 	Discovery discovery.ServerResourcesInterface
-	// Missing is returned by Err while the API is not installed, and the API is looked for every RetryPeriod. Nil: without the
-	// API there is nothing to read, which is no error, and it is looked for again after Recheck.
+	// Missing is returned by Err while the API is not installed, and the API is looked for every RetryPeriod. If Missing is nil, a missing
+	// API is no error, and it is looked for again after Recheck.
 	Missing error
 	// RetryPeriod is how long to wait after a failed discovery.
 	RetryPeriod time.Duration

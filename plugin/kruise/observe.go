@@ -77,7 +77,7 @@ func older(a, b *v1alpha1.RolloutTarget) bool {
 	return a.CreationTimestamp.Before(&b.CreationTimestamp)
 }
 
-// workload reads the workload's metadata. Nil: it does not exist.
+// workload reads the workload's metadata. Nil means that it does not exist.
 func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*Workload, error) {
 	kind := host.LeaderWorkerSet
 	if isSet(t) {

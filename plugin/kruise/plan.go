@@ -68,7 +68,7 @@ type View struct {
 	Target *v1alpha1.RolloutTarget
 	// Workload is nil if it does not exist.
 	Workload *Workload
-	// Rival is an older target of the same workload. Empty: none.
+	// Rival is an older target of the same workload. Empty means none.
 	Rival string
 	// Successor is true if there is a younger target, which would take over the workload.
 	Successor bool

@@ -64,7 +64,7 @@ type Reconciler struct {
 	Logger *slog.Logger
 	// Events records events on targets.
 	Events events.EventRecorder
-	// Follow is called with each workload to watch. Nil: none is watched.
+	// Follow is called with each workload to watch. Nil means that none is watched.
 	Follow func(workload client.ObjectKey)
 }
 

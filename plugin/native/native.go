@@ -45,7 +45,7 @@ type Field struct {
 	Path string
 	// Verdict is about every value except Accepts, null, false, "" and an empty list.
 	Verdict Verdict
-	// Accepts is a value that works although the field does not: the one with which the host does nothing. Empty: none.
+	// Accepts is a value that works although the field does not: the one with which the host does nothing. Empty means none.
 	Accepts string
 	// Note is the reason, and what to use instead. Of a field that works it is a restriction, for documents.
 	Note string
@@ -130,7 +130,7 @@ func Refusal(findings []Finding) error {
 	return nil
 }
 
-// Ignored names the fields that have no effect. Empty: none.
+// Ignored names the fields that have no effect. Empty means none.
 func Ignored(findings []Finding) string { return join(findings, NoEffect) }
 
 func join(findings []Finding, verdict Verdict) string {

@@ -21,11 +21,11 @@ type Subject struct {
 	Workload *pb.WorkloadRef
 	// Policy has at least one batch, and its first asks for at least one group. Required.
 	Policy *pb.ReleasePolicy
-	// ReleaseID is the id to use. Empty: "conformance".
+	// ReleaseID is the id to use. Empty means "conformance".
 	ReleaseID string
 	// Change gives the workload a new template. It is called once, under hold. Required.
 	Change func(ctx context.Context) error
-	// Timeout bounds each wait for the driver to settle. Zero: one minute.
+	// Timeout bounds each wait for the driver to settle. Zero means one minute.
 	Timeout time.Duration
 }
 

@@ -39,7 +39,7 @@ type Facts struct {
 	Seen string
 	// Begun are the ids of the releases on which steps of this attempt have worked.
 	Begun []string
-	// Rival is the name of an older Rollout of the same workload. Empty: none, or not known.
+	// Rival is the name of an older Rollout of the same workload. Empty means none, or not known.
 	Rival string
 }
 
@@ -47,25 +47,25 @@ type Facts struct {
 type Config struct {
 	// Workload is the name of the workload in the Rollout's namespace, as plugin.NameFor returns it.
 	Workload string
-	// Policy is the complete release policy. Nil: it could not be read, so that releases are ended but none begins.
+	// Policy is the complete release policy. Nil means it could not be read, so that releases are ended but none begins.
 	Policy *pb.ReleasePolicy
 	// Manual is set if an edit of the workload does not start the Rollout.
 	Manual bool
 	// WaitOnFailure is set if a failed release waits for a user instead of failing the step.
 	WaitOnFailure bool
-	// Unfit is why no release may begin. Nil: one may.
+	// Unfit is why no release may begin, or nil if one may.
 	Unfit error
 }
 
 // Step is what one step of a Rollout does, in the order of its fields.
 type Step struct {
-	// Upgrade is the target of groups at the update revision: "2" or "25%". Empty: unchanged.
+	// Upgrade is the target of groups at the update revision: "2" or "25%". Empty means unchanged.
 	Upgrade string
-	// Headers are the matches of the header route. An empty list removes it. Nil: unchanged.
+	// Headers are the matches of the header route. An empty list removes it. Nil means unchanged.
 	Headers *[]*pb.HeaderMatch
-	// Mirror is the percentage of requests to mirror. Nil: unchanged.
+	// Mirror is the percentage of requests to mirror. Nil means unchanged.
 	Mirror *int32
-	// Weight is the percentage of requests for the update revision. Nil: unchanged.
+	// Weight is the percentage of requests for the update revision. Nil means unchanged.
 	Weight *int32
 	// Promote promotes the release.
 	Promote bool

@@ -46,7 +46,7 @@ func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome
 type run struct {
 	stepper
 
-	// wait is how long to wait. Zero: not at all.
+	// wait is how long to wait. Zero means not at all.
 	wait time.Duration
 	// outdated is set once the Rollout is another than the one that the step was called for.
 	outdated bool
@@ -229,7 +229,7 @@ type Target struct {
 	Ref    *pb.WorkloadRef
 	Facts  Facts
 	Config *Config
-	// Confirm reports whether the Rollout is still as in Facts, before a release begins: a step may wait for seconds. Nil: it is.
+	// Confirm reports whether the Rollout is still as in Facts, before a release begins: a step may wait for seconds. Nil skips the check.
 	Confirm func(context.Context) (bool, error)
 }
 
@@ -285,7 +285,7 @@ type Driver interface {
 
 var _ Driver = (*plugin.Client)(nil)
 
-// Serving returns the revision from which a release would start. Empty: the groups run none, or several.
+// Serving returns the revision from which a release would start, or "" if the groups run none, or several.
 func Serving(c *pb.BatchContext) string {
 	if c.GetState() == pb.State_STATE_PROMOTING {
 		return ""

@@ -18,7 +18,7 @@ import (
 )
 
 // Edit returns a JSON merge patch of a LeaderWorkerSet with one container, "server". It sets the image to example.com/vllm
-// with this tag, and the behavior of the pods to one of the cluster's Behavior constants. Empty: they become ready.
+// with this tag, and the behavior of the pods to one of the cluster's Behavior constants. Empty means they become ready.
 func Edit(tag, behavior string) string {
 	value := "null"
 	if behavior != "" {

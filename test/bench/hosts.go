@@ -85,7 +85,7 @@ spec:
 type way struct {
 	name  string
 	users []string
-	// begin is called before each release, and does not count. Nil: there is nothing to do.
+	// begin is called before each release, and does not count. Nil means that there is nothing to do.
 	begin func(ctx context.Context) error
 	// change sets the next image, which starts the clock.
 	change func(ctx context.Context) error

@@ -69,7 +69,7 @@ func TestLinksAreFound(t *testing.T) {
 	}
 }
 
-// broken returns what is wrong with a link's target. Empty: nothing.
+// broken returns what is wrong with a link's target, or "" if there is nothing.
 func broken(from document.File, target string, files []document.File) string {
 	path, anchor, _ := strings.Cut(target, "#")
 	to := from.Path
@@ -140,7 +140,7 @@ func TestMissingMarksAreFound(t *testing.T) {
 	}
 }
 
-// unmarked returns what is wrong with the mark of a block. Empty: nothing.
+// unmarked returns what is wrong with the mark of a block, or "" if there is nothing.
 func unmarked(path string, b document.Block, tests map[string][]source) string {
 	switch {
 	case b.Test == "" && strings.TrimSpace(b.Reason) == "":

@@ -28,7 +28,7 @@ type suite struct {
 	alone bool
 	// needs are the components of the cluster beside Kubernetes, LWS and KWOK.
 	needs []cluster.Option
-	// lacks returns what this machine lacks for the suite, or for those of its tests that demanding has. Nil: it runs anywhere.
+	// lacks returns what this machine lacks for the suite, or for those of its tests that demanding has, or nil if it runs anywhere.
 	lacks func() error
 	// demanding are tests that skip themselves on a machine that lacks what they need.
 	demanding []string

@@ -48,7 +48,7 @@ func NewMetrics(pods func(context.Context) ([]corev1.Pod, error)) *Metrics {
 	return m
 }
 
-// First returns the revision that was seen first. Empty: none yet.
+// First returns the revision that was seen first, or "" if there is none yet.
 func (m *Metrics) First() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -33,7 +33,7 @@ func (q *Queue[T]) Push(group string, item T) {
 // Len returns how many items wait.
 func (q *Queue[T]) Len() int { return q.length }
 
-// First returns the next item. False: none waits.
+// First returns the next item, or false if none waits.
 func (q *Queue[T]) First() (item T, ok bool) {
 	if q.length == 0 {
 		return item, false

@@ -137,7 +137,7 @@ func (o Objects) find(s traffic.Setup, key traffic.Key) any {
 	return nil
 }
 
-// with returns the objects with other content of one. Nil: it is deleted.
+// with returns the objects with other content of one, or nil if it is deleted.
 func (o Objects) with(s traffic.Setup, key traffic.Key, content map[string]any) (Objects, error) {
 	if key.Kind != traffic.KindService {
 		o.Routes = maps.Clone(o.Routes)

@@ -46,9 +46,9 @@ func (e Endpoint) String() string {
 type WarmUp struct {
 	// Endpoint is the endpoint to request.
 	Endpoint Endpoint
-	// Body is sent as JSON with a POST. Empty: the request is a GET.
+	// Body is sent as JSON with a POST. Empty means that the request is a GET.
 	Body string
-	// Timeout bounds the whole request. Zero: [DefaultWarmUpTimeout].
+	// Timeout bounds the whole request. Zero means [DefaultWarmUpTimeout].
 	Timeout time.Duration
 }
 
@@ -56,11 +56,11 @@ type WarmUp struct {
 type Drain struct {
 	// Period is the minimum duration of the drain.
 	Period time.Duration
-	// Metric must be 0 on every leader after the period. Empty: the drain ends with the period.
+	// Metric must be 0 on every leader after the period. Empty means that the drain ends with the period.
 	Metric string
 	// Endpoint serves the metric.
 	Endpoint Endpoint
-	// Timeout bounds the wait for the metric, from the end of the period. Zero: [DefaultDrainTimeout].
+	// Timeout bounds the wait for the metric, from the end of the period. Zero means [DefaultDrainTimeout].
 	Timeout time.Duration
 }
 

@@ -27,7 +27,7 @@ type Leader struct {
 	Name string
 	// UID is the pod's UID: a recreated pod with the same name is another leader.
 	UID string
-	// Address is the pod's IP address, of either family. Empty: it has none yet.
+	// Address is the pod's IP address, of either family. Empty means that it has none yet.
 	Address string
 	// HostNetwork means that the address is its node's, on which other programs listen, too.
 	HostNetwork bool
@@ -72,7 +72,7 @@ type Progress struct {
 	// Message names the leader, the request, its result and what happens next.
 	Message string
 	// Recheck is when to poll again at the latest, even without a call of [Config.Changed]: the progress may depend on time, or
-	// the work would stop. Zero: poll after a change only.
+	// the work would stop. Zero means poll after a change only.
 	Recheck time.Duration
 	// Forced means Done at the timeout of a drain; requests may still be in flight.
 	Forced bool

@@ -47,7 +47,7 @@ type Config struct {
 	Dynamic dynamic.Interface
 	// Log is required.
 	Log *slog.Logger
-	// Namespace limits the caches to one namespace. Empty: all of them.
+	// Namespace limits the caches to one namespace. Empty means all of them.
 	Namespace string
 	// Changed is called after every change of an object that may carry traffic, of whatever release, with the kinds of package
 	// traffic. A change of a Service's endpoints is one of the Service. Without namespace and name: the cache of that kind has synced,

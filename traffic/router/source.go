@@ -35,7 +35,7 @@ type kind struct {
 	source   *informer.Source
 	object   runtime.Object
 	indexers cache.Indexers
-	// api is the name that users know it by. Empty: every cluster has it.
+	// api is the name that users know it by. Empty means that every cluster has it.
 	api string
 }
 

@@ -49,7 +49,7 @@ var ErrUnavailable = errors.New("the API server did not answer")
 
 // Reviewer makes reviews, and caches their answers.
 type Reviewer struct {
-	// audience is what tokens must have been issued for. Empty: the API server's own.
+	// audience is what tokens must have been issued for. Empty means the API server's own.
 	audience string
 	// unknown reviews tokens by the caller's address, known those that were valid before, so that random tokens do not delay valid ones.
 	unknown, known authenticator.Token

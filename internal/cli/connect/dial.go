@@ -30,7 +30,7 @@ const (
 
 // Flags choose the driver that a command calls.
 type Flags struct {
-	// Address is where the driver listens. Empty: one inside this process.
+	// Address is where the driver listens. Empty means one inside this process.
 	Address string
 
 	flag                   string

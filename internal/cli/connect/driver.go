@@ -28,9 +28,9 @@ type NewDriver func(config *rest.Config, settings Settings) (server.Driver, erro
 type Settings struct {
 	// Logger is required.
 	Logger *slog.Logger
-	// Namespace is the only namespace to serve. Empty: all.
+	// Namespace is the only namespace to serve. Empty means all.
 	Namespace string
-	// Workload is the only workload to work on. Zero: all.
+	// Workload is the only workload to work on. Zero means all.
 	Workload types.NamespacedName
 	// ReadOnly makes it write nothing.
 	ReadOnly bool
@@ -38,7 +38,7 @@ type Settings struct {
 	Silent bool
 	// Version is the program's version.
 	Version string
-	// LeaseNamespace is the namespace of the Lease that elects one of several drivers. Empty: it acts without an election.
+	// LeaseNamespace is the namespace of the Lease that elects one of several drivers. Empty means that it acts without an election.
 	LeaseNamespace string
 	// ProbeHostNetwork lets leaders on their node's network get warm-up and drain requests.
 	ProbeHostNetwork bool
@@ -46,9 +46,9 @@ type Settings struct {
 	MaxGroupsInFlight int
 	// MaxProgressDeadline is the longest progress deadline of a release.
 	MaxProgressDeadline time.Duration
-	// Recorder records the decisions. Nil: none are recorded.
+	// Recorder records the decisions. Nil means that none are recorded.
 	Recorder *replay.Recorder
-	// Metrics is where it registers its metrics. Nil: nowhere.
+	// Metrics is where it registers its metrics. Nil means nowhere.
 	Metrics prometheus.Registerer
 	// Metadata are the prefixes of keys that canary_leader_metadata may have.
 	Metadata []string

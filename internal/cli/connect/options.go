@@ -51,7 +51,7 @@ type Options struct {
 	kubeconfig  string
 	kubeContext string
 	logFormat   string
-	// record is the file that the driver's decisions are appended to. Empty: none.
+	// record is the file that the driver's decisions are appended to. Empty means none.
 	record string
 	// quietStart mutes the logs of a driver inside this process until it has started: the errors of its calls say the same.
 	quietStart bool

@@ -172,7 +172,7 @@ func terminalSize(file *os.File) (width, height int) {
 
 // Flags choose the format of a command's output.
 type Flags struct {
-	// Format is the value of -o. Empty: text.
+	// Format is the value of -o. Empty means text.
 	Format view.Format
 
 	formats []string

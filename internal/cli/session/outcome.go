@@ -82,7 +82,7 @@ const intentRecorded = "\n  the intent is recorded: any running driver completes
 // Hints are command lines about the same workload and driver, ready to be pasted.
 type Hints struct {
 	Again, Status, Promote, Abort, History string
-	// Stay is Again with --on-failure wait. Empty: the command has no such flag.
+	// Stay is Again with --on-failure wait. Empty means that the command has no such flag.
 	Stay string
 	// Inside is true if the driver is inside this process, with the user's own permissions.
 	Inside bool

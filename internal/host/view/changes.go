@@ -36,7 +36,7 @@ const EventGone host.EventKind = "gone"
 type changes struct {
 	// progress is the progressKey of the last context.
 	progress string
-	// groups are those of the last context with groups. Nil: there was none.
+	// groups are those of the last context with groups. Nil means that there was none.
 	groups []*groupChanges
 }
 

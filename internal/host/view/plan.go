@@ -121,7 +121,7 @@ func resources(all map[string]string) string {
 }
 
 // Preflight returns the findings about a workload as `lockstep preflight` prints them. locate returns where a field is in
-// files, as "file:line", or "" if that is unknown. Nil: there are no files.
+// files, as "file:line", or "" if that is unknown. Nil means that there are no files.
 func Preflight(name string, r *pb.PreflightResponse, locate func(ref *pb.ObjectRef, field string) string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Workload  %s\n", name)

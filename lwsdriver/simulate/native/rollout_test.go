@@ -44,7 +44,7 @@ type Settings struct {
 	// Startup is how long each group takes until it is ready.
 	Startup time.Duration
 	// Order is the order in which groups become ready, one at a time: of the groups that are not ready the first in
-	// Order, else the lowest index. Nil: each after Startup.
+	// Order, else the lowest index. Nil means each after Startup.
 	Order    []int
 	Parallel bool
 	Reclaim  Reclaim

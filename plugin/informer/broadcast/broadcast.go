@@ -14,7 +14,7 @@ import (
 // observes again, so it subscribes before it observes. Signals merge, so a slow waiter delays no other. The zero value is
 // ready to use.
 type Broadcaster[K comparable] struct {
-	// Before is called with each key before it is signalled. It must not call the Broadcaster. Nil: nothing is.
+	// Before is called with each key before it is signalled. It must not call the Broadcaster. Nil means that nothing is.
 	Before func(K)
 
 	mu      sync.Mutex

@@ -23,7 +23,7 @@ var panics = prometheus.NewCounterVec(prometheus.CounterOpts{
 // Metrics returns the number of panics, by place.
 func Metrics() prometheus.Collector { return panics }
 
-// Call calls f. It returns a panic as an error, which names the object but not the cause: that is logged. Nil: the default logger.
+// Call calls f. It returns a panic as an error, which names the object but not the cause: that is logged. Nil means the default logger.
 func Call(log *slog.Logger, place, object string, f func()) (err error) {
 	defer func() {
 		cause := recover()
@@ -41,7 +41,7 @@ func Call(log *slog.Logger, place, object string, f func()) (err error) {
 	return nil
 }
 
-// Transform returns f, except that an object for which it panics is stored as instead returns it. Nil: unchanged. An error would keep
+// Transform returns f, except that an object for which it panics is stored as instead returns it. Nil means unchanged. An error would keep
 // the whole cache from being filled.
 func Transform(f cache.TransformFunc, instead func(any) any) cache.TransformFunc {
 	if f == nil {

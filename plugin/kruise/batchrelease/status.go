@@ -62,7 +62,7 @@ func (m *machine) setBlocked(reason, message string) {
 	m.setCondition(v1beta1.RolloutConditionProgressing, corev1.ConditionFalse, reason, message)
 }
 
-// blocked returns the reason of setBlocked. Empty: nothing blocks the release.
+// blocked returns the reason of setBlocked. Empty means nothing blocks the release.
 func blocked(s v1beta1.BatchReleaseStatus) string {
 	for _, c := range s.Conditions {
 		if c.Type == v1beta1.RolloutConditionProgressing && c.Status == corev1.ConditionFalse {

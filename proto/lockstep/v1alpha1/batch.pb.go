@@ -284,7 +284,7 @@ type BatchContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// The id of the release in progress, or of the last one. Empty: none.
+	// The id of the release in progress, or of the last one. Empty means none.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// The owner of the release, as passed to Initialize: a name that the host gives itself. started_by is authenticated.
 	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
@@ -305,7 +305,7 @@ type BatchContext struct {
 	Batches int32 `protobuf:"varint,10,opt,name=batches,proto3" json:"batches,omitempty"`
 	// Index of the batch requested last, from 0. Unset: none yet, or an absolute target that no batch has.
 	CurrentBatch *int32 `protobuf:"varint,11,opt,name=current_batch,json=currentBatch,proto3,oneof" json:"current_batch,omitempty"`
-	// The target requested last, as passed ("25%", "3"). Empty: none yet.
+	// The target requested last, as passed ("25%", "3"). Empty means none yet.
 	Target string `protobuf:"bytes,12,opt,name=target,proto3" json:"target,omitempty"`
 	// Groups that `target` resolves to at the current replicas; 0 without a target. `replicas` once promotion has
 	// started.
@@ -333,7 +333,7 @@ type BatchContext struct {
 	StableRevision string `protobuf:"bytes,21,opt,name=stable_revision,json=stableRevision,proto3" json:"stable_revision,omitempty"`
 	// Template revision hash that the release rolls out.
 	UpdateRevision string `protobuf:"bytes,22,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
-	// Name of the second workload, which runs the update revision. Empty: none.
+	// Name of the second workload, which runs the update revision. Empty means none.
 	CanaryWorkload string `protobuf:"bytes,23,opt,name=canary_workload,json=canaryWorkload,proto3" json:"canary_workload,omitempty"`
 	// Percentage of requests sent to the update revision, 0 to 100.
 	TrafficWeight int32 `protobuf:"varint,24,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
@@ -360,20 +360,20 @@ type BatchContext struct {
 	// When the release fails unless it makes progress first. In the past: the release has failed because of it. Unset:
 	// the release is paused, or waits only for a time of its policy.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// The authenticated user who began the release. Empty: unknown.
+	// The authenticated user who began the release. Empty means unknown.
 	StartedBy string `protobuf:"bytes,34,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
-	// The authenticated user who last requested its promotion or rollback. Empty: unknown, or not yet.
+	// The authenticated user who last requested its promotion or rollback. Empty means unknown, or not yet.
 	EndedBy string `protobuf:"bytes,35,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	// The end that was requested last, with Finalize or by an edit that ends the release. It remains while the release is
 	// FAILED, so that a host doesn't repeat it, and after the release's end.
 	Intent FinalizeIntent `protobuf:"varint,36,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
-	// The message with which that end was requested, see FinalizeRequest.message. Empty: there was none.
+	// The message with which that end was requested, see FinalizeRequest.message. Empty means that there was none.
 	EndMessage string `protobuf:"bytes,37,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
 	// The last metadata.generation of the workload that its own controller has observed. After a write that returned generation N, a
 	// context with N or more knows of it. 0: the workload's controller has observed none.
 	ObservedGeneration int64 `protobuf:"varint,38,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
 	// Optional. The roles of a DisaggregatedSet, in the order of its spec. All other counts are units, in groups of the entry role: a unit
-	// is one of these and its part of every other role. Empty: the workload has no roles.
+	// is one of these and its part of every other role. Empty means that the workload has no roles.
 	Roles         []*Role `protobuf:"bytes,39,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

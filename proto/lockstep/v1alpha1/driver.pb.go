@@ -220,7 +220,7 @@ type GetDriverInfoResponse struct {
 	Kinds []*WorkloadKind `protobuf:"bytes,3,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// Required. Styles that ReleasePolicy accepts.
 	Styles []Style `protobuf:"varint,4,rep,packed,name=styles,proto3,enum=lockstep.v1alpha1.Style" json:"styles,omitempty"`
-	// Optional. Traffic providers that TrafficPolicy accepts. Empty: shares follow group counts.
+	// Optional. Traffic providers that TrafficPolicy accepts. Empty means that shares follow group counts.
 	TrafficProviders []TrafficProvider `protobuf:"varint,5,rep,packed,name=traffic_providers,json=trafficProviders,proto3,enum=lockstep.v1alpha1.TrafficProvider" json:"traffic_providers,omitempty"`
 	// Required. What the driver serves besides GetDriverInfo. An RPC whose capability is absent returns UNIMPLEMENTED.
 	Capabilities  []Capability `protobuf:"varint,6,rep,packed,name=capabilities,proto3,enum=lockstep.v1alpha1.Capability" json:"capabilities,omitempty"`
@@ -536,7 +536,7 @@ type DisownRequest struct {
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Optional. The template revision at which the host decided to disown, as last observed in BatchContext. If the
 	// workload has another template by now, the request fails with ABORTED (REVISION_CHANGED) and changes nothing: a
-	// template that waits would roll out without a step. Empty: whatever the template is.
+	// template that waits would roll out without a step. Empty means any template.
 	TemplateRevision string `protobuf:"bytes,2,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -652,14 +652,14 @@ type InitializeRequest struct {
 	Policy *ReleasePolicy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
 	// Optional. The owner of the release, shown to users, for example "argo-rollouts/default/vllm". At most 253 bytes.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Optional. Return once the release is prepared or cannot be, at the latest after this duration. Zero: return at
+	// Optional. Return once the release is prepared or cannot be, at the latest after this duration. Zero returns at
 	// once.
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,6,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	// Optional. The template revision that the host decided to release, as last observed in BatchContext. If the workload
 	// has another template by now, the request fails with ABORTED (REVISION_CHANGED) and begins nothing. Ignored for a
-	// release that exists. Empty: whatever the template is.
+	// release that exists. Empty means any template.
 	TemplateRevision string `protobuf:"bytes,7,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -823,10 +823,10 @@ type UpgradeBatchRequest struct {
 	//	*UpgradeBatchRequest_Groups
 	Target isUpgradeBatchRequest_Target `protobuf_oneof:"target"`
 	// Optional. The update revision that the host decided on, as last observed in BatchContext. If the workload's
-	// template has changed since, the request fails with ABORTED and changes nothing. Empty: the release's current update
+	// template has changed since, the request fails with ABORTED and changes nothing. Empty means the release's current update
 	// revision.
 	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
-	// Optional. Return once the batch is ready or cannot become ready, at the latest after this duration. Zero: return at
+	// Optional. Return once the batch is ready or cannot become ready, at the latest after this duration. Zero returns at
 	// once.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Optional. Set BatchContext.groups in the response.
@@ -1221,7 +1221,7 @@ func (x *WatchBatchContextResponse) GetContext() *BatchContext {
 // WatchWorkloadsRequest selects the workloads to watch.
 type WatchWorkloadsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Only workloads of this namespace. Empty: all namespaces that the driver serves.
+	// Optional. Only workloads of this namespace. Empty means all namespaces that the driver serves.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Optional. Set BatchContext.groups in each message.
 	IncludeGroups bool `protobuf:"varint,2,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
@@ -1387,13 +1387,13 @@ type FinalizeRequest struct {
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required.
 	Intent FinalizeIntent `protobuf:"varint,3,opt,name=intent,proto3,enum=lockstep.v1alpha1.FinalizeIntent" json:"intent,omitempty"`
-	// Optional. Return once the release is done or stuck, at the latest after this duration. Zero: return at once.
+	// Optional. Return once the release is done or stuck, at the latest after this duration. Zero returns at once.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Optional. Set BatchContext.groups in the response.
 	IncludeGroups bool `protobuf:"varint,5,opt,name=include_groups,json=includeGroups,proto3" json:"include_groups,omitempty"`
 	// Optional. With PROMOTE, the update revision that the host decided on, as last observed in BatchContext. If the
 	// release rolls out another revision by now, or the workload's template has changed, the request fails with ABORTED
-	// (REVISION_CHANGED) and changes nothing: a revision that the host has not seen serve is not promoted. Empty: the
+	// (REVISION_CHANGED) and changes nothing: a revision that the host has not seen serve is not promoted. Empty means the
 	// release's current update revision. Ignored with ROLLBACK, which restores the stable revision whatever the template
 	// is.
 	UpdateRevision string `protobuf:"bytes,6,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
@@ -1565,7 +1565,7 @@ type PlanRequest struct {
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Required.
 	Policy *ReleasePolicy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Optional. Start-up time of one group, from its creation until it is ready. Zero: measured on the workload's own
+	// Optional. Start-up time of one group, from its creation until it is ready. By default, it is measured on the workload's own
 	// groups.
 	Startup *durationpb.Duration `protobuf:"bytes,3,opt,name=startup,proto3" json:"startup,omitempty"`
 	// Optional. The cluster has the Kubernetes feature gate MaxUnavailableStatefulSet enabled, which is off by default.
@@ -1647,15 +1647,15 @@ type PlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. In execution order.
 	Steps []*PlanStep `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Optional. What would block the release. Empty: nothing known.
+	// Optional. What would block the release. Empty means nothing known.
 	Blockers []*Warning `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// Optional.
 	Warnings []*Warning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// Optional. Expected duration of the whole release without pauses, drain and warm-up. Zero: unknown.
+	// Optional. Expected duration of the whole release without pauses, drain and warm-up. Zero means unknown.
 	Estimate *durationpb.Duration `protobuf:"bytes,4,opt,name=estimate,proto3" json:"estimate,omitempty"`
-	// Optional. The start-up time that `estimate` is based on. Zero: unknown.
+	// Optional. The start-up time that `estimate` is based on. Zero means unknown.
 	Startup *durationpb.Duration `protobuf:"bytes,6,opt,name=startup,proto3" json:"startup,omitempty"`
-	// Optional. Number of groups on which `startup`, their median, was measured. Zero: it was passed in the request, or
+	// Optional. Number of groups on which `startup`, their median, was measured. Zero means that it was passed in the request, or
 	// is unknown.
 	StartupGroups int32 `protobuf:"varint,7,opt,name=startup_groups,json=startupGroups,proto3" json:"startup_groups,omitempty"`
 	// Required. Groups requested by the user.
@@ -1800,7 +1800,7 @@ type PlanStep struct {
 	MinAvailableGroups int32 `protobuf:"varint,7,opt,name=min_available_groups,json=minAvailableGroups,proto3" json:"min_available_groups,omitempty"`
 	// Maximum of groups during the step.
 	MaxGroups int32 `protobuf:"varint,8,opt,name=max_groups,json=maxGroups,proto3" json:"max_groups,omitempty"`
-	// Expected duration of the step. Zero: unknown.
+	// Expected duration of the step. Zero means unknown.
 	Estimate *durationpb.Duration `protobuf:"bytes,9,opt,name=estimate,proto3" json:"estimate,omitempty"`
 	// Ready groups after the step, at either revision.
 	ReadyGroups int32 `protobuf:"varint,10,opt,name=ready_groups,json=readyGroups,proto3" json:"ready_groups,omitempty"`
@@ -1811,7 +1811,7 @@ type PlanStep struct {
 	// Percentage of requests sent to the update revision after the step.
 	TrafficWeight int32 `protobuf:"varint,13,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
 	// Optional. The groups of each role of a DisaggregatedSet after the step, in the order of its spec, without `planned`. Then `extra_groups`,
-	// `extra_pods` and `extra_resources` are those of all roles, and the other counts are units, as in BatchContext. Empty: the workload has
+	// `extra_pods` and `extra_resources` are those of all roles, and the other counts are units, as in BatchContext. Empty means that the workload has
 	// no roles.
 	Roles         []*Role `protobuf:"bytes,15,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2125,7 +2125,7 @@ type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. Maximum number of revisions. Zero: all that are kept (10 by default).
+	// Optional. Maximum number of revisions. Zero means all that are kept (10 by default).
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Optional. Set Revision.template, at the cost of a request to the API server.
 	IncludeTemplates bool `protobuf:"varint,3,opt,name=include_templates,json=includeTemplates,proto3" json:"include_templates,omitempty"`
@@ -2244,7 +2244,7 @@ type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The template revision hash.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Increases with each release; a revision that is released again gets a new number. Zero: the template in the
+	// Increases with each release; a revision that is released again gets a new number. Zero means the template in the
 	// workload's spec, not released yet.
 	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	// Optional. When its release started, or when the driver first observed it. Unset if number is zero.
@@ -2427,12 +2427,12 @@ type UndoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. A Revision.name. Empty: the newest revision that served before the current one, skipping revisions whose
+	// Optional. A Revision.name. Empty means the newest revision that served before the current one, skipping revisions whose
 	// release was rolled back.
 	Revision string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Optional. The template revision that the host decided about, as last observed in BatchContext. If the workload's template
 	// is another one by now, the request fails with ABORTED (REVISION_CHANGED) and changes nothing: a template that the host
-	// has not seen is not overwritten. Empty: any.
+	// has not seen is not overwritten. Empty means any.
 	TemplateRevision string `protobuf:"bytes,3,opt,name=template_revision,json=templateRevision,proto3" json:"template_revision,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache

@@ -202,7 +202,7 @@ type WorkloadRef struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Required.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Optional. "LeaderWorkerSet" or "DisaggregatedSet". Empty: "LeaderWorkerSet".
+	// Optional. "LeaderWorkerSet" or "DisaggregatedSet". Empty means "LeaderWorkerSet".
 	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,12 +269,12 @@ type ReleasePolicy struct {
 	// up), at least one, each 0 to 100 %, never decreasing. Counts and percentages must not be mixed.
 	Batches []string `protobuf:"bytes,2,rep,name=batches,proto3" json:"batches,omitempty"`
 	// Optional. Groups of a batch that may be unready for the batch to count as ready: a count or a percentage of the
-	// batch's groups (rounded down), never all of them. Empty: 0.
+	// batch's groups (rounded down), never all of them. Empty means 0.
 	FailureThreshold string `protobuf:"bytes,3,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	// Optional. Time without a new ready group after which the release is FAILED with reason ProgressDeadlineExceeded.
-	// The host then decides what to do. Zero: 30 minutes. At most what the driver allows, by default 24 hours.
+	// The host then decides what to do. Zero means 30 minutes. At most what the driver allows, by default 24 hours.
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,4,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
-	// Optional. Minimum time for which a group must have been ready before it counts. Zero: none.
+	// Optional. Minimum time for which a group must have been ready before it counts. Zero means none.
 	MinReady *durationpb.Duration `protobuf:"bytes,5,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
 	// Optional. Metadata added to the canary's leader pods only.
 	CanaryLeaderMetadata *PodMetadata `protobuf:"bytes,6,opt,name=canary_leader_metadata,json=canaryLeaderMetadata,proto3" json:"canary_leader_metadata,omitempty"`
@@ -520,7 +520,7 @@ type TrafficPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The Service that selects the stable leaders.
 	StableService string `protobuf:"bytes,1,opt,name=stable_service,json=stableService,proto3" json:"stable_service,omitempty"`
-	// Optional. Name of the generated Service that selects the canary leaders. Empty: "<stable_service>-canary".
+	// Optional. Name of the generated Service that selects the canary leaders. Empty means "<stable_service>-canary".
 	CanaryService string `protobuf:"bytes,2,opt,name=canary_service,json=canaryService,proto3" json:"canary_service,omitempty"`
 	// Optional. HTTPRoutes whose rules refer to the stable Service or pool.
 	HttpRoutes []string `protobuf:"bytes,3,rep,name=http_routes,json=httpRoutes,proto3" json:"http_routes,omitempty"`
@@ -631,7 +631,7 @@ type InferencePoolPolicy struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required. The Service of the canary pool's own endpoint picker.
 	CanaryEndpointPicker string `protobuf:"bytes,2,opt,name=canary_endpoint_picker,json=canaryEndpointPicker,proto3" json:"canary_endpoint_picker,omitempty"`
-	// Optional. Port of that Service. Zero: the stable pool's.
+	// Optional. Port of that Service. Zero means the stable pool's.
 	CanaryEndpointPickerPort int32 `protobuf:"varint,3,opt,name=canary_endpoint_picker_port,json=canaryEndpointPickerPort,proto3" json:"canary_endpoint_picker_port,omitempty"`
 	unknownFields            protoimpl.UnknownFields
 	sizeCache                protoimpl.SizeCache
@@ -697,7 +697,7 @@ type DrainPolicy struct {
 	Metric string `protobuf:"bytes,2,opt,name=metric,proto3" json:"metric,omitempty"`
 	// Optional. Port and path of the metrics, for example ":8000/metrics". Required with `metric`.
 	MetricEndpoint string `protobuf:"bytes,3,opt,name=metric_endpoint,json=metricEndpoint,proto3" json:"metric_endpoint,omitempty"`
-	// Optional. Continue after this duration even if the metric is not 0. Zero: 5 minutes.
+	// Optional. Continue after this duration even if the metric is not 0. Zero means 5 minutes.
 	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -768,7 +768,7 @@ type WarmUpPolicy struct {
 	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	// Optional. The request body. Set: the request is a POST; otherwise a GET.
 	Body string `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
-	// Optional. Time within which the leader must answer with a 2xx status. Zero: 30 seconds.
+	// Optional. Time within which the leader must answer with a 2xx status. Zero means 30 seconds.
 	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

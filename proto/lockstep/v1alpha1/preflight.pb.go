@@ -158,9 +158,9 @@ func (x *PreflightRequest) GetSkipNodes() bool {
 // PreflightExpectations are facts about the workload that no object in the cluster states.
 type PreflightExpectations struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Duration of the longest request. Zero: unknown, so nothing is compared with it.
+	// Optional. Duration of the longest request. Zero means unknown, so nothing is compared with it.
 	LongestRequest *durationpb.Duration `protobuf:"bytes,1,opt,name=longest_request,json=longestRequest,proto3" json:"longest_request,omitempty"`
-	// Optional. Time until clients send no more requests to a terminating pod. Zero: 5 seconds.
+	// Optional. Time until clients send no more requests to a terminating pod. Zero means 5 seconds.
 	EndpointPropagation *durationpb.Duration `protobuf:"bytes,2,opt,name=endpoint_propagation,json=endpointPropagation,proto3" json:"endpoint_propagation,omitempty"`
 	// Optional. Node labels across whose values the leaders should be spread, for example "topology.kubernetes.io/zone".
 	TopologyKeys []string `protobuf:"bytes,3,rep,name=topology_keys,json=topologyKeys,proto3" json:"topology_keys,omitempty"`
@@ -231,7 +231,7 @@ func (x *PreflightExpectations) GetHeaderRoutes() bool {
 // PreflightResponse is the result of Preflight.
 type PreflightResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Most severe first. Empty: no problem in what was inspected.
+	// Optional. Most severe first. Empty means no problem in what was inspected.
 	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
 	// Optional. What could not be inspected, or was excluded by the request. There are no findings about it.
 	Unchecked []*Unchecked `protobuf:"bytes,2,rep,name=unchecked,proto3" json:"unchecked,omitempty"`
@@ -398,7 +398,7 @@ type ObjectRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Optional. Empty: the object is cluster-scoped, or its manifest has no namespace.
+	// Optional. Empty means that the object is cluster-scoped, or its manifest has no namespace.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Required.
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`

@@ -34,11 +34,11 @@ type SetWeightRequest struct {
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required. The canary's percentage, 0 to 100.
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Optional. Return once the weight is verified, at the latest after this duration. Zero: return at once.
+	// Optional. Return once the weight is verified, at the latest after this duration. Zero returns at once.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Optional. The update revision that the host decided on, as last observed in BatchContext. If the workload's
 	// template has changed since, the request fails with ABORTED (REVISION_CHANGED): requests meant for one revision do
-	// not reach another. Empty: the release's current update revision.
+	// not reach another. Empty means the release's current update revision.
 	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -304,7 +304,7 @@ type SetHeaderRouteRequest struct {
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required. Name of the route, unique within the release.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Optional. A request must satisfy all of them. Empty: remove the route.
+	// Optional. A request must satisfy all of them. Empty removes the route.
 	Matches []*HeaderMatch `protobuf:"bytes,4,rep,name=matches,proto3" json:"matches,omitempty"`
 	// Optional. As SetWeightRequest.update_revision.
 	UpdateRevision string `protobuf:"bytes,5,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
@@ -686,7 +686,7 @@ type ResetRequest struct {
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
 	// Required.
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
-	// Optional. Return once verified, at the latest after this duration. Zero: return at once.
+	// Optional. Return once verified, at the latest after this duration. Zero returns at once.
 	Wait          *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

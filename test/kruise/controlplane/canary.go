@@ -57,7 +57,7 @@ func (c *canary) GetStableInfo() *util.WorkloadInfo {
 	return info
 }
 
-// GetCanaryInfo says where the added groups stand. Nil: there are none.
+// GetCanaryInfo says where the added groups stand. Nil means that there are none.
 func (c *canary) GetCanaryInfo() *util.WorkloadInfo {
 	if !c.found {
 		return nil

@@ -41,7 +41,7 @@ type Reconciler struct {
 	Logger *slog.Logger
 	// Events records events on BatchReleases.
 	Events events.EventRecorder
-	// Follow is called with each workload to watch. Nil: none is watched.
+	// Follow is called with each workload to watch. Nil means that none is watched.
 	Follow func(workload client.ObjectKey)
 }
 
@@ -124,7 +124,7 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (q
 	return !wrote && call.Request == nil, nil
 }
 
-// context returns the state of the workload. Nil: it does not exist, or is not needed.
+// context returns the state of the workload, or nil if it does not exist, or is not needed.
 func (r *Reconciler) context(ctx context.Context, release *v1beta1.BatchRelease) (*pb.BatchContext, error) {
 	if batchrelease.Over(release) {
 		return nil, nil //nolint:nilnil // It is not needed.

@@ -41,7 +41,7 @@ type schedule struct {
 	cached   int
 	queued   bool
 
-	// context is the driver's; sent is what it last sent on the stream. Nil: the stream is new.
+	// context is the driver's; sent is what it last sent on the stream. Nil means that the stream is new.
 	context, sent *pb.BatchContext
 	followed      bool
 }
