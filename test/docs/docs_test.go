@@ -37,39 +37,6 @@ func TestPathsExist(t *testing.T) {
 	}
 }
 
-// TestVerbTests: the tests that the tables of verbs name exist, in the suite of their host.
-func TestVerbTests(t *testing.T) {
-	t.Parallel()
-	name := regexp.MustCompile(`\b(Test[A-Z]\w+)(?:/([a-z-]+))?`)
-	for file, suite := range map[string]string{
-		"argo-rollouts.md": "argo", "kruise-rollouts.md": "kruise", "kruise-batchrelease.md": "batchrelease", "cli.md": "e2e",
-	} {
-		tests := ""
-		files, err := filepath.Glob(filepath.Join(root, "test", suite, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			tests += read(t, f)
-		}
-		found := 0
-		for line := range strings.Lines(read(t, filepath.Join(root, "docs", file))) {
-			if !strings.HasPrefix(line, "|") {
-				continue
-			}
-			for _, m := range name.FindAllStringSubmatch(line, -1) {
-				found++
-				if !strings.Contains(tests, "func "+m[1]+"(") || !strings.Contains(tests, `"`+m[2]) {
-					t.Errorf("docs/%s names %s, which test/%s does not have", file, m[0], suite)
-				}
-			}
-		}
-		if found < 10 {
-			t.Errorf("docs/%s names %d tests", file, found)
-		}
-	}
-}
-
 // TestWords keeps the words of testdata/words.txt out of comments, strings and documents.
 func TestWords(t *testing.T) {
 	t.Parallel()
