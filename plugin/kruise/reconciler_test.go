@@ -101,13 +101,6 @@ func (s *scripted) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grp
 // bench is a Reconciler on an API server in memory, with the target of v, its workload and two controller revisions.
 func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripted) {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 	objects := []client.Object{v.Target}
 	workload := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm"}}
 	workload.SetGroupVersionKind(host.LeaderWorkerSet)
@@ -121,10 +114,6 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 		o.SetGroupVersionKind(revisionKind)
 		objects = append(objects, o)
 	}
-	for _, kind := range []string{"Rollout", "BatchRelease"} {
-		scheme.AddKnownTypeWithName(kruiseKind(kind), &unstructured.Unstructured{})
-		scheme.AddKnownTypeWithName(kruiseKind(kind+"List"), &unstructured.UnstructuredList{})
-	}
 	for kind, o := range map[string]*unstructured.Unstructured{"Rollout": v.Evidence.Rollout, "BatchRelease": v.Evidence.BatchRelease} {
 		if o != nil {
 			o.SetGroupVersionKind(kruiseKind(kind))
@@ -133,11 +122,28 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 			objects = append(objects, o)
 		}
 	}
+	return benchOf(t, v.Context, hooks, objects...)
+}
+
+// benchOf is a Reconciler on an API server in memory with these objects, and a driver with this state of the workload.
+func benchOf(t *testing.T, context *pb.BatchContext, hooks interceptor.Funcs, objects ...client.Object) (*Reconciler, *scripted) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"Rollout", "BatchRelease"} {
+		scheme.AddKnownTypeWithName(kruiseKind(kind), &unstructured.Unstructured{})
+		scheme.AddKnownTypeWithName(kruiseKind(kind+"List"), &unstructured.UnstructuredList{})
+	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.RolloutTarget{}).
 		WithIndex(&v1alpha1.RolloutTarget{}, host.ByWorkload, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.RolloutTarget).Spec.WorkloadRef.Name}
 		}).WithInterceptorFuncs(hooks).Build()
-	d := &scripted{context: v.Context}
+	d := &scripted{context: context}
 	return &Reconciler{Client: c, Reader: c, Driver: d, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{}}, d
 }
 

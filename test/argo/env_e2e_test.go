@@ -29,6 +29,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
@@ -74,6 +75,9 @@ func newEnv(t *testing.T) *env {
 		e.removeRollouts()
 	})
 	observer.Start(t, e.dynamic, e.namespace)
+	suite.RecordStatuses(t, c, &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: e.namespace, Name: name},
+	}, rollouts)
 	return e
 }
 

@@ -23,6 +23,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
@@ -39,8 +40,10 @@ const (
 )
 
 var (
-	rollouts = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "rollouts"}
-	targets  = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "rollouttargets"}
+	rollouts            = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "rollouts"}
+	batchReleases       = schema.GroupVersionResource{Group: "rollouts.kruise.io", Version: "v1beta1", Resource: "batchreleases"}
+	controllerRevisions = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "controllerrevisions"}
+	targets             = schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "rollouttargets"}
 )
 
 // env is one test's namespace.
@@ -68,6 +71,9 @@ func newEnv(t *testing.T) *env {
 		}
 	})
 	observer.Start(t, e.dynamic, e.namespace)
+	suite.RecordStatuses(t, c, &pb.CalculateBatchContextRequest{
+		Workload: &pb.WorkloadRef{Namespace: e.namespace, Name: name}, IncludeGroups: true,
+	}, rollouts, targets, batchReleases, controllerRevisions)
 	return e
 }
 
