@@ -6,6 +6,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,10 @@ import (
 // restartGroup deletes a leader pod, and with it its workers, on condition that the pod has not changed: a late request must not
 // delete a group that serves by then. If a worker keeps the group from being ready, it is deleted before the leader, on the same
 // condition. Otherwise it could become ready meanwhile, and LWS would update the next group, too.
+//
+// The leader of a whole group finishes its requests with its workers, which Kubernetes deletes once it is gone. A group that is not
+// whole is deleted in the foreground, as LWS does it: its workers are deleted before the leader is gone. Otherwise a worker that starts
+// while the leader terminates would join the next leader, which is then ready, and gets requests, until the worker is deleted.
 func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.RestartGroup) (bool, error) {
 	leader := a.observer.Caches.Pod(types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader})
 	if leader == nil {
@@ -31,7 +36,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	}
 	version, worker := &leader.ResourceVersion, a.observer.Caches.Groups.UnreadyWorker(leader)
 	if worker != nil {
-		switch deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion); {
+		switch deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion, metav1.DeletePropagationBackground); {
 		case err != nil:
 			return false, err
 		case !deleted:
@@ -39,7 +44,11 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 		}
 		version = nil // without the worker the group does not serve
 	}
-	switch deleted, err := a.deletePod(ctx, leader, version); {
+	propagation := metav1.DeletePropagationForeground
+	if worker == nil && whole(s, t.Leader) {
+		propagation = metav1.DeletePropagationBackground
+	}
+	switch deleted, err := a.deletePod(ctx, leader, version, propagation); {
 	case err != nil:
 		return worker != nil, err
 	case !deleted:
@@ -49,10 +58,15 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.untilPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
 }
 
+// whole reports whether all pods of a leader's group were ready when it was observed.
+func whole(s *observe.Snapshot, leader string) bool {
+	return slices.ContainsFunc(s.Stable.Groups, func(g plan.Group) bool { return g.Leader == leader && g.ReadyPods >= g.Pods })
+}
+
 // deletePod deletes a pod, on condition that it has this version, if one is given. False means that it is another one, or gone.
-func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *string) (bool, error) {
+func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *string, how metav1.DeletionPropagation) (bool, error) {
 	err := a.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: version},
+		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: version}, PropagationPolicy: &how,
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return false, nil

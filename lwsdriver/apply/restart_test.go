@@ -160,6 +160,54 @@ func TestRestartGroupUnreadyWorker(t *testing.T) {
 	}
 }
 
+// The leader of a whole group finishes its requests with its workers. The workers of another group are deleted before its leader is
+// gone, so that none of them joins the next leader.
+func TestRestartGroupDeletesWorkersFirst(t *testing.T) {
+	ready := func(p *corev1.Pod) *corev1.Pod {
+		p.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		return p
+	}
+	leader := func() *corev1.Pod { return leaderOf3("new", "leader") }
+	worker := func() *corev1.Pod {
+		p := leaderOf3("new", "worker")
+		p.Name, p.Labels[lws.WorkerIndexLabelKey] = "vllm-3-1", "1"
+		return p
+	}
+	terminating := worker()
+	terminating.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+	for name, test := range map[string]struct {
+		pods []*corev1.Pod
+		want metav1.DeletionPropagation
+	}{
+		"whole":              {[]*corev1.Pod{ready(leader()), ready(worker())}, metav1.DeletePropagationBackground},
+		"leader unready":     {[]*corev1.Pod{leader(), ready(worker())}, metav1.DeletePropagationForeground},
+		"worker unready":     {[]*corev1.Pod{ready(leader()), worker()}, metav1.DeletePropagationForeground},
+		"worker missing":     {[]*corev1.Pod{ready(leader())}, metav1.DeletePropagationForeground},
+		"worker terminating": {[]*corev1.Pod{ready(leader()), ready(terminating)}, metav1.DeletePropagationForeground},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+			for _, pod := range test.pods {
+				b.showPod(pod)
+			}
+			var got metav1.DeletionPropagation
+			b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				d, _ := a.(clienttesting.DeleteActionImpl)
+				got = ptr.Deref(d.DeleteOptions.PropagationPolicy, "none")
+				b.losePod(d.Name)
+				return true, nil, nil
+			})
+			if wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: "vllm-3"}); !wrote || err != nil {
+				t.Fatalf("wrote %t, %v", wrote, err)
+			}
+			if got != test.want {
+				t.Errorf("the leader is deleted with propagation %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
 // A leader that is being deleted is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
 	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
