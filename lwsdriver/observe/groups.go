@@ -328,10 +328,12 @@ func groupIndex(label string) int {
 // obstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
 // with the lowest name. All empty: every existing pod is ready.
 func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string) {
-	if leader == nil {
+	if leader == nil || leader.Terminating && leader.address == "" {
 		if left := lastTerminating(objs); left != nil {
 			return left.Name, left.reason, left.message
 		}
+	}
+	if leader == nil {
 		return "", plan.ReasonLeaderMissing, "the leader pod has not been created yet"
 	}
 	worst := leader
@@ -370,11 +372,12 @@ func leftOver(objs []any, leader *Pod) *Pod {
 // clockSkew is how far the clocks of API servers, which set the times of creation, may be apart.
 const clockSkew = 5 * time.Second
 
-// lastTerminating returns a worker that is being deleted, and that the group's new leader may be waiting for, or nil if none is.
+// lastTerminating returns a worker that is being deleted. The group's new leader may be waiting for it, or the deletion of the present
+// one, whose containers have ended. Nil means that none is.
 func lastTerminating(objs []any) *Pod {
 	var left *Pod
 	for _, obj := range objs {
-		if p, ok := obj.(*Pod); ok && p.Terminating && (left == nil || p.Name < left.Name) {
+		if p, ok := obj.(*Pod); ok && !p.leader && p.Terminating && (left == nil || p.Name < left.Name) {
 			left = p
 		}
 	}

@@ -114,6 +114,32 @@ func TestGroupIsReadyAsAWhole(t *testing.T) {
 	}
 }
 
+// A leader that is deleted in the foreground exists until its workers are gone: once it has ended, they keep the group.
+func TestLeaderWaitsForWorkers(t *testing.T) {
+	b := newGroupBed(t)
+	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon} }
+	runs := func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }
+	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
+	b.put(lwstest.Pod("vllm-1-1"))
+	b.put(lwstest.Pod("vllm-1-2", terminating))
+	for _, step := range []struct {
+		change *corev1.Pod
+		want   string
+	}{
+		{lwstest.Pod("vllm-1", terminating, runs), "vllm-1"},
+		{lwstest.Pod("vllm-1", terminating, runs, ended), "vllm-1-2"},
+	} {
+		b.put(step.change)
+		if g := b.group1(0, 0); !g.Terminating || g.Pod != step.want || g.Reason != "Terminating" {
+			t.Errorf("the group is %+v, want it kept by %s", g, step.want)
+		}
+	}
+	b.drop(lwstest.Pod("vllm-1-2"))
+	if g := b.group1(0, 0); g.Pod != "vllm-1" {
+		t.Errorf("without a worker that is being deleted the group is %+v, want it kept by vllm-1", g)
+	}
+}
+
 // LWS recreates a group whose container has failed, and its new pods don't show why.
 func TestExitOutlivesPods(t *testing.T) {
 	b := newGroupBed(t)
