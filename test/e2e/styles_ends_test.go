@@ -195,19 +195,32 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 	})
 }
 
-// Groups of the new template never become ready: the release fails at the deadline, and the host rolls back.
+// Groups of the new template never become ready: the release fails at the deadline, and the host rolls back. In place it restarts a
+// group, and no worker of the group is left for the next leader.
 func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
 		before := w.stablePods()
-		w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
+		w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady), annotated(cluster.AnnotationTermination, "1s"))
 		p := s.policy(quarters())
 		p.ProgressDeadline = seconds(3)
 		w.initialize("r1", p)
 		if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "ProgressDeadlineExceeded" {
 			t.Errorf("after the deadline: %s", show(c))
 		}
+		unready := w.stablePods()
 		w.startFinalize("r1", rollback)
+		if s.inPlace() {
+			w.awaitObject("group 3 is restarted", func() bool {
+				pods := w.stablePods()
+				leader, restarted := pods["model-3"]
+				restarted = restarted && leader.UID != unready["model-3"].UID
+				if restarted && pods["model-3-1"].UID == unready["model-3-1"].UID {
+					t.Error("group 3 has a new leader, and a worker of the former one")
+				}
+				return restarted
+			})
+		}
 		w.awaitState(rolledBack) // the deadline may pass once more while groups restart
 		w.mustRun("v1")
 		w.mustBeIdle()

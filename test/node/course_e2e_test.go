@@ -139,7 +139,7 @@ func (c *course) ends(name string) {
 	c.MustBeRestoredExcept(c.services...)
 }
 
-// promotes requests the promotion, and returns when this many groups of the workload are updated and ready.
+// promotes requests the promotion, and returns when LWS has replaced this many groups of the workload. The last one may still start.
 func (c *course) promotes(groups int) {
 	c.T.Helper()
 	c.capacity = groups - maxUnavailable // if it is rolled back
