@@ -22,11 +22,11 @@ const kinds: Record<string, Record<string, string>> = {
     compatibility: 'Compatibility', benchmarks: 'Benchmarks', glossary: 'Glossary',
   },
   Explanation: {
-    'traffic-explained': 'Traffic, explained', architecture: 'Architecture', internals: 'Internals', security: 'Security', rolloutplugin: 'RolloutPlugin',
+    'traffic-explained': 'Traffic, explained', architecture: 'Architecture', internals: 'Internals', security: 'Security', 'adr/README': 'Decisions',
   },
 }
 
-const pages = readdirSync(new URL('..', import.meta.url)).filter((name) => name.endsWith('.md') && name !== 'README.md')
+const pages = readdirSync(new URL('..', import.meta.url)).filter((name) => name.endsWith('.md') && name !== 'README.md').concat('adr/README.md') // the index of the decisions
 const known = Object.values(kinds).flatMap((kind) => Object.keys(kind))
 const without = pages.filter((name) => !known.includes(name.slice(0, -'.md'.length)))
 if (without.length > 0) throw new Error(`docs/.vitepress/config.mts: these pages are in no kind: ${without.join(', ')}`)
@@ -37,14 +37,14 @@ export default withMermaid({
   outDir: '../dist/site',
   cacheDir: '../.cache/vitepress',
   srcExclude: ['node_modules/**'],
-  rewrites: { 'README.md': 'index.md' },
+  rewrites: { 'README.md': 'index.md', 'adr/README.md': 'adr/index.md' },
   themeConfig: {
     search: { provider: 'local' },
     outline: [2, 3],
     socialLinks: [{ icon: 'github', link: repository }],
     sidebar: Object.entries(kinds).map(([text, kind]) => ({
       text,
-      items: Object.entries(kind).filter(([name]) => pages.includes(`${name}.md`)).map(([name, title]) => ({ text: title, link: `/${name}` })),
+      items: Object.entries(kind).filter(([name]) => pages.includes(`${name}.md`)).map(([name, title]) => ({ text: title, link: `/${name.replace('README', '')}` })),
     })),
   },
   markdown: {
@@ -57,7 +57,8 @@ export default withMermaid({
             const href = token.type === 'link_open' ? token.attrGet('href') : null
             if (href?.startsWith('../')) {
               const [path, anchor] = href.split('#')
-              token.attrSet('href', `${repository}/blob/main/${posix.normalize(posix.join('docs', path))}${anchor ? `#${anchor}` : ''}`)
+              const target = posix.normalize(posix.join('docs', posix.dirname(state.env.relativePath), path))
+              if (!target.startsWith('docs/')) token.attrSet('href', `${repository}/blob/main/${target}${anchor ? `#${anchor}` : ''}`)
             }
           }
         }

@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// resourcePlugin has the calls by which Argo Rollouts proposes to release the workload of a RolloutPlugin (docs/rolloutplugin.md). It is
+// resourcePlugin has the calls by which Argo Rollouts proposes to release the workload of a RolloutPlugin (plugin/rollout/README.md). It is
 // all that such a plugin needs beside its configuration and its wire.
 type resourcePlugin struct{ driver rollout.Driver }
 
