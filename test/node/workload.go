@@ -67,7 +67,8 @@ func Workload(name string, groups int32, image string) (*lws.LeaderWorkerSet, er
 	}, err
 }
 
-// podTemplate has probes, a preStop hook that outlasts the gateway's update, and a grace period that outlasts the longest request.
+// podTemplate has a preStop hook that outlasts the gateway's update, and a grace period that outlasts the longest request. Probes wait so
+// long that no container is killed because the machine is busy.
 const podTemplate = `
 spec:
   terminationGracePeriodSeconds: 20
@@ -86,7 +87,7 @@ spec:
     resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
     securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
     startupProbe: {httpGet: {path: /health, port: http}, periodSeconds: 1, failureThreshold: 120}
-    readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 2}
-    livenessProbe: {httpGet: {path: /metrics, port: http}, periodSeconds: 2, timeoutSeconds: 3, failureThreshold: 3}
+    readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 2}
+    livenessProbe: {httpGet: {path: /metrics, port: http}, periodSeconds: 2, timeoutSeconds: 10, failureThreshold: 3}
     lifecycle: {preStop: {sleep: {seconds: 4}}}
 `
