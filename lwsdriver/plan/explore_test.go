@@ -202,10 +202,7 @@ func disturbances(w *world, s *state) []act {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
 		all = append(all, act{do: actRevert}, act{do: actUnfence}, act{do: actUnserve})
 	}
-	all = append(all, act{do: actForget}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})
-	if !w.inPlace() { // in place an old record does not know that the split has ended, and nothing else could
-		all = append(all, act{do: actOldObject})
-	}
+	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})
 	if s.budget.exists {
 		all = append(all, act{do: actUnbudget})
 	}

@@ -47,7 +47,7 @@ func (o Observation) split() splitState {
 	r := o.Record.Release
 	progressing := r.Phase == record.Progressing
 	switch {
-	case !r.Unfenced && (r.Phase == record.Promoting || progressing && o.coversAllGroups()):
+	case !r.Unfenced && (r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.outdated())):
 		return splitOpening
 	case !r.Unfenced:
 		return splitFenced
@@ -55,6 +55,20 @@ func (o Observation) split() splitState {
 		return splitClosing
 	}
 	return splitUnfenced
+}
+
+// outdated reports whether the record is older than the updated groups, as after an old object was restored, and leaves more requests to
+// the stable groups than they can carry.
+func (o Observation) outdated() bool {
+	if o.Target() != nil || len(o.groupsOffRevision()) == 0 {
+		return false
+	}
+	f := o.Traffic.Facts()
+	lacked := o.lacks(f, f.Weight)
+	if !f.Isolated {
+		f.StableEndpoints = o.pinned(prepared())
+	}
+	return o.lacks(f, 0) > max(lacked, o.mayLack())
 }
 
 // unfenced reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
