@@ -63,21 +63,28 @@ func deletedWorkload(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerS
 	return &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: RefOf(key).GetName(), UID: uid}}
 }
 
-// keepPolicy remembers the traffic policy of a release in place or of a DisaggregatedSet, and restores it if the record is removed: such a
-// release adds no object that could carry it. In memory only: a driver that starts later does not know it.
+// keepPolicy remembers the traffic policy of a release in place or of a DisaggregatedSet, and restores it if it is removed from the record,
+// or the record is: such a release adds no object that could carry it. In memory only: a driver that starts later does not know it.
 func (o *Observer) keepPolicy(s *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch kept, ok := o.policies[s.Key]; {
 	case s.Record != nil && s.Record.Release != nil:
+		r := s.Record.Release
 		delete(o.policies, s.Key)
-		if s.Policy.Traffic == nil || !plan.InPlace(s.Policy.Style) && s.Set == nil {
+		if !plan.InPlace(s.Policy.Style) && s.Set == nil {
+			return
+		}
+		if s.Policy.Traffic == nil && kept.release == r.ID {
+			s.Policy.Traffic = kept.policy // it was edited out of the record: a policy does not change during a release
+		}
+		if s.Policy.Traffic == nil {
 			return
 		}
 		if o.policies == nil {
 			o.policies = map[types.NamespacedName]keptPolicy{}
 		}
-		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID}
+		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID, r.ID}
 	case ok && s.Set != nil:
 		s.Policy.Traffic = kept.policy
 	case ok && s.carrier() == "":
@@ -85,10 +92,11 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 	}
 }
 
-// keptPolicy is the traffic policy of a release in place, and its workload's UID.
+// keptPolicy is the traffic policy of a release in place, the UID of its workload, and its ID.
 type keptPolicy struct {
-	policy *traffic.Policy
-	of     types.UID
+	policy  *traffic.Policy
+	of      types.UID
+	release string
 }
 
 // ForgetPolicy drops the traffic policy that is remembered of a release in place.
@@ -108,12 +116,13 @@ func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
 	return nil
 }
 
-// readAddedPolicy reads the traffic policy from the added workloads of a release whose record was removed.
+// readAddedPolicy reads the traffic policy from the added workloads of a release whose record was removed; and from the canary if the
+// policy was edited out of the record, since a release that routes nothing notes none on its canary.
 func readAddedPolicy(s *Snapshot) error {
-	if s.Record != nil && s.Record.Release != nil {
-		return nil
-	}
 	for _, w := range s.Added {
+		if s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != w.Carries {
+			continue
+		}
 		policy, drain, err := trafficPolicyOn(s.AddedObjects[w.Name])
 		if policy != nil || err != nil {
 			s.Policy.Traffic, s.Policy.Drain = policy, drain

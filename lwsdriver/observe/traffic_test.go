@@ -74,7 +74,7 @@ func TestAddedPolicyWithoutFinalizer(t *testing.T) {
 	}
 }
 
-// The policy on a canary counts only without a record.
+// The policy on a canary counts if the record says nothing: a policy does not change during a release.
 func TestAddedPolicy(t *testing.T) {
 	withDrain := `{"stableService": "vllm", "httpRoutes": ["llm"], "drain": {"period": "7s"}}`
 	for _, tc := range []struct {
@@ -85,7 +85,8 @@ func TestAddedPolicy(t *testing.T) {
 		bad          bool
 	}{
 		{"record", "what the record says holds", lwstest.RoutedPhase(t, record.Progressing, nil), `{"stableService": "another", "httpRoutes": ["x"]}`, "vllm", false},
-		{"record without", "a release that routes nothing", lwstest.InPhase(t, record.Progressing), withDrain, "", false},
+		{"record without", "a release that routes nothing", lwstest.InPhase(t, record.Progressing), "", "", false},
+		{"record edited", "the share must not be forgotten", lwstest.InPhase(t, record.Progressing), withDrain, "vllm", false},
 		{"no record", "it was removed", lwstest.Unrecorded(), withDrain, "vllm", false},
 		{"neither", "a canary that was never routed to", lwstest.Unrecorded(), "", "", false},
 		{"edited", "what can't be read must not be guessed", lwstest.Unrecorded(), "{", "", true},
@@ -110,7 +111,7 @@ func TestAddedPolicy(t *testing.T) {
 			if got != tc.want || (s.Traffic != nil) != (tc.want != "") {
 				t.Errorf("%s: Service %q, want %q", tc.reason, got, tc.want)
 			}
-			if tc.name == "no record" && s.Policy.Drain.Period == 0 {
+			if tc.annotation == withDrain && s.Policy.Drain.Period == 0 {
 				t.Error("the drain is forgotten")
 			}
 		})
@@ -187,6 +188,14 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	if kept := b.policyOf(lwstest.VLLM); kept == nil || kept.of != "stable" {
 		t.Errorf("kept for a workload that is being deleted: %+v", kept)
 	}
+	b.cache(lwstest.RoutedInPlace(t, withoutTraffic(t)))
+	if s := b.look(); s.Setup == nil || !s.Setup.InPlace() {
+		t.Errorf("the policy is edited out of the record: setup %+v", s.Setup)
+	}
+	b.cache(lwstest.RoutedInPlace(t, func(r *record.Release) { withoutTraffic(t)(r); r.ID = "r2" }))
+	if s := b.look(); s.Setup != nil {
+		t.Errorf("the next release routes nothing: setup %+v", s.Setup)
+	}
 	b.cache(lwstest.InPhase(t, record.Progressing))
 	if b.look(); b.policyOf(lwstest.VLLM) != nil {
 		t.Error("the policy of an earlier release is kept beside the next")
@@ -206,5 +215,20 @@ func (b *bed) showGroups(revisions ...string) {
 		p.Labels[lws.GroupIndexLabelKey], p.Labels[lws.RevisionKey] = fmt.Sprint(i), revision
 		p.Annotations[lws.SizeAnnotationKey] = "1"
 		b.showPod(p)
+	}
+}
+
+// withoutTraffic edits the traffic out of the policy of a release.
+func withoutTraffic(t *testing.T) func(*record.Release) {
+	return func(r *record.Release) {
+		t.Helper()
+		policy, err := r.PolicyMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy.Traffic = nil
+		if r.Policy, err = record.EncodePolicy(policy); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
