@@ -57,12 +57,14 @@ func (o Observation) split() splitState {
 	return splitUnfenced
 }
 
-// outdated reports whether the record is older than the updated groups, as after an old object was restored, and leaves more requests to
-// the stable groups than they can carry.
+// outdated reports whether the record knows of no share although groups are updated, as after an old object was restored, and leaves more
+// requests to the stable groups than they can carry.
 func (o Observation) outdated() bool {
-	if o.Target() != nil || len(o.groupsOffRevision()) == 0 {
-		return false
-	}
+	return o.Record.Release.Traffic.RequestedWeight() == 0 && len(o.groupsOffRevision()) > 0 && o.strands()
+}
+
+// strands reports whether the stable groups can't carry all requests once the stable Service is fenced around them.
+func (o Observation) strands() bool {
 	f := o.Traffic.Facts()
 	lacked := o.lacks(f, f.Weight)
 	if !f.Isolated {
@@ -223,8 +225,8 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	}
 	offRevision := o.groupsOffRevision()
 	v, d := reconcileTraffic(o, o.keptInPlace(), state)
-	switch f := v.Facts; {
-	case !o.unfenced() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.overloads(f, 0):
+	switch {
+	case !o.unfenced() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.strands():
 		return recordSplit(o, true, state) // the other groups can't carry all requests
 	case d != nil:
 		return d
