@@ -220,12 +220,19 @@ type explored struct {
 	states []state
 	from   []int32
 	by     []act
-	calm   []int32 // what happens next while nothing disturbs; -1: nothing, -2: it was not visited
+	calm   []int32 // what happens next while nothing disturbs, or one of the constants below
 	ids    map[state]int32
 	writes []bool
 	// visited is how many states were visited; the others are known.
 	visited int
 }
+
+// What happens next in a state while nothing disturbs, besides another state.
+const (
+	ending    = -1 // nothing
+	unvisited = -2
+	breached  = -3
+)
 
 // maxAhead bounds how many states are known for each one that is visited.
 const maxAhead = 12
@@ -235,7 +242,7 @@ func (e *explored) add(s state, from int32, by act) int32 {
 	id := int32(len(e.states))
 	e.ids[s] = id
 	e.states, e.from, e.by = append(e.states, s), append(e.from, from), append(e.by, by)
-	e.calm, e.writes = append(e.calm, -2), append(e.writes, false)
+	e.calm, e.writes = append(e.calm, unvisited), append(e.writes, false)
 	return id
 }
 
@@ -273,12 +280,13 @@ type violation struct {
 	course course
 }
 
-// explore visits the states of a small world until there are enough: breadth first by the number of acts that are
-// not the next one while nothing disturbs, so that the consequences of each act are visited before those of two.
-func explore(c config, disturb, most int) (e explored, found []violation) {
-	w, first := newWorld(c)
+// explore visits the states of a small world until there are enough: breadth first by the number of acts that are not the next one while
+// nothing disturbs. What follows from an act while nothing disturbs is visited to the end before the next act. first: the first breach is
+// enough.
+func explore(c config, disturb, most int, first bool) (e explored, found []violation) {
+	w, start := newWorld(c)
 	e.ids = map[state]int32{}
-	e.add(first, -1, act{})
+	e.add(start, -1, act{})
 	e.seed(w, 0)
 	kinds := map[string]bool{}
 	report := func(at int32, last *act, breach string) {
@@ -302,40 +310,42 @@ func explore(c config, disturb, most int) (e explored, found []violation) {
 	for at := range e.states {
 		level = append(level, int32(at))
 	}
-	for i := 0; e.visited < most; i++ {
-		if i == len(level) {
-			if level, next, i = spread(next), nil, -1; len(level) == 0 {
+	for calm := int32(-1); e.visited < most && !(first && len(found) > 0); {
+		at := calm
+		if calm = -1; at < 0 {
+			if len(level) == 0 {
+				level, next = spread(next), nil
+			}
+			if len(level) == 0 {
 				break
 			}
+			at, level = level[0], level[1:]
+		}
+		if e.calm[at] != unvisited {
 			continue
 		}
-		at := level[i]
 		e.visited++
 		s := e.states[at]
-		e.calm[at] = -1
+		e.calm[at] = ending
 		steps = w.next(&s, disturb, steps)
 		for i := range steps {
 			t := &steps[i]
 			if t.breach != "" {
 				report(at, &t.act, t.breach)
 				if t.calm {
-					e.calm[at] = -2
+					e.calm[at] = breached
 				}
 				continue
 			}
 			id, known := e.ids[t.state]
-			if !known && len(e.states) < most*maxAhead {
-				if id, known = e.add(t.state, at, t.act), true; t.calm {
-					level = append(level, id)
-				} else {
+			if !known && (t.calm || len(e.states) < most*maxAhead) {
+				if id = e.add(t.state, at, t.act); !t.calm {
 					next = append(next, id)
 				}
 			}
 			if t.calm {
-				e.writes[at] = t.writes
-				if e.calm[at] = -2; known {
-					e.calm[at] = id
-				}
+				e.calm[at], e.writes[at] = id, t.writes
+				calm = id
 			}
 		}
 	}
@@ -360,30 +370,30 @@ func spread(all []int32) []int32 {
 
 // checkEnds checks that, once nothing disturbs, every state comes to rest after a bounded number of writes.
 func (e *explored) checkEnds(w *world, report func(int32, *act, string)) {
-	const unknown, walking = -1, -2
+	const unseen, walking = -1, -2
 	left := make([]int16, len(e.states)) // writes until rest
 	for i := range left {
-		left[i] = unknown
+		left[i] = unseen
 	}
 	var path []int32
 	for at := range e.states {
 		path = path[:0]
 		id := int32(at)
-		for id >= 0 && left[id] == unknown {
+		for id >= 0 && left[id] == unseen {
 			left[id] = walking
 			path = append(path, id)
 			id = e.calm[id]
 		}
 		writes := int16(0)
 		switch {
-		case id == -1: // at rest
+		case id == ending:
 			last := path[len(path)-1]
 			s := e.states[last]
 			d, _ := w.drive(&s)
 			if text := w.unsettled(&e.states[last], d); text != "" {
 				report(int32(at), nil, text)
 			}
-		case id == -2: // not visited
+		case id < 0: // what follows is not known
 		case left[id] == walking:
 			report(int32(at), nil, "the writes never end")
 			left[id] = 0
@@ -436,19 +446,24 @@ func runs() (all []config) {
 // there is an end. A breach is printed as a course, for a file under testdata: see [TestScenarios].
 func TestExplore(t *testing.T) {
 	var total atomic.Int64
+	first := flag.Lookup("test.failfast").Value.String() == "true"
 	t.Run("runs", func(t *testing.T) {
+		parent := t
 		for _, c := range runs() {
 			if !strings.Contains(c.String(), *exploreRuns) {
 				continue
 			}
 			t.Run(c.String(), func(t *testing.T) {
 				t.Parallel()
+				if first && parent.Failed() {
+					t.Skip("another world has a breach")
+				}
 				began := time.Now()
 				most := *exploreStates
 				if c.routed {
 					most *= 3
 				}
-				e, found := explore(c, *exploreDisturb, most)
+				e, found := explore(c, *exploreDisturb, most, first)
 				t.Logf("%d states in %s", e.visited, time.Since(began).Round(time.Millisecond))
 				total.Add(int64(e.visited))
 				for _, v := range found {

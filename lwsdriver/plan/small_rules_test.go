@@ -181,6 +181,11 @@ func (w *world) forgotten(d Decision, after *state) string {
 	if w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
 		return ""
 	}
+	for i := range after.own.groups {
+		if m := &after.own.groups[i]; m.ready && m.since == fresh {
+			return "" // the next driver can't know that it has been ready before
+		}
+	}
 	next := carryOn(w.observe(after))
 	repairs := next.Action != nil && next.Waiting.Recorded != (time.Time{})
 	if next.State != pb.State_STATE_FAILED && !repairs {
@@ -410,7 +415,7 @@ func (w *world) unsettled(s *state, d Decision) string {
 	case d.State == pb.State_STATE_FAILED && !w.harmed(s) && !forUser(d.Reason):
 		return fmt.Sprintf("it fails with %s, and nothing is wrong: %s", d.Reason, d.Message)
 	case s.unnamed: // nothing says which routes the release had
-	case s.record != 0 && !final || s.lwsDown || s.gatewayDown:
+	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare)) || s.lwsDown || s.gatewayDown:
 	case s.added.exists:
 		return fmt.Sprintf("rule 7: %s with an added set", d.State)
 	case w.routed && s.objects != w.untouched:
