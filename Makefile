@@ -43,6 +43,8 @@ SEED    ?= 1
 STATES  ?= 60000
 DISTURBANCES ?= 2
 DURATION ?= 5m
+# Which of its mutations `make mutations` runs: those whose file or description contains this.
+ONLY    ?=
 # 1: unit tests run with the race detector, for which a new machine compiles all libraries once more.
 RACE    ?=
 # How long `make fuzz` runs each target: a time, or a number of inputs such as 10000x.
@@ -138,6 +140,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 	    $(GO) test "./$$(dirname "$$file")" -vet off -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 1s; \
 	  done; \
 	done
+
+.PHONY: mutations
+mutations: ## Take each limit of the planner out, one after another, and see which rule the explorer finds broken; ONLY=limits.go those of one file.
+	$(GO) run ./test/mutations -only '$(ONLY)'
 
 .PHONY: e2e
 e2e: ## Run every end-to-end test, or those of SUITE, COUNT times; on other versions with KUBERNETES=, LWS=, ARGO=, KRUISE=, GATEWAY_API=.
