@@ -142,9 +142,6 @@ func mixedMessage(w Workload) string {
 func advanceHandover(o Observation) Decision {
 	const state = pb.State_STATE_PROMOTING
 	c := o.canary()
-	if o.Succeeded {
-		return finalizeSucceeded(o)
-	}
 	if c == nil || c.Deleting {
 		return cancelHandover(o)
 	}

@@ -135,8 +135,8 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		return awaitSurge(o, d)
 	}
 	d.Message += o.heldUpBy("keeps LeaderWorkerSet from the others", "have it roll them back beyond it")
-	if next := o.nextBroken(); o.Record.Release.Phase == record.RollingBack && next > 0 && (s.nextReady == 0 || next < s.nextReady) {
-		s.nextReady = next
+	if o.Record.Release.Phase == record.RollingBack {
+		s.nextReady = earliest(s.nextReady, o.nextBroken())
 	}
 	return awaitGroups(s, d, 0)
 }

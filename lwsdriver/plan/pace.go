@@ -16,13 +16,8 @@ import (
 // user's numbers may round to 0, which LWS refuses; then one group at a time may be unavailable.
 func Pace(saved rolling, replicas int) rolling {
 	if scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0 && replicas > 0 {
-		return atLeastOne(saved)
+		saved.MaxUnavailable = intstr.FromInt32(1)
 	}
-	return record.Native(saved)
-}
-
-func atLeastOne(saved rolling) rolling {
-	saved.MaxUnavailable = intstr.FromInt32(1)
 	return record.Native(saved)
 }
 

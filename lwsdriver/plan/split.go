@@ -134,14 +134,11 @@ func (o Observation) staysStable(g Group) bool {
 
 // requestedInPlace returns the requested routing, as far as groups exist to serve it.
 func (o Observation) requestedInPlace() traffic.Desired {
-	d, requested := prepared(), o.Record.Release.Traffic
+	d, requested := o.keptInPlace(), o.Record.Release.Traffic
 	serves := func(g Group) bool {
 		return g.Index < o.Stable.Replicas && g.Ready && g.at(o.Record.Release.UpdateRevision)
 	}
-	switch {
-	case o.unfenced():
-		return requestsUnfenced()
-	case requested != nil && slices.ContainsFunc(o.Stable.Groups, serves):
+	if requested != nil && !o.unfenced() && slices.ContainsFunc(o.Stable.Groups, serves) {
 		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.Routes()
 	}
 	return d
