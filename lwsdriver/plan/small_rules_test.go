@@ -241,6 +241,9 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		if n := before.added.existing(); n < int(before.added.replicas) || before.added.deleting || before.own.existing() > 0 {
 			return fmt.Sprintf("rule 5: %s with %d groups", a, n)
 		}
+		if before.added.template != before.added.made {
+			return fmt.Sprintf("rule 11: %s with a template that no release has released", a)
+		}
 	case RestartGroup:
 		if !before.own.observed || before.own.leaders.partition < before.own.leaders.replicas {
 			return "rule 12: " + a.String() + " while LeaderWorkerSet may roll"
