@@ -59,7 +59,7 @@ func noteTraffic(canary *lws.LeaderWorkerSet, s *observe.Snapshot) error {
 		return nil
 	}
 	policy, err := s.Record.Release.PolicyMessage()
-	if err != nil || policy.GetTraffic() == nil { // it was edited out of the record
+	if err != nil {
 		return err
 	}
 	value, err := record.EncodeTraffic(policy.GetTraffic())

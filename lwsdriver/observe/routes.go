@@ -116,13 +116,12 @@ func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
 	return nil
 }
 
-// readAddedPolicy reads the traffic policy from the added workloads of a release whose record was removed; and from the canary if the
-// policy was edited out of the record, since a release that routes nothing notes none on its canary.
+// readAddedPolicy reads the traffic policy from the added workloads of a release whose record was removed.
 func readAddedPolicy(s *Snapshot) error {
+	if s.Record != nil && s.Record.Release != nil {
+		return nil
+	}
 	for _, w := range s.Added {
-		if s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != w.Carries {
-			continue
-		}
 		policy, drain, err := trafficPolicyOn(s.AddedObjects[w.Name])
 		if policy != nil || err != nil {
 			s.Policy.Traffic, s.Policy.Drain = policy, drain

@@ -74,7 +74,7 @@ func TestAddedPolicyWithoutFinalizer(t *testing.T) {
 	}
 }
 
-// The policy on a canary counts if the record says nothing: a policy does not change during a release.
+// The policy on a canary counts only without a record.
 func TestAddedPolicy(t *testing.T) {
 	withDrain := `{"stableService": "vllm", "httpRoutes": ["llm"], "drain": {"period": "7s"}}`
 	for _, tc := range []struct {
@@ -85,8 +85,7 @@ func TestAddedPolicy(t *testing.T) {
 		bad          bool
 	}{
 		{"record", "what the record says holds", lwstest.RoutedPhase(t, record.Progressing, nil), `{"stableService": "another", "httpRoutes": ["x"]}`, "vllm", false},
-		{"record without", "a release that routes nothing", lwstest.InPhase(t, record.Progressing), "", "", false},
-		{"record edited", "the share must not be forgotten", lwstest.InPhase(t, record.Progressing), withDrain, "vllm", false},
+		{"record without", "a release that routes nothing", lwstest.InPhase(t, record.Progressing), withDrain, "", false},
 		{"no record", "it was removed", lwstest.Unrecorded(), withDrain, "vllm", false},
 		{"neither", "a canary that was never routed to", lwstest.Unrecorded(), "", "", false},
 		{"edited", "what can't be read must not be guessed", lwstest.Unrecorded(), "{", "", true},
@@ -111,7 +110,7 @@ func TestAddedPolicy(t *testing.T) {
 			if got != tc.want || (s.Traffic != nil) != (tc.want != "") {
 				t.Errorf("%s: Service %q, want %q", tc.reason, got, tc.want)
 			}
-			if tc.annotation == withDrain && s.Policy.Drain.Period == 0 {
+			if tc.name == "no record" && s.Policy.Drain.Period == 0 {
 				t.Error("the drain is forgotten")
 			}
 		})
