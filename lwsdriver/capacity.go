@@ -117,8 +117,8 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 	}
 	if s.Set != nil {
 		need.Groups = extra(s, policy, peak, s.Roles[0])
-		for i, role := range s.Roles[1:] {
-			spec := s.Set.Specs[i+1].Spec
+		for _, role := range s.Roles[1:] {
+			spec := s.Set.Spec(role.Name)
 			need.Others = append(need.Others, capacity.Need{
 				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: extra(s, policy, peak, role), Sets: 1,
 			})

@@ -101,8 +101,8 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 		New: s.StableObject.Spec.LeaderWorkerTemplate, Old: s.StableObject.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
 	}
-	for i, role := range s.Roles {
-		t := s.Set.Specs[i].Spec.LeaderWorkerTemplate
+	for _, role := range s.Roles {
+		t := s.Set.Spec(role.Name).LeaderWorkerTemplate
 		in.Roles = append(in.Roles, simulate.Role{Role: role, Old: t, New: t})
 	}
 	if in.Startup == 0 {

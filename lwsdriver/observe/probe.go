@@ -55,7 +55,9 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 	}
 	now := asked{Effects: e, of: s.StableObject.UID, since: before.since}
 	if len(s.Added) > 0 {
-		now.of = s.AddedObjects[s.Added[0].Name].UID
+		if w := s.AddedObjects[s.Added[0].Name]; w != nil { // a child of a DisaggregatedSet may be missing
+			now.of = w.UID
+		}
 	}
 	if now.of == before.of && slices.Equal(e.WarmUp, before.WarmUp) && slices.Equal(e.Drain, before.Drain) {
 		return false

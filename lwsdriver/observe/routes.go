@@ -194,7 +194,7 @@ func setupOfRoles(s *Snapshot, policy traffic.Policy) traffic.Setup {
 }
 
 func newSetupOfRoles(s *Snapshot, style pb.Style, policy traffic.Policy, stable, update string) traffic.Setup {
-	setup := traffic.NewSetupOfRole(s.StableObject, s.Set.Roles[0].Name, stable, update, policy)
+	setup := traffic.NewSetupOfRole(s.StableObject, plan.ServingRoles(s.Observation)[0].Name, stable, update, policy)
 	setup.CanaryPin[record.ServingLabel] = record.Serving
 	if plan.InPlace(style) {
 		setup.StablePin[record.ServingLabel] = record.Serving // a group gets no requests any more before a new one takes its place

@@ -302,7 +302,7 @@ type replicaBounds struct {
 
 	Spec struct {
 		Set    string        `json:"set"`
-		Roles  []string      `json:"roles"`
+		Roles  []plan.Role   `json:"roles"`
 		Stable stableBounds  `json:"stable"`
 		Update *updateBounds `json:"update,omitempty"`
 	} `json:"spec"`
@@ -330,10 +330,7 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 		},
 	}
-	object.Spec.Set = set.Name
-	for _, role := range set.Roles {
-		object.Spec.Roles = append(object.Spec.Roles, role.Name)
-	}
+	object.Spec.Set, object.Spec.Roles = set.Name, b.Roles
 	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min, Max: b.Max}
 	if b.Update != "" {
 		object.Spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
@@ -362,7 +359,7 @@ func stripBounds(obj any) (any, error) {
 		b.Problem = err.Error()
 		return b, nil //nolint:nilerr // the object can't be read, which an observation returns
 	}
-	b.Bounds = plan.Bounds{Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max}
+	b.Bounds = plan.Bounds{Roles: object.Spec.Roles, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max}
 	if up := object.Spec.Update; up != nil {
 		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
 	}
@@ -492,7 +489,7 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 		}
 		all = append(all, child)
 		s.AddedObjects[w.Name] = w
-		if slice == 0 && child.Role == set.Roles[0].Name {
+		if slice == 0 {
 			s.AddedObjects[set.Name+"-"+child.Revision] = w
 		}
 	}
@@ -514,6 +511,16 @@ func recordedRoles(children []plan.Child, set *Set) []string {
 	return slices.Sorted(maps.Keys(roles))
 }
 
+// Spec returns the spec of a role, an empty one if the template has no such role.
+func (s *Set) Spec(role string) (spec lws.LeaderWorkerSetSpec) {
+	for _, r := range s.Specs {
+		if r.Name == role {
+			spec = r.Spec
+		}
+	}
+	return spec
+}
+
 // Template returns the template in the spec.
 func (s *Set) Template() (t record.Template) {
 	for i, role := range s.Roles {
@@ -524,15 +531,15 @@ func (s *Set) Template() (t record.Template) {
 
 // RolesToBe returns the roles as LWS creates them for the template in the spec, with the names of the children that serve now.
 func (s *Snapshot) RolesToBe() []preflight.Role {
-	all := make([]preflight.Role, 0, len(s.Roles))
-	for i, role := range s.Roles {
+	all := make([]preflight.Role, 0, len(s.Set.Specs))
+	for _, role := range s.Set.Specs {
 		var serves *lws.LeaderWorkerSet
 		for _, c := range s.Children {
 			if c.Role == role.Name && slices.Contains(s.StableRevisions(), c.Revision) {
 				serves = s.AddedObjects[c.Name]
 			}
 		}
-		all = append(all, preflight.NewRole(s.Set, s.Set.Specs[i], serves))
+		all = append(all, preflight.NewRole(s.Set, role, serves))
 	}
 	return all
 }

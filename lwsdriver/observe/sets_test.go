@@ -24,7 +24,7 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm", UID: "1"}}
 	batch := 1
 	for _, want := range []plan.Bounds{
-		{Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
+		{Roles: []plan.Role{{Name: "prefill", Replicas: 4, Size: 2, MaxSurge: 1}, {Name: "decode"}}, Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
 		{
 			Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 0}, Update: "b", Units: 3, Exact: map[string]int{"0-prefill": 3, "0-decode": 2},
 			Target: &record.Target{Groups: "75%", Batch: &batch, At: lwstest.Noon.UTC()},

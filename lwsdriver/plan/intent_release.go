@@ -103,7 +103,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 // back.
 func (b Begin) obstacles(o Observation) []error {
 	if o.hasRoles() {
-		return []error{b.checkRoles(o), b.checkRevisions(o), b.checkAutoscalers(o)}
+		return []error{b.checkRoles(o), b.checkRevisions(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 	}
 	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 }

@@ -29,7 +29,7 @@ func promote(o Observation, s Progress) Decision {
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
 		next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
 		return beginRollBack(o, next, "the stable template is restored in mid-promotion: roll back natively")
-	case o.Stable.Revision != r.UpdateRevision && o.shifts():
+	case o.Stable.Revision != r.UpdateRevision && (o.shifts() || o.RolesWaiting != ""):
 		return followTemplate(o)
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)

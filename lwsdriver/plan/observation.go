@@ -80,6 +80,8 @@ type Observation struct {
 	Children []Child `json:"children,omitzero"`
 	// SlicesWaiting is how many slices of the spec LWS creates only once the template in the spec is released or restored; see [Judge].
 	SlicesWaiting int `json:"slicesWaiting,omitzero"`
+	// RolesWaiting are the names of the roles in the spec, if they are others than those of the groups; see [Judge].
+	RolesWaiting string `json:"rolesWaiting,omitzero"`
 	// Bounds are those of the children, nil if there are none. BoundsEnforced is true if an admission policy enforces them.
 	// BoundsBy is the field manager that wrote them after Lockstep, empty if none is known.
 	Bounds         *Bounds `json:"bounds,omitzero"`

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -59,6 +60,8 @@ type Child struct {
 
 // Bounds are the numbers of groups that the children of a DisaggregatedSet may have, by [Member]. Those of a third revision may have none.
 type Bounds struct {
+	// Roles are those of the children, which a template that waits may lack.
+	Roles []Role `json:"roles,omitzero"`
 	// Stable is the revision whose children have at least Min groups, and at most Max, nil without a limit.
 	Stable string         `json:"stable,omitzero"`
 	Min    map[string]int `json:"min,omitzero"`
@@ -176,19 +179,58 @@ func (o Observation) part(role Role, units int) int {
 	return min((units*role.Replicas+entry-1)/entry, role.Replicas)
 }
 
-// LastSize returns how many groups a role was last known to have in each slice: those of its children, and those that bounds keep.
+// LastSize returns how many groups a role was last known to have in each slice: those in the bounds, or else those of its children.
 func LastSize(o Observation, role string) (n int) {
+	if b := o.Bounds; b != nil {
+		if i := indexRole(b.Roles, role); i >= 0 {
+			return b.Roles[i].Replicas
+		}
+	}
 	for _, c := range o.Children {
 		if c.Role == role {
 			n = max(n, c.Replicas)
 		}
 	}
-	if b := o.Bounds; b != nil {
-		for slice := range max(o.Slices, 1) {
-			n = max(n, b.Min[Member(slice, role)], b.Exact[Member(slice, role)])
+	return n
+}
+
+func indexRole(roles []Role, name string) int {
+	return slices.IndexFunc(roles, func(r Role) bool { return r.Name == name })
+}
+
+// ServingRoles returns the roles of the groups, the entry role first. While another template waits, its roles may be others: those of the
+// groups keep their order, and a removed one its numbers.
+func ServingRoles(o Observation) []Role {
+	stable, spec := o.stableSide(), o.Roles
+	if stable == "" || stable == o.Stable.Revision {
+		return spec
+	}
+	var serving []Role
+	if o.Bounds != nil {
+		serving = slices.Clone(o.Bounds.Roles)
+	}
+	if len(serving) == 0 { // they were deleted
+		serving = slices.DeleteFunc(slices.Clone(spec), func(r Role) bool { return o.child(0, stable, r.Name).Name == "" })
+		for _, c := range o.Children {
+			if c.Revision == stable && c.Slice == 0 && indexRole(serving, c.Role) < 0 {
+				serving = append(serving, Role{Name: c.Role, Replicas: LastSize(o, c.Role), Size: 1, MaxSurge: 1})
+			}
 		}
 	}
-	return n
+	for i := range serving {
+		if n := indexRole(spec, serving[i].Name); n >= 0 {
+			serving[i] = spec[n]
+		}
+	}
+	return serving
+}
+
+func roleNamesOf(roles []Role) string {
+	names := make([]string, 0, len(roles))
+	for _, r := range roles {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // cover leaves out slices that no release covers. LWS creates a slice only at the template in the spec. So one that is added while another
@@ -208,6 +250,12 @@ func (o *Observation) cover() {
 func (o *Observation) unite() {
 	if !o.hasRoles() {
 		return
+	}
+	if spec := o.Roles; len(ServingRoles(*o)) > 0 {
+		o.Roles = ServingRoles(*o)
+		if was, now := roleNamesOf(o.Roles), roleNamesOf(spec); was != now {
+			o.RolesWaiting = now
+		}
 	}
 	o.cover()
 	entry, stable := o.Roles[0], o.stableSide()
@@ -357,6 +405,10 @@ func (o Observation) bounds() *Bounds {
 		return nil
 	}
 	b := Bounds{Stable: stable, Min: map[string]int{}}
+	for _, r := range o.Roles {
+		r.External, r.Unsized = false, ""
+		b.Roles = append(b.Roles, r)
+	}
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
 		least := role.Replicas
@@ -519,7 +571,7 @@ func (o Observation) boundsAction(b Bounds, why string) Action {
 }
 
 func sameBounds(a, b Bounds) bool {
-	return a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) && maps.Equal(a.Exact, b.Exact) &&
+	return slices.Equal(a.Roles, b.Roles) && a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) && maps.Equal(a.Exact, b.Exact) &&
 		reflect.DeepEqual(a.Target, b.Target)
 }
 
@@ -692,23 +744,15 @@ func (b Begin) checkRoles(o Observation) error {
 		return refuse("policy.group_disruption_budget, policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s",
 			o.object())
 	}
-	stable := o.stableSide()
-	for _, c := range o.Children {
-		if c.Revision == stable && !slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Name == c.Role }) {
-			return refuse("the template of %s has no role %s any more, and roles can't be removed by a release yet: restore it", o.object(), c.Role)
-		}
-	}
+	or := "" // a set has a slice at least
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
-			switch {
-			case o.child(slice, stable, role.Name).Name != "":
-			case slice == 0:
-				return refuse("role %s of %s is new, and roles can't be added by a release yet: remove it", role.Name, o.object())
-			default:
+			if stable := o.stableSide(); o.child(slice, stable, role.Name).Name == "" {
 				return refuse("slice %d of %s has no child of role %s at revision %s: restore the template of that revision until LeaderWorkerSet "+
-					"has created it, or set slices to %d for the release", slice, o.object(), role.Name, stable, slice)
+					"has created it%s", slice, o.object(), role.Name, stable, or)
 			}
 		}
+		or = fmt.Sprintf(", or set slices to %d for the release", slice+1)
 	}
 	if InPlace(b.Policy.GetStyle()) {
 		return o.checkShift()

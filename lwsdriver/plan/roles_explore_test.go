@@ -38,7 +38,7 @@ type roleState struct {
 	children       [revisions + 1][slicesOf][rolesOf]roleChild
 	record, bounds string
 	edits, losses  uint8
-	asked          uint8 // the most units that the host has asked for, of the present template
+	asked          uint8 // the most units that the host has asked for, of the release's revision
 	promoted, left bool  // the host asked for it; the set was disowned
 	style          pb.Style
 	// unavailable and surge are those of each role.
@@ -49,6 +49,23 @@ type roleState struct {
 	unsized        bool
 	// slices are those in the spec, and resizes is how often the user may still change them.
 	slices, resizes uint8
+	// third is what template 3 does to the roles.
+	third roleChange
+}
+
+// roleChange is what an edit of the template does to the roles.
+type roleChange uint8
+
+const (
+	sameRoles roleChange = iota
+	addsRole
+	removesDecode
+	removesPrefill
+)
+
+// lacks reports whether a revision has no groups of a role.
+func (s roleState) lacks(r revision, role int) bool {
+	return r == 3 && (s.third == removesDecode && role == 1 || s.third == removesPrefill && role == 0)
 }
 
 func (s roleState) observe() Observation {
@@ -57,16 +74,22 @@ func (s roleState) observe() Observation {
 		Stable: Workload{Name: "llm"},
 	}
 	for i, name := range roleNames {
+		if s.lacks(s.template, i) {
+			continue
+		}
 		o.Roles = append(o.Roles, Role{
 			Name: name, Replicas: int(s.wanted[i]), Size: 1, MaxUnavailable: int(s.unavailable[i]), MaxSurge: int(s.surge[i]),
 		})
+	}
+	if s.template == 3 && s.third == addsRole {
+		o.Roles = append(o.Roles, Role{Name: "embed", Replicas: 1, Size: 1, MaxSurge: 1})
 	}
 	if s.unsized {
 		o.Roles[0].External, o.Roles[0].Unsized = true, "it has no scaler"
 	}
 	o.Stable.Revision, o.Stable.Observed = s.template.String(), true
 	for i := range roleNames {
-		o.Stable.Observed = o.Stable.Observed && (s.children[s.template][0][i].exists || s.children[s.template][1][i].exists)
+		o.Stable.Observed = o.Stable.Observed && (s.lacks(s.template, i) || s.children[s.template][0][i].exists || s.children[s.template][1][i].exists)
 	}
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
@@ -216,6 +239,11 @@ func (s roleState) write(action Action) (roleState, error) {
 			next := *rec.Release
 			next.Target = atNoon(next.Target)
 			rec.Release = &next
+			if s.record != "" {
+				if was := records.of(s.record).record.Release; was != nil && was.UpdateRevision != next.UpdateRevision {
+					s.asked = 0
+				}
+			}
 		}
 		s.record = encodeJSON(rec)
 	case RemoveRecord:
@@ -319,7 +347,7 @@ func (s roleState) others() (all []roleStep) {
 	add := func(by string, next roleState) { all = append(all, roleStep{by: by, next: next}) }
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
-			if !c.exists && r == s.template && m.slice < int(s.slices) {
+			if !c.exists && r == s.template && m.slice < int(s.slices) && !s.lacks(r, m.role) {
 				n := s
 				if s.serving(r, m.slice) { // another revision has groups
 					*n.at(r, m) = roleChild{exists: true}
@@ -381,7 +409,7 @@ func (s roleState) others() (all []roleStep) {
 	}
 	for r := revision(1); s.edits > 0 && r <= revisions; r++ {
 		if n := s; r != s.template {
-			n.template, n.asked = r, 0
+			n.template = r
 			n.edits--
 			add(fmt.Sprintf("the user edits the template to %s", r), n)
 		}
@@ -420,6 +448,11 @@ func (s roleState) units(r revision) (units int) {
 		units += s.unitsIn(r, slice)
 	}
 	return units
+}
+
+// part returns how many groups of a role belong to a number of units of a slice.
+func (s roleState) part(role, units int) int {
+	return (units*int(s.wanted[role]) + int(s.wanted[0]) - 1) / int(s.wanted[0])
 }
 
 // unitsIn returns how many whole units of a revision are ready in a slice.
@@ -466,7 +499,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return "stable groups may go before a promotion hands over"
 		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[0])] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0])*o.Slices:
 			return "stable groups may go before every unit of the update is ready"
-		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && b.Units > int(max(s.asked, n.asked)):
+		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String()):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
 		}
 	}
@@ -499,7 +532,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 func (s roleState) lowers(o Observation, b Bounds) bool {
 	for slice := range o.Slices {
 		for i, name := range roleNames {
-			if b.Min[Member(slice, name)] < int(s.wanted[i]) {
+			if b.Min[Member(slice, name)] < int(s.wanted[i]) && (s.third == sameRoles || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
 				return true
 			}
 		}
@@ -512,7 +545,7 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 	room := false
 	for slice := range o.Slices {
 		units := b.Exact[Member(slice, roleNames[0])]
-		if n := b.Exact[Member(slice, roleNames[1])]; n != o.part(o.Roles[1], units) {
+		if n := b.Exact[Member(slice, roleNames[1])]; n != s.part(1, units) {
 			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
 		}
 		if room && units > before.Exact[Member(slice, roleNames[0])] {
@@ -543,7 +576,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			part, updated := 0, 0
 			if update != 0 {
 				updated = n.unitsIn(update, m.slice)
-				part = o.part(Role{Name: roleNames[i], Replicas: int(s.wanted[i])}, updated)
+				part = s.part(i, updated)
 			}
 			if left := n.unitsIn(stable, m.slice) + updated; n.unitsIn(stable, m.slice) < s.unitsIn(stable, m.slice) && left < int(s.wanted[0])-o.sliceLacks() {
 				return fmt.Sprintf("%s: %d units are left of %d", m, left, s.wanted[0])
@@ -621,6 +654,10 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{template: 2, wanted: two{2, 2}, grows: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 3},
 		{roleState{wanted: two{2, 1}, edits: 1, scalers: 1, style: pb.Style_STYLE_CANARY}, 4},
 		{roleState{template: 2, wanted: two{2, 2}, scalers: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 6},
+		{roleState{template: 2, wanted: two{2, 1}, edits: 1, third: addsRole, slices: 1, style: pb.Style_STYLE_CANARY}, 2},
+		{roleState{template: 2, wanted: two{2, 1}, edits: 2, third: removesDecode, slices: 1, style: pb.Style_STYLE_CANARY}, 2},
+		{roleState{template: 2, wanted: two{1, 2}, edits: 1, third: removesPrefill, slices: 1, style: pb.Style_STYLE_CANARY}, 2},
+		{roleState{template: 2, wanted: two{2, 2}, edits: 2, third: removesDecode, slices: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4},
 		{roleState{template: 2, wanted: two{1, 1}, slices: 2, style: pb.Style_STYLE_CANARY}, 2},
 		{roleState{template: 2, wanted: two{2, 1}, slices: 2, style: pb.Style_STYLE_CANARY}, 2},
 		{roleState{template: 2, wanted: two{1, 1}, slices: 1, resizes: 2, style: pb.Style_STYLE_CANARY}, 1},

@@ -32,6 +32,8 @@ func roleGroups(child string, n, ready int) []Group {
 	return all
 }
 
+var rolesOf4and2 = []Role{{Name: "prefill", Replicas: 4, Size: 1}, {Name: "decode", Replicas: 2, Size: 1}}
+
 // rolesObservation is a DisaggregatedSet with 4 groups of prefill and 2 of decode at revision old, and ready groups of the children at new.
 func rolesObservation(prefill, decode int) Observation {
 	child := func(revision, role string, n, ready int) Child {
@@ -39,12 +41,12 @@ func rolesObservation(prefill, decode int) Observation {
 		return Child{Name: name, Role: role, Revision: revision, Replicas: n, Groups: roleGroups(name, n, ready)}
 	}
 	o := Observation{
-		Now: noon.Add(time.Hour), Roles: []Role{{Name: "prefill", Replicas: 4, Size: 1}, {Name: "decode", Replicas: 2, Size: 1}}, Slices: 1, BoundsEnforced: true,
+		Now: noon.Add(time.Hour), Roles: slices.Clone(rolesOf4and2), Slices: 1, BoundsEnforced: true,
 		Stable: Workload{Name: "llm", Revision: "new", Observed: true},
 		Children: []Child{
 			child("old", "prefill", 4, 4), child("old", "decode", 2, 2), child("new", "prefill", prefill, prefill), child("new", "decode", decode, decode),
 		},
-		Bounds: &Bounds{Stable: "old", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
+		Bounds: &Bounds{Roles: rolesOf4and2, Stable: "old", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
 		Record: &record.Record{Release: &record.Release{
 			ID: "r", StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, Replicas: 4, StartedAt: noon, PhaseAt: noon,
 		}},
@@ -86,7 +88,7 @@ func TestPartOf(t *testing.T) {
 // revision new.
 func inSlices(n int, exact map[string]int, units int) Observation {
 	o := rolesObservation(0, 0)
-	o.Slices, o.Children, o.Bounds = n, nil, &Bounds{Stable: "old", Min: map[string]int{}, Update: "new", Units: units, Exact: exact}
+	o.Slices, o.Children, o.Bounds = n, nil, &Bounds{Roles: o.Roles, Stable: "old", Min: map[string]int{}, Update: "new", Units: units, Exact: exact}
 	for slice := range n {
 		for _, role := range o.Roles {
 			member := Member(slice, role.Name)

@@ -212,6 +212,11 @@ func explainTemplate(o Observation, d Decision) Decision {
 
 // templateProblem returns why a release of the template in the spec can't work. Empty: it can.
 func templateProblem(o Observation, inPlace bool) string {
+	if o.RolesWaiting != "" {
+		return fmt.Sprintf("the template of %s has the roles %s, and its groups have %s: a release adds, removes and reorders no roles, and the groups stay as "+
+			"they are. Restore the roles; or, without a release, disown the set (lockstep disown), and LeaderWorkerSet rolls it by itself",
+			o.object(), o.RolesWaiting, roleNamesOf(o.Roles))
+	}
 	if c := o.unsafe(FieldClaims); c != nil {
 		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, which LeaderWorkerSet accepts and never applies: the claims of a "+
 			"StatefulSet are immutable, so it stops applying this object, whatever the style of the release. Restore the old "+
