@@ -202,17 +202,23 @@ func indexRole(roles []Role, name string) int {
 // groups keep their order, and a removed one its numbers.
 func ServingRoles(o Observation) []Role {
 	stable, spec := o.stableSide(), o.Roles
-	if stable == "" || stable == o.Stable.Revision {
+	update := ""
+	if r := o.release(); r != nil {
+		update = r.UpdateRevision
+	}
+	if stable == "" || stable == o.Stable.Revision || update == o.Stable.Revision {
 		return spec
 	}
 	var serving []Role
 	if o.Bounds != nil {
 		serving = slices.Clone(o.Bounds.Roles)
 	}
-	if len(serving) == 0 { // they were deleted
-		serving = slices.DeleteFunc(slices.Clone(spec), func(r Role) bool { return o.child(0, stable, r.Name).Name == "" })
+	if len(serving) == 0 { // bounds were deleted
+		serving = slices.DeleteFunc(slices.Clone(spec), func(r Role) bool {
+			return o.child(0, stable, r.Name).Name+o.child(0, update, r.Name).Name == ""
+		})
 		for _, c := range o.Children {
-			if c.Revision == stable && c.Slice == 0 && indexRole(serving, c.Role) < 0 {
+			if (c.Revision == stable || c.Revision == update) && indexRole(serving, c.Role) < 0 {
 				serving = append(serving, Role{Name: c.Role, Replicas: LastSize(o, c.Role), Size: 1, MaxSurge: 1})
 			}
 		}
@@ -221,6 +227,9 @@ func ServingRoles(o Observation) []Role {
 		if n := indexRole(spec, serving[i].Name); n >= 0 {
 			serving[i] = spec[n]
 		}
+	}
+	if len(serving) == 0 {
+		return spec
 	}
 	return serving
 }
@@ -251,18 +260,17 @@ func (o *Observation) unite() {
 	if !o.hasRoles() {
 		return
 	}
-	if spec := o.Roles; len(ServingRoles(*o)) > 0 {
-		o.Roles = ServingRoles(*o)
-		if was, now := roleNamesOf(o.Roles), roleNamesOf(spec); was != now {
-			o.RolesWaiting = now
-		}
+	spec := o.Roles
+	o.Roles = ServingRoles(*o)
+	if !slices.EqualFunc(spec, o.Roles, func(a, b Role) bool { return a.Name == b.Name }) {
+		o.RolesWaiting = roleNamesOf(spec)
 	}
 	o.cover()
 	entry, stable := o.Roles[0], o.stableSide()
 	o.Stable.Replicas, o.Stable.Size = entry.Replicas*o.Slices, entry.Size
 	if b := o.Bounds; b != nil {
 		o.Stable.Rolling = record.Hold()
-		if b.Update != "" && b.Update != stable {
+		if o.updates() {
 			o.Added = []Workload{{
 				Name: o.Stable.Name + "-" + b.Update, Replicas: b.Units, Size: entry.Size, Revision: b.Update, Carries: b.Update,
 				Rolling: record.Hold(), Observed: true, Target: b.Target,
@@ -275,6 +283,19 @@ func (o *Observation) unite() {
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
 	}
+}
+
+// updates reports whether the bounds have an update revision, which has children, or gets some: LWS creates none of another template than the
+// one in the spec. A handover needs all of them.
+func (o Observation) updates() bool {
+	b, members := o.Bounds, 0
+	for _, c := range o.Children {
+		if c.Revision == b.Update {
+			members++
+		}
+	}
+	return b.Update != "" && b.Update != o.stableSide() &&
+		(b.Update == o.Stable.Revision || members > 0 && (!o.handingOver() || members >= o.Slices*len(o.Roles)))
 }
 
 // stableSide returns the revision that the user's groups have, or return to, "" if they have several, or none.
@@ -404,6 +425,9 @@ func (o Observation) bounds() *Bounds {
 	if !o.hasRoles() || stable == "" {
 		return nil
 	}
+	if o.Bounds == nil {
+		o.Bounds = o.presentBounds(stable)
+	}
 	b := Bounds{Stable: stable, Min: map[string]int{}}
 	for _, r := range o.Roles {
 		r.External, r.Unsized = false, ""
@@ -418,10 +442,41 @@ func (o Observation) bounds() *Bounds {
 		}
 		b.keep(o, role, least)
 	}
-	if have := o.Bounds; have != nil && have.Update != stable {
-		b.Update, b.Target, b.Units = have.Update, have.Target, have.Units
+	if o.updates() {
+		b.Update, b.Target, b.Units = o.Bounds.Update, o.Bounds.Target, o.Bounds.Units
 	}
 	b = o.withUnits(b, b.Units)
+	return &b
+}
+
+// keepLeft returns bounds that keep what is left of the stable revision.
+func (o Observation) keepLeft(b Bounds) Bounds {
+	for slice := range o.Slices {
+		for _, role := range o.Roles {
+			b.Min[Member(slice, role.Name)] = min(o.child(slice, b.Stable, role.Name).Replicas, role.Replicas)
+		}
+	}
+	return b
+}
+
+// presentBounds returns the bounds after another client has deleted them: those of units that are replaced are what there is.
+func (o Observation) presentBounds(stable string) *Bounds {
+	b := Bounds{Stable: stable, Min: map[string]int{}, Exact: map[string]int{}}
+	if r := o.release(); r != nil && o.left(r.UpdateRevision, "") {
+		b.Update = r.UpdateRevision
+	}
+	for slice := range o.Slices {
+		for i, role := range o.Roles {
+			at := Member(slice, role.Name)
+			b.Min[at], b.Exact[at] = role.Replicas, min(o.child(slice, b.Update, role.Name).Replicas, role.Replicas)
+			if i == 0 {
+				b.Units += b.Exact[at]
+			}
+		}
+	}
+	if o.shifts() {
+		b = o.keepLeft(b)
+	}
 	return &b
 }
 
@@ -523,6 +578,8 @@ func (o Observation) roleAction(action Action) Action {
 		switch first := o.holdChildren(); {
 		case first != nil:
 			return first // a record without the hold would be none
+		case a.Replicas != nil && *a.Replicas > 0 && o.boundsAction(o.keepLeft(*b), "") != nil:
+			return o.boundsAction(o.keepLeft(*b), a.Why) // before LWS removes more
 		case o.Record == nil || !reflect.DeepEqual(a.Record, *o.Record):
 			a.Rolling, a.SaveTemplate, a.RestoreTemplate, a.Replicas = nil, false, false, nil // the next observation decides
 			return a
@@ -534,12 +591,7 @@ func (o Observation) roleAction(action Action) Action {
 		}
 		return o.boundsAction(*b, a.Why)
 	case CreateCanary:
-		serve := 0
-		for slice := range o.Slices {
-			serve += min(o.placed(slice, a.Revision), o.Roles[0].Replicas)
-		}
-		units := max(a.Replicas, serve)
-		return o.unitsAction(a.Revision, units, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, units))
+		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, a.Replicas))
 	case ScaleCanary:
 		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %d units", o.canary().Carries, o.Stable.Name, a.Replicas))
 	case DeleteCanary:

@@ -49,6 +49,8 @@ type roleState struct {
 	unsized        bool
 	// slices are those in the spec, and resizes is how often the user may still change them.
 	slices, resizes uint8
+	// deletes is how often another client, which needs the permission for it, may still delete the bounds.
+	deletes uint8
 	// third is what template 3 does to the roles.
 	third roleChange
 }
@@ -365,6 +367,9 @@ func (s roleState) others() (all []roleStep) {
 				if s.unsized && m.role == 0 {
 					break // LWS keeps what there is
 				}
+				if s.record != "" && s.bounds == "" && s.style == pb.Style_STYLE_PARTITION {
+					break // without bounds it rolls past maxSurge, and nothing can take that back without a loss
+				}
 				up := r == s.template && want > c.replicas && want <= s.wanted[m.role]
 				if down := r != s.template && want < c.replicas; (up || down) && s.allows(r, m, want, false) {
 					add(fmt.Sprintf("LWS scales %s of %s to %d", m, r, want), s.scale(r, m, want))
@@ -390,6 +395,10 @@ func (s roleState) others() (all []roleStep) {
 				add(fmt.Sprintf("LWS deletes the children of %s in slice %d", r, slice), n)
 			}
 		}
+	}
+	if n := s; s.deletes > 0 && s.bounds != "" {
+		n.bounds, n.deletes = "", s.deletes-1
+		add("another client deletes the bounds", n)
 	}
 	if n := s; s.resizes > 0 {
 		n.slices, n.resizes = slicesOf+1-s.slices, s.resizes-1
@@ -499,7 +508,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return "stable groups may go before a promotion hands over"
 		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[0])] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0])*o.Slices:
 			return "stable groups may go before every unit of the update is ready"
-		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String()):
+		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String() && phase != record.HandingOver):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
 		}
 	}
@@ -632,6 +641,33 @@ func (s roleState) settled(o Observation, d Decision) string {
 	return ""
 }
 
+// promotes returns the state in which a promotion of template 2 removes the first groups, without any disturbance before.
+func (s roleState) promotes() roleState {
+	disturbed := s
+	s.template, s.edits, s.losses, s.deletes = 2, 0, 0, 0
+	for _, i := range []Intent{
+		Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: s.style, Batches: []string{"1", "100%"}}}, SetTarget{ReleaseID: "r", Groups: "100%"}, Promote{ReleaseID: "r"},
+	} {
+		d, err := Decide(s.observe(), i)
+		no(err)
+		s, err = s.write(d.Action)
+		no(err)
+	}
+	s.asked = 9
+	for s.serving(2, -1) && !slices.Contains(slices.Collect(maps.Values(boundsRead.of(s.bounds).Min)), 0) {
+		d, _ := Decide(s.observe(), nil)
+		if d.Action == nil {
+			s = s.others()[0].next
+			continue
+		}
+		next, err := s.write(d.Action)
+		no(err)
+		s = next
+	}
+	s.edits, s.losses, s.deletes = disturbed.edits, disturbed.losses, disturbed.deletes
+	return s
+}
+
 // TestExploreRoles visits every state of small DisaggregatedSets.
 func TestExploreRoles(t *testing.T) {
 	t.Parallel()
@@ -641,6 +677,10 @@ func TestExploreRoles(t *testing.T) {
 
 		most int // times exploreStates
 	}{
+		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_CANARY}, 4},
+		{roleState{wanted: two{1, 2}, edits: 2, third: removesDecode, promoted: true, style: pb.Style_STYLE_CANARY}, 2},
+		{roleState{wanted: two{2, 2}, edits: 1, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4},
+		{roleState{wanted: two{1, 1}, edits: 1, deletes: 1, slices: 2, promoted: true, style: pb.Style_STYLE_CANARY}, 4},
 		{roleState{wanted: two{2, 1}, edits: 1, losses: 1, style: pb.Style_STYLE_CANARY}, 8},
 		{roleState{wanted: two{1, 2}, edits: 1, losses: 1, style: pb.Style_STYLE_CANARY}, 8},
 		{roleState{wanted: two{1, 1}, edits: 2, style: pb.Style_STYLE_CANARY}, 4},
@@ -671,11 +711,14 @@ func TestExploreRoles(t *testing.T) {
 				*start.at(1, m) = roleChild{exists: true, replicas: wanted[m.role], ready: wanted[m.role]}
 			}
 		}
-		for world.slices > 0 && (start.record == "" || start.bounds == "") { // the other worlds visit what is before
+		for (world.slices > 0 || world.promoted) && (start.record == "" || start.bounds == "") { // the other worlds visit what is before
 			d, err := Decide(start.observe(), Adopt{})
 			no(err)
 			start, err = start.write(d.Action)
 			no(err)
+		}
+		if world.promoted {
+			start = start.promotes()
 		}
 		came := map[roleState]roleState{start: start}
 		by := map[roleState]string{}
@@ -711,8 +754,8 @@ func TestExploreRoles(t *testing.T) {
 			}
 		}
 		t.Logf("%v in %d slices: %d states: %v", wanted, start.slices, len(came), slices.Sorted(maps.Keys(ends)))
-		if len(came) == most {
-			continue // not all were visited
+		if len(came) == most || world.promoted {
+			continue // not all were visited, or the release had begun
 		}
 		for _, state := range []pb.State{
 			pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLING_BACK, pb.State_STATE_ROLLED_BACK,
