@@ -38,7 +38,9 @@ func TestRoleAutoscalerHeld(t *testing.T) {
 		return HoldAutoscaler{Kind: autoscaler.KindHPA, Name: "prefill", Hold: h}
 	}
 	restore := ReleaseAutoscaler{Kind: autoscaler.KindHPA, Name: "prefill"}
-	gone := func(o *Observation) { o.Bounds, o.Children = &Bounds{Roles: rolesOf4and2, Stable: "old", Min: o.Bounds.Min}, o.Children[:2] }
+	gone := func(o *Observation) {
+		o.Bounds, o.Children = &Bounds{Roles: rolesOf4and2, Stable: "old", Min: o.Bounds.Min}, o.Children[:2]
+	}
 	for _, tt := range []struct {
 		name   string
 		o      Observation

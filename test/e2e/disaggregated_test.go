@@ -128,7 +128,7 @@ func keepNewer(from, to map[string]any) {
 	}
 	before, _, _ := unstructured.NestedSlice(from, "spec", "roles")
 	after, _, _ := unstructured.NestedSlice(to, "spec", "roles")
-	for i, role := range after {
+	for i, role := range after[:min(len(before), len(after))] {
 		if scaling, found, _ := unstructured.NestedMap(before[i].(map[string]any), "scaling"); found {
 			role.(map[string]any)["scaling"] = scaling
 		}

@@ -40,7 +40,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
-	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused",
+	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
 }
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.

@@ -1,0 +1,92 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// TestDisaggregatedRoles: a template that removes a role in mid-release, or adds one, is refused in words. No group of either revision is
+// removed, also by those who scale children themselves. With its roles restored the release continues; disowned, LWS rolls the set.
+func TestDisaggregatedRoles(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	s.setImage("v2")
+	s.begin("r", pb.Style_STYLE_CANARY, "50%", "100%")
+	s.upgrade("r", 0)
+	stable, updated := s.Leaders("v1"), s.Leaders("v2")
+
+	var decode disaggregated.DisaggregatedRoleSpec
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		decode = set.Spec.Roles[1]
+		set.Spec.Roles = set.Spec.Roles[:1]
+		set.Spec.Roles[0].Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:v3"
+	})
+	if c := s.awaitState(pb.State_STATE_FAILED, "TemplateRefused"); !strings.Contains(c.GetMessage(), "has the roles prefill, and its groups have prefill, decode") {
+		t.Errorf("it is refused with %q", c.GetMessage())
+	}
+	for _, tag := range []string{"v1", "v2"} {
+		found, err := s.Children(t.Context(), tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(t.Context(), found["decode"].Name, types.MergePatchType,
+			[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
+		for _, err := range []error{s.dryScale(t.Context(), found["decode"].Name, 0), errScale} {
+			if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
+				t.Errorf("decode of %s is scaled to 0: %v", tag, err)
+			}
+		}
+	}
+	if err := errors.Join(s.Check(t.Context(), "v1", 2, 1), s.Check(t.Context(), "v2", 1, 1)); err != nil {
+		t.Error(err)
+	}
+	s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles = append(set.Spec.Roles, decode) })
+	s.setImage("v2")
+	s.awaitState(pb.State_STATE_READY, "BatchReady")
+	for tag, before := range map[string]map[string]types.UID{"v1": stable, "v2": updated} {
+		for name, uid := range before {
+			if s.Leaders(tag)[name] != uid {
+				t.Errorf("the group of %s was started again", name)
+			}
+		}
+	}
+	s.upgrade("r", 1)
+	s.finalize("r", promote)
+	s.Await("v1", -1, -1)
+	s.Await("v2", 2, 1)
+
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		decode.Name = "embed"
+		set.Spec.Roles = append(set.Spec.Roles, decode)
+	})
+	s.setImage("v4")
+	s.Await("v4", 0, 0)
+	_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{
+		Workload: s.ref, ReleaseId: "next", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+	})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "has the roles prefill, decode, embed", "lockstep disown")
+	if err := s.Check(t.Context(), "v2", 2, 1); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
+		t.Fatal(err)
+	}
+	s.edit(func(set *disaggregated.DisaggregatedSet) {
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
+	})
+	s.Await("v4", 2, 1)
+	s.Await("v2", -1, -1)
+}
