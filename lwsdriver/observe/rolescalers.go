@@ -125,7 +125,7 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 		if found == nil || unsized == "" {
 			targets = append(targets, set.scalerOf(*role).Name)
 		}
-		role.MaxUnavailable, role.MaxSurge = paceOf(set.Specs[i].Spec, role.Replicas)
+		role.MaxUnavailable, role.MaxSurge = plan.PaceOf(set.Specs[i].Spec, role.Replicas)
 	}
 	found, err := o.Autoscalers.of(s.Key, targets...)
 	if s.Autoscalers = found; len(targets) > 0 {

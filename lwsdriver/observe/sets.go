@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -264,7 +263,7 @@ func stripSet(obj any) (any, error) {
 		next := plan.Role{
 			Name: role.Name, Replicas: int(ptr.Deref(role.Spec.Replicas, 1)), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
 		}
-		next.MaxUnavailable, next.MaxSurge = paceOf(role.Spec, next.Replicas)
+		next.MaxUnavailable, next.MaxSurge = plan.PaceOf(role.Spec, next.Replicas)
 		if fields, ok := raw[i].(map[string]any); ok {
 			mode, _, _ := unstructured.NestedString(fields, "scaling", "mode")
 			next.External = mode == "External"
@@ -281,18 +280,6 @@ func stripSet(obj any) (any, error) {
 	}
 	set.ManagedFields, set.View = nil, view
 	return set, nil
-}
-
-// paceOf returns how many groups of a role may be unavailable and in addition, as LWS's controller reads them: without any, one in addition.
-func paceOf(spec lws.LeaderWorkerSetSpec, replicas int) (unavailable, surge int) {
-	if r := spec.RolloutStrategy.RollingUpdateConfiguration; r != nil {
-		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxUnavailable, replicas, false) // the API server refuses others
-		surge, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxSurge, replicas, true)
-	}
-	if unavailable == 0 && surge == 0 {
-		surge = 1
-	}
-	return unavailable, surge
 }
 
 // replicaBounds is a ReplicaBounds. Min, Max and Exact are numbers of groups by [plan.Member].

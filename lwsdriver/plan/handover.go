@@ -251,15 +251,28 @@ func scaleDownStable(o Observation) Decision {
 	return d
 }
 
-// transferAutoscalers restores the workload's autoscalers and points them at its successor. Those of roles scale the same objects before
-// and after. Nil: done.
+// belongings are what a handover transfers to the successor: the autoscalers that scale the workload, and its history.
+type belongings struct {
+	autoscalers   []Autoscaler
+	history       []Entry
+	historyUnread bool
+}
+
+// belongings are none for a DisaggregatedSet: the object stays.
+func (o Observation) belongings() belongings {
+	if o.hasRoles() {
+		return belongings{}
+	}
+	targets := slices.DeleteFunc(slices.Clone(o.Autoscalers), func(a Autoscaler) bool { return !a.Targets })
+	return belongings{autoscalers: targets, history: o.History, historyUnread: o.HistoryUnread}
+}
+
+// transferAutoscalers restores the workload's autoscalers and points them at its successor. It returns nil once that is done.
 func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
-	for _, a := range o.Autoscalers {
-		if a.Targets && !o.hasRoles() {
-			return &Decision{
-				Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
-				Message: fmt.Sprintf("%s is being pointed at %s", a, c.Name),
-			}
+	for _, a := range o.belongings().autoscalers {
+		return &Decision{
+			Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
+			Message: fmt.Sprintf("%s is being pointed at %s", a, c.Name),
 		}
 	}
 	return settleAutoscalers(o, state)
@@ -277,9 +290,9 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 	return ready >= max(n-o.Policy.Threshold(n), min(n, 1))
 }
 
-// handOver transfers what remains: the history and the record. Those of a DisaggregatedSet stay, since the object does.
+// handOver transfers what remains: the history and the record.
 func handOver(o Observation, c Workload, state pb.State) Decision {
-	d := Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
+	own, d := o.belongings(), Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
 	case len(o.Budgets) > 0 || o.BudgetsUnread: // keepBudgets deletes them
 		d.Reason, d.Wait, d.Message = ReasonBudgetDeleting, WaitCleanup, "the disruption budgets of the release are being deleted"
@@ -288,10 +301,10 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	case c.existing() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold one may be recreated at its old revision
 		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
-	case o.HistoryUnread && !o.hasRoles():
+	case own.historyUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not show the history of "+o.Stable.Name+" yet"
-	case len(o.History) > 0 && !o.hasRoles():
-		d.Action = TransferHistory{Revision: o.History[0].Revision, To: c.Name}
+	case len(own.history) > 0:
+		d.Action = TransferHistory{Revision: own.history[0].Revision, To: c.Name}
 	default:
 		d.Action = HandOver{Name: c.Name, Record: successorRecord(o)}
 	}
@@ -320,7 +333,7 @@ func checkHandover(o Observation, action Action) error {
 	case SetStable:
 		return checkHandoverStep(o, a)
 	case HandOver:
-		c := o.canary()
+		c, own := o.canary(), o.belongings()
 		switch {
 		case !o.handingOver() || c == nil || c.Deleting || c.Name != a.Name:
 			return errors.New("a workload is handed over without a handover in progress")
@@ -328,11 +341,11 @@ func checkHandover(o Observation, action Action) error {
 			return errors.New("a workload is handed over whose groups are at several revisions")
 		case c.existing() < c.Replicas:
 			return errors.New("a workload is handed over that lacks groups")
-		case !o.stableDrained() || len(o.Budgets) > 0 || len(o.History) > 0 && !o.hasRoles():
+		case !o.stableDrained() || len(o.Budgets) > 0 || len(own.history) > 0:
 			return errors.New("a workload is handed over before its groups, budgets and history")
 		case o.Traffic != nil && o.Traffic.Facts().Weight > 0:
 			return errors.New("a workload is handed over while a route splits its requests")
-		case !o.hasRoles() && slices.ContainsFunc(o.Autoscalers, func(a Autoscaler) bool { return a.Targets }):
+		case len(own.autoscalers) > 0:
 			return errors.New("a workload is handed over before its autoscalers")
 		}
 	case ScaleCanary:

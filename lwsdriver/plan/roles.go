@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -124,10 +127,27 @@ func Member(slice int, role string) string { return fmt.Sprintf("%d-%s", slice, 
 
 func (c Child) member() string { return Member(c.Slice, c.Role) }
 
-// PartOf returns how many groups of a role belong to a number of units that fill one slice after another.
-func PartOf(o Observation, role Role, units int) int { return o.partOf(role, "", units) }
+// PaceOf returns how many groups of a role may be unavailable and in addition, as LWS's controller reads them: without any, one in addition.
+func PaceOf(spec lws.LeaderWorkerSetSpec, replicas int) (unavailable, surge int) {
+	if r := spec.RolloutStrategy.RollingUpdateConfiguration; r != nil {
+		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxUnavailable, replicas, false) // the API server refuses others
+		surge, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxSurge, replicas, true)
+	}
+	if unavailable == 0 && surge == 0 {
+		surge = 1
+	}
+	return unavailable, surge
+}
 
-// partOf is PartOf for units of a revision, which stay in their slices.
+// PeakOf returns how many groups of a role a release has at its peak on top of the role's own, for a number of units.
+func PeakOf(o Observation, style pb.Style, role Role, units int) int {
+	if InPlace(style) {
+		return role.MaxSurge * max(o.Slices, 1)
+	}
+	return o.partOf(role, "", units)
+}
+
+// partOf returns how many groups of a role belong to a number of units of a revision. They fill one slice after another, and stay in theirs.
 func (o Observation) partOf(role Role, revision string, units int) (groups int) {
 	for _, n := range o.place(revision, units) {
 		groups += o.part(role, n)
@@ -631,7 +651,7 @@ func sameBounds(a, b Bounds) bool {
 func RoleCounts(o Observation) (all []*pb.Role) {
 	stable := o.stableSide()
 	for _, role := range o.Roles {
-		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas * max(o.Slices, 1))} //nolint:gosec // replicas of a spec
+		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas * o.Slices)} //nolint:gosec // replicas of a spec
 		for _, c := range o.Children {
 			if c.Role != role.Name {
 				continue

@@ -72,13 +72,13 @@ func TestPartOf(t *testing.T) {
 		o := Observation{Roles: []Role{{Name: "entry", Replicas: 1 + rand.IntN(20)}, {Name: "other", Replicas: 1 + rand.IntN(20)}}}
 		last := 0
 		for units := 1; units <= o.Roles[0].Replicas; units++ {
-			n := PartOf(o, o.Roles[1], units)
+			n := o.partOf(o.Roles[1], "", units)
 			if n < max(last, 1) || n*o.Roles[0].Replicas < units*o.Roles[1].Replicas || (n-1)*o.Roles[0].Replicas >= units*o.Roles[1].Replicas {
 				t.Fatalf("%d of %d units have %d of %d groups, after %d", units, o.Roles[0].Replicas, n, o.Roles[1].Replicas, last)
 			}
 			last = n
 		}
-		if last != o.Roles[1].Replicas || PartOf(o, o.Roles[1], 0) != 0 {
+		if last != o.Roles[1].Replicas || o.partOf(o.Roles[1], "", 0) != 0 {
 			t.Fatalf("all units have %d of %d groups", last, o.Roles[1].Replicas)
 		}
 	}
@@ -147,7 +147,7 @@ func TestBatchesOfSlices(t *testing.T) {
 		if got := [4]int{b.Exact["0-prefill"], b.Exact["0-decode"], b.Exact["1-prefill"], b.Exact["1-decode"]}; got != want {
 			t.Errorf("%d units have %v, want %v", units, got, want)
 		}
-		if n := PartOf(o, o.Roles[1], units); n != want[1]+want[3] {
+		if n := o.partOf(o.Roles[1], "", units); n != want[1]+want[3] {
 			t.Errorf("%d units have %d groups of decode", units, n)
 		}
 		o.Bounds = &b

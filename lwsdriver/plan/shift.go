@@ -64,13 +64,13 @@ func (o Observation) shiftable() int {
 // promotion, in the place of old ones.
 func (o Observation) beforePromotion(groups int) int {
 	if o.shifts() {
-		return min(groups, o.shiftable()*max(o.Slices, 1))
+		return min(groups, o.shiftable()*o.Slices)
 	}
 	return groups
 }
 
 // shiftLacks returns how many units the roles may lack.
-func (o Observation) shiftLacks() int { return o.sliceLacks() * max(o.Slices, 1) }
+func (o Observation) shiftLacks() int { return o.sliceLacks() * o.Slices }
 
 // sliceLacks returns how many units the roles of a slice may lack.
 func (o Observation) sliceLacks() int {

@@ -64,11 +64,13 @@ type part struct {
 func (s *Inventory) role(index int) *Inventory {
 	r, o := *s, plan.Observation{Slices: s.Slices}
 	for _, role := range s.Roles {
-		o.Roles = append(o.Roles, plan.Role{Name: role.Name, Replicas: replicasOf(role.Workload)})
+		next := plan.Role{Name: role.Name, Replicas: replicasOf(role.Workload)}
+		next.MaxUnavailable, next.MaxSurge = plan.PaceOf(role.Workload.Spec, next.Replicas)
+		o.Roles = append(o.Roles, next)
 	}
 	r.Workload, r.Roles = s.Roles[index].Workload, nil
 	r.Rolling = ptr.Deref(r.Workload.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)})
-	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PartOf(o, o.Roles[index], s.peak().Groups())}}
+	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PeakOf(o, s.Policy.Style, o.Roles[index], s.peak().Groups())}}
 	return &r
 }
 

@@ -37,7 +37,7 @@ func roomRules() []Rule {
 	}
 }
 
-func grows(s *Inventory) bool { return s.peak().Groups() > 0 }
+func grows(s *Inventory) bool { return s.need().Pods() > 0 }
 
 // size returns the number of groups and pods that are needed.
 func size(n capacity.Need) string {
