@@ -329,3 +329,36 @@ func TestRolesDrainInOrder(t *testing.T) {
 		t.Error("the old groups count as gone while decode exists")
 	}
 }
+
+// While a template with other roles waits, the groups keep theirs, with or without bounds that name them. No release of it begins.
+func TestOtherRolesWait(t *testing.T) {
+	t.Parallel()
+	embed := Role{Name: "embed", Replicas: 1, Size: 1}
+	for _, tt := range []struct {
+		name string
+		spec []Role
+	}{
+		{"removed", rolesOf4and2[:1]}, {"added", append(slices.Clone(rolesOf4and2), embed)},
+		{"replaced", []Role{rolesOf4and2[0], embed}}, {"reordered", []Role{rolesOf4and2[1], rolesOf4and2[0]}},
+	} {
+		o := rolesObservation(1, 1)
+		o.Roles, o.Stable.Revision = tt.spec, "third"
+		d := carryOn(Judge(o))
+		if d.State != pb.State_STATE_FAILED || d.Reason != ReasonTemplateRefused || d.Action != nil || !strings.Contains(d.Message, "Restore the roles") {
+			t.Errorf("%s: %s %s: %v, %s", tt.name, d.State, d.Reason, d.Action, d.Message)
+		}
+		if s := Judge(o); roleNamesOf(s.Roles) != "prefill, decode" || s.Stable.Replicas != 4 || s.bounds().Min["0-decode"] != 2 || s.bounds().Exact["0-decode"] != 1 {
+			t.Errorf("%s: roles %v, bounds %v", tt.name, s.Roles, s.bounds())
+		}
+		rest := o
+		rest.Record, rest.Children = &record.Record{}, o.Children[:2]
+		if _, err := Decide(Judge(rest), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
+			t.Errorf("%s: a release begins: %v", tt.name, err)
+		}
+		if o.Bounds = nil; tt.name != "reordered" {
+			if b := Judge(o).bounds(); b.Min["0-prefill"] != 4 || b.Min["0-decode"] != 2 || b.Update != "new" || b.Exact["0-decode"] != 1 {
+				t.Errorf("%s: without bounds they are %v", tt.name, b)
+			}
+		}
+	}
+}
