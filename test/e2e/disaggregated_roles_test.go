@@ -31,7 +31,7 @@ func TestDisaggregatedRoles(t *testing.T) {
 		s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles[1].Name = name })
 	}
 	rename("embed")
-	if c := s.awaitState(pb.State_STATE_FAILED, "TemplateRefused"); !strings.Contains(c.GetMessage(), "has the roles prefill, embed, and its groups have prefill, decode") {
+	if c := s.awaitState(pb.State_STATE_FAILED, "TemplateUnsupported"); !strings.Contains(c.GetMessage(), "has the roles prefill, embed, and its groups have prefill, decode") {
 		t.Errorf("it is refused with %q", c.GetMessage())
 	}
 	for _, tag := range []string{"v1", "v2"} {
