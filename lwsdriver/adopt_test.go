@@ -18,7 +18,7 @@ import (
 // Disown returns what prevents it, and writes nothing.
 func TestDisownOfPercentagesThatRoundToZero(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "10%", "0%")})
-	b := newBed(t, w)
+	b := newFixture(t, w)
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	request := &pb.DisownRequest{Workload: &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name}}
@@ -36,7 +36,7 @@ func TestDisownRestoresNotedConfiguration(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")})
 	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	w.Annotations[record.WantedMaxSurge] = "50%"
-	b := newBed(t, w)
+	b := newFixture(t, w)
 	s := b.look()
 	if want := lwstest.Rolling(0, "1", "50%"); !record.SameRolling(s.Record.Saved, want) {
 		t.Errorf("saved is %+v, want %+v", s.Record.Saved, want)
@@ -57,7 +57,7 @@ func TestDisownRestoresNotedConfiguration(t *testing.T) {
 		t.Errorf("Disown gives %+v back", c)
 	}
 	w.Annotations[record.WantedMaxSurge] = "plenty"
-	b = newBed(t, w)
+	b = newFixture(t, w)
 	_, err = b.engine.Observe(lwstest.VLLM)
 	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", reason)

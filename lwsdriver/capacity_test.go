@@ -29,22 +29,22 @@ import (
 
 // aboutToRelease is a driver that has read these objects, and a workload of 4 groups of 2 pods with 8 GPUs each, whose template is
 // not the one that runs.
-func aboutToRelease(t *testing.T, objects ...runtime.Object) (*bed, *observe.Snapshot) {
+func aboutToRelease(t *testing.T, objects ...runtime.Object) (*fixture, *observe.Snapshot) {
 	t.Helper()
 	return aboutToReleaseOn(t, fake.NewClientset(objects...))
 }
 
 // aboutToReleaseWithout is aboutToRelease where a resource can't be read.
-func aboutToReleaseWithout(t *testing.T, resource string, err error) (*bed, *observe.Snapshot) {
+func aboutToReleaseWithout(t *testing.T, resource string, err error) (*fixture, *observe.Snapshot) {
 	t.Helper()
 	core := fake.NewClientset()
 	core.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 	return aboutToReleaseOn(t, core)
 }
 
-func aboutToReleaseOn(t *testing.T, core *fake.Clientset) (*bed, *observe.Snapshot) {
+func aboutToReleaseOn(t *testing.T, core *fake.Clientset) (*fixture, *observe.Snapshot) {
 	t.Helper()
-	b := newBedOn(t, core, lwstest.NoRoutes())
+	b := newFixtureOn(t, core, lwstest.NoRoutes())
 	b.engine.Observer.Nearby.Start()
 	b.run()
 	b.eventually("what is nearby has been read, or can't be", func() bool { return !b.engine.Observer.Nearby.Pending() })
@@ -216,7 +216,7 @@ func TestPreviewBeforeReleaseOnly(t *testing.T) {
 	full := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pods"}, Status: corev1.ResourceQuotaStatus{Hard: one, Used: one},
 	}
-	b := newBedOn(t, fake.NewClientset(full), lwstest.NoRoutes(), lwstest.InPhase(t, record.Progressing))
+	b := newFixtureOn(t, fake.NewClientset(full), lwstest.NoRoutes(), lwstest.InPhase(t, record.Progressing))
 	s := b.look()
 	policy, err := s.Record.Release.PolicyMessage()
 	if err != nil {

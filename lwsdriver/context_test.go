@@ -19,7 +19,7 @@ import (
 
 func TestDescribeRequestedState(t *testing.T) {
 	t.Parallel()
-	s := newBed(t, lwstest.InPhase(t, record.Progressing)).look()
+	s := newFixture(t, lwstest.InPhase(t, record.Progressing)).look()
 	routed := plan.Decision{Deadline: lwstest.Noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
 	c := describe(s, routed)
 	batches := []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}}
@@ -61,7 +61,7 @@ func TestInvalidTargetIsIgnored(t *testing.T) {
 		stable := lwstest.InPhase(t, record.Progressing)
 		c := lwstest.Canary(t, stable)
 		c.Annotations[record.TargetAnnotation] = value
-		b := newBed(t, stable, c)
+		b := newFixture(t, stable, c)
 		s := b.look()
 		trusted := want != ""
 		if !trusted {

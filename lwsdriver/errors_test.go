@@ -25,7 +25,7 @@ import (
 
 // A defect that a workload meets is where its release stands.
 func TestPanicStaysWithItsWorkload(t *testing.T) {
-	b := newBed(t, drifting(t))
+	b := newFixture(t, drifting(t))
 	b.FailPatches(func() error { panic("a defect") })
 	b.run()
 	b.eventually("the context reports the defect", func() bool {
@@ -36,7 +36,7 @@ func TestPanicStaysWithItsWorkload(t *testing.T) {
 
 // Conflicts in a row are reported, but not as a failure.
 func TestConflictsInARow(t *testing.T) {
-	b := newBed(t, drifting(t))
+	b := newFixture(t, drifting(t))
 	b.FailPatches(func() error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
 	})
@@ -58,7 +58,7 @@ func drifting(t *testing.T) *lws.LeaderWorkerSet {
 
 // A driver that may not write the history says what it lacks.
 func TestHistoryForbidden(t *testing.T) {
-	b := restingBed(t)
+	b := restingFixture(t)
 	b.runSynced()
 	b.engine.Observer.History.Pause(lwstest.VLLM, errors.New("may not create"), lwstest.Noon.Add(time.Minute))
 	r, err := b.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: vllmRef})
@@ -70,12 +70,12 @@ func TestHistoryForbidden(t *testing.T) {
 
 // A request whose write failed may have been counted, so the loop decides again.
 func TestFailedWriteIsDecidedAgain(t *testing.T) {
-	b := newBed(t, lwstest.Unrecorded())
+	b := newFixture(t, lwstest.Unrecorded())
 	b.FailPatches(func() error { return errors.New("broken") })
 	if _, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{}); err == nil || b.engine.Idle() {
 		t.Errorf("error %v, and the queue is empty: %t", err, b.engine.Idle())
 	}
-	refused := newBed(t, lwstest.Unrecorded())
+	refused := newFixture(t, lwstest.Unrecorded())
 	if _, err := refused.mutate(t.Context(), lwstest.VLLM, plan.Promote{}); err == nil || !refused.engine.Idle() {
 		t.Errorf("error %v of a request that is refused, and the queue is empty: %t", err, refused.engine.Idle())
 	}
@@ -86,7 +86,7 @@ func TestFailedWriteIsDecidedAgain(t *testing.T) {
 func TestOutcomeIsSavedBeforeRecord(t *testing.T) {
 	w := lwstest.InPhase(t, record.Promoted)
 	entry := lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 2, At: lwstest.Noon, Release: "r1"}, "vllm:2")
-	b := newBedOn(t, fake.NewClientset(entry, lwstest.Revision(t, w, "new")), lwstest.NoRoutes(), w)
+	b := newFixtureOn(t, fake.NewClientset(entry, lwstest.Revision(t, w, "new")), lwstest.NoRoutes(), w)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { b.engine.Observer.Run(ctx); close(ended) }() // without the loop

@@ -49,7 +49,7 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
 func TestStartupMeasured(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Promoted))
+	b := newFixture(t, lwstest.InPhase(t, record.Promoted))
 	if took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4); took != 0 || n != 0 {
 		t.Errorf("%s of %d groups, and there is none", took, n)
 	}

@@ -43,7 +43,7 @@ func FuzzPod(f *testing.F) {
 		if how%2 == 1 {
 			style = pb.Style_STYLE_PARTITION
 		}
-		b := newBed(t, largeWorkload(t, replicas, style, fuzzedPhases[int(how/2)%len(fuzzedPhases)]))
+		b := newFixture(t, largeWorkload(t, replicas, style, fuzzedPhases[int(how/2)%len(fuzzedPhases)]))
 		b.showPod(lwstest.Pod("vllm-0"))
 		b.showPod(pod)
 		b.lookAtHostile(t)
@@ -95,7 +95,7 @@ func FuzzLeaderWorkerSet(f *testing.F) {
 			t.Fatal(err)
 		}
 		w = stripped.(*lws.LeaderWorkerSet)
-		b := newBed(t, w)
+		b := newFixture(t, w)
 		b.showPod(lwstest.Pod("vllm-0"))
 		b.showPod(lwstest.Pod("vllm-1"))
 		b.lookAtHostile(t)
@@ -103,7 +103,7 @@ func FuzzLeaderWorkerSet(f *testing.F) {
 }
 
 // lookAtHostile checks a look at default/vllm, and an answer about it.
-func (b *bed) lookAtHostile(t *testing.T) {
+func (b *fixture) lookAtHostile(t *testing.T) {
 	t.Helper()
 	var s *observe.Snapshot
 	var d plan.Decision

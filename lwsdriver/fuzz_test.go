@@ -125,15 +125,15 @@ func FuzzRequests(f *testing.F) {
 		}
 	}
 	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
-	b := newBedWith(f, options{readOnly: true}, fake.NewClientset(), lwstest.NoRoutes(), lwstest.InPhase(f, record.Progressing))
+	b := newFixtureWith(f, options{readOnly: true}, fake.NewClientset(), lwstest.NoRoutes(), lwstest.InPhase(f, record.Progressing))
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	var states []*observe.Snapshot
 	for _, phase := range []record.Phase{
 		record.Progressing, record.Promoting, record.Promoted, record.RollingBack, record.CleaningUp, record.Nothing,
 	} {
-		states = append(states, newBed(f, lwstest.InPhase(f, phase)).look())
-		with := newBed(f, lwstest.InPhase(f, phase)).look()
+		states = append(states, newFixture(f, lwstest.InPhase(f, phase)).look())
+		with := newFixture(f, lwstest.InPhase(f, phase)).look()
 		with.Policy, _ = record.ParsePolicy(routed)
 		setup := with.SetupFor(with.Policy)
 		with.Setup = &setup

@@ -47,7 +47,7 @@ func TestNumbersInASpecCostNothing(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%d", name, phase, replicas), func(t *testing.T) {
-					b := newBed(t, largeWorkload(t, replicas, style, phase))
+					b := newFixture(t, largeWorkload(t, replicas, style, phase))
 					b.showPod(lwstest.Pod("vllm-0"))
 					b.showPod(lwstest.Pod("vllm-7"))
 					checkCheap(t, b)
@@ -84,7 +84,7 @@ func largeWorkload(t *testing.T, replicas int32, style pb.Style, phase record.Ph
 	return w
 }
 
-func checkCheap(t *testing.T, b *bed) {
+func checkCheap(t *testing.T, b *fixture) {
 	t.Helper()
 	for name, call := range map[string]func() error{
 		"look": func() error { _, _, err := b.engine.Look(lwstest.VLLM); return err },
@@ -114,7 +114,7 @@ func checkCheap(t *testing.T, b *bed) {
 	}
 }
 
-func checkPlanRefused(t *testing.T, b *bed) {
+func checkPlanRefused(t *testing.T, b *fixture) {
 	t.Helper()
 	r := &pb.PlanRequest{Workload: vllmRef, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}}
 	if _, err := b.Plan(t.Context(), r); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "at most") {

@@ -67,7 +67,7 @@ func rulesOf(findings []*pb.Finding) []string {
 }
 
 // aroundNeedy is a running driver with needy, what is around it, and the rights that refuse does not take.
-func aroundNeedy(t *testing.T, refuse ...string) *bed {
+func aroundNeedy(t *testing.T, refuse ...string) *fixture {
 	t.Helper()
 	core := fake.NewClientset(surroundings()...)
 	for _, resource := range refuse {
@@ -75,7 +75,7 @@ func aroundNeedy(t *testing.T, refuse ...string) *bed {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no such right"))
 		})
 	}
-	b := newBedOn(t, core, lwstest.NoRoutes(), needy())
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), needy())
 	b.run()
 	b.eventually("caches are filled", b.Synced)
 	return b
@@ -143,7 +143,7 @@ func TestPreflight(t *testing.T) {
 // A rule with a name is an error if the release routes by header. If the routes can't be read, they are not checked.
 func TestPreflightReadsRoutes(t *testing.T) {
 	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}, Traffic: lwstest.TrafficPolicy}
-	named := newNamedRuleBed(t)
+	named := newNamedRuleFixture(t)
 	for byHeader, want := range map[bool]pb.Severity{false: pb.Severity_SEVERITY_INFO, true: pb.Severity_SEVERITY_ERROR} {
 		r, err := named.Preflight(t.Context(), &pb.PreflightRequest{
 			Workload: vllmRef, Policy: policy, Expectations: &pb.PreflightExpectations{HeaderRoutes: byHeader},

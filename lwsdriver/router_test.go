@@ -68,7 +68,7 @@ func TestRouterRefuses(t *testing.T) {
 		{"rolled back", "r1", lwstest.RoutedPhase(t, record.CleaningUp, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
 		{"promoted", "r1", lwstest.RoutedPhase(t, record.Promoted, nil), pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, []string{"VerifyWeight", "Reset"}},
 	} {
-		b := newBed(t, tc.workload)
+		b := newFixture(t, tc.workload)
 		b.run()
 		b.eventually("the driver serves", b.Synced)
 		for call, do := range routerCalls(b.Driver, tc.id) {
@@ -90,7 +90,7 @@ func TestRouterRefuses(t *testing.T) {
 }
 
 func TestRouterChecksRequests(t *testing.T) {
-	b := newBed(t, lwstest.RoutedPhase(t, record.Progressing, nil))
+	b := newFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil))
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	for _, share := range []int32{-1, 101} {
@@ -112,7 +112,7 @@ func TestRouterChecksRequests(t *testing.T) {
 
 // A requested weight is recorded once; the same request again changes nothing.
 func TestRouterRecordsRequestedState(t *testing.T) {
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
+	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	both := func(call string) {
 		t.Helper()
 		before := len(b.Writes())
@@ -144,7 +144,7 @@ func TestRouterRecordsRequestedState(t *testing.T) {
 
 // A policy may be attached to a rule that has a name, so that rule gets no header route, and nothing is recorded. A weight is set.
 func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
-	b := newNamedRuleBed(t)
+	b := newNamedRuleFixture(t)
 	calls := routerCalls(b.Driver, "r1")
 	err := calls["SetHeaderRoute"](t.Context())
 	lwstest.ErrorContains(t, err, `HTTPRoute llm: rule "chat"`)
@@ -156,10 +156,10 @@ func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
 	}
 }
 
-// newNamedRuleBed runs a driver of a release whose route has a rule with the name chat.
-func newNamedRuleBed(t *testing.T) *routedBed {
+// newNamedRuleFixture runs a driver of a release whose route has a rule with the name chat.
+func newNamedRuleFixture(t *testing.T) *routedFixture {
 	t.Helper()
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
+	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
 	routes := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default")
 	route, err := routes.Get(t.Context(), "llm", metav1.GetOptions{})
 	if err != nil {
@@ -196,7 +196,7 @@ func TestVerifyWeight(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			// The loop would make it true.
-			b := newRoutedBedWith(t, options{readOnly: true}, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight).synced()
+			b := newRoutedFixtureWith(t, options{readOnly: true}, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight).synced()
 			v, err := b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: tc.ask})
 			if err != nil || v.GetVerified() != tc.verified || v.GetReason() != tc.reason || v.GetWeight() != int32(tc.weight) {
 				t.Errorf("%v, %v; want %t %q", v, err, tc.verified, tc.reason)
@@ -212,7 +212,7 @@ func TestVerifyWeight(t *testing.T) {
 // reason, and no missing route is looked for.
 func TestWaitOutlivesRelease(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
-	b := newRoutedBed(t, stable, 0).synced()
+	b := newRoutedFixture(t, stable, 0).synced()
 	answer := make(chan error, 1)
 	go func() {
 		_, err := b.SetWeight(context.Background(), &pb.SetWeightRequest{
@@ -237,7 +237,7 @@ func TestWaitOutlivesRelease(t *testing.T) {
 
 // A call that depends on whether the last release is over waits for the caches to tell.
 func TestNextReleaseWaitsForCaches(t *testing.T) {
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
+	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s, decision, err := b.engine.Look(lwstest.VLLM)
 	if err != nil || decision.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v, %v", decision, err)
@@ -255,7 +255,7 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 
 // Requests that were meant for one revision do not reach another.
 func TestRouterRequiresCurrentRevision(t *testing.T) {
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
+	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	for call, do := range map[string]func() error{
 		"SetWeight": func() error {
 			_, err := b.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: 50, UpdateRevision: "old"})

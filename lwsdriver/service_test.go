@@ -41,7 +41,7 @@ func TestAwaitReturnsBeforeDeadline(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// LWS has recorded no revision of the template, so the state never settles.
-				b := newBed(t, lwstest.InPhase(t, record.Progressing))
+				b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 				defer b.end()
 				ctx := t.Context()
 				if tt.deadline != never {
@@ -68,7 +68,7 @@ func TestCallDecidesTwice(t *testing.T) {
 	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	var intents []plan.Intent
 	o := options{decided: func(_ plan.Observation, i plan.Intent, _ plan.Decision, _ error) { intents = append(intents, i) }}
-	b := newBedWith(t, o, fake.NewClientset(), lwstest.NoRoutes(), w)
+	b := newFixtureWith(t, o, fake.NewClientset(), lwstest.NoRoutes(), w)
 	defer b.end()
 	m, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{})
 	if err != nil {
@@ -85,7 +85,7 @@ func TestCallDecidesTwice(t *testing.T) {
 
 // Groups without numbers know no partition, so there is no hold.
 func TestUnnumberedGroupsAreRefused(t *testing.T) {
-	b := newBed(t, lwstest.Unrecorded())
+	b := newFixture(t, lwstest.Unrecorded())
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	pod := lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" })

@@ -21,7 +21,7 @@ import (
 // A driver that may not watch is not healthy, at no moment, until it may. It would list once and look alive.
 func TestSyncedRequiresWatchAccess(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, lwstest.Unrecorded())
+	b := newFixture(t, lwstest.Unrecorded())
 	var allowed, asked atomic.Bool
 	lwstest.ForbidWatches(b.Core, func() bool { asked.Store(true); return !allowed.Load() })
 	if b.Synced() {
@@ -51,7 +51,7 @@ func TestSyncedRequiresWatchAccess(t *testing.T) {
 func TestAwaitRevision(t *testing.T) {
 	held, loose := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")}), lwstest.Unrecorded()
 	loose.Name, loose.Spec.RolloutStrategy.RollingUpdateConfiguration = "loose", ptr.To(lwstest.Rolling(0, "1", "0"))
-	b := newBed(t, held, loose)
+	b := newFixture(t, held, loose)
 	b.runSynced()
 	took := func(key types.NamespacedName) time.Duration {
 		begun := time.Now()

@@ -27,7 +27,7 @@ func TestUndo(t *testing.T) {
 	rolledBack.Outcome = plan.RolledBack
 	edited := lwstest.HistoryRevision(t, promoted("edited", 4), "vllm:4")
 	edited.Revision = 9
-	b := restingBed(t, lwstest.HistoryRevision(t, promoted("first", 1), "vllm:0"), lwstest.HistoryRevision(t, rolledBack, "vllm:bad"),
+	b := restingFixture(t, lwstest.HistoryRevision(t, promoted("first", 1), "vllm:0"), lwstest.HistoryRevision(t, rolledBack, "vllm:bad"),
 		lwstest.HistoryRevision(t, promoted("new", 3), "vllm:2"), edited)
 	var patched []clienttesting.PatchActionImpl // by Undo itself: the workers have nothing to write
 	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {

@@ -34,7 +34,7 @@ func TestContextWithoutBudgets(t *testing.T) {
 	core.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(policyv1.Resource("poddisruptionbudgets"), "", errors.New(`User "u" cannot list resource "poddisruptionbudgets"`))
 	})
-	b := newBedOn(t, core, lwstest.NoRoutes(), stable)
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), stable)
 	b.run()
 	b.eventually("the driver serves", func() bool { return b.engine.Ready() == nil })
 	begun := time.Now()

@@ -39,7 +39,7 @@ func TestCanaryExistsAlready(t *testing.T) {
 				stable := lwstest.InPhase(t, record.Progressing)
 				there := lwstest.Canary(t, stable)
 				tt.change(there)
-				b := newBed(t, stable)
+				b := newFixture(t, stable)
 				if err := b.Sets.Tracker().Add(there); err != nil {
 					t.Fatal(err)
 				}
@@ -66,7 +66,7 @@ func TestCanaryMetadataNotAllowed(t *testing.T) {
 		"create": plan.CreateCanary{Name: canary.Name, Revision: "new"}, "repair": plan.RepairCanary{Name: canary.Name},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, stable, canary)
+			b := newFixture(t, stable, canary)
 			s := b.look()
 			s.Policy.LeaderLabels = map[string]string{"track": "canary"}
 			wrote, err := b.Apply(context.Background(), s, action)

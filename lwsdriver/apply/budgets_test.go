@@ -30,7 +30,7 @@ func TestBudgetWrites(t *testing.T) {
 	stable := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: lwstest.Noon, PhaseAt: lwstest.Noon,
 	}})
-	b := newBedOn(t, fake.NewClientset(theirs), lwstest.NoRoutes(), stable)
+	b := newFixtureOn(t, fake.NewClientset(theirs), lwstest.NoRoutes(), stable)
 	b.run()
 	b.eventually("caches are filled", b.observer.Caches.Synced)
 	b.eventually("budgets are read", func() bool { return !b.look().BudgetsUnread })

@@ -93,7 +93,7 @@ func TestAddedToSuccessor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBed(t, w, c)
+	b := newFixture(t, w, c)
 	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.observer.Names.IsAlias(lwstest.VLLM, observe.KeyOf(c)) {
 		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
 	}
@@ -115,7 +115,7 @@ func TestRepairCanary(t *testing.T) {
 	live.Annotations[corev1.LastAppliedConfigAnnotation] = applied
 	live.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "edited"
 	live.Spec.NetworkConfig = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainUniquePerReplica)}
-	b := newBed(t, stable, live)
+	b := newFixture(t, stable, live)
 	b.cache(cached(t, live))
 	if wrote, err := b.Apply(t.Context(), b.look(), plan.RepairCanary{Name: live.Name}); !wrote || err != nil {
 		t.Fatalf("wrote %t, %v", wrote, err)

@@ -30,7 +30,7 @@ func TestHandOver(t *testing.T) {
 		if edited {
 			stable.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"edited": "true"}
 		}
-		b := newBed(t, stable, green)
+		b := newFixture(t, stable, green)
 		var sent []operation
 		b.FailPatches(func() error { return observe.ErrBehind })
 		s := b.look()

@@ -27,7 +27,7 @@ import (
 
 // Each entry is one write that the caches show when it returns; a template that is not in the spec comes from LWS.
 func TestHistoryWrites(t *testing.T) {
-	b := keptBed(t)
+	b := keptFixture(t)
 	s := b.look()
 	for _, step := range []struct {
 		action plan.Action
@@ -59,7 +59,7 @@ func TestHistoryWrites(t *testing.T) {
 func TestHistoryExistsAlready(t *testing.T) {
 	e := plan.Entry{Revision: "new", Number: 1, At: lwstest.Noon}
 	for _, foreign := range []bool{false, true} {
-		b := restingBed(t)
+		b := restingFixture(t)
 		there := lwstest.HistoryRevision(t, e, "vllm:2")
 		if foreign {
 			there.Labels = nil
@@ -87,7 +87,7 @@ func TestUndoHolds(t *testing.T) {
 func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	t.Helper()
 	old := lwstest.Revision(t, lwstest.WithImage("vllm:1"), "old")
-	b := newBedOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
+	b := newFixtureOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
 	var patch string
 	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
@@ -115,7 +115,7 @@ func TestUndoRestoresHold(t *testing.T) {
 }
 
 // kept is the history, from the caches.
-func (b *bed) kept() []string {
+func (b *fixture) kept() []string {
 	var all []string
 	for _, v := range b.observer.History.Of(lwstest.VLLM, "stable") {
 		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.Entry.Number, v.Entry.Revision, v.Images[0][len("server="):], v.Entry.Outcome, v.Entry.Problem))

@@ -27,7 +27,7 @@ import (
 // another revision by now is left alone.
 func TestLabelGroup(t *testing.T) {
 	core, stable, canary := lwstest.LabelledRelease(t, 3)
-	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), stable, canary)
 	b.run()
 	b.eventually("caches are filled", b.observer.Caches.Synced)
 	set := record.CanaryName("vllm", "vllm", "new")
@@ -79,7 +79,7 @@ func TestMarkLeader(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			core, routes, canary := lwstest.RoutedRelease(t, stable, 0)
-			b := newBedOn(t, core, routes, stable, canary)
+			b := newFixtureOn(t, core, routes, stable, canary)
 			leader := lwstest.CanaryPod(canary.Name, "0")
 			delete(leader.Labels, record.ServingLabel)
 			b.showPod(leader)

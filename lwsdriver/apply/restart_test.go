@@ -37,7 +37,7 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 }
 
 // losePod takes it away again.
-func (b *bed) losePod(name string) {
+func (b *fixture) losePod(name string) {
 	b.t.Helper()
 	if err := b.observer.Caches.Pods.GetIndexer().Delete(b.observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
 		b.t.Fatal(err)
@@ -47,7 +47,7 @@ func (b *bed) losePod(name string) {
 }
 
 // group3 returns what the planner knows of the group.
-func (b *bed) group3() plan.Group {
+func (b *fixture) group3() plan.Group {
 	b.t.Helper()
 	for _, g := range b.look().Stable.Groups {
 		if g.Index == 3 {
@@ -60,7 +60,7 @@ func (b *bed) group3() plan.Group {
 
 // A group is restarted by deleting the observed leader, and each restart at the same revision is counted.
 func TestRestartGroup(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+	b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
 	const leader = "vllm-3"
 	var preconditions []metav1.Preconditions
 	b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -96,7 +96,7 @@ func TestRestartGroup(t *testing.T) {
 
 // A leader that changed meanwhile stays: the next observation decides whether to delete it.
 func TestRestartGroupLate(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+	b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
 	pod := leaderOf3("new", "first")
 	pod.ResourceVersion = "7"
 	b.showPod(pod)
@@ -119,7 +119,7 @@ func TestRestartGroupLate(t *testing.T) {
 // now, the group stays. A worker that is recreated at once is not deleted again.
 func TestRestartGroupUnreadyWorker(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+		b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
 		leader := leaderOf3("new", "first")
 		leader.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
 		leader.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
@@ -187,7 +187,7 @@ func TestRestartGroupDeletesWorkersFirst(t *testing.T) {
 		"worker terminating": {[]*corev1.Pod{ready(leader()), ready(terminating)}, metav1.DeletePropagationForeground},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+			b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
 			for _, pod := range test.pods {
 				b.showPod(pod)
 			}
@@ -210,7 +210,7 @@ func TestRestartGroupDeletesWorkersFirst(t *testing.T) {
 
 // A leader that is being deleted is not deleted again.
 func TestRestartGroupOnce(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.RollingBack))
+	b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
 	pod := leaderOf3("new", "first")
 	pod.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b.showPod(pod)
@@ -244,7 +244,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: 1,
 	}
-	b := newBed(t, stable)
+	b := newFixture(t, stable)
 	s := b.look()
 	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
 	if _, err := b.Apply(t.Context(), s, save); err == nil {

@@ -47,7 +47,7 @@ func TestForeignIsNotAdded(t *testing.T) {
 				stable := lwstest.InPhase(t, phase)
 				w := lwstest.Canary(t, stable)
 				tt.change(w)
-				b := newBed(t, stable, w)
+				b := newFixture(t, stable, w)
 				if added := b.look().Added; len(added) > 0 {
 					t.Errorf("%s: %s counts as added", tt.reason, w.Name)
 				}
@@ -64,7 +64,7 @@ func TestForeignIsNotAdded(t *testing.T) {
 
 func TestAddedIsDeletedWhenCleaningUp(t *testing.T) {
 	stable := lwstest.InPhase(t, record.CleaningUp)
-	b := newBed(t, stable, lwstest.Canary(t, stable))
+	b := newFixture(t, stable, lwstest.Canary(t, stable))
 	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].HasFinalizer {
 		t.Fatalf("added are %+v", got)
 	}
@@ -82,7 +82,7 @@ func TestForeignIsNotDeletedAsOrphan(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := lwstest.Canary(t, lwstest.StableWorkload())
 			tt.change(w)
-			b := newBed(t, w)
+			b := newFixture(t, w)
 			b.workOn(t.Context(), lwstest.VLLM)
 			if got := b.Writes(); len(got) > 0 {
 				t.Errorf("%s: writes %q", tt.reason, got)
@@ -95,7 +95,7 @@ func TestForeignIsNotDeletedAsOrphan(t *testing.T) {
 func TestOrphanIsDeleted(t *testing.T) {
 	w := lwstest.Canary(t, lwstest.StableWorkload())
 	w.OwnerReferences = nil
-	b := newBed(t, w)
+	b := newFixture(t, w)
 	ctx, cancel := withoutWaiting(t)
 	defer cancel()
 	b.workOn(ctx, observe.StableKey(w))
@@ -111,7 +111,7 @@ func TestForeignCanBeDeleted(t *testing.T) {
 			w := lwstest.Canary(t, lwstest.StableWorkload())
 			tt.change(w)
 			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
-			b := newBed(t, w)
+			b := newFixture(t, w)
 			b.workOn(t.Context(), observe.KeyOf(w))
 			if got := slices.Compact(b.Writes()); !slices.Equal(got, []string{"patch " + w.Name}) { // its cache stands still
 				t.Fatalf("%s: writes %q", tt.reason, got)
@@ -130,7 +130,7 @@ func TestAddedIsNoWorkload(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
 	w := lwstest.Canary(t, stable)
 	w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
-	b := newBed(t, stable, w)
+	b := newFixture(t, stable, w)
 	b.workOn(t.Context(), observe.KeyOf(w))
 	if got := b.Writes(); len(got) > 0 {
 		t.Errorf("writes %q", got)

@@ -25,7 +25,7 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			core := fake.NewClientset(lwstest.HPA("vllm", lwstest.HeldFor("vllm")))
-			b := newBedOn(t, core, lwstest.NoRoutes(), objects...)
+			b := newFixtureOn(t, core, lwstest.NoRoutes(), objects...)
 			b.run()
 			b.eventually("it is released", func() bool {
 				h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})
@@ -45,7 +45,7 @@ func TestAutoscalersReturnAfterFailedHandover(t *testing.T) {
 	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, successor, 2
 	w := lwstest.WithRecord(t, lwstest.InPhase(t, record.HandingOver), *rec)
 	core := fake.NewClientset(lwstest.HPA(successor), lwstest.Revision(t, w, rec.Release.UpdateRevision))
-	b := newBedOn(t, core, lwstest.NoRoutes(), w)
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), w)
 	b.run()
 	b.eventually("it scales the user's workload", func() bool {
 		h, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Get(t.Context(), "scale", metav1.GetOptions{})

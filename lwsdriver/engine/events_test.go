@@ -20,7 +20,7 @@ import (
 
 // The API server refuses an event whose note is too long, and it would be lost.
 func TestEventNoteIsShortened(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	recorder := events.NewFakeRecorder(1)
 	b.events.recorder = recorder
 	b.announce(t.Context(), b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
@@ -33,7 +33,7 @@ func TestEventNoteIsShortened(t *testing.T) {
 
 // A failed release is a warning in the log, once.
 func TestFailureIsLogged(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	var log strings.Builder
 	b.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 	for range 2 {
@@ -47,7 +47,7 @@ func TestFailureIsLogged(t *testing.T) {
 
 // What a driver sees before it has read the routes is no news: each start would tell of every release that ever ended.
 func TestNoEventBeforeCachesAreFilled(t *testing.T) {
-	b := newRoutedBed(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
+	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s := b.look()
 	d := next(t, s)
 	if d.Reason != traffic.ReasonNotSynced {
@@ -61,7 +61,7 @@ func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 
 // A template that the hold does not cover is announced once, also if no group of the old one exists for a moment.
 func TestUnsafeTemplateEvent(t *testing.T) {
-	b := newBed(t, lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())}))
+	b := newFixture(t, lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: record.Native(record.Hold())}))
 	recorder := events.NewFakeRecorder(10)
 	b.events.recorder = recorder
 	s := b.look()

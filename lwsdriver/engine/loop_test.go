@@ -40,7 +40,7 @@ func driftedHold(t *testing.T) *lws.LeaderWorkerSet {
 
 // A failing pass is retried with backoff.
 func TestFailingPassBacksOff(t *testing.T) {
-	b := newBed(t, lwstest.Canary(t, lwstest.StableWorkload()))
+	b := newFixture(t, lwstest.Canary(t, lwstest.StableWorkload()))
 	b.FailPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
 		b.workOn(t.Context(), lwstest.VLLM)
@@ -60,7 +60,7 @@ func TestFailingPassBacksOff(t *testing.T) {
 
 // A panic is an error of the workload that it happened for, and is retried.
 func TestPanicStaysWithItsWorkload(t *testing.T) {
-	b := newBed(t, driftedHold(t))
+	b := newFixture(t, driftedHold(t))
 	b.FailPatches(func() error { panic("a defect") })
 	for range 2 {
 		b.workOn(t.Context(), lwstest.VLLM)
@@ -80,7 +80,7 @@ func TestPanicStaysWithItsWorkload(t *testing.T) {
 
 // A lost race is not reported, unless every write conflicts.
 func TestConflictsInARow(t *testing.T) {
-	b := newBed(t, driftedHold(t))
+	b := newFixture(t, driftedHold(t))
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
 	b.FailPatches(func() error { return conflict })
 	for try := 1; try <= conflictReportThreshold+1; try++ {
@@ -113,7 +113,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			stable := lwstest.InPhase(t, record.Progressing)
-			b := newBed(t, stable, lwstest.Canary(t, stable))
+			b := newFixture(t, stable, lwstest.Canary(t, stable))
 			tt.limit(&b.locks)
 			b.run()
 			b.eventually("the driver serves", b.Synced)
@@ -166,7 +166,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 }
 
 // remembered counts what the engine keeps per workload; what the observer keeps is its own test.
-func (b *bed) remembered() int {
+func (b *fixture) remembered() int {
 	b.events.last.mu.Lock()
 	defer b.events.last.mu.Unlock()
 	b.errors.of.mu.Lock()
@@ -191,7 +191,7 @@ func TestWriteLimit(t *testing.T) {
 func TestLabelsYieldToOtherCalls(t *testing.T) {
 	const size = 2*labelsAtOnce + 10
 	core, stable, canary := lwstest.LabelledRelease(t, size)
-	b := newBedOn(t, core, lwstest.NoRoutes(), stable, canary)
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), stable, canary)
 	b.config.ReadOnly = true // the passes are the test's
 	b.run()
 	b.eventually("the group is seen", func() bool {

@@ -19,7 +19,7 @@ import (
 func TestPoisonousObservation(t *testing.T) {
 	other := lwstest.Unrecorded()
 	other.Name, other.UID = "other", "other"
-	b := newBed(t, lwstest.Unrecorded(), other)
+	b := newFixture(t, lwstest.Unrecorded(), other)
 	b.config.Decided = func(o plan.Observation, _ plan.Intent, _ plan.Decision, _ error) {
 		if o.Key == lwstest.VLLM {
 			panic("a defect")

@@ -78,7 +78,7 @@ func TestResolve(t *testing.T) {
 		}, lwstest.VLLM},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBed(t, tt.objects...)
+			b := newFixture(t, tt.objects...)
 			if got := b.Observer.Names.Resolve(lwstest.VLLM); got != tt.want {
 				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
 			}
@@ -87,7 +87,7 @@ func TestResolve(t *testing.T) {
 			}
 		})
 	}
-	b := newBed(t, lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
+	b := newFixture(t, lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
 	if got := b.Observer.Names.Resolve(before); got != other {
 		t.Errorf("the name of the object before means %s", got)

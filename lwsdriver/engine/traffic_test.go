@@ -28,7 +28,7 @@ import (
 func TestDeletedWorkloadRestoresRoutesInPlace(t *testing.T) {
 	stable := lwstest.RoutedInPlace(t, lwstest.Unchanged)
 	core, routes := lwstest.RoutedObjects(t, lwstest.RoutedSetupInPlace(t, stable), 30, "vllm-1")
-	b := &routedBed{bed: newBedOn(t, core, routes, stable), routes: routes}
+	b := &routedFixture{fixture: newFixtureOn(t, core, routes, stable), routes: routes}
 	b.mirrorServices()
 	b.look()
 	if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
@@ -47,7 +47,7 @@ func TestDeletedWorkloadRestoresRoutesInPlace(t *testing.T) {
 
 // A driver that only looks gives nothing back, and keeps nothing of it.
 func TestPolicyInPlaceIsForgotten(t *testing.T) {
-	b := newBed(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
+	b := newFixture(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
 	b.locks.readOnly = true
 	if b.look(); !b.policyKept() {
 		t.Fatal("the policy is not kept")
@@ -62,7 +62,7 @@ func TestDeletedWorkloadRestoresRoutes(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		t.Run(fmt.Sprintf("held %t", held), func(t *testing.T) {
 			stable := lwstest.RoutedPhase(t, record.Progressing, nil)
-			b := newRoutedBed(t, stable, 30)
+			b := newRoutedFixture(t, stable, 30)
 			if !held {
 				b.canary.Finalizers = nil
 				b.canary.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
@@ -85,7 +85,7 @@ func TestDeletedWorkloadRestoresRoutes(t *testing.T) {
 func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	stable.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
-	b := newRoutedBed(t, stable, 30)
+	b := newRoutedFixture(t, stable, 30)
 	b.routes.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
 	})
@@ -109,7 +109,7 @@ func TestDeletionDoesNotWaitForAnnotations(t *testing.T) {
 			if gone {
 				objects, want = objects[1:], "delete "+canary.Name
 			}
-			b := newBed(t, objects...)
+			b := newFixture(t, objects...)
 			ctx, cancel := withoutWaiting(t)
 			defer cancel()
 			if b.workOn(ctx, lwstest.VLLM); !slices.Contains(b.Writes(), want) {
@@ -120,7 +120,7 @@ func TestDeletionDoesNotWaitForAnnotations(t *testing.T) {
 }
 
 // mustGiveBack waits until nothing of the release is left on the user's objects.
-func (b *routedBed) mustGiveBack() {
+func (b *routedFixture) mustGiveBack() {
 	b.t.Helper()
 	b.eventually("the route leads to the stable Service alone", func() bool {
 		got, err := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default").Get(b.t.Context(), "llm", metav1.GetOptions{})
@@ -142,7 +142,7 @@ func (b *routedBed) mustGiveBack() {
 }
 
 // mirrorServices has writes of Services, which the generic client makes, show up in the cache, which the typed one fills.
-func (b *routedBed) mirrorServices() {
+func (b *routedFixture) mirrorServices() {
 	b.routes.PrependReactor("*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		switch t := a.(type) {
 		case clienttesting.PatchAction:
@@ -160,13 +160,13 @@ func (b *routedBed) mirrorServices() {
 }
 
 // lose is what the deletion of default/vllm does.
-func (b *bed) lose() {
+func (b *fixture) lose() {
 	b.Observer.Forget(lwstest.VLLM)
 	b.forget(lwstest.VLLM)
 }
 
 // policyKept reports whether the driver knows the traffic policy of default/vllm, which was deleted.
-func (b *bed) policyKept() bool {
+func (b *fixture) policyKept() bool {
 	b.t.Helper()
 	return b.Observer.ObserveGone(lwstest.VLLM).Setup != nil
 }

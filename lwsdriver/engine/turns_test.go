@@ -149,7 +149,7 @@ func TestTurnTakenMeanwhile(t *testing.T) {
 // wait for a user to repair it.
 func TestTurnOfUnreadableRelease(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
-	b := newBed(t, stable)
+	b := newFixture(t, stable)
 	b.turns.limit, b.turns.counted = 4, true
 	b.turns.wake = func(types.NamespacedName) {}
 	b.turns.settle(lwstest.VLLM, plan.Decision{InFlight: 3, Reason: plan.ReasonWaitingForTurn}, nil)
@@ -167,7 +167,7 @@ func TestTurnOfUnreadableRelease(t *testing.T) {
 // A caller that reads the state while another worker writes sees the state before the write. Its decision does not count: the
 // groups that the write starts would seem to be free for other releases.
 func TestReadDoesNotCount(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.turns.limit, b.turns.counted = 4, true
 	b.turns.settle(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
 	if _, _, err := b.Look(lwstest.VLLM); err != nil {
@@ -183,7 +183,7 @@ func TestEarlierReleasesInScope(t *testing.T) {
 	for scope, want := range map[types.NamespacedName]int{{}: 1, lwstest.VLLM: 0} {
 		other := lwstest.InPhase(t, record.Progressing)
 		other.Name, other.UID = "other", "other"
-		b := newBed(t, other, lwstest.Canary(t, other))
+		b := newFixture(t, other, lwstest.Canary(t, other))
 		b.turns.limit, b.locks.workload = 4, scope
 		b.countEarlier()
 		if n, _ := b.turns.counts(); n != want {

@@ -92,7 +92,7 @@ func TestAutoscalersOf(t *testing.T) {
 				scaled = append(scaled, test.scaledObject)
 			}
 			keda := kedaServed(core, scaled...)
-			b := newBedOn(t, core, keda)
+			b := newFixtureOn(t, core, keda)
 			b.run()
 			b.eventually("the caches are filled", func() bool {
 				return b.Autoscalers.hpas.Synced() && b.Autoscalers.scaled.Synced()
@@ -116,7 +116,7 @@ func TestAutoscalersUnread(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}, "",
 			errors.New(`User "lockstep" cannot list resource "horizontalpodautoscalers"`))
 	})
-	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 	b.run()
 	b.eventually("it is known why", func() bool {
 		return drivererr.Reason(ContractError(b.Autoscalers.hpas.Err())) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
@@ -166,7 +166,7 @@ func TestKEDAInstalledLater(t *testing.T) {
 	core.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return !installed.Load(), nil, apierrors.NewNotFound(autoscaler.ScaledObjects.GroupResource(), "")
 	})
-	b := newBedOn(t, core, client)
+	b := newFixtureOn(t, core, client)
 	b.run()
 	known := func() bool {
 		return b.Autoscalers.scaled.Err() == nil && b.Autoscalers.hpas.Err() == nil

@@ -18,7 +18,7 @@ import (
 
 // A budget of a deleted workload, or one without an owner, is read by name only, so that it is deleted.
 func TestBudgetsOfOthers(t *testing.T) {
-	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	if all, unread := b.Budgets.of(lwstest.VLLM, "stable"); all != nil || unread {
 		t.Errorf("budgets that no release wants: %v, %t", all, unread)
 	}

@@ -35,7 +35,7 @@ func TestForgedCanary(t *testing.T) {
 		set := lwstest.Canary(t, stable)
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, record.OwnerAnnotation, stable.Namespace+"/"+string(stable.UID))
 		tt.change(set)
-		s := newBed(t, stable, set).look()
+		s := newFixture(t, stable, set).look()
 		if len(s.Added) != tt.added || tt.added == 1 && s.Added[0].Orphaned == tt.counts {
 			t.Errorf("%s: added workloads %+v", tt.name, s.Added)
 		}
@@ -62,7 +62,7 @@ func TestForgedSuccessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, tt.successor, 4
-		s := newBed(t, lwstest.WithRecord(t, stable, *rec), lwstest.WithRecord(t, other.DeepCopy(), tt.record)).look()
+		s := newFixture(t, lwstest.WithRecord(t, stable, *rec), lwstest.WithRecord(t, other.DeepCopy(), tt.record)).look()
 		if s.SuccessorForeign != tt.foreign || s.Succeeded == tt.foreign {
 			t.Errorf("%s: foreign %t, succeeded %t", tt.name, s.SuccessorForeign, s.Succeeded)
 		}
@@ -93,7 +93,7 @@ func TestForgedAlias(t *testing.T) {
 	rec.UID, rec.Workload, rec.Release.Phase = evil.UID, lwstest.VLLM.Name, record.HandingOver
 	rec.Release.Successor, rec.Release.Groups = green.Name, 4
 	lwstest.WithRecord(t, evil, *rec)
-	b := newBed(t, green, evil)
+	b := newFixture(t, green, evil)
 	if got := b.Names.Resolve(lwstest.VLLM); got == (types.NamespacedName{Namespace: evil.Namespace, Name: evil.Name}) {
 		t.Errorf("calls for %s reach %s", lwstest.VLLM, got)
 	}

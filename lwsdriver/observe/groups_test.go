@@ -18,20 +18,20 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// groupBed feeds pods to groups as the informer would.
-type groupBed struct {
+// groupFixture feeds pods to groups as the informer would.
+type groupFixture struct {
 	t *testing.T
 	Groups
 }
 
-func newGroupBed(t *testing.T) *groupBed {
+func newGroupFixture(t *testing.T) *groupFixture {
 	t.Helper()
-	b := &groupBed{t: t}
+	b := &groupFixture{t: t}
 	b.pods = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{podGroupIndex: indexPodByGroup})
 	return b
 }
 
-func (b *groupBed) put(p *corev1.Pod) {
+func (b *groupFixture) put(p *corev1.Pod) {
 	b.t.Helper()
 	v := view(b.t, p)
 	if err := b.pods.Update(v); err != nil {
@@ -40,7 +40,7 @@ func (b *groupBed) put(p *corev1.Pod) {
 	b.Invalidate(v.Workload(), v.Group)
 }
 
-func (b *groupBed) drop(p *corev1.Pod) {
+func (b *groupFixture) drop(p *corev1.Pod) {
 	b.t.Helper()
 	v := view(b.t, p)
 	if err := b.pods.Delete(v); err != nil {
@@ -50,7 +50,7 @@ func (b *groupBed) drop(p *corev1.Pod) {
 }
 
 // wanted are all groups, missing ones included.
-func (b *groupBed) wanted(replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
+func (b *groupFixture) wanted(replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
 	w := plan.Workload{Name: "vllm", Replicas: replicas, Size: size, Groups: b.of(lwstest.VLLM, replicas, size, sizes, now, minReady)}
 	var all []plan.Group
 	for g, n := range w.All() {
@@ -65,7 +65,7 @@ func (b *groupBed) wanted(replicas, size int, sizes map[string]int, now time.Tim
 }
 
 // group1 is group 1 of two, as seen after a while, for a workload whose spec says size 9: the pods say 3.
-func (b *groupBed) group1(after, minReady time.Duration) plan.Group {
+func (b *groupFixture) group1(after, minReady time.Duration) plan.Group {
 	b.t.Helper()
 	all := b.wanted(2, 9, nil, lwstest.Noon.Add(after), minReady)
 	if len(all) != 2 || all[0].Index != 0 || all[1].Index != 1 {
@@ -75,7 +75,7 @@ func (b *groupBed) group1(after, minReady time.Duration) plan.Group {
 }
 
 func TestGroupIsReadyAsAWhole(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	if g := b.group1(0, 0); g.Ready || g.Revision != "" || g.Reason != "PodMissing" || g.Pod != "vllm-1" {
 		t.Errorf("a group without pods is %+v", g)
 	}
@@ -116,7 +116,7 @@ func TestGroupIsReadyAsAWhole(t *testing.T) {
 
 // A leader that is deleted in the foreground exists until its workers are gone: once it has ended, they keep the group.
 func TestLeaderWaitsForWorkers(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon} }
 	runs := func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }
 	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
@@ -142,7 +142,7 @@ func TestLeaderWaitsForWorkers(t *testing.T) {
 
 // LWS recreates a group whose container has failed, and its new pods don't show why.
 func TestExitOutlivesPods(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	failed := func(at time.Duration, revision string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			lwstest.Unready(p)
@@ -185,7 +185,7 @@ func TestExitOutlivesPods(t *testing.T) {
 }
 
 func TestFlappingGroupKeepsHistory(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	whole := func(since time.Duration) {
 		for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
 			b.put(lwstest.Pod(name, func(p *corev1.Pod) {
@@ -226,7 +226,7 @@ func TestFlappingGroupKeepsHistory(t *testing.T) {
 }
 
 // whole makes group 1 ready since a moment after noon, at revision r1.
-func (b *groupBed) whole(since time.Duration) {
+func (b *groupFixture) whole(since time.Duration) {
 	b.t.Helper()
 	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
 		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
@@ -245,7 +245,7 @@ func unreadySince(after time.Duration) func(*corev1.Pod) {
 
 // What a scale-down takes is new when a scale-up brings it back.
 func TestScaledDownGroupIsNew(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	b.whole(0)
 	if g := b.group1(time.Minute, 0); !g.FirstReady.Equal(lwstest.Noon) {
 		t.Fatalf("first ready at %s", g.FirstReady)
@@ -274,7 +274,7 @@ func TestScaledDownGroupIsNew(t *testing.T) {
 
 // The same if the scale-up comes before the group is deleted.
 func TestTerminatingGroupIsNew(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	b.whole(0)
 	b.group1(time.Minute, 0)
 	b.of(lwstest.VLLM, 1, 3, nil, lwstest.Noon.Add(time.Minute), 0)
@@ -289,33 +289,33 @@ func TestGroupIsLost(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
 		minReady     time.Duration
-		then         func(b *groupBed)
+		then         func(b *groupFixture)
 		at, want     time.Duration
 	}{
-		{"ready", "zero while it is", 0, func(*groupBed) {}, time.Hour, -1},
+		{"ready", "zero while it is", 0, func(*groupFixture) {}, time.Hour, -1},
 		{
 			"worker fails", "the pod has the time", 0,
-			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
+			func(b *groupFixture) { b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute))) }, 4 * time.Minute, 3 * time.Minute,
 		},
 		{
-			"two workers fail", "the first counts", 0, func(b *groupBed) {
+			"two workers fail", "the first counts", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(3*time.Minute)))
 				b.put(lwstest.Pod("vllm-1-2", unreadySince(2*time.Minute)))
 			}, 4 * time.Minute, 2 * time.Minute,
 		},
 		{
 			"worker deleted", "no pod has the time, so it is that of the observation", 0,
-			func(b *groupBed) { b.drop(lwstest.Pod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
+			func(b *groupFixture) { b.drop(lwstest.Pod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
-			"all deleted", "a missing group is lost too", 0, func(b *groupBed) {
+			"all deleted", "a missing group is lost too", 0, func(b *groupFixture) {
 				for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
 					b.drop(lwstest.Pod(name))
 				}
 			}, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
-			"recreated", "another pod under the name changes nothing", 0, func(b *groupBed) {
+			"recreated", "another pod under the name changes nothing", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.drop(lwstest.Pod("vllm-1-1"))
@@ -324,7 +324,7 @@ func TestGroupIsLost(t *testing.T) {
 			}, 5 * time.Minute, 2 * time.Minute,
 		},
 		{
-			"flaps", "it was not ready for long", 0, func(b *groupBed) {
+			"flaps", "it was not ready for long", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
@@ -333,7 +333,7 @@ func TestGroupIsLost(t *testing.T) {
 			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
 		},
 		{
-			"flaps within minReady", "nor for long enough", minReady, func(b *groupBed) {
+			"flaps within minReady", "nor for long enough", minReady, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, minReady)
 				b.whole(3 * time.Minute)
@@ -342,7 +342,7 @@ func TestGroupIsLost(t *testing.T) {
 			}, 3*time.Minute + 50*time.Second, 2 * time.Minute,
 		},
 		{
-			"ready again, not yet for long", "it may be flapping", 0, func(b *groupBed) {
+			"ready again, not yet for long", "it may be flapping", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
@@ -350,7 +350,7 @@ func TestGroupIsLost(t *testing.T) {
 			}, 3*time.Minute + 9*time.Second, 2 * time.Minute,
 		},
 		{
-			"ready again", "time alone makes it good", 0, func(b *groupBed) {
+			"ready again", "time alone makes it good", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
@@ -358,7 +358,7 @@ func TestGroupIsLost(t *testing.T) {
 			}, 3*time.Minute + 10*time.Second, -1,
 		},
 		{
-			"lost anew", "it was not observed while it was ready for long", 0, func(b *groupBed) {
+			"lost anew", "it was not observed while it was ready for long", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", unreadySince(2*time.Minute)))
 				b.group1(2*time.Minute, 0)
 				b.whole(3 * time.Minute)
@@ -368,10 +368,10 @@ func TestGroupIsLost(t *testing.T) {
 		},
 		{
 			"clocks differ", "a pod from the future is lost now", 0,
-			func(b *groupBed) { b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
+			func(b *groupFixture) { b.put(lwstest.Pod("vllm-1-1", unreadySince(time.Hour))) }, time.Minute, time.Minute,
 		},
 		{
-			"terminating", "since the deletion was requested", 0, func(b *groupBed) {
+			"terminating", "since the deletion was requested", 0, func(b *groupFixture) {
 				b.put(lwstest.Pod("vllm-1-1", func(p *corev1.Pod) {
 					p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon.Add(2*time.Minute + 30*time.Second)}
 					p.DeletionGracePeriodSeconds = ptr.To[int64](30)
@@ -380,7 +380,7 @@ func TestGroupIsLost(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newGroupBed(t)
+			b := newGroupFixture(t)
 			b.whole(0)
 			b.group1(time.Minute, tt.minReady)
 			tt.then(b)
@@ -394,7 +394,7 @@ func TestGroupIsLost(t *testing.T) {
 
 // A driver that starts while a group is not ready takes what its pods tell.
 func TestGroupNeverSeenReady(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	if g := b.group1(0, 0); !g.LostAt.IsZero() {
 		t.Errorf("a group that never was is lost at %s", g.LostAt)
 	}
@@ -410,7 +410,7 @@ func TestGroupNeverSeenReady(t *testing.T) {
 
 // A pod with LWS's name label alone is no group, and the groups keep their numbers.
 func TestPodWithoutGroupIndexIsNoGroup(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	b.whole(0)
 	unlabelled := lwstest.Pod("unlabelled", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
 	if v := view(t, unlabelled); v.inGroup() {
@@ -421,7 +421,7 @@ func TestPodWithoutGroupIndexIsNoGroup(t *testing.T) {
 }
 
 func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	for _, id := range []string{"x7f", "a3b"} {
 		b.put(lwstest.Pod("vllm-"+id, func(p *corev1.Pod) {
 			p.Labels[lws.GroupIndexLabelKey] = id
@@ -482,7 +482,7 @@ func TestGroupBuiltFromTwoRevisions(t *testing.T) {
 		{"the former worker is being deleted", []*corev1.Pod{pod("vllm-1", "2"), pod("vllm-1-1", "4", terminating)}, 2, 2, "Terminating", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newGroupBed(t)
+			b := newGroupFixture(t)
 			for _, p := range tt.pods {
 				b.put(p)
 			}

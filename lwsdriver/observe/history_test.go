@@ -23,22 +23,22 @@ func TestHistoryOfOthers(t *testing.T) {
 	orphan.Name, orphan.OwnerReferences = "orphan", nil
 	other := lwstest.HistoryRevision(t, plan.Entry{Revision: "z", Number: 1}, "vllm:2")
 	other.Name, other.Labels[record.StableLabel] = "other", "sglang"
-	b := keptBed(t, stranger, orphan, other, lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
+	b := keptFixture(t, stranger, orphan, other, lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
 	if got := b.kept(); !slices.Equal(got, []string{"1 new vllm:2 "}) {
 		t.Errorf("the history is %q", got)
 	}
 }
 
-// keptBed is restingBed that runs.
-func keptBed(t *testing.T, snapshots ...runtime.Object) *bed {
+// keptFixture is restingFixture that runs.
+func keptFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
 	t.Helper()
-	b := restingBed(t, snapshots...)
+	b := restingFixture(t, snapshots...)
 	b.runSynced()
 	return b
 }
 
 // kept is the history, from the caches.
-func (b *bed) kept() []string {
+func (b *fixture) kept() []string {
 	var all []string
 	for _, v := range b.History.Of(lwstest.VLLM, "stable") {
 		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.Entry.Number, v.Entry.Revision, v.Images[0][len("server="):], v.Entry.Outcome, v.Entry.Problem))

@@ -54,7 +54,7 @@ func TestGroupMarks(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newGroupBed(t)
+			b := newGroupFixture(t)
 			for _, p := range tt.pods {
 				b.put(p)
 			}

@@ -23,7 +23,7 @@ const maxPerPod = 800
 // TestMemoryPerPod feeds the caches with as many pods as a large cluster has, and measures the heap that they keep.
 func TestMemoryPerPod(t *testing.T) {
 	const pods, size, groups = 50_000, 8, 100 // of a workload
-	b := newGroupBed(t)
+	b := newGroupFixture(t)
 	before := heap()
 	for i := range pods {
 		set := fmt.Sprintf("large-language-model-%d", i/size/groups)

@@ -15,7 +15,7 @@ import (
 // A handover makes another object the workload while a host follows it.
 func TestFollow(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Promoting)
-	b := newBed(t, stable)
+	b := newFixture(t, stable)
 	f := b.Follow(lwstest.VLLM)
 	defer f.Stop()
 	signalled := func(key types.NamespacedName) bool {

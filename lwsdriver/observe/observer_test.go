@@ -32,7 +32,7 @@ import (
 
 // A record that can't be read is not the end: its error says how to get out, hold included.
 func TestInvalidRecordNamesRemedy(t *testing.T) {
-	b := newBed(t, lwstest.StableWorkload()) // its record is "{}"
+	b := newFixture(t, lwstest.StableWorkload()) // its record is "{}"
 	_, err := b.Observe(lwstest.VLLM)
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", got)
@@ -40,7 +40,7 @@ func TestInvalidRecordNamesRemedy(t *testing.T) {
 	lwstest.ErrorContains(t, err, record.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
 	empty := lwstest.StableWorkload()
 	empty.Annotations[record.RecordAnnotation] = ""
-	if _, err := newBed(t, empty).Observe(lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
+	if _, err := newFixture(t, empty).Observe(lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("of an empty record: %v", err)
 	}
 }
@@ -58,7 +58,7 @@ func TestRecordedDeadlineIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBed(t, lwstest.WithRecord(t, stable, *rec))
+	b := newFixture(t, lwstest.WithRecord(t, stable, *rec))
 	b.config.Limits.ProgressDeadline = 24 * time.Hour
 	if got := b.look().Policy.ProgressDeadline; got != 24*time.Hour {
 		t.Errorf("the deadline is %s, want that of the driver", got)
@@ -77,7 +77,7 @@ func TestCopiedRecord(t *testing.T) {
 		if stable.Annotations[record.RecordAnnotation], err = rec.Encode(); err != nil {
 			t.Fatal(err)
 		}
-		s := newBed(t, stable).look()
+		s := newFixture(t, stable).look()
 		if s.Record == nil || (s.Record.Release != nil) != want || !record.SameRolling(s.Record.Saved, rec.Saved) {
 			t.Errorf("with UID %q the record is %+v", uid, s.Record)
 		}
@@ -110,7 +110,7 @@ func TestSucceeded(t *testing.T) {
 	} {
 		set := green.DeepCopy()
 		tt.change(set)
-		s := newBed(t, stable, set).look()
+		s := newFixture(t, stable, set).look()
 		if s.Succeeded != tt.want {
 			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
 		}
@@ -153,7 +153,7 @@ func TestCheckWorkload(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := lwstest.Canary(t, lwstest.StableWorkload())
 			tt.change(w)
-			err := plan.CheckWorkload(plan.Observation{Key: KeyOf(w), Identity: newBed(t).Caches.identity(w)})
+			err := plan.CheckWorkload(plan.Observation{Key: KeyOf(w), Identity: newFixture(t).Caches.identity(w)})
 			if got := drivererr.Reason(err); got != tt.want {
 				t.Errorf("reason %s, want %s", got, tt.want)
 			}
@@ -163,7 +163,7 @@ func TestCheckWorkload(t *testing.T) {
 }
 
 func TestCheckWorkloadAcceptsUsersOwn(t *testing.T) {
-	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newBed(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
+	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newFixture(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
 		t.Error(err)
 	}
 }
@@ -192,7 +192,7 @@ func TestCheckAdopts(t *testing.T) {
 		w := lwstest.Unrecorded()
 		w.Labels, w.Annotations = nil, map[string]string{}
 		tt.change(w)
-		o := plan.Observation{Key: KeyOf(w), Identity: newBed(t).Caches.identity(w)}
+		o := plan.Observation{Key: KeyOf(w), Identity: newFixture(t).Caches.identity(w)}
 		refused := pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 		for _, err := range (plan.Begin{Policy: tt.policy}).Obstacles(o) {
 			if reason := drivererr.Reason(err); reason == pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER || reason == pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
@@ -207,7 +207,7 @@ func TestCheckAdopts(t *testing.T) {
 
 // A look that was under way while the workload went keeps nothing either.
 func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	if _, err := b.digest(lwstest.StableWorkload()); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
 func TestEmptyCacheFilledLate(t *testing.T) {
 	for resource, role := range map[string]string{"poddisruptionbudgets": record.RoleBudget, "controllerrevisions": record.RoleSnapshot} {
 		t.Run(resource, func(t *testing.T) {
-			b := newBed(t, lwstest.Unrecorded())
+			b := newFixture(t, lwstest.Unrecorded())
 			var readable atomic.Bool
 			b.Core.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
 				list, ok := action.(clienttesting.ListAction)
@@ -268,7 +268,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			stable := lwstest.InPhase(t, record.Progressing)
-			b := newBed(t, stable, lwstest.Canary(t, stable))
+			b := newFixture(t, stable, lwstest.Canary(t, stable))
 			b.run()
 			b.eventually("the caches are filled", b.Caches.Synced)
 			pods := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace)
@@ -333,7 +333,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 }
 
 // remembered counts what the observer keeps per workload.
-func (b *bed) remembered() int {
+func (b *fixture) remembered() int {
 	b.Caches.Groups.mu.Lock()
 	defer b.Caches.Groups.mu.Unlock()
 	b.mu.Lock()
@@ -343,7 +343,7 @@ func (b *bed) remembered() int {
 
 func TestObservationHasWallClockOnly(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, lwstest.InPhase(t, record.Progressing))
+	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.config.Now = time.Now
 	if s := b.look(); s.Now != s.Now.Round(0) {
 		t.Errorf("%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
@@ -353,7 +353,7 @@ func TestObservationHasWallClockOnly(t *testing.T) {
 // The caches count as filled only when every group is known: the handler of pods runs after their cache is filled.
 func TestSyncedKnowsGroups(t *testing.T) {
 	core := fake.NewClientset(lwstest.Pod("vllm-0"), lwstest.Pod("vllm-0-1"))
-	b := newBedOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 	handling, resume := make(chan types.NamespacedName), make(chan struct{})
 	b.config.Changed = func(key types.NamespacedName) {
 		select {
@@ -381,15 +381,15 @@ func TestSyncedKnowsGroups(t *testing.T) {
 func TestWorkloadLosesObject(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		edit func(*testing.T, *bed, *lws.LeaderWorkerSet)
+		edit func(*testing.T, *fixture, *lws.LeaderWorkerSet)
 	}{
-		{"canary", func(t *testing.T, b *bed, canary *lws.LeaderWorkerSet) {
+		{"canary", func(t *testing.T, b *fixture, canary *lws.LeaderWorkerSet) {
 			canary.Labels = nil
 			if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), canary, canary.Namespace); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"disruption budget", func(t *testing.T, b *bed, _ *lws.LeaderWorkerSet) {
+		{"disruption budget", func(t *testing.T, b *fixture, _ *lws.LeaderWorkerSet) {
 			budgets := b.Core.PolicyV1().PodDisruptionBudgets(lwstest.VLLM.Namespace)
 			budget, err := budgets.Get(t.Context(), record.BudgetName(lwstest.VLLM.Name, false), metav1.GetOptions{})
 			if err != nil {
@@ -400,7 +400,7 @@ func TestWorkloadLosesObject(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"group", func(t *testing.T, b *bed, _ *lws.LeaderWorkerSet) {
+		{"group", func(t *testing.T, b *fixture, _ *lws.LeaderWorkerSet) {
 			pod := lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.Labels[lws.SetNameLabelKey] = "other" })
 			if _, err := b.Core.CoreV1().Pods(pod.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
@@ -412,7 +412,7 @@ func TestWorkloadLosesObject(t *testing.T) {
 			stable := lwstest.InPhase(t, record.Progressing)
 			canary := lwstest.Canary(t, stable)
 			budget := disruption.Object(stable, plan.Budget{Name: record.BudgetName(stable.Name, false)})
-			b := newBedOn(t, fake.NewClientset(lwstest.Pod("vllm-1"), budget), lwstest.NoRoutes(), stable, canary)
+			b := newFixtureOn(t, fake.NewClientset(lwstest.Pod("vllm-1"), budget), lwstest.NoRoutes(), stable, canary)
 			b.Budgets.informer.Start()
 			b.runSynced()
 			b.eventually("the budget is seen", b.Budgets.informer.Synced)
@@ -431,7 +431,7 @@ func TestWorkloadLosesObject(t *testing.T) {
 // A watch that was interrupted shows a workload that was deleted and recreated as one that changed.
 func TestRecreatedWorkloadIsForgotten(t *testing.T) {
 	w := lwstest.InPhase(t, record.Progressing)
-	b := newBed(t, w)
+	b := newFixture(t, w)
 	b.runSynced()
 	b.History.Pause(lwstest.VLLM, errors.New("refused"), lwstest.Noon.Add(time.Minute))
 	next := w.DeepCopy()

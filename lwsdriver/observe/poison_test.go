@@ -17,7 +17,7 @@ import (
 
 // A pod for which the informer's transform panics makes its group unready, and the other pods are stored.
 func TestPoisonousPod(t *testing.T) {
-	b := newBed(t, lwstest.Unrecorded())
+	b := newFixture(t, lwstest.Unrecorded())
 	if err := b.Caches.Pods.SetTransform(guard.Transform(func(obj any) (any, error) {
 		if p, ok := obj.(*corev1.Pod); ok && p.Name == "vllm-1" {
 			panic("a defect")

@@ -36,7 +36,7 @@ func (l *leaders) RoundTrip(*http.Request) (*http.Response, error) {
 // A whole group whose leader has not answered its first request is not ready; one that may get requests already had.
 func TestWarmUp(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
-	b := newRoutedBed(t, stable, 0)
+	b := newRoutedFixture(t, stable, 0)
 	http := &leaders{}
 	http.answer.Store(503)
 	prober := probe.New(probe.Config{Transport: http, Log: slog.New(slog.DiscardHandler), Changed: func(string) {}})

@@ -146,7 +146,7 @@ func TestRoleScalers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			b := newBedOn(t, core, generic, childOf5())
+			b := newFixtureOn(t, core, generic, childOf5())
 			b.run()
 			var s *Snapshot
 			b.eventually("the caches are filled", func() (done bool) {
@@ -172,7 +172,7 @@ func TestRoleScalers(t *testing.T) {
 // Each change of a scaler, and of an autoscaler of it, is one of its set.
 func TestRoleScalerChanges(t *testing.T) {
 	core, generic := setsServed(true, llm("External"), scalerOf6("set"))
-	b := newBedOn(t, core, generic)
+	b := newFixtureOn(t, core, generic)
 	key := KeyFor(KindSet, lwstest.VLLM.Namespace, "llm")
 	b.run()
 	scaler := generic.Resource(RoleScalersResource).Namespace(lwstest.VLLM.Namespace)

@@ -24,7 +24,7 @@ func TestCarried(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	other := stable.DeepCopy()
 	other.Namespace = "other"
-	b := newRoutedBed(t, stable, 0)
+	b := newRoutedFixture(t, stable, 0)
 	b.cache(other)
 	is := func(what string, want ...string) {
 		t.Helper()
@@ -65,7 +65,7 @@ func TestAddedPolicyWithoutFinalizer(t *testing.T) {
 	canary := lwstest.RoutedCanary(t, stable)
 	canary.Annotations[record.TrafficAnnotation] = `{"stableService": "vllm", "httpRoutes": ["llm"]}`
 	canary.Finalizers, canary.DeletionTimestamp = []string{metav1.FinalizerDeleteDependents}, ptr.To(metav1.NewTime(lwstest.Noon))
-	s, err := newBed(t, stable, canary).Observe(lwstest.VLLM)
+	s, err := newFixture(t, stable, canary).Observe(lwstest.VLLM)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestAddedPolicy(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			canary := lwstest.RoutedCanary(t, tc.stable)
 			canary.Annotations[record.TrafficAnnotation] = tc.annotation
-			b := newBed(t, tc.stable, canary)
+			b := newFixture(t, tc.stable, canary)
 			s, err := b.Observe(lwstest.VLLM)
 			if (err != nil) != tc.bad {
 				t.Fatalf("%s: %v", tc.reason, err)
@@ -122,7 +122,7 @@ func TestSharedRoutes(t *testing.T) {
 	stable, routes := lwstest.RoutedPhase(t, record.CleaningUp, nil), []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "llm"}}
 	other := lwstest.RoutedPhase(t, record.Progressing, nil)
 	other.Name, other.UID = "other", "other"
-	b := newBed(t, stable, other)
+	b := newFixture(t, stable, other)
 	if got := b.shared(lwstest.VLLM, routes); !slices.Equal(got, routes) {
 		t.Errorf("shared %v", got)
 	}
@@ -148,7 +148,7 @@ func TestSetupInPlace(t *testing.T) {
 		{"NoRevisionYet", "No pod may be taken for updated by its label.", func(r *record.Release) { r.UpdateRevision = "" }, "old", unknownRevision, []string{"vllm-2", "vllm-3"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBed(t, lwstest.RoutedInPlace(t, tc.change))
+			b := newFixture(t, lwstest.RoutedInPlace(t, tc.change))
 			b.showGroups("old", "old", "new", "new")
 			got := b.look().Setup
 			if got == nil || !got.InPlace() {
@@ -171,7 +171,7 @@ func TestSetupInPlace(t *testing.T) {
 
 // In place nothing is added that could carry the policy, so the driver that saw it knows how to give everything back.
 func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
-	b := newBed(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
+	b := newFixture(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
 	b.showGroups("old", "new")
 	if s := b.look(); s.Traffic == nil {
 		t.Fatal("the release routes nothing")
@@ -200,14 +200,14 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 		t.Error("the policy of an earlier release is kept beside the next")
 	}
 
-	another := newBed(t, lwstest.Unrecorded())
+	another := newFixture(t, lwstest.Unrecorded())
 	if s := another.look(); s.Setup != nil {
 		t.Errorf("a driver that never saw it: %+v", s.Setup)
 	}
 }
 
 // showGroups shows a leader for each revision, as groups 0, 1 and so on.
-func (b *bed) showGroups(revisions ...string) {
+func (b *fixture) showGroups(revisions ...string) {
 	b.t.Helper()
 	for i, revision := range revisions {
 		p := lwstest.Pod(fmt.Sprintf("vllm-%d", i))

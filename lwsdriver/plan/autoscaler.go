@@ -34,10 +34,10 @@ type Autoscaler struct {
 	Limited bool
 	// Held is the hold that its note describes.
 	Held autoscaler.Hold
-	// Lingers names an object that still scales for a held autoscaler until its controller has observed the hold. Empty:
-	// none.
+	// Lingers names an object that still scales for a held autoscaler until its controller has observed the hold, or is
+	// empty.
 	Lingers string
-	// Unreadable is why its note can't be trusted. Empty: it can, or does not exist.
+	// Unreadable is why its note can't be trusted. Empty means that it can, or does not exist.
 	Unreadable string
 }
 
@@ -52,7 +52,7 @@ type HoldAutoscaler struct {
 // ReleaseAutoscaler restores the settings of an autoscaler's user, and may point it at another workload.
 type ReleaseAutoscaler struct {
 	Kind, Name string
-	// To is the workload to scale. Empty: unchanged.
+	// To is the workload to scale. Empty means unchanged.
 	To string
 }
 
@@ -116,7 +116,7 @@ func (o Observation) mayEmpty() bool {
 	return !slices.ContainsFunc(o.Roles, func(r Role) bool { return !r.External && r.Replicas > 0 })
 }
 
-// pendingHold returns the write that puts the wanted hold of an autoscaler in force. Nil: it is.
+// pendingHold returns the write that puts the wanted hold of an autoscaler in force, or nil if it is.
 func (o Observation) pendingHold(a Autoscaler) Action {
 	want := o.wantedHold(a)
 	switch {
@@ -129,7 +129,7 @@ func (o Observation) pendingHold(a Autoscaler) Action {
 	return nil
 }
 
-// reconcileAutoscalers puts the wanted hold of each autoscaler in force. Nil: done. Rollbacks do not call it before
+// reconcileAutoscalers puts the wanted hold of each autoscaler in force. Nil means done. Rollbacks do not call it before
 // requests have returned: they wait for no autoscaler.
 func reconcileAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
@@ -162,7 +162,7 @@ func (o Observation) whyHeld(a Autoscaler, hold autoscaler.Hold) string {
 		a, o.Stable.Revision)
 }
 
-// holdAutoscalers puts the wanted holds in force and, before requests move, waits until they are known to be. Nil: done.
+// holdAutoscalers puts the wanted holds in force and, before requests move, waits until they are known to be. Nil means done.
 func holdAutoscalers(o Observation, state pb.State) *Decision {
 	if d := reconcileAutoscalers(o, state); d != nil {
 		return d
@@ -181,7 +181,7 @@ func (o Observation) busyState() pb.State {
 	return pb.State_STATE_UPGRADING
 }
 
-// awaitAutoscalers waits until it is known that no autoscaler acts against its hold. Nil: none does.
+// awaitAutoscalers waits until it is known that no autoscaler acts against its hold. Nil means that none does.
 func awaitAutoscalers(o Observation, state pb.State) *Decision {
 	if o.awaitsScan() {
 		return unscanned(o, state)
@@ -215,7 +215,7 @@ func releaseAutoscaler(a Autoscaler, state pb.State) *Decision {
 	}
 }
 
-// releaseMovedAutoscalers restores held autoscalers that no longer scale the workload. Nil: none.
+// releaseMovedAutoscalers restores held autoscalers that no longer scale the workload. Nil means none.
 func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
 	for _, a := range o.Autoscalers {
 		if a.Held != autoscaler.HoldNone && !a.Targets {
@@ -225,7 +225,7 @@ func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
 	return nil
 }
 
-// settleAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil: done.
+// settleAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
 func settleAutoscalers(o Observation, state pb.State) *Decision {
 	var wait *Decision
 	for _, a := range o.Autoscalers {
@@ -247,7 +247,7 @@ func settleAutoscalers(o Observation, state pb.State) *Decision {
 const loadReturns = 5 * time.Minute
 
 // awaitLoad waits until an autoscaler has observed the requests that have returned to the groups that it scales: its
-// metrics may be minutes old, and would have it remove groups at once. Nil: it has, or has had the time.
+// metrics may be minutes old, and would have it remove groups at once. Nil means that it has, or has had the time.
 func awaitLoad(o Observation, a Autoscaler, state pb.State) *Decision {
 	_, due := o.pendingHold(a).(ReleaseAutoscaler)
 	if !due || !a.Targets || !a.Limited || o.release() == nil {

@@ -205,7 +205,7 @@ func (o Observation) requestsUnchanged() traffic.Desired {
 	return d
 }
 
-// prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil: done.
+// prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil means done.
 func prepareSwitch(o Observation, s Progress) *Decision {
 	if !o.completesSecondSet() {
 		return nil
@@ -224,7 +224,7 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 func advanceSecondSet(o Observation, s Progress) Decision {
 	for _, w := range o.Added {
 		if w.Carries != o.Record.Release.UpdateRevision || w.Orphaned {
-			return retire(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
+			return deleteAdded(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
 		}
 	}
 	return advanceCanary(o, s)

@@ -16,24 +16,24 @@ import (
 
 // Decision is the next write and the state of the workload.
 type Decision struct {
-	// Action is the next write. Nil: nothing to write until something changes.
+	// Action is the next write. Nil means nothing to write until something changes.
 	Action Action
 	// State, Reason and Message are reported to hosts.
 	State           pb.State
 	Reason, Message string
-	// Recheck is when time alone will change the decision. Zero: never.
+	// Recheck is when time alone will change the decision. Zero means never.
 	Recheck time.Duration
-	// Wait is what it waits for without an Action, Since when that began, if an object tells. Zero: since [Waiting].
+	// Wait is what it waits for without an Action, Since when that began, if an object tells. Zero means since [Waiting].
 	Wait  Wait
 	Since time.Time
-	// Remedy is what to do if that lasts too long. Empty: a general one.
+	// Remedy is what to do if that lasts too long. Empty means a general one.
 	Remedy string
 	// Waiting is to be kept for the next observation, and record what the record is to have of it.
 	Waiting Waiting
 	record  record.Waiting
-	// Overwritten says which other client overwrote what the decision repairs. Empty: none that is known.
+	// Overwritten says which other client overwrote what the decision repairs. Empty means none that is known.
 	Overwritten string
-	// Deadline is when the release fails without further progress. Zero: it waits for nothing.
+	// Deadline is when the release fails without further progress. Zero means that it waits for nothing.
 	Deadline time.Time
 	// Progress is what was counted.
 	Progress Progress
@@ -110,13 +110,13 @@ type Action interface {
 // intent and its first effect are atomic.
 type SetStable struct {
 	Record record.Record
-	// Rolling is the configuration to set. Nil: unchanged.
+	// Rolling is the configuration to set. Nil means unchanged.
 	Rolling *lws.RollingUpdateConfiguration
 	// SaveTemplate adds the stable revision's template to the record, in the same request.
 	SaveTemplate bool
 	// RestoreTemplate writes the template in the record to the spec.
 	RestoreTemplate bool
-	// Replicas is the number of groups to set. Nil: unchanged.
+	// Replicas is the number of groups to set. Nil means unchanged.
 	Replicas *int
 	// Why describes the write in events and logs.
 	Why string

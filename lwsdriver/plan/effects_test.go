@@ -64,13 +64,13 @@ func TestColdGroups(t *testing.T) {
 // The loop's decision names the leaders to ask, whatever it writes or waits for.
 func TestEffects(t *testing.T) {
 	o := releasing(record.CleaningUp, "3", routing{fenced: true, prepared: true, stable: 4})
-	if d := carryOn(o); d.Effects.Drain != nil || d.Effects.WarmUp != nil {
+	if d := reconcile(o); d.Effects.Drain != nil || d.Effects.WarmUp != nil {
 		t.Errorf("without a policy: %+v", d.Effects)
 	}
 	o.Policy.Style = pb.Style_STYLE_CANARY
 	o.Policy.WarmUp, o.Policy.Drain = probe.WarmUp{Timeout: time.Minute}, probe.Drain{Period: time.Minute}
 	leaders := leadersOf(o.Added[0].Groups)
-	d := carryOn(o)
+	d := reconcile(o)
 	if diff := cmp.Diff(Effects{WarmUp: leaders, Drain: leaders}, d.Effects); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -78,11 +78,11 @@ func TestEffects(t *testing.T) {
 		t.Errorf("leaders that were not asked are removed: %v, %s", d.Action, d.Reason)
 	}
 	o.Drain = &Drain{leaders[:2], Answer{Done: true}}
-	if d := carryOn(o); d.Action != nil {
+	if d := reconcile(o); d.Action != nil {
 		t.Errorf("a leader that was not asked is removed: %v", d.Action)
 	}
 	o.Drain.Leaders = leaders
-	if d := carryOn(o); d.Action == nil {
+	if d := reconcile(o); d.Action == nil {
 		t.Errorf("nothing follows once they have finished: %s, %s", d.Reason, d.Message)
 	}
 }

@@ -520,7 +520,7 @@ func tell(c course) string {
 				break
 			}
 			if t.act.do == actDrive {
-				if d := carryOn(w.observe(&s)); d.Action != nil {
+				if d := reconcile(w.observe(&s)); d.Action != nil {
 					result := ""
 					if t.state.refused {
 						result = " (refused)"
@@ -536,7 +536,7 @@ func tell(c course) string {
 			}
 		}
 	}
-	d := carryOn(w.observe(&s))
+	d := reconcile(w.observe(&s))
 	fmt.Fprintf(&b, "end: %s, %s: %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason, d.Message)
 	if text := w.unsettled(&s, d); text != "" {
 		fmt.Fprintf(&b, "BREACH: %s\n", text)
@@ -544,7 +544,7 @@ func tell(c course) string {
 	return b.String()
 }
 
-// step returns the step of an act, or the next one that happens by itself, at the end also by time. False: there is none.
+// step returns the step of an act, or the next one that happens by itself, at the end also by time, or false if there is none.
 func (w *world) step(s *state, do string) (step, bool) {
 	for _, t := range w.next(s, math.MaxUint8, nil) {
 		waits := t.act.do == actWait || t.act.do == actWaitLong

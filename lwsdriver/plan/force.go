@@ -109,7 +109,7 @@ func (b RollBack) addForce(o Observation) Decision {
 }
 
 // heldUpBy names the group at the stable revision that holds the rollback up, what that means, and what force would do.
-// Empty: none that force would give up.
+// Empty means none that force would give up.
 func (o Observation) heldUpBy(what, force string) string {
 	if !o.rollsBack() {
 		return ""

@@ -22,20 +22,20 @@ type Entry struct {
 	Number int64
 	// At is when its release began, or when the revision was first seen.
 	At time.Time
-	// By is the field manager that wrote it to the spec. Empty: unknown.
+	// By is the field manager that wrote it to the spec. Empty means unknown.
 	By string
-	// Release and Owner are of the release that introduced it. Empty: it predates the first release.
+	// Release and Owner are of the release that introduced it. Empty means it predates the first release.
 	Release, Owner string
 	// StartedBy and EndedBy are the authenticated users who began that release, and who requested its promotion or rollback last.
 	StartedBy, EndedBy string `json:",omitempty"`
 	// EndMessage is why that end was requested.
 	EndMessage string `json:",omitempty"`
-	// Outcome is how that release ended, at Ended. Empty: it has not, or the end was not observed.
+	// Outcome is how that release ended, at Ended. Empty means that it has not, or the end was not observed.
 	Outcome Outcome
 	Ended   time.Time
 	// Template is the digest of the stored template.
 	Template string
-	// Problem is why the entry can't be trusted: it was edited, or a newer driver wrote it. Empty: it can.
+	// Problem is why the entry can't be trusted: it was edited, or a newer driver wrote it. Empty means that it can.
 	Problem string
 }
 
@@ -57,7 +57,7 @@ type DeleteRevision struct{ Revision string }
 // RestoreTemplate writes an older template to the spec. The workload is held from the same request on.
 type RestoreTemplate struct {
 	Revision string
-	// Record is written in the same request, with the hold. Nil: the workload is held already.
+	// Record is written in the same request, with the hold. Nil means that the workload is held already.
 	Record *record.Record
 }
 
@@ -120,7 +120,7 @@ func keepHistory(o Observation, d Decision) Decision {
 }
 
 // recordsOutcome reports whether the release is over except for its outcome in the history.
-func (o Observation) recordsOutcome() bool { return carryOn(o).Reason == ReasonRecording }
+func (o Observation) recordsOutcome() bool { return reconcile(o).Reason == ReasonRecording }
 
 // nextOutcome returns the first entry whose outcome has changed, or nil.
 func nextOutcome(o Observation, state pb.State) *Entry {
@@ -189,7 +189,7 @@ func nextEntry(o Observation) *Entry {
 	return e
 }
 
-// releasedRevision returns the update revision of the recorded release. Empty: none.
+// releasedRevision returns the update revision of the recorded release, or "" if there is none.
 func (o Observation) releasedRevision() string {
 	r := o.Record.Release
 	if r == nil || r.Phase == record.Nothing || r.UpdateRevision == r.StableRevision {
@@ -257,9 +257,9 @@ func (o Observation) inUse(revision string) bool {
 // Undo requests that the template of an older revision is restored to the spec, where it waits under the hold for a
 // release.
 type Undo struct {
-	// Revision is the template revision hash. Empty: the newest that served before the one in the spec.
+	// Revision is the template revision hash. Empty means the newest that served before the one in the spec.
 	Revision string
-	// Template is the revision of the template that the caller means to replace. Empty: any.
+	// Template is the revision of the template that the caller means to replace. Empty means any.
 	Template string `json:",omitempty"`
 }
 

@@ -136,7 +136,7 @@ func TestHistory(t *testing.T) {
 		},
 		{"a workload that is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
 	} {
-		d := carryOn(tt.look)
+		d := reconcile(tt.look)
 		if diff := cmp.Diff(tt.want, d.Action); diff != "" || d.State != tt.state {
 			t.Errorf("%s: state %v (%s), want %v; action (-want +got):\n%s", tt.reason, d.State, d.Reason, tt.state, diff)
 		}
@@ -153,7 +153,7 @@ func TestReleaseEndsWithOutcome(t *testing.T) {
 	} {
 		o := held("b", "b", released("r1", record.Promoted, "a", "b"), recorded(slices.Clone(entries)...))
 		if _, err := Decide(o, intent); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
-			t.Errorf("%s while the loop decides %q: %v, want RELEASE_IN_PROGRESS", name, carryOn(o).Action, err)
+			t.Errorf("%s while the loop decides %q: %v, want RELEASE_IN_PROGRESS", name, reconcile(o).Action, err)
 		}
 		if o.HistoryUnread = true; drivererr.Reason(refusal(o, intent)) != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 			t.Errorf("%s waits for a history that can't be written", name)

@@ -28,7 +28,7 @@ type Intent interface {
 // refuses the intent. A decision that would break a safety rule is a defect: it is reported and never applied.
 func Decide(o Observation, i Intent) (Decision, error) {
 	if i == nil {
-		return carryOn(o), nil
+		return reconcile(o), nil
 	}
 	if err := checkKnown(o, i); err != nil {
 		return Decision{}, err
@@ -78,7 +78,7 @@ func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	return r, nil
 }
 
-// checkRevision refuses a request that means another revision than the one being released. Empty: any revision.
+// checkRevision refuses a request that means another revision than the one being released. Empty means any revision.
 func checkRevision(o Observation, r *record.Release, want string) error {
 	if want == "" || r.UpdateRevision == want && o.Stable.Revision == want {
 		return nil

@@ -20,7 +20,7 @@ import (
 // Begin requests a release.
 type Begin struct {
 	ReleaseID, Owner string
-	// User is the authenticated caller. Empty: unknown.
+	// User is the authenticated caller. Empty means unknown.
 	User string
 	// Policy is valid, and its style is supported.
 	Policy *pb.ReleasePolicy
@@ -225,9 +225,9 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 // SetTarget requests that a release updates the groups of one of its batches, or an absolute number of groups.
 type SetTarget struct {
 	ReleaseID string
-	// Revision is the update revision that the caller means. Empty: any.
+	// Revision is the update revision that the caller means. Empty means any.
 	Revision string
-	// Batch is an index into the policy's batches. Nil: Groups, a valid quantity, is the target.
+	// Batch is an index into the policy's batches. Nil means Groups, a valid quantity, is the target.
 	Batch  *int
 	Groups string
 }
@@ -314,11 +314,11 @@ func (t SetTarget) target(o Observation) (*record.Target, error) {
 // Promote requests that every group of the workload runs the update revision.
 type Promote struct {
 	ReleaseID string
-	// Revision is the update revision that the caller means. Empty: any.
+	// Revision is the update revision that the caller means. Empty means any.
 	Revision string
-	// User is the authenticated caller. Empty: unknown.
+	// User is the authenticated caller. Empty means unknown.
 	User string
-	// Message is why, for people. Empty: unknown.
+	// Message is why, for people. Empty means unknown.
 	Message string `json:",omitempty"`
 }
 
@@ -327,9 +327,9 @@ type RollBack struct {
 	ReleaseID string
 	// Force: groups that will not recover do not hold the rollback up. See force.go.
 	Force bool
-	// User is the authenticated caller. Empty: unknown.
+	// User is the authenticated caller. Empty means unknown.
 	User string
-	// Message is why, for people. Empty: unknown.
+	// Message is why, for people. Empty means unknown.
 	Message string `json:",omitempty"`
 }
 

@@ -16,7 +16,7 @@ import (
 // Route requests a change of a release's routing. Exactly one of the changes is set.
 type Route struct {
 	ReleaseID string
-	// Revision is the update revision that the caller means. Empty: any.
+	// Revision is the update revision that the caller means. Empty means any.
 	Revision string
 	// Weight is the canary's share, and Mirror the share copied to it, in percent.
 	Weight, Mirror *int

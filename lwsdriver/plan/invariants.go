@@ -58,7 +58,7 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
 	case DeleteCanary, RemoveFinalizer:
-		return errors.Join(checkRetire(o), checkWithdrawn(o))
+		return errors.Join(checkDeletion(o), checkWithdrawn(o))
 	case SetStable:
 		return errors.Join(checkSetStable(o, i, a), checkSplit(o, a))
 	case SetTraffic:
@@ -133,9 +133,9 @@ func checkWithdrawn(o Observation) error {
 	return nil
 }
 
-// checkRetire: while batches run, only a canary of another template, or one that is being deleted already, may be
+// checkDeletion: while batches run, only a canary of another template, or one that is being deleted already, may be
 // removed. While LWS rolls the stable workload, the canary stays.
-func checkRetire(o Observation) error {
+func checkDeletion(o Observation) error {
 	if o.Stable.Deleting || o.Record == nil || o.Record.Release == nil {
 		return nil
 	}

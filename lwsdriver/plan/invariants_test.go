@@ -89,7 +89,7 @@ func TestImpossibleObservation(t *testing.T) {
 		"no size":           {Stable: Workload{Name: "vllm", Replicas: 1}},
 		"added to itself":   {Stable: Workload{Name: "vllm", Size: 1}, Added: []Workload{{Name: "vllm"}}},
 	} {
-		d := carryOn(o)
+		d := reconcile(o)
 		if d.Action != nil || d.State != pb.State_STATE_FAILED || d.Reason != ReasonInvariantViolation {
 			t.Errorf("%s: %+v", name, d)
 		}

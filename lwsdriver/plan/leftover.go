@@ -62,7 +62,7 @@ func warnLeftovers(o Observation, d Decision) Decision {
 	return d
 }
 
-// awaitLeftover waits for a leftover that has the name of the canary to create. Nil: none has.
+// awaitLeftover waits for a leftover that has the name of the canary to create. Nil means that none has.
 func awaitLeftover(o Observation) *Decision {
 	r := o.Record.Release
 	name := record.CanaryName(o.knownAs(), o.Stable.Name, r.UpdateRevision)
@@ -128,7 +128,7 @@ func (w Workload) terminating() []Group {
 // reasonTerminating is the reason of a group whose pod is being deleted.
 const reasonTerminating = "Terminating"
 
-// deletionRemedy returns what to do about groups that are not deleted. Empty: none of their pods is known to be stuck.
+// deletionRemedy returns what to do about groups that are not deleted, or "" if none of their pods is known to be stuck.
 func deletionRemedy(groups []Group) string {
 	for _, g := range groups {
 		if g.Reason == reasonTerminating {

@@ -101,8 +101,8 @@ func (o Observation) needsFresh(action Action) bool {
 	}
 }
 
-// unknown returns, as a decision, what may be other than it was observed: a cache that is stale, or the number of groups of a role. Nil:
-// nothing.
+// unknown returns, as a decision, what may be other than it was observed: a cache that is stale, or the number of groups of a role.
+// It returns nil if everything is known.
 func (o Observation) unknown() *Decision {
 	if why := o.unsized(); why != "" {
 		return &Decision{Reason: ReasonRoleUnsized, Message: why, Remedy: unsizedRemedy}
@@ -198,7 +198,7 @@ func limitShares(o Observation, action Action) *Decision {
 	}
 }
 
-// howToReturn returns how a rollback can move requests whatever the groups can carry. Empty: it is no rollback.
+// howToReturn returns how a rollback can move requests whatever the groups can carry, or "" if it is no rollback.
 func (o Observation) howToReturn() string {
 	if !o.rollsBack() {
 		return ""
@@ -207,7 +207,7 @@ func (o Observation) howToReturn() string {
 }
 
 // stopRoll has LWS stop before requests return to groups that it may replace all at once: it lowers its partition in time, and raises it
-// only for the hold. Nil: LWS may take no more than may be unavailable.
+// only for the hold. Nil means that LWS may take no more than may be unavailable.
 func (o Observation) stopRoll() *Decision {
 	if !o.templateWaits() {
 		return nil // LWS has nothing to replace

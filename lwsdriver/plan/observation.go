@@ -28,7 +28,7 @@ type Observation struct {
 	CanaryNameTaken string `json:"canaryNameTaken,omitzero"`
 	// Gone: the user's workload no longer exists. Only its name, and what its release left behind, are known.
 	Gone bool `json:"gone,omitzero"`
-	// Refused is why the API server refused the last write for good. Nil: it did not.
+	// Refused is why the API server refused the last write for good. Nil means that it did not.
 	Refused *drivererr.Problem `json:"refused,omitzero"`
 	// Stable is the user's workload.
 	Stable Workload `json:"stable,omitzero"`
@@ -36,11 +36,11 @@ type Observation struct {
 	Added []Workload `json:"added,omitzero"`
 	// Leftovers are added workloads of which only pods that can't be deleted are left; see [Judge].
 	Leftovers []Workload `json:"leftovers,omitzero"`
-	// Room is how many groups the release may have in flight: what others leave of the server's limit. Nil: there is none.
+	// Room is how many groups the release may have in flight: what others leave of the server's limit. Nil means that there is none.
 	Room *int `json:"room,omitzero"`
-	// Waiting is what the last decision waited for. Zero: nothing, or the driver has just started.
+	// Waiting is what the last decision waited for. Zero means nothing, or the driver has just started.
 	Waiting Waiting `json:"waiting,omitzero"`
-	// Record is the release record. Nil: the workload is not adopted.
+	// Record is the release record. Nil means that the workload is not adopted.
 	Record *record.Record `json:"record,omitzero"`
 	// Newer is what this driver does not know of the record, empty if it knows all.
 	Newer string `json:"newer,omitzero"`
@@ -52,19 +52,19 @@ type Observation struct {
 	Succeeded bool `json:"succeeded,omitzero"`
 	// SuccessorForeign is true if the successor that the record names is not one that a release of the workload added.
 	SuccessorForeign bool `json:"successorForeign,omitzero"`
-	// Traffic is how the release's requests are routed. Nil: it routes none.
+	// Traffic is how the release's requests are routed. Nil means it routes none.
 	Traffic *traffic.Observed `json:"traffic,omitzero"`
 	// Drain is how far the leaders that the last decision drains have finished their requests, nil if it drains
 	// none.
 	Drain *Drain `json:"drain,omitzero"`
 	// Autoscalers are those that scale the workload or its successor, or are held for it, by kind and name.
 	Autoscalers []Autoscaler `json:"autoscalers,omitzero"`
-	// Unscanned is why the autoscalers are unknown. Nil: they are known.
+	// Unscanned is why the autoscalers are unknown. Nil means that they are known.
 	Unscanned *drivererr.Problem `json:"unscanned,omitzero"`
 	// Budgets are those that drivers created for the workload. BudgetsUnread: the cache is not synced yet.
 	Budgets       []Budget `json:"budgets,omitzero"`
 	BudgetsUnread bool     `json:"budgetsUnread,omitzero"`
-	// BudgetsUnreadable is why the budgets can't be read. Nil: they are read, or are being read.
+	// BudgetsUnreadable is why the budgets can't be read. Nil means that they are read, or are being read.
 	BudgetsUnreadable *drivererr.Problem `json:"budgetsUnreadable,omitzero"`
 	// History are the templates that the driver keeps, at most HistoryLimit. HistoryUnread: the cache is not synced yet,
 	// or they can't be written.
@@ -109,13 +109,13 @@ type Workload struct {
 	Replicas int `json:"replicas,omitzero"`
 	// Size is the number of pods of a group in the spec, including the leader.
 	Size int `json:"size,omitzero"`
-	// Revision is the hash that LWS has recorded for the template in the spec. Empty: LWS has not recorded it yet.
+	// Revision is the hash that LWS has recorded for the template in the spec. Empty means that LWS has not recorded it yet.
 	Revision string `json:"revision,omitzero"`
 	// Rolling is the rolling update configuration in the spec.
 	Rolling lws.RollingUpdateConfiguration `json:"rolling,omitzero"`
 	// Deleting is true once the workload has a deletion timestamp.
 	Deleting bool `json:"deleting,omitzero"`
-	// DeletingSince is when the deletion was requested. Zero: it was not.
+	// DeletingSince is when the deletion was requested. Zero means that it was not.
 	DeletingSince time.Time `json:"deletingSince,omitzero"`
 	// Observed is true once LWS has observed the present spec.
 	Observed bool `json:"observed,omitzero"`
@@ -124,11 +124,11 @@ type Workload struct {
 	Groups []Group `json:"groups,omitzero"`
 	// Recorded are the revisions whose template LWS has.
 	Recorded []string `json:"recorded,omitzero"`
-	// ChangedBy is the field manager that last wrote the template in the spec. Empty: unknown.
+	// ChangedBy is the field manager that last wrote the template in the spec. Empty means unknown.
 	ChangedBy string `json:"changedBy,omitzero"`
-	// RolledBy is the field manager that wrote the rolling update configuration after Lockstep. Empty: none that is known.
+	// RolledBy is the field manager that wrote the rolling update configuration after Lockstep. Empty means none that is known.
 	RolledBy string `json:"rolledBy,omitzero"`
-	// ScaledBy is the field manager that last wrote replicas. Empty: unknown. Autoscaled is true if it wrote the scale
+	// ScaledBy is the field manager that last wrote replicas. Empty means unknown. Autoscaled is true if it wrote the scale
 	// subresource and is not kubectl, as autoscalers do.
 	ScaledBy   string `json:"scaledBy,omitzero"`
 	Autoscaled bool   `json:"autoscaled,omitzero"`
@@ -149,7 +149,7 @@ type Workload struct {
 	// Orphaned is true if its owner reference was removed, as by the deletion of the user's workload with --cascade=orphan, or
 	// if it names an earlier workload of the same name. It is deleted, and never counts as the canary.
 	Orphaned bool `json:"orphaned,omitzero"`
-	// Target is the batch that it was last scaled for. Nil: none yet.
+	// Target is the batch that it was last scaled for. Nil means none yet.
 	Target *record.Target `json:"target,omitzero"`
 }
 
@@ -158,17 +158,17 @@ type Group struct {
 	Index int `json:"index,omitzero"`
 	// Leader is the leader pod's name, also while the pod is missing.
 	Leader string `json:"leader,omitzero"`
-	// Revision is the leader's. Empty: the leader is missing.
+	// Revision is the leader's. Empty means that the leader is missing.
 	Revision string `json:"revision,omitzero"`
 	// Ready is true when the leader and every worker are ready at one revision.
 	Ready bool `json:"ready,omitzero"`
 	// ReadySince is when the last of its pods became ready. Zero unless Ready.
 	ReadySince time.Time `json:"readySince,omitzero"`
 	// FirstReady is when the group was first ready for the policy's minReady at this revision; flapping does not move it.
-	// Zero: never.
+	// Zero means never.
 	FirstReady time.Time `json:"firstReady,omitzero"`
 	// LostAt is when the group stopped being ready, or when its pods were created if it never was. It is kept while the
-	// group is recreated or flaps, until it is ready for minReady or 10 seconds again. Zero: the group is ready, or the
+	// group is recreated or flaps, until it is ready for minReady or 10 seconds again. Zero means that the group is ready, or the
 	// driver never saw a pod of it.
 	LostAt time.Time `json:"lostAt,omitzero"`
 	// Serving is true if the leader has the label that lets it receive requests.
@@ -179,7 +179,7 @@ type Group struct {
 	Terminating bool `json:"terminating,omitzero"`
 	// Restarts is how often the driver has restarted the group without changing its revision.
 	Restarts int `json:"restarts,omitzero"`
-	// Marks are the distinct rollout labels of its pods, except for those being deleted. Nil: none has any.
+	// Marks are the distinct rollout labels of its pods, except for those being deleted. Nil means that none has any.
 	Marks []RolloutMark `json:"marks,omitzero"`
 	// ReadyPods is the number of ready pods, Pods the number that makes the group complete.
 	ReadyPods int `json:"readyPods,omitzero"`
@@ -234,18 +234,18 @@ func (o Observation) Target() *record.Target {
 
 // Identity is what decides whether Lockstep may manage an object.
 type Identity struct {
-	// AddedTo names the workload whose release added the object. Empty: none.
+	// AddedTo names the workload whose release added the object. Empty means none.
 	AddedTo string `json:"addedTo,omitzero"`
 	// CopiedLabels are labels of added workloads on an object that was not added by a release.
 	CopiedLabels []string `json:"copiedLabels,omitzero"`
-	// ControllerKind and ControllerName identify the controlling owner. Empty: none.
+	// ControllerKind and ControllerName identify the controlling owner. Empty means none.
 	ControllerKind string `json:"controllerKind,omitzero"`
 	ControllerName string `json:"controllerName,omitzero"`
-	// UnnumberedGroup is a group-index label that is not a number. Empty: none.
+	// UnnumberedGroup is a group-index label that is not a number. Empty means none.
 	UnnumberedGroup string `json:"unnumberedGroup,omitzero"`
 	// Unobserved: LWS does not report observedGeneration, so it is older than v0.9.0.
 	Unobserved bool `json:"unobserved,omitzero"`
-	// AppliedBy is the label or annotation of a tool that applies the object from Git. Empty: none.
+	// AppliedBy is the label or annotation of a tool that applies the object from Git. Empty means none.
 	AppliedBy string `json:"appliedBy,omitzero"`
 	// VolumeClaims is how many volumeClaimTemplates the template has.
 	VolumeClaims int `json:"volumeClaims,omitzero"`

@@ -18,7 +18,7 @@ import (
 // within the user's maxUnavailable.
 func advancePartition(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	if d := retireInPlace(o, s); d != nil {
+	if d := restartAbandoned(o, s); d != nil {
 		return *d
 	}
 	// Once every group is updated, LWS deletes the stable revision, and the StatefulSet creates no group at it.
@@ -52,7 +52,7 @@ func advancePartition(o Observation, s Progress) Decision {
 	return judgeBatch(o, s, v, o.Stable.Wanted(o.Stable.Replicas-s.Planned))
 }
 
-// stopBatch sets the hold before LWS rolls to a template that is not released. Nil: LWS may continue, or the stable
+// stopBatch sets the hold before LWS rolls to a template that is not released. Nil means that LWS may continue, or the stable
 // template is restored, and LWS rolls updated groups back to it.
 func stopBatch(o Observation) *Decision {
 	r := o.Record.Release
@@ -65,10 +65,10 @@ func stopBatch(o Observation) *Decision {
 	return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
 }
 
-// retireInPlace restarts the groups of a revision that is no longer released at the stable one, before the release starts
-// over. Nil: no such groups. Groups that restarts do not change stay until a batch reaches them; if no others exist,
+// restartAbandoned restarts the groups of a revision that is no longer released at the stable one, before the release starts
+// over. Nil means no such groups. Groups that restarts do not change stay until a batch reaches them; if no others exist,
 // theirs has become the stable revision.
-func retireInPlace(o Observation, s Progress) *Decision {
+func restartAbandoned(o Observation, s Progress) *Decision {
 	offRevision := o.abandoned()
 	if len(offRevision) == 0 {
 		return nil

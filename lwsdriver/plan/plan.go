@@ -20,8 +20,8 @@ var steps = []func(Observation, Decision) Decision{
 	limitWait, saveWait, countInFlight, keepEffects,
 }
 
-// carryOn decides what follows from earlier requests.
-func carryOn(o Observation) Decision {
+// reconcile decides what follows from earlier requests.
+func reconcile(o Observation) Decision {
 	s := measureProgress(o)
 	if err := checkObservation(o); err != nil {
 		return invariantViolated(err, s)
@@ -231,7 +231,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 		}
 	}
 	if len(o.Added) > 0 {
-		return retire(o, o.Added[0], busy, ReasonCleaningUp)
+		return deleteAdded(o, o.Added[0], busy, ReasonCleaningUp)
 	}
 	if d := restoreTraffic(o, cleanUpState(rest.State)); d != nil {
 		return *d
@@ -257,9 +257,9 @@ func cleanUpState(rest pb.State) pb.State {
 	}
 }
 
-// retire deletes one added workload, a write at a time; only its groups depend on it by now. The deletion comes before
+// deleteAdded deletes one added workload, a write at a time; only its groups depend on it by now. The deletion comes before
 // the removal of the finalizer: if the template returned in between, the canary would be unprotected.
-func retire(o Observation, w Workload, state pb.State, reason string) Decision {
+func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decision {
 	last := o.onlyAdded()
 	if last && w.Deleting && w.existing() == 0 {
 		if d := restoreTraffic(o, state); d != nil {
@@ -292,7 +292,7 @@ func (o Observation) onlyAdded() bool {
 	return o.Traffic != nil && (o.Record == nil || o.Record.Release == nil)
 }
 
-// restoreHold returns the decision until the hold is restored, possibly by another driver. Nil: it is in force.
+// restoreHold returns the decision until the hold is restored, possibly by another driver, or nil if it is in force.
 func restoreHold(o Observation, state pb.State) *Decision {
 	a := repairHold(o)
 	if a == nil {
@@ -354,7 +354,7 @@ func progress(o Observation, s Progress, style style) Decision {
 	}
 	for _, w := range o.Added {
 		if w.Carries != r.UpdateRevision || style.inPlace || w.Orphaned {
-			return retire(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
+			return deleteAdded(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
 	if d := followScaleDown(o, o.busyState()); d != nil {
@@ -402,7 +402,7 @@ func followTemplate(o Observation) Decision {
 		return *d
 	}
 	if len(o.Added) > 0 {
-		return retire(o, o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)
+		return deleteAdded(o, o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)
 	}
 	return startOver(o)
 }

@@ -44,14 +44,14 @@ type Progress struct {
 	// lost is when each of the others was lost, in order, and neverSeen the number of those of which no pod was ever observed.
 	lost      []time.Time
 	neverSeen int
-	// blocking is the group to blame if no other becomes ready. Nil: none.
+	// blocking is the group to blame if no other becomes ready. Nil means none.
 	blocking *Group
-	// nextReady is when the next group will have been ready for minReady. Zero: no group is waiting for it.
+	// nextReady is when the next group will have been ready for minReady. Zero means that no group is waiting for it.
 	nextReady time.Duration
 }
 
 // goal returns the workload whose groups, from an index on, the release waits for at present, and their expected
-// revision. Nil: the workload does not exist yet.
+// revision. Nil means that the workload does not exist yet.
 func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
 	case o.Record.Release.Phase == record.RollingBack:
@@ -130,7 +130,7 @@ func (s *Progress) noteBlocking(g Group) {
 // lostEarlier reports whether a is known, and b is unknown or later.
 func lostEarlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
-// diagnosis names the group that blocks a release, since when, and what to do. Empty: no single group does.
+// diagnosis names the group that blocks a release, since when, and what to do. Empty means that no single group does.
 func (s Progress) diagnosis(o Observation) string {
 	g := s.blocking
 	if g == nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
-// these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil: none is due.
+// these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
 func protectRequests(o Observation, state pb.State) *Decision {
 	c := o.canary()
 	if o.inPlace() {

@@ -19,7 +19,7 @@ func rendered(r *record.Release) bool {
 	return r != nil && r.Phase.Unfinished() && r.Phase != record.RollingBack
 }
 
-// newer describes how the record is that of a newer driver. Empty: it is not.
+// newer describes how the record is that of a newer driver. Empty means that it is not.
 func (o Observation) newer() string {
 	if r := o.release(); o.Newer == "" && rendered(r) && r.Rendering > o.Rendering {
 		return fmt.Sprintf("rendering version %d (this driver has %d)", r.Rendering, o.Rendering)

@@ -33,13 +33,13 @@ func TestRenderingIsRaisedFirst(t *testing.T) {
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			older := carryOn(o)
+			older := reconcile(o)
 			if r := o.release(); !rendered(r) || o.newer() != "" || o.Gone || o.Stable.Deleting || o.Succeeded || older.Action == nil {
 				return d.Expected
 			}
 			raised++
 			o.Rendering = o.Record.Release.Rendering + 1
-			newer := carryOn(o)
+			newer := reconcile(o)
 			a, ok := newer.Action.(SetStable)
 			if !ok || newer.State != older.State || newer.Message != older.Message {
 				d.Fatalf(t, "%v, want %v after the record:\n%s", newer.Action, older.Action, describe(o, newer))
@@ -51,11 +51,11 @@ func TestRenderingIsRaisedFirst(t *testing.T) {
 				return d.Expected // that write has the version
 			}
 			o.Record = &a.Record
-			if now := carryOn(o); now.Action != nil && now.Action.String() != older.Action.String() {
+			if now := reconcile(o); now.Action != nil && now.Action.String() != older.Action.String() {
 				d.Fatalf(t, "%v after the record, want %v", now.Action, older.Action)
 			}
 			o.Rendering--
-			if now := carryOn(o); now.Action != nil || now.Reason != ReasonNewerDriver {
+			if now := reconcile(o); now.Action != nil || now.Reason != ReasonNewerDriver {
 				d.Fatalf(t, "the older driver carries on: %s", describe(o, now))
 			}
 			return d.Expected
@@ -123,7 +123,7 @@ func TestRequestsRaiseTheRendering(t *testing.T) {
 		}
 		next := o
 		next.Record = &a.Record
-		if d := carryOn(next); d.Action == nil || d.Action.String() != "scale vllm-b to 2 groups" {
+		if d := reconcile(next); d.Action == nil || d.Action.String() != "scale vllm-b to 2 groups" {
 			t.Errorf("after the target is recorded: %v", d.Action)
 		}
 	}

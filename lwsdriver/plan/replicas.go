@@ -50,7 +50,7 @@ func (o Observation) keptGroups(planned func(replicas int) int) int {
 }
 
 // followScaleDown records that the workload was scaled down, and not by an autoscaler, so that the release no longer
-// defends the former number of groups. Nil: it was not.
+// defends the former number of groups. Nil means that it was not.
 func followScaleDown(o Observation, state pb.State) *Decision {
 	if o.Stable.Autoscaled || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
@@ -61,7 +61,7 @@ func followScaleDown(o Observation, state pb.State) *Decision {
 }
 
 // awaitStartReplicas fails a promotion, before it returns requests to the user's own groups, while there are fewer than at
-// the beginning. Nil: there are enough.
+// the beginning. Nil means that there are enough.
 func awaitStartReplicas(o Observation) *Decision {
 	want := o.batchReplicas()
 	if o.Record.Release.Phase != record.Promoting || o.Stable.Replicas >= want {
@@ -75,7 +75,7 @@ func awaitStartReplicas(o Observation) *Decision {
 }
 
 // degraded describes what each side can carry during a rollback, if the stable side has fewer ready groups than at the
-// beginning. Empty: it has not.
+// beginning. Empty means that it has not.
 func (o Observation) degraded() string {
 	if o.release() == nil || o.Record.Release.Phase != record.CleaningUp || o.canary() == nil {
 		return ""

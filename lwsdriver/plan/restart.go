@@ -144,7 +144,7 @@ func restart(o Observation, s Progress, offRevision []Group, state pb.State, rea
 	return awaitGroups(s, d, 0)
 }
 
-// nextAvailable returns when the next ready group will have been ready for minReady. Zero: no group is waiting for it.
+// nextAvailable returns when the next ready group will have been ready for minReady, or zero if no group is waiting for it.
 func (o Observation) nextAvailable() time.Duration {
 	var next time.Duration
 	for g := range o.Stable.Wanted(0) {
@@ -155,7 +155,7 @@ func (o Observation) nextAvailable() time.Duration {
 	return next
 }
 
-// restartable returns the group to restart next. Nil: none at present.
+// restartable returns the group to restart next. Nil means none at present.
 func (o Observation) restartable(offRevision []Group) *Group {
 	var next *Group
 	for i, g := range offRevision {
@@ -200,7 +200,7 @@ func (o Observation) userUnavailable() int {
 // the hold, since LWS must not take down another one at that time. If that does not bring it to the stable revision, since the leader
 // StatefulSet had completed the other one, LWS is made to skip it.
 
-// restartBlocking restarts, during a native rollback, the groups that LWS does not replace. Nil: there are none, and LWS may roll.
+// restartBlocking restarts, during a native rollback, the groups that LWS does not replace. Nil means that there are none, and LWS may roll.
 func restartBlocking(o Observation, s Progress) *Decision {
 	var blocking []Group
 	for _, g := range o.Stable.Groups {
@@ -272,7 +272,7 @@ func (o Observation) unmoved(g Group) bool {
 	return g.Revision != "" && !g.at(o.Record.Release.StableRevision) && !g.Ready && !g.Terminating && restartsExhausted(g)
 }
 
-// nextBroken returns when the next group counts as broken because it did not become ready in time. Zero: none does by time.
+// nextBroken returns when the next group counts as broken because it did not become ready in time, or zero if none does by time.
 func (o Observation) nextBroken() time.Duration {
 	var next time.Duration
 	for g := range o.Stable.Wanted(0) {

@@ -55,7 +55,7 @@ type Child struct {
 	Slice    int    `json:"slice,omitzero"`
 	// Replicas is the number of groups in its spec.
 	Replicas int `json:"replicas,omitzero"`
-	// ScaledBy is the field manager that wrote it last, if that is not the one that created the child. Empty: unknown.
+	// ScaledBy is the field manager that wrote it last, if that is not the one that created the child. Empty means unknown.
 	ScaledBy string  `json:"scaledBy,omitzero"`
 	Deleting bool    `json:"deleting,omitzero"`
 	Groups   []Group `json:"groups,omitzero"`
@@ -615,7 +615,7 @@ func (o Observation) roleAction(action Action) Action {
 	case ScaleCanary:
 		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %d units", o.canary().Carries, o.Stable.Name, a.Replicas))
 	case DeleteCanary:
-		return o.retireUnits(a)
+		return o.deleteUnits(a)
 	case HandOver:
 		if write := o.boundsAction(*o.bounds(), "no child of "+o.stableSide()+" may have groups any more"); write != nil {
 			return write
@@ -705,9 +705,9 @@ func (o Observation) unitsAction(revision string, units int, target *record.Targ
 	return o.boundsAction(o.withUnits(*b, units), why)
 }
 
-// retireUnits removes the units of a revision: first their bounds, then the groups, and last the revision. Nil: its groups are being
+// deleteUnits removes the units of a revision: first their bounds, then the groups, and last the revision. Nil means that its groups are being
 // deleted.
-func (o Observation) retireUnits(a DeleteCanary) Action {
+func (o Observation) deleteUnits(a DeleteCanary) Action {
 	b := o.bounds()
 	switch {
 	case b == nil || b.Update == "":

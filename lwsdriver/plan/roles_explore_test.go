@@ -286,7 +286,7 @@ func atNoon(t *record.Target) *record.Target {
 type roleStep struct {
 	by   string
 	next roleState
-	// bounds are those that the driver wrote. Nil: it wrote none.
+	// bounds are those that the driver wrote. Nil means it wrote none.
 	bounds *Bounds
 }
 
@@ -473,7 +473,7 @@ func (s roleState) unitsIn(r revision, slice int) int {
 	return units
 }
 
-// breach returns the rule that a step breaks. Empty: none.
+// breach returns the rule that a step breaks, or "" if there is none.
 func (s roleState) breach(o Observation, step roleStep) string {
 	n := step.next
 	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" {
@@ -549,7 +549,7 @@ func (s roleState) lowers(o Observation, b Bounds) bool {
 	return false
 }
 
-// breachOfSlices returns the rule by which units are whole within a slice, and fill one slice after another, that bounds break. Empty: none.
+// breachOfSlices returns the rule by which units are whole within a slice, and fill one slice after another, that bounds break, or "" if there is none.
 func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 	room := false
 	for slice := range o.Slices {
@@ -565,7 +565,7 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 	return ""
 }
 
-// breachOfShift returns the rule that a step of a shift breaks. Empty: none.
+// breachOfShift returns the rule that a step of a shift breaks, or "" if there is none.
 func (s roleState) breachOfShift(o Observation, step roleStep, stable, update revision, phase record.Phase) string {
 	n := step.next
 	for slice := range o.Slices {
@@ -608,7 +608,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 }
 
 // settled returns what is wrong with a state: units count as ready that are not, or the driver has nothing to do although all that can be ready
-// is. Empty: nothing.
+// is. Empty means nothing.
 func (s roleState) settled(o Observation, d Decision) string {
 	if r := o.release(); r != nil && d.Progress.UpdatedReady > s.units(revisionOf(r.UpdateRevision)) {
 		return fmt.Sprintf("%d units count as ready, and %d are", d.Progress.UpdatedReady, s.units(revisionOf(r.UpdateRevision)))

@@ -63,7 +63,7 @@ func TestRoleAutoscalerHeld(t *testing.T) {
 		if tt.change != nil {
 			tt.change(&tt.o)
 		}
-		if d := carryOn(Judge(tt.o)); d.Action != tt.want {
+		if d := reconcile(Judge(tt.o)); d.Action != tt.want {
 			t.Errorf("%s: %v (%s %s), want %v", tt.name, d.Action, d.Reason, d.Message, tt.want)
 		}
 	}
@@ -76,7 +76,7 @@ func TestRoleAutoscalerHeld(t *testing.T) {
 	o := scaledRoles(4, record.HandingOver, canary, autoscaler.HoldAll)
 	o.Record.Release.Groups, o.Bounds.Min = 4, map[string]int{"0-prefill": 0, "0-decode": 0}
 	o.Children[0].Replicas, o.Children[0].Groups, o.Children[1].Replicas, o.Children[1].Groups = 0, nil, 0, nil
-	d := carryOn(Judge(o))
+	d := reconcile(Judge(o))
 	if a, ok := d.Action.(SetStable); !ok || a.Record.Release.Phase != record.Promoted {
 		t.Errorf("the last step of a promotion is %v: %s", d.Action, d.Message)
 	}
@@ -108,7 +108,7 @@ func TestRoleUnsized(t *testing.T) {
 	if o.Roles[0].Replicas != 4 {
 		t.Errorf("%d groups are the last known number, want 4", o.Roles[0].Replicas)
 	}
-	if d := carryOn(o); d.Action != nil || d.State != pb.State_STATE_VERIFYING || d.Reason != ReasonRoleUnsized || !strings.Contains(d.Message, "llm-prefill") || d.Remedy == "" {
+	if d := reconcile(o); d.Action != nil || d.State != pb.State_STATE_VERIFYING || d.Reason != ReasonRoleUnsized || !strings.Contains(d.Message, "llm-prefill") || d.Remedy == "" {
 		t.Errorf("the batch is %s %s: %v, %s", d.State, d.Reason, d.Action, d.Message)
 	}
 	for what, i := range map[string]Intent{"promote": Promote{ReleaseID: "r"}, "adopt": Adopt{}} {

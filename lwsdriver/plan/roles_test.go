@@ -174,7 +174,7 @@ func TestSlicesChange(t *testing.T) {
 	t.Parallel()
 	o := inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2}, 4)
 	o.Slices = 3
-	if d := carryOn(Judge(o)); Judge(o).Stable.Replicas != 8 || d.State == pb.State_STATE_FAILED || !strings.Contains(d.Message, "slices from 2 on get groups once") {
+	if d := reconcile(Judge(o)); Judge(o).Stable.Replicas != 8 || d.State == pb.State_STATE_FAILED || !strings.Contains(d.Message, "slices from 2 on get groups once") {
 		t.Errorf("a slice was added: %s %s of %d units", d.State, d.Message, Judge(o).Stable.Replicas)
 	}
 	if err := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o)); err != nil {
@@ -343,7 +343,7 @@ func TestOtherRolesWait(t *testing.T) {
 	} {
 		o := rolesObservation(1, 1)
 		o.Roles, o.Stable.Revision = tt.spec, "third"
-		d := carryOn(Judge(o))
+		d := reconcile(Judge(o))
 		if d.State != pb.State_STATE_FAILED || d.Reason != ReasonTemplateRefused || d.Action != nil || !strings.Contains(d.Message, "Restore the roles") {
 			t.Errorf("%s: %s %s: %v, %s", tt.name, d.State, d.Reason, d.Action, d.Message)
 		}

@@ -91,8 +91,8 @@ func runScenarios(t *testing.T, path string) {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		first := carryOn(o)
-		if second := carryOn(o); !reflect.DeepEqual(first, second) {
+		first := reconcile(o)
+		if second := reconcile(o); !reflect.DeepEqual(first, second) {
 			d.Fatalf(t, "the same observation led to two decisions:\n%s%s", describe(o, first), describe(o, second))
 		}
 		return describe(o, first)

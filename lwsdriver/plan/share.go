@@ -62,7 +62,7 @@ type share struct {
 	requested, effective int
 	// of is what limits it.
 	of capacity
-	// recheck is when time alone may change it. Zero: never.
+	// recheck is when time alone may change it. Zero means never.
 	recheck time.Duration
 }
 
@@ -139,7 +139,7 @@ func (o Observation) oneOf(s share, updated, stable capacityOf) int {
 	return 0
 }
 
-// currentShare returns the share of the update revision. False: at present it has none.
+// currentShare returns the share of the update revision, or false if at present it has none.
 func (o Observation) currentShare() (share, bool) {
 	if o.release() == nil || o.Traffic == nil || !takesShare(o.Record.Release.Phase) {
 		return share{}, false
@@ -189,7 +189,7 @@ type capacityOf struct {
 	ready, steady int
 	// lost is the number of groups that were lost within lossGrace, whether or not they are ready again.
 	lost int
-	// recheck is when time alone changes these numbers. Zero: never.
+	// recheck is when time alone changes these numbers. Zero means never.
 	recheck time.Duration
 }
 

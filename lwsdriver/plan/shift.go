@@ -254,7 +254,7 @@ func (o Observation) leavingUnits() (leaving []Group) {
 }
 
 // markStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
-// selects them by a mark, so that a group gets no requests any more before it is removed. Nil: none is due.
+// selects them by a mark, so that a group gets no requests any more before it is removed. Nil means that none is due.
 func markStable(o Observation, state pb.State) *Decision {
 	if !o.shifts() || o.Traffic == nil {
 		return nil
@@ -273,7 +273,7 @@ func (o Observation) shiftedShare(planned int) int {
 	return byUnits
 }
 
-// shiftBack removes units of the update revision as old ones become ready. Nil: none is left.
+// shiftBack removes units of the update revision as old ones become ready. Nil means that none is left.
 func shiftBack(o Observation, s Progress, state pb.State) *Decision {
 	c := o.canary()
 	if c == nil || c.Deleting || c.Replicas == 0 {

@@ -121,7 +121,7 @@ func refusalOf(a Action) uint8 {
 // drive is one step of the driver.
 func (w *world) drive(s *state) (Decision, error) {
 	o := w.observe(s)
-	d := carryOn(o)
+	d := reconcile(o)
 	if s.waiting, s.waitingSince, s.waitingBefore = 0, unset, unset; d.Waiting.For != "" {
 		s.waiting = uint8(w.waits.put(d.Waiting.For, d.Waiting.For))
 		s.waitingSince, s.waitingBefore = ageOf(d.Waiting.Since), ageOf(d.Waiting.Recorded)
@@ -426,7 +426,7 @@ func (w *world) settle(s *state) {
 	}
 }
 
-// host makes a request of the host. False: it would be refused, or changes nothing.
+// host makes a request of the host. False means it would be refused, or changes nothing.
 func (w *world) host(s *state, a act) bool {
 	var i Intent
 	switch a.do {
@@ -482,7 +482,7 @@ func (w *world) carries(o *Observation, weight int) bool {
 	return err == nil && n*100 >= o.Stable.Replicas*weight
 }
 
-// disturb is a person, a tool of theirs, or what happens to machines. False: it changes nothing.
+// disturb is a person, a tool of theirs, or what happens to machines. False means it changes nothing.
 func (w *world) disturb(s *state, a act) bool {
 	before := *s
 	set := []*lwset{&s.own, &s.added}[a.set]
@@ -586,7 +586,7 @@ func (w *world) disturb(s *state, a act) bool {
 		}
 	case actDecide:
 		o := w.observe(s)
-		if d := carryOn(o); s.late == 0 && d.Action != nil {
+		if d := reconcile(o); s.late == 0 && d.Action != nil {
 			s.late = uint16(w.writes.put(encoded(fmt.Sprintf("%T", d.Action), d.Action), d.Action))
 		}
 	case actLWSDown, actLWSUp:

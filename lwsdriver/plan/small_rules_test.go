@@ -144,7 +144,7 @@ func (s *lwset) hurt() (n int) {
 	return n
 }
 
-// breach returns which rule a step breaks. Empty: none.
+// breach returns which rule a step breaks, or "" if there is none.
 func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	switch a.do {
 	case actDrive:
@@ -186,7 +186,7 @@ func (w *world) forgotten(d Decision, after *state) string {
 			return "" // the next driver can't know that it has been ready before
 		}
 	}
-	next := carryOn(w.observe(after))
+	next := reconcile(w.observe(after))
 	repairs := next.Action != nil && next.Waiting.Recorded != (time.Time{})
 	if next.State != pb.State_STATE_FAILED && !repairs {
 		return fmt.Sprintf("rule 8: the release failed with %s, and waits anew after a restart with %s", d.Reason, next.Reason)
@@ -279,7 +279,7 @@ func (w *world) breachOfStale(as *state) string {
 	o := w.observe(s)
 	o.Stale = []StaleCache{{Resource: "pods", Since: noon.Add(-time.Minute), Why: "429"}}
 	w.collect(s) // whatever the driver does
-	d, after, share := carryOn(o), *s, 0
+	d, after, share := reconcile(o), *s, 0
 	if o.Traffic != nil {
 		share = o.Traffic.Facts().Weight
 	}
@@ -348,7 +348,7 @@ func (w *world) breachOfStaleRoutes(s *state) string {
 		t.SetHeaderRoute(testers)
 	})
 	rec.Release, o.Record = &next, &rec
-	d := carryOn(o)
+	d := reconcile(o)
 	a, routes := d.Action.(SetTraffic)
 	if !routes {
 		return ""
@@ -381,7 +381,7 @@ func (w *world) unanswered(s *state) bool {
 	return w.endpoints(s, s.selectors, false) != 0 && (w.endpoints(s, s.selectors, true) == 0 || w.endpoints(s, now, true) == 0)
 }
 
-// unbudgeted returns what is wrong with the disruption budget at rest. Empty: nothing.
+// unbudgeted returns what is wrong with the disruption budget at rest, or "" if there is nothing.
 func (w *world) unbudgeted(s *state, final bool) string {
 	r, b := w.release(s), s.budget
 	switch due := w.budget && r != nil && r.Phase.Unfinished() && !final; {
@@ -395,7 +395,7 @@ func (w *world) unbudgeted(s *state, final bool) string {
 	return ""
 }
 
-// unsettled returns what is wrong with a state in which nothing happens any more. Empty: nothing.
+// unsettled returns what is wrong with a state in which nothing happens any more, or "" if there is nothing.
 func (w *world) unsettled(s *state, d Decision) string {
 	final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE
 	switch {

@@ -78,7 +78,7 @@ func (o Observation) unfenced() bool {
 	return o.routesInPlace() && o.Record.Release.Unfenced && o.split() == splitUnfenced
 }
 
-// moveSplit returns the decision that records the next state of the split. Nil: no transition is due.
+// moveSplit returns the decision that records the next state of the split, or nil if no transition is due.
 func moveSplit(o Observation, state pb.State) *Decision {
 	switch o.split() {
 	case splitOpening:
@@ -196,7 +196,7 @@ func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 	return routeAndMark(o, o.Stable, o.Stable.Replicas, o.requestedInPlace(), state)
 }
 
-// endSplit ends the split of requests. Nil: it has ended, and every group may be replaced.
+// endSplit ends the split of requests. Nil means that it has ended, and every group may be replaced.
 func endSplit(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() {
 		return nil
@@ -215,7 +215,7 @@ func endSplit(o Observation, state pb.State) *Decision {
 func splitEnded(v traffic.View) bool { return withdrawn(v) && !v.Fenced }
 
 // withdrawInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
-// restarted. Nil: done, or the stable Service selects them like other groups.
+// restarted. Nil means done, or the stable Service selects them like other groups.
 func withdrawInPlace(o Observation, state pb.State) *Decision {
 	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil

@@ -30,7 +30,7 @@ const (
 
 // LiveFields are the values of these fields in a template, as LWS applies them.
 type LiveFields struct {
-	// Size is the number of pods of a group. Zero: unknown.
+	// Size is the number of pods of a group. Zero means unknown.
 	Size      int
 	subdomain lws.SubdomainPolicy
 	restart   lws.RestartPolicyType
@@ -168,7 +168,7 @@ func CompareTemplates(groups, spec record.Template) []TemplateChange {
 }
 
 // WaitingRevision returns the revision of those groups that do not run the template in the spec. With several it is the stable
-// revision of the release, if that is one of them. Empty: every group runs the template in the spec.
+// revision of the release, if that is one of them. Empty means that every group runs the template in the spec.
 func WaitingRevision(w Workload, stable string) string {
 	others := slices.DeleteFunc(w.revisions(), func(r string) bool { return r == w.Revision })
 	switch {
@@ -190,7 +190,7 @@ func (o Observation) unsafe(field string) *TemplateChange {
 	return nil
 }
 
-// UnsafeText describes the changes that the hold does not cover. Empty: there are none.
+// UnsafeText describes the changes that the hold does not cover. Empty means that there are none.
 func UnsafeText(o Observation) string {
 	if len(o.UnsafeChanges) == 0 {
 		return ""
@@ -210,7 +210,7 @@ func explainTemplate(o Observation, d Decision) Decision {
 	return d
 }
 
-// templateProblem returns why a release of the template in the spec can't work. Empty: it can.
+// templateProblem returns why a release of the template in the spec can't work, or "" if it can.
 func templateProblem(o Observation, inPlace bool) string {
 	if o.RolesWaiting != "" {
 		return fmt.Sprintf("the template of %s has the roles %s, and its groups have %s: a release adds, removes and reorders no roles, and the groups stay as "+

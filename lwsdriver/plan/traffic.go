@@ -104,7 +104,7 @@ func (o Observation) drainsStable() bool {
 }
 
 // drainStable waits, before LWS rolls the user's workload, until its leaders receive no requests and have finished
-// theirs. Nil: they have, or they continue to receive requests as the host requested.
+// theirs. Nil means that they have, or they continue to receive requests as the host requested.
 func drainStable(o Observation, v traffic.View) *Decision {
 	switch {
 	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.drainsStable():
@@ -220,7 +220,7 @@ func awaitTraffic(v traffic.View, state pb.State) *Decision {
 }
 
 // withdraw withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
-// deleted. Nil: done.
+// deleted. Nil means done.
 func withdraw(o Observation, state pb.State) *Decision {
 	v, d := reconcileTraffic(o, prepared(), state)
 	switch {
@@ -243,7 +243,7 @@ func onlyCanaryServes(o Observation, v traffic.View) bool {
 	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Stage != traffic.Blocked
 }
 
-// restoreTraffic removes what the release left on the user's Services and routes. Nil: done.
+// restoreTraffic removes what the release left on the user's Services and routes. Nil means done.
 func restoreTraffic(o Observation, state pb.State) *Decision {
 	v, d := reconcileTraffic(o, traffic.Desired{}, state)
 	switch {
@@ -276,7 +276,7 @@ func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.
 	})
 }
 
-// markGroups returns the write that marks the first leader as serving, or removes its mark, as its group requires. Nil: none is due.
+// markGroups returns the write that marks the first leader as serving, or removes its mark, as its group requires, or nil if none is due.
 func markGroups(w Workload, state pb.State, serves func(Group) bool) *Decision {
 	for _, g := range w.Groups {
 		if want := serves(g); g.Serving != want && g.Revision != "" {

@@ -41,11 +41,11 @@ const (
 type Waiting struct {
 	// For is what was asked for and is not reached: see [Observation.asked].
 	For string `json:"for,omitzero"`
-	// Since is the first observation at which it was not reached. Zero: it is reached. Repairs in between do not change it.
+	// Since is the first observation at which it was not reached. Zero means that it is reached. Repairs in between do not change it.
 	Since time.Time `json:"since,omitzero"`
-	// Recorded is since when an earlier driver waited for the same, by the record that this one found. Zero: none did.
+	// Recorded is since when an earlier driver waited for the same, by the record that this one found. Zero means that none did.
 	Recorded time.Time `json:"recorded,omitzero"`
-	// Overwritten says which other client overwrote what meanwhile, last. Empty: none that is known.
+	// Overwritten says which other client overwrote what meanwhile, last. Empty means none that is known.
 	Overwritten string `json:"overwritten,omitzero"`
 }
 

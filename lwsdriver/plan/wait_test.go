@@ -24,7 +24,7 @@ func checkEnds(o Observation, d Decision) error {
 	for range 20 {
 		if a, ok := d.Action.(SetStable); ok && a.Why == whySaveWait {
 			o.Record, o.Waiting = &a.Record, d.Waiting
-			d = carryOn(o)
+			d = reconcile(o)
 		}
 		switch {
 		case d.Action != nil, d.State == pb.State_STATE_FAILED, atRestIn(d.State), d.Wait == WaitTurn:
@@ -38,7 +38,7 @@ func checkEnds(o Observation, d Decision) error {
 		}
 		before := d
 		o.Now, o.Waiting = o.Now.Add(d.Recheck), d.Waiting
-		d = carryOn(o)
+		d = reconcile(o)
 		if d.State == pb.State_STATE_FAILED && (d.Reason != reasons[before.Wait] || !strings.Contains(d.Message, "(since ")) {
 			return fmt.Errorf("%s, %s failed with %s: %s", before.State, before.Reason, d.Reason, d.Message)
 		}
@@ -58,7 +58,7 @@ func TestEveryWaitEnds(t *testing.T) {
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			decision := carryOn(o)
+			decision := reconcile(o)
 			if !decision.Deadline.IsZero() {
 				waits++
 			}
@@ -142,7 +142,7 @@ traffic requested=50 for=2 fenced prepared pods=0,1 weight=%d seen=%d`
 				}})
 			}
 		}
-		d := carryOn(o)
+		d := reconcile(o)
 		kept = d.Waiting
 		if a, ok := d.Action.(SetStable); ok {
 			writes++
@@ -193,7 +193,7 @@ func TestRepairNamesFieldManager(t *testing.T) {
 		child.Children[0].Replicas--
 		child.Children[0].ScaledBy = by
 		for name, o := range map[string]Observation{"hold": held, "bounds": bounds, "child": child} {
-			d := carryOn(Judge(o))
+			d := reconcile(Judge(o))
 			if d.Action == nil || strings.Contains(d.Message, by+" has changed") != (by == "kustomize-controller") {
 				t.Errorf("%s changed by %q: %v, %s", name, by, d.Action, d.Message)
 			}

@@ -468,12 +468,12 @@ func TestControllerJudgesUnknownFields(t *testing.T) {
 	if config, err := h.controller.ReadLenient(ro); err != nil || config.Unfit == nil || config.Policy == nil {
 		t.Errorf("accepted: %+v, %v", config, err)
 	}
-	bed := newBed(t)
-	bed.edited()
+	rpc := newRPCFixture(t)
+	rpc.edited()
 	ro.Annotations[AnnotationFirst], ro.Annotations[AnnotationSeen] = "t1", "t2"
 	ro.Spec.Template.Annotations = map[string]string{AnnotationRevision: "t2"}
 	ro.Status.CurrentPodHash = "h2"
-	step := &StepPlugin{Driver: bed.driver, Rollouts: h.controller, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	step := &StepPlugin{Driver: rpc.driver, Rollouts: h.controller, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	if got, err := step.Run(ro, nil); err.HasError() || got.Phase != "Failed" || !strings.Contains(got.Message, "newerThanThis") {
 		t.Errorf("the step began a release: %+v, %v", got, err)
 	}

@@ -23,22 +23,22 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// bed is the step plugin as the controller has it, over Argo's own wire, and a driver in memory.
-type bed struct {
+// rpcFixture is the step plugin as the controller has it, over Argo's own wire, and a driver in memory.
+type rpcFixture struct {
 	t      *testing.T
 	fake   *plugintest.FakeDriver
 	driver *plugin.Client
 	step   rpc.StepPlugin
 }
 
-func newBed(t *testing.T) *bed {
+func newRPCFixture(t *testing.T) *rpcFixture {
 	t.Helper()
 	fake := plugintest.NewFakeDriver()
 	driver := plugintest.Connect(t, fake, nil)
 	step := &StepPlugin{
 		Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context(),
 	}
-	b := &bed{t: t, fake: fake, driver: driver}
+	b := &rpcFixture{t: t, fake: fake, driver: driver}
 	client, _ := goplugin.TestPluginRPCConn(t, RoleStep.plugins(step, nil), nil)
 	t.Cleanup(func() { _ = client.Close() })
 	dispensed, err := client.Dispense("RpcStepPlugin")
@@ -50,7 +50,7 @@ func newBed(t *testing.T) *bed {
 }
 
 // rollout is one in the middle of its second template, at the given step.
-func (b *bed) rollout(index int32, steps ...string) *v1alpha1.Rollout {
+func (b *rpcFixture) rollout(index int32, steps ...string) *v1alpha1.Rollout {
 	canary := "{trafficRouting: {plugins: {lockstep/lws: {workload: w, style: Partition, wait: 2s}}}, steps: ["
 	for _, s := range steps {
 		canary += "{plugin: {name: lockstep/lws, config: {" + s + "}}},"
@@ -70,7 +70,7 @@ func (b *bed) rollout(index int32, steps ...string) *v1alpha1.Rollout {
 }
 
 // edited puts a workload there whose template was edited.
-func (b *bed) edited() {
+func (b *rpcFixture) edited() {
 	b.fake.SetWorkload("ns", "w", 4, "t1")
 	if _, err := b.driver.Adopt(b.t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
 		b.t.Fatal(err)
@@ -78,7 +78,7 @@ func (b *bed) edited() {
 	b.fake.SetWorkload("ns", "w", 4, "t2")
 }
 
-func (b *bed) context() *pb.BatchContext {
+func (b *rpcFixture) context() *pb.BatchContext {
 	b.t.Helper()
 	r, err := b.driver.CalculateBatchContext(b.t.Context(), &pb.CalculateBatchContextRequest{
 		Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"},
@@ -90,7 +90,7 @@ func (b *bed) context() *pb.BatchContext {
 }
 
 // run runs a step and checks its phase.
-func (b *bed) run(ro *v1alpha1.Rollout, want types.StepPhase) types.RpcStepResult {
+func (b *rpcFixture) run(ro *v1alpha1.Rollout, want types.StepPhase) types.RpcStepResult {
 	b.t.Helper()
 	got, err := b.step.Run(ro, &types.RpcStepContext{PluginName: PluginName})
 	if err.HasError() || got.Phase != want {
@@ -123,7 +123,7 @@ func TestRefusalsOverTheWire(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t)
+			b := newRPCFixture(t)
 			b.edited()
 			ro := b.rollout(0, quarters...)
 			test.change(ro)
@@ -140,7 +140,7 @@ func TestRefusalsOverTheWire(t *testing.T) {
 // A workload that does not exist fails the step; a driver that is away does not.
 func TestDriverTrouble(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newRPCFixture(t)
 	if got := b.run(b.rollout(0, quarters...), types.PhaseFailed); !strings.Contains(got.Message, "ns/w") {
 		t.Errorf("message %q does not name the workload", got.Message)
 	}
@@ -165,7 +165,7 @@ func TestDriverTrouble(t *testing.T) {
 // gob drops what points to zero: whether a step is the first must not depend on it.
 func TestWireDropsZero(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newRPCFixture(t)
 	b.edited()
 	ro := b.rollout(0, quarters...)
 	b.run(ro, types.PhaseSuccessful)

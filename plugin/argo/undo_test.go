@@ -21,7 +21,7 @@ import (
 type undoer struct {
 	rollout.Driver
 
-	bed   *bed
+	rpc   *rpcFixture
 	err   error
 	asked []string
 }
@@ -35,7 +35,7 @@ func (u *undoer) Undo(_ context.Context, req *pb.UndoRequest, _ ...grpc.CallOpti
 	if u.err != nil {
 		return nil, u.err
 	}
-	u.bed.fake.SetWorkload(req.GetWorkload().GetNamespace(), req.GetWorkload().GetName(), 4, req.GetRevision())
+	u.rpc.fake.SetWorkload(req.GetWorkload().GetNamespace(), req.GetWorkload().GetName(), 4, req.GetRevision())
 	return &pb.UndoResponse{Action: pb.Action_ACTION_CONFIGURED, Revision: req.GetRevision()}, nil
 }
 
@@ -63,9 +63,9 @@ func TestUndoOverTheWire(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t)
+			b := newRPCFixture(t)
 			b.edited()
-			driver := &undoer{Driver: b.driver, bed: b, err: test.err}
+			driver := &undoer{Driver: b.driver, rpc: b, err: test.err}
 			step := &StepPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context()}
 			ro := b.rollout(0, quarters...)
 			ro.Spec.Template.Annotations[AnnotationRevision] = "t0"

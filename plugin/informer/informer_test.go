@@ -34,8 +34,8 @@ func indexByApp(obj any) ([]string, error) {
 	return []string{obj.(*corev1.ConfigMap).Labels["app"]}, nil
 }
 
-// bed is an Informer of ConfigMaps on a fake cluster.
-type bed struct {
+// fixture is an Informer of ConfigMaps on a fake cluster.
+type fixture struct {
 	*Informer
 
 	t       *testing.T
@@ -45,9 +45,9 @@ type bed struct {
 	stop    context.CancelFunc
 }
 
-func newBed(t *testing.T, adjust func(*Config, *fake.Clientset)) *bed {
+func newFixture(t *testing.T, adjust func(*Config, *fake.Clientset)) *fixture {
 	t.Helper()
-	b := &bed{t: t, core: fake.NewClientset(), changed: make(chan struct{}, 1), ended: make(chan struct{})}
+	b := &fixture{t: t, core: fake.NewClientset(), changed: make(chan struct{}, 1), ended: make(chan struct{})}
 	config := Config{
 		Source: NewSource(configMaps, b.core, b.core.CoreV1().ConfigMaps(""), ""), Example: &corev1.ConfigMap{}, Indexers: cache.Indexers{"app": indexByApp},
 		Handler: OnChange(func(_, _ *corev1.ConfigMap) {}), Changed: b.signal, RetryPeriod: time.Nanosecond,
@@ -62,14 +62,14 @@ func newBed(t *testing.T, adjust func(*Config, *fake.Clientset)) *bed {
 }
 
 // run runs the informer until the test ends.
-func (b *bed) run() {
+func (b *fixture) run() {
 	ctx, stop := context.WithCancel(b.t.Context())
 	b.stop = stop
 	go func() { b.Run(ctx); close(b.ended) }()
 	b.t.Cleanup(func() { stop(); <-b.ended })
 }
 
-func (b *bed) signal() {
+func (b *fixture) signal() {
 	select {
 	case b.changed <- struct{}{}:
 	default:
@@ -77,7 +77,7 @@ func (b *bed) signal() {
 }
 
 // eventually waits for Changed until the condition holds: it fails if Changed is not called then.
-func (b *bed) eventually(what string, condition func() bool) {
+func (b *fixture) eventually(what string, condition func() bool) {
 	b.t.Helper()
 	timeout := time.After(30 * time.Second)
 	for !condition() {
@@ -90,16 +90,16 @@ func (b *bed) eventually(what string, condition func() bool) {
 }
 
 // discoveries counts the requests for what is installed.
-func (b *bed) discoveries() int {
+func (b *fixture) discoveries() int {
 	return len(slices.DeleteFunc(b.core.Actions(), func(a clienttesting.Action) bool { return a.GetResource().Resource != "resource" }))
 }
 
-func (b *bed) notSynced() bool {
+func (b *fixture) notSynced() bool {
 	return drivererr.Reason(b.Err()) == pb.ErrorReason_ERROR_REASON_NOT_SYNCED
 }
 
 func TestMakesNoRequestBeforeStart(t *testing.T) {
-	b := newBed(t, func(c *Config, core *fake.Clientset) { c.Discovery = core.Discovery() })
+	b := newFixture(t, func(c *Config, core *fake.Clientset) { c.Discovery = core.Discovery() })
 	b.run()
 	if b.Started() || b.Pending() || !b.notSynced() {
 		t.Errorf("before Start: started %t, pending %t, Err %v", b.Started(), b.Pending(), b.Err())
@@ -112,7 +112,7 @@ func TestMakesNoRequestBeforeStart(t *testing.T) {
 }
 
 func TestEmptyCacheCallsChanged(t *testing.T) {
-	b := newBed(t, func(*Config, *fake.Clientset) {})
+	b := newFixture(t, func(*Config, *fake.Clientset) {})
 	if first, again := b.Start(), b.Start(); !first || again {
 		t.Errorf("Start is the first call: %t, %t", first, again)
 	}
@@ -128,7 +128,7 @@ func TestEmptyCacheCallsChanged(t *testing.T) {
 
 func TestMissingPermission(t *testing.T) {
 	var granted atomic.Bool
-	b := newBed(t, func(_ *Config, core *fake.Clientset) {
+	b := newFixture(t, func(_ *Config, core *fake.Clientset) {
 		core.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !granted.Load(), nil, apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no role allows it"))
 		})
@@ -150,7 +150,7 @@ func TestMissingPermission(t *testing.T) {
 func TestMissingAPI(t *testing.T) {
 	missing := errors.New("install the CRD")
 	var installed, broken atomic.Bool
-	b := newBed(t, func(c *Config, core *fake.Clientset) {
+	b := newFixture(t, func(c *Config, core *fake.Clientset) {
 		c.Discovery, c.Missing = core.Discovery(), missing
 		serve(core, &installed, &broken)
 	})
@@ -172,7 +172,7 @@ func TestMissingAPI(t *testing.T) {
 func TestMissingOptionalAPI(t *testing.T) {
 	var installed, broken atomic.Bool
 	broken.Store(true)
-	b := newBed(t, func(c *Config, core *fake.Clientset) {
+	b := newFixture(t, func(c *Config, core *fake.Clientset) {
 		c.Discovery = core.Discovery()
 		serve(core, &installed, &broken)
 	})
@@ -205,7 +205,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		"while the cache is filled": func(*Config, *fake.Clientset) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, adjust)
+			b := newFixture(t, adjust)
 			b.Start()
 			b.run()
 			b.eventually("Run is at work", func() bool { return b.Err() == nil })
@@ -231,7 +231,7 @@ func serve(core *fake.Clientset, installed, broken *atomic.Bool) {
 }
 
 func TestGetAndList(t *testing.T) {
-	b := newBed(t, func(*Config, *fake.Clientset) {})
+	b := newFixture(t, func(*Config, *fake.Clientset) {})
 	for _, name := range []string{"a", "b"} {
 		if err := b.GetIndexer().Add(configMap(name)); err != nil {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestOnChange(t *testing.T) {
 // A filled cache can be read whatever happens to its watch, so nothing changes for those who depend on it: that may be every
 // workload.
 func TestWatchErrorOfFilledCache(t *testing.T) {
-	b := newBed(t, func(*Config, *fake.Clientset) {})
+	b := newFixture(t, func(*Config, *fake.Clientset) {})
 	b.Start()
 	b.run()
 	<-b.changed // once it is filled

@@ -31,8 +31,8 @@ type Facts struct {
 	StepsDone, Progressed bool
 	// Abort and PromoteFull are set by the commands of the same names.
 	Abort, PromoteFull bool
-	// Wanted is the workload's revision that the Rollout's current template stands for, or for which a manual Rollout was started. Empty:
-	// not known.
+	// Wanted is the workload's revision that the Rollout's current template stands for, or for which a manual Rollout was started. It is
+	// empty if that is not known.
 	Wanted string
 	// Seen is the workload's revision from which the Rollout's template was last derived. If the workload still has it and
 	// another one is wanted, the Rollout was undone; otherwise the workload was edited.

@@ -34,7 +34,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // engines serves leaders 1 to n in the network.
-func (b *bed) engines(n int) (leaders []Leader, all []*engine) {
+func (b *fixture) engines(n int) (leaders []Leader, all []*engine) {
 	for i := 1; i <= n; i++ {
 		e := &engine{}
 		b.net.serve(at(i), e.ServeHTTP)
@@ -67,7 +67,7 @@ func TestDrainPeriod(t *testing.T) {
 		{"no leader", Drain{Period: 30 * time.Second, Metric: metric}, nil, "no leader is left"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bed) {
+			inBubble(t, func(t *testing.T, b *fixture) {
 				since := time.Now().Add(-10 * time.Second)
 				got := b.Drain("o", tt.leaders, tt.policy, since)
 				expect(t, got, Pending, "until 2000-01-01T00:00:20Z", "drain period 30s")
@@ -89,7 +89,7 @@ func TestDrainPeriod(t *testing.T) {
 
 // TestDrainMetric: no request during the period; then one a second to each leader until all are at 0, and none after that.
 func TestDrainMetric(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		leaders, engines := b.engines(3)
 		engines[0].running.Store(3)
 		engines[2].running.Store(1)
@@ -132,7 +132,7 @@ func TestDrainMetric(t *testing.T) {
 
 // TestDrainForced: the timeout ends a drain, and the message lists the remaining requests.
 func TestDrainForced(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		leaders, engines := b.engines(9)
 		for _, e := range engines[:7] {
 			e.running.Store(2)
@@ -169,7 +169,7 @@ func TestDrainForced(t *testing.T) {
 
 // TestDrainDefaultTimeout: a Drain without timeout has the default of ParseDrain.
 func TestDrainDefaultTimeout(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		leaders, engines := b.engines(1)
 		engines[0].running.Store(1)
 		policy := untilZero
@@ -210,7 +210,7 @@ func TestDrainLeader(t *testing.T) {
 		}, nil, Failed, "unexpected EOF"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bed) {
+			inBubble(t, func(t *testing.T, b *fixture) {
 				leaders, _ := b.engines(2)
 				b.net.serve(at(2), tt.answer)
 				b.net.fails[at(2)] = tt.fails
@@ -222,7 +222,7 @@ func TestDrainLeader(t *testing.T) {
 		})
 	}
 	t.Run("no address", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, b *bed) {
+		inBubble(t, func(t *testing.T, b *fixture) {
 			pending := []Leader{{Name: "vllm-0", UID: "u"}}
 			since := time.Now().Add(-untilZero.Period)
 			b.Drain("o", pending, untilZero, since)
@@ -245,7 +245,7 @@ func TestDrainAfterRestart(t *testing.T) {
 		{"silent", slow(time.Hour), true, pollTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bed) {
+			inBubble(t, func(t *testing.T, b *fixture) {
 				leaders, _ := b.engines(2)
 				if tt.answer != nil {
 					b.net.serve(at(1), tt.answer)
@@ -267,7 +267,7 @@ func TestDrainAfterRestart(t *testing.T) {
 
 // TestDrainFirstReadIsBounded: leaders without a first reading do not delay the end for long.
 func TestDrainFirstReadIsBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		var leaders []Leader
 		for i := range 100 {
 			b.net.serve(at(i), slow(time.Hour))
@@ -286,7 +286,7 @@ func TestDrainFirstReadIsBounded(t *testing.T) {
 
 // TestDrainIdle: requests stop once the drain is no longer polled, and earlier readings are not used again.
 func TestDrainIdle(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		leaders, engines := b.engines(2)
 		engines[0].running.Store(1)
 		since := time.Now().Add(-untilZero.Period)
@@ -308,7 +308,7 @@ func TestDrainIdle(t *testing.T) {
 
 // TestDrainChanges: leaders are added and removed during a drain, and another drain replaces it.
 func TestDrainChanges(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		leaders, engines := b.engines(3)
 		engines[0].running.Store(1)
 		engines[2].running.Store(5)
@@ -334,7 +334,7 @@ func TestDrainChanges(t *testing.T) {
 
 // TestDrainStops: Forget and Close stop the watching, with requests in flight.
 func TestDrainStops(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		var asked, hungUp atomic.Int64
 		for i := range 40 {
 			b.net.serve(at(i), func(_ http.ResponseWriter, r *http.Request) {

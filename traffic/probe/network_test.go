@@ -81,8 +81,8 @@ func (listener) Close() error { return nil }
 
 func (listener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// bed is a Prober in a bubble.
-type bed struct {
+// fixture is a Prober in a bubble.
+type fixture struct {
 	*Prober
 
 	net     *network
@@ -91,10 +91,10 @@ type bed struct {
 }
 
 // inBubble runs a test with fake time, and a Prober that is closed at its end.
-func inBubble(t *testing.T, test func(t *testing.T, b *bed)) {
+func inBubble(t *testing.T, test func(t *testing.T, b *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bed{net: &network{pods: map[string]http.Handler{}, fails: map[string]error{}}}
+		b := &fixture{net: &network{pods: map[string]http.Handler{}, fails: map[string]error{}}}
 		transport := newTransport()
 		transport.DialContext = b.net.dial
 		b.Prober = New(Config{

@@ -37,7 +37,7 @@ func TestWarm(t *testing.T) {
 		{"IPv4 in IPv6", "::ffff:10.0.0.1", health, asked{"GET", "10.0.0.1:8000", "/health", "", ""}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bed) {
+			inBubble(t, func(t *testing.T, b *fixture) {
 				requests := make(chan asked, 10)
 				b.net.serve(tt.want.Host, func(w http.ResponseWriter, r *http.Request) {
 					body, _ := io.ReadAll(r.Body)
@@ -91,7 +91,7 @@ func TestWarmFails(t *testing.T) {
 		{"other", nil, errors.New("x" + strings.Repeat("y", 1000)), 0, "yy ..."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bed) {
+			inBubble(t, func(t *testing.T, b *fixture) {
 				b.net.serve(at(1), tt.answer)
 				b.net.fails[at(1)] = tt.fails
 				policy := health
@@ -124,7 +124,7 @@ func TestWarmFails(t *testing.T) {
 
 // TestWarmBackoff: a failed request is retried with backoff, as long as the warm-up is polled and not much longer.
 func TestWarmBackoff(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		start := time.Now()
 		var tries times
 		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
@@ -155,7 +155,7 @@ func TestWarmBackoff(t *testing.T) {
 
 // TestWarmRecheckIsEnough: polling at Recheck keeps the work running, even if each try takes long.
 func TestWarmRecheckIsEnough(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		var n atomic.Int64
 		b.net.serve(at(1), func(w http.ResponseWriter, r *http.Request) {
 			slow(5*time.Minute)(w, r)
@@ -183,7 +183,7 @@ func TestWarmRecheckIsEnough(t *testing.T) {
 
 // TestWarmMemory: success is remembered for the pod and the policy, until the owner drops it.
 func TestWarmMemory(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		answer, n := counted(200)
 		b.net.serve(at(1), answer)
 		b.net.serve(at(2), answer)
@@ -231,7 +231,7 @@ func TestWarmMemory(t *testing.T) {
 
 // TestWarmWithoutRequest: progress that needs no request.
 func TestWarmWithoutRequest(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		if got := b.Warm("o", leader(1), WarmUp{}); got.State != Done {
 			t.Errorf("%+v without a policy", got)
 		}
@@ -260,7 +260,7 @@ func TestStateNames(t *testing.T) {
 
 // TestWarmConcurrency: concurrent requests are bounded per owner, and owners don't delay each other.
 func TestWarmConcurrency(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		var now crowd
 		for i := range 50 {
 			b.net.serve(at(i), func(w http.ResponseWriter, r *http.Request) {
@@ -301,7 +301,7 @@ func TestWarmConcurrency(t *testing.T) {
 
 // TestWarmConcurrencyOfAllOwners: concurrent requests are bounded per process, and all leaders have their turn.
 func TestWarmConcurrencyOfAllOwners(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		// A server notices after its client that a request was canceled, so those of o0 are counted apart.
 		var now, forgotten crowd
 		const owners = 2 * perProcess / perOwner
@@ -341,7 +341,7 @@ func TestWarmConcurrencyOfAllOwners(t *testing.T) {
 
 // TestWarmEndless: an endless response succeeds once the limit was read.
 func TestWarmEndless(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
 			for err := error(nil); err == nil; {
 				_, err = w.Write(make([]byte, 4096))
@@ -357,7 +357,7 @@ func TestWarmEndless(t *testing.T) {
 
 // TestWarmStops: Forget and Close cancel requests in flight, whose results are ignored.
 func TestWarmStops(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		var hungUp atomic.Int64
 		for i := range 2 {
 			b.net.serve(at(i), func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); hungUp.Add(1) })
@@ -407,7 +407,7 @@ func TestCloseWaits(t *testing.T) {
 
 // TestWarmLog: the log has each result once, and no secrets.
 func TestWarmLog(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
+	inBubble(t, func(t *testing.T, b *fixture) {
 		var n atomic.Int64
 		b.net.serve(at(1), func(w http.ResponseWriter, _ *http.Request) {
 			if n.Add(1) < 4 {

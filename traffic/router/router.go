@@ -59,12 +59,12 @@ type Config struct {
 func New(c Config) (*Router, error) {
 	r := &Router{client: c.Dynamic, log: c.Log, changed: c.Changed}
 	var err error
-	r.sources, err = newSources(c.Core, c.Dynamic, c.Namespace, r.tell)
+	r.sources, err = newSources(c.Core, c.Dynamic, c.Namespace, r.notify)
 	return r, err
 }
 
-// tell passes a change on.
-func (r *Router) tell(namespace, kind, name string) {
+// notify passes a change on.
+func (r *Router) notify(namespace, kind, name string) {
 	r.changes.Notify(kind)
 	r.changed(namespace, kind, name)
 }

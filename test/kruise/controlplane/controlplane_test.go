@@ -45,7 +45,7 @@ func planes(driver *plugin.Client) map[v1beta1.RollingStyleType]round {
 }
 
 // each runs a test under every style, with a workload of 4 groups at v2 whose groups run v1, and a BatchRelease of two batches.
-func each(t *testing.T, test func(t *testing.T, b *bed)) {
+func each(t *testing.T, test func(t *testing.T, b *fixture)) {
 	t.Helper()
 	for _, style := range []v1beta1.RollingStyleType{v1beta1.CanaryRollingStyle, v1beta1.BlueGreenRollingStyle, v1beta1.PartitionRollingStyle} {
 		t.Run(string(style), func(t *testing.T) {
@@ -57,7 +57,7 @@ func each(t *testing.T, test func(t *testing.T, b *bed)) {
 			}
 			fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
 			partition := int32(0)
-			b := &bed{T: t, fake: fake, client: client, round: planes(client)[style], release: &v1beta1.BatchRelease{
+			b := &fixture{T: t, fake: fake, client: client, round: planes(client)[style], release: &v1beta1.BatchRelease{
 				ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "0123"},
 				Spec: v1beta1.BatchReleaseSpec{ReleasePlan: v1beta1.ReleasePlan{
 					RollingStyle: style, BatchPartition: &partition,
@@ -69,7 +69,7 @@ func each(t *testing.T, test func(t *testing.T, b *bed)) {
 	}
 }
 
-type bed struct {
+type fixture struct {
 	*testing.T
 	fake    *plugintest.FakeDriver
 	client  *plugin.Client
@@ -78,7 +78,7 @@ type bed struct {
 }
 
 // do is one round of Kruise's.
-func (b *bed) do(what string, step func(control.Interface) error) {
+func (b *fixture) do(what string, step func(control.Interface) error) {
 	b.Helper()
 	if err := step(b.round(b.release)); err != nil {
 		b.Fatalf("%s: %v", what, err)
@@ -86,7 +86,7 @@ func (b *bed) do(what string, step func(control.Interface) error) {
 }
 
 // begin initializes and brings up the batches up to one.
-func (b *bed) begin(last int32) {
+func (b *fixture) begin(last int32) {
 	b.Helper()
 	b.do("initialize", control.Interface.Initialize)
 	for i := range last + 1 {
@@ -99,7 +99,7 @@ func (b *bed) begin(last int32) {
 	}
 }
 
-func (b *bed) context() *pb.BatchContext {
+func (b *fixture) context() *pb.BatchContext {
 	b.Helper()
 	answer, err := b.client.CalculateBatchContext(b.Context(), &pb.CalculateBatchContextRequest{
 		Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name},
@@ -110,7 +110,7 @@ func (b *bed) context() *pb.BatchContext {
 	return answer.GetContext()
 }
 
-func (b *bed) mustSee(want control.WorkloadEventType) {
+func (b *fixture) mustSee(want control.WorkloadEventType) {
 	b.Helper()
 	got, _, _ := b.round(b.release).SyncWorkloadInformation()
 	if got != want {
@@ -119,7 +119,7 @@ func (b *bed) mustSee(want control.WorkloadEventType) {
 }
 
 func TestRelease(t *testing.T) {
-	each(t, func(t *testing.T, b *bed) {
+	each(t, func(t *testing.T, b *fixture) {
 		b.begin(0)
 		s := b.release.Status
 		if s.StableRevision != "v1" || s.UpdateRevision != "v2" || s.ObservedWorkloadReplicas != 4 {
@@ -144,7 +144,7 @@ func TestRelease(t *testing.T) {
 }
 
 func TestDeletedInMidRelease(t *testing.T) {
-	each(t, func(t *testing.T, b *bed) {
+	each(t, func(t *testing.T, b *fixture) {
 		b.begin(0)
 		for range 2 {
 			b.do("finalize", control.Interface.Finalize)
@@ -156,7 +156,7 @@ func TestDeletedInMidRelease(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	each(t, func(_ *testing.T, b *bed) {
+	each(t, func(_ *testing.T, b *fixture) {
 		b.begin(0)
 		b.fake.SetWorkload(key.Namespace, key.Name, 6, "v2")
 		b.mustSee(control.WorkloadReplicasChanged)
@@ -168,7 +168,7 @@ func TestEvents(t *testing.T) {
 
 // The restored template is a rollback for Kruise, which the driver completes without a host. The canary style has no such event.
 func TestTemplateRestored(t *testing.T) {
-	each(t, func(t *testing.T, b *bed) {
+	each(t, func(t *testing.T, b *fixture) {
 		if b.release.Spec.ReleasePlan.RollingStyle == v1beta1.CanaryRollingStyle {
 			return
 		}

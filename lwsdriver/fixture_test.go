@@ -25,28 +25,28 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// bed is a driver of a cluster that is not real. It does not run unless a test runs it; until then its caches hold what
+// fixture is a driver of a cluster that is not real. It does not run unless a test runs it; until then its caches hold what
 // it was made with.
-type bed struct {
+type fixture struct {
 	*Driver
 	*lwstest.Cluster
 
 	t testing.TB
 }
 
-func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
+func newFixture(t testing.TB, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
-	return newBedOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
+	return newFixtureOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
 }
 
-// newBedOn is newBed with other objects, too.
-func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+// newFixtureOn is newFixture with other objects, too.
+func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
-	return newBedWith(t, options{}, core, generic, objects...)
+	return newFixtureWith(t, options{}, core, generic, objects...)
 }
 
-// newBedWith is newBedOn with options.
-func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+// newFixtureWith is newFixtureOn with options.
+func newFixtureWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	o.log, o.now = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }
@@ -57,7 +57,7 @@ func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.I
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{Driver: d, Cluster: c, t: t}
+	b := &fixture{Driver: d, Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)
 	}
@@ -65,18 +65,18 @@ func newBedWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.I
 }
 
 // cache shows an object to the driver as its informer would.
-func (b *bed) cache(w *lws.LeaderWorkerSet) {
+func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 	lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Workloads, w)
 }
 
 // run runs the driver until the test ends.
-func (b *bed) run() {
+func (b *fixture) run() {
 	b.t.Helper()
 	lwstest.Run(b.t, b.Run)
 }
 
 // end stops what a driver that does not run has started.
-func (b *bed) end() {
+func (b *fixture) end() {
 	b.t.Helper()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -86,13 +86,13 @@ func (b *bed) end() {
 }
 
 // eventually waits for what other goroutines bring about.
-func (b *bed) eventually(what string, condition func() bool) {
+func (b *fixture) eventually(what string, condition func() bool) {
 	b.t.Helper()
 	await.True(b.t, what, condition)
 }
 
 // look is what the driver sees of default/vllm.
-func (b *bed) look() *observe.Snapshot {
+func (b *fixture) look() *observe.Snapshot {
 	b.t.Helper()
 	s, err := b.engine.Observe(lwstest.VLLM)
 	if err != nil {
@@ -112,7 +112,7 @@ func next(t testing.TB, s *observe.Snapshot) plan.Decision {
 }
 
 // showPod shows a pod to the driver as its informer would.
-func (b *bed) showPod(p *corev1.Pod) {
+func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
 	object, err := observe.StripPod(p)
 	if err != nil {
@@ -123,30 +123,30 @@ func (b *bed) showPod(p *corev1.Pod) {
 	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
 
-// routedBed is a driver of a cluster in which a release of default/vllm routes its requests: the stable Service is fenced,
+// routedFixture is a driver of a cluster in which a release of default/vllm routes its requests: the stable Service is fenced,
 // the canary Service is there, and the route gives the canary a share that its gateway has taken.
-type routedBed struct {
-	*bed
+type routedFixture struct {
+	*fixture
 
 	routes *dynamicfake.FakeDynamicClient
 	canary *lws.LeaderWorkerSet
 }
 
-// newRoutedBed makes one of a workload and its canary, with a share of weight in the route.
-func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedBed {
+// newRoutedFixture makes one of a workload and its canary, with a share of weight in the route.
+func newRoutedFixture(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
 	t.Helper()
-	return newRoutedBedWith(t, options{}, stable, weight)
+	return newRoutedFixtureWith(t, options{}, stable, weight)
 }
 
-// newRoutedBedWith is newRoutedBed with options.
-func newRoutedBedWith(t *testing.T, o options, stable *lws.LeaderWorkerSet, weight int) *routedBed {
+// newRoutedFixtureWith is newRoutedFixture with options.
+func newRoutedFixtureWith(t *testing.T, o options, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
 	t.Helper()
 	core, routes, canary := lwstest.RoutedRelease(t, stable, weight)
-	return &routedBed{bed: newBedWith(t, o, core, routes, stable, canary), routes: routes, canary: canary}
+	return &routedFixture{fixture: newFixtureWith(t, o, core, routes, stable, canary), routes: routes, canary: canary}
 }
 
 // synced runs the driver and returns once it sees the route.
-func (b *routedBed) synced() *routedBed {
+func (b *routedFixture) synced() *routedFixture {
 	b.t.Helper()
 	b.run()
 	b.eventually("the driver serves", b.Synced)
@@ -158,7 +158,7 @@ func (b *routedBed) synced() *routedBed {
 }
 
 // caughtUp waits until the driver sees what it wrote: these objects have no resourceVersion by which it could tell.
-func (b *routedBed) caughtUp() {
+func (b *routedFixture) caughtUp() {
 	b.t.Helper()
 	b.eventually("the record is seen", func() bool {
 		live, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(b.t.Context(), "vllm", metav1.GetOptions{})
@@ -168,20 +168,20 @@ func (b *routedBed) caughtUp() {
 }
 
 // requested returns what the record of default/vllm requests.
-func (b *routedBed) requested() *record.Traffic {
+func (b *routedFixture) requested() *record.Traffic {
 	b.t.Helper()
 	return b.look().Record.Release.Traffic
 }
 
-func (b *bed) runSynced() {
+func (b *fixture) runSynced() {
 	b.t.Helper()
 	b.run()
 	b.eventually("caches are filled", func() bool { return b.Synced() && b.engine.Observer.History.Synced() })
 }
 
-// restingBed is a driver of a workload at rest.
-func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
+// restingFixture is a driver of a workload at rest.
+func restingFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
 	t.Helper()
 	core, w := lwstest.AtRest(t, snapshots...)
-	return newBedOn(t, core, lwstest.NoRoutes(), w)
+	return newFixtureOn(t, core, lwstest.NoRoutes(), w)
 }

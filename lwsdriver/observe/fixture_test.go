@@ -21,22 +21,22 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// bed is an Observer of a cluster of fake clients. It does not run unless a test runs it; until then its caches hold what it
+// fixture is an Observer of a cluster of fake clients. It does not run unless a test runs it; until then its caches hold what it
 // was made with.
-type bed struct {
+type fixture struct {
 	*Observer
 	*lwstest.Cluster
 
 	t testing.TB
 }
 
-func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
+func newFixture(t testing.TB, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
-	return newBedOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
+	return newFixtureOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
 }
 
-// newBedOn is newBed with other objects, too.
-func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+// newFixtureOn is newFixture with other objects, too.
+func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	ignore := func(types.NamespacedName) {}
@@ -47,41 +47,41 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{Observer: o, Cluster: c, t: t}
+	b := &fixture{Observer: o, Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)
 	}
 	return b
 }
 
-// routedBed is a bed of a release that routes requests.
-type routedBed struct {
-	*bed
+// routedFixture is a fixture with a release that routes requests.
+type routedFixture struct {
+	*fixture
 
 	canary *lws.LeaderWorkerSet
 }
 
-func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedBed {
+func newRoutedFixture(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
 	t.Helper()
 	core, routes, canary := lwstest.RoutedRelease(t, stable, weight)
-	return &routedBed{newBedOn(t, core, routes, stable, canary), canary}
+	return &routedFixture{newFixtureOn(t, core, routes, stable, canary), canary}
 }
 
-// restingBed is a bed of a workload at rest, with the history that snapshots are.
-func restingBed(t *testing.T, snapshots ...runtime.Object) *bed {
+// restingFixture is a fixture with a workload at rest, with the history that snapshots are.
+func restingFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
 	t.Helper()
 	core, w := lwstest.AtRest(t, snapshots...)
-	return newBedOn(t, core, lwstest.NoRoutes(), w)
+	return newFixtureOn(t, core, lwstest.NoRoutes(), w)
 }
 
 // cache shows a workload to the observer as its informer would.
-func (b *bed) cache(w *lws.LeaderWorkerSet) {
+func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 	b.t.Helper()
 	lwstest.UpdateCache(b.t, b.Caches.Workloads, w)
 }
 
 // showPod shows a pod to the observer as its informer would.
-func (b *bed) showPod(p *corev1.Pod) {
+func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
 	v := view(b.t, p)
 	lwstest.UpdateCache(b.t, b.Caches.Pods, v)
@@ -89,24 +89,24 @@ func (b *bed) showPod(p *corev1.Pod) {
 }
 
 // run runs the observer until the test ends.
-func (b *bed) run() {
+func (b *fixture) run() {
 	b.t.Helper()
 	lwstest.Run(b.t, func(ctx context.Context) error { b.Run(ctx); return nil })
 }
 
-func (b *bed) runSynced() {
+func (b *fixture) runSynced() {
 	b.t.Helper()
 	b.run()
 	b.eventually("caches are filled", func() bool { return b.Caches.Synced() && b.History.Synced() })
 }
 
-func (b *bed) eventually(what string, condition func() bool) {
+func (b *fixture) eventually(what string, condition func() bool) {
 	b.t.Helper()
 	await.True(b.t, what, condition)
 }
 
 // look observes default/vllm.
-func (b *bed) look() *Snapshot {
+func (b *fixture) look() *Snapshot {
 	b.t.Helper()
 	s, err := b.Observe(lwstest.VLLM)
 	if err != nil {

@@ -20,22 +20,22 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
-// bed is an Engine of a cluster of fake clients. It does not run unless a test runs it; until then its caches hold what it was
+// fixture is an Engine of a cluster of fake clients. It does not run unless a test runs it; until then its caches hold what it was
 // made with.
-type bed struct {
+type fixture struct {
 	*Engine
 	*lwstest.Cluster
 
 	t testing.TB
 }
 
-func newBed(t testing.TB, objects ...*lws.LeaderWorkerSet) *bed {
+func newFixture(t testing.TB, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
-	return newBedOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
+	return newFixtureOn(t, fake.NewClientset(), lwstest.NoRoutes(), objects...)
 }
 
-// newBedOn is newBed with other objects, too.
-func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *bed {
+// newFixtureOn is newFixture with other objects, too.
+func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	e, err := New(Config{
@@ -45,43 +45,43 @@ func newBedOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, obj
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{Engine: e, Cluster: c, t: t}
+	b := &fixture{Engine: e, Cluster: c, t: t}
 	for _, w := range objects {
 		lwstest.UpdateCache(t, e.Observer.Caches.Workloads, w)
 	}
 	return b
 }
 
-// routedBed is a bed of a release that routes requests.
-type routedBed struct {
-	*bed
+// routedFixture is a fixture with a release that routes requests.
+type routedFixture struct {
+	*fixture
 
 	routes *dynamicfake.FakeDynamicClient
 	canary *lws.LeaderWorkerSet
 }
 
-func newRoutedBed(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedBed {
+func newRoutedFixture(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
 	t.Helper()
 	core, routes, canary := lwstest.RoutedRelease(t, stable, weight)
-	return &routedBed{bed: newBedOn(t, core, routes, stable, canary), routes: routes, canary: canary}
+	return &routedFixture{fixture: newFixtureOn(t, core, routes, stable, canary), routes: routes, canary: canary}
 }
 
 // run runs the engine until the test ends.
-func (b *bed) run() {
+func (b *fixture) run() {
 	b.t.Helper()
 	lwstest.Run(b.t, func(ctx context.Context) error { b.Run(ctx); return nil })
 }
 
 // Synced reports whether calls can be served.
-func (b *bed) Synced() bool { return b.Ready() == nil }
+func (b *fixture) Synced() bool { return b.Ready() == nil }
 
-func (b *bed) eventually(what string, condition func() bool) {
+func (b *fixture) eventually(what string, condition func() bool) {
 	b.t.Helper()
 	await.True(b.t, what, condition)
 }
 
 // look observes default/vllm.
-func (b *bed) look() *observe.Snapshot {
+func (b *fixture) look() *observe.Snapshot {
 	b.t.Helper()
 	s, err := b.Observe(lwstest.VLLM)
 	if err != nil {
