@@ -33,7 +33,7 @@ var (
 	// Kubernetes is the control plane: API server, controller manager, scheduler.
 	Kubernetes = Component{
 		Key: "kubernetes", Name: "Kubernetes", Module: "k8s.io/kubernetes",
-		Versions: []string{"v1.36.3", "v1.35.8", "v1.34.10"},
+		Versions: []string{"v1.36.3", "v1.37.1", "v1.35.8", "v1.34.10"},
 	}
 	// LWS is the LeaderWorkerSet controller and its CRDs.
 	LWS = Component{

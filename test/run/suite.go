@@ -201,6 +201,7 @@ type course struct {
 // matrix has the versions that are not the default, with smoke tests of the suites that depend on them. Kruise v0.6.3 has all tests,
 // because the driver is a separate server there.
 var matrix = []course{
+	{cluster.Versions{Kubernetes: "v1.37"}, []string{"e2e"}, levelSmoke},
 	{cluster.Versions{Kubernetes: "v1.35", GatewayAPI: "v1.5"}, []string{"e2e", "traffic"}, levelSmoke},
 	{cluster.Versions{Kubernetes: "v1.34", GatewayAPI: "v1.4"}, []string{"e2e", "traffic"}, levelSmoke},
 	{cluster.Versions{LWS: "v0.10.0"}, []string{"e2e", "argo", "batchrelease", "disaggregated"}, levelSmoke},
