@@ -40,6 +40,7 @@ const (
 	Traefik           = "traefik"
 	Argo              = "argo-rollouts"
 	Kruise            = "kruise-rollouts"
+	Kueue             = "kueue"
 )
 
 const (
@@ -50,7 +51,7 @@ const (
 )
 
 // stopOrder has clients before the API server, and etcd last: an API server without etcd hangs for a minute.
-var stopOrder = [][]string{{Argo, Kruise}, {Traefik, LWS, KWOK, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
+var stopOrder = [][]string{{Argo, Kruise, Kueue}, {Traefik, LWS, KWOK, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
 
 // start installs and starts a component and waits until it is ready.
 func (c *Cluster) start(ctx context.Context, comp component) error {

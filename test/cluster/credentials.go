@@ -36,6 +36,7 @@ var users = map[string]string{
 	Traefik:           "system:serviceaccount:traefik:traefik",
 	"kubelet":         "lockstep-test-kubelet",
 	KubeProxy:         "system:kube-proxy",
+	Kueue:             "system:serviceaccount:kueue-system:kueue-controller-manager",
 	DNS:               "system:serviceaccount:kube-system:coredns",
 }
 

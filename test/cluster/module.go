@@ -168,6 +168,16 @@ func batchReleaseModule(v Versions) module {
 	return m
 }
 
+// kueueModule has Kueue's manager.
+func kueueModule(Versions) module {
+	return module{
+		name: "kueue", version: "v0.19.0",
+		programs:  []program{{"kueue", "sigs.k8s.io/kueue/cmd/kueue"}},
+		ldflags:   "-X sigs.k8s.io/kueue/pkg/version.GitVersion=v0.19.0",
+		manifests: []manifests{{"sigs.k8s.io/kueue", []string{"config/components/crd/bases", "config/components/webhook"}}},
+	}
+}
+
 // kedaModule has no programs: the tests check writes to a ScaledObject, which need no controller.
 func kedaModule(Versions) module {
 	return module{
