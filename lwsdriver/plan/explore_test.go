@@ -310,7 +310,7 @@ func explore(c config, disturb, most int, first bool) (e explored, found []viola
 	for at := range e.states {
 		level = append(level, int32(at))
 	}
-	for calm := int32(-1); e.visited < most && !(first && len(found) > 0); {
+	for calm := int32(-1); e.visited < most && (!first || len(found) == 0); {
 		at := calm
 		if calm = -1; at < 0 {
 			if len(level) == 0 {

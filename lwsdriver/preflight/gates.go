@@ -18,8 +18,8 @@ func gateRules() []Rule {
 				"may be admitted with the released quota, and the progress deadline keeps running meanwhile",
 			Details: "Found by the label `kueue.x-k8s.io/queue-name` of the workload or its templates. Kueue's webhook refuses a template with other " +
 				"requests, ports, node selectors, affinity, tolerations, priority, or another number of containers: delete and create the workload for it",
-			Fix:     "Check that the ClusterQueue (its nominalQuota or borrowing limit) admits the additional groups, and that nothing preempts them",
-			Check:   queueGates,
+			Fix:   "Check that the ClusterQueue (its nominalQuota or borrowing limit) admits the additional groups, and that nothing preempts them",
+			Check: queueGates,
 		},
 		{
 			ID: "GangSpansGroups", Severity: warning,
