@@ -41,8 +41,9 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	current, known := v.Revisions[plugin.Serving(c)]
 	update, also := v.Revisions[templateOf(t)]
 	if !known || !also {
-		s := notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s or %s",
-			nameOf(t), plugin.Serving(c), templateOf(t))).status
+		wanted := slices.DeleteFunc([]string{plugin.Serving(c), templateOf(t)}, func(revision string) bool { return revision == "" })
+		s := notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s",
+			nameOf(t), strings.Join(wanted, " or "))).status
 		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // or the next change by mirror would count as one by a user
 		return s
 	}
