@@ -27,6 +27,8 @@ type component struct {
 
 type command struct {
 	args, env []string
+	// within is a command that executes the program, whose path and arguments follow it. Optional.
+	within []string
 }
 
 // Names of components, for [Cluster.StopComponent] and the like.
@@ -109,7 +111,8 @@ func (c *Cluster) launch(comp component, built build) (*process, error) {
 		return nil, fmt.Errorf("start %s: it is already running (process %d)", comp.name, p.Cmd.Process.Pid)
 	}
 	logPath := filepath.Join(c.dir, "log", comp.name+".log")
-	p, err := spawn(comp.name, logPath, c.dir, built.program(comp.program), cmd.args, cmd.env)
+	line := append(append(cmd.within, built.program(comp.program)), cmd.args...)
+	p, err := spawn(comp.name, logPath, c.dir, line[0], line[1:], cmd.env)
 	if err != nil {
 		return nil, err
 	}

@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 var kueueComponent = component{
@@ -24,7 +26,12 @@ var kueueComponent = component{
 
 // InstallKueue installs Kueue with its CRDs and webhooks, and starts its unmodified manager with the frameworks that concern
 // LeaderWorkerSets. Its webhooks then see each pod of the cluster.
-func (c *Cluster) InstallKueue(ctx context.Context) error { return c.start(ctx, kueueComponent) }
+func (c *Cluster) InstallKueue(ctx context.Context) error {
+	if _, err := c.build(ctx, kueueModule); err != nil { // it may take longer than a start
+		return err
+	}
+	return c.start(ctx, kueueComponent)
+}
 
 func installKueue(ctx context.Context, c *Cluster) error {
 	built, err := c.build(ctx, kueueModule)
@@ -43,7 +50,13 @@ func installKueue(ctx context.Context, c *Cluster) error {
 	}
 	g, together := errgroup.WithContext(ctx)
 	for _, crd := range crds {
-		g.Go(func() error { return c.installCRD(together, crd) })
+		g.Go(func() error {
+			if err := c.installCRD(together, crd); err != nil {
+				return err
+			}
+			plural, group, _ := strings.Cut(crd.GetName(), ".")
+			return c.awaitServed(together, schema.GroupVersionResource{Group: group, Version: kueueVersion, Resource: plural})
+		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -91,16 +104,25 @@ func kueueCommand(c *Cluster) (command, error) {
 	if _, err := serving.Write(certDir, "tls"); err != nil {
 		return command{}, err
 	}
+	// The certificate of its metrics has a fixed path, below /etc. It gets that in a mount namespace.
+	etc := c.path("kueue-etc")
+	if _, err := serving.Write(filepath.Join(etc, "kueue", "metrics", "certs"), "tls"); err != nil {
+		return command{}, err
+	}
 	config := c.path("kueue.yaml")
 	content := fmt.Sprintf(kueueConfig, c.port.kueueWebhook, certDir, address(c.port.kueueHealth))
 	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
 		return command{}, err
 	}
 	return command{
-		args: []string{"--config=" + config, "--feature-gates=VisibilityOnDemand=false"},
-		env:  []string{"KUBECONFIG=" + c.path(Kueue+".kubeconfig")},
+		args:   []string{"--config=" + config, "--feature-gates=VisibilityOnDemand=false"},
+		within: []string{"unshare", "--map-root-user", "--mount", "sh", "-c", `mount --bind "$0" /etc && exec "$@"`, etc},
+		env:    []string{"KUBECONFIG=" + c.path(Kueue+".kubeconfig")},
 	}, nil
 }
+
+// kueueVersion is the version of the API that the manager reads, which is served later than the first one of a CRD.
+const kueueVersion = "v1beta2"
 
 const kueueConfig = `apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration

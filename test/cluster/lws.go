@@ -65,14 +65,18 @@ func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructu
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &crd); err != nil {
 		return fmt.Errorf("decode CRD %s: %w", object.GetName(), err)
 	}
-	resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural}
+	return c.awaitServed(ctx, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural})
+}
+
+// awaitServed returns when the API server serves a resource.
+func (c *Cluster) awaitServed(ctx context.Context, resource schema.GroupVersionResource) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 25*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		last = c.serves(ctx, resource)
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for %s: %w", crd.Name, errors.Join(err, last))
+		return fmt.Errorf("wait for %s: %w", resource, errors.Join(err, last))
 	}
 	return nil
 }

@@ -7,12 +7,14 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -83,9 +85,12 @@ func TestKueue(t *testing.T) {
 		},
 		"nodeSelector": func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"zone": "a"} },
 	} {
-		object := w.get()
-		edit(&object.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec)
-		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Update(t.Context(), object, metav1.UpdateOptions{})
+		err := retry.RetryOnConflict(persistent, func() error {
+			object := w.get()
+			edit(&object.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec)
+			_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Update(t.Context(), object, metav1.UpdateOptions{})
+			return err
+		})
 		if err == nil || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "immutable") {
 			t.Errorf("Kueue's answer to other %s: %v", field, err)
 		}
@@ -97,10 +102,13 @@ func TestKueue(t *testing.T) {
 	if _, err := w.tryUpgrade("r1", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	waits := w.await("the second group waits for quota", func(c *pb.BatchContext) bool {
-		return c.GetUpdated() == 2 && strings.Contains(c.GetMessage(), "SchedulingGated")
-	})
-	t.Log(waits.GetMessage())
+	gated := func(c *pb.BatchContext) bool {
+		return slices.ContainsFunc(c.GetGroups(), func(g *pb.Group) bool { return g.GetReason() == "SchedulingGated" })
+	}
+	waits := w.await("the second group waits for quota", func(c *pb.BatchContext) bool { return c.GetUpdated() == 2 && gated(c) })
+	if text := waits.GetMessage(); !strings.Contains(text, "1 of 2 groups ready") || !strings.Contains(text, "scheduling gates") {
+		t.Errorf("the message is %q", text)
+	}
 	quota(8)
 	w.awaitState(pb.State_STATE_READY)
 	w.finalize("r1", promote)
@@ -113,7 +121,7 @@ func TestKueue(t *testing.T) {
 	if _, err := w.tryUpgrade("r2", 0, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.await("the canary waits for quota", func(c *pb.BatchContext) bool { return strings.Contains(c.GetMessage(), "SchedulingGated") })
+	w.await("the canary waits for quota", gated)
 	before := w.stablePods()
 	w.finalize("r2", rollback)
 	w.sameGroups(before)
