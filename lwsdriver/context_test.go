@@ -70,7 +70,7 @@ func TestInvalidTargetIsIgnored(t *testing.T) {
 		if got := s.Added[0].Target; got == nil || got.Groups != want {
 			t.Errorf("%s: target %+v, want %s", value, got, want)
 		}
-		d := describe(s, next(t, s))
+		d := describe(s, lwstest.Decide(t, s.Observation))
 		if reported := strings.Contains(d.GetMessage(), "can't be trusted"); reported == trusted {
 			t.Errorf("%s: the message is %q", value, d.GetMessage())
 		}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -99,16 +98,6 @@ func (b *fixture) look() *observe.Snapshot {
 		b.t.Fatal(err)
 	}
 	return s
-}
-
-// next is what follows from a look.
-func next(t testing.TB, s *observe.Snapshot) plan.Decision {
-	t.Helper()
-	d, err := plan.Decide(s.Observation, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
 }
 
 // showPod shows a pod to the driver as its informer would.

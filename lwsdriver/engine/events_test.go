@@ -49,7 +49,7 @@ func TestFailureIsLogged(t *testing.T) {
 func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s := b.look()
-	d := next(t, s)
+	d := lwstest.Decide(t, s.Observation)
 	if d.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v", d)
 	}

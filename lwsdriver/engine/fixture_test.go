@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
@@ -88,14 +87,4 @@ func (b *fixture) look() *observe.Snapshot {
 		b.t.Fatal(err)
 	}
 	return s
-}
-
-// next is what follows from a look.
-func next(t testing.TB, s *observe.Snapshot) plan.Decision {
-	t.Helper()
-	d, err := plan.Decide(s.Observation, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
 }

@@ -34,3 +34,13 @@ func ReplayDecisions(t testing.TB) func(plan.Observation, plan.Intent, plan.Deci
 	})
 	return r.Record
 }
+
+// Decide returns the decision about an observation without a request.
+func Decide(t testing.TB, o plan.Observation) plan.Decision {
+	t.Helper()
+	d, err := plan.Decide(o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

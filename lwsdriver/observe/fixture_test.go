@@ -17,7 +17,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
@@ -113,14 +112,4 @@ func (b *fixture) look() *Snapshot {
 		b.t.Fatal(err)
 	}
 	return s
-}
-
-// next is what follows from a look.
-func next(t testing.TB, s *Snapshot) plan.Decision {
-	t.Helper()
-	d, err := plan.Decide(s.Observation, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
 }

@@ -66,7 +66,7 @@ func TestForgedSuccessor(t *testing.T) {
 		if s.SuccessorForeign != tt.foreign || s.Succeeded == tt.foreign {
 			t.Errorf("%s: foreign %t, succeeded %t", tt.name, s.SuccessorForeign, s.Succeeded)
 		}
-		switch d := next(t, s); d.Action.(type) {
+		switch d := lwstest.Decide(t, s.Observation); d.Action.(type) {
 		case plan.DeleteStable:
 			if tt.foreign {
 				t.Errorf("%s: %v", tt.name, d.Action)

@@ -114,7 +114,7 @@ func TestSucceeded(t *testing.T) {
 		if s.Succeeded != tt.want {
 			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
 		}
-		if _, deletes := next(t, s).Action.(plan.DeleteStable); deletes != tt.want {
+		if _, deletes := lwstest.Decide(t, s.Observation).Action.(plan.DeleteStable); deletes != tt.want {
 			t.Errorf("%s: the user's workload is deleted: %t", tt.name, deletes)
 		}
 	}
