@@ -96,7 +96,7 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
 		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
 	if s.Set != nil {
-		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, func(r plan.Role) int { return plan.PeakOf(s.Observation, policy.Style, r, peak.Groups()) }), need.Pods(),
+		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, rolePeak(s, policy, peak)), need.Pods(),
 			roleGroups(s, func(r plan.Role) int { return r.Replicas * s.Slices }), observe.Object(s.Key))
 	}
 	if peak.Surge > 0 {
@@ -116,15 +116,21 @@ func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capac
 		need.Services = 1
 	}
 	if s.Set != nil {
-		need.Groups = plan.PeakOf(s.Observation, policy.Style, s.Roles[0], peak.Groups())
+		peakOf := rolePeak(s, policy, peak)
+		need.Groups = peakOf(s.Roles[0])
 		for _, role := range s.Roles[1:] {
 			spec := s.Set.Spec(role.Name)
 			need.Others = append(need.Others, capacity.Need{
-				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: plan.PeakOf(s.Observation, policy.Style, role, peak.Groups()), Sets: 1,
+				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: peakOf(role), Sets: 1,
 			})
 		}
 	}
 	return need
+}
+
+// rolePeak returns how many groups a role of a DisaggregatedSet has in addition at the peak.
+func rolePeak(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) func(plan.Role) int {
+	return func(r plan.Role) int { return plan.PeakOf(s.Observation, policy.Style, r, peak.Groups()) }
 }
 
 // roleGroups returns the groups of each role, as text.

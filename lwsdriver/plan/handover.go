@@ -269,13 +269,14 @@ func (o Observation) belongings() belongings {
 
 // transferAutoscalers restores the workload's autoscalers and points them at its successor. It returns nil once that is done.
 func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
-	for _, a := range o.belongings().autoscalers {
-		return &Decision{
-			Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
-			Message: fmt.Sprintf("%s is being pointed at %s", a, c.Name),
-		}
+	own := o.belongings().autoscalers
+	if len(own) == 0 {
+		return settleAutoscalers(o, state)
 	}
-	return settleAutoscalers(o, state)
+	return &Decision{
+		Action: ReleaseAutoscaler{Kind: own[0].Kind, Name: own[0].Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
+		Message: fmt.Sprintf("%s is being pointed at %s", own[0], c.Name),
+	}
 }
 
 // secondSetCanServe reports whether the second set can serve without the user's own groups. At least one group must be

@@ -305,8 +305,8 @@ func (o *Observation) unite() {
 	}
 }
 
-// updates reports whether the bounds have an update revision, which has children, or gets some: LWS creates none of another template than the
-// one in the spec. A handover needs all of them.
+// updates reports whether the bounds have an update revision with children, or whose children LWS creates: it creates them only for the
+// template in the spec. A handover needs all of them.
 func (o Observation) updates() bool {
 	b, members := o.Bounds, 0
 	for _, c := range o.Children {

@@ -286,7 +286,7 @@ func atNoon(t *record.Target) *record.Target {
 type roleStep struct {
 	by   string
 	next roleState
-	// bounds are those that the driver wrote. Nil means it wrote none.
+	// bounds are the driver's, or nil if it wrote none.
 	bounds *Bounds
 }
 

@@ -88,18 +88,27 @@ var (
 	visits = regexp.MustCompile(`: (\d+) states in `)
 )
 
+// mutate returns the mutated content of the file of the planner.
+func (m mutation) mutate(path string) (string, error) {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(source), m.before); n != 1 || m.before == m.after {
+		return "", fmt.Errorf("the old text occurs %d times, or is the new one", n)
+	}
+	return strings.Replace(string(source), m.before, m.after, 1), nil
+}
+
 // run explores the mutated planner, and returns the rule that was broken first, empty if none was, and how many states were visited.
 func (m mutation) run() (rule string, states int, err error) {
 	path, err := filepath.Abs(filepath.Join(planner, m.file))
 	if err != nil {
 		return "", 0, err
 	}
-	source, err := os.ReadFile(path)
+	source, err := m.mutate(path)
 	if err != nil {
 		return "", 0, err
-	}
-	if n := strings.Count(string(source), m.before); n != 1 {
-		return "", 0, fmt.Errorf("the old text occurs %d times", n)
 	}
 	dir, err := os.MkdirTemp("", "mutation")
 	if err != nil {
@@ -108,7 +117,7 @@ func (m mutation) run() (rule string, states int, err error) {
 	defer os.RemoveAll(dir)
 	mutated, overlay := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
-	err = errors.Join(err, os.WriteFile(mutated, []byte(strings.Replace(string(source), m.before, m.after, 1)), 0o600), os.WriteFile(overlay, replace, 0o600))
+	err = errors.Join(err, os.WriteFile(mutated, []byte(source), 0o600), os.WriteFile(overlay, replace, 0o600))
 	if err != nil {
 		return "", 0, err
 	}

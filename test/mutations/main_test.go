@@ -4,9 +4,7 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -17,13 +15,8 @@ func TestMutations(t *testing.T) {
 		t.Errorf("the list has %d mutations", len(all))
 	}
 	for _, m := range all {
-		source, err := os.ReadFile(filepath.Join("..", "..", planner, m.file))
-		if err != nil {
-			t.Errorf("%s: %v", m.what, err)
-			continue
-		}
-		if n := strings.Count(string(source), m.before); n != 1 || m.before == m.after {
-			t.Errorf("%s: %s: the old text occurs %d times, or is the new one", m.file, m.what, n)
+		if _, err := m.mutate(filepath.Join("..", "..", planner, m.file)); err != nil {
+			t.Errorf("%s: %s: %v", m.file, m.what, err)
 		}
 	}
 }

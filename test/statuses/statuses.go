@@ -24,7 +24,7 @@ import (
 
 // Line is one change in a recording: what differs from the line before.
 type Line struct {
-	// Objects are those that were created or changed, Deleted are the [Key] of those that are gone.
+	// Objects are the created and the changed ones, Deleted are the [Key] of the deleted ones.
 	Objects []unstructured.Unstructured `json:"objects,omitempty"`
 	Deleted []string                    `json:"deleted,omitempty"`
 	// Context is the driver's BatchContext as protobuf JSON. It is empty if it is the same, and null if the workload is gone.
