@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -122,7 +123,10 @@ func TestKilled(t *testing.T) {
 						}
 					})
 					leave()
-					m.await(func() { victim.kill(t) })
+					m.await(func(strike func()) {
+						strike()
+						victim.kill(t)
+					})
 					p.end(e, before)
 				})
 			}
@@ -151,15 +155,31 @@ func (m *meeting) strike(f func()) {
 	m.strikes = append(m.strikes, f)
 }
 
-// await returns once all have arrived and, in one of them, all strikes and then act were called.
-func (m *meeting) await(act func()) {
+// await returns once all have arrived and, in one of them, act was called, which calls all strikes.
+func (m *meeting) await(act func(strike func())) {
 	m.arrived.Wait()
 	m.acted.Do(func() {
-		for _, f := range m.strikes {
-			f()
-		}
-		act()
+		act(func() {
+			for _, f := range m.strikes {
+				f()
+			}
+		})
 	})
+}
+
+// breakCanary makes the canary's pods unready.
+func (e *env) breakCanary() {
+	e.t.Helper()
+	raw := []byte(`{"metadata": {"annotations": {"` + cluster.AnnotationBehavior + `": "` + cluster.BehaviorNeverReady + `"}}}`)
+	pods, err := e.pods(e.t.Context())
+	for i := range pods {
+		if err == nil && pods[i].Labels[lws.SetNameLabelKey] != e.name {
+			_, err = e.kube.CoreV1().Pods(e.namespace).Patch(e.t.Context(), pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
+		}
+	}
+	if err != nil {
+		e.t.Error(err)
+	}
 }
 
 // heal lets the canary's pods become ready, also later ones.

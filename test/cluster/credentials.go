@@ -9,6 +9,7 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -108,14 +109,17 @@ func WriteKubeconfig(cfg *rest.Config, path string) error {
 }
 
 // probe checks a component's health endpoint, over TLS that only a component of this cluster can complete.
-func (c *Cluster) probe(ctx context.Context, url string) error {
+func (c *Cluster) probe(ctx context.Context, url string) error { return c.request(ctx, http.MethodGet, url, nil) }
+
+// request sends a request with the client certificate of the control plane, and returns an error unless it is answered with 200.
+func (c *Cluster) request(ctx context.Context, method, url string, body io.Reader) error {
 	pair, err := tls.LoadX509KeyPair(c.path("serving", "tls.crt"), c.path("serving", "tls.key"))
 	if err != nil {
 		return err
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{pair}}}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,9 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
 )
 
 // StopComponent stops a component, gracefully if it exits within a few seconds and before ctx ends, and returns when it has exited.
@@ -33,6 +36,23 @@ func (c *Cluster) KillComponent(name string) error {
 	return nil
 }
 
+// SuspendComponent stops a component as SIGSTOP does, until [Cluster.ResumeComponent]. Its child processes keep running.
+func (c *Cluster) SuspendComponent(name string) error { return c.signal(name, syscall.SIGSTOP) }
+
+// ResumeComponent continues a suspended component.
+func (c *Cluster) ResumeComponent(name string) error { return c.signal(name, syscall.SIGCONT) }
+
+func (c *Cluster) signal(name string, signal syscall.Signal) error {
+	p, err := c.process(name)
+	if err == nil {
+		err = p.Cmd.Process.Signal(signal)
+	}
+	if err != nil {
+		return fmt.Errorf("send %v to %s: %w", signal, name, err)
+	}
+	return nil
+}
+
 // StartComponent starts a stopped component with the same ports and data, and returns when it is ready.
 func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	c.mu.Lock()
@@ -42,6 +62,17 @@ func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 		return fmt.Errorf("start %s: the cluster has no such component", name)
 	}
 	return c.start(ctx, comp)
+}
+
+// FillEtcd makes etcd refuse writes, as one does whose disk has no space left, until [Cluster.FreeEtcd].
+func (c *Cluster) FillEtcd(ctx context.Context) error { return c.alarm(ctx, "ACTIVATE") }
+
+// FreeEtcd ends the effect of [Cluster.FillEtcd].
+func (c *Cluster) FreeEtcd(ctx context.Context) error { return c.alarm(ctx, "DEACTIVATE") }
+
+func (c *Cluster) alarm(ctx context.Context, action string) error {
+	body := strings.NewReader(`{"action":"` + action + `","memberID":"1","alarm":"NOSPACE"}`)
+	return c.request(ctx, http.MethodPost, "https://"+address(c.port.etcd)+"/v3/maintenance/alarm", body)
 }
 
 // StopAPIServer makes the API server unreachable. The controllers retry.

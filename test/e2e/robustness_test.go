@@ -73,8 +73,13 @@ var courseSteps = []kindOfStep{
 		c.behave(map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
 	}},
 	{"calm", 6, 0, func(c *courseRun, _ int32) { c.calm() }},
-	{"kill LWS", 2, 0, (*courseRun).killLWS},
+	{"kill LWS", 2, 0, func(c *courseRun, _ int32) { c.kill(cluster.LWS, c.settle) }},
+	{"suspend LWS", 2, 0, func(c *courseRun, _ int32) { c.still(cluster.LWS) }}, // its webhooks with it
+	{"suspend the API server", 1, 0, func(c *courseRun, _ int32) { c.still(cluster.APIServer) }},
+	{"suspend etcd", 1, 0, func(c *courseRun, _ int32) { c.still(cluster.Etcd) }},
+	{"fill etcd", 2, 0, (*courseRun).fillEtcd},
 	{"stop the API server", 1, 0, func(c *courseRun, _ int32) { c.w.outage(func() { c.settle() }, nil) }},
+	{"kill etcd", 1, 0, func(c *courseRun, _ int32) { c.w.outage(func() { c.kill(cluster.Etcd, func() {}) }, nil) }},
 }
 
 // drawCourse draws a course: a release, and what happens to it.
@@ -348,12 +353,38 @@ func (c *courseRun) calm() {
 	c.behave(heal)
 }
 
-// killLWS kills LWS in the middle of what it does, and starts it again.
-func (c *courseRun) killLWS(int32) {
-	err := c.w.cluster.KillComponent(cluster.LWS)
+// still stops a component as SIGSTOP does, for as long as the driver may need.
+func (c *courseRun) still(component string) {
+	c.during(
+		func(context.Context) error { return c.w.cluster.SuspendComponent(component) },
+		func(context.Context) error { return c.w.cluster.ResumeComponent(component) },
+	)
+}
+
+// during lets a fault last for as long as the driver may need.
+func (c *courseRun) during(begin, end func(context.Context) error) {
+	err := begin(c.w.t.Context())
 	if err == nil {
 		c.settle()
-		err = c.w.cluster.StartComponent(c.w.t.Context(), cluster.LWS)
+		err = end(c.w.t.Context())
+	}
+	if err != nil {
+		c.w.t.Fatal(err)
+	}
+}
+
+// fillEtcd makes etcd refuse writes. KWOK, unlike a kubelet, repeats a refused one only when it starts.
+func (c *courseRun) fillEtcd(int32) {
+	c.during(c.w.cluster.FillEtcd, c.w.cluster.FreeEtcd)
+	c.kill(cluster.KWOK, func() {})
+}
+
+// kill kills a component in the middle of what it does, and starts it again after meanwhile.
+func (c *courseRun) kill(component string, meanwhile func()) {
+	err := c.w.cluster.KillComponent(component)
+	if err == nil {
+		meanwhile()
+		err = c.w.cluster.StartComponent(c.w.t.Context(), component)
 	}
 	if err != nil {
 		c.w.t.Fatal(err)

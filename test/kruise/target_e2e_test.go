@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -280,6 +282,34 @@ func TestControllerKilled(t *testing.T) {
 	e.awaitPause(2)
 	e.mustHave("v1 v1 v2 v2")
 	replaceController(t, e.cluster)
+	e.approve()
+	e.awaitDone()
+	e.mustRest("v2")
+}
+
+// It stands still, as on a machine that is paused, until its Lease is another's. Meanwhile the next batch is asked for. When it continues it
+// ends, since it leads no more, and the release goes on with the other one.
+func TestControllerSuspended(t *testing.T) {
+	e := newRelease(t, quarters)
+	e.edit("v2")
+	e.awaitPause(1)
+	suspended, standby := controller.Process, launch(t, e.cluster)
+	resume := sync.OnceFunc(func() { _ = suspended.Cmd.Process.Signal(syscall.SIGCONT) })
+	t.Cleanup(resume)
+	if err := suspended.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	controller.Process = standby
+	e.approve()
+	e.awaitPause(2)
+	e.mustHave("v1 v1 v2 v2")
+	resume()
+	select {
+	case <-suspended.Exited:
+	case <-time.After(await.Patience):
+		t.Errorf("the one that was suspended goes on without the Lease")
+		suspended.End(syscall.SIGKILL, 0)
+	}
 	e.approve()
 	e.awaitDone()
 	e.mustRest("v2")
