@@ -58,6 +58,11 @@ func keepEffects(o Observation, d Decision) Decision {
 				}
 			}
 		}
+		for _, c := range o.Children {
+			if o.warmsUpRole(c) {
+				d.Effects.WarmUp = append(d.Effects.WarmUp, leadersOf(Workload{Groups: c.Groups}.existingFrom(0))...)
+			}
+		}
 	}
 	if o.Policy.Drains() {
 		d.Effects.Drain = leadersOf(o.draining())
@@ -92,20 +97,26 @@ func (o *Observation) coolDown() {
 	judge := func(w *Workload) {
 		w.Groups = slices.Clone(w.Groups) // the cache shares them
 		for i := range w.Groups {
-			g := &w.Groups[i]
-			if !g.Ready || g.Serving || g.Revision == "" || g.WarmUp != nil && g.WarmUp.Done || !o.warmsUp(*w, *g) {
-				continue
-			}
-			g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
-			g.Pod, g.Reason, g.Message = g.Leader, reasonWarmUp, "the driver that releases it has not warmed it up yet"
-			if g.WarmUp != nil {
-				g.Message = g.WarmUp.Message
+			if o.warmsUp(*w, w.Groups[i]) {
+				w.Groups[i].cool()
 			}
 		}
 	}
 	judge(&o.Stable)
 	for i := range o.Added {
 		judge(&o.Added[i])
+	}
+}
+
+// cool makes a group not ready until its leader has answered its warm-up request.
+func (g *Group) cool() {
+	if !g.Ready || g.Serving || g.Revision == "" || g.WarmUp != nil && g.WarmUp.Done {
+		return
+	}
+	g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
+	g.Pod, g.Reason, g.Message = g.Leader, reasonWarmUp, "the driver that releases it has not warmed it up yet"
+	if g.WarmUp != nil {
+		g.Message = g.WarmUp.Message
 	}
 }
 

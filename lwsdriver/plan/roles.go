@@ -286,6 +286,7 @@ func (o *Observation) unite() {
 		o.RolesWaiting = roleNamesOf(spec)
 	}
 	o.cover()
+	o.coolRoles()
 	entry, stable := o.Roles[0], o.stableSide()
 	o.Stable.Replicas, o.Stable.Size = entry.Replicas*o.Slices, entry.Size
 	if b := o.Bounds; b != nil {
@@ -530,20 +531,59 @@ func (o Observation) drainsRoles() bool {
 	return slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[Member(0, r.Name)] == 0 })
 }
 
-// roleDecode is the role that is removed last: others may wait until it has fetched what they hold.
-const roleDecode = "decode"
+// removedLast are the roles that are removed last unless the policy has others: prefill may wait until decode has fetched what it holds.
+var removedLast = []string{"decode"}
 
 // drainOrder returns the roles in the order in which a promotion removes their old groups.
 func (o Observation) drainOrder() []Role {
-	var order, last []Role
-	for _, role := range o.Roles {
-		if role.Name == roleDecode {
-			last = append(last, role)
-		} else {
-			order = append(order, role)
+	last := o.Policy.RoleOrder
+	if len(last) == 0 {
+		last = removedLast
+	}
+	order := slices.Clone(o.Roles)
+	slices.SortStableFunc(order, func(a, b Role) int { return cmp.Compare(slices.Index(last, a.Name), slices.Index(last, b.Name)) })
+	return order
+}
+
+// side returns groups of the entry role, which are all of a revision, and those of the other roles whose leaders finish their requests too.
+// They are asked only when the whole revision goes: before, the rest of it still needs them.
+func (o Observation) side(revision string, entry []Group) []Group {
+	for _, c := range o.Children {
+		if c.Revision == revision && c.Role != o.Roles[0].Name && slices.Contains(o.Policy.DrainRoles, c.Role) {
+			entry = append(slices.Clip(entry), Workload{Groups: c.Groups}.existingFrom(0)...)
 		}
 	}
-	return append(order, last...)
+	return entry
+}
+
+// warmsUpRole reports whether the groups of a child of another role than the entry role must be warmed up.
+func (o Observation) warmsUpRole(c Child) bool {
+	return o.Policy.WarmsUp() && o.Traffic != nil && slices.Contains(o.Policy.WarmUpRoles, c.Role) && c.Role != o.Roles[0].Name &&
+		o.updates() && c.Revision == o.Bounds.Update
+}
+
+// coolRoles makes groups of other roles not ready whose leaders have not answered their warm-up requests. Those of units that get requests
+// have been warmed up, maybe by an earlier driver.
+func (o *Observation) coolRoles() {
+	for i := range o.Children {
+		c := &o.Children[i]
+		if !o.warmsUpRole(*c) {
+			continue
+		}
+		serving := 0
+		for _, g := range o.child(c.Slice, c.Revision, o.Roles[0].Name).Groups {
+			if g.Serving {
+				serving++
+			}
+		}
+		known := o.part(o.Roles[indexRole(o.Roles, c.Role)], serving)
+		c.Groups = slices.Clone(c.Groups) // the cache shares them
+		for n, at := range readyFirst(c.Groups) {
+			if n >= known {
+				c.Groups[at].cool()
+			}
+		}
+	}
 }
 
 // left reports whether a role, or with "" any, has groups at a revision.
@@ -801,10 +841,36 @@ func checkRoles(o Observation) error {
 	return nil
 }
 
+// checkRoleNames refuses a policy that names roles which the workload does not have.
+func (o Observation) checkRoleNames(p *pb.ReleasePolicy) error {
+	var bad []drivererr.FieldViolation
+	for _, f := range []struct {
+		path  string
+		roles []string
+	}{
+		{"policy.role_order", p.GetRoleOrder()},
+		{"policy.traffic.drain.roles", p.GetTraffic().GetDrain().GetRoles()},
+		{"policy.traffic.warm_up.roles", p.GetTraffic().GetWarmUp().GetRoles()},
+	} {
+		for i, name := range f.roles {
+			if indexRole(o.Roles, name) < 0 {
+				bad = append(bad, drivererr.FieldViolation{
+					Field: fmt.Sprintf("%s[%d]", f.path, i),
+					Description: fmt.Sprintf("%s has no role %q; its roles: %s", o.object(), name, cmp.Or(roleNamesOf(o.Roles), "none")),
+				})
+			}
+		}
+	}
+	if len(bad) > 0 {
+		return drivererr.Invalid(bad...)
+	}
+	return nil
+}
+
 // checkRoles refuses a release that is not possible with roles.
 func (b Begin) checkRoles(o Observation) error {
-	if !o.hasRoles() {
-		return nil
+	if err := o.checkRoleNames(b.Policy); err != nil || !o.hasRoles() {
+		return err
 	}
 	refuse := func(format string, args ...any) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)

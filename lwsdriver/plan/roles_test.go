@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
 // roleGroups returns groups of a child, the first ones ready. Each became ready a minute after the one before.
@@ -327,6 +328,127 @@ func TestRolesDrainInOrder(t *testing.T) {
 	}
 	if o.stableDrained() {
 		t.Error("the old groups count as gone while decode exists")
+	}
+}
+
+// The policy has the order in which roles are removed. Those that it does not name go before.
+func TestRolesDrainInTheOrderOfThePolicy(t *testing.T) {
+	t.Parallel()
+	o := Observation{Roles: []Role{{Name: "decode"}, {Name: "prefill"}, {Name: "embed"}}}
+	for _, tt := range []struct {
+		order []string
+		want  string
+	}{
+		{nil, "prefill, embed, decode"},
+		{[]string{"prefill"}, "decode, embed, prefill"},
+		{[]string{"embed", "prefill", "decode"}, "embed, prefill, decode"},
+		{[]string{"gone", "decode", "prefill"}, "embed, decode, prefill"},
+	} {
+		o.Policy.RoleOrder = tt.order
+		if got := roleNamesOf(o.drainOrder()); got != tt.want {
+			t.Errorf("%q: %s, want %s", tt.order, got, tt.want)
+		}
+	}
+}
+
+// A release is refused if its policy names roles that the workload does not have.
+func TestPolicyNamesRoles(t *testing.T) {
+	t.Parallel()
+	policy := &pb.ReleasePolicy{RoleOrder: []string{"decode", "encode"}, Traffic: &pb.TrafficPolicy{
+		Drain: &pb.DrainPolicy{Roles: []string{"decode"}}, WarmUp: &pb.WarmUpPolicy{Roles: []string{"router"}},
+	}}
+	for want, o := range map[string]Observation{
+		`policy.role_order[1]: DisaggregatedSet /llm has no role "encode"; its roles: prefill, decode; policy.traffic.warm_up.roles[0]: `: rolesObservation(0, 0),
+		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`: {Stable: Workload{Name: "llm"}},
+	} {
+		if err := (Begin{Policy: policy}).checkRoles(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// A unit gets requests once the leaders of all roles that the policy names have been warmed up.
+func TestRolesAreWarmedUp(t *testing.T) {
+	t.Parallel()
+	ready := func(change func(*Observation)) (Observation, string) {
+		o := rolesObservation(2, 2)
+		o.Bounds = withUpdate(o, "new", 4)
+		o.Policy.WarmUp, o.Policy.WarmUpRoles = probe.WarmUp{Timeout: time.Minute}, []string{"decode"}
+		for i := range o.Children[2].Groups {
+			o.Children[2].Groups[i].WarmUp = &Answer{Done: true}
+		}
+		o.Traffic = routing{fenced: true, prepared: true, stable: 4}.observe(o)
+		change(&o)
+		var all []string
+		for _, g := range Judge(o).canary().Groups {
+			all = append(all, fmt.Sprint(g.Ready))
+		}
+		return o, strings.Join(all, " ")
+	}
+	answered := func(i int) func(*Observation) {
+		return func(o *Observation) { o.Children[3].Groups[i].WarmUp = &Answer{Done: true} }
+	}
+	for name, tt := range map[string]struct {
+		change func(*Observation)
+		want   string
+	}{
+		"not asked":       {func(*Observation) {}, "false false"},
+		"one answered":    {answered(1), "true true"}, // one group of decode is for two of prefill
+		"serving already": {func(o *Observation) { o.Children[2].Groups[0].Serving = true }, "true true"},
+		"another role":    {func(o *Observation) { o.Policy.WarmUpRoles = nil }, "true true"},
+		"no requests":     {func(o *Observation) { o.Traffic = nil }, "true true"},
+	} {
+		o, got := ready(tt.change)
+		if got != tt.want {
+			t.Errorf("%s: units %s, want %s", name, got, tt.want)
+		}
+		if !o.Children[3].Groups[0].Ready {
+			t.Errorf("%s: the shared groups are changed", name)
+		}
+	}
+	o, _ := ready(func(*Observation) {})
+	d := reconcile(Judge(o))
+	if want := leadersOf(slices.Concat(o.Children[2].Groups, o.Children[3].Groups)); !slices.Equal(d.Effects.WarmUp, want) {
+		t.Errorf("asked are %v, want %v", d.Effects.WarmUp, want)
+	}
+	if g := Judge(o).canary().Groups[0]; !strings.Contains(g.Message, "0 of 1 groups of role decode that it needs are ready: the driver that releases it has not warmed it up yet") {
+		t.Errorf("the unit says %q", g.Message)
+	}
+}
+
+// The leaders of all roles that the policy names finish their requests before a whole revision goes: the old one in a promotion, the new one
+// in an abort.
+func TestRolesFinishTheirRequests(t *testing.T) {
+	t.Parallel()
+	for phase, tt := range map[record.Phase]struct {
+		routing routing
+		from    int // the index of the first child that goes
+	}{
+		record.HandingOver: {routing{fenced: true, prepared: true, handedOver: true, pods: []string{"llm-new-prefill-0"}}, 0},
+		record.CleaningUp:  {routing{fenced: true, prepared: true, stable: 4}, 2},
+	} {
+		o := rolesObservation(4, 2)
+		o.Record.Release.Phase, o.Record.Release.Groups = phase, 4
+		if phase == record.HandingOver {
+			o.Record.Release.Successor = "llm-new"
+		} else {
+			o.Stable.Revision = "old"
+		}
+		o.Policy.Drain, o.Policy.DrainRoles = probe.Drain{Period: time.Minute}, []string{"decode"}
+		o.Traffic = tt.routing.observe(Judge(o))
+		want := leadersOf(slices.Concat(o.Children[tt.from].Groups, o.Children[tt.from+1].Groups))
+		d := reconcile(Judge(o))
+		if !slices.Equal(d.Effects.Drain, want) || d.Action != nil || d.Reason != ReasonDraining {
+			t.Errorf("%s: %v are to finish their requests, want %v: %v, %s: %s", phase, d.Effects.Drain, want, d.Action, d.Reason, d.Message)
+		}
+		o.Drain = &Drain{want[:4], Answer{Done: true}}
+		if d := reconcile(Judge(o)); d.Action != nil {
+			t.Errorf("%s: groups of decode are removed: %v", phase, d.Action)
+		}
+		o.Drain.Leaders = want
+		if d := reconcile(Judge(o)); d.Action == nil {
+			t.Errorf("%s: nothing is removed: %s", phase, d.Message)
+		}
 	}
 }
 

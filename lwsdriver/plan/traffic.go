@@ -132,7 +132,7 @@ func (o Observation) draining() []Group {
 		if o.stableDrained() || !withdrawn(o.Traffic.Look(o.requestsHandedOver())) {
 			return nil
 		}
-		return o.Stable.existingFrom(0)
+		return o.side(o.stableSide(), o.Stable.existingFrom(0))
 	}
 	if leaving := o.leavingUnits(); len(leaving) > 0 {
 		if slices.ContainsFunc(leaving, o.served) {
@@ -144,7 +144,7 @@ func (o Observation) draining() []Group {
 		if !withdrawn(o.Traffic.Look(prepared())) {
 			return nil
 		}
-		return o.Added[0].existingFrom(0)
+		return o.side(o.Added[0].Carries, o.Added[0].existingFrom(0))
 	}
 	c := o.canary()
 	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() && !o.shiftsBack() {

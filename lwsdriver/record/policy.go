@@ -53,6 +53,9 @@ type Policy struct {
 	// WarmUp is what a canary leader must answer before it receives requests, Drain how it finishes them.
 	WarmUp probe.WarmUp
 	Drain  probe.Drain
+	// WarmUpRoles and DrainRoles are roles of a DisaggregatedSet whose leaders are asked beside those of the entry role. RoleOrder are roles in
+	// the order in which a promotion removes them, after all others.
+	WarmUpRoles, DrainRoles, RoleOrder []string
 
 	// RolloutID is the label of pods of updated groups. Empty means that they are not labelled.
 	RolloutID string
@@ -118,6 +121,9 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 		FailureThreshold:  v.threshold(p.GetFailureThreshold()),
 		ProgressDeadline:  v.duration("policy.progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
 		MinReady:          v.duration("policy.min_ready", p.GetMinReady(), 0),
+		WarmUpRoles:       v.roles("policy.traffic.warm_up.roles", p.GetTraffic().GetWarmUp().GetRoles()),
+		DrainRoles:        v.roles("policy.traffic.drain.roles", p.GetTraffic().GetDrain().GetRoles()),
+		RoleOrder:         v.roles("policy.role_order", p.GetRoleOrder()),
 		RolloutID:         v.rolloutID(p.GetRolloutId()),
 		GroupBudget:       p.GetGroupDisruptionBudget(),
 		LeaderLabels:      maps.Clone(p.GetCanaryLeaderMetadata().GetLabels()),
@@ -202,6 +208,16 @@ func (v *violations) batches(raw []string) []Quantity {
 		parsed = append(parsed, q)
 	}
 	return parsed
+}
+
+// roles returns names of roles.
+func (v *violations) roles(field string, names []string) []string {
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			v.add(fmt.Sprintf("%s[%d]", field, i), "names role %q again: name each once", name)
+		}
+	}
+	return slices.Clone(names)
 }
 
 func (v *violations) rolloutID(id string) string {

@@ -101,6 +101,10 @@ func TestParsePolicyRefuses(t *testing.T) {
 			"BlueGreenOfCanary", "What another style would do is not ignored in silence.",
 			func(p *pb.ReleasePolicy) { p.BlueGreen = &pb.BlueGreenPolicy{Force: true} }, []string{"policy.blue_green"},
 		},
+		{
+			"RoleTwice", "A role is removed once.",
+			func(p *pb.ReleasePolicy) { p.RoleOrder = []string{"decode", "prefill", "decode"} }, []string{"policy.role_order[2]"},
+		},
 		{"Decreasing", "Batches never decrease.", batches("50%", "25%"), []string{"policy.batches[1]"}},
 		{"DecreasingTwice", "Each batch that decreases is named.", batches("3", "2", "1"), []string{"policy.batches[1]", "policy.batches[2]"}},
 		{"OverAll", "At most 100 % is valid.", batches("50%", "101%"), []string{"policy.batches[1]"}},

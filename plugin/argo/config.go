@@ -56,6 +56,7 @@ type release struct {
 	MinReady             string          `json:"minReady"`
 	CanaryLeaderMetadata *podMetadata    `json:"canaryLeaderMetadata"`
 	BlueGreen            *blueGreen      `json:"blueGreen"`
+	RoleOrder            []string        `json:"roleOrder"`
 	Trigger              string          `json:"trigger"`
 	OnFailure            string          `json:"onFailure"`
 	Wait                 string          `json:"wait"`
@@ -79,16 +80,18 @@ type inferencePool struct {
 }
 
 type drain struct {
-	Period         string `json:"period"`
-	Metric         string `json:"metric"`
-	MetricEndpoint string `json:"metricEndpoint"`
-	Timeout        string `json:"timeout"`
+	Period         string   `json:"period"`
+	Metric         string   `json:"metric"`
+	MetricEndpoint string   `json:"metricEndpoint"`
+	Timeout        string   `json:"timeout"`
+	Roles          []string `json:"roles"`
 }
 
 type warmUp struct {
-	Endpoint string `json:"endpoint"`
-	Body     string `json:"body"`
-	Timeout  string `json:"timeout"`
+	Endpoint string   `json:"endpoint"`
+	Body     string   `json:"body"`
+	Timeout  string   `json:"timeout"`
+	Roles    []string `json:"roles"`
 }
 
 type podMetadata struct {

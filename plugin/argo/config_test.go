@@ -42,13 +42,14 @@ trafficRouting:
         stableService: vllm
         httpRoutes: [vllm, admin]
         inferencePool: {name: pool, canaryEndpointPicker: epp, canaryEndpointPickerPort: 9002}
-        drain: {period: 10s, metric: running, metricEndpoint: ":8000/metrics", timeout: 5m}
-        warmUp: {endpoint: ":8000/health", body: hi, timeout: 30s}
+        drain: {period: 10s, metric: running, metricEndpoint: ":8000/metrics", timeout: 5m, roles: [decode]}
+        warmUp: {endpoint: ":8000/health", body: hi, timeout: 30s, roles: [embed]}
       failureThreshold: 1
       progressDeadline: 1h
       minReady: 10s
       canaryLeaderMetadata: {labels: {a: b}}
       blueGreen: {promotion: Adopt, scaleDownDelay: 5m, force: true}
+      roleOrder: [prefill, decode]
       trigger: Manual
       onFailure: Wait
       wait: 0s
@@ -74,6 +75,7 @@ steps:
 				Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
 				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
 				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}},
+				RoleOrder: []string{"prefill", "decode"},
 				BlueGreen: &pb.BlueGreenPolicy{
 					Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute), Force: true,
 				},
@@ -82,9 +84,9 @@ steps:
 					InferencePool: &pb.InferencePoolPolicy{Name: "pool", CanaryEndpointPicker: "epp", CanaryEndpointPickerPort: 9002},
 					Drain: &pb.DrainPolicy{
 						Period: durationpb.New(10 * time.Second), Metric: "running", MetricEndpoint: ":8000/metrics",
-						Timeout: durationpb.New(5 * time.Minute),
+						Timeout: durationpb.New(5 * time.Minute), Roles: []string{"decode"},
 					},
-					WarmUp: &pb.WarmUpPolicy{Endpoint: ":8000/health", Body: "hi", Timeout: durationpb.New(30 * time.Second)},
+					WarmUp: &pb.WarmUpPolicy{Endpoint: ":8000/health", Body: "hi", Timeout: durationpb.New(30 * time.Second), Roles: []string{"embed"}},
 				},
 			},
 		},

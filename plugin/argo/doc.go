@@ -28,12 +28,14 @@
 //	              inferencePool: {name: vllm, canaryEndpointPicker: vllm-canary-epp, canaryEndpointPickerPort: 9002}
 //	              drain: {period: 10s, metric: "vllm:num_requests_running", metricEndpoint: ":8000/metrics", timeout: 5m}
 //	              warmUp: {endpoint: ":8000/health", body: "", timeout: 30s}
+//	                                          # both ask leaders of more roles of a DisaggregatedSet with, e.g., roles: [decode]
 //	            batches: [25%, 100%]          # default: the `upgrade` of each step
 //	            failureThreshold: 0           # groups, or a percentage of the batch
 //	            progressDeadline: 30m         # time without a new ready group
 //	            minReady: 0s
 //	            canaryLeaderMetadata: {labels: {}, annotations: {}}
 //	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
+//	            roleOrder: [decode]           # roles of a DisaggregatedSet that a promotion removes last
 //	            trigger: Auto                 # Auto: an edit of the workload starts the Rollout; Manual: it does not
 //	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a user
 //	            wait: 20s                     # how long a step waits inside one call of the controller

@@ -93,6 +93,7 @@ func (r *reader) policy(say release, upgrades []string) *pb.ReleasePolicy {
 		Batches:          upgrades,
 		ProgressDeadline: r.duration("progressDeadline", say.ProgressDeadline),
 		MinReady:         r.duration("minReady", say.MinReady),
+		RoleOrder:        say.RoleOrder,
 	}
 	if len(say.Batches) > 0 {
 		p.Batches = nil
@@ -181,7 +182,7 @@ func (r *reader) traffic(t *traffic) *pb.TrafficPolicy {
 	if d := t.Drain; d != nil {
 		p.Drain = &pb.DrainPolicy{
 			Period: r.duration("traffic.drain.period", d.Period), Metric: d.Metric, MetricEndpoint: d.MetricEndpoint,
-			Timeout: r.duration("traffic.drain.timeout", d.Timeout),
+			Timeout: r.duration("traffic.drain.timeout", d.Timeout), Roles: d.Roles,
 		}
 	}
 	if w := t.WarmUp; w != nil {
@@ -189,7 +190,7 @@ func (r *reader) traffic(t *traffic) *pb.TrafficPolicy {
 			r.fail("traffic.warmUp.endpoint", "is required, for example :8000/health")
 		}
 		p.WarmUp = &pb.WarmUpPolicy{
-			Endpoint: w.Endpoint, Body: w.Body, Timeout: r.duration("traffic.warmUp.timeout", w.Timeout),
+			Endpoint: w.Endpoint, Body: w.Body, Timeout: r.duration("traffic.warmUp.timeout", w.Timeout), Roles: w.Roles,
 		}
 	}
 	return p

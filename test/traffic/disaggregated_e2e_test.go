@@ -8,16 +8,20 @@ package traffic
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/load"
@@ -86,6 +90,11 @@ func (s *roleSet) prefill(known string) (name string) {
 // begin adopts the set, gives both roles another image, and begins release r1. It returns the names of both prefill children.
 func (s *roleSet) begin(style pb.Style, batches ...string) (stable, update string) {
 	s.T.Helper()
+	return s.beginWith(&pb.ReleasePolicy{Style: style, Batches: batches, Traffic: serving.ByRoute()})
+}
+
+func (s *roleSet) beginWith(policy *pb.ReleasePolicy) (stable, update string) {
+	s.T.Helper()
 	if _, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
 		s.T.Fatal(err)
 	}
@@ -99,9 +108,7 @@ func (s *roleSet) begin(style pb.Style, batches ...string) (stable, update strin
 	}
 	update = s.prefill(stable)
 	s.Eventually("the release begins", func(ctx context.Context) error {
-		_, err := s.Initialize(ctx, &pb.InitializeRequest{
-			Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long, Policy: &pb.ReleasePolicy{Style: style, Batches: batches, Traffic: serving.ByRoute()},
-		})
+		_, err := s.Initialize(ctx, &pb.InitializeRequest{Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long, Policy: policy})
 		return err
 	})
 	return stable, update
@@ -183,6 +190,63 @@ func TestTrafficDisaggregatedPairs(t *testing.T) {
 		s.Await(g, serving.Enough-2*n)
 		s.passes(g)
 	})
+}
+
+// Requests that decode has still got, as one that generates for long after prefill has answered, end before its old groups are removed, also
+// if they are removed first.
+func TestTrafficDisaggregatedDrainsRoles(t *testing.T) {
+	s := serveRoles(t)
+	policy := &pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: serving.ByRoute(), RoleOrder: []string{"decode", "prefill"},
+	}
+	policy.Traffic.Drain = &pb.DrainPolicy{
+		Period: durationpb.New(time.Second), Timeout: durationpb.New(await.Patience), Roles: []string{"decode"},
+		Metric: "vllm:num_requests_running", MetricEndpoint: fmt.Sprintf(":%d/metrics", podserver.Port),
+	}
+	s.beginWith(policy)
+	s.Upgrade(0)
+	old, err := s.Kube.CoreV1().Pods(s.Namespace).List(t.Context(), metav1.ListOptions{
+		LabelSelector: "disaggregatedset.x-k8s.io/role=decode,leaderworkerset.sigs.k8s.io/worker-index=0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, asked := make(chan error), 0
+	for _, pod := range old.Items {
+		if pod.Spec.Containers[0].Image != s.Image("v1") {
+			continue
+		}
+		asked++
+		go func() { answers <- generate(t.Context(), fmt.Sprintf("http://%s:%d/?duration=15s", pod.Status.PodIP, podserver.Port)) }()
+	}
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	for range asked {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("%d old groups of decode were asked, want 2", asked)
+	}
+	s.restored()
+}
+
+// generate makes a request, and returns an error unless it is served to its end.
+func generate(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(response.Body)
+		return fmt.Errorf("%s is answered with %s: %s", url, response.Status, body)
+	}
+	return nil
 }
 
 // An abort withdraws the share before the update's groups go.

@@ -291,8 +291,11 @@ type ReleasePolicy struct {
 	// maxUnavailable allows groups (at least one). Refused if another budget selects these pods, because Kubernetes does
 	// not evict a pod that two budgets select.
 	GroupDisruptionBudget bool `protobuf:"varint,10,opt,name=group_disruption_budget,json=groupDisruptionBudget,proto3" json:"group_disruption_budget,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Optional. Only for a DisaggregatedSet: roles in the order in which a promotion removes their old groups, after those that are not named.
+	// Empty means "decode", so that prefill's groups go first.
+	RoleOrder     []string `protobuf:"bytes,11,rep,name=role_order,json=roleOrder,proto3" json:"role_order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReleasePolicy) Reset() {
@@ -393,6 +396,13 @@ func (x *ReleasePolicy) GetGroupDisruptionBudget() bool {
 		return x.GroupDisruptionBudget
 	}
 	return false
+}
+
+func (x *ReleasePolicy) GetRoleOrder() []string {
+	if x != nil {
+		return x.RoleOrder
+	}
+	return nil
 }
 
 // PodMetadata is metadata added to a pod template.
@@ -698,7 +708,10 @@ type DrainPolicy struct {
 	// Optional. Port and path of the metrics, for example ":8000/metrics". Required with `metric`.
 	MetricEndpoint string `protobuf:"bytes,3,opt,name=metric_endpoint,json=metricEndpoint,proto3" json:"metric_endpoint,omitempty"`
 	// Optional. Continue after this duration even if the metric is not 0. Zero means 5 minutes.
-	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Optional. Roles of a DisaggregatedSet whose leaders are drained too, when all groups of a revision are removed. The leaders of the entry
+	// role are always drained.
+	Roles         []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -761,6 +774,13 @@ func (x *DrainPolicy) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *DrainPolicy) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
 // WarmUpPolicy is one HTTP request to each new leader.
 type WarmUpPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -769,7 +789,9 @@ type WarmUpPolicy struct {
 	// Optional. The request body. Set: the request is a POST; otherwise a GET.
 	Body string `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
 	// Optional. Time within which the leader must answer with a 2xx status. Zero means 30 seconds.
-	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Optional. Roles of a DisaggregatedSet whose new leaders must answer too. Those of the entry role always must.
+	Roles         []string `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,6 +847,13 @@ func (x *WarmUpPolicy) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *WarmUpPolicy) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
 var File_lockstep_v1alpha1_policy_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
@@ -833,7 +862,7 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\vWorkloadRef\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xb2\x04\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xd1\x04\n" +
 	"\rReleasePolicy\x12.\n" +
 	"\x05style\x18\x01 \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x12\x18\n" +
 	"\abatches\x18\x02 \x03(\tR\abatches\x12+\n" +
@@ -847,7 +876,9 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\n" +
 	"rollout_id\x18\t \x01(\tR\trolloutId\x126\n" +
 	"\x17group_disruption_budget\x18\n" +
-	" \x01(\bR\x15groupDisruptionBudget\"\x9f\x02\n" +
+	" \x01(\bR\x15groupDisruptionBudget\x12\x1d\n" +
+	"\n" +
+	"role_order\x18\v \x03(\tR\troleOrder\"\x9f\x02\n" +
 	"\vPodMetadata\x12B\n" +
 	"\x06labels\x18\x01 \x03(\v2*.lockstep.v1alpha1.PodMetadata.LabelsEntryR\x06labels\x12Q\n" +
 	"\vannotations\x18\x02 \x03(\v2/.lockstep.v1alpha1.PodMetadata.AnnotationsEntryR\vannotations\x1a9\n" +
@@ -875,16 +906,18 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\x13InferencePoolPolicy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
 	"\x16canary_endpoint_picker\x18\x02 \x01(\tR\x14canaryEndpointPicker\x12=\n" +
-	"\x1bcanary_endpoint_picker_port\x18\x03 \x01(\x05R\x18canaryEndpointPickerPort\"\xb6\x01\n" +
+	"\x1bcanary_endpoint_picker_port\x18\x03 \x01(\x05R\x18canaryEndpointPickerPort\"\xcc\x01\n" +
 	"\vDrainPolicy\x121\n" +
 	"\x06period\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06period\x12\x16\n" +
 	"\x06metric\x18\x02 \x01(\tR\x06metric\x12'\n" +
 	"\x0fmetric_endpoint\x18\x03 \x01(\tR\x0emetricEndpoint\x123\n" +
-	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"s\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x14\n" +
+	"\x05roles\x18\x05 \x03(\tR\x05roles\"\x89\x01\n" +
 	"\fWarmUpPolicy\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\tR\x04body\x123\n" +
-	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout*[\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x14\n" +
+	"\x05roles\x18\x04 \x03(\tR\x05roles*[\n" +
 	"\x05Style\x12\x15\n" +
 	"\x11STYLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTYLE_CANARY\x10\x01\x12\x14\n" +
