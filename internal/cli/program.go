@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
-	"github.com/lockstep-rollouts/lockstep/internal/tracing"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
@@ -36,7 +35,7 @@ type Program struct {
 // exit.Meanings. A second signal ends the process at once.
 func (p *Program) Run(ctx context.Context) int {
 	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Settings: connect.Settings{Version: version()}}
-	err := p.traced(ctx, o)
+	err := p.dispatch(ctx, o)
 	if err != nil {
 		if _, ok := output.Terminal(p.Stderr); ok && exit.Code(err) == exit.Interrupted {
 			// The terminal has written ^C.
@@ -45,16 +44,6 @@ func (p *Program) Run(ctx context.Context) int {
 		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %v\n", err)
 	}
 	return exit.Code(err)
-}
-
-// traced is dispatch with traces, if the environment says where to.
-func (p *Program) traced(ctx context.Context, o *connect.Options) error {
-	stop, err := tracing.Start(ctx, o.Version)
-	if err != nil {
-		return exit.Usagef("%w", err)
-	}
-	defer stop()
-	return p.dispatch(ctx, o)
 }
 
 // dispatch runs as a plugin if a host launched this process, and otherwise the command of the arguments. Lockstep's own hosts come first:
@@ -102,7 +91,7 @@ func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	return connect.RunBeside(ctx, driver, func(ctx context.Context) error {
 		return plugin.Serve(ctx, driver, driver,
 			plugin.WithServeLogger(logger),
-			plugin.WithServerOptions(append(server.Interceptors(logger, nil), append(server.LocalUser(o.Whoami()), server.Traces(driver))...)...)) //nolint:contextcheck // A call has its own.
+			plugin.WithServerOptions(append(server.Interceptors(logger, nil), server.LocalUser(o.Whoami())...)...)) //nolint:contextcheck // A call has its own.
 	})
 }
 

@@ -141,7 +141,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 // newGRPC registers all services.
 func (s *Server) newGRPC(opts []grpc.ServerOption, before []grpc.StreamServerInterceptor, reflect bool) *grpc.Server {
 	g := grpc.NewServer(opts...)
-	services := streamed{ServiceRegistrar: g, before: before, interceptor: traces(s.driver)}
+	services := streamed{ServiceRegistrar: g, before: before}
 	plugin.Register(services, s.driver, s.driver)
 	healthpb.RegisterHealthServer(services, s.health)
 	if reflect {

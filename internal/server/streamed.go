@@ -15,9 +15,8 @@ import (
 type streamed struct {
 	grpc.ServiceRegistrar
 
-	// before are called before the request is received, as those of streams are, and then interceptor with the request.
-	before      []grpc.StreamServerInterceptor
-	interceptor grpc.UnaryServerInterceptor
+	// before are called before the request is received, as those of streams are.
+	before []grpc.StreamServerInterceptor
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
@@ -27,7 +26,7 @@ func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for _, method := range desc.Methods {
 		info := &grpc.StreamServerInfo{FullMethod: "/" + desc.ServiceName + "/" + method.MethodName}
 		handler := func(srv any, stream grpc.ServerStream) error {
-			response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, s.interceptor)
+			response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, nil)
 			if err != nil {
 				return err //nolint:wrapcheck // the driver's own
 			}

@@ -102,9 +102,6 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	if before == now || (first && !plan.InFlight(s.Observation)) {
 		return
 	}
-	if !first { // An earlier driver has recorded it.
-		traceState(s, decision)
-	}
 	e.metrics.entered(decision.State)
 	reason, ok := eventReasons[decision.State]
 	if !ok {

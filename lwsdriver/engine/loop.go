@@ -241,12 +241,8 @@ func (e *Engine) Do(ctx context.Context, s *observe.Snapshot, action plan.Action
 	if !e.leads() {
 		return false, standby() // the Lease was lost meanwhile
 	}
-	began := time.Now()
 	wrote, err = e.Applier.Apply(ctx, s, action)
 	e.metrics.applied(action, wrote, err)
-	if wrote || err != nil {
-		traceWrite(s, action, began, err)
-	}
 	if err != nil {
 		return false, observe.ContractError(fmt.Errorf("%s: %w", action, err))
 	}

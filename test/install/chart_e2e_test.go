@@ -91,7 +91,7 @@ imagePullSecrets: [{name: registry}]
 driver:
   replicas: 2
   args: [--max-groups-in-flight=8]
-  env: &env [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4317"}]
+  env: &env [{name: HTTPS_PROXY, value: "http://proxy:3128"}]
   tls: {source: cert-manager, secretName: certificate, issuerRef: {kind: ClusterIssuer, name: ca}}
   pod:
     resources: {requests: {cpu: "1"}}
@@ -107,7 +107,7 @@ batchRelease: {enabled: true, env: *env}
 		if want := "ghcr.io/lockstep-rollouts/lockstep@sha256:" + strings.Repeat("a", 64); container["image"] != want {
 			t.Errorf("%s has the image %v, want %s", name, container["image"], want)
 		}
-		want := []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}}
+		want := []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}}
 		if name == "lockstep" {
 			want = append([]any{map[string]any{"name": "GOMEMLIMIT", "value": "200MiB"}}, want...)
 		}

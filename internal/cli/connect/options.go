@@ -28,7 +28,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/internal/tracing"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -193,11 +192,10 @@ func init() {
 	klog.SetSlogLogger(slog.New(forwarder{}))
 }
 
-// captureLibraries sends the log lines of client-go and of OpenTelemetry to logger, which it returns.
+// captureLibraries sends the log lines of client-go to logger, which it returns.
 func captureLibraries(logger *slog.Logger) *slog.Logger {
 	handler := logger.Handler()
 	libraries.Store(&handler)
-	tracing.LogTo(logger)
 	return logger
 }
 
