@@ -46,7 +46,7 @@ func (d *Driver) audit(ctx context.Context, key types.NamespacedName, i plan.Int
 	default:
 		attrs = append(attrs, slog.String("decision", fmt.Sprint(m.decision.Action)))
 	}
-	d.options.log.LogAttrs(ctx, level, "audit", attrs...)
+	d.options.Logger.LogAttrs(ctx, level, "audit", attrs...)
 }
 
 // releaseOf returns the release that an intent names, or "" if there is none.

@@ -3,7 +3,7 @@
 
 // Package lwsdriver is the WorkloadDriver and TrafficRouter of the contract for LeaderWorkerSet.
 //
-//	driver, err := lwsdriver.New(config, lwsdriver.WithLogger(log))
+//	driver, err := lwsdriver.New(config, lwsdriver.Options{Logger: log})
 //	go driver.Run(ctx)
 //	pb.RegisterWorkloadDriverServer(server, driver)
 //	pb.RegisterTrafficRouterServer(server, driver)

@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -29,7 +30,7 @@ type Driver struct {
 	pb.UnsafeWorkloadDriverServer
 	pb.UnsafeTrafficRouterServer
 
-	options options
+	options Options
 	engine  *engine.Engine
 	// core and sets are for reads that callers cause: these must not delay the engine's writes.
 	core  kubernetes.Interface
@@ -47,105 +48,70 @@ var (
 	_ pb.TrafficRouterServer  = (*Driver)(nil)
 )
 
-type options struct {
-	log       *slog.Logger
-	namespace string
-	workload  types.NamespacedName
-	readOnly  bool
-	version   string
-	silent    bool
-	limits    record.Limits
-	// probeHostNetwork: see WithHostNetworkProbes.
-	probeHostNetwork bool
-	// groupsInFlight: see WithMaxGroupsInFlight.
-	groupsInFlight int
-	registry       prometheus.Registerer
-	decided        func(plan.Observation, plan.Intent, plan.Decision, error)
-	now            func() time.Time
+// Options are those of a Driver. The zero value serves all workloads.
+type Options struct {
+	// Logger gets what the driver does. Nil drops everything.
+	Logger *slog.Logger
+	// Namespace limits the driver to one namespace. Empty means all of them.
+	Namespace string
+	// Workload limits the driver to one workload and its namespace: it finishes no release of another and refuses to change another. Zero
+	// means all; see KeyOf.
+	Workload types.NamespacedName
+	// ReadOnly makes the driver observe and answer only: it writes nothing, not even to finish a release, and refuses mutating RPCs with
+	// UNSUPPORTED.
+	ReadOnly bool
+	// Silent leaves the events on workloads to another driver that works on the same ones.
+	Silent bool
+	// Version is what GetDriverInfo returns.
+	Version string
+	// LeaseNamespace makes one of several drivers act: the one that holds a Lease in this namespace. A driver campaigns for the Lease once its
+	// caches are filled. Until it leads it refuses calls, as if it were not synced. A leader that loses the Lease stops, and Run returns an
+	// error. Empty means that there is no election.
+	LeaseNamespace string
+	// ProbeHostNetwork lets leaders on their node's network (hostNetwork) get warm-up and drain requests. By default they get none: who may
+	// create a pod would choose a port of the node that the driver asks.
+	ProbeHostNetwork bool
+	// MaxGroupsInFlight limits how many groups all releases together create or replace at once. A step that needs more waits until others
+	// are ready, with reason WaitingForTurn; rollbacks never wait. 0 is no limit.
+	MaxGroupsInFlight int
+	// Limits are what policies may have. Without Metadata no canary_leader_metadata is allowed. ProgressDeadline limits that of policies, so
+	// that a release without progress does not keep others from their turn for long: a longer one is refused, and a recorded one counts as
+	// this long. It is at least record.DefaultProgressDeadline. The default is record.DefaultMaxProgressDeadline.
+	Limits record.Limits
+	// Decided is called with each decision, the observation it was made from, the intent it carries out (nil: what was requested before), and
+	// why that was refused (nil: it was not). It must not block, and may be called concurrently. See package replay.
+	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
+	// Metrics is where the driver registers its metrics. Nil registers none.
+	Metrics prometheus.Registerer
 
-	// leaseNamespace is the namespace of the Lease that elects a leader. Empty means that there is no election.
-	leaseNamespace string
-	election       *election // made from it; nil: none
+	now      func() time.Time
+	election *election // made for LeaseNamespace; nil: none
 }
 
-// Option adjusts a Driver.
-type Option func(*options)
-
-// WithLogger sets the logger. The default drops everything.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
-
-// WithNamespace limits the driver to one namespace. The default is all of them.
-func WithNamespace(ns string) Option { return func(o *options) { o.namespace = ns } }
-
-// KeyOf returns the key of a workload, for WithWorkload.
+// KeyOf returns the key of a workload, for Options.Workload.
 func KeyOf(ref *pb.WorkloadRef) types.NamespacedName {
 	return observe.KeyFor(ref.GetKind(), ref.GetNamespace(), ref.GetName())
 }
-
-// WithWorkload limits the driver to one workload: it finishes no release of another and refuses to change another. It
-// implies WithNamespace. The default is all workloads.
-func WithWorkload(key types.NamespacedName) Option {
-	return func(o *options) { o.workload, o.namespace = key, key.Namespace }
-}
-
-// WithReadOnly makes the driver observe and answer only: it writes nothing, not even to finish a release, and refuses mutating
-// RPCs with UNSUPPORTED.
-func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
-
-// WithoutEvents leaves the events on workloads to another driver that works on the same ones. The default writes them.
-func WithoutEvents() Option { return func(o *options) { o.silent = true } }
-
-// WithHostNetworkProbes lets leaders on their node's network (hostNetwork) get warm-up and drain requests. By default they get
-// none: who may create a pod would choose a port of the node that the driver asks.
-func WithHostNetworkProbes() Option { return func(o *options) { o.probeHostNetwork = true } }
-
-// WithVersion sets the version that GetDriverInfo returns.
-func WithVersion(v string) Option { return func(o *options) { o.version = v } }
-
-// WithCanaryMetadata allows canary_leader_metadata whose keys have one of these prefixes. The default allows none.
-func WithCanaryMetadata(prefixes ...string) Option {
-	return func(o *options) { o.limits.Metadata = prefixes }
-}
-
-// WithMaxProgressDeadline limits the progress_deadline of policies, so that a release without progress does not keep others from their turn
-// for long. A longer one is refused, and a recorded one counts as this long. It is at least record.DefaultProgressDeadline. The default is
-// record.DefaultMaxProgressDeadline.
-func WithMaxProgressDeadline(longest time.Duration) Option {
-	return func(o *options) { o.limits.ProgressDeadline = longest }
-}
-
-// WithMaxGroupsInFlight limits how many groups all releases together create or replace at once. A step that needs more waits until
-// others are ready, with reason WaitingForTurn; rollbacks never wait. The default, 0, is no limit.
-func WithMaxGroupsInFlight(n int) Option { return func(o *options) { o.groupsInFlight = n } }
-
-// WithDecisions calls f with each decision, the observation it was made from, the intent it carries out (nil: what was
-// requested before), and why that was refused (nil: it was not). f must not block, and may be called concurrently. See
-// package replay.
-func WithDecisions(f func(plan.Observation, plan.Intent, plan.Decision, error)) Option {
-	return func(o *options) { o.decided = f }
-}
-
-// WithMetrics registers the driver's metrics. The default registers none.
-func WithMetrics(r prometheus.Registerer) Option { return func(o *options) { o.registry = r } }
 
 // minQPS lifts client-go's default of 5 requests a second, which would hold up a release.
 const minQPS = 50
 
 // New returns a Driver for the cluster that config reaches. It makes no request.
-func New(config *rest.Config, opts ...Option) (*Driver, error) {
+func New(config *rest.Config, o Options) (*Driver, error) {
 	server := newClock()
-	o := options{log: slog.New(slog.DiscardHandler), version: "devel", now: server.Now}
-	o.limits.ProgressDeadline = record.DefaultMaxProgressDeadline
-	for _, opt := range opts {
-		opt(&o)
+	o.now = server.Now
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Version = cmp.Or(o.Version, "devel")
+	o.Limits.ProgressDeadline = cmp.Or(o.Limits.ProgressDeadline, record.DefaultMaxProgressDeadline)
 	config = rest.CopyConfig(config)
 	config.Wrap(server.wrap)
 	if config.QPS == 0 {
 		config.QPS, config.Burst = minQPS, 2*minQPS
 	}
 	if config.UserAgent == "" {
-		config.UserAgent = "lockstep/" + o.version
+		config.UserAgent = "lockstep/" + o.Version
 	}
 	// LeaderWorkerSet is a custom resource and speaks JSON only; the rest is cheaper as protobuf.
 	sets, err := lwsclient.NewForConfig(config)
@@ -180,24 +146,25 @@ func New(config *rest.Config, opts ...Option) (*Driver, error) {
 	return d, nil
 }
 
-func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o options) (*Driver, error) {
+func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o Options) (*Driver, error) {
+	o.Namespace = cmp.Or(o.Workload.Namespace, o.Namespace)
 	var elected <-chan struct{}
 	if o.election != nil {
 		elected = o.election.elected
 	}
 	e, err := engine.New(engine.Config{
 		Leads: o.election.isLeader, Elected: elected,
-		Core: core, Sets: sets, Dynamic: generic, Log: o.log, Namespace: o.namespace, Workload: o.workload,
-		ReadOnly: o.readOnly, Silent: o.silent, Registry: o.registry, Decided: o.decided, Now: o.now, Limits: o.limits,
-		ProbeHostNetwork: o.probeHostNetwork, MaxGroupsInFlight: o.groupsInFlight,
+		Core: core, Sets: sets, Dynamic: generic, Log: o.Logger, Namespace: o.Namespace, Workload: o.Workload,
+		ReadOnly: o.ReadOnly, Silent: o.Silent, Registry: o.Metrics, Decided: o.Decided, Now: o.now, Limits: o.Limits,
+		ProbeHostNetwork: o.ProbeHostNetwork, MaxGroupsInFlight: o.MaxGroupsInFlight,
 	})
 	if err != nil {
 		return nil, err
 	}
 	d := &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}
 	e.Observer.Changes.Before = d.states.changed
-	if o.registry != nil {
-		o.registry.MustRegister(releaseMetrics{d})
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(releaseMetrics{d})
 	}
 	return d, nil
 }
@@ -207,7 +174,7 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 func (d *Driver) Drain() { d.drain.Do(func() { close(d.stopped) }) }
 
 // Run fills the caches, finishes releases that an earlier driver left unfinished, and reconciles workloads until ctx ends. It
-// returns once everything it started has stopped, and must be called once. With WithLeaderElection it does so only while the
+// returns once everything it started has stopped, and must be called once. With a LeaseNamespace it does so only while the
 // driver leads, and returns an error when it no longer does.
 func (d *Driver) Run(ctx context.Context) error {
 	context.AfterFunc(ctx, d.Drain)

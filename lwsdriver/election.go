@@ -30,13 +30,6 @@ const (
 // leaseName is the Lease of the leader. A server of one namespace has its own, since it excludes no server of another.
 const leaseName = "lockstep"
 
-// WithLeaderElection makes one of several drivers act: the one that holds a Lease in this namespace. A driver campaigns for the
-// Lease once its caches are filled. Until it leads it refuses calls, as if it were not synced. A leader that loses the Lease
-// stops, and Run returns an error.
-func WithLeaderElection(namespace string) Option {
-	return func(o *options) { o.leaseNamespace = namespace }
-}
-
 // election is the driver's part in electing a leader.
 type election struct {
 	lock resourcelock.Interface
@@ -48,21 +41,21 @@ type election struct {
 
 // newElection returns nil without a Lease to elect by. The lock has a client of its own: renewals must not wait for the requests
 // of releases.
-func newElection(config *rest.Config, o options) (*election, error) {
-	if o.leaseNamespace == "" {
+func newElection(config *rest.Config, o Options) (*election, error) {
+	if o.LeaseNamespace == "" {
 		return nil, nil //nolint:nilnil // no election is a mode of its own
 	}
 	name := leaseName
-	if o.namespace != "" {
-		name += "-" + o.namespace
+	if o.Namespace != "" {
+		name += "-" + o.Namespace
 	}
 	host, _ := os.Hostname()
-	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.leaseNamespace, name,
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaseNamespace, name,
 		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, config, renewDeadline)
 	if err != nil {
 		return nil, fmt.Errorf("make the lock of the Lease: %w", err)
 	}
-	return &election{lock: lock, log: o.log, elected: make(chan struct{})}, nil
+	return &election{lock: lock, log: o.Logger, elected: make(chan struct{})}, nil
 }
 
 // isLeader reports whether the driver may act: it holds the Lease, and has renewed it within renewDeadline. A process that was suspended

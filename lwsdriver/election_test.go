@@ -57,7 +57,7 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
-			b := newFixtureWith(t, options{election: e}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+			b := newFixtureWith(t, Options{election: e}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 			var broken atomic.Bool
 			broken.Store(true)
 			test.prevent(core, &broken)

@@ -41,16 +41,16 @@ func newFixture(t testing.TB, objects ...*lws.LeaderWorkerSet) *fixture {
 // newFixtureOn is newFixture with other objects, too.
 func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
-	return newFixtureWith(t, options{}, core, generic, objects...)
+	return newFixtureWith(t, Options{}, core, generic, objects...)
 }
 
 // newFixtureWith is newFixtureOn with options.
-func newFixtureWith(t testing.TB, o options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
+func newFixtureWith(t testing.TB, o Options, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
-	o.log, o.now = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }
-	if o.decided == nil {
-		o.decided = lwstest.ReplayDecisions(t)
+	o.Logger, o.now = slog.New(slog.DiscardHandler), func() time.Time { return lwstest.Noon }
+	if o.Decided == nil {
+		o.Decided = lwstest.ReplayDecisions(t)
 	}
 	d, err := newDriver(c.Core, c.Sets, generic, o)
 	if err != nil {
@@ -124,11 +124,11 @@ type routedFixture struct {
 // newRoutedFixture makes one of a workload and its canary, with a share of weight in the route.
 func newRoutedFixture(t *testing.T, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
 	t.Helper()
-	return newRoutedFixtureWith(t, options{}, stable, weight)
+	return newRoutedFixtureWith(t, Options{}, stable, weight)
 }
 
 // newRoutedFixtureWith is newRoutedFixture with options.
-func newRoutedFixtureWith(t *testing.T, o options, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
+func newRoutedFixtureWith(t *testing.T, o Options, stable *lws.LeaderWorkerSet, weight int) *routedFixture {
 	t.Helper()
 	core, routes, canary := lwstest.RoutedRelease(t, stable, weight)
 	return &routedFixture{fixture: newFixtureWith(t, o, core, routes, stable, canary), routes: routes, canary: canary}

@@ -30,7 +30,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPlan(req, d.options.limits); err != nil {
+	if err := checkPlan(req, d.options.Limits); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)

@@ -125,7 +125,7 @@ func FuzzRequests(f *testing.F) {
 		}
 	}
 	// Nothing is written: what comes after the checks is looked at by itself, and no call waits for it.
-	b := newFixtureWith(f, options{readOnly: true}, fake.NewClientset(), lwstest.NoRoutes(), lwstest.InPhase(f, record.Progressing))
+	b := newFixtureWith(f, Options{ReadOnly: true}, fake.NewClientset(), lwstest.NoRoutes(), lwstest.InPhase(f, record.Progressing))
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	var states []*observe.Snapshot

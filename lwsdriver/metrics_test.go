@@ -30,7 +30,7 @@ import (
 func TestReleaseMetrics(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
-	b := newRoutedFixtureWith(t, options{registry: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
+	b := newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	c, s, err := b.contextOf(lwstest.VLLM, false)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestReleaseMetrics(t *testing.T) {
 func TestReadyGroupsDuringPromotion(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
-	b := newRoutedFixtureWith(t, options{registry: registry}, lwstest.RoutedPhase(t, record.Promoting, nil), 0).synced()
+	b := newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Promoting, nil), 0).synced()
 	c, s, err := b.contextOf(lwstest.VLLM, false)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func (d *described) MustRegister(collectors ...prometheus.Collector) {
 func TestMetricsReference(t *testing.T) {
 	t.Parallel()
 	var registered described
-	newFixtureWith(t, options{registry: &registered}, fake.NewClientset(), lwstest.NoRoutes())
+	newFixtureWith(t, Options{Metrics: &registered}, fake.NewClientset(), lwstest.NoRoutes())
 	slices.Sort(registered.rows)
 	want := "# Metrics\n\nReference of the driver's metrics, generated from the code. [Monitoring](monitoring.md#metrics) explains their use.\n\n" +
 		"| metric | labels | help |\n| --- | --- | --- |\n" + strings.Join(registered.rows, "")
@@ -155,7 +155,7 @@ func TestMetricsReference(t *testing.T) {
 func TestMetricsLint(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
-	newRoutedFixtureWith(t, options{registry: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
+	newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPreflight(req, d.options.limits); err != nil {
+	if err := checkPreflight(req, d.options.Limits); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)

@@ -24,7 +24,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	if err := checkInitialize(req, d.options.limits); err != nil {
+	if err := checkInitialize(req, d.options.Limits); err != nil {
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)

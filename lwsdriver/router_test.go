@@ -196,7 +196,7 @@ func TestVerifyWeight(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			// The loop would make it true.
-			b := newRoutedFixtureWith(t, options{readOnly: true}, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight).synced()
+			b := newRoutedFixtureWith(t, Options{ReadOnly: true}, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight).synced()
 			v, err := b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: tc.ask})
 			if err != nil || v.GetVerified() != tc.verified || v.GetReason() != tc.reason || v.GetWeight() != int32(tc.weight) {
 				t.Errorf("%v, %v; want %t %q", v, err, tc.verified, tc.reason)

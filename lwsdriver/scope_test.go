@@ -51,14 +51,11 @@ type scoped struct {
 	stop func()
 }
 
-func newScoped(t *testing.T, opts ...Option) scoped {
+func newScoped(t *testing.T, o Options) scoped {
 	t.Helper()
 	s := scoped{core: fake.NewClientset(), sets: lwsfake.NewClientset(drifted(t, "here"), drifted(t, "there"))}
 	fakes.CopyWatched(&s.core.Fake, &s.sets.Fake)
-	o := options{log: slog.New(slog.DiscardHandler), now: time.Now}
-	for _, opt := range opts {
-		opt(&o)
-	}
+	o.Logger, o.now = slog.New(slog.DiscardHandler), time.Now
 	d, err := newDriver(s.core, s.sets, lwstest.NoRoutes(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -97,17 +94,17 @@ func TestScope(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, reason string
-		options      []Option
+		options      Options
 		want         []string
 	}{
-		{"all", "a driver repairs what drifted", nil, []string{"here", "there"}},
-		{"one", "a command about one workload leaves the others alone", []Option{WithWorkload(here)}, []string{"here"}},
-		{"read only", "looking changes nothing", []Option{WithReadOnly()}, nil},
-		{"one, read only", "looking changes nothing", []Option{WithWorkload(here), WithReadOnly()}, nil},
+		{"all", "a driver repairs what drifted", Options{}, []string{"here", "there"}},
+		{"one", "a command about one workload leaves the others alone", Options{Workload: here}, []string{"here"}},
+		{"read only", "looking changes nothing", Options{ReadOnly: true}, nil},
+		{"one, read only", "looking changes nothing", Options{Workload: here, ReadOnly: true}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := newScoped(t, test.options...)
+			s := newScoped(t, test.options)
 			await.True(t, "what is to be written is", func() bool { return len(s.written()) >= len(test.want) })
 			await.True(t, "the queue is empty", s.engine.Idle)
 			for _, name := range []string{"here", "there"} {
@@ -126,7 +123,7 @@ func TestScope(t *testing.T) {
 
 func TestScopeRefusesChanges(t *testing.T) {
 	t.Parallel()
-	for name, opt := range map[string]Option{"one": WithWorkload(here), "read only": WithReadOnly()} {
+	for name, opt := range map[string]Options{"one": {Workload: here}, "read only": {ReadOnly: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScoped(t, opt)
@@ -168,7 +165,7 @@ func TestScopeRefusesChanges(t *testing.T) {
 
 func TestDrainEndsWaitsButNotDriver(t *testing.T) {
 	t.Parallel()
-	s := newScoped(t)
+	s := newScoped(t, Options{})
 	defer s.stop()
 	s.Drain()
 	s.Drain()

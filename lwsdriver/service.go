@@ -44,7 +44,7 @@ const (
 // GetDriverInfo returns the driver's name, version and capabilities.
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
 	info := &pb.GetDriverInfoResponse{
-		Name: Name, Version: d.options.version,
+		Name: Name, Version: d.options.Version,
 		Kinds: []*pb.WorkloadKind{
 			{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: observe.Kind},
 			{Group: disaggregated.GroupVersion.Group, Version: disaggregated.GroupVersion.Version, Kind: observe.KindSet},
@@ -100,7 +100,7 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	if err := drivererr.Invalid(bad...); err != nil {
 		return key, err
 	}
-	if ns := d.options.namespace; ns != "" && ns != key.Namespace {
+	if ns := d.options.Namespace; ns != "" && ns != key.Namespace {
 		return key, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
 			"this driver serves namespace %q only, and %s is not in it", ns, key)
 	}

@@ -67,7 +67,7 @@ func TestCallDecidesTwice(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")})
 	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	var intents []plan.Intent
-	o := options{decided: func(_ plan.Observation, i plan.Intent, _ plan.Decision, _ error) { intents = append(intents, i) }}
+	o := Options{Decided: func(_ plan.Observation, i plan.Intent, _ plan.Decision, _ error) { intents = append(intents, i) }}
 	b := newFixtureWith(t, o, fake.NewClientset(), lwstest.NoRoutes(), w)
 	defer b.end()
 	m, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{})

@@ -90,7 +90,7 @@ func (s scoped) watchWorkloads(t *testing.T, req *pb.WatchWorkloadsRequest) work
 
 func TestWatchWorkloads(t *testing.T) {
 	t.Parallel()
-	s := newScoped(t, WithReadOnly())
+	s := newScoped(t, Options{ReadOnly: true})
 	t.Cleanup(s.stop)
 	await.True(t, "the queue is empty", s.engine.Idle)
 	stream := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "ns"})
@@ -140,18 +140,18 @@ func TestWatchWorkloads(t *testing.T) {
 
 func TestWatchWorkloadsOfOneNamespace(t *testing.T) {
 	t.Parallel()
-	s := newScoped(t, WithReadOnly())
+	s := newScoped(t, Options{ReadOnly: true})
 	t.Cleanup(s.stop)
 	if got := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "other"}).next(); got != "synced" {
 		t.Errorf("another namespace has %q", got)
 	}
-	own := newScoped(t, WithReadOnly(), WithNamespace("ns"))
+	own := newScoped(t, Options{ReadOnly: true, Namespace: "ns"})
 	t.Cleanup(own.stop)
 	err := own.WatchWorkloads(&pb.WatchWorkloadsRequest{Namespace: "other"}, workloadsStream{t: t, ctx: t.Context()})
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
 		t.Errorf("a driver of another namespace: %v, want UNSUPPORTED", err)
 	}
-	one := newScoped(t, WithReadOnly(), WithWorkload(here))
+	one := newScoped(t, Options{ReadOnly: true, Workload: here})
 	t.Cleanup(one.stop)
 	stream := one.watchWorkloads(t, &pb.WatchWorkloadsRequest{})
 	if first, second := stream.next(), stream.next(); first != "here" || second != "synced" {

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
@@ -49,7 +50,7 @@ func (e fakeEngine) Run(ctx context.Context) error {
 type lockstep struct {
 	code           int
 	stdout, stderr string
-	settings       connect.Settings
+	settings       lwsdriver.Options
 	config         *rest.Config
 }
 
@@ -59,7 +60,7 @@ func runLockstep(ctx context.Context, t *testing.T, failure error, args ...strin
 	var l lockstep
 	var stdout, stderr buffer
 	p := Program{Args: args, Stdout: &stdout, Stderr: &stderr}
-	p.NewDriver = func(config *rest.Config, settings connect.Settings) (server.Driver, error) {
+	p.NewDriver = func(config *rest.Config, settings lwsdriver.Options) (server.Driver, error) {
 		l.config, l.settings = config, settings
 		return fakeEngine{plugintest.NewFakeDriver(), failure}, nil
 	}
@@ -226,7 +227,7 @@ func TestPluginArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o.Namespace != "models" || o.MaxGroupsInFlight != 8 {
-		t.Errorf("parsed %+v", o.Settings)
+		t.Errorf("parsed %+v", o.Options)
 	}
 	for _, args := range [][]string{{"serve"}, {"--no-such-flag"}} {
 		if err := parsePluginArgs(&connect.Options{Stderr: &buffer{}}, args); exit.Code(err) != exit.Usage {

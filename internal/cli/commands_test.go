@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/hosttest"
@@ -527,7 +528,7 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 	var stdout, stderr buffer
 	p := Program{
 		Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &stdout, Stderr: &stderr,
-		NewDriver: func(_ *rest.Config, settings connect.Settings) (server.Driver, error) {
+		NewDriver: func(_ *rest.Config, settings lwsdriver.Options) (server.Driver, error) {
 			if settings.Namespace != "default" || settings.Workload.String() != "default/vllm" {
 				t.Errorf("the driver is for workload %q in namespace %q, want default/vllm only", settings.Workload, settings.Namespace)
 			}

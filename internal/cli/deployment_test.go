@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
-	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
@@ -77,7 +77,7 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 	defer stop()
 	var stderr buffer
 	p := Program{Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &buffer{}, Stderr: &stderr}
-	p.NewDriver = func(*rest.Config, connect.Settings) (server.Driver, error) {
+	p.NewDriver = func(*rest.Config, lwsdriver.Options) (server.Driver, error) {
 		return fakeEngine{plugintest.NewFakeDriver(), nil}, nil
 	}
 	code := make(chan int, 1)

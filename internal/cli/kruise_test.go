@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 )
 
 // The command accepts the manifest's arguments and listens at the manifest's ports.
@@ -81,7 +82,7 @@ func TestKruiseExportsDriverMetrics(t *testing.T) {
 	var got prometheus.Registerer
 	p := Program{
 		Args: []string{"kruise", "--kubeconfig", kubeconfig}, Stdout: &buffer{}, Stderr: &buffer{},
-		NewDriver: func(_ *rest.Config, settings connect.Settings) (server.Driver, error) {
+		NewDriver: func(_ *rest.Config, settings lwsdriver.Options) (server.Driver, error) {
 			got = settings.Metrics
 			return nil, errors.New("no driver is needed")
 		},

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 )
@@ -34,7 +35,7 @@ type Program struct {
 // Run runs the program until it returns, ctx ends, or SIGINT or SIGTERM arrives, and returns the exit code, one of
 // exit.Meanings. A second signal ends the process at once.
 func (p *Program) Run(ctx context.Context) int {
-	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Settings: connect.Settings{Version: version()}}
+	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Options: lwsdriver.Options{Version: version()}}
 	err := p.dispatch(ctx, o)
 	if err != nil {
 		if _, ok := output.Terminal(p.Stderr); ok && exit.Code(err) == exit.Interrupted {

@@ -72,7 +72,7 @@ type Config struct {
 	MaxGroupsInFlight int
 	// Limits are what the operator allows policies.
 	Limits record.Limits
-	// Decided is called with each decision, see lwsdriver.WithDecisions. Optional.
+	// Decided is called with each decision, see lwsdriver.Options. Optional.
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
 	// Now is the clock of all decisions.
 	Now func() time.Time

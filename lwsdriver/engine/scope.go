@@ -35,7 +35,7 @@ func (s *scope) lock(ctx context.Context, key types.NamespacedName) (unlock func
 	switch {
 	case s.readOnly:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver is read-only and can't change %s: use one that was started without WithReadOnly", key)
+			"this driver is read-only and can't change %s: use one that was started without ReadOnly", key)
 	case !s.covers(key):
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"this driver was started for LeaderWorkerSet %s only: use one that serves %s too", s.workload, key)

@@ -40,7 +40,7 @@ func RecordStatuses(t *testing.T, c *cluster.Cluster, request *pb.CalculateBatch
 	if err != nil {
 		t.Fatal(err)
 	}
-	driver, err := lwsdriver.New(c.RESTConfig(), lwsdriver.WithReadOnly(), lwsdriver.WithoutEvents(), lwsdriver.WithNamespace(request.GetWorkload().GetNamespace()))
+	driver, err := lwsdriver.New(c.RESTConfig(), lwsdriver.Options{ReadOnly: true, Silent: true, Namespace: request.GetWorkload().GetNamespace()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
@@ -76,7 +77,7 @@ func TestWorkloadNamespace(t *testing.T) {
 		want         string
 	}{
 		{"context", "as kubectl does", Options{}, "models"},
-		{"flag", "the flag overrides the context", Options{Settings: Settings{Namespace: "other"}}, "other"},
+		{"flag", "the flag overrides the context", Options{Options: lwsdriver.Options{Namespace: "other"}}, "other"},
 		{"neither", "as kubectl does", Options{kubeContext: "there"}, "default"},
 	}
 	for _, tt := range tests {

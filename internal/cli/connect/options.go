@@ -28,6 +28,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -36,9 +37,9 @@ import (
 
 // Options are the flags of every command, the streams of the process, and the driver that is linked into it.
 type Options struct {
-	// Settings are those of a driver inside this process. The zero value is for hosts: all workloads, with events. Logger is
+	// Options are those of a driver inside this process. The zero value is for hosts: all workloads, with events. Logger is
 	// set only for a host that reads its own log format; otherwise the flags choose a logger.
-	Settings
+	lwsdriver.Options
 
 	// Stdout gets results, Stderr logs and errors.
 	Stdout, Stderr io.Writer
@@ -54,8 +55,6 @@ type Options struct {
 	record string
 	// quietStart mutes the logs of a driver inside this process until it has started: the errors of its calls say the same.
 	quietStart bool
-	// metadata are the prefixes that the driver allows in canary_leader_metadata.
-	metadata []string
 	// flags are those of AddFlags.
 	flags *pflag.FlagSet
 }
@@ -77,10 +76,10 @@ func (o *Options) AddFlags(to *pflag.FlagSet) {
 		"also send warm-up and drain requests to leaders with hostNetwork")
 	flags.IntVar(&o.MaxGroupsInFlight, "max-groups-in-flight", 0,
 		"how many groups all releases together may create or replace at once (default: no limit)")
-	flags.DurationVar(&o.MaxProgressDeadline, "max-progress-deadline", record.DefaultMaxProgressDeadline,
+	flags.DurationVar(&o.Limits.ProgressDeadline, "max-progress-deadline", record.DefaultMaxProgressDeadline,
 		"longest progress deadline that a release may have")
 	flags.StringVar(&o.record, "record", "", "file to append the driver's decisions to, for lockstep debug replay (default: none)")
-	flags.StringArrayVar(&o.metadata, "canary-metadata-prefix", nil,
+	flags.StringArrayVar(&o.Limits.Metadata, "canary-metadata-prefix", nil,
 		"prefix of keys that a policy's canary_leader_metadata may have; may be repeated (default: none is allowed)")
 	to.AddFlagSet(flags)
 	o.flags = flags

@@ -66,7 +66,7 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 				return exit.Usagef("--limit %q: want a number of bytes such as 64Mi", limit)
 			}
 			inside := *o
-			inside.Recorder = recorder
+			inside.Decided = recorder.Record
 			return f.Run(cmd, &inside, args[0], func(s *session.Session) error { return recordRelease(s, recorder) })
 		},
 	}
