@@ -90,11 +90,21 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 	case plan.RemoveFinalizer:
 		return a.removeFinalizer(ctx, s, t)
 	case plan.DeleteCanary:
-		return a.deleteCanary(ctx, s, t)
-	case plan.SetBounds, plan.ScaleChild, plan.RemoveBounds:
-		return a.applyRoles(ctx, s, action)
+		return a.deleteWorkload(ctx, s.Key, s.AddedObjects[t.Name])
+	case plan.SetBounds:
+		return a.setBounds(ctx, s, t)
+	case plan.ScaleChild:
+		return a.scaleChild(ctx, s, t)
+	case plan.RemoveBounds:
+		return true, a.removeBounds(ctx, s)
+	case plan.TransferHistory:
+		return a.transferHistory(ctx, s, t)
+	case plan.HandOver:
+		return a.handOver(ctx, s, t)
+	case plan.DeleteStable:
+		return a.deleteWorkload(ctx, s.Key, s.StableObject)
 	default:
-		return a.applyHandover(ctx, s, action)
+		return false, fmt.Errorf("apply %T: unknown action", action)
 	}
 }
 
@@ -247,7 +257,7 @@ func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t pl
 	if observe.Lingers(canary) && !podless(s, t.Name) {
 		// Another client deleted it in the background. Its groups would outlive it, and a new object of the same name would
 		// wait for their workers forever.
-		return a.deleteCanary(ctx, s, plan.DeleteCanary(t))
+		return a.deleteWorkload(ctx, s.Key, canary)
 	}
 	return a.dropFinalizer(ctx, s.Key, canary)
 }
@@ -271,24 +281,24 @@ func (a *Applier) dropFinalizer(ctx context.Context, key types.NamespacedName, w
 	return a.patch(ctx, key, p)
 }
 
-// deleteCanary deletes in the foreground: the object is removed last, so once it is gone its groups are, too.
-func (a *Applier) deleteCanary(ctx context.Context, s *observe.Snapshot, t plan.DeleteCanary) (bool, error) {
-	canary := s.AddedObjects[t.Name]
-	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).Delete(ctx, canary.Name, metav1.DeleteOptions{
+// deleteWorkload deletes in the foreground: the object is removed last, so once it is gone its groups are, too.
+func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
+	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
-		Preconditions:     &metav1.Preconditions{UID: &canary.UID},
+		Preconditions:     &metav1.Preconditions{UID: &w.UID},
 	})
-	if apierrors.IsNotFound(err) {
-		return false, nil
+	return a.deleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
+		now := a.observer.Caches.Workload(observe.KeyOf(w))
+		return now == nil || now.UID != w.UID || now.DeletionTimestamp != nil && now.ResourceVersion != w.ResourceVersion
+	})
+}
+
+// deleted returns the result of a deletion once the caches show it. An object that was gone before counts as not deleted.
+func (a *Applier) deleted(ctx context.Context, key types.NamespacedName, what string, err error, gone func() bool) (bool, error) {
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("delete %s: %w", what, err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("delete LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
-	}
-	return true, a.until(ctx, func() bool {
-		now := a.observer.Caches.Workload(observe.KeyOf(canary))
-		return now == nil || now.UID != canary.UID ||
-			(now.DeletionTimestamp != nil && now.ResourceVersion != canary.ResourceVersion)
-	}, s.Key)
+	return err == nil, a.until(ctx, gone, key)
 }
 
 // patch sends a patch, on condition that its base has not changed.

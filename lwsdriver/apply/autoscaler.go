@@ -10,7 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -50,31 +49,26 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	}
 	return true, a.until(ctx, func() bool {
 		now := a.observer.Autoscalers.Get(kind, object)
-		if now == nil || now.Meta.GetUID() != before.Meta.GetUID() {
-			return true
-		}
-		order, err := resourceversion.CompareResourceVersion(now.Meta.GetResourceVersion(), wrote)
-		return err != nil || order >= 0
+		return now == nil || now.Meta.GetUID() != before.Meta.GetUID() || !older(now.Meta, wrote)
 	}, key)
 }
 
 // patchAutoscaler sends a patch, on condition that the object has not changed.
-func (a *Applier) patchAutoscaler(ctx context.Context, s *observe.Scaler, patch map[string]any) (resourceVersion string, err error) {
+func (a *Applier) patchAutoscaler(ctx context.Context, s *observe.Scaler, patch map[string]any) (wrote metav1.Object, err error) {
 	meta, _ := patch["metadata"].(map[string]any)
 	meta["uid"], meta["resourceVersion"] = s.Meta.GetUID(), s.Meta.GetResourceVersion()
 	raw, err := json.Marshal(patch)
 	if err != nil {
-		return "", fmt.Errorf("encode patch: %w", err)
+		return nil, fmt.Errorf("encode patch: %w", err)
 	}
 	namespace, options := s.Meta.GetNamespace(), metav1.PatchOptions{FieldManager: record.FieldManager}
-	var got metav1.Object
 	if s.Kind == autoscaler.KindHPA {
-		got, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.Name(), types.MergePatchType, raw, options)
+		wrote, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.Name(), types.MergePatchType, raw, options)
 	} else {
-		got, err = a.dynamic.Resource(autoscaler.ScaledObjects).Namespace(namespace).Patch(ctx, s.Name(), types.MergePatchType, raw, options)
+		wrote, err = a.dynamic.Resource(autoscaler.ScaledObjects).Namespace(namespace).Patch(ctx, s.Name(), types.MergePatchType, raw, options)
 	}
 	if err != nil {
-		return "", fmt.Errorf("patch %s %s/%s: %w", s.Kind, namespace, s.Name(), err)
+		return nil, fmt.Errorf("patch %s %s/%s: %w", s.Kind, namespace, s.Name(), err)
 	}
-	return got.GetResourceVersion(), nil
+	return wrote, nil
 }

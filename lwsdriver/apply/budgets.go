@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -47,11 +46,8 @@ func (a *Applier) deleteBudget(ctx context.Context, s *observe.Snapshot, t plan.
 	}
 	err := a.core.PolicyV1().PodDisruptionBudgets(key.Namespace).
 		Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete PodDisruptionBudget %s: %w", key, err)
-	}
-	return err == nil, a.until(ctx, func() bool {
+	return a.deleted(ctx, s.Key, "PodDisruptionBudget "+key.String(), err, func() bool {
 		now := a.observer.Budgets.Get(key)
 		return now == nil || now.UID != have.UID || now.DeletionTimestamp != nil
-	}, s.Key)
+	})
 }

@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -21,20 +19,6 @@ import (
 )
 
 // The writes by which a second set becomes the workload.
-
-// applyHandover applies the actions of a handover.
-func (a *Applier) applyHandover(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
-	switch t := action.(type) {
-	case plan.TransferHistory:
-		return a.transferHistory(ctx, s, t)
-	case plan.HandOver:
-		return a.handOver(ctx, s, t)
-	case plan.DeleteStable:
-		return a.deleteStable(ctx, s)
-	default:
-		return false, fmt.Errorf("apply %T: unknown action", action)
-	}
-}
 
 // transferHistory moves a revision to the successor's history and makes the successor its owner.
 func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
@@ -97,20 +81,4 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 		p.template(want)
 	}
 	return a.patch(ctx, s.Key, p)
-}
-
-// deleteStable deletes the user's own object after everything was handed over.
-func (a *Applier) deleteStable(ctx context.Context, s *observe.Snapshot) (bool, error) {
-	w := s.StableObject
-	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{
-		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
-		Preconditions:     &metav1.Preconditions{UID: &w.UID},
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete LeaderWorkerSet %s: %w", s.Key, err)
-	}
-	return err == nil, a.until(ctx, func() bool {
-		now := a.observer.Caches.Workload(s.Key)
-		return now == nil || now.UID != w.UID || now.DeletionTimestamp != nil
-	}, s.Key)
 }

@@ -74,13 +74,10 @@ func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t pla
 	}
 	err := a.core.AppsV1().ControllerRevisions(have.Namespace).
 		Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
-	}
-	return err == nil, a.until(ctx, func() bool {
+	return a.deleted(ctx, s.Key, "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
 		now := a.observer.History.Find(s, t.Revision)
 		return now == nil || now.UID != have.UID
-	}, s.Key)
+	})
 }
 
 // Template returns the template of a revision: from the spec, or else from LWS's ControllerRevision or children.

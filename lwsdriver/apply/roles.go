@@ -21,18 +21,6 @@ import (
 
 // The writes of DisaggregatedSets.
 
-// applyRoles makes the write of an action about the children of a set.
-func (a *Applier) applyRoles(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
-	switch t := action.(type) {
-	case plan.SetBounds:
-		return a.setBounds(ctx, s, t)
-	case plan.ScaleChild:
-		return a.scaleChild(ctx, s, t)
-	default:
-		return true, a.removeBounds(ctx, s)
-	}
-}
-
 // patchSet sends the patch of a set.
 func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *patch, raw []byte) (bool, error) {
 	got, err := a.dynamic.Resource(observe.SetsResource).Namespace(p.base.Namespace).
@@ -85,13 +73,11 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 		return nil
 	}
 	err := a.bounds(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete the bounds of %s: %w", observe.Object(s.Key), err)
-	}
-	return a.until(ctx, func() bool {
+	_, err = a.deleted(ctx, s.Key, "the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != s.BoundsObject.UID
-	}, s.Key)
+	})
+	return err
 }
 
 // scaleChild scales a child. LWS takes a child above its noted number of groups down to it, so the note is raised in the same request.
