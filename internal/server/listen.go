@@ -24,17 +24,17 @@ const probeTimeout = time.Second
 var ErrInUse = errors.New("another server listens on the socket")
 
 func listen(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
-	if isUnix(e) {
-		return listenUnix(ctx, e.Address)
-	}
 	var config net.ListenConfig
-	return config.Listen(ctx, e.Network, e.Address)
+	if !isUnix(e) {
+		return config.Listen(ctx, e.Network, e.Address)
+	}
+	return listenUnix(ctx, &config, e.Address)
 }
 
-// listenUnix creates a socket that only this user can ever connect to: it creates the socket in a private directory, restricts
-// its mode, and renames it to path. That replaces the socket of a dead server, but not that of a live one, nor another file.
-// Of servers that start concurrently one succeeds.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+// listenUnix creates a socket that only this user can ever connect to. It replaces the socket of a dead server, but not that of a live
+// one, nor another file. Of servers that start concurrently one succeeds. The listener removes its socket before it stops to listen, so
+// that it never removes that of the next server.
+func listenUnix(ctx context.Context, config *net.ListenConfig, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeDir(dir); err != nil {
 		return nil, err
@@ -44,22 +44,17 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := checkUnused(ctx, path); err != nil {
+	if err := removeUnused(ctx, path); err != nil {
 		return nil, err
 	}
-	private, err := os.MkdirTemp(dir, ".new-")
+	listener, err := privately(func() (net.Listener, error) { return config.Listen(ctx, "unix", path) })
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(private) }()
-	listener, err := bindPrivate(ctx, filepath.Join(private, "s"))
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Rename(filepath.Join(private, "s"), path); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return newUnixListener(listener, path)
+	return listener, nil
 }
 
 // makeDir creates the socket's directory if it is missing. It refuses one in which another user can replace the socket: the
@@ -83,26 +78,8 @@ func makeDir(dir string) error {
 	return nil
 }
 
-func bindPrivate(ctx context.Context, path string) (*net.UnixListener, error) {
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	listener, ok := l.(*net.UnixListener)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("listener is a %T", l), l.Close())
-	}
-	// It is renamed after this.
-	listener.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	return listener, nil
-}
-
-// checkUnused returns an error unless path is free or the socket of a dead server.
-func checkUnused(ctx context.Context, path string) error {
+// removeUnused removes the socket of a dead server. It returns an error unless path is free then.
+func removeUnused(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -118,44 +95,11 @@ func checkUnused(ctx context.Context, path string) error {
 	switch {
 	case err == nil:
 		return errors.Join(ErrInUse, conn.Close())
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
 	default:
 		return fmt.Errorf("check for another server: %w", err)
 	}
-}
-
-// unixListener has the socket's final name, and removes the socket on Close if it is still its own.
-type unixListener struct {
-	*net.UnixListener
-
-	path string
-	own  fs.FileInfo
-}
-
-func newUnixListener(l *net.UnixListener, path string) (*unixListener, error) {
-	own, err := os.Lstat(path)
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return &unixListener{UnixListener: l, path: path, own: own}, nil
-}
-
-// Addr returns the final name.
-func (l *unixListener) Addr() net.Addr {
-	return &net.UnixAddr{Net: "unix", Name: l.path}
-}
-
-// Close stops listening, and removes the socket unless another server has replaced it or is about to.
-func (l *unixListener) Close() error {
-	err := l.UnixListener.Close()
-	unlock, lockErr := lockDir(context.Background(), filepath.Dir(l.path))
-	if lockErr != nil {
-		return err // the next server replaces the socket
-	}
-	defer unlock()
-	if now, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(now, l.own) {
-		_ = os.Remove(l.path)
-	}
-	return err
 }

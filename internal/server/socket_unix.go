@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build darwin || dragonfly || freebsd || illumos || linux || netbsd || openbsd
+//go:build unix && !aix && !solaris
 
 package server
 
@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"syscall"
 	"time"
@@ -43,4 +45,22 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		case <-time.After(lockPoll):
 		}
 	}
+}
+
+// ownedByOther reports whether another user than root owns the file, and so can replace its content.
+func ownedByOther(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Uid != 0 && int(stat.Uid) != os.Getuid()
+}
+
+// worldWritable reports whether any user can replace files in the directory. In a sticky one, such as /tmp, they can't.
+func worldWritable(info fs.FileInfo) bool {
+	const write = 0o002
+	return info.Mode()&write != 0 && info.Mode()&fs.ModeSticky == 0
+}
+
+// privately calls listen while files that this process creates are accessible to its user only.
+func privately(listen func() (net.Listener, error)) (net.Listener, error) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	return listen()
 }
