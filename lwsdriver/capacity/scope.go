@@ -7,6 +7,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 )
 
@@ -50,36 +53,29 @@ func inScope(pod *corev1.Pod, s corev1.ScopedResourceSelectorRequirement) bool {
 	}
 }
 
+// inPriorityScope reports whether a class is in a scope, as if it were a label that a pod without a class lacks. The API server allows the
+// operators of labels only.
 func inPriorityScope(class string, s corev1.ScopedResourceSelectorRequirement) bool {
-	switch s.Operator {
-	case corev1.ScopeSelectorOpIn:
-		return class != "" && slices.Contains(s.Values, class)
-	case corev1.ScopeSelectorOpNotIn:
-		return class == "" || !slices.Contains(s.Values, class)
-	case corev1.ScopeSelectorOpExists:
-		return class != ""
-	case corev1.ScopeSelectorOpDoesNotExist:
-		return class == ""
-	default:
+	const key = "class"
+	operators := map[corev1.ScopeSelectorOperator]selection.Operator{
+		corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,
+		corev1.ScopeSelectorOpExists: selection.Exists, corev1.ScopeSelectorOpDoesNotExist: selection.DoesNotExist,
+	}
+	requirement, err := labels.NewRequirement(key, operators[s.Operator], s.Values)
+	if err != nil {
 		return true
 	}
+	if class == "" {
+		return requirement.Matches(labels.Set{})
+	}
+	return requirement.Matches(labels.Set{key: class})
 }
 
 // bestEffort reports whether no container requests or limits CPU or memory.
 func bestEffort(pod *corev1.Pod) bool {
-	asks := func(r corev1.ResourceRequirements) bool {
-		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
-			if list.Cpu().Sign() > 0 || list.Memory().Sign() > 0 {
-				return true
-			}
-		}
-		return false
-	}
-	if pod.Spec.Resources != nil && asks(*pod.Spec.Resources) {
-		return false
-	}
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		if slices.ContainsFunc(containers, func(c corev1.Container) bool { return asks(c.Resources) }) {
+	own := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+	for _, list := range []corev1.ResourceList{resourcehelper.PodRequests(pod, own), resourcehelper.PodLimits(pod, own)} {
+		if list.Cpu().Sign() > 0 || list.Memory().Sign() > 0 {
 			return false
 		}
 	}

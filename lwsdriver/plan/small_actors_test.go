@@ -269,7 +269,7 @@ func (w *world) reconcile(s *lwset) {
 	updated := l.update != s.template
 	next := limits.Reconcile(native.Leaders{
 		Replicas: int(l.replicas), Partition: int(l.partition), Unavailable: int(l.unavailable), Noted: int(l.noted),
-	}, states, updated, native.ReclaimToBudget)
+	}, states, updated)
 	l.update = s.template
 	l.replicas, l.partition = uint8(next.Replicas), partition(next.Partition)
 	l.noted, l.unavailable = uint8(next.Noted), uint8(min(next.Unavailable, 10))

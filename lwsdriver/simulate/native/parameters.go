@@ -37,28 +37,13 @@ func (l Limits) Batch() int { return l.MaxUnavailable + l.MaxSurge }
 
 // Surge returns how many groups LWS adds at the beginning of an update, when none is updated: fewer than maxSurge if that is all
 // replicas, since it does not add those that may be unavailable.
-func (l Limits) Surge() int { return l.wanted(l.Replicas, ReclaimToBudget) - l.Replicas }
+func (l Limits) Surge() int { return l.wanted(l.Replicas) - l.Replicas }
 
-// Reclaim is the rule by which LWS deletes surge groups.
-type Reclaim int
-
-const (
-	// ReclaimToBudget is LWS v0.9.0's: surge groups are deleted once the groups that are not updated and ready fit into
-	// maxUnavailable.
-	ReclaimToBudget Reclaim = iota
-	// ReclaimGradually is that of LWS's published example, and of earlier versions: one surge group is deleted for each
-	// group that becomes ready.
-	ReclaimGradually
-)
-
-// wanted is LWS's calculateRollingUpdateReplicas.
-func (l Limits) wanted(unready int, rule Reclaim) int {
-	keep := l.MaxUnavailable
-	if rule == ReclaimGradually {
-		keep = 1
-	}
+// wanted is LWS's calculateRollingUpdateReplicas: surge groups are deleted once the groups that are not updated and ready fit into
+// maxUnavailable.
+func (l Limits) wanted(unready int) int {
 	if unready <= l.MaxSurge {
-		return l.Replicas + max(unready-keep, 0)
+		return l.Replicas + max(unready-l.MaxUnavailable, 0)
 	}
 	return l.Replicas + l.MaxSurge
 }
@@ -75,19 +60,19 @@ type Leaders struct {
 
 // Reconcile returns what LWS makes of the leader StatefulSet. The states are those of its groups, and updated is true if the
 // template has changed since.
-func (l Limits) Reconcile(sts Leaders, states []ReplicaState, updated bool, rule Reclaim) Leaders {
-	partition, replicas := l.parameters(sts, states, updated, rule)
+func (l Limits) Reconcile(sts Leaders, states []ReplicaState, updated bool) Leaders {
+	partition, replicas := l.parameters(sts, states, updated)
 	return Leaders{Partition: max(partition, l.Partition), Replicas: replicas, Noted: l.Replicas, Unavailable: max(l.Batch(), 1)}
 }
 
 // parameters is LWS's rollingUpdateParameters, case by case, for a StatefulSet that exists.
-func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool, rule Reclaim) (partition, replicas int) {
+func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool) (partition, replicas int) {
 	if updated {
 		partition = min(l.Replicas, sts.Replicas)
 		if sts.Replicas < l.Replicas {
 			return partition, l.Replicas
 		}
-		return partition, l.wanted(l.Replicas, rule)
+		return partition, l.wanted(l.Replicas)
 	}
 	if sts.Partition == 0 && sts.Replicas == l.Replicas {
 		return 0, l.Replicas
@@ -95,7 +80,7 @@ func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool, rul
 	if sts.Replicas < l.Replicas {
 		return sts.Partition, l.Replicas
 	}
-	burst, replicas := l.Replicas+l.MaxSurge, l.wanted(unready(states, l.Replicas), rule)
+	burst, replicas := l.Replicas+l.MaxSurge, l.wanted(unready(states, l.Replicas))
 	if sts.Noted != l.Replicas {
 		return min(sts.Partition, burst), replicas
 	}

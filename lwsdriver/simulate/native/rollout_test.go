@@ -47,7 +47,6 @@ type Settings struct {
 	// Order, else the lowest index. Nil means each after Startup.
 	Order    []int
 	Parallel bool
-	Reclaim  Reclaim
 }
 
 // Rollout is a complete update.
@@ -92,7 +91,7 @@ func Roll(s Settings) (Rollout, error) {
 		return Rollout{}, fmt.Errorf("replicas, partition, maxUnavailable and maxSurge must not be negative")
 	}
 	r := &roll{set: NewSet(s.Replicas, s.Rolling, oldRevision), s: s, due: map[*Group]time.Duration{}}
-	r.set.Parallel, r.set.Reclaim = s.Parallel, s.Reclaim
+	r.set.Parallel = s.Parallel
 	r.Limits, r.MinReady = limits, s.Replicas
 	r.note()
 	r.Trail = []Parameters{{r.set.Partition(), r.set.LeaderReplicas()}}

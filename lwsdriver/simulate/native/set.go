@@ -22,8 +22,6 @@ type Set struct {
 	// Parallel: the cluster has the feature gate MaxUnavailableStatefulSet. Without it, which is the default, a
 	// StatefulSet updates one group at a time.
 	Parallel bool
-	// Reclaim is the rule for surge groups.
-	Reclaim Reclaim
 	// Watch is called with the parameters of the leader StatefulSet whenever LWS changes them. May be nil.
 	Watch func(partition, replicas int)
 
@@ -76,7 +74,7 @@ func (s *Set) Settle() []int {
 func (s *Set) reconcile() bool {
 	before, updated := s.leaders, s.update != s.Template
 	s.update = s.Template
-	s.leaders = s.limits().Reconcile(before, s.states(), updated, s.Reclaim)
+	s.leaders = s.limits().Reconcile(before, s.states(), updated)
 	if s.Watch != nil && (s.leaders.Partition != before.Partition || s.leaders.Replicas != before.Replicas) {
 		s.Watch(s.leaders.Partition, s.leaders.Replicas)
 	}
