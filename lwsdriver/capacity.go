@@ -4,12 +4,14 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -39,7 +41,7 @@ func (d *Driver) costs(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning,
 		return warnings, nil
 	}
 	warnings = append(warnings, &pb.Warning{Code: "ExtraCapacity", Message: peak})
-	shortage, err := d.shortage(s, need)
+	short, quota, err := d.shortage(s, need)
 	must := p.GetStyle() == pb.Style_STYLE_BLUE_GREEN && !p.GetBlueGreen().GetForce()
 	switch {
 	case err != nil && must:
@@ -49,16 +51,16 @@ func (d *Driver) costs(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning,
 		warnings = append(warnings, &pb.Warning{
 			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so whether the release fits them is unknown: %v", s.Key.Namespace, err),
 		})
-	case shortage.text == "":
+	case short == "":
 	case must:
 		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
 			"%s. That does not fit: %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
-				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin anyway", peak, shortage.text, s.Key),
-			"object", shortage.object)
+				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin anyway", peak, short, s.Key),
+			"object", quota)
 	default:
 		warnings = append(warnings, &pb.Warning{
 			Code:    "QuotaExceeded",
-			Message: "the release does not fit: " + shortage.text + ". Groups beyond that are not created until the quota is raised or usage is freed",
+			Message: "the release does not fit: " + short + ". Groups beyond that are not created until the quota is raised or usage is freed",
 		})
 	}
 	return warnings, nil
@@ -83,21 +85,25 @@ func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 
 // peakOf returns what the release needs at its peak on top of what the workload has, also as text.
 func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
-	policy, _ := record.ParsePolicy(p)
-	peak := capacity.PeakOf(policy, plan.NewRecord(s.Observation).Saved, s.Stable.Replicas)
-	what := "in its canary at the largest batch"
-	if policy.Style == pb.Style_STYLE_BLUE_GREEN {
-		what = "in the second set"
-	}
-	need := needOf(s, policy, peak)
+	inventory := preflightOf(s, p)
+	need, peak := inventory.Need(), inventory.Peak()
 	if need.Pods() == 0 {
 		return need, ""
+	}
+	what := "in its canary at the largest batch"
+	if p.GetStyle() == pb.Style_STYLE_BLUE_GREEN {
+		what = "in the second set"
 	}
 	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
 		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
 	if s.Set != nil {
-		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s", roleGroups(s, rolePeak(s, policy, peak)), need.Pods(),
-			roleGroups(s, func(r plan.Role) int { return r.Replicas * s.Slices }), observe.Object(s.Key))
+		added, present := make([]string, 0, len(s.Roles)), make([]string, 0, len(s.Roles))
+		for i, role := range s.Roles {
+			added = append(added, fmt.Sprintf("%d groups of %s", need.Parts()[i].Groups, role.Name))
+			present = append(present, fmt.Sprintf("%d groups of %s", role.Replicas*s.Slices, role.Name))
+		}
+		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s",
+			strings.Join(added, " and "), need.Pods(), strings.Join(present, " and "), observe.Object(s.Key))
 	}
 	if peak.Surge > 0 {
 		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)
@@ -108,64 +114,73 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	return need, text
 }
 
-func needOf(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) capacity.Need {
-	need := capacity.Need{
-		Template: observe.CanaryTemplate(s.StableObject, policy), Network: s.StableObject.Spec.NetworkConfig, Groups: peak.Groups(), Sets: 1,
-	}
-	if policy.Traffic != nil {
-		need.Services = 1
-	}
-	if s.Set != nil {
-		peakOf := rolePeak(s, policy, peak)
-		need.Groups = peakOf(s.Roles[0])
-		for _, role := range s.Roles[1:] {
-			spec := s.Set.Spec(role.Name)
-			need.Others = append(need.Others, capacity.Need{
-				Template: spec.LeaderWorkerTemplate, Network: spec.NetworkConfig, Groups: peakOf(role), Sets: 1,
-			})
-		}
-	}
-	return need
-}
-
-// rolePeak returns how many groups a role of a DisaggregatedSet has in addition at the peak.
-func rolePeak(s *observe.Snapshot, policy record.Policy, peak capacity.Peak) func(plan.Role) int {
-	return func(r plan.Role) int { return plan.PeakOf(s.Observation, policy.Style, r, peak.Groups()) }
-}
-
-// roleGroups returns the groups of each role, as text.
-func roleGroups(s *observe.Snapshot, groups func(plan.Role) int) string {
-	all := make([]string, 0, len(s.Roles))
-	for _, role := range s.Roles {
-		all = append(all, fmt.Sprintf("%d groups of %s", groups(role), role.Name))
-	}
-	return strings.Join(all, " and ")
-}
-
-// shortage is what quotas lack.
-type shortage struct {
-	// text is empty if the quotas lack nothing; object is the first quota that does.
-	text, object string
-}
-
-// shortage compares a need with the namespace's quotas.
-func (d *Driver) shortage(s *observe.Snapshot, need capacity.Need) (shortage, error) {
+// shortage returns what the namespace's quotas lack for a need, empty if nothing, and the first quota that lacks something.
+func (d *Driver) shortage(s *observe.Snapshot, need capacity.Need) (text, object string, err error) {
 	quotas, err := d.engine.Observer.Nearby.Quotas(s.Key.Namespace)
 	if err != nil {
-		return shortage{}, err
+		return "", "", err
 	}
-	var out shortage
 	var parts []string
 	for _, q := range quotas {
 		for _, short := range need.Shortages(q) {
 			parts = append(parts, fmt.Sprintf("in ResourceQuota %s %s", q.Name, short))
-			if out.object == "" {
-				out.object = quotaRef(q)
+			object = cmp.Or(object, "ResourceQuota "+q.Namespace+"/"+q.Name)
+		}
+	}
+	return strings.Join(parts, "; "), object, nil
+}
+
+// judgeBudgets warns of PodDisruptionBudgets that do not protect groups as users expect, and refuses to create others for the
+// same pods.
+func (d *Driver) judgeBudgets(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+	budgets, err := d.engine.Observer.Nearby.Budgets(s.Key.Namespace)
+	switch {
+	case err != nil && p.GetGroupDisruptionBudget():
+		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget creates others: %w",
+			s.Key.Namespace, observe.ContractError(err))
+	case err != nil:
+		return []*pb.Warning{{
+			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so their effect on %s is unknown: %v",
+				s.Key.Namespace, s.Key.Name, err),
+		}}, nil
+	}
+	var warnings []*pb.Warning
+	parts := preflightOf(s, nil).Disruptables()
+	for _, b := range budgets {
+		if disruption.Ours(b) {
+			continue
+		}
+		for _, w := range parts {
+			if err := checkBudget(s, p, b, w); err != nil {
+				return nil, err
+			}
+			if code, message := w.Judge(b); code != "" {
+				warnings = append(warnings, &pb.Warning{Code: code, Message: message})
 			}
 		}
 	}
-	out.text = strings.Join(parts, "; ")
-	return out, nil
+	return warnings, nil
 }
 
-func quotaRef(q *corev1.ResourceQuota) string { return "ResourceQuota " + q.Namespace + "/" + q.Name }
+// checkBudget refuses a release with budgets of its own beside one of the user's for the same name or pods.
+func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget, own disruption.Workload) error {
+	if !p.GetGroupDisruptionBudget() {
+		return nil
+	}
+	object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
+	if b.Name == record.BudgetName(s.Key.Name, false) || b.Name == record.BudgetName(s.Key.Name, true) {
+		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+			"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
+	}
+	policy, _ := record.ParsePolicy(p)
+	added := own
+	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, policy)
+	for _, w := range []disruption.Workload{own, added} {
+		if leaders, workers := w.Caught(b); leaders+workers > 0 {
+			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
+				"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it during the "+
+					"release, or leave out policy.group_disruption_budget", object, leaders+workers, w.Namespace, w.Name), "object", object)
+		}
+	}
+	return nil
+}

@@ -29,19 +29,14 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 	if err != nil {
 		return nil, err
 	}
-	c, s, err := d.contextOf(key, req.GetIncludeGroups())
+	c, s, err := d.contextOf(key, req.GetReleaseId(), req.GetIncludeGroups())
 	if err == nil && (plan.Reading(s.Observation) || d.engine.Observer.Autoscalers.Pending()) {
 		// A command runs a driver of its own, which has just started, and calls once.
 		d.awaitRead(ctx, key)
-		c, s, err = d.contextOf(key, req.GetIncludeGroups())
+		c, _, err = d.contextOf(key, req.GetReleaseId(), req.GetIncludeGroups())
 	}
 	if err != nil {
 		return nil, err
-	}
-	if id := req.GetReleaseId(); id != "" {
-		if _, err := plan.CurrentRelease(s.Observation, id); err != nil {
-			return nil, err
-		}
 	}
 	return &pb.CalculateBatchContextResponse{Context: c}, nil
 }
@@ -57,14 +52,9 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	var last *pb.BatchContext
 	for {
 		changed := workload.Changed()
-		c, s, err := d.contextOf(key, req.GetIncludeGroups())
+		c, _, err := d.contextOf(key, req.GetReleaseId(), req.GetIncludeGroups())
 		if err != nil {
 			return err
-		}
-		if id := req.GetReleaseId(); id != "" {
-			if _, err := plan.CurrentRelease(s.Observation, id); err != nil {
-				return err
-			}
 		}
 		if !proto.Equal(c, last) {
 			if err := stream.Send(&pb.WatchBatchContextResponse{Context: c}); err != nil {
@@ -82,12 +72,17 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	}
 }
 
-// contextOf observes a workload and returns its context. It writes nothing.
-func (d *Driver) contextOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
+// contextOf observes a workload and returns its context. A release that it names must be the workload's. It writes nothing.
+func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
 	key = d.engine.Observer.Names.Resolve(key)
 	s, decision, err := d.engine.Look(key)
 	if err != nil {
 		return nil, nil, err
+	}
+	if release != "" {
+		if _, err := plan.CurrentRelease(s.Observation, release); err != nil {
+			return nil, nil, err
+		}
 	}
 	c := contextFor(s, decision, rows)
 	if err := d.engine.LastError(key); err != nil {

@@ -29,7 +29,7 @@ func TestPanicStaysWithItsWorkload(t *testing.T) {
 	b.FailPatches(func() error { panic("a defect") })
 	b.run()
 	b.eventually("the context reports the defect", func() bool {
-		c, _, err := b.contextOf(lwstest.VLLM, false)
+		c, _, err := b.contextOf(lwstest.VLLM, "", false)
 		return err == nil && c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "Internal"
 	})
 }
@@ -42,7 +42,7 @@ func TestConflictsInARow(t *testing.T) {
 	})
 	b.run()
 	b.eventually("the context reports them", func() bool {
-		c, _, err := b.contextOf(lwstest.VLLM, false)
+		c, _, err := b.contextOf(lwstest.VLLM, "", false)
 		if err != nil || c.GetState() == pb.State_STATE_FAILED {
 			t.Fatalf("the context is %v, %v", c, err)
 		}

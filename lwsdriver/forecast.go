@@ -85,11 +85,7 @@ func (d *Driver) startup(s *observe.Snapshot) (took time.Duration, groups int) {
 }
 
 func checkPlan(req *pb.PlanRequest, limits record.Limits) error {
-	var bad []drivererr.FieldViolation
-	if s := req.GetStartup(); s != nil && (s.CheckValid() != nil || s.AsDuration() < 0) {
-		bad = append(bad, drivererr.FieldViolation{Field: "startup", Description: "must be a valid duration, not negative"})
-	}
-	return checkPolicy(req.GetPolicy(), limits, bad...)
+	return checkPolicy(req.GetPolicy(), limits, checkDuration("startup", req.GetStartup())...)
 }
 
 // forecastInput returns what the forecast depends on, with warnings about what of it is unknown.

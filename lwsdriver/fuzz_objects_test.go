@@ -132,7 +132,7 @@ func (b *fixture) lookAtHostile(t *testing.T) {
 			t.Errorf("a record is written that no driver reads: %v\n%s", err, value)
 		}
 	}
-	c, _, err := b.contextOf(lwstest.VLLM, true)
+	c, _, err := b.contextOf(lwstest.VLLM, "", true)
 	if err != nil {
 		t.Error(err)
 	}

@@ -89,7 +89,7 @@ func checkCheap(t *testing.T, b *fixture) {
 	for name, call := range map[string]func() error{
 		"look": func() error { _, _, err := b.engine.Look(lwstest.VLLM); return err },
 		"rows": func() error {
-			c, _, err := b.contextOf(lwstest.VLLM, true)
+			c, _, err := b.contextOf(lwstest.VLLM, "", true)
 			if len(c.GetGroups()) != maxGroupRows || len(c.GetGroups())+int(c.GetGroupsOmitted()) != int(c.GetReplicas()) {
 				t.Errorf("%d rows and %d omitted of %d groups", len(c.GetGroups()), c.GetGroupsOmitted(), c.GetReplicas())
 			}

@@ -31,7 +31,7 @@ func TestReleaseMetrics(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	b := newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
-	c, s, err := b.contextOf(lwstest.VLLM, false)
+	c, s, err := b.contextOf(lwstest.VLLM, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestReadyGroupsDuringPromotion(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	b := newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Promoting, nil), 0).synced()
-	c, s, err := b.contextOf(lwstest.VLLM, false)
+	c, s, err := b.contextOf(lwstest.VLLM, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

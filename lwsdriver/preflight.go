@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -56,18 +55,9 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 }
 
 func checkPreflight(req *pb.PreflightRequest, limits record.Limits) error {
-	var bad []drivererr.FieldViolation
 	e := req.GetExpectations()
-	for _, f := range []struct {
-		field string
-		value *durationpb.Duration
-	}{
-		{"expectations.longest_request", e.GetLongestRequest()}, {"expectations.endpoint_propagation", e.GetEndpointPropagation()},
-	} {
-		if f.value != nil && (f.value.CheckValid() != nil || f.value.AsDuration() < 0) {
-			bad = append(bad, drivererr.FieldViolation{Field: f.field, Description: "must be a valid duration, not negative"})
-		}
-	}
+	bad := append(checkDuration("expectations.longest_request", e.GetLongestRequest()),
+		checkDuration("expectations.endpoint_propagation", e.GetEndpointPropagation())...)
 	for i, key := range e.GetTopologyKeys() {
 		for _, text := range validation.IsQualifiedName(key) {
 			bad = append(bad, drivererr.FieldViolation{

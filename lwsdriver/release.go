@@ -29,7 +29,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	}
 	d.awaitNearby(ctx, key)
 	d.awaitRevision(ctx, key)
-	m, err := d.mutate(ctx, key, beginOf(req, userOf(ctx)), func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
+	m, c, err := d.perform(ctx, key, beginOf(req, userOf(ctx)), req, func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
@@ -44,10 +44,6 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	c, err := d.await(ctx, key, m, req.GetWait(), req.GetIncludeGroups())
 	if err != nil {
 		return nil, err
 	}
@@ -85,11 +81,6 @@ func checkPolicy(p *pb.ReleasePolicy, limits record.Limits, bad ...drivererr.Fie
 	if err := drivererr.Invalid(bad...); err != nil {
 		return err
 	}
-	return checkSupported(p)
-}
-
-// checkSupported refuses a valid policy that this driver does not support.
-func checkSupported(p *pb.ReleasePolicy) error {
 	if style := p.GetStyle(); !plan.Supports(style) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"this driver does not release in style %s yet, only in: %v", style, supportedStyles())
@@ -119,13 +110,38 @@ func (d *Driver) checkTraffic(ctx context.Context, s *observe.Snapshot, p *pb.Re
 	return nil
 }
 
-// Finalize promotes a release or rolls it back.
-func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
+// UpgradeBatch moves the release to a batch or to an absolute target.
+func (d *Driver) UpgradeBatch(ctx context.Context, req *pb.UpgradeBatchRequest) (*pb.UpgradeBatchResponse, error) {
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()), checkTarget(req))
 	if err != nil {
 		return nil, err
 	}
-	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
+	m, c, err := d.perform(ctx, key, targetOf(req), req)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.UpgradeBatchResponse{Action: m.action, Context: c}, nil
+}
+
+func checkTarget(req *pb.UpgradeBatchRequest) []drivererr.FieldViolation {
+	switch t := req.GetTarget().(type) {
+	case *pb.UpgradeBatchRequest_Batch:
+		if t.Batch < 0 {
+			return []drivererr.FieldViolation{{Field: "batch", Description: fmt.Sprintf("%d is negative; batches count from 0", t.Batch)}}
+		}
+	case *pb.UpgradeBatchRequest_Groups:
+		if _, err := record.ParseQuantity(t.Groups); err != nil {
+			return []drivererr.FieldViolation{{Field: "groups", Description: err.Error()}}
+		}
+	default:
+		return []drivererr.FieldViolation{{Field: "target", Description: "is required: batch or groups"}}
+	}
+	return nil
+}
+
+// Finalize promotes a release or rolls it back.
+func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
+	var bad []drivererr.FieldViolation
 	if i := req.GetIntent(); i != pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && i != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		bad = append(bad, drivererr.FieldViolation{Field: "intent", Description: "is required: PROMOTE or ROLLBACK"})
 	} else if req.GetForce() && i == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
@@ -133,14 +149,11 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 			Field: "force", Description: "is for ROLLBACK only: a promotion never goes past the workload's own maxUnavailable",
 		})
 	}
-	if err := drivererr.Invalid(bad...); err != nil {
-		return nil, err
-	}
-	m, err := d.mutate(ctx, key, finishOf(req, userOf(ctx)))
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()), bad)
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.await(ctx, key, m, req.GetWait(), req.GetIncludeGroups())
+	m, c, err := d.perform(ctx, key, finishOf(req, userOf(ctx)), req)
 	if err != nil {
 		return nil, err
 	}
@@ -150,4 +163,35 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 // releaseOver reports whether nothing of a release remains but the hold.
 func releaseOver(s pb.State) bool {
 	return s == pb.State_STATE_COMPLETED || s == pb.State_STATE_ROLLED_BACK || s == pb.State_STATE_NOTHING_TO_RELEASE
+}
+
+// Adopt puts a workload under hold while no release runs.
+func (d *Driver) Adopt(ctx context.Context, req *pb.AdoptRequest) (*pb.AdoptResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.mutate(ctx, key, plan.Adopt{})
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.await(ctx, key, m, nil, false)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AdoptResponse{Action: m.action, Context: c, Warnings: m.decision.Warnings}, nil
+}
+
+// Disown removes the hold and restores the user's own rolling update configuration.
+func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	d.awaitRead(ctx, key)
+	m, err := d.mutate(ctx, key, plan.Disown{Revision: req.GetTemplateRevision()})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.DisownResponse{Action: m.action, Warnings: m.decision.Warnings}, nil
 }

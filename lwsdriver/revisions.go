@@ -24,17 +24,18 @@ import (
 
 // ListRevisions returns the workload's history, the newest first.
 func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
+	var bad []drivererr.FieldViolation
+	if req.GetLimit() < 0 {
+		bad = append(bad, drivererr.FieldViolation{Field: "limit", Description: "must not be negative"})
+	}
+	key, err := d.accept(req.GetWorkload(), bad)
 	if err != nil {
 		return nil, err
-	}
-	if req.GetLimit() < 0 {
-		return nil, drivererr.Invalid(drivererr.FieldViolation{Field: "limit", Description: "must not be negative"})
 	}
 	if err := d.awaitHistory(ctx, key); err != nil {
 		return nil, err
 	}
-	c, s, err := d.contextOf(key, false)
+	c, s, err := d.contextOf(key, "", false)
 	if err != nil {
 		return nil, err
 	}
@@ -145,4 +146,26 @@ func (d *Driver) historyWarnings(s *observe.Snapshot) []*pb.Warning {
 		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", observe.Object(s.Key), err)})
 	}
 	return all
+}
+
+// Undo puts the template of an older revision back into the spec, where it waits under the hold for a release.
+func (d *Driver) Undo(ctx context.Context, req *pb.UndoRequest) (*pb.UndoResponse, error) {
+	key, err := d.keyFor(req.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	if err := d.awaitHistory(ctx, key); err != nil {
+		return nil, err
+	}
+	d.awaitRead(ctx, key)
+	undo := plan.Undo{Revision: req.GetRevision(), Template: req.GetTemplateRevision()}
+	m, err := d.mutate(ctx, key, undo)
+	if err != nil {
+		return nil, err
+	}
+	revision, err := undo.Target(m.snapshot.Observation)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.UndoResponse{Action: m.action, Revision: revision}, nil
 }

@@ -22,19 +22,15 @@ import (
 
 // SetWeight sets the canary's share of requests.
 func (d *Driver) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()), checkPercent("weight", req.GetWeight()))
 	if err != nil {
-		return nil, err
-	}
-	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
-	if err := drivererr.Invalid(append(bad, checkPercent("weight", req.GetWeight())...)...); err != nil {
 		return nil, err
 	}
 	m, err := d.mutate(ctx, key, weightOf(req))
 	if err != nil {
 		return nil, err
 	}
-	v, err := d.awaitWeight(ctx, key, requestedWeight{req.GetReleaseId(), int(req.GetWeight()), req.GetWait()})
+	v, err := d.awaitWeight(ctx, key, req.GetReleaseId(), int(req.GetWeight()), req.GetWait())
 	if err != nil {
 		return nil, err
 	}
@@ -43,12 +39,9 @@ func (d *Driver) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.S
 
 // SetHeaderRoute routes matching requests to the canary.
 func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteRequest) (*pb.SetHeaderRouteResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
 	header, bad := traffic.ParseHeaderRoute(req.GetName(), req.GetMatches())
-	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), bad...)...); err != nil {
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), bad)
+	if err != nil {
 		return nil, err
 	}
 	m, err := d.mutate(ctx, key, headerRouteOf(req), func(_ context.Context, s *observe.Snapshot, _ *plan.Decision) error {
@@ -62,11 +55,8 @@ func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteReque
 
 // SetMirror mirrors requests to the canary.
 func (d *Driver) SetMirror(ctx context.Context, req *pb.SetMirrorRequest) (*pb.SetMirrorResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkPercent("percentage", req.GetPercentage()))
 	if err != nil {
-		return nil, err
-	}
-	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), checkPercent("percentage", req.GetPercentage())...)...); err != nil {
 		return nil, err
 	}
 	m, err := d.mutate(ctx, key, mirrorOf(req))
@@ -78,18 +68,15 @@ func (d *Driver) SetMirror(ctx context.Context, req *pb.SetMirrorRequest) (*pb.S
 
 // Reset returns all requests to the stable leaders.
 func (d *Driver) Reset(ctx context.Context, req *pb.ResetRequest) (*pb.ResetResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()))
 	if err != nil {
-		return nil, err
-	}
-	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)...); err != nil {
 		return nil, err
 	}
 	m, err := d.mutate(ctx, key, resetOf(req))
 	if err != nil {
 		return nil, err
 	}
-	v, err := d.awaitWeight(ctx, key, requestedWeight{req.GetReleaseId(), 0, req.GetWait()})
+	v, err := d.awaitWeight(ctx, key, req.GetReleaseId(), 0, req.GetWait())
 	if err != nil {
 		return nil, err
 	}
@@ -98,11 +85,8 @@ func (d *Driver) Reset(ctx context.Context, req *pb.ResetRequest) (*pb.ResetResp
 
 // VerifyWeight returns whether the data plane has acknowledged a weight, from the caches alone.
 func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*pb.VerifyWeightResponse, error) {
-	key, err := d.keyFor(req.GetWorkload())
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkPercent("weight", req.GetWeight()))
 	if err != nil {
-		return nil, err
-	}
-	if err := drivererr.Invalid(append(checkID(req.GetReleaseId()), checkPercent("weight", req.GetWeight())...)...); err != nil {
 		return nil, err
 	}
 	s, err := d.engine.Observe(key)
@@ -123,25 +107,20 @@ func checkPercent(field string, n int32) []drivererr.FieldViolation {
 	return nil
 }
 
-// requestedWeight is a weight that a host waits for.
-type requestedWeight struct {
-	id     string
-	weight int
-	wait   *durationpb.Duration
-}
-
 // awaitWeight returns once a weight is verified or blocked, at the latest after wait. The release may end, and another may
 // begin, meanwhile.
-func (d *Driver) awaitWeight(ctx context.Context, key types.NamespacedName, a requestedWeight) (v plan.Verification, err error) {
-	err = d.until(ctx, key, a.wait, func() (bool, error) {
+func (d *Driver) awaitWeight(
+	ctx context.Context, key types.NamespacedName, id string, weight int, wait *durationpb.Duration,
+) (v plan.Verification, err error) {
+	err = d.until(ctx, key, wait, func() (bool, error) {
 		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err
 		}
-		if _, err := plan.RoutedRelease(s.Observation, a.id); err != nil {
+		if _, err := plan.RoutedRelease(s.Observation, id); err != nil {
 			return false, err
 		}
-		v = plan.VerifyWeight(s.Observation, a.weight)
+		v = plan.VerifyWeight(s.Observation, weight)
 		return v.Verified || v.Blocked, nil
 	})
 	return v, err

@@ -113,6 +113,15 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	return d.engine.Observer.Names.Resolve(key), nil
 }
 
+// accept checks that calls can be served and that a request has no violations, and returns the workload's key.
+func (d *Driver) accept(ref *pb.WorkloadRef, bad ...[]drivererr.FieldViolation) (types.NamespacedName, error) {
+	key, err := d.keyFor(ref)
+	if err == nil {
+		err = drivererr.Invalid(slices.Concat(bad...)...)
+	}
+	return key, err
+}
+
 // admission refuses a decided write for a reason that takes I/O to find. It may add warnings to the decision.
 type admission func(context.Context, *observe.Snapshot, *plan.Decision) error
 
@@ -128,6 +137,20 @@ type mutation struct {
 type outcome struct {
 	snapshot *observe.Snapshot
 	decision plan.Decision
+}
+
+// perform is mutate for a request that waits. It returns the context once the workload is settled, at the latest after the wait.
+func (d *Driver) perform(ctx context.Context, key types.NamespacedName, i plan.Intent, req interface {
+	GetWait() *durationpb.Duration
+	GetIncludeGroups() bool
+}, admissions ...admission,
+) (mutation, *pb.BatchContext, error) {
+	m, err := d.mutate(ctx, key, i, admissions...)
+	if err != nil {
+		return m, nil, err
+	}
+	c, err := d.await(ctx, key, m, req.GetWait(), req.GetIncludeGroups())
+	return m, c, err
 }
 
 // mutate carries out an intent under the workload's lock, retries conflicts, and then reconciles the release as far as it gets
@@ -242,7 +265,7 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation
 	var c *pb.BatchContext
 	err := d.until(ctx, key, wait, func() (bool, error) {
 		var err error
-		c, _, err = d.contextOf(key, rows)
+		c, _, err = d.contextOf(key, "", rows)
 		return plugin.Settled(c.GetState()), err
 	})
 	return c, err
@@ -275,8 +298,13 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 
 // checkWait refuses an invalid wait.
 func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
-	if wait != nil && (wait.CheckValid() != nil || wait.AsDuration() < 0) {
-		return []drivererr.FieldViolation{{Field: "wait", Description: "must be a valid duration, not negative"}}
+	return checkDuration("wait", wait)
+}
+
+// checkDuration refuses an invalid or negative duration.
+func checkDuration(field string, d *durationpb.Duration) []drivererr.FieldViolation {
+	if d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+		return []drivererr.FieldViolation{{Field: field, Description: "must be a valid duration, not negative"}}
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 // stateOf returns the context of a workload and what it was computed from. If it can't be observed, the error is its state, and the
 // snapshot nil.
 func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot) {
-	c, s, err := d.contextOf(key, rows)
+	c, s, err := d.contextOf(key, "", rows)
 	if err != nil {
 		c = &pb.BatchContext{Workload: observe.RefOf(key)}
 		fail(c, err)

@@ -26,13 +26,13 @@ type Need struct {
 	Others []Need
 }
 
-// parts returns the need of each role.
-func (n Need) parts() []Need { return append([]Need{n}, n.Others...) }
+// Parts returns the need of each role.
+func (n Need) Parts() []Need { return append([]Need{n}, n.Others...) }
 
 // AllGroups returns the number of groups of all roles.
 func (n Need) AllGroups() int {
 	sum := 0
-	for _, part := range n.parts() {
+	for _, part := range n.Parts() {
 		sum += part.Groups
 	}
 	return sum
@@ -44,7 +44,7 @@ func (n Need) Size() int { return int(ptr.Deref(n.Template.Size, 1)) }
 // Pods returns the number of pods of all groups.
 func (n Need) Pods() int {
 	sum := 0
-	for _, part := range n.parts() {
+	for _, part := range n.Parts() {
 		sum += part.Groups * part.Size()
 	}
 	return sum
@@ -67,7 +67,7 @@ type alike struct {
 
 // pods returns the leaders and the workers of all groups.
 func (n Need) pods() (all []alike) {
-	for _, part := range n.parts() {
+	for _, part := range n.Parts() {
 		all = append(all, part.ofRole()...)
 	}
 	return all

@@ -95,7 +95,7 @@ type Placement struct {
 // hardly be scheduled, and a group that fits may still wait.
 func (r Room) Place(n Need) (out Placement) {
 	r = r.clone()
-	for _, part := range n.parts() {
+	for _, part := range n.Parts() {
 		p, placed := r.place(part), out.Placed
 		out = p
 		if out.Placed += placed; p.Placed < part.Groups {

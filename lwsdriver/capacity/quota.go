@@ -55,7 +55,7 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 		}
 	}
 	if len(scopes) == 0 { // a scope is a property of pods: quotas that have one count nothing else
-		for _, part := range n.parts() {
+		for _, part := range n.Parts() {
 			add(sum, part.objectUsage(), 1)
 			add(sum, part.claimUsage(), part.Groups*part.Size())
 		}

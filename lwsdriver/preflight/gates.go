@@ -56,7 +56,7 @@ const queueLabel = "kueue.x-k8s.io/queue-name"
 func queueGates(s *Inventory) []Hit {
 	message := func(queue string) string {
 		text := fmt.Sprintf("its groups wait for admission by queue %s", queue)
-		if n := s.peak().Groups(); n > 0 {
+		if n := s.Peak().Groups(); n > 0 {
 			text += fmt.Sprintf(", %d more than now at the peak of %s", n, s.style())
 		}
 		return text

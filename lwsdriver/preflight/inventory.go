@@ -95,27 +95,27 @@ const (
 // replicas returns the number of groups in the spec, in all slices.
 func (s *Inventory) replicas() int { return replicasOf(s.Workload) * max(s.Slices, 1) }
 
-// peak returns how many groups a release adds at its peak: those of a role, and units of a DisaggregatedSet.
-func (s *Inventory) peak() capacity.Peak {
+// Peak returns how many groups a release adds at its peak: those of a role, and units of a DisaggregatedSet.
+func (s *Inventory) Peak() capacity.Peak {
 	if s.part != nil {
 		return s.part.peak
 	}
 	return capacity.PeakOf(s.Policy, s.Rolling, s.replicas())
 }
 
-// need returns what they request.
-func (s *Inventory) need() capacity.Need {
+// Need returns the groups of the peak, and so what they request.
+func (s *Inventory) Need() capacity.Need {
 	n := capacity.Need{
-		Template: s.Workload.Spec.LeaderWorkerTemplate, Network: s.Workload.Spec.NetworkConfig, Groups: s.peak().Groups(),
+		Template: s.Workload.Spec.LeaderWorkerTemplate, Network: s.Workload.Spec.NetworkConfig, Groups: s.Peak().Groups(),
 		Exclusive: s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey],
 	}
 	if len(s.Roles) > 0 {
-		n = s.role(0).need()
+		n = s.role(0).Need()
 	}
 	for i := 1; i < len(s.Roles); i++ {
-		n.Others = append(n.Others, s.role(i).need())
+		n.Others = append(n.Others, s.role(i).Need())
 	}
-	if s.peak().Added > 0 {
+	if s.Peak().Added > 0 {
 		n.Sets = 1
 	}
 	if s.Policy.Traffic != nil && s.part == nil {

@@ -55,7 +55,7 @@ func noRoomToRoll(s *Inventory) []Hit {
 // meanwhile.
 func allUnavailable(s *Inventory) []Hit {
 	most := native.LimitsOf(s.Rolling, s.replicas()).MaxUnavailable
-	if s.replicas() < 2 || most < s.replicas() || s.peak().Added >= s.replicas() {
+	if s.replicas() < 2 || most < s.replicas() || s.Peak().Added >= s.replicas() {
 		return nil
 	}
 	return one(Hit{Field: rollingField + ".maxUnavailable", Message: fmt.Sprintf("maxUnavailable %s lets all %d groups be away at once in %s",

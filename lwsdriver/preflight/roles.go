@@ -70,7 +70,7 @@ func (s *Inventory) role(index int) *Inventory {
 	}
 	r.Workload, r.Roles = s.Roles[index].Workload, nil
 	r.Rolling = ptr.Deref(r.Workload.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)})
-	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PeakOf(o, s.Policy.Style, o.Roles[index], s.peak().Groups())}}
+	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PeakOf(o, s.Policy.Style, o.Roles[index], s.Peak().Groups())}}
 	return &r
 }
 

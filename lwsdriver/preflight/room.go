@@ -37,7 +37,7 @@ func roomRules() []Rule {
 	}
 }
 
-func grows(s *Inventory) bool { return s.need().Pods() > 0 }
+func grows(s *Inventory) bool { return s.Need().Pods() > 0 }
 
 // size returns the number of groups and pods that are needed.
 func size(n capacity.Need) string {
@@ -50,7 +50,7 @@ func size(n capacity.Need) string {
 
 func quotaExceeded(s *Inventory) []Hit {
 	var hits []Hit
-	need := s.need()
+	need := s.Need()
 	severity := warning
 	if s.Policy.Style == pb.Style_STYLE_BLUE_GREEN && !s.Force {
 		severity = severe // Initialize refuses it
@@ -67,7 +67,7 @@ func quotaExceeded(s *Inventory) []Hit {
 }
 
 func nodesLackRoom(s *Inventory) []Hit {
-	need := s.need()
+	need := s.Need()
 	p := s.Room.Place(need)
 	if p.Placed >= need.AllGroups() {
 		return nil

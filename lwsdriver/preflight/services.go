@@ -74,7 +74,7 @@ func selectsWorkers(s *Inventory) []Hit {
 // excludesAdded finds Services with the name of the workload in their selector. A Service that selects workers needs another selector
 // first.
 func excludesAdded(s *Inventory) []Hit {
-	if s.peak().Added == 0 || s.Policy.Traffic != nil {
+	if s.Peak().Added == 0 || s.Policy.Traffic != nil {
 		return nil
 	}
 	name := s.Disruptable().Name

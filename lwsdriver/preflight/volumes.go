@@ -41,7 +41,7 @@ func ClaimNames(s *Inventory) []string {
 }
 
 func sharedClaims(s *Inventory) []Hit {
-	if s.replicas()*int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)) < 2 && s.peak().Groups() == 0 {
+	if s.replicas()*int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)) < 2 && s.Peak().Groups() == 0 {
 		return nil // used by a single pod
 	}
 	names := ClaimNames(s)
