@@ -121,26 +121,25 @@ func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleaseP
 func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) map[preflight.Source]func(context.Context) error {
 	near := d.engine.Observer.Nearby
 	return map[preflight.Source]func(context.Context) error{
-		preflight.Services: func(context.Context) (err error) {
-			into.Services, err = near.Services(s.Key.Namespace)
-			return err
-		},
-		preflight.Budgets: func(context.Context) (err error) {
-			into.Budgets, err = near.Budgets(s.Key.Namespace)
-			return err
-		},
-		preflight.Quotas: func(context.Context) (err error) {
-			into.Quotas, err = near.Quotas(s.Key.Namespace)
-			return err
-		},
-		preflight.Routes: func(ctx context.Context) error { return d.readRoutes(ctx, s, into) },
-		preflight.Claims: func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
+		preflight.Services: cached(&into.Services, near.Services, s.Key.Namespace),
+		preflight.Budgets:  cached(&into.Budgets, near.Budgets, s.Key.Namespace),
+		preflight.Quotas:   cached(&into.Quotas, near.Quotas, s.Key.Namespace),
+		preflight.Routes:   func(ctx context.Context) error { return d.readRoutes(ctx, s, into) },
+		preflight.Claims:   func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
 		preflight.Nodes: func(ctx context.Context) error {
 			if skipNodes {
 				return errors.New("not requested")
 			}
 			return d.readNodes(ctx, into)
 		},
+	}
+}
+
+// cached returns a function that reads a namespace from a cache.
+func cached[T any](into *T, read func(namespace string) (T, error), namespace string) func(context.Context) error {
+	return func(context.Context) (err error) {
+		*into, err = read(namespace)
+		return err
 	}
 }
 

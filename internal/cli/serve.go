@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
@@ -140,6 +141,10 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	o.Metrics = registry
+	config, err := o.RESTConfig()
+	if err != nil {
+		return err
+	}
 	driver, err := o.Driver(logger)
 	if err != nil {
 		return err
@@ -147,7 +152,7 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 	serve.Logger, serve.Registry = logger, registry
 	if serve.AlwaysAllow {
 		logger.Warn("calls over TCP are not authorized: --authorization=AlwaysAllow")
-	} else if serve.Reviewer, err = o.Reviewer(); err != nil {
+	} else if serve.Reviewer, err = review.New(config); err != nil {
 		return err
 	}
 	serve.ProtectMetrics = o.ProtectMetrics(logger)

@@ -27,7 +27,7 @@ type authorization struct {
 	// reviewer answers who the caller is and what they may. Nil means that every caller may do everything.
 	reviewer *review.Reviewer
 	// rates bound the calls of each user whom the reviewer knows.
-	rates *userRates
+	rates *review.Rates
 	// local returns the user of calls without a reviewer. It may return nil.
 	local func(context.Context) user.Info
 	// from has the connections of the calls, reading the calls whose request has not been read, and calls those in flight.

@@ -140,9 +140,10 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 	if a.reviewer == nil {
 		return asUser(ctx, method, a.local), end, nil
 	}
-	if err := a.rates.take(name); err != nil {
+	if !a.rates.Of(name).Allow() {
 		end()
-		return ctx, nil, err
+		return ctx, nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
+			"user %q makes more than %d calls a second: call less often, or raise --user-qps of the driver", name, a.rates.PerSecond)
 	}
 	if !known {
 		end()

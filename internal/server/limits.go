@@ -37,6 +37,8 @@ const (
 	handshakeTimeout = 10 * time.Second
 	// idleTimeout closes TCP connections without a call in flight.
 	idleTimeout = 15 * time.Minute
+	// DefaultUserQPS is Options.UserQPS if that is 0: a host with hundreds of releases makes a few calls a second.
+	DefaultUserQPS = 100
 	// DefaultMaxConnectionAge is Options.MaxConnectionAge if that is 0.
 	DefaultMaxConnectionAge = time.Hour
 	// maxAgeGrace bounds how long calls in flight may take after that: the longest `wait` is 10 minutes.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -25,31 +26,32 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer, t *turns) *metrics {
+	register := promauto.With(r)
 	m := &metrics{
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		writes: register.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "lockstep", Name: "writes_total",
 			Help: "Writes to the API server, by action and result (ok or the error's reason).",
 		}, []string{"action", "result"}),
-		states: prometheus.NewCounterVec(prometheus.CounterOpts{
+		states: register.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "lockstep", Name: "release_state_entered_total",
 			Help: "How often a release entered a state, by state.",
 		}, []string{"state"}),
-		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		reconciles: register.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "lockstep", Name: "reconcile_duration_seconds",
 			Help:    "Time of one pass over a workload, writes included, by result (ok or the error's reason).",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 		}, []string{"result"}),
 	}
-	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	register.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "lockstep", Name: "groups_in_flight",
 		Help: "Groups of all releases that were created or replaced and are not ready yet; --max-groups-in-flight limits them.",
 	}, func() float64 { n, _ := t.counts(); return float64(n) })
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	register.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "lockstep", Name: "releases_waiting_for_turn",
 		Help: "Releases that wait until fewer groups are in flight.",
 	}, func() float64 { _, n := t.counts(); return float64(n) })
 	if r != nil {
-		r.MustRegister(m.writes, m.states, m.reconciles, inFlight, waiting, guard.Metrics())
+		r.MustRegister(guard.Metrics())
 	}
 	return m
 }

@@ -17,8 +17,6 @@ import (
 const (
 	// perSource is how many requests a second one address or one user may cause, with bursts of twice as many.
 	perSource = 50
-	// maxSources bounds those that are remembered: the one that asked longest ago is forgotten, and begins anew.
-	maxSources = 4096
 	// maxInFlight bounds the requests that the API server answers at a time.
 	maxInFlight = 32
 )
@@ -38,14 +36,14 @@ func inTurn(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.RateLimiter = -1, nil
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &turns{next: next, rates: lru.New(maxSources), inFlight: make(chan struct{}, maxInFlight)}
+		return &turns{next: next, rates: NewRates(perSource), inFlight: make(chan struct{}, maxInFlight)}
 	})
 	return config
 }
 
 type turns struct {
 	next     http.RoundTripper
-	rates    *lru.Cache // *rate.Limiter by source
+	rates    *Rates
 	inFlight chan struct{}
 }
 
@@ -53,7 +51,7 @@ type turns struct {
 func (t *turns) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
 	source, _ := ctx.Value(turnKey{}).(string)
-	if err := t.rateOf(source).Wait(ctx); err != nil {
+	if err := t.rates.Of(source).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("%w for %q: %w", ErrBusy, source, err)
 	}
 	select {
@@ -65,13 +63,25 @@ func (t *turns) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-func (t *turns) rateOf(source string) *rate.Limiter {
-	if known, ok := t.rates.Get(source); ok {
-		if limiter, ok := known.(*rate.Limiter); ok {
-			return limiter
-		}
+// maxSources bounds the sources that are remembered.
+const maxSources = 4096
+
+// Rates bound what each source may do. A burst of twice the rate is allowed. The source that asked longest ago is forgotten, and begins anew.
+type Rates struct {
+	PerSecond int
+	sources   *lru.Cache // *rate.Limiter by source
+}
+
+// NewRates returns a rate for each source.
+func NewRates(perSecond int) *Rates { return &Rates{perSecond, lru.New(maxSources)} }
+
+// Of returns the limiter of a source.
+func (r *Rates) Of(source string) *rate.Limiter {
+	known, _ := r.sources.Get(source)
+	limiter, ok := known.(*rate.Limiter)
+	if !ok {
+		limiter = rate.NewLimiter(rate.Limit(r.PerSecond), 2*r.PerSecond)
+		r.sources.Add(source, limiter)
 	}
-	limiter := rate.NewLimiter(perSource, 2*perSource)
-	t.rates.Add(source, limiter)
 	return limiter
 }

@@ -22,15 +22,6 @@ import (
 // NewDriver makes a driver for a cluster. It must return fast: Run fills the caches.
 type NewDriver func(*rest.Config, lwsdriver.Options) (server.Driver, error)
 
-// Reviewer returns a reviewer of callers with the rights of the flags' kubeconfig.
-func (o *Options) Reviewer() (*review.Reviewer, error) {
-	config, err := o.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
-	return review.New(config)
-}
-
 // ProtectMetrics returns what protects an endpoint of metrics beyond loopback, with the rights of the flags' kubeconfig.
 func (o *Options) ProtectMetrics(logger *slog.Logger) func(http.Handler) (http.Handler, error) {
 	return func(handler http.Handler) (http.Handler, error) {

@@ -58,7 +58,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	if r.err == nil {
 		r.err = err
 	}
-	out.Room = capacity.RoomOf(nodes, running(pods))
+	out.Room = capacity.RoomOf(nodes, pods)
 	if len(w.Status.Conditions) == 0 {
 		out.Unseen[preflight.Status] = "the manifest has none"
 	}

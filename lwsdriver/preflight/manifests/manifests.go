@@ -15,7 +15,6 @@ import (
 	"io"
 
 	yamlv3 "go.yaml.in/yaml/v3"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -114,7 +113,7 @@ func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 			return nil, fmt.Errorf("%s: the LeaderWorkerSet has apiVersion %q, want %q", o.file, o.GetAPIVersion(), lws.GroupVersion)
 		}
 		w := &lws.LeaderWorkerSet{}
-		if err := strictly(o.Object, w); err != nil {
+		if err := decode(o.Object, w, yaml.DisallowUnknownFields); err != nil {
 			return nil, fmt.Errorf("%s: read the LeaderWorkerSet: %w", o.file, err)
 		}
 		if n := ptr.Deref(w.Spec.Replicas, 1); n < 0 {
@@ -160,13 +159,13 @@ func (s *Set) roles(w *lws.LeaderWorkerSet) (all []preflight.Role, slicesOf int,
 	return nil, 0, nil
 }
 
-// strictly decodes an object and refuses unknown fields.
-func strictly(fields map[string]any, into any) error {
+// decode decodes an object.
+func decode(fields map[string]any, into any, options ...yaml.JSONOpt) error {
 	text, err := yaml.Marshal(fields)
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	if err := yaml.UnmarshalStrict(text, into); err != nil {
+	if err := yaml.Unmarshal(text, into, options...); err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
 	return nil
@@ -180,25 +179,10 @@ func of[T any](s *Set, kind, namespace string) ([]*T, error) {
 			continue
 		}
 		into := new(T)
-		text, err := yaml.Marshal(o.Object)
-		if err == nil {
-			err = yaml.Unmarshal(text, into)
-		}
-		if err != nil {
+		if err := decode(o.Object, into); err != nil {
 			return nil, fmt.Errorf("%s: read %s %s: %w", o.file, kind, o.GetName(), err)
 		}
 		all = append(all, into)
 	}
 	return all, nil
-}
-
-// running returns the pods that are on a node.
-func running(pods []*corev1.Pod) []*corev1.Pod {
-	var out []*corev1.Pod
-	for _, p := range pods {
-		if p.Spec.NodeName != "" {
-			out = append(out, p)
-		}
-	}
-	return out
 }
