@@ -7,8 +7,13 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -16,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Initialize begins a release.
@@ -194,4 +200,63 @@ func (d *Driver) Disown(ctx context.Context, req *pb.DisownRequest) (*pb.DisownR
 		return nil, err
 	}
 	return &pb.DisownResponse{Action: m.action, Warnings: m.decision.Warnings}, nil
+}
+
+// The intents of valid requests.
+
+func beginOf(r *pb.InitializeRequest, user string) plan.Intent {
+	return plan.Begin{
+		ReleaseID: r.GetReleaseId(), Owner: r.GetOwner(), User: user, Policy: r.GetPolicy(), Revision: r.GetTemplateRevision(),
+	}
+}
+
+func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {
+	t := plan.SetTarget{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), Groups: r.GetGroups()}
+	if batch, ok := r.GetTarget().(*pb.UpgradeBatchRequest_Batch); ok {
+		t.Batch = ptr.To(int(batch.Batch))
+	}
+	return t
+}
+
+func finishOf(r *pb.FinalizeRequest, user string) plan.Intent {
+	message := observe.Shorten(r.GetMessage(), record.MaxEndMessage)
+	if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
+		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), User: user, Message: message}
+	}
+	return plan.RollBack{ReleaseID: r.GetReleaseId(), Force: r.GetForce(), User: user, Message: message}
+}
+
+func weightOf(r *pb.SetWeightRequest) plan.Intent {
+	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), Weight: ptr.To(int(r.GetWeight()))}
+}
+
+func mirrorOf(r *pb.SetMirrorRequest) plan.Intent {
+	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), Mirror: ptr.To(int(r.GetPercentage()))}
+}
+
+func headerRouteOf(r *pb.SetHeaderRouteRequest) plan.Intent {
+	route, _ := traffic.ParseHeaderRoute(r.GetName(), r.GetMatches())
+	return plan.Route{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), HeaderRoute: &route}
+}
+
+// resetOf accepts any revision: returning all requests is right for every template.
+func resetOf(r *pb.ResetRequest) plan.Intent {
+	return plan.Route{ReleaseID: r.GetReleaseId(), Reset: true}
+}
+
+// unknownFields returns the messages, at any depth, with a field that this driver's version of the contract does not have. A host
+// that sets one relies on it, and a policy is about safety: so it is refused, not ignored.
+func unknownFields(path string, m protoreflect.Message) (bad []drivererr.FieldViolation) {
+	_ = protorange.Range(m, func(v protopath.Values) error {
+		last := v.Len() - 1
+		if raw := v.Values[last]; v.Path[last].Kind() == protopath.UnknownAccessStep {
+			number, _, _ := protowire.ConsumeTag(raw.Bytes())
+			bad = append(bad, drivererr.FieldViolation{
+				Field:       path + v.Path[1:last].String(),
+				Description: fmt.Sprintf("has field number %d, which this driver does not know: leave it out, or run a newer driver", number),
+			})
+		}
+		return nil
+	})
+	return bad
 }

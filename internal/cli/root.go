@@ -9,16 +9,24 @@
 package cli
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/workload"
+	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 const about = `Lockstep releases LeaderWorkerSets in whole groups of pods, batch by batch.
@@ -90,4 +98,99 @@ func newExitCodesTopic() *cobra.Command {
 		fmt.Fprintf(&b, "  %3d  %s\n", row.Code, row.Text)
 	}
 	return &cobra.Command{Use: "exit-codes", Short: "What lockstep's exit codes mean", Long: strings.TrimSpace(b.String())}
+}
+
+// buildVersion is the output of `git describe`, which the Makefile makes the linker set. Empty in other builds.
+var buildVersion string
+
+// version returns buildVersion, or else the module's version as the Go command recorded it: a tag with
+// `go install …@v1.2.3`, a pseudo-version in a checkout, "(devel)" if it recorded none.
+func version() string {
+	if buildVersion != "" {
+		return buildVersion
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+func contract() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
+
+func newVersionCommand(o *connect.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of the program and the contract, and the tested versions of Kubernetes, LWS and the hosts",
+		Long: `Print the versions of the program, of Go and of the contract, and those of Kubernetes, LeaderWorkerSet, the hosts and the
+Gateway API that Lockstep is tested with, the default of the tests first. It contacts neither a cluster nor a driver.
+lockstep --version prints only the program's.`,
+		Example: "  lockstep version",
+		Args:    noArgs,
+		RunE:    func(*cobra.Command, []string) error { return writeVersions(o) },
+	}
+}
+
+func writeVersions(o *connect.Options) error {
+	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", version(), runtime.Version(), contract())
+	for _, c := range compatibility.All() {
+		fmt.Fprintf(w, "%s\t%s\n", c.Name, strings.Join(c.Versions, ", "))
+	}
+	return w.Flush() //nolint:wrapcheck // the caller's own stream
+}
+
+// newInstallCommand is for init containers of hosts that launch the binary in their own pod: the image has no shell to copy
+// it with.
+func newInstallCommand(o *connect.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "install PATH",
+		Short: "Copy this program to a path, for a host that launches it as a plugin",
+		Long: `Copy this program to PATH and print the copy's SHA-256. It is for init containers of hosts that launch the program from a
+directory of their own pod, because the image has no shell.`,
+		Hidden: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return exit.Usagef("%s needs the path of the copy, got %q", cmd.CommandPath(), args)
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			sum, err := copyBinary(args[0])
+			if err != nil {
+				return fmt.Errorf("install: %w", err)
+			}
+			_, err = fmt.Fprintf(o.Stdout, "%x  %s\n", sum, args[0])
+			return err
+		},
+	}
+}
+
+// copyBinary copies this program to path atomically, and returns its SHA-256. A copy that is running is replaced, not
+// overwritten.
+func copyBinary(path string) ([]byte, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	from, err := os.Open(program)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = from.Close() }()
+	to, err := os.CreateTemp(filepath.Dir(path), ".lockstep-*")
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.New()
+	_, err = io.Copy(io.MultiWriter(to, hash), from)
+	err = errors.Join(err, to.Chmod(0o755), to.Close())
+	if err == nil {
+		err = os.Rename(to.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(to.Name())
+		return nil, err
+	}
+	return hash.Sum(nil), nil
 }

@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -196,4 +197,110 @@ func (s *slots) take(key string) (release func(), err error) {
 			delete(s.held, key)
 		}
 	}), nil
+}
+
+// sampleInterval is how often calls of one method that end with one code are logged.
+const sampleInterval = time.Second
+
+// sampler logs one of many calls that fail alike.
+type sampler struct {
+	logger *slog.Logger
+
+	mu    sync.Mutex
+	kinds map[failure]*sample
+}
+
+// failure is a kind of failed calls. There are as many as methods and codes.
+type failure struct {
+	method string
+	code   codes.Code
+}
+
+type sample struct {
+	logged  time.Time
+	omitted int
+}
+
+func newSampler(logger *slog.Logger) *sampler {
+	return &sampler{logger: logger, kinds: map[failure]*sample{}}
+}
+
+// take reports whether to log a call, and how many were left out since the last one.
+func (s *sampler) take(kind failure) (omitted int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.kinds[kind]
+	if last == nil {
+		last = &sample{}
+		s.kinds[kind] = last
+	}
+	if time.Since(last.logged) < sampleInterval {
+		last.omitted++
+		return 0, false
+	}
+	omitted = last.omitted
+	*last = sample{logged: time.Now()}
+	return omitted, true
+}
+
+// refused logs a call that is refused by its headers.
+func (s *sampler) refused(ctx context.Context, method string, err error) {
+	if _, known := verbs[method]; !known {
+		method = "unknown"
+	}
+	kind := failure{method, status.Code(err)}
+	if omitted, ok := s.take(kind); ok {
+		s.logger.WarnContext(ctx, "refused call", "method", method, "code", kind.code.String(),
+			"error", status.Convert(err).Message(), "omitted", omitted)
+	}
+}
+
+const (
+	// anyone needs no credentials: the method tells nothing of workloads.
+	anyone access.Verb = "(none)"
+	// anyUser needs credentials and no permission.
+	anyUser access.Verb = "(authenticated)"
+)
+
+// verbs is what the caller of each method needs. A method without a row is refused.
+var verbs = map[string]access.Verb{
+	pb.WorkloadDriver_GetDriverInfo_FullMethodName:         anyUser,
+	pb.WorkloadDriver_CalculateBatchContext_FullMethodName: access.Get,
+	pb.WorkloadDriver_WatchBatchContext_FullMethodName:     access.Get,
+	pb.WorkloadDriver_WatchWorkloads_FullMethodName:        access.Get,
+	pb.WorkloadDriver_Plan_FullMethodName:                  access.Get,
+	pb.WorkloadDriver_Preflight_FullMethodName:             access.Get,
+	pb.WorkloadDriver_ListRevisions_FullMethodName:         access.Get,
+	pb.TrafficRouter_VerifyWeight_FullMethodName:           access.Get,
+
+	pb.WorkloadDriver_Initialize_FullMethodName:    access.Drive,
+	pb.WorkloadDriver_UpgradeBatch_FullMethodName:  access.Drive,
+	pb.WorkloadDriver_Finalize_FullMethodName:      access.Drive,
+	pb.WorkloadDriver_Undo_FullMethodName:          access.Drive,
+	pb.TrafficRouter_SetWeight_FullMethodName:      access.Drive,
+	pb.TrafficRouter_SetHeaderRoute_FullMethodName: access.Drive,
+	pb.TrafficRouter_SetMirror_FullMethodName:      access.Drive,
+	pb.TrafficRouter_Reset_FullMethodName:          access.Drive,
+
+	pb.WorkloadDriver_Adopt_FullMethodName:  access.Adopt,
+	pb.WorkloadDriver_Disown_FullMethodName: access.Adopt,
+
+	grpc_health_v1.Health_Check_FullMethodName: anyone,
+	grpc_health_v1.Health_List_FullMethodName:  anyone,
+	// A watch lasts.
+	grpc_health_v1.Health_Watch_FullMethodName: anyUser,
+	// Reflection shows the contract, which is public.
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      anyUser,
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anyUser,
+}
+
+// namespaceOf returns the namespace that a request is about. Empty means all.
+func namespaceOf(request any) string {
+	switch r := request.(type) {
+	case interface{ GetWorkload() *pb.WorkloadRef }:
+		return r.GetWorkload().GetNamespace()
+	case *pb.WatchWorkloadsRequest:
+		return r.GetNamespace()
+	}
+	return ""
 }

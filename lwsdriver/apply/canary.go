@@ -4,7 +4,13 @@
 package apply
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -68,4 +74,69 @@ func noteTraffic(canary *lws.LeaderWorkerSet, s *observe.Snapshot) error {
 	}
 	canary.Annotations[record.TrafficAnnotation] = value
 	return nil
+}
+
+// The writes by which a second set becomes the workload.
+
+// transferHistory moves a revision to the successor's history and makes the successor its owner.
+func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
+	have, to := a.observer.History.Find(s, t.Revision), s.AddedObjects[t.To]
+	if have == nil || to == nil {
+		return false, nil // the next observation decides
+	}
+	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(observe.Kind))
+	owner.BlockOwnerDeletion = nil // it must not block the owner's deletion
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": have.UID, "resourceVersion": have.ResourceVersion,
+		"labels":          map[string]string{record.StableLabel: to.Name},
+		"ownerReferences": []metav1.OwnerReference{*owner},
+	}})
+	if err != nil {
+		return false, fmt.Errorf("encode patch: %w", err)
+	}
+	got, err := a.core.AppsV1().ControllerRevisions(have.Namespace).
+		Patch(ctx, have.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
+	if err != nil {
+		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
+	}
+	return true, a.until(ctx, func() bool {
+		now := a.observer.History.Get(observe.KeyOf(got))
+		return now == nil || !older(now, got)
+	}, s.Key, observe.KeyOf(to))
+}
+
+// handOver makes the second set a workload under hold, in one request: it removes finalizer, owner and labels of an added
+// workload, and sets the record.
+func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.HandOver) (bool, error) {
+	w := s.AddedObjects[t.Name]
+	if w == nil {
+		return false, nil // the next observation decides
+	}
+	t.Record.UID = w.UID
+	value, err := t.Record.Encode()
+	if err != nil {
+		return false, err
+	}
+	p := newPatch(w, record.RecordAnnotation)
+	p.annotate(record.RecordAnnotation, value)
+	p.annotate(record.TargetAnnotation, "")
+	p.annotate(record.TrafficAnnotation, "")
+	p.annotate(record.OwnerAnnotation, "")
+	if limit, ok := s.StableObject.Annotations[record.HistoryLimitAnnotation]; ok {
+		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
+	}
+	for _, label := range observe.OurLabels(w) {
+		p.unlabel(label)
+	}
+	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
+	p.test(w.Finalizers, "metadata", "finalizers")
+	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }), "metadata", "finalizers")
+	p.test(w.OwnerReferences, "metadata", "ownerReferences")
+	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
+		"metadata", "ownerReferences")
+	p.rolling(record.Hold())
+	if have, want := record.TemplateOf(w), record.TemplateOf(s.StableObject); !observe.SameTemplate(have, want) {
+		p.template(want)
+	}
+	return a.patch(ctx, s.Key, p)
 }

@@ -4,11 +4,21 @@
 package capacity
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Need is a number of groups on top of the existing ones.
@@ -140,3 +150,60 @@ func add(sum, more corev1.ResourceList, n int) {
 }
 
 func count(n int) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
+
+// Peak is the largest number of groups that a release has on top of the workload's own. It is reached during promotion: the
+// added groups stay while the workload's own roll with the user's maxSurge.
+type Peak struct {
+	// Added are the groups of the second workload, Surge those that LWS adds by maxSurge.
+	Added, Surge int
+}
+
+// PeakOf returns the peak of a release of so many replicas under the user's own rolling update configuration.
+func PeakOf(policy record.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
+	p := Peak{Surge: native.LimitsOf(own, replicas).Surge()}
+	switch policy.Style {
+	case pb.Style_STYLE_CANARY:
+		p.Added = policy.Batches[len(policy.Batches)-1].Up(replicas)
+	case pb.Style_STYLE_BLUE_GREEN:
+		p.Added = replicas
+		if policy.Traffic != nil || policy.Adopt {
+			p.Surge = 0 // the first set is replaced without requests and without a surge, or not at all
+		}
+	case pb.Style_STYLE_PARTITION:
+		p.Surge = 0 // a release in place adds none
+	default: // the workload's own rolling update
+	}
+	return p
+}
+
+// Groups returns the sum.
+func (p Peak) Groups() int { return p.Added + p.Surge }
+
+// Text lists resources for users, devices first: "nvidia.com/gpu 16, cpu 64, memory 1Ti". Empty means that nothing is requested.
+func Text(list corev1.ResourceList) string {
+	names := slices.SortedFunc(maps.Keys(list), devicesFirst)
+	parts := make([]string, 0, len(names))
+	for _, name := range names {
+		if q := list[name]; !q.IsZero() {
+			parts = append(parts, fmt.Sprintf("%s %s", name, q.String()))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// devicesFirst orders resources by name, those of device plugins first.
+func devicesFirst(a, b corev1.ResourceName) int {
+	if extended(a) == extended(b) {
+		return cmp.Compare(a, b)
+	}
+	if extended(a) {
+		return -1
+	}
+	return 1
+}
+
+// String returns what is missing, for users.
+func (s Shortage) String() string {
+	return fmt.Sprintf("%s needs %s, and %s is left (hard %s, used %s)",
+		s.Resource, s.Needed.String(), s.Left.String(), s.Hard.String(), s.Used.String())
+}

@@ -6,7 +6,7 @@
 //
 //	answer := preflight.Check(&preflight.Inventory{Workload: w, Rolling: rolling, Policy: policy})
 //
-// A rule is an entry of a table (rules.go): an id, a severity, why it matters, what to do, the sources that it reads, and a
+// A rule is an entry of a table (check.go): an id, a severity, why it matters, what to do, the sources that it reads, and a
 // function that finds it. A rule whose source could not be read is reported as unchecked. To add a rule, add an entry, and
 // testdata/ID with a manifest that fails and one that passes, which tests require; make generate adds it to docs/reference-preflight.md.
 package preflight

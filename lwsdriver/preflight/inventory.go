@@ -4,15 +4,24 @@
 package preflight
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -143,4 +152,158 @@ type Autoscaler struct {
 	Object *pb.ObjectRef
 	// ToZero: it may remove the last group.
 	ToZero bool
+}
+
+// The kinds of workloads.
+const (
+	kind    = plugin.KindLeaderWorkerSet
+	kindSet = plugin.KindDisaggregatedSet
+)
+
+// kind returns the workload's kind. Clients return a LeaderWorkerSet without it.
+func (s *Inventory) kind() string { return cmp.Or(s.Workload.Kind, kind) }
+
+// Paths in a LeaderWorkerSet.
+const (
+	templateField = "spec.leaderWorkerTemplate"
+	rollingField  = "spec.rolloutStrategy.rollingUpdateConfiguration"
+)
+
+// template is a pod template and its path.
+type template struct {
+	*corev1.PodTemplateSpec
+
+	field string
+	// leader: leaders are created from it.
+	leader bool
+}
+
+// leader returns the template of leaders.
+func (s *Inventory) leader() template {
+	t := &s.Workload.Spec.LeaderWorkerTemplate
+	if t.LeaderTemplate != nil {
+		return template{t.LeaderTemplate, templateField + ".leaderTemplate", true}
+	}
+	return template{&t.WorkerTemplate, templateField + ".workerTemplate", true}
+}
+
+// templates returns all pod templates, of all roles.
+func (s *Inventory) templates() (all []template) {
+	for i := range s.Roles {
+		all = append(all, s.role(i).templates()...)
+	}
+	if len(all) > 0 {
+		return all
+	}
+	all = append(all, s.leader())
+	if t := &s.Workload.Spec.LeaderWorkerTemplate; t.LeaderTemplate != nil && ptr.Deref(t.Size, 1) > 1 {
+		all = append(all, template{&t.WorkerTemplate, templateField + ".workerTemplate", false})
+	}
+	return all
+}
+
+// container is a container that runs as long as its pod.
+type container struct {
+	*corev1.Container
+
+	field string
+}
+
+// containers returns those that run as long as the pod, sidecars last.
+func (t template) containers() []container {
+	var all []container
+	for i := range t.Spec.Containers {
+		all = append(all, container{&t.Spec.Containers[i], fmt.Sprintf("%s.spec.containers[%d]", t.field, i)})
+	}
+	for i := range t.Spec.InitContainers {
+		c := &t.Spec.InitContainers[i]
+		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			all = append(all, container{c, fmt.Sprintf("%s.spec.initContainers[%d]", t.field, i)})
+		}
+	}
+	return all
+}
+
+// first returns a field of the first container, which is assumed to serve.
+func (t template) first(field string) string { return t.field + ".spec.containers[0]." + field }
+
+func replicasOf(w *lws.LeaderWorkerSet) int { return int(ptr.Deref(w.Spec.Replicas, 1)) }
+
+// Role is a role of a DisaggregatedSet.
+type Role struct {
+	Name string
+	// Workload is the LeaderWorkerSet that LWS creates for the role.
+	Workload *lws.LeaderWorkerSet
+}
+
+// IsMark reports whether LWS sets a label on the children of a DisaggregatedSet and on their pods, also over the user's own.
+func IsMark(label string) bool {
+	return label == "app" || strings.HasPrefix(label, disaggregated.GroupVersion.Group+"/")
+}
+
+// NewRole returns a role of a set. Child is the LeaderWorkerSet whose groups serve now, nil if there is none.
+func NewRole(set metav1.Object, role disaggregated.DisaggregatedRoleSpec, child *lws.LeaderWorkerSet) Role {
+	t := role.LeaderWorkerSetTemplateSpec.DeepCopy()
+	w := &lws.LeaderWorkerSet{ObjectMeta: t.ObjectMeta, Spec: t.Spec}
+	w.Namespace, w.Name = set.GetNamespace(), set.GetName()+"-"+role.Name
+	marks := map[string]string{disaggregated.SetNameLabelKey: set.GetName(), disaggregated.RoleLabelKey: role.Name, "app": w.Name}
+	if child != nil {
+		w.Name, marks = child.Name, maps.Clone(child.Labels)
+		maps.DeleteFunc(marks, func(key, _ string) bool { return !IsMark(key) })
+	}
+	for _, pod := range []*corev1.PodTemplateSpec{w.Spec.LeaderWorkerTemplate.LeaderTemplate, &w.Spec.LeaderWorkerTemplate.WorkerTemplate} {
+		if pod != nil && pod.Labels == nil {
+			pod.Labels = map[string]string{}
+		}
+		if pod != nil {
+			maps.Copy(pod.Labels, marks)
+		}
+	}
+	return Role{Name: role.Name, Workload: w}
+}
+
+// part is what an inventory of a role has beside the role itself.
+type part struct {
+	// set is the inventory of the DisaggregatedSet.
+	set   *Inventory
+	index int
+	peak  capacity.Peak
+}
+
+// role returns the inventory of a role.
+func (s *Inventory) role(index int) *Inventory {
+	r, o := *s, plan.Observation{Slices: s.Slices}
+	for _, role := range s.Roles {
+		next := plan.Role{Name: role.Name, Replicas: replicasOf(role.Workload)}
+		next.MaxUnavailable, next.MaxSurge = plan.PaceOf(role.Workload.Spec, next.Replicas)
+		o.Roles = append(o.Roles, next)
+	}
+	r.Workload, r.Roles = s.Roles[index].Workload, nil
+	r.Rolling = ptr.Deref(r.Workload.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)})
+	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PeakOf(o, s.Policy.Style, o.Roles[index], s.Peak().Groups())}}
+	return &r
+}
+
+// judged returns the inventories that a rule judges: that of the workload, or those of the roles of a DisaggregatedSet.
+func (rule Rule) judged(s *Inventory) []*Inventory {
+	if rule.Whole || len(s.Roles) == 0 {
+		return []*Inventory{s}
+	}
+	all := make([]*Inventory, 0, len(s.Roles))
+	for i := range s.Roles {
+		all = append(all, s.role(i))
+	}
+	return all
+}
+
+// inSet returns a hit in a role as one in its DisaggregatedSet.
+func (p *part) inSet(h Hit) Hit {
+	if p == nil {
+		return h
+	}
+	h.Message = fmt.Sprintf("role %s: %s", p.set.Roles[p.index].Name, h.Message)
+	if h.Object == nil {
+		h.Field = fmt.Sprintf("spec.roles[%d].%s", p.index, h.Field)
+	}
+	return h
 }

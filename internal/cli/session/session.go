@@ -14,11 +14,15 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -171,4 +175,81 @@ func OneName(cmd *cobra.Command, args []string) error {
 			cmd.CommandPath(), args, cmd.CommandPath())
 	}
 	return nil
+}
+
+const (
+	// completionTimeout bounds how long a shell waits for names.
+	completionTimeout = 3 * time.Second
+	// maxNames bounds how many names are offered.
+	maxNames = 500
+)
+
+// Names completes NAME by the LeaderWorkerSets of the namespace. Without a cluster there is nothing to offer.
+func Names(o *connect.Options) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names, err := workloadNames(cmd.Context(), o)
+		if err != nil {
+			cobra.CompDebugln(err.Error(), false)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
+	namespace, err := o.WorkloadNamespace()
+	if err != nil {
+		return nil, err
+	}
+	client, err := o.Workloads(&pb.WorkloadRef{Namespace: namespace})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	list, err := client.List(ctx, metav1.ListOptions{Limit: maxNames})
+	if err != nil {
+		return nil, fmt.Errorf("list LeaderWorkerSets: %w", err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+// Scope are the flags of a command that shows the workloads of a namespace, or of all.
+type Scope struct {
+	dial connect.Flags
+	all  bool
+}
+
+// Add registers the flags.
+func (f *Scope) Add(flags *pflag.FlagSet) {
+	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
+	f.dial.Add(flags)
+}
+
+// Namespace returns the namespace, "" for all, or a usage error.
+func (f *Scope) Namespace(o *connect.Options) (string, error) {
+	if f.all && o.Namespace != "" {
+		return "", exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
+	}
+	if err := f.dial.Check(o); err != nil || f.all {
+		return "", err
+	}
+	return o.WorkloadNamespace()
+}
+
+// Connect connects to a driver of a namespace, or of one workload if it has a name. A driver inside this process writes nothing, and logs to logs.
+func (f *Scope) Connect(cmd *cobra.Command, o *connect.Options, namespace, name string, logs io.Writer) (*connect.Link, error) {
+	inside := o.ForCommand(cmd.Flags(), namespace, name)
+	inside.ReadOnly, inside.Silent, inside.Stderr = true, true, logs
+	link, err := f.dial.Connect(cmd.Context(), inside)
+	if err != nil {
+		return nil, Explain(err, "reach the driver", HintsFor(cmd, "NAME"))
+	}
+	return link, nil
 }

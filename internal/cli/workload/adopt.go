@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -60,4 +61,56 @@ func showHold(s *session.Session, response interface {
 	}
 	_, err := fmt.Fprintf(s.Stdout, "%s: %s\n", s.Name, unchanged)
 	return err
+}
+
+func newUndoCommand(o *connect.Options) *cobra.Command {
+	f := session.Flags{RetryFor: session.ShortRetry}
+	var revision string
+	cmd := f.Command(o, &cobra.Command{
+		Use:   "undo NAME",
+		Short: "Restore an earlier template of a workload",
+		Long: `Restore an earlier template in a workload's spec: that of --to-revision, or else of the newest revision that served before the
+current one and was not rolled back.
+
+The template waits under hold like any other change, until lockstep release or another host releases it batch by batch. With
+lockstep release --batches 0 all groups are replaced at once, at the workload's own maxUnavailable and maxSurge.
+
+Refused while a release is in flight: use lockstep abort. A GitOps tool overwrites the template at its next sync: revert the
+change in Git, too.`,
+		Example: "  lockstep undo vllm\n  lockstep undo vllm --to-revision 3\n  lockstep release vllm --batches 0",
+	}, func(s *session.Session) error { return undo(s, revision) })
+	cmd.Flags().StringVar(&revision, "to-revision", "", "number or hash of the revision, as lockstep history shows them")
+	f.Output.Add(cmd)
+	return cmd
+}
+
+func undo(s *session.Session, to string) error {
+	request := &pb.UndoRequest{Workload: s.Ref}
+	if to != "" {
+		history, err := revisions(s, false)
+		if err != nil {
+			return err
+		}
+		revision, err := pick(s, history.GetRevisions(), to)
+		if err != nil {
+			return err
+		}
+		request.Revision = revision.GetName()
+	}
+	response, err := session.Call(s, "undo", s.Undo, request)
+	if err != nil {
+		return err
+	}
+	outcome := host.OutcomeRestored
+	text := fmt.Sprintf("restored the template of revision %s: it waits for a release", response.GetRevision())
+	if response.GetAction() == pb.Action_ACTION_UNCHANGED {
+		outcome = host.OutcomeNothing
+		text = fmt.Sprintf("the template is already that of revision %s; nothing changed", response.GetRevision())
+	}
+	c, err := s.Host.Look(s.Context, s.Ref)
+	if err != nil {
+		return s.Explain(err, "read the status of")
+	}
+	s.Say(host.Event{Context: c, Outcome: outcome, Message: text})
+	return nil
 }

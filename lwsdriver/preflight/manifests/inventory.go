@@ -6,6 +6,7 @@ package manifests
 import (
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -17,8 +18,10 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -131,6 +134,26 @@ func (r *reader) autoscalers() {
 			r.inventory.Autoscalers = append(r.inventory.Autoscalers, preflight.Autoscaler{
 				Object: &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, ToZero: a.ToZero(),
 			})
+		}
+	}
+}
+
+// unsafeChanges compares the template with the newest of LWS's ControllerRevisions that differs in a field that LWS reads from the
+// spec: the template in the spec has one, too, once LWS has recorded it.
+func (r *reader) unsafeChanges() {
+	w := r.inventory.Workload
+	all, err := of[appsv1.ControllerRevision](r.set, "ControllerRevision", r.namespace)
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	var newest int64
+	for _, cr := range all {
+		stored, err := history.Decode(cr)
+		if cr.Labels[lws.SetNameLabelKey] != w.Name || cr.Revision <= newest || err != nil {
+			continue
+		}
+		if changes := plan.CompareTemplates(stored, record.TemplateOf(w)); len(changes) > 0 {
+			newest, r.inventory.Unsafe = cr.Revision, changes
 		}
 	}
 }

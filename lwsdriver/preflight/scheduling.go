@@ -1,0 +1,297 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+func roomRules() []Rule {
+	return []Rule{
+		{
+			ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: grows,
+			Title: "A ResourceQuota does not hold the additional groups",
+			Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
+			Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
+				"explains what is counted",
+			Fix:   "Raise the quota, free resources, or release with STYLE_PARTITION, which needs no additional groups",
+			Check: quotaExceeded,
+		},
+		{
+			ID: "NodesLackRoom", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
+			Title: "The nodes have no room for the additional groups",
+			Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
+			Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
+				"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
+				"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
+				"cluster autoscaling are not, so passing is no guarantee",
+			Fix: "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its " +
+				"limit allows these",
+			Check: nodesLackRoom,
+		},
+	}
+}
+
+func grows(s *Inventory) bool { return s.Need().Pods() > 0 }
+
+// size returns the number of groups and pods that are needed.
+func size(n capacity.Need) string {
+	groups := "1 group"
+	if all := n.AllGroups(); all != 1 {
+		groups = fmt.Sprintf("%d groups", all)
+	}
+	return fmt.Sprintf("%s (%d pods)", groups, n.Pods())
+}
+
+func quotaExceeded(s *Inventory) []Hit {
+	var hits []Hit
+	need := s.Need()
+	severity := warning
+	if s.Policy.Style == pb.Style_STYLE_BLUE_GREEN && !s.Force {
+		severity = severe // Initialize refuses it
+	}
+	for _, q := range s.Quotas {
+		for _, short := range need.Shortages(q) {
+			hits = append(hits, Hit{
+				Object: &pb.ObjectRef{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name}, Field: field("spec.hard", string(short.Resource)),
+				Message: fmt.Sprintf("%s more do not fit: %s", size(need), short), Severity: severity,
+			})
+		}
+	}
+	return hits
+}
+
+func nodesLackRoom(s *Inventory) []Hit {
+	need := s.Need()
+	p := s.Room.Place(need)
+	if p.Placed >= need.AllGroups() {
+		return nil
+	}
+	text := fmt.Sprintf("%s are added, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
+	names := make([]string, 0, len(p.Short))
+	for _, name := range p.Short {
+		names = append(names, string(name))
+	}
+	switch {
+	case p.Suited == 0:
+		text += ": no node matches their selectors, affinity and tolerations"
+	case len(names) > 0:
+		text += ": the next one is short of " + strings.Join(names, ", ")
+	case p.Exclusive != "":
+		text += fmt.Sprintf(": each needs a value of %s for itself", p.Exclusive)
+	}
+	if list := capacity.Text(need.Requests()); list != "" {
+		text += ". In all they request " + list
+	}
+	return one(Hit{Field: templateField, Message: text})
+}
+
+func volumeRules() []Rule {
+	return []Rule{{
+		ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Inventory) bool { return len(ClaimNames(s)) > 0 },
+		Title: "Groups share a volume that only one node can attach",
+		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod one used by one pod: new groups on other nodes stay in " +
+			"ContainerCreating while the old ones exist",
+		Details: "It covers claims that the templates name, which all groups share. Claims of `volumeClaimTemplates` are one per pod. A " +
+			"canary gets new, empty ones: what it caches there is loaded again",
+		Fix:   "Share a volume that many can read (ReadOnlyMany, ReadWriteMany), or give each pod its own by volumeClaimTemplates",
+		Check: sharedClaims,
+	}}
+}
+
+// ClaimNames returns the PersistentVolumeClaims that the templates name, sorted.
+func ClaimNames(s *Inventory) []string {
+	var names []string
+	for _, t := range s.templates() {
+		for _, v := range t.Spec.Volumes {
+			if v.PersistentVolumeClaim != nil {
+				names = append(names, v.PersistentVolumeClaim.ClaimName)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func sharedClaims(s *Inventory) []Hit {
+	if s.replicas()*int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)) < 2 && s.Peak().Groups() == 0 {
+		return nil // used by a single pod
+	}
+	names := ClaimNames(s)
+	var hits []Hit
+	for _, c := range s.Claims {
+		shared := slices.ContainsFunc(c.Spec.AccessModes, func(m corev1.PersistentVolumeAccessMode) bool {
+			return m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany
+		})
+		if shared || len(c.Spec.AccessModes) == 0 || !slices.Contains(names, c.Name) || c.Namespace != s.Workload.Namespace {
+			continue
+		}
+		hits = append(hits, Hit{
+			Object: &pb.ObjectRef{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name}, Field: "spec.accessModes",
+			Message: fmt.Sprintf("the pods of every group mount it, and it is %s", c.Spec.AccessModes[0]),
+		})
+	}
+	return hits
+}
+
+func spreadRules() []Rule {
+	return []Rule{
+		{
+			ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
+			Title: "Leaders are not spread over the declared topology",
+			Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
+			Details: "The topology is declared with `--topology`. Spread constraints and anti-affinity of the leader over that key count, and " +
+				"LWS's `leaderworkerset.sigs.k8s.io/exclusive-topology`",
+			Fix:   "Give the leader's template a topologySpreadConstraint of that key, or the workload LWS's exclusive-topology annotation",
+			Check: notSpread,
+		},
+		{
+			ID: "LeadersNotSpread", Severity: note, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
+			Title: "Nothing spreads the groups",
+			Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
+			Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
+			Check: func(s *Inventory) []Hit {
+				if len(spreadOver(s)) > 0 {
+					return nil
+				}
+				return one(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
+			},
+		},
+	}
+}
+
+// spreadOver returns the node labels over whose values something spreads the groups.
+func spreadOver(s *Inventory) []string {
+	var keys []string
+	t := s.leader()
+	for _, c := range t.Spec.TopologySpreadConstraints {
+		keys = append(keys, c.TopologyKey)
+	}
+	if a := t.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			keys = append(keys, term.TopologyKey)
+		}
+		for _, w := range a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			keys = append(keys, w.PodAffinityTerm.TopologyKey)
+		}
+	}
+	if key := s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey]; key != "" {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func notSpread(s *Inventory) []Hit {
+	have := spreadOver(s)
+	var hits []Hit
+	for _, key := range s.Expect.TopologyKeys {
+		if !slices.Contains(have, key) {
+			hits = append(hits, Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: fmt.Sprintf("nothing spreads the leaders over %s", key)})
+		}
+	}
+	return hits
+}
+
+func gateRules() []Rule {
+	return []Rule{
+		{
+			ID: "QueueGatesGroups", Severity: warning,
+			Title: "Kueue admits the groups",
+			Why: "Each new group is a separate workload that waits for the quota of its queue, also when it replaces another. Another workload " +
+				"may be admitted with the released quota, and the progress deadline keeps running meanwhile",
+			Details: "Found by the label `kueue.x-k8s.io/queue-name` of the workload or its templates. Kueue's webhook refuses a template with other " +
+				"requests, ports, node selectors, affinity, tolerations, priority, or another number of containers: delete and create the workload for it",
+			Fix:   "Check that the ClusterQueue (its nominalQuota or borrowing limit) admits the additional groups, and that nothing preempts them",
+			Check: queueGates,
+		},
+		{
+			ID: "GangSpansGroups", Severity: warning,
+			Title: "All groups are in one gang",
+			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: its minimum may be met by old " +
+				"groups while a new one is incomplete, or new ones wait for pods that are never created",
+			Details: "Found by `scheduling.k8s.io/group-name` (Volcano), `scheduling.x-k8s.io/pod-group` and " +
+				"`pod-group.scheduling.sigs.k8s.io` (coscheduling) in the metadata of the templates, and by `schedulingGroup` in their spec. " +
+				"What LWS itself sets on pods is one gang per group, as intended",
+			Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
+			Check: gangSpans,
+		},
+		{
+			ID: "SchedulingGated", Severity: warning,
+			Title: "The templates have scheduling gates",
+			Why:   "Pods stay SchedulingGated until the gates are removed from each of them, for every group that a release creates",
+			Fix:   "Remove schedulingGates from the templates, unless a controller removes them within the progress deadline",
+			Check: func(s *Inventory) []Hit {
+				var hits []Hit
+				for _, t := range s.templates() {
+					if n := len(t.Spec.SchedulingGates); n > 0 {
+						hits = append(hits, Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
+					}
+				}
+				return hits
+			},
+		},
+	}
+}
+
+// queueLabel names the Kueue queue of a workload.
+const queueLabel = "kueue.x-k8s.io/queue-name"
+
+func queueGates(s *Inventory) []Hit {
+	message := func(queue string) string {
+		text := fmt.Sprintf("its groups wait for admission by queue %s", queue)
+		if n := s.Peak().Groups(); n > 0 {
+			text += fmt.Sprintf(", %d more than now at the peak of %s", n, s.style())
+		}
+		return text
+	}
+	if queue := s.Workload.Labels[queueLabel]; queue != "" {
+		return one(Hit{Field: field("metadata.labels", queueLabel), Message: message(queue)})
+	}
+	var hits []Hit
+	for _, t := range s.templates() {
+		if queue := t.Labels[queueLabel]; queue != "" {
+			hits = append(hits, Hit{Field: field(t.field+".metadata.labels", queueLabel), Message: message(queue)})
+		}
+	}
+	return hits
+}
+
+// gangMarks are the labels and annotations by which gang schedulers know the gang of a pod.
+var gangMarks = []string{"scheduling.k8s.io/group-name", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"}
+
+func gangSpans(s *Inventory) []Hit {
+	var hits []Hit
+	for _, t := range s.templates() {
+		for _, m := range []meta{{"labels", t.Labels}, {"annotations", t.Annotations}} {
+			for _, key := range slices.Sorted(maps.Keys(m.values)) {
+				if slices.Contains(gangMarks, key) {
+					hits = append(hits, Hit{Field: field(t.field+".metadata."+m.name, key), Message: fmt.Sprintf("every pod of every group is in PodGroup %s", m.values[key])})
+				}
+			}
+		}
+		if g := t.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
+			hits = append(hits, Hit{Field: t.field + ".spec.schedulingGroup.podGroupName", Message: fmt.Sprintf("every pod of every group is in PodGroup %s", *g.PodGroupName)})
+		}
+	}
+	return hits
+}
+
+// meta is the labels or the annotations of an object.
+type meta struct {
+	name   string
+	values map[string]string
+}
+
+// field returns the path of a key of a map.
+func field(path, key string) string { return fmt.Sprintf("%s[%q]", path, key) }
