@@ -47,9 +47,9 @@
 // # Ingresses
 //
 // Ingress has no weights. By a convention of annotations ([IngressPrefix]), a second Ingress with the same hosts and paths is
-// a canary: canary-weight in percent, and one header by value or by pattern. It exists only while the canary has a share.
-// The convention supports one canary per path, so that workloads that share an Ingress take turns; it has no mirror and no
-// second header, see [Supported]. ingress-nginx keeps sessions with its cookie affinity on their side, whatever the weight,
+// a canary, with canary-weight in percent. It exists only while the canary has a share.
+// The convention supports one canary per path, so that workloads that share an Ingress take turns. It has no mirror, and its
+// headers are not used, see [Supported]. ingress-nginx keeps sessions with its cookie affinity on their side, whatever the weight,
 // unless the user's Ingress has affinity-canary-behavior: legacy.
 //
 // An Ingress controller does not acknowledge changes: an Ingress has no observed generation and no conditions. For an

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,11 +15,9 @@ import (
 )
 
 // CanaryIngress generates the canary's Ingress from the user's: the paths to the stable Service, with the canary Service as
-// backend. It returns nil if there are none, or if the canary has no share. What canary annotations can't express is left
-// out, see [Supported].
+// backend. It returns nil if there are none, or if the canary has no share. What an Ingress can't express is left out, see [Supported].
 func CanaryIngress(user *networkingv1.Ingress, s Setup, d Desired) *networkingv1.Ingress {
-	share, _ := shareFor(d)
-	return canaryIngress(user, s, share, allPaths)
+	return canaryIngress(user, s, d.Weight, allPaths)
 }
 
 // ingressPath identifies a path of an Ingress.
@@ -47,9 +46,9 @@ func pathsOf(o *networkingv1.Ingress) map[ingressPath]bool {
 	return out
 }
 
-// canaryIngress is CanaryIngress for a share and some of the paths.
-func canaryIngress(user *networkingv1.Ingress, s Setup, share ingressShare, at func(ingressPath) bool) *networkingv1.Ingress {
-	if user == nil || share.none() {
+// canaryIngress is CanaryIngress for a weight and some of the paths.
+func canaryIngress(user *networkingv1.Ingress, s Setup, weight int, at func(ingressPath) bool) *networkingv1.Ingress {
+	if user == nil || weight == 0 {
 		return nil
 	}
 	spec, leads := canaryIngressSpec(user, s, at)
@@ -71,7 +70,7 @@ func canaryIngress(user *networkingv1.Ingress, s Setup, share ingressShare, at f
 	if spec.IngressClassName != nil {
 		delete(c.Annotations, ingressClass)
 	}
-	maps.Copy(c.Annotations, share.annotations())
+	c.Annotations[canaryMark], c.Annotations[canaryWeight] = "true", strconv.Itoa(weight)
 	return c
 }
 
@@ -175,10 +174,10 @@ func ingressNameTaken(s Setup, name string, have *networkingv1.Ingress) error {
 	return nameTaken(s, Key{KindIngress, have.Name}, otherwise)
 }
 
-// shrunkIngress returns the canary's Ingress as desired, without paths, weight and headers that it does not have yet.
+// shrunkIngress returns the canary's Ingress as desired, without paths and weight that it does not have yet.
 func shrunkIngress(user, have *networkingv1.Ingress, s Setup, d Desired) *networkingv1.Ingress {
 	paths := pathsOf(have)
-	return canaryIngress(user, s, shareWithin(d, shareOf(have.Annotations)), func(p ingressPath) bool { return paths[p] })
+	return canaryIngress(user, s, min(d.Weight, weightIn(have.Annotations)), func(p ingressPath) bool { return paths[p] })
 }
 
 // ingressWrite returns the write that is due on the canary's Ingress for one of the user's. With shrinkOnly, the share does
@@ -213,5 +212,5 @@ func ingressWrite(s Setup, d Desired, w World, name string, shrinkOnly bool) (*W
 	if err != nil || len(p) == 0 {
 		return nil, err
 	}
-	return patchOf(key, have, p, weightChange(shareOf(have.Annotations).weight, d)), nil
+	return patchOf(key, have, p, weightChange(weightIn(have.Annotations), d)), nil
 }

@@ -249,7 +249,7 @@ func unverifiedIngresses(s Setup, d Desired, w World) (reason, message string) {
 			return ReasonIngressDeleting, fmt.Sprintf("Ingress %s is being deleted", canary.Name)
 		}
 		switch user := w.Ingresses[name]; {
-		case d.Weight == 0 && len(d.HeaderRoutes) == 0:
+		case d.Weight == 0:
 		case user == nil:
 			return ReasonIngressMissing, fmt.Sprintf("Ingress %s does not exist", name)
 		case CanaryIngress(user, s, d) == nil:

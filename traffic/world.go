@@ -166,7 +166,7 @@ func (w World) weight(s Setup) int {
 	}
 	for _, name := range s.Policy.Ingresses {
 		if o := w.Ingresses[canaryName(name)]; o != nil && madeFor(o, s) {
-			weight = max(weight, shareOf(o.Annotations).weight)
+			weight = max(weight, weightIn(o.Annotations))
 		}
 	}
 	return weight

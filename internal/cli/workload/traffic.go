@@ -89,7 +89,7 @@ func (f *trafficFlags) parseWeights(policy *pb.ReleasePolicy) ([]int32, error) {
 	return weights, nil
 }
 
-// cookieAlways is the default value of a cookie, and the only one that Ingresses support.
+// cookieAlways is the default value of a cookie.
 const cookieAlways = "always"
 
 // byHeader reports whether the release routes requests by header or cookie.

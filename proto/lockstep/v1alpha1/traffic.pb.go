@@ -285,7 +285,7 @@ type HeaderMatch_Regex struct {
 }
 
 type HeaderMatch_Cookie struct {
-	// The exact value of the cookie. With an Ingress it must be "always".
+	// The exact value of the cookie.
 	Cookie string `protobuf:"bytes,4,opt,name=cookie,proto3,oneof"`
 }
 
