@@ -176,24 +176,6 @@ func TestRollback(t *testing.T) {
 	e.mustKeep(before, 0, 1, 2)
 }
 
-func TestRollbackInBatches(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1))
-	e.patchAll(`{"metadata":{"annotations":{"` + batchrelease.RollbackInBatchAnnotation + `":"true"}}}`)
-	e.awaitBatch(1)
-	e.mustHave("v1 v1 v2 v2")
-	e.edit("v1")
-	e.await(name, "the rollback is counted", func(s status) bool {
-		return s.Phase == v1beta1.RolloutPhaseProgressing && ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) == 2 &&
-			s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState && s.CanaryStatus.UpdatedReadyReplicas == groups
-	})
-	e.patch(`{"batchPartition":2}`)
-	e.awaitBatch(2)
-	e.patch(`{"batchPartition":null}`)
-	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	e.mustRest("v1 v1 v1 v1")
-}
-
 func TestContinuousRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary"))

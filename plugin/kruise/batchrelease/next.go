@@ -91,8 +91,8 @@ func (m *machine) step() {
 		m.finalize()
 	case m.context == nil && m.begun():
 		m.finalize()
-	case m.rollback():
 	case m.finalized():
+		m.noteRollback()
 		m.finalize()
 	case m.status.Phase == v1beta1.RolloutPhasePreparing:
 		m.prepare()

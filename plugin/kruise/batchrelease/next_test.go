@@ -268,52 +268,19 @@ func TestRollbackByTemplate(t *testing.T) {
 	}
 }
 
-func TestRollbackInBatches(t *testing.T) {
+func TestNewTemplateInARollback(t *testing.T) {
 	t.Parallel()
 	r := batchRelease(1)
-	r.Annotations = map[string]string{RollbackInBatchAnnotation: "true"}
 	d := released(t, r)
 	d.template = "v1"
 	d.tick()
-	story := join(play(t, r, d))
-	// 2 groups never left; batch 1 is half of the 2 others.
-	if !strings.HasPrefix(story, "Preparing, ") || ptr.Deref(r.Status.CanaryStatus.NoNeedUpdateReplicas, -1) != 2 || brief(r.Status) != "1 Upgrading" {
-		t.Errorf("%s: %+v", story, r.Status)
+	if play(t, r, d); r.Status.CanaryStatus.NoNeedUpdateReplicas == nil || d.state != pb.State_STATE_ROLLING_BACK {
+		t.Fatalf("%+v, the driver is %s", r.Status, d.state)
 	}
-	d.groups[2] = "v1"
-	if play(t, r, d); brief(r.Status) != "1 Ready" || r.Status.CanaryStatus.UpdatedReplicas != 3 {
-		t.Errorf("one of two is back: %s, %+v", brief(r.Status), r.Status)
-	}
+	d.template, d.update, d.target, d.state = "v3", "v3", "", pb.State_STATE_HOLDING // The driver starts over.
 	run(t, r, d)
-	if brief(r.Status) != "1 Ready" || r.Status.CanaryStatus.UpdatedReplicas != 4 {
-		t.Errorf("all are back: %+v", r.Status)
-	}
-	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](2)
-	if run(t, r, d); brief(r.Status) != "2 Ready" {
-		t.Errorf("the last batch: %s", brief(r.Status))
-	}
-	r.Spec.ReleasePlan.BatchPartition = nil
-	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || len(d.calls) != 0 {
-		t.Errorf("the end: %s, %v", brief(r.Status), d.calls)
-	}
-}
-
-func TestNewTemplateInARollback(t *testing.T) {
-	t.Parallel()
-	for _, annotation := range []string{"", "true"} {
-		r := batchRelease(1)
-		r.Annotations = map[string]string{RollbackInBatchAnnotation: annotation}
-		d := released(t, r)
-		d.template = "v1"
-		d.tick()
-		if play(t, r, d); r.Status.CanaryStatus.NoNeedUpdateReplicas == nil || d.state != pb.State_STATE_ROLLING_BACK {
-			t.Fatalf("%+v, the driver is %s", r.Status, d.state)
-		}
-		d.template, d.update, d.target, d.state = "v3", "v3", "", pb.State_STATE_HOLDING // The driver starts over.
-		run(t, r, d)
-		if s := r.Status; brief(s) != "1 Ready" || s.UpdateRevision != "v3" || s.CanaryStatus.NoNeedUpdateReplicas != nil {
-			t.Errorf("annotation %q: %+v", annotation, s)
-		}
+	if s := r.Status; brief(s) != "1 Ready" || s.UpdateRevision != "v3" || s.CanaryStatus.NoNeedUpdateReplicas != nil {
+		t.Errorf("%+v", s)
 	}
 }
 

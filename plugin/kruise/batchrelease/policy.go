@@ -150,12 +150,8 @@ func planned(b v1beta1.ReleaseBatch, replicas int32) int32 {
 	return int32(min(n, int(replicas))) //nolint:gosec // It is between 0 and replicas.
 }
 
-const (
-	// Finalizer keeps a BatchRelease until its release has ended. It is Kruise's own.
-	Finalizer = "rollouts.kruise.io/batch-release-finalizer"
-	// RollbackInBatchAnnotation requests that a rollback is counted in batches. It is Kruise's own.
-	RollbackInBatchAnnotation = "rollouts.kruise.io/rollback-in-batch"
-)
+// Finalizer keeps a BatchRelease until its release has ended. It is Kruise's own.
+const Finalizer = "rollouts.kruise.io/batch-release-finalizer"
 
 const (
 	// ownerPrefix begins the owner of releases.

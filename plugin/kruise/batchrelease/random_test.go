@@ -37,9 +37,6 @@ func TestRandomSchedules(t *testing.T) {
 		s.release.Spec.ReleasePlan.RollingStyle = rapid.SampledFrom([]v1beta1.RollingStyleType{
 			"", v1beta1.PartitionRollingStyle, v1beta1.CanaryRollingStyle, v1beta1.BlueGreenRollingStyle,
 		}).Draw(t, "style")
-		if rapid.Bool().Draw(t, "in batches") {
-			s.release.Annotations = map[string]string{RollbackInBatchAnnotation: "true"}
-		}
 		t.Repeat(map[string]func(*rapid.T){
 			"host":     s.step,
 			"tick":     func(*rapid.T) { s.driver.tick() },
@@ -211,9 +208,8 @@ func (s *schedule) mustArrive() {
 			s.Fatalf("it rests at %s: %+v, the driver at %v", brief(status), status, d.context())
 		}
 	default:
-		back := status.CanaryStatus.NoNeedUpdateReplicas != nil
 		if brief(status) != itoa(last)+" Ready" || s.release.DeletionTimestamp != nil || plan.BatchPartition == nil ||
-			!back && d.planned() < planned(plan.Batches[last], d.replicas) {
+			d.planned() < planned(plan.Batches[last], d.replicas) {
 			s.Fatalf("it rests at %s: %+v, the driver at %v", brief(status), status, d.context())
 		}
 	}
