@@ -45,66 +45,6 @@ type Config struct {
 	Ignored string
 }
 
-// release has the fields under trafficRouting.plugins. Empty means not set.
-type release struct {
-	Workload             json.RawMessage `json:"workload"`
-	Style                string          `json:"style"`
-	Traffic              *traffic        `json:"traffic"`
-	Batches              []scalar        `json:"batches"`
-	FailureThreshold     scalar          `json:"failureThreshold"`
-	ProgressDeadline     string          `json:"progressDeadline"`
-	MinReady             string          `json:"minReady"`
-	CanaryLeaderMetadata *podMetadata    `json:"canaryLeaderMetadata"`
-	BlueGreen            *blueGreen      `json:"blueGreen"`
-	RoleOrder            []string        `json:"roleOrder"`
-	Trigger              string          `json:"trigger"`
-	OnFailure            string          `json:"onFailure"`
-	Wait                 string          `json:"wait"`
-}
-
-type traffic struct {
-	StableService string         `json:"stableService"`
-	CanaryService string         `json:"canaryService"`
-	HTTPRoutes    []string       `json:"httpRoutes"`
-	GRPCRoutes    []string       `json:"grpcRoutes"`
-	Ingresses     []string       `json:"ingresses"`
-	InferencePool *inferencePool `json:"inferencePool"`
-	Drain         *drain         `json:"drain"`
-	WarmUp        *warmUp        `json:"warmUp"`
-}
-
-type inferencePool struct {
-	Name                     string `json:"name"`
-	CanaryEndpointPicker     string `json:"canaryEndpointPicker"`
-	CanaryEndpointPickerPort int32  `json:"canaryEndpointPickerPort"`
-}
-
-type drain struct {
-	Period         string   `json:"period"`
-	Metric         string   `json:"metric"`
-	MetricEndpoint string   `json:"metricEndpoint"`
-	Timeout        string   `json:"timeout"`
-	Roles          []string `json:"roles"`
-}
-
-type warmUp struct {
-	Endpoint string   `json:"endpoint"`
-	Body     string   `json:"body"`
-	Timeout  string   `json:"timeout"`
-	Roles    []string `json:"roles"`
-}
-
-type podMetadata struct {
-	Labels      map[string]string `json:"labels"`
-	Annotations map[string]string `json:"annotations"`
-}
-
-type blueGreen struct {
-	Promotion      string `json:"promotion"`
-	ScaleDownDelay string `json:"scaleDownDelay"`
-	Force          bool   `json:"force"`
-}
-
 // step has the fields of a step.
 type step struct {
 	Upgrade *scalar   `json:"upgrade"`
@@ -161,7 +101,7 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 	}
 	canary := ro.Spec.Strategy.Canary
 	c := &Config{Steps: map[int]rollout.Step{}}
-	var said release
+	var said fields
 	if err := decode(routingPlace, routing(canary), &said); err != nil {
 		return nil, err
 	}
@@ -217,18 +157,13 @@ func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, erro
 	if err == nil || ro.Spec.Strategy.Canary == nil {
 		return config, err
 	}
-	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(routing(ro.Spec.Strategy.Canary), &fields) // What can't be read is empty.
-	text := func(field string) string {
-		var s string
-		_ = json.Unmarshal(fields[field], &s) // Any other type is ignored.
-		return s
-	}
-	name, _ := readWorkload(fields["workload"])
+	r := &reader{}
+	_ = json.Unmarshal(routing(ro.Spec.Strategy.Canary), &r.fields) // What can't be read is empty.
+	name, _ := readWorkload(r.fields["workload"])
 	if name == "" {
 		return nil, err
 	}
-	return &Config{Config: rollout.Config{Workload: name, Manual: text("trigger") == "Manual"}}, err
+	return &Config{Config: rollout.Config{Workload: name, Manual: r.text("trigger") == "Manual"}}, err
 }
 
 // readWorkload returns the name of a workload, as plugin.NameFor does, of NAME or {kind: KIND, name: NAME}. It is "" if none is named.
@@ -317,10 +252,10 @@ func (s *step) read(at place) (rollout.Step, error) {
 		return rollout.Step{}, fmt.Errorf("%s: nothing to do: set upgrade, weight, headers, mirror or promote", at)
 	}
 	if s.Upgrade != nil {
-		if !quantity(*s.Upgrade) {
-			return rollout.Step{}, at.errorf("upgrade", "%s: want a number of groups (2) or a percentage of them (25%%)", *s.Upgrade)
-		}
 		out.Upgrade = string(*s.Upgrade)
+		if !quantity(out.Upgrade) {
+			return rollout.Step{}, at.errorf("upgrade", wantQuantity, out.Upgrade)
+		}
 	}
 	for name, value := range map[string]*int32{"weight": s.Weight, "mirror": s.Mirror} {
 		if value != nil && (*value < 0 || *value > 100) {
@@ -355,9 +290,11 @@ func (h header) match(at place, i int) (*pb.HeaderMatch, error) {
 	}
 }
 
+const wantQuantity = "%s: want a number of groups (2) or a percentage of them (25%%)"
+
 // quantity reports whether s is a number of groups or a percentage of them.
-func quantity(s scalar) bool {
-	digits, percent := strings.CutSuffix(string(s), "%")
+func quantity(s string) bool {
+	digits, percent := strings.CutSuffix(s, "%")
 	n, err := strconv.ParseUint(digits, 10, 31)
 	return err == nil && (!percent || n <= 100)
 }

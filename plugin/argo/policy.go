@@ -4,18 +4,24 @@
 package argo
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
+	"github.com/lockstep-rollouts/lockstep/plugin/policyfile"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// reader converts fields to those of the contract, and keeps the first error.
-type reader struct{ err error }
+// fields are those under trafficRouting.plugins. Those that are not of this plugin are of the ReleasePolicy.
+type fields map[string]json.RawMessage
+
+// reader reads fields, and keeps the first error.
+type reader struct {
+	fields fields
+	err    error
+}
 
 func (r *reader) fail(field, format string, args ...any) {
 	if r.err == nil {
@@ -24,29 +30,24 @@ func (r *reader) fail(field, format string, args ...any) {
 }
 
 // take fills c from the fields.
-func (c *Config) take(say release, upgrades []string) error {
-	name, err := readWorkload(say.Workload)
-	if err != nil {
-		return err
-	}
-	if name == "" {
-		return routingPlace.errorf("workload", "is required: name the LeaderWorkerSet or DisaggregatedSet here. The steps of %s need the traffic-router plugin "+
-			"beside them, which watches the Rollout between them", PluginName)
-	}
-	r := &reader{}
-	c.Workload = name
-	c.Policy = r.policy(say, upgrades)
-	c.Manual = r.choice("trigger", say.Trigger, "Auto", "Manual") == "Manual"
-	c.WaitOnFailure = r.choice("onFailure", say.OnFailure, "Abort", "Wait") == "Wait"
-	c.Wait = DefaultWait
-	if say.Wait != "" {
-		c.Wait = r.duration("wait", say.Wait).AsDuration()
-		if c.Wait > maxWait {
-			r.fail("wait", "%s: want at most %s, because a step that waits occupies a worker of the controller", say.Wait, maxWait)
-		}
-	}
+func (c *Config) take(said fields, upgrades []string) error {
+	r := &reader{fields: fields{}}
+	maps.Copy(r.fields, said)
+	c.Manual = r.choice("trigger", "Auto", "Manual") == "Manual"
+	c.WaitOnFailure = r.choice("onFailure", "Abort", "Wait") == "Wait"
+	c.Wait = r.wait()
+	delete(r.fields, "workload")
+	c.Policy = r.policy(upgrades)
 	if r.err != nil {
 		return r.err
+	}
+	var err error
+	if c.Workload, err = readWorkload(said["workload"]); err != nil {
+		return err
+	}
+	if c.Workload == "" {
+		return routingPlace.errorf("workload", "is required: name the LeaderWorkerSet or DisaggregatedSet here. The steps of %s need the traffic-router plugin "+
+			"beside them, which watches the Rollout between them", PluginName)
 	}
 	return c.checkSteps()
 }
@@ -87,52 +88,59 @@ func (c *Config) checkWeights() error {
 	return nil
 }
 
-func (r *reader) policy(say release, upgrades []string) *pb.ReleasePolicy {
-	p := &pb.ReleasePolicy{
-		Style:            r.style(say.Style),
-		Batches:          upgrades,
-		ProgressDeadline: r.duration("progressDeadline", say.ProgressDeadline),
-		MinReady:         r.duration("minReady", say.MinReady),
-		RoleOrder:        say.RoleOrder,
+// policy reads what is left of the fields. The driver validates it: here is checked what would otherwise fail a step.
+func (r *reader) policy(upgrades []string) *pb.ReleasePolicy {
+	p := &pb.ReleasePolicy{}
+	raw, err := json.Marshal(r.fields)
+	if err == nil {
+		err = policyfile.ReadJSON(raw, p)
 	}
-	if len(say.Batches) > 0 {
-		p.Batches = nil
-		for i, b := range say.Batches {
-			p.Batches = append(p.Batches, r.quantity(fmt.Sprintf("batches[%d]", i), b))
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("%s: %w", routingPlace, err)
+	}
+	if p.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
+		p.Style = pb.Style_STYLE_CANARY
+	}
+	for i, b := range p.GetBatches() {
+		if !quantity(b) {
+			r.fail(fmt.Sprintf("batches[%d]", i), wantQuantity, b)
 		}
+	}
+	if f := p.GetFailureThreshold(); f != "" && !quantity(f) {
+		r.fail("failureThreshold", wantQuantity, f)
+	}
+	if len(p.GetBatches()) == 0 {
+		p.Batches = upgrades
 	}
 	if len(p.GetBatches()) == 0 {
 		// No step upgrades anything: the release is one promotion.
 		p.Batches = []string{"100%"}
 	}
-	if say.FailureThreshold != "" {
-		p.FailureThreshold = r.quantity("failureThreshold", say.FailureThreshold)
-	}
-	if m := say.CanaryLeaderMetadata; m != nil {
-		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
-	}
-	if say.Traffic != nil {
-		p.Traffic = r.traffic(say.Traffic)
-	}
-	if say.BlueGreen != nil {
-		p.BlueGreen = r.blueGreen(say.BlueGreen)
+	t := p.GetTraffic()
+	pool := t.GetInferencePool()
+	switch {
+	case t != nil && t.GetStableService() == "":
+		r.fail("traffic.stableService", "is required: the Service that selects the stable leaders")
+	case pool != nil && (pool.GetName() == "" || pool.GetCanaryEndpointPicker() == ""):
+		r.fail("traffic.inferencePool", "name and canaryEndpointPicker are required")
+	case t.GetWarmUp() != nil && t.GetWarmUp().GetEndpoint() == "":
+		r.fail("traffic.warmUp.endpoint", "is required, for example :8000/health")
 	}
 	return p
 }
 
-func (r *reader) style(said string) pb.Style {
-	switch r.choice("style", said, "Canary", "BlueGreen", "Partition") {
-	case "BlueGreen":
-		return pb.Style_STYLE_BLUE_GREEN
-	case "Partition":
-		return pb.Style_STYLE_PARTITION
-	default:
-		return pb.Style_STYLE_CANARY
+// text takes a field that is text. Empty means not set.
+func (r *reader) text(field string) (said string) {
+	if raw := r.fields[field]; raw != nil && json.Unmarshal(raw, &said) != nil {
+		r.fail(field, "want text, got %s", raw)
 	}
+	delete(r.fields, field)
+	return said
 }
 
-// choice reads one of several words. The first is the default.
-func (r *reader) choice(field, said string, words ...string) string {
+// choice takes one of several words. The first is the default.
+func (r *reader) choice(field string, words ...string) string {
+	said := r.text(field)
 	if said == "" {
 		return words[0]
 	}
@@ -142,67 +150,15 @@ func (r *reader) choice(field, said string, words ...string) string {
 	return said
 }
 
-func (r *reader) quantity(field string, s scalar) string {
-	if !quantity(s) {
-		r.fail(field, "%s: want a number of groups (2) or a percentage of them (25%%)", s)
-	}
-	return string(s)
-}
-
-// duration reads "30s". Empty is unset.
-func (r *reader) duration(field, said string) *durationpb.Duration {
+// wait takes how long a step waits inside one call.
+func (r *reader) wait() time.Duration {
+	said := r.text("wait")
 	if said == "" {
-		return nil
+		return DefaultWait
 	}
 	d, err := time.ParseDuration(said)
-	if err != nil || d < 0 {
-		r.fail(field, "%q: want a time such as 90s or 30m", said)
-		return nil
+	if err != nil || d < 0 || d > maxWait {
+		r.fail("wait", "%q: want a time such as 20s, at most %s, because a step that waits occupies a worker of the controller", said, maxWait)
 	}
-	return durationpb.New(d)
-}
-
-func (r *reader) traffic(t *traffic) *pb.TrafficPolicy {
-	if t.StableService == "" {
-		r.fail("traffic.stableService", "is required: the Service that selects the stable leaders")
-	}
-	p := &pb.TrafficPolicy{
-		StableService: t.StableService, CanaryService: t.CanaryService,
-		HttpRoutes: t.HTTPRoutes, GrpcRoutes: t.GRPCRoutes, Ingresses: t.Ingresses,
-	}
-	if i := t.InferencePool; i != nil {
-		if i.Name == "" || i.CanaryEndpointPicker == "" {
-			r.fail("traffic.inferencePool", "name and canaryEndpointPicker are required")
-		}
-		p.InferencePool = &pb.InferencePoolPolicy{
-			Name: i.Name, CanaryEndpointPicker: i.CanaryEndpointPicker,
-			CanaryEndpointPickerPort: i.CanaryEndpointPickerPort,
-		}
-	}
-	if d := t.Drain; d != nil {
-		p.Drain = &pb.DrainPolicy{
-			Period: r.duration("traffic.drain.period", d.Period), Metric: d.Metric, MetricEndpoint: d.MetricEndpoint,
-			Timeout: r.duration("traffic.drain.timeout", d.Timeout), Roles: d.Roles,
-		}
-	}
-	if w := t.WarmUp; w != nil {
-		if w.Endpoint == "" {
-			r.fail("traffic.warmUp.endpoint", "is required, for example :8000/health")
-		}
-		p.WarmUp = &pb.WarmUpPolicy{
-			Endpoint: w.Endpoint, Body: w.Body, Timeout: r.duration("traffic.warmUp.timeout", w.Timeout), Roles: w.Roles,
-		}
-	}
-	return p
-}
-
-func (r *reader) blueGreen(b *blueGreen) *pb.BlueGreenPolicy {
-	p := &pb.BlueGreenPolicy{
-		Promotion: pb.BluePromotion_BLUE_PROMOTION_IN_PLACE, Force: b.Force,
-		ScaleDownDelay: r.duration("blueGreen.scaleDownDelay", b.ScaleDownDelay),
-	}
-	if r.choice("blueGreen.promotion", b.Promotion, "InPlace", "Adopt") == "Adopt" {
-		p.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
-	}
-	return p
+	return d
 }

@@ -15,7 +15,7 @@ import (
 func TestPolicyFileSpelling(t *testing.T) {
 	t.Parallel()
 	for _, style := range []string{"blue-green", "BlueGreen", "STYLE_BLUE_GREEN"} {
-		got, err := releaseOf(t, "style: "+style+"\nbatches: [\"1\"]\nmin_ready: 1m30s\nprogress_deadline:\nblueGreen: {promotion: adopt, scale_down_delay: 1.5s}\n")
+		got, err := releaseOf(t, "style: "+style+"\nbatches: [1]\nmin_ready: 1m30s\nprogress_deadline:\nblueGreen: {promotion: adopt, scale_down_delay: 1.5s}\n")
 		if err != nil {
 			t.Errorf("style %s: %v", style, err)
 			continue
@@ -46,14 +46,14 @@ func TestPolicyFileErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"Style":    {"batches: [\"1\"]\nstyle: canry\n", `line 2: style: "canry" is not allowed; want one of canary, blue-green, partition`},
 		"Duration": {"\nmin_ready: soon\n", `line 2: min_ready: "soon" is not a duration`},
-		"Field":    {"traffic:\n  stable_svc: x\n", `line 2: unknown field "stable_svc"; want one of stable_service, `},
+		"Field":    {"traffic:\n  stable_svc: x\n", `line 2: unknown field "traffic.stable_svc"; want one of stable_service, `},
 		"Typo":     {"batchs: []\n", `line 1: unknown field "batchs"; want one of style, `},
 		"Gate":     {"batches: [\"1\"]\ngates:\n- template: vllm-ttft\n  limit: 2\n", `line 4: unknown field "limit"`},
 		"Twice":    {"batches: [\"1\"]\nbatches: [\"2\"]\n", "line 2: batches is set twice, first in line 1"},
 		"Gates":    {"gates: []\nbatches: [\"1\"]\ngates: []\n", "line 3: gates is set twice"},
 		"List":     {"style: canary\nbatches: 25%\n", "line 2: batches: want a list: [25%]"},
 		"Second":   {"batches: [\"1\"]\n---\nbatches: [\"2\"]\n", "a second document"},
-		"Nested":   {"blue_green:\n  promotion: swap\n", `line 2: promotion: "swap" is not allowed; want one of in-place, adopt`},
+		"Nested":   {"blue_green:\n  promotion: swap\n", `line 2: blue_green.promotion: "swap" is not allowed; want one of in-place, adopt`},
 		"Syntax":   {"batches: [1\nstyle: x\n", "line "},
 	} {
 		_, err := releaseOf(t, tc.file)
