@@ -120,8 +120,7 @@ func redirect(b *networkingv1.IngressBackend, s Setup) bool {
 	return true
 }
 
-// ingressDrift returns the merge patch from have to want, empty if there is no drift. Foreign labels and annotations are kept,
-// except canary annotations, which change each other's meaning.
+// ingressDrift is driftOf, except that it removes foreign canary annotations, which change each other's meaning.
 func ingressDrift(have, want *networkingv1.Ingress) (patch, error) {
 	old, err := toJSON(have)
 	if err != nil {
@@ -131,18 +130,12 @@ func ingressDrift(have, want *networkingv1.Ingress) (patch, error) {
 	if err != nil {
 		return nil, err
 	}
-	haveSpec, _ := old["spec"].(object)
-	wantSpec, _ := next["spec"].(object)
-	p := patch{}
-	if diff := mergePatch(haveSpec, wantSpec); len(diff) > 0 {
-		p.set(diff, "spec")
-	}
+	p := driftOf(have, want, old["spec"], next["spec"])
 	for k := range have.Annotations {
 		if _, wanted := want.Annotations[k]; !wanted && isConvention(k) {
 			p.set(nil, "metadata", "annotations", k)
 		}
 	}
-	p.copyMetadata(have, want)
 	return p, nil
 }
 
@@ -159,19 +152,18 @@ func checkIngress(s Setup, name string, w World) error {
 		return unusable("%s has no backend with Service %s, so there is nothing to split: add one, or remove the Ingress from the policy", key, s.Policy.StableService)
 	}
 	if have := w.Ingresses[canaryName(name)]; have != nil && !madeFor(have, s) {
-		return ingressNameTaken(s, name, have)
+		return nameTaken(s, Key{KindIngress, have.Name}, renameIngress(name, have))
 	}
 	return nil
 }
 
-// ingressNameTaken returns the error for a foreign Ingress with the name of the canary's. It may belong to the release of
-// another workload that shares the user's Ingress.
-func ingressNameTaken(s Setup, name string, have *networkingv1.Ingress) error {
-	otherwise := "rename Ingress " + name
+// renameIngress is the remedy for a foreign Ingress with the name of the canary's. It may belong to the release of another workload
+// that shares the user's Ingress.
+func renameIngress(name string, have *networkingv1.Ingress) string {
 	if other := have.Labels[StableLabel]; have.Labels[RoleLabel] == RoleCanary && other != "" {
-		otherwise = fmt.Sprintf("wait for the release of %s, which shares Ingress %s, or give each workload its own Ingress", other, name)
+		return fmt.Sprintf("wait for the release of %s, which shares Ingress %s, or give each workload its own Ingress", other, name)
 	}
-	return nameTaken(s, Key{KindIngress, have.Name}, otherwise)
+	return "rename Ingress " + name
 }
 
 // shrunkIngress returns the canary's Ingress as desired, without paths and weight that it does not have yet.
@@ -203,14 +195,10 @@ func ingressWrite(s Setup, d Desired, w World, name string, shrinkOnly bool) (*W
 		return deleteOf(key, have, "no request is sent to the canary"), nil
 	case have == nil:
 		return createOf(key, want, fmt.Sprintf("%d %% to the canary", d.Weight))
-	case !own:
-		return nil, ingressNameTaken(s, name, have)
-	case !ownedBy(have, s):
-		return deleteOf(key, have, "it belongs to an earlier workload of the same name"), nil
 	}
 	p, err := ingressDrift(have, want)
-	if err != nil || len(p) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	return patchOf(key, have, p, weightChange(weightIn(have.Annotations), d)), nil
+	return keep(s, key, have, renameIngress(name, have), p, weightChange(weightIn(have.Annotations), d))
 }

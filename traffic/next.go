@@ -126,23 +126,13 @@ func ensureCanaryService(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	key := Key{KindService, s.Policy.CanaryService}
-	switch {
-	case w.Canary == nil:
-		if err := w.verifyNew(s, s.Policy.CanaryService); err != nil {
-			return nil, err
-		}
-		return createOf(key, want, "select the canary's leaders")
-	case !madeFor(w.Canary, s):
-		return nil, nameTaken(s, key, nameAnotherService)
-	case w.Canary.DeletionTimestamp != nil:
-		return noWrite() // recreated once deleted
-	case !ownedBy(w.Canary, s):
-		return deleteOf(key, w.Canary, "it belongs to an earlier workload of the same name"), nil
+	if w.Canary != nil {
+		return keep(s, key, w.Canary, nameAnotherService, serviceDrift(w.Canary, want), "follow the stable Service")
 	}
-	if p := serviceDrift(w.Canary, want); p != nil {
-		return patchOf(key, w.Canary, p, "follow the stable Service"), nil
+	if err := w.verifyNew(s, s.Policy.CanaryService); err != nil {
+		return nil, err
 	}
-	return noWrite()
+	return createOf(key, want, "select the canary's leaders")
 }
 
 // ensureCanaryPool creates the canary pool and repairs drift.
@@ -158,23 +148,13 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	key := Key{KindInferencePool, s.Policy.Pool.Canary}
-	switch {
-	case w.CanaryPool == nil:
-		if err := w.verifyNew(s, s.Policy.Pool.Canary); err != nil {
-			return nil, err
-		}
-		return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
-	case !madeFor(w.CanaryPool, s):
-		return nil, poolNameTaken(s)
-	case w.CanaryPool.GetDeletionTimestamp() != nil:
-		return noWrite() // recreated once deleted
-	case !ownedBy(w.CanaryPool, s):
-		return deleteOf(key, w.CanaryPool, "it belongs to an earlier workload of the same name"), nil
+	if have := w.CanaryPool; have != nil {
+		return keep(s, key, have, renamePool, driftOf(have, want, have.Object["spec"], want.Object["spec"]), "follow the stable pool")
 	}
-	if p := poolDrift(w.CanaryPool, want); p != nil {
-		return patchOf(key, w.CanaryPool, p, "follow the stable pool"), nil
+	if err := w.verifyNew(s, s.Policy.Pool.Canary); err != nil {
+		return nil, err
 	}
-	return noWrite()
+	return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
 }
 
 // checkSupported returns an error for what can't be expressed. It runs after shrink and fence, which must not be blocked by it.

@@ -24,6 +24,22 @@ func ownedBy(o metav1.Object, s Setup) bool {
 	return owner != nil && owner.UID == s.Owner.UID
 }
 
+// keep returns the write that is due on a generated object that exists: its deletion if it belongs to an earlier workload, or the repair
+// of its drift. otherwise is the remedy if it is foreign, see nameTaken.
+func keep(s Setup, key Key, have metav1.Object, otherwise string, drift patch, why string) (*Write, error) {
+	switch {
+	case !madeFor(have, s):
+		return nil, nameTaken(s, key, otherwise)
+	case have.GetDeletionTimestamp() != nil:
+		return noWrite() // recreated once deleted
+	case !ownedBy(have, s):
+		return deleteOf(key, have, "it belongs to an earlier workload of the same name"), nil
+	case len(drift) > 0:
+		return patchOf(key, have, drift, why), nil
+	}
+	return noWrite()
+}
+
 // toolKeys are labels and annotations with which tools track the objects that they manage. A generated object must not copy
 // them: the tools would prune or revert it. A trailing "/" matches the whole domain.
 var toolKeys = []string{

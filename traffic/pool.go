@@ -96,21 +96,6 @@ func pickerPort(ref object) int64 {
 	return number(port, "number", 0)
 }
 
-// poolDrift returns the merge patch from have to want, nil if there is no drift.
-func poolDrift(have, want *unstructured.Unstructured) map[string]any {
-	p := patch{}
-	haveSpec, _ := have.Object["spec"].(object)
-	wantSpec, _ := want.Object["spec"].(object)
-	if diff := mergePatch(haveSpec, wantSpec); len(diff) > 0 {
-		p.set(diff, "spec")
-	}
-	p.copyMetadata(have, want)
-	if len(p) == 0 {
-		return nil
-	}
-	return p
-}
-
 // checkPool requires a pool with a selector that can be fenced and an endpoint picker for the canary's pool.
 func checkPool(s Setup, w World) error {
 	policy := s.Policy.Pool
@@ -125,7 +110,7 @@ func checkPool(s Setup, w World) error {
 		return err
 	}
 	if w.CanaryPool != nil && !madeFor(w.CanaryPool, s) {
-		return poolNameTaken(s)
+		return nameTaken(s, Key{KindInferencePool, policy.Canary}, renamePool)
 	}
 	want, err := CanaryPool(w.StablePool, s)
 	if err != nil {
@@ -147,9 +132,8 @@ func checkPicker(s Setup, svc *corev1.Service, port int64) error {
 		svc.Name, port, policyField)
 }
 
-func poolNameTaken(s Setup) error {
-	return nameTaken(s, Key{KindInferencePool, s.Policy.Pool.Canary}, "rename it")
-}
+// renamePool is the remedy for a pool's name that is taken.
+const renamePool = "rename it"
 
 // Types of a pool's conditions.
 const (
@@ -192,23 +176,11 @@ func PoolVerified(pool *unstructured.Unstructured, gateways []gateway.ParentRefe
 }
 
 func (p poolParent) unverified(generation int64) (reason, message string) {
-	for _, c := range []struct {
-		condition, reason string
-		required          bool
-	}{
-		{poolAccepted, ReasonPoolNotAccepted, true},
-		{poolResolvedRefs, ReasonPoolRefsNotResolved, false},
-	} {
-		have := apimeta.FindStatusCondition(p.Conditions, c.condition)
-		switch {
-		case have == nil && !c.required:
-		case have == nil || have.ObservedGeneration < generation:
-			return ReasonPoolNotObserved, fmt.Sprintf("has not observed generation %d", generation)
-		case have.Status != metav1.ConditionTrue:
-			return c.reason, fmt.Sprintf("reports %s=%s (%s): %s", c.condition, have.Status, have.Reason, have.Message)
-		}
-	}
-	return "", ""
+	resolves := apimeta.FindStatusCondition(p.Conditions, poolResolvedRefs) != nil
+	return unmet(p.Conditions, generation, ReasonPoolNotObserved, []expected{
+		{poolAccepted, metav1.ConditionTrue, ReasonPoolNotAccepted, true, false},
+		{poolResolvedRefs, metav1.ConditionTrue, ReasonPoolRefsNotResolved, resolves, false},
+	})
 }
 
 // gateways returns the gateways that route requests to a backend now: the parents of the routes with such a backendRef.

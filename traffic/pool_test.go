@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -31,7 +32,7 @@ func TestCanaryPool(t *testing.T) {
 		if diff := diffJSON(want.Object, decodedJSON(c, got.Object)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
-		if p := poolDrift(want, got); p != nil {
+		if p := driftOf(want, got, want.Object["spec"], got.Object["spec"]); len(p) > 0 {
 			t.Errorf("%s: drift %v", name, p)
 		}
 	}
@@ -87,7 +88,7 @@ func TestPoolDrift(t *testing.T) {
 			if tt.want != nil {
 				patch = map[string]any{"spec": tt.want}
 			}
-			if diff := cmp.Diff(patch, poolDrift(have, want)); diff != "" {
+			if diff := cmp.Diff(patch, map[string]any(driftOf(have, want, have.Object["spec"], want.Object["spec"])), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("patch (-want +got):\n%s", diff)
 			}
 		})

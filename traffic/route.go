@@ -198,28 +198,40 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference, allServe b
 			continue
 		}
 		reported = true
-		for _, c := range []struct {
-			condition    gateway.RouteConditionType
-			want         metav1.ConditionStatus
-			reason       string
-			set, ignored bool // whether it is always set, and whether another status is ignored
-		}{
-			{gateway.RouteConditionAccepted, metav1.ConditionTrue, ReasonRouteNotAccepted, true, false},
-			{gateway.RouteConditionResolvedRefs, metav1.ConditionTrue, ReasonRefsNotResolved, true, !allServe},
-			{gateway.RouteConditionPartiallyInvalid, metav1.ConditionFalse, ReasonRouteNotAccepted, false, !allServe},
-		} {
-			have := apimeta.FindStatusCondition(p.Conditions, string(c.condition))
-			observed := have != nil && have.ObservedGeneration >= r.Object.GetGeneration()
-			switch {
-			case !observed && c.set:
-				return ReasonRouteNotObserved, fmt.Sprintf("%s has not observed generation %d", parent.Name, r.Object.GetGeneration())
-			case observed && have.Status != c.want && !c.ignored:
-				return c.reason, fmt.Sprintf("%s reports %s=%s (%s): %s", parent.Name, c.condition, have.Status, have.Reason, have.Message)
-			}
+		reason, message := unmet(p.Conditions, r.Object.GetGeneration(), ReasonRouteNotObserved, []expected{
+			{string(gateway.RouteConditionAccepted), metav1.ConditionTrue, ReasonRouteNotAccepted, true, false},
+			{string(gateway.RouteConditionResolvedRefs), metav1.ConditionTrue, ReasonRefsNotResolved, true, !allServe},
+			{string(gateway.RouteConditionPartiallyInvalid), metav1.ConditionFalse, ReasonRouteNotAccepted, false, !allServe},
+		})
+		if reason != "" {
+			return reason, fmt.Sprintf("%s %s", parent.Name, message)
 		}
 	}
 	if !reported {
 		return ReasonRouteNotObserved, fmt.Sprintf("%s has not reported a status yet", parent.Name)
+	}
+	return "", ""
+}
+
+// expected is a condition that a gateway reports of what it has accepted.
+type expected struct {
+	condition    string
+	want         metav1.ConditionStatus
+	reason       string // of another status
+	set, ignored bool   // whether it is always set, and whether another status is ignored
+}
+
+// unmet returns which condition is not as expected at a generation, "" if all are.
+func unmet(conditions []metav1.Condition, generation int64, notObserved string, all []expected) (reason, message string) {
+	for _, c := range all {
+		have := apimeta.FindStatusCondition(conditions, c.condition)
+		observed := have != nil && have.ObservedGeneration >= generation
+		switch {
+		case !observed && c.set:
+			return notObserved, fmt.Sprintf("has not observed generation %d", generation)
+		case observed && have.Status != c.want && !c.ignored:
+			return c.reason, fmt.Sprintf("reports %s=%s (%s): %s", c.condition, have.Status, have.Reason, have.Message)
+		}
 	}
 	return "", ""
 }

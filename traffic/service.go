@@ -49,9 +49,9 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 	return c, nil
 }
 
-// serviceDrift returns the merge patch from have to want, nil if there is no drift. Foreign labels and annotations and
+// serviceDrift returns the merge patch from have to want, empty if there is no drift. Foreign labels and annotations and
 // immutable fields are kept.
-func serviceDrift(have, want *corev1.Service) map[string]any {
+func serviceDrift(have, want *corev1.Service) patch {
 	p := patch{}
 	if !equality.Semantic.DeepEqual(have.Spec.Selector, want.Spec.Selector) {
 		p.set(mergePatch(anyMap(have.Spec.Selector), anyMap(want.Spec.Selector)), "spec", "selector")
@@ -74,8 +74,5 @@ func serviceDrift(have, want *corev1.Service) map[string]any {
 		p.set(want.Spec.TrafficDistribution, "spec", "trafficDistribution")
 	}
 	p.copyMetadata(have, want)
-	if len(p) == 0 {
-		return nil
-	}
 	return p
 }

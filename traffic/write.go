@@ -121,6 +121,19 @@ func (p patch) copyMetadata(have, want metav1.Object) {
 	}
 }
 
+// driftOf returns the merge patch from a generated object to what it should be, given the specs of both: empty if there is no drift. Foreign
+// labels and annotations are kept.
+func driftOf(have, want metav1.Object, haveSpec, wantSpec any) patch {
+	p := patch{}
+	was, _ := haveSpec.(object)
+	is, _ := wantSpec.(object)
+	if diff := mergePatch(was, is); len(diff) > 0 {
+		p.set(diff, "spec")
+	}
+	p.copyMetadata(have, want)
+	return p
+}
+
 // mergePatch returns the JSON merge patch from one object to another, empty if they are equal.
 func mergePatch(have, want object) object {
 	out := object{}
