@@ -126,27 +126,20 @@ func (p *Printer) Close() error {
 }
 
 // Text returns a writer of text to w, which gets whole strings. It removes colours with NO_COLOR or TERM=dumb and where there is no
-// terminal, and replaces the signs of trees where the locale is not UTF-8.
+// terminal.
 func Text(w io.Writer) io.Writer {
-	_, ok := Terminal(w)
-	return text{w: w, coloured: ok && os.Getenv("NO_COLOR") == "" && !dumb(), unicode: view.Unicode()}
+	if _, ok := Terminal(w); ok && os.Getenv("NO_COLOR") == "" && !dumb() {
+		return w
+	}
+	return plain{w}
 }
 
-type text struct {
-	w                 io.Writer
-	coloured, unicode bool
-}
+// plain removes colours.
+type plain struct{ w io.Writer }
 
 // Write implements io.Writer.
-func (t text) Write(p []byte) (int, error) {
-	s := string(p)
-	if !t.coloured {
-		s = view.Plain(s)
-	}
-	if !t.unicode {
-		s = view.ASCII(s)
-	}
-	if _, err := io.WriteString(t.w, s); err != nil {
+func (t plain) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(t.w, view.Plain(string(p))); err != nil {
 		return 0, err //nolint:wrapcheck // it is the writer's own
 	}
 	return len(p), nil

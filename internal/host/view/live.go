@@ -126,40 +126,26 @@ func frame(contexts []*pb.BatchContext, now time.Time, width, height int) string
 	return b.String()
 }
 
-// leastLines is what the status of one of several workloads needs: its name, release and state, and how much is left out.
-const leastLines = 4
-
-// statusLines returns the status of workloads with an empty line between two. If there is too little room for all, each gets the
-// same part of it, and if that is too small, one line.
+// statusLines returns the status of workloads with an empty line between two. If there is too little room, each of several gets one line,
+// and one has its ready groups left out first.
 func statusLines(contexts []*pb.BatchContext, now time.Time, room int) []string {
-	each := 0
-	if len(contexts) > 0 {
-		each = (room+1)/len(contexts) - 1
-	}
-	var lines []string
-	for i, c := range contexts {
-		switch {
-		case len(contexts) > 1 && room > 0 && each < leastLines:
-			lines = append(lines, workload(c)+"  "+Progress(c))
-			continue
-		case i > 0:
-			lines = append(lines, "")
-		}
-		lines = append(lines, fitted(c, now, each)...)
-	}
-	if room > 0 {
-		return top(lines, room)
-	}
-	return lines
-}
-
-// fitted returns the status of a workload in at most so many lines. Ready groups are the first to be left out.
-func fitted(c *pb.BatchContext, now time.Time, room int) []string {
 	var lines []string
 	for ready := readyShown; ready > 0; ready /= 2 {
-		lines = strings.Split(strings.TrimSuffix(status(c, now, ready), "\n"), "\n")
+		lines = nil
+		for _, c := range contexts {
+			if len(lines) > 0 {
+				lines = append(lines, "")
+			}
+			lines = append(lines, strings.Split(strings.TrimSuffix(status(c, now, ready), "\n"), "\n")...)
+		}
 		if room <= 0 || len(lines) <= room {
 			return lines
+		}
+	}
+	if len(contexts) > 1 {
+		lines = nil
+		for _, c := range contexts {
+			lines = append(lines, workload(c)+"  "+Progress(c))
 		}
 	}
 	return top(lines, room)

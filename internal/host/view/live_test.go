@@ -68,8 +68,8 @@ func TestLiveKeepsOneStatusBelowLog(t *testing.T) {
 		"    0s  began release r1 of default/vllm",
 		"    5s  retrying: connection refused",
 		"    6s  warning: held too late [AdoptedDuringRoll]",
-		" 1m10s  batch 2/3 (50%) is ready",
-		" 1m11s  release r1 is complete",
+		"   70s  batch 2/3 (50%) is ready",
+		"   71s  release r1 is complete",
 	}
 	if diff := cmp.Diff(want, log); diff != "" {
 		t.Errorf("log above the table: -want, +got:\n%s", diff)

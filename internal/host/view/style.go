@@ -4,7 +4,6 @@
 package view
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -67,23 +66,6 @@ func cut(text string, to int) string {
 		b.WriteString("…")
 	}
 	return b.String() + reset
-}
-
-// Unicode reports whether the terminal's encoding is UTF-8. As in POSIX, the first of LC_ALL, LC_CTYPE and LANG that is set
-// names it.
-func Unicode() bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if value := os.Getenv(name); value != "" {
-			encoding := strings.ToLower(strings.ReplaceAll(value, "-", ""))
-			return strings.Contains(encoding, "utf8")
-		}
-	}
-	return false
-}
-
-// ASCII replaces the signs of a tree.
-func ASCII(text string) string {
-	return strings.NewReplacer("├─", "|-", "└─", "`-", "│", "|", "✔", "+", "✖", "!", "◌", "o", "…", "~").Replace(text)
 }
 
 func severityStyle(s pb.Severity) Style {

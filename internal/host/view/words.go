@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/duration"
+
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -67,25 +69,8 @@ func count(n int32, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Age returns d in its two largest units: "45s", "3m12s", "2h5m", "3d4h". A negative one, from clocks that differ, is "0s".
-func Age(d time.Duration) string {
-	seconds := int64(max(d, 0) / time.Second)
-	units := []struct {
-		name    string
-		seconds int64
-	}{{"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}}
-	for i, u := range units {
-		if seconds < u.seconds && u.seconds > 1 {
-			continue
-		}
-		text := fmt.Sprintf("%d%s", seconds/u.seconds, u.name)
-		if rest := seconds % u.seconds; i+1 < len(units) && rest/units[i+1].seconds > 0 {
-			text += fmt.Sprintf("%d%s", rest/units[i+1].seconds, units[i+1].name)
-		}
-		return text
-	}
-	return "0s"
-}
+// Age returns d as kubectl prints ages: "90s", "3m12s", "125m", "27h". A negative one, from clocks that differ, is "0s".
+func Age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 // OneLine replaces control characters, which break lines and terminals, by spaces.
 func OneLine(s string) string {
