@@ -52,13 +52,14 @@ type Controller struct {
 	// Object has the kind that is reconciled, List that of its lists.
 	Object client.Object
 	List   client.ObjectList
-	// API is the kind's.
+	// API is the kind that is reconciled.
 	API         API
 	AddToScheme func(*runtime.Scheme) error
 	// Workload returns the name of an object's workload. Changes of the workload reconcile no object for which it is empty.
 	Workload func(client.Object) string
-	// Watches are the other objects whose changes reconcile those of a workload.
-	Watches []Watch
+	// Watches are the objects whose changes reconcile those of a workload, besides the workload. WorkloadPredicates choose among its changes.
+	Watches            []Watch
+	WorkloadPredicates []predicate.Predicate
 	// Cache restricts the caches of some kinds.
 	Cache map[client.Object]cache.ByObject
 	// IncludeGroups is set where changes of single groups count.
@@ -77,6 +78,10 @@ type Watch struct {
 
 // Run reconciles the objects of a cluster until ctx ends.
 func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) error {
+	workloads, err := c.workloads(config)
+	if err != nil {
+		return err
+	}
 	scheme := runtime.NewScheme()
 	if err := c.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("register kinds: %w", err)
@@ -100,7 +105,7 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 	kinds := []client.Object{c.Object}
 	// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
 	b := builder.ControllerManagedBy(m).For(c.Object).WatchesRawSource(f).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
-	for _, w := range c.Watches {
+	for _, w := range append(workloads, c.Watches...) {
 		kinds = append(kinds, w.Object)
 		b.Watches(w.Object, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return requests(ctx, w.Workload(o))
@@ -110,6 +115,17 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return Run(ctx, m, kinds...)
+}
+
+// Patch writes a change of an object, with the observed resourceVersion as its precondition. The API server's answer replaces the object,
+// including its status.
+func Patch[T client.Object](ctx context.Context, c client.Client, o T, by client.FieldOwner, change func(T)) error {
+	before, _ := o.DeepCopyObject().(client.Object)
+	change(o)
+	if err := c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), by); err != nil {
+		return fmt.Errorf("write %s: %w", client.ObjectKeyFromObject(o), err) // the API server names the kind
+	}
+	return nil
 }
 
 // requests returns the objects of one workload.

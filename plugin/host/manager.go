@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
@@ -210,27 +209,6 @@ func KeyOf(kind schema.GroupVersionKind, o metav1.Object) client.ObjectKey {
 	return client.ObjectKey{Namespace: o.GetNamespace(), Name: plugin.NameOf(&pb.WorkloadRef{Kind: kind.Kind, Name: o.GetName()})}
 }
 
-// WatchWorkloads returns watches of the metadata of workloads, of the kinds that the cluster serves.
-func WatchWorkloads(config *rest.Config, predicates ...predicate.Predicate) ([]Watch, error) {
-	watches := []Watch{watchKind(LeaderWorkerSet, predicates)}
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
-	}
-	serves, err := served(d, DisaggregatedSet)
-	if serves {
-		watches = append(watches, watchKind(DisaggregatedSet, predicates))
-	}
-	return watches, err
-}
-
-func watchKind(kind schema.GroupVersionKind, predicates []predicate.Predicate) Watch {
-	return Watch{
-		Object: Metadata(kind), Predicates: predicates,
-		Workload: func(o client.Object) client.ObjectKey { return KeyOf(kind, o) },
-	}
-}
-
 // API is a kind that a host needs.
 type API struct {
 	Kind schema.GroupVersionKind
@@ -238,28 +216,32 @@ type API struct {
 	Fix string
 }
 
-// Workloads is the API of the workloads.
-func Workloads() API {
-	return API{LeaderWorkerSet, "LeaderWorkerSet is not installed: install LWS v0.9.0 or later"}
-}
-
-// Installed returns an error for the APIs that the cluster does not serve.
-func Installed(config *rest.Config, apis ...API) error {
+// workloads returns watches of the metadata of workloads, of the kinds that the cluster serves. It returns an error if the cluster does not
+// serve the controller's kind, or LeaderWorkerSets.
+func (c Controller) workloads(config *rest.Config) ([]Watch, error) {
 	d, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("make client: %w", err)
 	}
+	var watches []Watch
 	var missing []error
-	for _, api := range apis {
+	for _, api := range []API{
+		c.API, {LeaderWorkerSet, "LeaderWorkerSet is not installed: install LWS v0.9.0 or later"}, {Kind: DisaggregatedSet},
+	} {
 		serves, err := served(d, api.Kind)
-		if err != nil {
-			return err
-		}
-		if !serves {
+		switch {
+		case err != nil:
+			return nil, err
+		case !serves && api.Fix != "":
 			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, api.Kind.GroupVersion(), api.Fix))
+		case serves && api.Kind != c.API.Kind:
+			watches = append(watches, Watch{
+				Object: Metadata(api.Kind), Predicates: c.WorkloadPredicates,
+				Workload: func(o client.Object) client.ObjectKey { return KeyOf(api.Kind, o) },
+			})
 		}
 	}
-	return errors.Join(missing...)
+	return watches, errors.Join(missing...)
 }
 
 // served reports whether the cluster serves a kind.

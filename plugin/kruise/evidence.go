@@ -42,10 +42,7 @@ type batch struct {
 
 // batchOf returns the BatchRelease in progress, if it is for this controller revision.
 func (e Evidence) batchOf(revision string) (batch, bool) {
-	var r struct {
-		Spec   struct{ ReleasePlan v1beta1.ReleasePlan }
-		Status struct{ UpdateRevision string }
-	}
+	var r v1beta1.BatchRelease
 	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decode(e.BatchRelease, &r) != nil ||
 		revision == "" || r.Status.UpdateRevision != revision {
 		return batch{}, false
@@ -83,19 +80,16 @@ func contentOf(o *unstructured.Unstructured) map[string]any {
 // listens reports whether the Rollout takes up a change of the template: Kruise has observed it, it is not disabled, and no BatchRelease is
 // left that has ended.
 func (e Evidence) listens() bool {
-	var r struct {
-		Spec   struct{ Disabled bool }
-		Status struct{ Phase string }
-	}
+	var r v1beta1.Rollout
 	return e.Rollout != nil && !e.leftOver() && decode(e.Rollout, &r) == nil && !r.Spec.Disabled &&
-		(r.Status.Phase == "Healthy" || r.Status.Phase == "Progressing")
+		(r.Status.Phase == v1beta1.RolloutPhaseHealthy || r.Status.Phase == v1beta1.RolloutPhaseProgressing)
 }
 
 // leftOver reports whether a BatchRelease has ended and is still there, as after the target was deleted in mid-release. Kruise takes it for
 // that of the next release, whose steps then reach no group.
 func (e Evidence) leftOver() bool {
-	var r struct{ Status struct{ Phase string } }
-	return e.BatchRelease != nil && decode(e.BatchRelease, &r) == nil && r.Status.Phase == "Completed"
+	var r v1beta1.BatchRelease
+	return e.BatchRelease != nil && decode(e.BatchRelease, &r) == nil && r.Status.Phase == v1beta1.RolloutPhaseCompleted
 }
 
 func decode(o *unstructured.Unstructured, into any) error {

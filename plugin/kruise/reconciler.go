@@ -128,23 +128,16 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 
 // Run reconciles the RolloutTargets of a cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
-	targets := host.API{
-		Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
-	}
-	if err := host.Installed(config, targets, host.Workloads()); err != nil {
-		return err
-	}
-	workloads, err := host.WatchWorkloads(config)
-	if err != nil {
-		return err
-	}
 	return host.Controller{
 		Name: "lockstep-kruise", Object: &v1alpha1.RolloutTarget{}, List: &v1alpha1.RolloutTargetList{},
+		API: host.API{
+			Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
+		},
 		AddToScheme: v1alpha1.AddToScheme, Workload: func(o client.Object) string { return workloadOf(o).Name }, IncludeGroups: true,
-		Watches: append(workloads,
-			host.Watch{Object: &v1alpha1.RolloutTarget{}, Workload: workloadOf}, // when one of two targets is deleted, the other takes over
-			host.Watch{Object: host.Metadata(revisionKind), Workload: workloadOfRevision},
-		),
+		Watches: []host.Watch{
+			{Object: &v1alpha1.RolloutTarget{}, Workload: workloadOf}, // when one of two targets is deleted, the other takes over
+			{Object: host.Metadata(revisionKind), Workload: workloadOfRevision},
+		},
 		Cache: map[client.Object]cache.ByObject{
 			host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 		},
@@ -184,11 +177,11 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	case actNone:
 		return r.writeStatus(ctx, t, m.status)
 	case actAddFinalizer:
-		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.AddFinalizer(t, Finalizer) })
+		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { controllerutil.AddFinalizer(t, Finalizer) })
 	case actRemoveFinalizer:
-		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) })
+		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) })
 	case actMirror:
-		return r.patch(ctx, t, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
+		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
 	case actScale:
 		return r.scale(ctx, t, v.Context.GetReplicas(), m.groups)
 	default:
@@ -205,18 +198,6 @@ func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 	}
 	_, err := converge.Perform(ctx, r.Driver, m)
 	return err
-}
-
-// patch writes a change of the target.
-func (r *Reconciler) patch(ctx context.Context, t *v1alpha1.RolloutTarget, change func(*v1alpha1.RolloutTarget)) error {
-	before := t.DeepCopy()
-	change(t)
-	// The API server's response replaces t, including its status.
-	err := r.Client.Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
-	if err != nil {
-		return fmt.Errorf("write RolloutTarget %s/%s: %w", t.Namespace, t.Name, err)
-	}
-	return nil
 }
 
 // writeStatus writes the status if it has changed.

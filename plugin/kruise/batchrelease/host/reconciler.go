@@ -71,7 +71,9 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 		return false, nil
 	}
 	if !has && !batchrelease.Over(release) {
-		if err := r.patch(ctx, release, controllerutil.AddFinalizer); err != nil {
+		if err := host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+			controllerutil.AddFinalizer(r, batchrelease.Finalizer)
+		}); err != nil {
 			return false, err
 		}
 	}
@@ -85,23 +87,14 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 		}
 		if quiet {
 			if deleted && batchrelease.Over(release) {
-				err = r.patch(ctx, release, controllerutil.RemoveFinalizer)
+				err = host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+					controllerutil.RemoveFinalizer(r, batchrelease.Finalizer)
+				})
 			}
 			return false, err
 		}
 	}
 	return true, nil
-}
-
-// patch adds or removes the finalizer.
-func (r *Reconciler) patch(ctx context.Context, release *v1beta1.BatchRelease, change func(client.Object, string) bool) error {
-	before := release.DeepCopy()
-	change(release, batchrelease.Finalizer)
-	err := r.Client.Patch(ctx, release, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
-	if err != nil {
-		return fmt.Errorf("write the finalizer of BatchRelease %s/%s: %w", release.Namespace, release.Name, err)
-	}
-	return nil
 }
 
 // look makes one decision and applies it: first the status, then the call. It returns whether there was neither.

@@ -33,33 +33,26 @@ import (
 // Run reconciles the BatchReleases of a cluster until ctx ends. It returns an error if Kruise's own manager is installed, or when it is
 // installed later.
 func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
-	releases := host.API{
-		Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
-		Fix: "the CRD of BatchRelease is not installed: kubectl apply -f config/crd/bases/rollouts.kruise.io_batchreleases.yaml " +
-			"from the sources of Kruise Rollouts v0.6",
-	}
-	if err := host.Installed(config, releases, host.Workloads()); err != nil {
-		return err
-	}
 	if err := alone(ctx, config); err != nil {
-		return err
-	}
-	// The driver's watch reports everything but the creation of a workload.
-	created := predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
-	workloads, err := host.WatchWorkloads(config, created)
-	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	err = host.Controller{
+	err := host.Controller{
 		Name: "lockstep-batchrelease", Object: &v1beta1.BatchRelease{}, List: &v1beta1.BatchReleaseList{},
+		API: host.API{
+			Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
+			Fix: "the CRD of BatchRelease is not installed: kubectl apply -f config/crd/bases/rollouts.kruise.io_batchreleases.yaml " +
+				"from the sources of Kruise Rollouts v0.6",
+		},
 		AddToScheme: v1beta1.AddToScheme, Workload: workloadOf,
-		Watches: append(workloads, host.Watch{Object: rival(), Workload: func(client.Object) client.ObjectKey {
+		Watches: []host.Watch{{Object: rival(), Workload: func(client.Object) client.ObjectKey {
 			stop(errRival)
 			return client.ObjectKey{}
-		}}),
-		Cache: map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
+		}}},
+		// The driver's watch reports everything but the creation of a workload.
+		WorkloadPredicates: []predicate.Predicate{predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}},
+		Cache:              map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
 		Reconciler: func(m manager.Manager, follow func(client.ObjectKey)) reconcile.Reconciler {
 			return &Reconciler{
 				Client: m.GetClient(), Driver: s.Driver, Logger: s.Logger, Events: m.GetEventRecorder("lockstep-batchrelease"), Follow: follow,
