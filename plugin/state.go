@@ -16,9 +16,6 @@ func Settled(state pb.State) bool {
 	case pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED,
 		pb.State_STATE_ROLLED_BACK, pb.State_STATE_FAILED, pb.State_STATE_NOTHING_TO_RELEASE:
 		return true
-	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
-		pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
-		return false
 	default:
 		return false
 	}
@@ -33,18 +30,12 @@ func Ending(c *pb.BatchContext) bool {
 // InFlight reports whether a release has begun and not ended. In HOLDING, a release waits for its first batch. A release
 // in a state that this version does not know is in flight.
 func InFlight(c *pb.BatchContext) bool {
-	if c.GetReleaseId() == "" {
-		return false
-	}
 	switch c.GetState() {
 	case pb.State_STATE_UNSPECIFIED, pb.State_STATE_UNMANAGED, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK,
 		pb.State_STATE_NOTHING_TO_RELEASE:
 		return false
-	case pb.State_STATE_HOLDING, pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING,
-		pb.State_STATE_READY, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_FAILED:
-		return true
 	default:
-		return true
+		return c.GetReleaseId() != ""
 	}
 }
 

@@ -22,23 +22,33 @@ const metricsLimit = 1 << 20
 // readMetric returns the sum of all samples of a metric, whatever their labels, in the Prometheus text format. It fails
 // if there is no sample, or one that can't be a number of requests: an invalid response must not be read as 0.
 //
-// Only the metric's own lines are kept and parsed, one at a time, so that neither the page's size nor errors in other metrics matter,
+// Only the metric's own lines are parsed, one at a time, so that neither the page's size nor errors in other metrics matter,
 // and a name with a suffix such as "_count" selects the samples of that name.
 func readMetric(page io.Reader, metric string) (sum float64, err error) {
-	samples := 0
-	err = eachSample(page, metric, func(line []byte) error {
-		value, err := parseSample(line, metric)
-		sum += value
-		samples++
-		return err
-	})
-	switch {
-	case err != nil:
-		return 0, err
-	case samples == 0:
-		return 0, fmt.Errorf("the page has no metric %s", metric)
+	limited := &io.LimitedReader{R: page, N: metricsLimit + 1}
+	r := bufio.NewReader(limited)
+	for samples := 0; ; {
+		line, failed := r.ReadBytes('\n')
+		if isSample(line, metric) && limited.N > 0 {
+			value, err := parseSample(line, metric)
+			if err != nil {
+				return 0, err
+			}
+			sum += value
+			samples++
+		}
+		switch {
+		case limited.N <= 0:
+			return 0, fmt.Errorf("the page of metrics is larger than %d MiB", metricsLimit>>20)
+		case failed == nil:
+		case !errors.Is(failed, io.EOF):
+			return 0, fmt.Errorf("read the page of metrics: %w", failed)
+		case samples == 0:
+			return 0, fmt.Errorf("the page has no metric %s", metric)
+		default:
+			return sum, nil
+		}
 	}
-	return sum, nil
 }
 
 // parseSample returns the value in a line of the metric.
@@ -57,34 +67,6 @@ func parseSample(line []byte, metric string) (float64, error) {
 		return 0, fmt.Errorf("the metric %s has a sample of %g, which can't be a number of requests", metric, value)
 	}
 	return value, nil
-}
-
-// eachSample calls f with each line of a page that is a sample of the metric, until f fails. f must not keep the line.
-func eachSample(page io.Reader, metric string, f func(line []byte) error) error {
-	limited := &io.LimitedReader{R: page, N: metricsLimit + 1}
-	r := bufio.NewReader(limited)
-	var line []byte // the part of a sample that was read so far
-	for begins := true; ; {
-		part, err := r.ReadSlice('\n')
-		if begins && isSample(part, metric) || len(line) > 0 {
-			line = append(line, part...)
-		}
-		begins = !errors.Is(err, bufio.ErrBufferFull)
-		switch {
-		case limited.N <= 0:
-			return fmt.Errorf("the page of metrics is larger than %d MiB", metricsLimit>>20)
-		case err != nil && begins && !errors.Is(err, io.EOF):
-			return fmt.Errorf("read the page of metrics: %w", err)
-		case begins && len(line) > 0:
-			if err := f(line); err != nil {
-				return err
-			}
-			line = line[:0]
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-	}
 }
 
 // isSample reports whether a line begins with the name of the metric, and not with a longer name.
