@@ -86,11 +86,8 @@ func (p place) errorf(field, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %s", p, field, fmt.Sprintf(format, args...))
 }
 
-// ReadConfig returns a Rollout's configuration, nil for a Rollout that does not use this plugin. Errors name the place and
-// the field. A field of Argo's own that does not work here is no error: no release begins with it, and one in flight continues.
-func ReadConfig(ro *v1alpha1.Rollout) (*Config, error) { return readConfig(ro, judgeTyped(ro)) }
-
-// readConfig is ReadConfig with a judgement of the fields.
+// readConfig returns a Rollout's configuration, nil for a Rollout that does not use this plugin. Errors name the place and the field. A
+// field of Argo's own that does not work here, by the findings, is no error: no release begins with it, and one in flight continues.
 func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error) {
 	if ro.Spec.Strategy.BlueGreen != nil && ro.Annotations[AnnotationFirst] != "" {
 		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a workload, since Argo calls no plugin and points the active Service "+
@@ -148,7 +145,7 @@ func routing(canary *v1alpha1.CanaryStrategy) json.RawMessage {
 // own reports whether a step is one of this plugin.
 func own(s v1alpha1.CanaryStep) bool { return s.Plugin != nil && s.Plugin.Name == PluginName }
 
-// ReadLenient is ReadConfig, but with an error it also returns what can be read of the configuration, so that a mistake in a
+// ReadLenient is readConfig with the fields that the type knows. With an error it also returns what can be read of the configuration, so that a mistake in a
 // step neither ends the hold on the workload nor loses an abort. That is nil if the workload's name can't be read.
 func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) { return readLenient(ro, judgeTyped(ro)) }
 

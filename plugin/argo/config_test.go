@@ -30,9 +30,11 @@ func parse(t *testing.T, canary string) *v1alpha1.Rollout {
 	return ro
 }
 
+func readTyped(ro *v1alpha1.Rollout) (*Config, error) { return readConfig(ro, judgeTyped(ro)) }
+
 func TestReadConfig(t *testing.T) {
 	t.Parallel()
-	got, err := ReadConfig(parse(t, `
+	got, err := readTyped(parse(t, `
 trafficRouting:
   plugins:
     lockstep/lws:
@@ -130,7 +132,7 @@ func TestReadConfigDefaults(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := ReadConfig(parse(t, strategy(test.config, ownStep(test.steps))))
+			c, err := readTyped(parse(t, strategy(test.config, ownStep(test.steps))))
 			if err != nil || !test.check(c) {
 				t.Errorf("%s\ngot %+v, %v", test.reason, c, err)
 			}
@@ -150,7 +152,7 @@ func ownStep(config string) string { return "{plugin: {name: lockstep/lws, confi
 func TestReadConfigOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, canary := range []string{`{steps: [{setWeight: 20}]}`, `{trafficRouting: {plugins: {a/b: {}}}}`, `{}`} {
-		if c, err := ReadConfig(parse(t, canary)); c != nil || err != nil {
+		if c, err := readTyped(parse(t, canary)); c != nil || err != nil {
 			t.Errorf("%s: %+v, %v", canary, c, err)
 		}
 	}
@@ -163,7 +165,7 @@ func TestReadConfigWorkload(t *testing.T) {
 		"w": "w", "{name: w}": "w", "{kind: LeaderWorkerSet, name: w}": "w", "{kind: DisaggregatedSet, name: w}": "disaggregatedset/w",
 	} {
 		ro := parse(t, strategy("workload: "+config, ownStep("upgrade: 50%")))
-		c, err := ReadConfig(ro)
+		c, err := readTyped(ro)
 		if err != nil || c.Workload != want {
 			t.Errorf("%s: %+v, %v", config, c, err)
 		}
@@ -236,7 +238,7 @@ func TestReadConfigRefuses(t *testing.T) {
 
 func mustRefuse(t *testing.T, ro *v1alpha1.Rollout, want ...string) {
 	t.Helper()
-	_, err := ReadConfig(ro)
+	_, err := readTyped(ro)
 	if err == nil {
 		t.Fatal("accepted")
 	}
@@ -252,7 +254,7 @@ func TestReadConfigRefusesBlueGreen(t *testing.T) {
 	// Of a Rollout with blueGreen only the annotation tells that it released a workload before.
 	ro := &v1alpha1.Rollout{}
 	ro.Spec.Strategy.BlueGreen = &v1alpha1.BlueGreenStrategy{}
-	if c, err := ReadConfig(ro); c != nil || err != nil {
+	if c, err := readTyped(ro); c != nil || err != nil {
 		t.Errorf("another's Rollout: %+v, %v", c, err)
 	}
 	ro.Annotations = map[string]string{AnnotationFirst: "t0"}
@@ -273,6 +275,6 @@ func FuzzReadConfig(f *testing.F) {
 			TrafficRouting: &v1alpha1.RolloutTrafficRouting{Plugins: map[string]json.RawMessage{PluginName: raw}},
 			Steps:          []v1alpha1.CanaryStep{{Plugin: &v1alpha1.PluginStep{Name: PluginName, Config: raw}}},
 		}
-		_, _ = ReadConfig(ro)
+		_, _ = readTyped(ro)
 	})
 }

@@ -87,8 +87,6 @@ func (c *Controller) remember(uid types.UID, f func(*remembered)) {
 	f(c.known[uid])
 }
 
-var _ Rollouts = (*Controller)(nil)
-
 // item is an element of the queue: a Rollout, or a workload that may have lost its Rollout.
 type item struct {
 	workload bool

@@ -294,14 +294,14 @@ func TestControllerConfirms(t *testing.T) {
 	}
 	abort(true)
 	ro, c := h.read("a"), h.workload()
-	config, err := ReadConfig(ro)
+	config, err := readTyped(ro)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := ReadFacts(ro)
 	m := plan(rollout.NewTarget(h.driver, f.Facts, &config.Config), f, c)
 	if r, ok := m.Request.(*pb.FinalizeRequest); !ok || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		t.Fatalf("an abort asks for %v (%s): %v", m.Action, m.Why, c)
+		t.Fatalf("an abort asks for %v (%s): %v", m.Outcome, m.Why, c)
 	}
 	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {
 		t.Errorf("it is aborted: %t, %v", sure, err)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -376,11 +377,11 @@ func (e *explorer) step(w *world, driver *memory, t rollout.Target) {
 		w.begun = out.Release
 	}
 	switch out.Done {
-	case rollout.ActSucceed:
+	case converge.Reached:
 		w.index++
-	case rollout.ActFail:
+	case converge.Failed:
 		w.abort, w.asked = true, ""
-	case rollout.ActWait, rollout.ActCall:
+	case converge.Wait, converge.Call:
 	}
 }
 
@@ -507,7 +508,7 @@ func TestEveryStateOfArgo(t *testing.T) {
 			t.Parallel()
 			ro := parse(t, "{trafficRouting: {plugins: {lockstep/lws: {workload: w}}}, steps: "+test.steps+"}")
 			ro.Spec.ProgressDeadlineSeconds = ptr.To[int32](endless)
-			config, err := ReadConfig(ro)
+			config, err := readTyped(ro)
 			if err != nil || config.Unfit != nil {
 				t.Fatal(err, config.Unfit)
 			}

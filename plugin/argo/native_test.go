@@ -40,7 +40,7 @@ func unfit(t *testing.T, ro *v1alpha1.Rollout) string {
 	if ro.Spec.ProgressDeadlineSeconds == nil {
 		ro.Spec.ProgressDeadlineSeconds = ptr.To[int32](endless)
 	}
-	c, err := ReadConfig(ro)
+	c, err := readTyped(ro)
 	if err != nil {
 		t.Fatalf("a release in flight would be aborted: %v", err)
 	}

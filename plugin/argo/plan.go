@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -23,13 +24,13 @@ type move struct {
 	annotate *revisions
 }
 
-// plan decides what a Rollout and its workload need beside its steps: the next move, rollout.ActWait without annotations if there is
+// plan decides what a Rollout and its workload need beside its steps: the next move, converge.Wait without annotations if there is
 // none.
 func plan(t rollout.Target, f Facts, c *pb.BatchContext) move {
 	if f.Rival != "" {
 		return move{}
 	}
-	if m := t.Settle(c); m.Action != rollout.ActWait {
+	if m := t.Settle(c); m.Outcome != converge.Wait {
 		return move{Move: m}
 	}
 	return trackRevisions(f, c, !t.Config.Manual && !f.Referenced)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -71,7 +72,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		return 0, err
 	}
 	m := plan(t, f, observed)
-	if m.Action == rollout.ActWait && m.annotate == nil {
+	if m.Outcome == converge.Wait && m.annotate == nil {
 		if why := heldFor(f, observed); why != "" {
 			c.warnOnce(ro, "TemplateHeld", why)
 		}
@@ -97,7 +98,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 // confirmed reports whether a move follows from the Rollout as the API server has it now. The cache may lag, and take a release
 // that Argo has just begun for one that is over; a release that was ended can't be continued.
 func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext, m move) (bool, error) {
-	if m.Action != rollout.ActCall {
+	if m.Outcome != converge.Call {
 		return true, nil // an annotation carries a resourceVersion
 	}
 	ro, err := c.read(ctx, key)
@@ -113,7 +114,7 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 		return false, err
 	}
 	now := plan(rollout.NewTarget(c.Driver, f.Facts, &config.Config), f, observed)
-	return now.Action == m.Action && proto.Equal(now.Request, m.Request), nil
+	return now.Outcome == m.Outcome && proto.Equal(now.Request, m.Request), nil
 }
 
 // read returns a Rollout as the API server has it, nil if it does not exist or doesn't decode.

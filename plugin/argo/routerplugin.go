@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -35,7 +36,7 @@ type RouterPlugin struct {
 	// Driver is required.
 	Driver rollout.Driver
 	// Rollouts may be nil.
-	Rollouts Rollouts
+	Rollouts *Controller
 	// Logger is required.
 	Logger *slog.Logger
 	// Context ends with the process. Required.
@@ -92,7 +93,7 @@ func (p *RouterPlugin) settle(ctx context.Context, t rollout.Target) (*pb.BatchC
 		return c, nil //nolint:nilerr // See above.
 	}
 	m := t.Settle(c)
-	if _, undo := m.Request.(*pb.UndoRequest); undo || m.Action == rollout.ActWait {
+	if _, undo := m.Request.(*pb.UndoRequest); undo || m.Outcome == converge.Wait {
 		return c, nil // a template that can't be restored does not block Argo: the Controller reports it
 	}
 	return rollout.SettleNow(ctx, t)

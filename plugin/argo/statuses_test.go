@@ -27,7 +27,7 @@ func TestRecordedStatuses(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(all[0].Object, ro); err != nil {
 			t.Fatal(err)
 		}
-		config, err := ReadConfig(ro)
+		config, err := readTyped(ro)
 		if err != nil {
 			return err.Error()
 		}

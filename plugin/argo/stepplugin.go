@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -29,23 +30,12 @@ const (
 	DefaultStepWaits = 5
 )
 
-// Rollouts is what the API server knows of Rollouts. Argo's controller sends only one, as it was when it last read it.
-type Rollouts interface {
-	// ReadLenient is the function of that name, with the judgement of all fields that the API server has, if known: Argo's controller
-	// sends only those of its own version.
-	ReadLenient(ro *v1alpha1.Rollout) (*Config, error)
-	// Rival returns the name of an older Rollout of the workload, or "" if there is none, or it is unknown.
-	Rival(f Facts, workload string) string
-	// Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.
-	Current(ctx context.Context, f Facts) (bool, error)
-}
-
 // StepPlugin is Argo's step plugin. It may be called by several goroutines.
 type StepPlugin struct {
 	// Driver is required.
 	Driver rollout.Driver
-	// Rollouts may be nil.
-	Rollouts Rollouts
+	// Rollouts knows what the API server has: Argo's controller sends only one Rollout, as it was when it last read it. Nil: unknown.
+	Rollouts *Controller
 	// Logger is required.
 	Logger *slog.Logger
 	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil means that none waits.
@@ -115,9 +105,9 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcSt
 		p.log(f, "end of a step", "", err)
 		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
-	out := rollout.Outcome{Done: rollout.ActSucceed, Message: c.GetMessage()}
+	out := rollout.Outcome{Done: converge.Reached, Message: c.GetMessage()}
 	if id, own := rollout.Ours(f.Facts, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
-		out.Done = rollout.ActFail
+		out.Done = converge.Failed
 		out.Message = "the release is promoted already, which an abort does not revert: restore the old template. " + c.GetMessage()
 	}
 	p.log(f, "end of a step", out.Message, nil)
@@ -140,7 +130,7 @@ func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 
 // readCall returns the facts and the configuration of a Rollout that Argo's controller sent, with what the API server knows besides. The
 // configuration is nil if the Rollout does not use this plugin.
-func readCall(known Rollouts, ro *v1alpha1.Rollout) (Facts, *Config, error) {
+func readCall(known *Controller, ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f, read := ReadFacts(ro), ReadLenient
 	if known != nil {
 		read = known.ReadLenient
@@ -185,9 +175,9 @@ func failed(err error) types.RpcStepResult {
 func result(o rollout.Outcome) types.RpcStepResult {
 	r := types.RpcStepResult{Phase: types.PhaseRunning, Message: o.Message, RequeueAfter: requeue}
 	switch o.Done { //nolint:exhaustive // After all others the step continues.
-	case rollout.ActSucceed:
+	case converge.Reached:
 		r.Phase, r.RequeueAfter = types.PhaseSuccessful, 0
-	case rollout.ActFail:
+	case converge.Failed:
 		r.Phase, r.RequeueAfter = types.PhaseFailed, 0
 	}
 	if o.Release != "" {

@@ -79,6 +79,8 @@ const (
 	Foreign
 	// RolledBack is a release that was rolled back. Only another id begins again.
 	RolledBack
+	// Failed is a step of a host that ends without its goal: [Next] does not return it.
+	Failed
 )
 
 // ShortUID returns the part of an object's uid that ids of releases have: with the names around it they fit 63 characters.

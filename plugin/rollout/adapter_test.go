@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -73,10 +74,10 @@ func (p resourcePlugin) VerifyWeight(ctx context.Context, r rolloutPlugin, weigh
 		return false, err
 	}
 	out, err := p.target(r).Run(ctx, rollout.Step{Upgrade: fmt.Sprintf("%d%%", weight)}, 0)
-	if err == nil && out.Done == rollout.ActFail {
+	if err == nil && out.Done == converge.Failed {
 		err = errors.New(out.Message)
 	}
-	return out.Done == rollout.ActSucceed, err
+	return out.Done == converge.Reached, err
 }
 
 // PromoteFull promotes the release. Another template is an error here: without one, the controller promotes that template next.
@@ -89,7 +90,7 @@ func (p resourcePlugin) PromoteFull(ctx context.Context, r rolloutPlugin) error 
 		return fmt.Errorf("LeaderWorkerSet w has another template than status.updatedRevision %q: set promoteFull again", r.status.updatedRevision)
 	}
 	out, err := p.target(r).Run(ctx, rollout.Step{Promote: true}, 0)
-	if err == nil && out.Done == rollout.ActFail {
+	if err == nil && out.Done == converge.Failed {
 		err = errors.New(out.Message)
 	}
 	return err

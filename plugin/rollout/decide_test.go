@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -307,7 +308,7 @@ func describe(t *testing.T, m Move) string {
 	revision, text := "t2", ""
 	switch r := m.Request.(type) {
 	case nil:
-		return map[Action]string{ActWait: "wait", ActSucceed: "succeed", ActFail: "fail"}[m.Action]
+		return map[converge.Outcome]string{converge.Wait: "wait", converge.Reached: "succeed", converge.Failed: "fail"}[m.Outcome]
 	case *pb.AdoptRequest:
 		text = "Adopt"
 	case *pb.InitializeRequest:
@@ -499,7 +500,7 @@ func TestRunConfirmsBeforeItBegins(t *testing.T) {
 		target := NewTarget(driver, facts(), settings())
 		target.Confirm = func(context.Context) (bool, error) { return current, nil }
 		out, err := target.Run(t.Context(), Step{}, 0)
-		if err != nil || driver.begun != current || (out.Done == ActSucceed) != current {
+		if err != nil || driver.begun != current || (out.Done == converge.Reached) != current {
 			t.Errorf("current %v: begun %v, %+v, %v", current, driver.begun, out, err)
 		}
 	}

@@ -28,8 +28,8 @@ const (
 
 // Outcome is the result of a run of a step.
 type Outcome struct {
-	// Done is ActSucceed, ActFail, or ActWait for a step that continues.
-	Done Action
+	// Done is Reached, Failed, or Wait for a step that continues.
+	Done converge.Outcome
 	// Message is shown in the Rollout's status.
 	Message string
 	// Release is the id of the step's release.
@@ -80,11 +80,11 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 		if own, _ := Ours(r.Facts, c); own.Hash == r.Facts.Hash && own.Hash != "" {
 			out.Release = c.GetReleaseId()
 		}
-		switch m.Action {
-		case ActSucceed, ActFail:
-			out.Done = m.Action
+		switch m.Outcome {
+		case converge.Reached, converge.Failed:
+			out.Done = m.Outcome
 			return out, nil
-		case ActWait:
+		case converge.Wait:
 			if changes == nil && r.wait > 0 {
 				changes = r.watch(ctx)
 			}
@@ -94,7 +94,7 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 			// The watch may lag behind the last call, so its signal only triggers a look.
 			c, err = r.Look(ctx)
 		default:
-			if c, err = r.act(ctx, m, &out); out.Done == ActFail || r.outdated || time.Now().After(deadline) {
+			if c, err = r.act(ctx, m, &out); out.Done == converge.Failed || r.outdated || time.Now().After(deadline) {
 				return out, nil
 			}
 		}
@@ -113,7 +113,7 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 	c, err := r.Perform(ctx, m)
 	if err != nil {
 		if why := r.refusal(m, err); why != "" {
-			out.Done, out.Message = ActFail, why
+			out.Done, out.Message = converge.Failed, why
 		}
 		return c, err
 	}
@@ -166,7 +166,7 @@ func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
 	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.
 	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
-		out.Done = ActFail
+		out.Done = converge.Failed
 		return true, nil
 	default:
 		return true, err
@@ -264,7 +264,7 @@ func (t Target) Perform(ctx context.Context, m Move) (*pb.BatchContext, error) {
 	case *pb.SetWeightRequest:
 		_, err = t.Driver.SetWeight(ctx, r)
 	default:
-		return converge.Perform(ctx, t.Driver, converge.Move{Request: m.Request})
+		return converge.Perform(ctx, t.Driver, m)
 	}
 	return nil, err
 }

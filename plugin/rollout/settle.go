@@ -16,7 +16,7 @@ import (
 )
 
 // Settle decides what the host's own commands mean for the workload: abort, promotion in full, the end of the last step, and the return
-// to an older template. Steps are not called for these, or once only. ActWait means that no action is due.
+// to an older template. Steps are not called for these, or once only. Wait means that no action is due.
 //
 // It ends releases of this Rollout only, and begins one only if the Rollout was promoted in full.
 func (t Target) Settle(c *pb.BatchContext) Move {
@@ -26,7 +26,7 @@ func (t Target) Settle(c *pb.BatchContext) Move {
 	if t.undone(c) && (t.Facts.Promoted() || t.promotedInFull(c)) {
 		return t.undo(c.GetTemplateRevision()) // no step does it
 	}
-	return fromConverge(converge.Next(t.settled(c), c))
+	return callOrWait(converge.Next(t.settled(c), c))
 }
 
 // settled returns the goal of the host's own commands.
@@ -118,10 +118,10 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 			return &pb.BatchContext{Message: status.Convert(err).Message()}, nil
 		case err == nil:
 			m := t.Settle(c)
-			if m.Action == ActWait && !t.pending(c) {
+			if m.Outcome == converge.Wait && !t.pending(c) {
 				return c, nil
 			}
-			if _, err = t.Perform(ctx, m); err == nil && m.Action == ActWait {
+			if _, err = t.Perform(ctx, m); err == nil && m.Outcome == converge.Wait {
 				pause = retryInterval
 			}
 		}

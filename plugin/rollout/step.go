@@ -24,40 +24,24 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Action is a kind of [Move].
-type Action int
-
-// The kinds of a [Move].
-const (
-	ActWait    Action = iota // until the state of the workload has changed
-	ActCall                  // makes one call of the driver
-	ActSucceed               // ends the step
-	ActFail                  // ends the step
-)
-
-// Move is the next thing to do for a Rollout.
-type Move struct {
-	Action Action
-	// Request is that of ActCall: one of converge's, an UndoRequest, SetHeaderRouteRequest, SetMirrorRequest or SetWeightRequest.
-	Request proto.Message
-	// Why is for messages and logs.
-	Why string
-}
+// Move is the next thing to do for a Rollout. Besides the requests of package converge it has UndoRequest, SetHeaderRouteRequest,
+// SetMirrorRequest and SetWeightRequest. Reached and Failed end a step.
+type Move = converge.Move
 
 func wait(format string, args ...any) Move {
-	return Move{Action: ActWait, Why: fmt.Sprintf(format, args...)}
+	return Move{Outcome: converge.Wait, Why: fmt.Sprintf(format, args...)}
 }
 
 func fail(format string, args ...any) Move {
-	return Move{Action: ActFail, Why: fmt.Sprintf(format, args...)}
+	return Move{Outcome: converge.Failed, Why: fmt.Sprintf(format, args...)}
 }
 
 func succeed(format string, args ...any) Move {
-	return Move{Action: ActSucceed, Why: fmt.Sprintf(format, args...)}
+	return Move{Outcome: converge.Reached, Why: fmt.Sprintf(format, args...)}
 }
 
 func callDriver(request proto.Message, format string, args ...any) Move {
-	return Move{Action: ActCall, Request: request, Why: fmt.Sprintf(format, args...)}
+	return Move{Outcome: converge.Call, Request: request, Why: fmt.Sprintf(format, args...)}
 }
 
 // stepper decides the next call for a step.
@@ -95,14 +79,14 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 		if _, begins := m.Request.(*pb.InitializeRequest); begins && s.Config.Unfit != nil {
 			return fail("%v", s.Config.Unfit)
 		}
-		return Move{Action: ActCall, Request: m.Request, Why: m.Why}
+		return m
 	case converge.Foreign:
 		return fail("%s, and then: %s", m.Why, s.Facts.Retry)
 	case converge.RolledBack:
 		return fail("%s outside of this Rollout; to release again: %s", m.Why, s.Facts.Retry)
 	case converge.Wait, converge.Held:
 		return wait("%s", m.Why)
-	case converge.Reached:
+	case converge.Reached, converge.Failed:
 	}
 	switch {
 	case inFlight:
@@ -171,7 +155,7 @@ func (s *stepper) diverged(c *pb.BatchContext, id ID) Move {
 	case inFlight:
 		g := s.goal(converge.RollBack, c)
 		g.Why = fmt.Sprintf("rolling back release %s, whose revision the Rollout no longer asks for", c.GetReleaseId())
-		return fromConverge(converge.Next(g, c))
+		return callOrWait(converge.Next(g, c))
 	case !s.Driver.Has(pb.Capability_CAPABILITY_UNDO):
 		return fail("the Rollout asks for revision %s of %s, whose template is revision %s, and this driver can't "+
 			"restore a template: restore it in Git or with kubectl apply, and then: %s", s.Facts.Wanted, plugin.ObjectOf(s.Ref), template, s.Facts.Retry)
@@ -194,12 +178,12 @@ func upgradeTo(config *Config, groups string) *pb.UpgradeBatchRequest {
 	return &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: groups}}
 }
 
-// fromConverge converts a move that is no answer to the step.
-func fromConverge(m converge.Move) Move {
-	if m.Outcome == converge.Call {
-		return Move{Action: ActCall, Request: m.Request, Why: m.Why}
+// callOrWait returns a move that is no answer to the step.
+func callOrWait(m Move) Move {
+	if m.Outcome != converge.Call {
+		m.Outcome = converge.Wait
 	}
-	return wait("%s", m.Why)
+	return m
 }
 
 // judge decides about states of the step's release in which no request follows.
@@ -243,7 +227,7 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 	case s.step.Promote:
 		g := s.goal(converge.Promote, c)
 		g.Why = "promoting"
-		return fromConverge(converge.Next(g, c))
+		return callOrWait(converge.Next(g, c))
 	default:
 		return succeed("%s", c.GetMessage())
 	}
