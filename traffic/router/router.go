@@ -133,3 +133,12 @@ func (r *Router) check(s traffic.Setup) error {
 func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
 	return r.Snapshot(s).Look(d)
 }
+
+// Snapshot returns an observation of a release's traffic, from caches only. It starts the informers that the release needs.
+func (r *Router) Snapshot(s traffic.Setup) *traffic.Observed {
+	w, err := r.look(s)
+	if err != nil {
+		return &traffic.Observed{Setup: s, Unread: drivererr.ProblemOf(err)}
+	}
+	return &traffic.Observed{Setup: s, World: w}
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Lines prints one line per change, without control characters: for logs and pipelines.
@@ -110,4 +111,139 @@ func everySecond(call func(now time.Time)) *periodic {
 func (t *periodic) stop() {
 	close(t.ended)
 	<-t.done
+}
+
+// transientGrace is how long a group may be unready for a transient reason before that is reported.
+const transientGrace = 10 * time.Second
+
+// transient reports whether a reason is a phase that every new or replaced group goes through.
+func transient(reason string) bool {
+	switch reason {
+	case "PodMissing", "LeaderMissing", "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady",
+		"MixedRevisions", "WorkerLeftOver", "Terminating":
+		return true
+	default:
+		return false
+	}
+}
+
+// EventStatus is a context of a release that this process does not drive.
+const EventStatus host.EventKind = "status"
+
+// EventGone is the end of the hold of a workload.
+const EventGone host.EventKind = "gone"
+
+// changes reports each change once.
+type changes struct {
+	// progress is the progressKey of the last context.
+	progress string
+	// groups are those of the last context with groups. Nil means that there was none.
+	groups []*groupChanges
+}
+
+// groupChanges is a group with the reasons that were reported.
+type groupChanges struct {
+	*pb.Group
+
+	// since is when the group was first observed with this reason.
+	since time.Time
+	// reported are the reasons that were reported since the group was last ready.
+	reported []string
+}
+
+// lines returns what is new in an event.
+func (c *changes) lines(e host.Event) []string {
+	if e.Kind != host.EventProgress && e.Kind != EventStatus {
+		return []string{messageLine(e)}
+	}
+	lines := c.setGroups(e.Context.GetGroups(), e.Time)
+	before := c.progress
+	c.progress = progressKey(e.Context)
+	if c.progress != before && (e.Kind == EventStatus || !announced(e.Context)) {
+		lines = append(lines, Progress(e.Context))
+	}
+	return append(lines, c.unready(e.Time)...)
+}
+
+// announced reports whether the host that drives the release has an event of its own for this state.
+func announced(c *pb.BatchContext) bool {
+	switch c.GetState() {
+	case pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE, pb.State_STATE_FAILED:
+		return true
+	default:
+		return false
+	}
+}
+
+// messageLine returns an event's own message.
+func messageLine(e host.Event) string {
+	switch e.Kind {
+	case host.EventWarning:
+		return Other.Render("warning:") + " " + OneLine(e.Message)
+	case host.EventFailed:
+		return Alert.Render("failed:") + " " + OneLine(e.Message)
+	case host.EventGateFailed:
+		return Alert.Render(OneLine(e.Message))
+	default:
+		return OneLine(e.Message)
+	}
+}
+
+// setGroups sets the groups, and returns a line for each that became ready. Groups of the first context have none.
+func (c *changes) setGroups(groups []*pb.Group, now time.Time) []string {
+	if len(groups) == 0 {
+		return nil
+	}
+	var lines []string
+	next := make([]*groupChanges, 0, len(groups))
+	for _, g := range groups {
+		was := c.group(g)
+		is := &groupChanges{Group: g, since: now}
+		if was != nil && was.GetReason() == g.GetReason() {
+			is.since = was.since
+		}
+		switch {
+		case !g.GetReady() && was != nil:
+			is.reported = was.reported
+		case g.GetReady() && c.groups != nil && becameReady(was, g):
+			lines = append(lines, fmt.Sprintf("group %d ready (%s)", g.GetIndex(), g.GetLeader()))
+		}
+		next = append(next, is)
+	}
+	c.groups = next
+	return lines
+}
+
+// group returns the last state of a group, or nil.
+func (c *changes) group(g *pb.Group) *groupChanges {
+	for _, p := range c.groups {
+		if p.GetRole() == g.GetRole() && p.GetIndex() == g.GetIndex() {
+			return p
+		}
+	}
+	return nil
+}
+
+// becameReady reports whether g, which is ready, is new at the update revision, or was reported as unready.
+func becameReady(was *groupChanges, g *pb.Group) bool {
+	if was == nil {
+		return g.GetUpdated()
+	}
+	return g.GetUpdated() && (!was.GetReady() || !was.GetUpdated()) || len(was.reported) > 0
+}
+
+// unready returns why groups are not ready, each reason once until the group is ready: an error at once, a transient reason
+// after the grace.
+func (c *changes) unready(now time.Time) []string {
+	var lines []string
+	for _, p := range c.groups {
+		reason := p.GetReason()
+		if p.GetReady() || reason == "" || slices.Contains(p.reported, reason) ||
+			transient(reason) && now.Sub(p.since) < transientGrace {
+			continue
+		}
+		p.reported = append(p.reported, reason)
+		lines = append(lines, fmt.Sprintf("%s group %d: %s", RoleWord(p.GetRole()), p.GetIndex(), Problem(p.Group)))
+	}
+	return lines
 }

@@ -10,24 +10,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Run reconciles the BatchReleases of a cluster until ctx ends. It returns an error if Kruise's own manager is installed, or when it is
@@ -102,4 +109,159 @@ func alone(ctx context.Context, config *rest.Config) error {
 	default:
 		return errRival
 	}
+}
+
+const (
+	// maxDecisions bounds the decisions for one BatchRelease before others are reconciled.
+	maxDecisions = 16
+	// fieldManager names this host in managedFields.
+	fieldManager = client.FieldOwner("lockstep-batchrelease")
+)
+
+// Reconciler reconciles BatchReleases.
+type Reconciler struct {
+	// Client reads BatchReleases, and writes them.
+	Client client.Client
+	// Driver releases their workloads.
+	Driver host.Driver
+	// Logger is required.
+	Logger *slog.Logger
+	// Events records events on BatchReleases.
+	Events events.EventRecorder
+	// Follow is called with each workload to watch. Nil means that none is watched.
+	Follow func(workload client.ObjectKey)
+}
+
+// Reconcile makes the decisions of one BatchRelease until none is due.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	release := &v1beta1.BatchRelease{}
+	if err := r.Client.Get(ctx, req.NamespacedName, release); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // It says verb and object.
+	}
+	if !batchrelease.Supports(release) {
+		return reconcile.Result{}, nil
+	}
+	again, err := r.run(ctx, release)
+	if err != nil {
+		return r.failed(ctx, release, err)
+	}
+	if again {
+		return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+// run makes decisions until none is due. It reports whether it stopped before.
+func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again bool, err error) {
+	has, deleted := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer), release.DeletionTimestamp != nil
+	if deleted && !has {
+		return false, nil
+	}
+	if !has && !batchrelease.Over(release) {
+		if err := host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+			controllerutil.AddFinalizer(r, batchrelease.Finalizer)
+		}); err != nil {
+			return false, err
+		}
+	}
+	if r.Follow != nil && !batchrelease.Over(release) {
+		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: plugin.NameOf(batchrelease.Workload(release))})
+	}
+	for range maxDecisions {
+		quiet, err := r.look(ctx, release)
+		if err != nil {
+			return false, err
+		}
+		if quiet {
+			if deleted && batchrelease.Over(release) {
+				err = host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+					controllerutil.RemoveFinalizer(r, batchrelease.Finalizer)
+				})
+			}
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// look makes one decision and applies it: first the status, then the call. It returns whether there was neither.
+func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet bool, err error) {
+	c, err := r.context(ctx, release)
+	if err != nil {
+		return false, err
+	}
+	status, call := batchrelease.Next(release, c, time.Now())
+	wrote, err := r.writeStatus(ctx, release, status)
+	if err != nil {
+		return false, err
+	}
+	if call.Request != nil {
+		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", plugin.NameOf(batchrelease.Workload(release)))
+	}
+	if _, err := converge.Perform(ctx, r.Driver, call); err != nil {
+		return false, err
+	}
+	return !wrote && call.Request == nil, nil
+}
+
+// context returns the state of the workload, or nil if it does not exist, or is not needed.
+func (r *Reconciler) context(ctx context.Context, release *v1beta1.BatchRelease) (*pb.BatchContext, error) {
+	if batchrelease.Over(release) {
+		return nil, nil //nolint:nilnil // It is not needed.
+	}
+	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)})
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		return nil, nil //nolint:nilnil // It does not exist.
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answer.GetContext(), nil
+}
+
+// writeStatus writes the status if it has changed, with the observed resourceVersion as its precondition.
+func (r *Reconciler) writeStatus(
+	ctx context.Context, release *v1beta1.BatchRelease, status v1beta1.BatchReleaseStatus,
+) (wrote bool, err error) {
+	if equality.Semantic.DeepEqual(release.Status, status) {
+		return false, nil
+	}
+	was := release.Status
+	release.Status = status
+	if err := r.Client.Status().Update(ctx, release, fieldManager); err != nil {
+		release.Status = was
+		return false, fmt.Errorf("write status of BatchRelease %s/%s: %w", release.Namespace, release.Name, err)
+	}
+	if s := status; s.Phase != was.Phase || s.CanaryStatus.CurrentBatch != was.CanaryStatus.CurrentBatch ||
+		s.CanaryStatus.CurrentBatchState != was.CanaryStatus.CurrentBatchState {
+		r.Logger.Info("state", "batchrelease", client.ObjectKeyFromObject(release).String(), "phase", s.Phase,
+			"batch", s.CanaryStatus.CurrentBatch, "batchState", s.CanaryStatus.CurrentBatchState, "message", s.Message)
+	}
+	if kind, reason, note := batchrelease.Event(was, status); kind != "" {
+		r.Events.Eventf(release, nil, kind, reason, "Release", "%s", host.Note(note))
+	}
+	return true, nil
+}
+
+// failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the status.
+func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, err error) (reconcile.Result, error) {
+	again, ok := host.Retry(ctx, err)
+	switch reason := plugin.Reason(err); {
+	case ok:
+		return again, nil
+	case outdated(reason):
+		return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
+	case reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
+		return reconcile.Result{}, err // An error of the API server is retried with backoff.
+	}
+	r.Logger.Warn("the driver refuses", "batchrelease", client.ObjectKeyFromObject(release).String(), "error", err)
+	if _, err := r.writeStatus(ctx, release, batchrelease.Refused(release, err, time.Now())); err != nil && !apierrors.IsConflict(err) {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
+}
+
+// outdated reports whether the driver refused because the workload is another one than was observed, or has another release.
+func outdated(reason pb.ErrorReason) bool {
+	return reason == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS || reason == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND
 }
