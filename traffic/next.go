@@ -163,14 +163,16 @@ func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, S
 // shrink reduces the canary's share to what is desired: in all objects, before it returns the error of one.
 func shrink(s Setup, d Desired, w World) (*Write, error) {
 	write, failed := updateRoutes(s, d, w, ShrunkRoute)
-	if write != nil {
-		return moves(write), nil
+	if write == nil {
+		var err error
+		if write, err = updateIngresses(s, d, w, true); failed == nil {
+			failed = err
+		}
 	}
-	write, err := updateIngresses(s, d, w, true)
-	if write != nil {
-		return moves(write), nil
+	if write == nil {
+		return nil, failed
 	}
-	return nil, firstError(failed, err)
+	return moves(write), nil
 }
 
 // grow raises the canary's share to what is desired, if it can serve.
@@ -199,38 +201,36 @@ func grownRoute(r Route, s Setup, d Desired) (next Route, changed bool, err erro
 
 // updateIngresses returns the first write that is due on a canary Ingress, or else the first error.
 func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
-	var failed error
-	for _, name := range s.Policy.Ingresses {
-		write, err := ingressWrite(s, d, w, name, shrinkOnly)
-		if write != nil {
-			return write, nil
-		}
-		failed = firstError(failed, err)
-	}
-	return nil, failed
+	return firstWrite(s.Policy.Ingresses, func(name string) (*Write, error) { return ingressWrite(s, d, w, name, shrinkOnly) })
 }
 
 // updateRoutes returns the write for the first route that differs, or else the first error.
 func updateRoutes(s Setup, d Desired, w World, desired func(Route, Setup, Desired) (Route, bool, error)) (*Write, error) {
-	var failed error
-	for _, r := range w.routes(s) {
+	return firstWrite(w.routes(s), func(r Route) (*Write, error) {
 		next, changed, err := desired(r, s, d)
 		if err == nil && changed {
 			err = w.verifyRoute(s, r)
 		}
-		if err == nil && changed {
-			return patchOf(r.Key, r.Object, r.patchTo(next), weightChange(RouteWeight(r, s), d)), nil
+		if err != nil || !changed {
+			return nil, err
 		}
-		failed = firstError(failed, err)
-	}
-	return nil, failed
+		return patchOf(r.Key, r.Object, r.patchTo(next), weightChange(RouteWeight(r, s), d)), nil
+	})
 }
 
-func firstError(failed, err error) error {
-	if failed != nil {
-		return failed
+// firstWrite returns the first write that is due on one of several objects, or else the first error.
+func firstWrite[T any](all []T, write func(T) (*Write, error)) (*Write, error) {
+	var failed error
+	for _, o := range all {
+		due, err := write(o)
+		if due != nil {
+			return due, nil
+		}
+		if failed == nil {
+			failed = err
+		}
 	}
-	return err
+	return nil, failed
 }
 
 // weightChange describes a write that changes the canary's share.

@@ -147,12 +147,8 @@ func (w World) prepared(s Setup) bool {
 
 // acknowledged reports whether every gateway has accepted the routes and pools, whether or not any endpoint is ready.
 func acknowledged(s Setup, d Desired, w World) bool {
-	for _, part := range []func(Setup, Desired, World) (string, string){unverifiedRoutes, unverifiedIngresses, unverifiedPools} {
-		if reason, _ := part(s, d, w); reason != "" {
-			return false
-		}
-	}
-	return true
+	reason, _ := firstReason(s, d, w, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
+	return reason == ""
 }
 
 // acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs, dropped rules and missing routes.
@@ -162,19 +158,17 @@ func acceptedByGateways(s Setup, d Desired, w World) bool {
 			return false
 		}
 	}
-	for _, part := range []func(Setup, Desired, World) (string, string){unverifiedIngresses, unverifiedPools} {
-		if reason, _ := part(s, d, w); reason != "" {
-			return false
-		}
-	}
-	return true
+	reason, _ := firstReason(s, d, w, unverifiedIngresses, unverifiedPools)
+	return reason == ""
 }
 
 // unverified returns why the view is not verified although no write is due, "" if it is.
 func unverified(s Setup, d Desired, w World) (reason, message string) {
-	for _, part := range []func(Setup, Desired, World) (string, string){
-		unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools,
-	} {
+	return firstReason(s, d, w, unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
+}
+
+func firstReason(s Setup, d Desired, w World, parts ...func(Setup, Desired, World) (string, string)) (reason, message string) {
+	for _, part := range parts {
 		if reason, message := part(s, d, w); reason != "" {
 			return reason, message
 		}
