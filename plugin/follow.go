@@ -13,12 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// ContextWatcher is the part of a driver that [Follow] needs.
+// ContextWatcher is the part of a driver that reads and watches contexts.
 type ContextWatcher interface {
 	CalculateBatchContext(
 		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
@@ -40,9 +39,7 @@ var (
 // FollowOption changes how Follow and FollowWorkloads reconnect.
 type FollowOption func(*followOptions)
 
-type followOptions struct {
-	backoff, maxBackoff, poll time.Duration
-}
+type followOptions struct{ backoff, maxBackoff time.Duration }
 
 // WithBackoff sets the pause before the first reconnect, and the longest pause: each failure in a row doubles it.
 // Default: 200 milliseconds and 5 seconds.
@@ -50,13 +47,8 @@ func WithBackoff(first, longest time.Duration) FollowOption {
 	return func(o *followOptions) { o.backoff, o.maxBackoff = first, longest }
 }
 
-// WithPollInterval sets how often [Follow] polls a driver that serves no watch. Default: 1 second.
-func WithPollInterval(d time.Duration) FollowOption {
-	return func(o *followOptions) { o.poll = d }
-}
-
 func newFollowOptions(opts []FollowOption) followOptions {
-	o := followOptions{backoff: 200 * time.Millisecond, maxBackoff: 5 * time.Second, poll: time.Second}
+	o := followOptions{backoff: 200 * time.Millisecond, maxBackoff: 5 * time.Second}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -71,25 +63,10 @@ func newFollowOptions(opts []FollowOption) followOptions {
 // After a reconnect the first state may be the one that was yielded last.
 //
 // A connection to a server has at most 100 calls in flight: use [FollowWorkloads] for many workloads.
-//
-// Follow polls CalculateBatchContext instead if the driver does not serve WatchBatchContext.
 func Follow(
 	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest, opts ...FollowOption,
 ) iter.Seq2[*pb.BatchContext, error] {
-	o := newFollowOptions(opts)
-	return reconnect(ctx, o, func() iter.Seq2[*pb.BatchContext, error] {
-		return func(yield func(*pb.BatchContext, error) bool) {
-			for c, err := range driver.WatchBatchContext(ctx, req) {
-				if status.Code(err) == codes.Unimplemented {
-					poll(ctx, driver, req, o.poll)(yield)
-					return
-				}
-				if !yield(c, err) {
-					return
-				}
-			}
-		}
-	})
+	return reconnect(ctx, newFollowOptions(opts), func() iter.Seq2[*pb.BatchContext, error] { return driver.WatchBatchContext(ctx, req) })
 }
 
 // FollowWorkloads yields each change of the workloads under hold, as [Client.WatchWorkloads] does, and reconnects as
@@ -153,39 +130,9 @@ func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq
 			if ctx.Err() != nil || !yield(none, ended) {
 				return
 			}
-			pause(ctx, delay)
-		}
-	}
-}
-
-// pause waits for d, or less if ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// poll yields the state of a workload and its changes, for a driver that serves no watch. It ends with the first error.
-func poll(
-	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest, interval time.Duration,
-) iter.Seq2[*pb.BatchContext, error] {
-	return func(yield func(*pb.BatchContext, error) bool) {
-		var last *pb.BatchContext
-		for ; ctx.Err() == nil; pause(ctx, interval) {
-			response, err := driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
-				Workload: req.GetWorkload(), ReleaseId: req.GetReleaseId(), IncludeGroups: req.GetIncludeGroups(),
-			})
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			c := response.GetContext()
-			if proto.Equal(last, c) {
-				continue
-			}
-			if last = c; !yield(c, nil) {
-				return
+			select {
+			case <-ctx.Done():
+			case <-time.After(delay):
 			}
 		}
 	}

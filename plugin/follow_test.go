@@ -24,9 +24,9 @@ import (
 // faulty is a driver that plays one list per stream: items, pauses without a change, and the error that ends it. The driver
 // closes the stream of a list without an error. Streams after the last list stay open.
 type faulty struct {
+	plugin.ContextWatcher
+
 	streams [][]any
-	// polls are the answers of CalculateBatchContext; the last one is repeated.
-	polls []any
 }
 
 func playStream[T any](ctx context.Context, s *faulty) iter.Seq2[T, error] {
@@ -67,19 +67,6 @@ func (s *faulty) WatchWorkloads(
 	return playStream[*pb.WatchWorkloadsResponse](ctx, s)
 }
 
-func (s *faulty) CalculateBatchContext(
-	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
-	answer := s.polls[0]
-	if len(s.polls) > 1 {
-		s.polls = s.polls[1:]
-	}
-	if err, failed := answer.(error); failed {
-		return nil, err
-	}
-	return &pb.CalculateBatchContextResponse{Context: answer.(*pb.BatchContext)}, nil
-}
-
 var (
 	errAway     = status.Error(codes.Unavailable, "away")
 	errMissing  = drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "missing")
@@ -117,13 +104,8 @@ func TestFollow(t *testing.T) {
 			[]string{"0s missing", "200ms First", "200ms missing"},
 		},
 		"no watch": {
-			"a driver without a watch is polled, and an answer that is not new is none",
-			faulty{streams: [][]any{{errUnserved}, {errUnserved}}, polls: []any{first, first, second, errAway, second}},
-			[]string{"0s First", "2s Second", "3s away", "3.2s Second"},
-		},
-		"no watch and no polls": {
-			"a driver that serves neither says so",
-			faulty{streams: [][]any{{errUnserved}}, polls: []any{errUnserved}},
+			"the caller learns that the driver serves none",
+			faulty{streams: [][]any{{errUnserved}}},
 			[]string{"0s unserved"},
 		},
 	}
@@ -153,20 +135,16 @@ func TestFollow(t *testing.T) {
 func TestFollowOptions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		driver := &faulty{streams: [][]any{{errAway}, {errAway}, {errAway}, {errUnserved}}, polls: []any{errMissing}}
+		driver := &faulty{streams: [][]any{{errAway}, {errAway}, {errAway}, {errAway}}}
 		var got []time.Duration
 		start := time.Now()
-		backoff, interval := plugin.WithBackoff(time.Second, 2*time.Second), plugin.WithPollInterval(time.Minute)
-		for _, err := range plugin.Follow(t.Context(), driver, &pb.WatchBatchContextRequest{}, backoff, interval) {
-			if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-				driver.streams = [][]any{{errUnserved}}
-				driver.polls = []any{&pb.BatchContext{Reason: "First"}, &pb.BatchContext{Reason: "Second"}}
-			}
-			if got = append(got, time.Since(start)); len(got) == 6 {
+		backoff := plugin.WithBackoff(time.Second, 2*time.Second)
+		for range plugin.Follow(t.Context(), driver, &pb.WatchBatchContextRequest{}, backoff) {
+			if got = append(got, time.Since(start)); len(got) == 4 {
 				break
 			}
 		}
-		want := []time.Duration{0, time.Second, 3 * time.Second, 5 * time.Second, 7 * time.Second, 67 * time.Second}
+		want := []time.Duration{0, time.Second, 3 * time.Second, 5 * time.Second}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want, +got:\n%s", diff)
 		}

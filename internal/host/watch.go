@@ -23,7 +23,7 @@ func (h *Host) follow(ctx context.Context, req *pb.WatchBatchContextRequest, obs
 	timing := h.Timing.withDefaults()
 	var lost time.Time // when the driver stopped answering; zero while it answers
 	contexts := plugin.Follow(ctx, h.Driver, req,
-		plugin.WithBackoff(timing.Backoff, maxBackoff), plugin.WithPollInterval(timing.Interval))
+		plugin.WithBackoff(timing.Backoff, maxBackoff))
 	for c, err := range contexts {
 		switch {
 		case err == nil:

@@ -20,8 +20,6 @@ import (
 const (
 	// retryInterval is the pause after a call that failed with a retryable or outdated error.
 	retryInterval = 250 * time.Millisecond
-	// pollInterval is how often a driver without a watch is polled.
-	pollInterval = 500 * time.Millisecond
 	// minTimeout bounds the calls of a run that does not wait.
 	minTimeout = 5 * time.Second
 )
@@ -194,7 +192,7 @@ func (r *run) watch(ctx context.Context) <-chan struct{} {
 	go func() {
 		defer close(changes)
 		// An error is a signal too: the run asks the driver itself, and decides what the error means for the step.
-		for range plugin.Follow(ctx, r.Driver, &pb.WatchBatchContextRequest{Workload: r.Ref}, plugin.WithPollInterval(pollInterval)) {
+		for range plugin.Follow(ctx, r.Driver, &pb.WatchBatchContextRequest{Workload: r.Ref}) {
 			select {
 			case changes <- struct{}{}:
 			case <-ctx.Done():
