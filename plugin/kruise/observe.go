@@ -5,16 +5,28 @@ package kruise
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"time"
 
+	"github.com/openkruise/rollouts/api/v1beta1"
+	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/plugin/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -140,4 +152,202 @@ func entryRole(c *pb.BatchContext) string {
 		return ""
 	}
 	return c.GetRoles()[0].GetName()
+}
+
+// Evidence is what Kruise's own objects show of a target's release.
+type Evidence struct {
+	// Rollout is the Rollout of the target, BatchRelease the one that Kruise made of it. Each is nil if it does not exist.
+	Rollout, BatchRelease *unstructured.Unstructured
+	// Control is the uid in the target's control info: that of the BatchRelease that has set its partition.
+	Control types.UID
+}
+
+// batch is a BatchRelease that asks for a revision.
+type batch struct {
+	uid  types.UID
+	plan *v1beta1.ReleasePlan
+}
+
+// batchOf returns the BatchRelease in progress, if it is for this controller revision.
+func (e Evidence) batchOf(revision string) (batch, bool) {
+	var r v1beta1.BatchRelease
+	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decode(e.BatchRelease, &r) != nil ||
+		revision == "" || r.Status.UpdateRevision != revision {
+		return batch{}, false
+	}
+	return batch{uid: e.BatchRelease.GetUID(), plan: &r.Spec.ReleasePlan}, true
+}
+
+// completed reports whether the Rollout has completed all its steps for this controller revision. Kruise shows the last step as completed
+// for a Rollout that it has just observed too, but then without the condition Progressing.
+func (e Evidence) completed(revision string) bool {
+	var r struct {
+		Status struct {
+			ObservedGeneration int64
+			CanaryStatus       struct{ CanaryRevision, CurrentStepState string }
+			Conditions         []metav1.Condition
+		}
+	}
+	if e.Rollout == nil || decode(e.Rollout, &r) != nil {
+		return false
+	}
+	s := r.Status
+	progress := meta.FindStatusCondition(s.Conditions, "Progressing")
+	return revision != "" && s.CanaryStatus.CanaryRevision == revision && s.CanaryStatus.CurrentStepState == "Completed" &&
+		s.ObservedGeneration == e.Rollout.GetGeneration() && progress != nil && (progress.Reason == "Finalising" || progress.Reason == "Completed")
+}
+
+// contentOf returns an object's fields, nil if there is none.
+func contentOf(o *unstructured.Unstructured) map[string]any {
+	if o == nil {
+		return nil
+	}
+	return o.Object
+}
+
+// listens reports whether the Rollout takes up a change of the template: Kruise has observed it, it is not disabled, and no BatchRelease is
+// left that has ended.
+func (e Evidence) listens() bool {
+	var r v1beta1.Rollout
+	return e.Rollout != nil && !e.leftOver() && decode(e.Rollout, &r) == nil && !r.Spec.Disabled &&
+		(r.Status.Phase == v1beta1.RolloutPhaseHealthy || r.Status.Phase == v1beta1.RolloutPhaseProgressing)
+}
+
+// leftOver reports whether a BatchRelease has ended and is still there, as after the target was deleted in mid-release. Kruise takes it for
+// that of the next release, whose steps then reach no group.
+func (e Evidence) leftOver() bool {
+	var r v1beta1.BatchRelease
+	return e.BatchRelease != nil && decode(e.BatchRelease, &r) == nil && r.Status.Phase == v1beta1.RolloutPhaseCompleted
+}
+
+func decode(o *unstructured.Unstructured, into any) error {
+	raw, err := json.Marshal(o.Object)
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	return err //nolint:wrapcheck // What can't be read is no evidence.
+}
+
+// evidence reads Kruise's objects from the API server: a call follows from them, which the past of a cache must not justify.
+func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (Evidence, error) {
+	var e Evidence
+	all := &unstructured.UnstructuredList{}
+	all.SetGroupVersionKind(kruiseKind("RolloutList"))
+	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); err != nil && !absent(err) {
+		return e, fmt.Errorf("list the Rollouts of namespace %s: %w", t.Namespace, err)
+	}
+	for i := range all.Items {
+		if refersTo(&all.Items[i], t) {
+			e.Rollout = &all.Items[i]
+		}
+	}
+	if e.Rollout == nil {
+		return e, nil
+	}
+	var ref metav1.OwnerReference
+	if json.Unmarshal([]byte(t.Annotations[annotationControl]), &ref) == nil && ref.Kind == "BatchRelease" {
+		e.Control = ref.UID
+	}
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kruiseKind("BatchRelease"))
+	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(e.Rollout), o); {
+	case err == nil:
+		e.BatchRelease = o
+	case !absent(err):
+		return e, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, e.Rollout.GetName(), err)
+	}
+	return e, nil
+}
+
+// refersTo reports whether a Rollout that is not being deleted names the target.
+func refersTo(rollout *unstructured.Unstructured, t *v1alpha1.RolloutTarget) bool {
+	ref, _, _ := unstructured.NestedStringMap(rollout.Object, "spec", "workloadRef") // another type refers to nothing
+	gv, err := schema.ParseGroupVersion(ref["apiVersion"])
+	return err == nil && gv.Group == v1alpha1.GroupVersion.Group && ref["kind"] == "RolloutTarget" && ref["name"] == t.Name &&
+		rollout.GetDeletionTimestamp() == nil
+}
+
+// absent reports whether an object or its kind does not exist.
+func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+
+func kruiseKind(kind string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "rollouts.kruise.io", Version: "v1beta1", Kind: kind}
+}
+
+// policy returns the driver's policy for a target and a plan. Kruise lowers the partition whatever the plan says, so a plan that the driver
+// would reject becomes one batch.
+func policy(t *v1alpha1.RolloutTarget, p *v1beta1.ReleasePlan) *pb.ReleasePolicy {
+	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	if isSet(t) {
+		out.Style = pb.Style_STYLE_CANARY
+	}
+	if s := t.Spec.MinReadySeconds; s > 0 {
+		out.MinReady = durationpb.New(time.Duration(s) * time.Second)
+	}
+	if s := t.Spec.ProgressDeadlineSeconds; s != nil {
+		out.ProgressDeadline = durationpb.New(time.Duration(*s) * time.Second)
+	}
+	if f := p.FailureThreshold; f != nil {
+		if _, err := batchrelease.Scaled(*f, 100); err == nil {
+			out.FailureThreshold = f.String()
+		}
+	}
+	if batches, err := batchrelease.Batches(p, ptr.Deref(t.Spec.Replicas, 0)); err == nil {
+		out.Batches = batches
+	}
+	if !isSet(t) && len(validation.IsValidLabelValue(p.RolloutID)) == 0 { // the driver labels no pods of a DisaggregatedSet
+		out.RolloutId = p.RolloutID
+	}
+	return out
+}
+
+// rolloutFields judges the fields of a Rollout's spec, by what Kruise Rollouts v0.6.2 and v0.6.3 do with them for a RolloutTarget. Of
+// such a kind, which it does not know, it replaces the pods in place whatever the style, and adds no metadata to them.
+var rolloutFields = native.Table{
+	{Path: "workloadRef"},
+	{Path: "disabled"},
+	{Path: "strategy.paused"},
+	{Path: "strategy.canary.steps[].replicas"},
+	{Path: "strategy.canary.steps[].pause"},
+	{Path: "strategy.canary.steps[].traffic", Note: "with `trafficRoutings`"},
+	{Path: "strategy.canary.steps[].matches", Note: "with `trafficRoutings`"},
+	{Path: "strategy.canary.steps[].requestHeaderModifier", Note: "with `trafficRoutings`"},
+	{Path: "strategy.canary.trafficRoutings"},
+	{Path: "strategy.canary.failureThreshold"},
+	{Path: "strategy.canary.patchPodTemplateMetadata", Verdict: native.Refused, Note: "groups get no other metadata: remove it"},
+	{Path: "strategy.canary.enableExtraWorkloadForCanary", Verdict: native.Refused, Note: inPlace},
+	{Path: "strategy.canary.trafficRoutingRef", Verdict: native.Refused, Note: "TrafficRouting objects do not fit a target: use `trafficRoutings`"},
+	{Path: "strategy.canary.disableGenerateCanaryService", Verdict: native.Refused, Note: "would leave both revisions behind one Service: remove it"},
+	{Path: "strategy.blueGreen", Verdict: native.Refused, Note: "groups are replaced in place: use `canary`"},
+}
+
+// planFields judges the fields of a BatchRelease's spec.releasePlan, which Kruise writes.
+var planFields = native.Table{
+	{Path: "batches[].canaryReplicas"},
+	{Path: "batchPartition"},
+	{Path: "rolloutID"},
+	{Path: "failureThreshold"},
+	{Path: "finalizingPolicy"},
+	{Path: "patchPodTemplateMetadata", Verdict: native.Refused, Note: "groups get no other metadata: remove it"},
+	{Path: "rollingStyle", Verdict: native.Refused, Accepts: "Partition", Note: inPlace},
+	{Path: "enableExtraWorkloadForCanary", Verdict: native.Refused, Note: inPlace},
+}
+
+const inPlace = "groups are replaced in place: remove it (v1alpha1: annotation `rollouts.kruise.io/rolling-style: partition`)"
+
+// unfit returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
+// nil if one may. Either object may be nil.
+func unfit(rollout, batchRelease map[string]any) error {
+	plan, _ := specOf(batchRelease)["releasePlan"].(map[string]any)
+	findings := append(rolloutFields.Judge("Rollout: spec", specOf(rollout)), planFields.Judge("BatchRelease: spec.releasePlan", plan)...)
+	if err := native.Refusal(findings); err != nil {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%v. Restore the old template, wait until the Rollout is Healthy, "+
+			"correct the Rollout, and change the template again", err)
+	}
+	return nil
+}
+
+func specOf(object map[string]any) map[string]any {
+	spec, _ := object["spec"].(map[string]any)
+	return spec
 }
