@@ -155,7 +155,7 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		StartTimeout:     o.startTimeout,
 		Stderr:           stderr,
-		Logger:           NewHCLogger(ctx, o.logger),
+		Logger:           NewHCLogger(o.logger),
 		GRPCDialOptions:  o.dial,
 	}
 }

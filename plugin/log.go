@@ -59,21 +59,11 @@ func slogLevel(level hclog.Level) slog.Level {
 }
 
 // NewHCLogger returns go-plugin's kind of logger, which logs to slog.
-func NewHCLogger(ctx context.Context, logger *slog.Logger) hclog.Logger {
+func NewHCLogger(logger *slog.Logger) hclog.Logger {
 	// The root logger itself stays silent; the sink gets every level and slog's handler decides.
-	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: lowestLevel(ctx, logger), Output: io.Discard})
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Trace, Output: io.Discard})
 	l.RegisterSink(slogSink{logger})
 	return l
-}
-
-// lowestLevel is the level below which go-plugin need not prepare a line.
-func lowestLevel(ctx context.Context, logger *slog.Logger) hclog.Level {
-	for _, level := range []hclog.Level{hclog.Trace, hclog.Debug, hclog.Info, hclog.Warn, hclog.Error} {
-		if logger.Enabled(ctx, slogLevel(level)) {
-			return level
-		}
-	}
-	return hclog.Off
 }
 
 // slogSink passes log lines of hclog to slog.

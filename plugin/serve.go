@@ -72,7 +72,7 @@ func Serve(
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshakeConfig(),
 		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{driver: driver, router: router}},
-		Logger:          NewHCLogger(ctx, o.logger),
+		Logger:          NewHCLogger(o.logger),
 		GRPCServer: func(transport []grpc.ServerOption) *grpc.Server {
 			server = grpc.NewServer(append(transport, o.grpc...)...)
 			started <- server

@@ -76,7 +76,7 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 				ProtocolVersion: 1, MagicCookieKey: cookieKey, MagicCookieValue: string(role),
 			},
 			Plugins: role.plugins(step, router),
-			Logger:  plugin.NewHCLogger(ctx, logger),
+			Logger:  plugin.NewHCLogger(logger),
 		})
 	}()
 	select {
