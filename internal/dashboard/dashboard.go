@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/broadcast"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -123,15 +124,15 @@ func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
 
 // follow keeps the workloads up to date until ctx ends or the driver refuses.
 func (d *Dashboard) follow(ctx context.Context) error {
-	follower := &host.Follower{Driver: d.driver, Lost: func(err error) {
+	changes := plugin.FollowWorkloads(ctx, d.driver, &pb.WatchWorkloadsRequest{Namespace: d.namespace, IncludeGroups: true})
+	return host.Observe(changes, d.observe, func(err error) {
 		d.setStatus(func(s *pageStatus) {
 			if s.Lost = d.shorten(err).Error(); s.LostSince == nil {
 				now := time.Now()
 				s.LostSince = &now
 			}
 		})
-	}}
-	return follower.Workloads(ctx, &pb.WatchWorkloadsRequest{Namespace: d.namespace, IncludeGroups: true}, d.observe)
+	})
 }
 
 func (d *Dashboard) observe(r *pb.WatchWorkloadsResponse) {

@@ -40,36 +40,18 @@ func (h *Host) follow(ctx context.Context, req *pb.WatchBatchContextRequest, obs
 	return nil
 }
 
-// Watcher is the part of the contract that a Follower needs, as plugin.Client has it.
+// Watcher is the part of the contract that user interfaces follow, as plugin.Client has it.
 type Watcher interface {
 	plugin.ContextWatcher
 	plugin.WorkloadsWatcher
 }
 
-// Follower follows workloads for a user interface, however long the driver is away. It may be used by several
-// goroutines.
-type Follower struct {
-	// Driver is required.
-	Driver Watcher
-	// Lost is called when a stream breaks and for each attempt to open it again that fails. Before the first observation it
-	// is not called for about a second, in which a driver may start. The next observation means that the driver is back.
-	// Required.
-	Lost func(error)
-}
-
-// Workload calls observe with the state of a workload, groups included, at once and after each change. It returns nil
-// when ctx ends, and the driver's error when the driver refuses.
-func (f *Follower) Workload(ctx context.Context, ref *pb.WorkloadRef, observe func(*pb.BatchContext)) error {
-	return observeAll(plugin.Follow(ctx, f.Driver, &pb.WatchBatchContextRequest{Workload: ref, IncludeGroups: true}), observe, f.Lost)
-}
-
-// Workloads calls observe with each change of the workloads under hold. It returns as Workload does. A workload that left
-// the hold while no stream was open is observed as gone.
-func (f *Follower) Workloads(ctx context.Context, req *pb.WatchWorkloadsRequest, observe func(*pb.WatchWorkloadsResponse)) error {
-	return observeAll(plugin.FollowWorkloads(ctx, f.Driver, req), observe, f.Lost)
-}
-
-func observeAll[T any](items iter.Seq2[T, error], observe func(T), lost func(error)) error {
+// Observe calls observe with each item of plugin.Follow or plugin.FollowWorkloads for a user interface, however long the driver is away.
+// It returns nil when their context ends, and the driver's error when the driver refuses.
+//
+// It calls lost when a stream breaks and for each attempt to open it again that fails. Before the first item it does not for about a
+// second, in which a driver may start. The next item means that the driver is back.
+func Observe[T any](items iter.Seq2[T, error], observe func(T), lost func(error)) error {
 	quiet := quietAttempts
 	for item, err := range items {
 		if err == nil {

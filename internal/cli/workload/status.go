@@ -275,16 +275,17 @@ type watcher struct {
 
 // workload shows one workload.
 func (w *watcher) workload(ctx context.Context, ref *pb.WorkloadRef) error {
-	return w.follower().Workload(ctx, ref, func(c *pb.BatchContext) {
+	contexts := plugin.Follow(ctx, w.driver, &pb.WatchBatchContextRequest{Workload: ref, IncludeGroups: true})
+	return host.Observe(contexts, func(c *pb.BatchContext) {
 		w.found()
 		w.display.Observe(statusEvent(c))
-	})
+	}, w.lose)
 }
 
 // workloads shows the releases that run in a namespace, or without one in all.
 func (w *watcher) workloads(ctx context.Context, namespace string) error {
-	req := &pb.WatchWorkloadsRequest{Namespace: namespace, IncludeGroups: true}
-	return w.follower().Workloads(ctx, req, func(r *pb.WatchWorkloadsResponse) {
+	changes := plugin.FollowWorkloads(ctx, w.driver, &pb.WatchWorkloadsRequest{Namespace: namespace, IncludeGroups: true})
+	return host.Observe(changes, func(r *pb.WatchWorkloadsResponse) {
 		w.found()
 		switch change := r.GetChange().(type) {
 		case *pb.WatchWorkloadsResponse_Context:
@@ -295,7 +296,7 @@ func (w *watcher) workloads(ctx context.Context, namespace string) error {
 			w.synced = true
 			w.sayIdle()
 		}
-	})
+	}, w.lose)
 }
 
 func (w *watcher) change(c *pb.BatchContext) {
@@ -338,14 +339,12 @@ func (w *watcher) sayIdle() {
 	w.say(text)
 }
 
-// follower returns one that reports a lost driver once.
-func (w *watcher) follower() *host.Follower {
-	return &host.Follower{Driver: w.driver, Lost: func(err error) {
-		if !w.lost {
-			w.say("lost the driver, retrying: " + session.Shorten(err).Error())
-		}
-		w.lost = true
-	}}
+// lose reports a lost driver once.
+func (w *watcher) lose(err error) {
+	if !w.lost {
+		w.say("lost the driver, retrying: " + session.Shorten(err).Error())
+	}
+	w.lost = true
 }
 
 // found reports that a lost driver answers again.

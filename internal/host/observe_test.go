@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -66,7 +67,7 @@ func at(name string) *pb.WatchWorkloadsResponse {
 	}}
 }
 
-func TestFollowerReportsALostDriver(t *testing.T) {
+func TestObserveReportsALostDriver(t *testing.T) {
 	t.Parallel()
 	away := status.Error(codes.Unavailable, "away")
 	synced := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
@@ -94,14 +95,14 @@ func TestFollowerReportsALostDriver(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				var got []string
-				f := host.Follower{Driver: &faulty{streams: tc.streams}, Lost: func(error) { got = append(got, "lost") }}
-				err := f.Workloads(ctx, &pb.WatchWorkloadsRequest{}, func(r *pb.WatchWorkloadsResponse) {
+				changes := plugin.FollowWorkloads(ctx, &faulty{streams: tc.streams}, &pb.WatchWorkloadsRequest{})
+				err := host.Observe(changes, func(r *pb.WatchWorkloadsResponse) {
 					what := r.GetContext().GetWorkload().GetName()
 					if r.GetSynced() {
 						what = "synced"
 					}
 					got = append(got, what)
-				})
+				}, func(error) { got = append(got, "lost") })
 				if err != nil {
 					t.Errorf("the end of the context is an error: %v", err)
 				}
@@ -113,17 +114,17 @@ func TestFollowerReportsALostDriver(t *testing.T) {
 	}
 }
 
-func TestFollowerReturnsARefusal(t *testing.T) {
+func TestObserveReturnsARefusal(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	f := host.Follower{Driver: &faulty{}, Lost: func(err error) { t.Errorf("lost: %v", err) }}
-	err := f.Workload(t.Context(), &pb.WorkloadRef{}, func(*pb.BatchContext) { seen++ })
+	lost := func(err error) { t.Errorf("lost: %v", err) }
+	err := host.Observe(plugin.Follow(t.Context(), &faulty{}, &pb.WatchBatchContextRequest{}), func(*pb.BatchContext) { seen++ }, lost)
 	if status.Code(err) != codes.NotFound || seen != 1 {
 		t.Errorf("got %v after %d contexts", err, seen)
 	}
 	forbidden := status.Error(codes.PermissionDenied, "no")
-	f.Driver = &faulty{streams: [][]any{{forbidden}}}
-	err = f.Workloads(t.Context(), &pb.WatchWorkloadsRequest{}, func(*pb.WatchWorkloadsResponse) {})
+	changes := plugin.FollowWorkloads(t.Context(), &faulty{streams: [][]any{{forbidden}}}, &pb.WatchWorkloadsRequest{})
+	err = host.Observe(changes, func(*pb.WatchWorkloadsResponse) {}, lost)
 	if !errors.Is(err, forbidden) {
 		t.Errorf("got %v, want %v", err, forbidden)
 	}
