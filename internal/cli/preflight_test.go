@@ -26,7 +26,7 @@ func TestPreflightFiles(t *testing.T) {
 		"Warning": {
 			reason: "a warning does not fail by default", args: []string{"-f", fail("PreStopMissing")},
 			stdout: []string{
-				"Workload  default/vllm\n", "\nwarning   no container of the leader has a preStop hook [PreStopMissing]\n          " + fail("PreStopMissing") + ":16: ",
+				"Workload  default/vllm\n", "\nwarning   no container of the leader has a preStop hook [PreStopMissing]\n          LeaderWorkerSet default/vllm, spec.",
 				"\n     why  A deleted pod", "\n     fix  Give", "not checked: ServiceSelectsWorkers, ServiceExcludesAdded (needs Services): there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
 			},
 		},

@@ -30,7 +30,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // snapshotOf reads an example. Its first line may say, behind a #, what release is to come and what is expected:
 // style=canary batches=50%,100% service=vllm min-ready=1m deadline=5m longest-request=1m propagation=10s topology=KEY
 // header-routes=true.
-func snapshotOf(t *testing.T, path string) (*preflight.Inventory, *manifests.Set) {
+func snapshotOf(t *testing.T, path string) *preflight.Inventory {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func snapshotOf(t *testing.T, path string) (*preflight.Inventory, *manifests.Set
 	if words, ok := strings.CutPrefix(first, "# "); ok {
 		expect(t, s, strings.Fields(words))
 	}
-	return s, set
+	return s
 }
 
 func expect(t *testing.T, s *preflight.Inventory, words []string) {
@@ -99,8 +99,8 @@ func TestRules(t *testing.T) {
 	for _, rule := range preflight.Rules() {
 		t.Run(rule.ID, func(t *testing.T) {
 			dir := filepath.Join("testdata", rule.ID)
-			failing, set := snapshotOf(t, filepath.Join(dir, "fail.yaml"))
-			got := describe(set, found(preflight.Check(failing), rule.ID))
+			failing := snapshotOf(t, filepath.Join(dir, "fail.yaml"))
+			got := describe(found(preflight.Check(failing), rule.ID))
 			golden := filepath.Join(dir, "fail.txt")
 			if *update {
 				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
@@ -114,10 +114,10 @@ func TestRules(t *testing.T) {
 			if got == "" || got != string(want) {
 				t.Errorf("fail.yaml: got\n%s\nwant\n%s", got, want)
 			}
-			passing, set := snapshotOf(t, filepath.Join(dir, "pass.yaml"))
+			passing := snapshotOf(t, filepath.Join(dir, "pass.yaml"))
 			r := preflight.Check(passing)
 			if all := found(r, rule.ID); len(all) > 0 {
-				t.Errorf("pass.yaml: %s", describe(set, all))
+				t.Errorf("pass.yaml: %s", describe(all))
 			}
 			if rule.Applies != nil && !rule.Applies(passing) {
 				t.Error("pass.yaml: the rule does not apply, so that it passes says nothing")
@@ -135,11 +135,10 @@ func found(r *pb.PreflightResponse, rule string) []*pb.Finding {
 	return slices.DeleteFunc(slices.Clone(r.GetFindings()), func(f *pb.Finding) bool { return f.GetRule() != rule })
 }
 
-func describe(set *manifests.Set, findings []*pb.Finding) string {
+func describe(findings []*pb.Finding) string {
 	var b strings.Builder
 	for _, f := range findings {
-		file, line := set.Locate(f.GetObject(), f.GetField())
-		fmt.Fprintf(&b, "%s:%d: %s: %s: %s\n  %s\n", file, line, f.GetSeverity(), preflight.Text(f.GetObject()), f.GetField(), f.GetMessage())
+		fmt.Fprintf(&b, "%s: %s: %s\n  %s\n", f.GetSeverity(), preflight.Text(f.GetObject()), f.GetField(), f.GetMessage())
 	}
 	return b.String()
 }
@@ -171,7 +170,7 @@ func TestRulesAreComplete(t *testing.T) {
 
 // Sources that were not read are reported with the rules that did not run; rules that don't apply are left out.
 func TestUnchecked(t *testing.T) {
-	s, _ := snapshotOf(t, "testdata/ReadinessProbeMissing/pass.yaml")
+	s := snapshotOf(t, "testdata/ReadinessProbeMissing/pass.yaml")
 	s.Unseen[preflight.LongestRequests] = "not set"
 	var got []string
 	for _, u := range preflight.Check(s).GetUnchecked() {
@@ -191,7 +190,7 @@ func TestUnchecked(t *testing.T) {
 
 // The most severe come first. Notes, and findings that are reported elsewhere, are not warnings.
 func TestWarnings(t *testing.T) {
-	s, _ := snapshotOf(t, "testdata/AllUnavailable/fail.yaml")
+	s := snapshotOf(t, "testdata/AllUnavailable/fail.yaml")
 	s.Workload.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "x"}
 	s.Workload.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].ReadinessProbe = nil
 	s.Workload.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Lifecycle = nil
@@ -213,7 +212,7 @@ func TestWarnings(t *testing.T) {
 
 // Each role of a DisaggregatedSet is judged, with its name and its fields in the set. What a release needs is that of all roles.
 func TestRolesAreJudged(t *testing.T) {
-	s, set := snapshotOf(t, "testdata/RolesNotPaired/fail.yaml")
+	s := snapshotOf(t, "testdata/RolesNotPaired/fail.yaml")
 	s.Quotas = []*corev1.ResourceQuota{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpus"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("100")}},
@@ -227,9 +226,9 @@ func TestRolesAreJudged(t *testing.T) {
 	if k := r.GetWorkload().GetKind(); k != "DisaggregatedSet" {
 		t.Errorf("the workload is a %s", k)
 	}
-	text := strings.ReplaceAll(describe(set, r.GetFindings()), "\n  ", ": ")
+	text := strings.ReplaceAll(describe(r.GetFindings()), "\n  ", ": ")
 	for _, want := range []string{
-		"fail.yaml:15: SEVERITY_WARNING: DisaggregatedSet default/llm: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role prefill: no container",
+		"SEVERITY_WARNING: DisaggregatedSet default/llm: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role prefill: no container",
 		"spec.roles[1].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role decode: no container",
 		"12 groups (24 pods) more do not fit",
 	} {

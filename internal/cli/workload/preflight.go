@@ -126,7 +126,7 @@ func (f *preflightFlags) checkWorkload(o *connect.Options, s *session.Session, p
 	if err != nil {
 		return err
 	}
-	return f.show(o, []checked{{s.Name, r}}, nil)
+	return f.show(o, []checked{{s.Name, r}})
 }
 
 // checkFiles checks files without a cluster: the workload that args name, or else all.
@@ -167,7 +167,7 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 	if len(all) == 0 {
 		return exit.Usagef("%s: no LeaderWorkerSet %s", strings.Join(f.files, ", "), strings.Join(args, ""))
 	}
-	return f.show(o, all, set)
+	return f.show(o, all)
 }
 
 // checked is a workload with its findings.
@@ -176,13 +176,13 @@ type checked struct {
 	*pb.PreflightResponse
 }
 
-// show writes the findings, and returns the error of --fail-on. set has the files, and is nil for a cluster.
-func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.Set) error {
+// show writes the findings, and returns the error of --fail-on.
+func (f *preflightFlags) show(o *connect.Options, all []checked) error {
 	for _, c := range all {
 		var err error
 		switch f.Output.Format {
 		case "":
-			_, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse, fileLine(set)))
+			_, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse))
 		case view.FormatYAML:
 			if len(all) > 1 {
 				_, _ = fmt.Fprintln(o.Stdout, "---")
@@ -196,20 +196,6 @@ func (f *preflightFlags) show(o *connect.Options, all []checked, set *manifests.
 		}
 	}
 	return f.failOnError(all)
-}
-
-// fileLine returns a function that returns where a field is in the files, as "file:line", or nil for a cluster.
-func fileLine(set *manifests.Set) func(*pb.ObjectRef, string) string {
-	if set == nil {
-		return nil
-	}
-	return func(ref *pb.ObjectRef, field string) string {
-		file, line := set.Locate(ref, field)
-		if file == "" {
-			return ""
-		}
-		return fmt.Sprintf("%s:%d", file, line)
-	}
 }
 
 // failOnError returns an error if there are findings that --fail-on names.

@@ -122,18 +122,13 @@ func resources(all map[string]string) string {
 
 // Preflight returns the findings about a workload as `lockstep preflight` prints them. locate returns where a field is in
 // files, as "file:line", or "" if that is unknown. Nil means that there are no files.
-func Preflight(name string, r *pb.PreflightResponse, locate func(ref *pb.ObjectRef, field string) string) string {
+func Preflight(name string, r *pb.PreflightResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Workload  %s\n", name)
 	for _, f := range r.GetFindings() {
 		where := preflight.Text(f.GetObject())
 		if f.GetField() != "" {
 			where += ", " + f.GetField()
-		}
-		if locate != nil {
-			if at := locate(f.GetObject(), f.GetField()); at != "" {
-				where = at + ": " + where
-			}
 		}
 		severity := severityStyle(f.GetSeverity()).Render(fmt.Sprintf("%-8s", SeverityWord(f.GetSeverity())))
 		fmt.Fprintf(&b, "\n%s  %s [%s]\n          %s\n     why  %s\n     fix  %s\n",

@@ -9,16 +9,15 @@
 package manifests
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"strconv"
 
-	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -26,7 +25,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/plugin"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Set is the objects of a number of files.
@@ -36,12 +34,11 @@ type Set struct {
 	namespace string
 }
 
-// object is an object and its position in a file.
+// object is an object, and the file that it is in.
 type object struct {
 	*unstructured.Unstructured
 
 	file string
-	node *yamlv3.Node
 }
 
 // NewSet returns an empty set. namespace is that of objects without one.
@@ -49,49 +46,39 @@ func NewSet(namespace string) *Set { return &Set{namespace: namespace} }
 
 // Add adds the objects of a file; those of a List one by one.
 func (s *Set) Add(file string, text []byte) error {
-	for d := yamlv3.NewDecoder(bytes.NewReader(text)); ; {
-		var document yamlv3.Node
-		err := d.Decode(&document)
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		raw, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		var document any
+		if err == nil {
+			err = yaml.UnmarshalStrict(raw, &document)
 		}
 		if err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
-		if len(document.Content) == 1 {
-			if err := s.add(file, document.Content[0]); err != nil {
-				return fmt.Errorf("read %s: %w", file, err)
-			}
-		}
+		s.add(file, document)
 	}
 }
 
-func (s *Set) add(file string, node *yamlv3.Node) error {
-	if node.Kind != yamlv3.MappingNode {
-		return nil // an empty document, or only a comment
-	}
-	text, err := yamlv3.Marshal(node)
-	if err != nil {
-		return fmt.Errorf("line %d: %w", node.Line, err)
-	}
-	fields := map[string]any{}
-	if err := yaml.Unmarshal(text, &fields); err != nil {
-		return fmt.Errorf("line %d: %w", node.Line, err)
+func (s *Set) add(file string, document any) {
+	fields, ok := document.(map[string]any)
+	if !ok {
+		return // an empty document, or only a comment
 	}
 	u := &unstructured.Unstructured{Object: fields}
-	if items := child(node, "items"); u.IsList() && items != nil {
-		for _, item := range items.Content {
-			if err := s.add(file, item); err != nil {
-				return err
-			}
+	if items, ok := fields["items"].([]any); ok && u.IsList() {
+		for _, item := range items {
+			s.add(file, item)
 		}
-		return nil
+		return
 	}
 	if u.GetNamespace() == "" && !clusterScoped[u.GetKind()] && u.GetName() != "" {
 		u.SetNamespace(s.namespace)
 	}
-	s.objects = append(s.objects, object{u, file, node})
-	return nil
+	s.objects = append(s.objects, object{u, file})
 }
 
 // clusterScoped are the kinds without a namespace that rules read.
@@ -188,58 +175,4 @@ func of[T any](s *Set, kind, namespace string) ([]*T, error) {
 		all = append(all, into)
 	}
 	return all, nil
-}
-
-// Locate returns the file and line of a field of an object, or of the deepest part of its path that exists. The line is 0 if no
-// file has the object.
-func (s *Set) Locate(ref *pb.ObjectRef, field string) (file string, line int) {
-	for _, o := range s.objects {
-		if o.GetKind() == ref.GetKind() && o.GetName() == ref.GetName() && o.GetNamespace() == ref.GetNamespace() {
-			return o.file, lineOf(o.node, field)
-		}
-	}
-	return "", 0
-}
-
-// steps matches the steps of a path: a name, ["a key"] or [an index].
-var steps = regexp.MustCompile(`\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)`)
-
-func lineOf(node *yamlv3.Node, field string) int {
-	line := node.Line
-	for _, m := range steps.FindAllStringSubmatch(field, -1) {
-		switch {
-		case m[2] != "":
-			i, err := strconv.Atoi(m[2])
-			if err != nil || node.Kind != yamlv3.SequenceNode || i >= len(node.Content) {
-				return line
-			}
-			node = node.Content[i]
-			line = node.Line
-		default:
-			key, value := entry(node, m[1]+m[3])
-			if key == nil {
-				return line
-			}
-			line, node = key.Line, value
-		}
-	}
-	return line
-}
-
-// entry returns a key of a mapping and its value, nil if it does not exist.
-func entry(node *yamlv3.Node, name string) (key, value *yamlv3.Node) {
-	if node.Kind != yamlv3.MappingNode {
-		return nil, nil
-	}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		if node.Content[i].Value == name {
-			return node.Content[i], node.Content[i+1]
-		}
-	}
-	return nil, nil
-}
-
-func child(node *yamlv3.Node, name string) *yamlv3.Node {
-	_, value := entry(node, name)
-	return value
 }

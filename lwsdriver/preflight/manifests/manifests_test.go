@@ -4,10 +4,9 @@
 package manifests
 
 import (
+	"slices"
 	"strings"
 	"testing"
-
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 const whole = `# A comment is no object.
@@ -54,35 +53,14 @@ func parse(t *testing.T, text string) *Set {
 	return s
 }
 
-// Lists are taken apart, what says no namespace gets one, and each field has its line.
-func TestLocate(t *testing.T) {
-	s := parse(t, whole)
-	w := &pb.ObjectRef{Kind: "LeaderWorkerSet", Namespace: "serving", Name: "vllm"}
-	for field, line := range map[string]int{
-		"":              9,
-		"metadata.name": 12,
-		"spec.leaderWorkerTemplate.workerTemplate.spec.containers[1].name":                         27,
-		"spec.leaderWorkerTemplate.workerTemplate.spec.containers[1].readinessProbe":               26,
-		"spec.leaderWorkerTemplate.workerTemplate.spec.containers[7].name":                         24,
-		"spec.leaderWorkerTemplate.leaderTemplate":                                                 18,
-		`spec.leaderWorkerTemplate.workerTemplate.metadata.labels["example.com/team.name"]`:        22,
-		`spec.leaderWorkerTemplate.workerTemplate.metadata.labels["example.com/team.name"].deeper`: 22,
-	} {
-		if file, got := s.Locate(w, field); file != "all.yaml" || got != line {
-			t.Errorf("%s is in %s, line %d, want %d", field, file, got, line)
-		}
+// Lists are taken apart, and what says no namespace gets one.
+func TestSet(t *testing.T) {
+	var got []string
+	for _, o := range parse(t, whole).objects {
+		got = append(got, o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName())
 	}
-	for name, tt := range map[string]struct {
-		ref  *pb.ObjectRef
-		line int
-	}{
-		"of another namespace": {&pb.ObjectRef{Kind: "Service", Namespace: "elsewhere", Name: "front"}, 31},
-		"of no namespace":      {&pb.ObjectRef{Kind: "Node", Name: "n1"}, 6},
-		"not there":            {&pb.ObjectRef{Kind: "Service", Namespace: "serving", Name: "front"}, 0},
-	} {
-		if _, line := s.Locate(tt.ref, ""); line != tt.line {
-			t.Errorf("%s: line %d, want %d", name, line, tt.line)
-		}
+	if want := []string{"Node /n1", "LeaderWorkerSet serving/vllm", "Service elsewhere/front"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
