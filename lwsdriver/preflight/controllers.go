@@ -15,34 +15,32 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func ownerRules() []Rule {
-	return []Rule{
-		{
-			ID: "ForeignOwner", Whole: true, Severity: severe,
-			Title: "Another controller owns the LeaderWorkerSet",
-			Why:   "That controller overwrites what Lockstep writes: the hold would be lost, and groups would roll by themselves. Lockstep refuses it",
-			Fix:   "Release it through the object that owns it",
-			Check: func(s *Inventory) []Hit {
-				owner := metav1.GetControllerOf(s.Workload)
-				if owner == nil {
-					return nil
-				}
-				return one(Hit{Field: "metadata.ownerReferences", Message: fmt.Sprintf("%s %s controls it", owner.Kind, owner.Name)})
-			},
+var ownerRules = []Rule{
+	{
+		ID: "ForeignOwner", Whole: true, Severity: severe,
+		Title: "Another controller owns the LeaderWorkerSet",
+		Why:   "That controller overwrites what Lockstep writes: the hold would be lost, and groups would roll by themselves. Lockstep refuses it",
+		Fix:   "Release it through the object that owns it",
+		Check: func(s *Inventory) []Hit {
+			owner := metav1.GetControllerOf(s.Workload)
+			if owner == nil {
+				return nil
+			}
+			return one(Hit{Field: "metadata.ownerReferences", Message: fmt.Sprintf("%s %s controls it", owner.Kind, owner.Name)})
 		},
-		{
-			ID: "WorkloadApiTooOld", Whole: true, Severity: severe, Needs: Status,
-			Title: "The LeaderWorkerSet controller is older than v0.9.0",
-			Why:   "An older controller counts groups as ready while their workers are not, and does not report observedGeneration. Lockstep refuses it",
-			Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",
-			Check: func(s *Inventory) []Hit {
-				if !TooOld(s.Workload) {
-					return nil
-				}
-				return one(Hit{Field: "status.observedGeneration", Message: "its controller does not report observedGeneration"})
-			},
+	},
+	{
+		ID: "WorkloadApiTooOld", Whole: true, Severity: severe, Needs: Status,
+		Title: "The LeaderWorkerSet controller is older than v0.9.0",
+		Why:   "An older controller counts groups as ready while their workers are not, and does not report observedGeneration. Lockstep refuses it",
+		Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",
+		Check: func(s *Inventory) []Hit {
+			if !TooOld(s.Workload) {
+				return nil
+			}
+			return one(Hit{Field: "status.observedGeneration", Message: "its controller does not report observedGeneration"})
 		},
-	}
+	},
 }
 
 // TooOld reports whether the controller that updates the workload's status is older than v0.9.0.
@@ -50,19 +48,17 @@ func TooOld(w *lws.LeaderWorkerSet) bool {
 	return w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0
 }
 
-func liveRules() []Rule {
-	return []Rule{{
-		ID: plan.CodeUnsafeTemplate, Severity: warning,
-		Title: "The hold does not cover a change of the template",
-		Why: "LeaderWorkerSet v0.9 and v0.10 read some fields from the spec for groups of every revision: a group that restarts before it is " +
-			"released is built from two revisions",
-		Details: "[The guide](guide.md#template-changes-that-the-hold-does-not-cover) lists the fields. An error for " +
-			"`volumeClaimTemplates`, which no release can change. With `-f` the files need LWS's ControllerRevisions, because the " +
-			"template is compared with that of the groups",
-		Fix:   "Begin the release soon after the change, and restore the old value if it is to wait",
-		Check: unsafeChanges,
-	}}
-}
+var liveRules = []Rule{{
+	ID: plan.CodeUnsafeTemplate, Severity: warning,
+	Title: "The hold does not cover a change of the template",
+	Why: "LeaderWorkerSet v0.9 and v0.10 read some fields from the spec for groups of every revision: a group that restarts before it is " +
+		"released is built from two revisions",
+	Details: "[The guide](guide.md#template-changes-that-the-hold-does-not-cover) lists the fields. An error for " +
+		"`volumeClaimTemplates`, which no release can change. With `-f` the files need LWS's ControllerRevisions, because the " +
+		"template is compared with that of the groups",
+	Fix:   "Begin the release soon after the change, and restore the old value if it is to wait",
+	Check: unsafeChanges,
+}}
 
 func unsafeChanges(s *Inventory) []Hit {
 	hits := make([]Hit, 0, len(s.Unsafe))
@@ -76,77 +72,73 @@ func unsafeChanges(s *Inventory) []Hit {
 	return hits
 }
 
-func scalerRules() []Rule {
-	return []Rule{{
-		ID: "AutoscalerPresent", Whole: true, Severity: note, Needs: Autoscalers,
-		Title: "An autoscaler scales the workload",
-		Why: "A release moves load away from the groups that it observes. So a canary or partition release keeps it from removing groups " +
-			"from the first batch on, and a blue-green release keeps it from scaling at all. Its settings are restored at the end",
-		Details: "[Autoscalers](guide.md#autoscalers). Initialize warns, too (`AutoscalerHeld`)",
-		Fix: "Nothing, if that is what you want. To let it add groups for all requests, use a metric of the Service or route instead of an " +
-			"average over pods",
-		Check: func(s *Inventory) []Hit {
-			hits := make([]Hit, 0, len(s.Autoscalers))
-			for _, a := range s.Autoscalers {
-				text := "until the release is over it may add groups, but not remove any"
-				switch {
-				case s.Policy.Style == pb.Style_STYLE_UNSPECIFIED:
-					text = "a release keeps it from removing groups, and a blue-green release from scaling at all"
-				case plan.HoldsGrowth(s.Policy.Style):
-					text = "it is held until the release is over"
-				}
-				hits = append(hits, Hit{Object: a.Object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a.Object), text)})
+var scalerRules = []Rule{{
+	ID: "AutoscalerPresent", Whole: true, Severity: note, Needs: Autoscalers,
+	Title: "An autoscaler scales the workload",
+	Why: "A release moves load away from the groups that it observes. So a canary or partition release keeps it from removing groups " +
+		"from the first batch on, and a blue-green release keeps it from scaling at all. Its settings are restored at the end",
+	Details: "[Autoscalers](guide.md#autoscalers). Initialize warns, too (`AutoscalerHeld`)",
+	Fix: "Nothing, if that is what you want. To let it add groups for all requests, use a metric of the Service or route instead of an " +
+		"average over pods",
+	Check: func(s *Inventory) []Hit {
+		hits := make([]Hit, 0, len(s.Autoscalers))
+		for _, a := range s.Autoscalers {
+			text := "until the release is over it may add groups, but not remove any"
+			switch {
+			case s.Policy.Style == pb.Style_STYLE_UNSPECIFIED:
+				text = "a release keeps it from removing groups, and a blue-green release from scaling at all"
+			case plan.HoldsGrowth(s.Policy.Style):
+				text = "it is held until the release is over"
 			}
-			return hits
-		},
-	}, {
-		ID: "AutoscalerToZero", Whole: true, Severity: warning, Needs: Autoscalers,
-		Title: "An autoscaler may scale the workload to 0",
-		Why: "LeaderWorkerSet keeps no revision of a workload without groups: from 0 it starts the template in the spec, released or not. " +
-			"So the driver keeps the autoscaler from removing groups as soon as a template waits for a release",
-		Details: "KEDA's `minReplicaCount` is 0 by default",
-		Fix:     "Set minReplicaCount (minReplicas) to 1 or more, or apply a new template only when its release begins",
-		Check: func(s *Inventory) []Hit {
-			var hits []Hit
-			for _, a := range s.Autoscalers {
-				if a.ToZero {
-					hits = append(hits, Hit{Object: a.Object, Field: "spec", Message: Text(a.Object) + ": it may remove the last group"})
-				}
+			hits = append(hits, Hit{Object: a.Object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a.Object), text)})
+		}
+		return hits
+	},
+}, {
+	ID: "AutoscalerToZero", Whole: true, Severity: warning, Needs: Autoscalers,
+	Title: "An autoscaler may scale the workload to 0",
+	Why: "LeaderWorkerSet keeps no revision of a workload without groups: from 0 it starts the template in the spec, released or not. " +
+		"So the driver keeps the autoscaler from removing groups as soon as a template waits for a release",
+	Details: "KEDA's `minReplicaCount` is 0 by default",
+	Fix:     "Set minReplicaCount (minReplicas) to 1 or more, or apply a new template only when its release begins",
+	Check: func(s *Inventory) []Hit {
+		var hits []Hit
+		for _, a := range s.Autoscalers {
+			if a.ToZero {
+				hits = append(hits, Hit{Object: a.Object, Field: "spec", Message: Text(a.Object) + ": it may remove the last group"})
 			}
-			return hits
-		},
-	}}
-}
+		}
+		return hits
+	},
+}}
 
-func trackingRules() []Rule {
-	return []Rule{
-		{
-			ID: "TrackingMarksOnClaims", Severity: warning,
-			Title: "Volume claims carry a GitOps tool's tracking marks",
-			Why: "StatefulSets copy them to every volume claim that they create. The tool considers these claims its own, does not find them in " +
-				"Git, and prunes them: the volumes of serving groups, and of groups that a release adds",
-			Details: "`app.kubernetes.io/instance` counts, because Argo CD tracks by it by default. Objects that Lockstep copies, a canary and " +
-				"its Service, never have such metadata",
-			Fix:   "Remove the marks from the metadata of volumeClaimTemplates",
-			Check: marksOnClaims,
-		},
-		{
-			ID: "GitOpsTracked", Whole: true, Severity: note,
-			Title: "A GitOps tool applies the workload",
-			Why:   "It would revert the fields that a release sets on the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
-			Details: "Found by Argo CD's, Flux's and apply sets' own labels and annotations; `app.kubernetes.io/instance` alone is not " +
-				"sufficient, because Helm charts set it, too. [GitOps](guide.md#gitops)",
-			Fix: "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
-			Check: func(s *Inventory) []Hit {
-				for _, m := range []meta{{"annotations", s.Workload.Annotations}, {"labels", s.Workload.Labels}} {
-					if key := tracked(m.values); key != "" {
-						return one(Hit{Field: field("metadata."+m.name, key), Message: fmt.Sprintf("%s tracks it as %s", trackers[key], m.values[key])})
-					}
+var trackingRules = []Rule{
+	{
+		ID: "TrackingMarksOnClaims", Severity: warning,
+		Title: "Volume claims carry a GitOps tool's tracking marks",
+		Why: "StatefulSets copy them to every volume claim that they create. The tool considers these claims its own, does not find them in " +
+			"Git, and prunes them: the volumes of serving groups, and of groups that a release adds",
+		Details: "`app.kubernetes.io/instance` counts, because Argo CD tracks by it by default. Objects that Lockstep copies, a canary and " +
+			"its Service, never have such metadata",
+		Fix:   "Remove the marks from the metadata of volumeClaimTemplates",
+		Check: marksOnClaims,
+	},
+	{
+		ID: "GitOpsTracked", Whole: true, Severity: note,
+		Title: "A GitOps tool applies the workload",
+		Why:   "It would revert the fields that a release sets on the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
+		Details: "Found by Argo CD's, Flux's and apply sets' own labels and annotations; `app.kubernetes.io/instance` alone is not " +
+			"sufficient, because Helm charts set it, too. [GitOps](guide.md#gitops)",
+		Fix: "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
+		Check: func(s *Inventory) []Hit {
+			for _, m := range []meta{{"annotations", s.Workload.Annotations}, {"labels", s.Workload.Labels}} {
+				if key := tracked(m.values); key != "" {
+					return one(Hit{Field: field("metadata."+m.name, key), Message: fmt.Sprintf("%s tracks it as %s", trackers[key], m.values[key])})
 				}
-				return nil
-			},
+			}
+			return nil
 		},
-	}
+	},
 }
 
 // trackers are the labels and annotations by which GitOps tools identify what they manage.

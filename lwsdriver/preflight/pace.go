@@ -14,34 +14,32 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func paceRules() []Rule {
-	return []Rule{
-		{
-			ID: "NoRoomToRoll", Severity: severe, Applies: rollsGroups,
-			Title: "maxUnavailable and maxSurge both resolve to 0",
-			Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. If a " +
-				"scale-down under hold caused it, Lockstep promotes with maxUnavailable 1, which the user did not request",
-			Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
-			Check: noRoomToRoll,
-		},
-		{
-			ID: "AllUnavailable", Severity: severe, Applies: rollsGroups,
-			Title: "maxUnavailable is all groups",
-			Why:   "Every group may be deleted at once, and no group serves until the first new one has loaded its model",
-			Details: "Not reported if the release adds as many groups as exist (blue-green, or a canary whose last batch is 100 %), nor for a " +
-				"single group",
-			Fix:   "Set maxUnavailable to the groups that you can spare, 1 for example, or release blue-green, where they have no requests by then",
-			Check: allUnavailable,
-		},
-		{
-			ID: "DeadlineBelowMinReady", Whole: true, Severity: severe,
-			Title:   "The progress deadline ends before a group can count",
-			Why:     "A group counts once it has been ready for minReady. If the deadline is not longer, every batch fails, however healthy it is",
-			Fix:     "Make the progress deadline longer than start-up and minReady together",
-			Applies: func(s *Inventory) bool { return s.Policy.Style != pb.Style_STYLE_UNSPECIFIED },
-			Check:   deadlineBelowMinReady,
-		},
-	}
+var paceRules = []Rule{
+	{
+		ID: "NoRoomToRoll", Severity: severe, Applies: rollsGroups,
+		Title: "maxUnavailable and maxSurge both resolve to 0",
+		Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. If a " +
+			"scale-down under hold caused it, Lockstep promotes with maxUnavailable 1, which the user did not request",
+		Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
+		Check: noRoomToRoll,
+	},
+	{
+		ID: "AllUnavailable", Severity: severe, Applies: rollsGroups,
+		Title: "maxUnavailable is all groups",
+		Why:   "Every group may be deleted at once, and no group serves until the first new one has loaded its model",
+		Details: "Not reported if the release adds as many groups as exist (blue-green, or a canary whose last batch is 100 %), nor for a " +
+			"single group",
+		Fix:   "Set maxUnavailable to the groups that you can spare, 1 for example, or release blue-green, where they have no requests by then",
+		Check: allUnavailable,
+	},
+	{
+		ID: "DeadlineBelowMinReady", Whole: true, Severity: severe,
+		Title:   "The progress deadline ends before a group can count",
+		Why:     "A group counts once it has been ready for minReady. If the deadline is not longer, every batch fails, however healthy it is",
+		Fix:     "Make the progress deadline longer than start-up and minReady together",
+		Applies: func(s *Inventory) bool { return s.Policy.Style != pb.Style_STYLE_UNSPECIFIED },
+		Check:   deadlineBelowMinReady,
+	},
 }
 
 // rollsGroups reports whether LWS rolls the groups of the workload: a release replaces those of a role by the groups of another child.
@@ -73,24 +71,22 @@ func deadlineBelowMinReady(s *Inventory) []Hit {
 	return one(Hit{Field: "policy.progress_deadline", Message: fmt.Sprintf("the progress deadline is %s, and minReady %s", s.Policy.ProgressDeadline, s.Policy.MinReady)})
 }
 
-func budgetRules() []Rule {
-	return []Rule{
-		{
-			ID: disruption.Blocks, Severity: warning, Needs: Budgets,
-			Title: "A PodDisruptionBudget allows no eviction",
-			Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
-			Fix:   "Set maxUnavailable: 1",
-			Check: func(s *Inventory) []Hit { return judge(s, disruption.Blocks) },
-		},
-		{
-			ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
-			Title: "A PodDisruptionBudget counts pods where groups matter",
-			Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
-			Fix: "Set maxUnavailable: 1, which comes to one group at a time, or delete it and have releases create budgets that count groups " +
-				"(group_disruption_budget of the policy)",
-			Check: func(s *Inventory) []Hit { return judge(s, disruption.CountsPods) },
-		},
-	}
+var budgetRules = []Rule{
+	{
+		ID: disruption.Blocks, Severity: warning, Needs: Budgets,
+		Title: "A PodDisruptionBudget allows no eviction",
+		Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
+		Fix:   "Set maxUnavailable: 1",
+		Check: func(s *Inventory) []Hit { return judge(s, disruption.Blocks) },
+	},
+	{
+		ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
+		Title: "A PodDisruptionBudget counts pods where groups matter",
+		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
+		Fix: "Set maxUnavailable: 1, which comes to one group at a time, or delete it and have releases create budgets that count groups " +
+			"(group_disruption_budget of the policy)",
+		Check: func(s *Inventory) []Hit { return judge(s, disruption.CountsPods) },
+	},
 }
 
 // judge returns the findings of one code about the user's budgets.

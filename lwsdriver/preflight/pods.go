@@ -16,27 +16,25 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func probeRules() []Rule {
-	return []Rule{
-		{
-			ID: "ReadinessProbeMissing", Severity: warning,
-			Title: "The leader has no readiness probe",
-			Why: "A leader counts as ready as soon as its process runs, which is long before the model is loaded: batches complete at once, " +
-				"requests are sent to leaders that cannot answer, and a promotion replaces groups that serve by groups that do not",
-			Details: "One container of the leader with a readiness probe is enough, and so is a readiness gate",
-			Fix:     "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
-			Check:   readinessMissing,
-		},
-		{
-			ID: "ReadinessSameAsLiveness", Severity: warning,
-			Title: "The liveness probe equals the readiness probe, and fails no later",
-			Why: "A busy leader is restarted with its whole group, instead of receiving no requests for a while. While the model loads it is " +
-				"killed repeatedly",
-			Details: "The same probe passes if liveness fails later: failureThreshold x periodSeconds is compared",
-			Fix:     "Let liveness check less (that the process responds), give it a larger failureThreshold than readiness, or omit it",
-			Check:   readinessIsLiveness,
-		},
-	}
+var probeRules = []Rule{
+	{
+		ID: "ReadinessProbeMissing", Severity: warning,
+		Title: "The leader has no readiness probe",
+		Why: "A leader counts as ready as soon as its process runs, which is long before the model is loaded: batches complete at once, " +
+			"requests are sent to leaders that cannot answer, and a promotion replaces groups that serve by groups that do not",
+		Details: "One container of the leader with a readiness probe is enough, and so is a readiness gate",
+		Fix:     "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
+		Check:   readinessMissing,
+	},
+	{
+		ID: "ReadinessSameAsLiveness", Severity: warning,
+		Title: "The liveness probe equals the readiness probe, and fails no later",
+		Why: "A busy leader is restarted with its whole group, instead of receiving no requests for a while. While the model loads it is " +
+			"killed repeatedly",
+		Details: "The same probe passes if liveness fails later: failureThreshold x periodSeconds is compared",
+		Fix:     "Let liveness check less (that the process responds), give it a larger failureThreshold than readiness, or omit it",
+		Check:   readinessIsLiveness,
+	},
 }
 
 func readinessMissing(s *Inventory) []Hit {
@@ -76,41 +74,39 @@ func patience(p *corev1.Probe) time.Duration {
 	return time.Duration(period) * time.Duration(failures) * time.Second
 }
 
-func endingRules() []Rule {
-	return []Rule{
-		{
-			ID: "PreStopMissing", Severity: warning,
-			Title: "The leader has no preStop hook",
-			Why: "A deleted pod receives SIGTERM at once, while proxies and gateways still send it requests until the endpoints propagate. " +
-				"Those requests fail, for every group that a release replaces",
-			Fix:   "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
-			Check: preStopMissing,
-		},
-		{
-			ID: "PreStopTooShort", Severity: warning,
-			Title: "The leader's preStop hook is shorter than endpoints take to propagate",
-			Why:   "Requests still reach a pod that is terminating, and fail",
-			Details: "The duration is known for a `sleep` hook and for a command that calls `sleep` outside of loops; other hooks pass. " +
-				"Without `--endpoint-propagation` 5 seconds are assumed",
-			Fix:   "Let it wait longer, or set the time that endpoints take in your cluster (--endpoint-propagation)",
-			Check: preStopTooShort,
-		},
-		{
-			ID: "GracePeriodBelowPreStop", Severity: warning,
-			Title: "The grace period ends before the preStop hook does",
-			Why:   "The hook runs within terminationGracePeriodSeconds: the process is killed without SIGTERM, and every request in flight fails",
-			Fix:   "Set terminationGracePeriodSeconds to the hook's time and that of the longest request",
-			Check: graceBelowPreStop,
-		},
-		{
-			ID: "GracePeriodBelowLongestRequest", Severity: warning, Needs: LongestRequests,
-			Title:   "The grace period ends before the longest request does",
-			Why:     "Requests that are still running when the grace period ends are aborted",
-			Details: "Only with `--longest-request`: no object states how long requests take",
-			Fix:     "Set terminationGracePeriodSeconds to the preStop hook's time and that of the longest request",
-			Check:   graceBelowRequests,
-		},
-	}
+var endingRules = []Rule{
+	{
+		ID: "PreStopMissing", Severity: warning,
+		Title: "The leader has no preStop hook",
+		Why: "A deleted pod receives SIGTERM at once, while proxies and gateways still send it requests until the endpoints propagate. " +
+			"Those requests fail, for every group that a release replaces",
+		Fix:   "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
+		Check: preStopMissing,
+	},
+	{
+		ID: "PreStopTooShort", Severity: warning,
+		Title: "The leader's preStop hook is shorter than endpoints take to propagate",
+		Why:   "Requests still reach a pod that is terminating, and fail",
+		Details: "The duration is known for a `sleep` hook and for a command that calls `sleep` outside of loops; other hooks pass. " +
+			"Without `--endpoint-propagation` 5 seconds are assumed",
+		Fix:   "Let it wait longer, or set the time that endpoints take in your cluster (--endpoint-propagation)",
+		Check: preStopTooShort,
+	},
+	{
+		ID: "GracePeriodBelowPreStop", Severity: warning,
+		Title: "The grace period ends before the preStop hook does",
+		Why:   "The hook runs within terminationGracePeriodSeconds: the process is killed without SIGTERM, and every request in flight fails",
+		Fix:   "Set terminationGracePeriodSeconds to the hook's time and that of the longest request",
+		Check: graceBelowPreStop,
+	},
+	{
+		ID: "GracePeriodBelowLongestRequest", Severity: warning, Needs: LongestRequests,
+		Title:   "The grace period ends before the longest request does",
+		Why:     "Requests that are still running when the grace period ends are aborted",
+		Details: "Only with `--longest-request`: no object states how long requests take",
+		Fix:     "Set terminationGracePeriodSeconds to the preStop hook's time and that of the longest request",
+		Check:   graceBelowRequests,
+	},
 }
 
 // hook is the longest preStop hook of a pod.

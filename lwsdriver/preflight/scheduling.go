@@ -17,30 +17,28 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func roomRules() []Rule {
-	return []Rule{
-		{
-			ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: grows,
-			Title: "A ResourceQuota does not hold the additional groups",
-			Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
-			Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
-				"explains what is counted",
-			Fix:   "Raise the quota, free resources, or release with STYLE_PARTITION, which needs no additional groups",
-			Check: quotaExceeded,
-		},
-		{
-			ID: "NodesLackRoom", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
-			Title: "The nodes have no room for the additional groups",
-			Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
-			Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
-				"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
-				"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
-				"cluster autoscaling are not, so passing is no guarantee",
-			Fix: "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its " +
-				"limit allows these",
-			Check: nodesLackRoom,
-		},
-	}
+var roomRules = []Rule{
+	{
+		ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: grows,
+		Title: "A ResourceQuota does not hold the additional groups",
+		Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
+		Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
+			"explains what is counted",
+		Fix:   "Raise the quota, free resources, or release with STYLE_PARTITION, which needs no additional groups",
+		Check: quotaExceeded,
+	},
+	{
+		ID: "NodesLackRoom", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
+		Title: "The nodes have no room for the additional groups",
+		Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
+		Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
+			"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
+			"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
+			"cluster autoscaling are not, so passing is no guarantee",
+		Fix: "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its " +
+			"limit allows these",
+		Check: nodesLackRoom,
+	},
 }
 
 func grows(s *Inventory) bool { return s.Need().Pods() > 0 }
@@ -97,18 +95,16 @@ func nodesLackRoom(s *Inventory) []Hit {
 	return one(Hit{Field: templateField, Message: text})
 }
 
-func volumeRules() []Rule {
-	return []Rule{{
-		ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Inventory) bool { return len(ClaimNames(s)) > 0 },
-		Title: "Groups share a volume that only one node can attach",
-		Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod one used by one pod: new groups on other nodes stay in " +
-			"ContainerCreating while the old ones exist",
-		Details: "It covers claims that the templates name, which all groups share. Claims of `volumeClaimTemplates` are one per pod. A " +
-			"canary gets new, empty ones: what it caches there is loaded again",
-		Fix:   "Share a volume that many can read (ReadOnlyMany, ReadWriteMany), or give each pod its own by volumeClaimTemplates",
-		Check: sharedClaims,
-	}}
-}
+var volumeRules = []Rule{{
+	ID: "VolumeReadWriteOnce", Severity: warning, Needs: Claims, Applies: func(s *Inventory) bool { return len(ClaimNames(s)) > 0 },
+	Title: "Groups share a volume that only one node can attach",
+	Why: "A ReadWriteOnce volume is attached to one node, a ReadWriteOncePod one used by one pod: new groups on other nodes stay in " +
+		"ContainerCreating while the old ones exist",
+	Details: "It covers claims that the templates name, which all groups share. Claims of `volumeClaimTemplates` are one per pod. A " +
+		"canary gets new, empty ones: what it caches there is loaded again",
+	Fix:   "Share a volume that many can read (ReadOnlyMany, ReadWriteMany), or give each pod its own by volumeClaimTemplates",
+	Check: sharedClaims,
+}}
 
 // ClaimNames returns the PersistentVolumeClaims that the templates name, sorted.
 func ClaimNames(s *Inventory) []string {
@@ -145,30 +141,28 @@ func sharedClaims(s *Inventory) []Hit {
 	return hits
 }
 
-func spreadRules() []Rule {
-	return []Rule{
-		{
-			ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
-			Title: "Leaders are not spread over the declared topology",
-			Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
-			Details: "The topology is declared with `--topology`. Spread constraints and anti-affinity of the leader over that key count, and " +
-				"LWS's `leaderworkerset.sigs.k8s.io/exclusive-topology`",
-			Fix:   "Give the leader's template a topologySpreadConstraint of that key, or the workload LWS's exclusive-topology annotation",
-			Check: notSpread,
+var spreadRules = []Rule{
+	{
+		ID: "TopologyNotSpread", Severity: warning, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) > 0 && s.replicas() > 1 },
+		Title: "Leaders are not spread over the declared topology",
+		Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
+		Details: "The topology is declared with `--topology`. Spread constraints and anti-affinity of the leader over that key count, and " +
+			"LWS's `leaderworkerset.sigs.k8s.io/exclusive-topology`",
+		Fix:   "Give the leader's template a topologySpreadConstraint of that key, or the workload LWS's exclusive-topology annotation",
+		Check: notSpread,
+	},
+	{
+		ID: "LeadersNotSpread", Severity: note, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
+		Title: "Nothing spreads the groups",
+		Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
+		Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
+		Check: func(s *Inventory) []Hit {
+			if len(spreadOver(s)) > 0 {
+				return nil
+			}
+			return one(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
 		},
-		{
-			ID: "LeadersNotSpread", Severity: note, Applies: func(s *Inventory) bool { return len(s.Expect.TopologyKeys) == 0 && s.replicas() > 1 },
-			Title: "Nothing spreads the groups",
-			Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
-			Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
-			Check: func(s *Inventory) []Hit {
-				if len(spreadOver(s)) > 0 {
-					return nil
-				}
-				return one(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
-			},
-		},
-	}
+	},
 }
 
 // spreadOver returns the node labels over whose values something spreads the groups.
@@ -203,45 +197,43 @@ func notSpread(s *Inventory) []Hit {
 	return hits
 }
 
-func gateRules() []Rule {
-	return []Rule{
-		{
-			ID: "QueueGatesGroups", Severity: warning,
-			Title: "Kueue admits the groups",
-			Why: "Each new group is a separate workload that waits for the quota of its queue, also when it replaces another. Another workload " +
-				"may be admitted with the released quota, and the progress deadline keeps running meanwhile",
-			Details: "Found by the label `kueue.x-k8s.io/queue-name` of the workload or its templates. Kueue's webhook refuses a template with other " +
-				"requests, ports, node selectors, affinity, tolerations, priority, or another number of containers: delete and create the workload for it",
-			Fix:   "Check that the ClusterQueue (its nominalQuota or borrowing limit) admits the additional groups, and that nothing preempts them",
-			Check: queueGates,
-		},
-		{
-			ID: "GangSpansGroups", Severity: warning,
-			Title: "All groups are in one gang",
-			Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: its minimum may be met by old " +
-				"groups while a new one is incomplete, or new ones wait for pods that are never created",
-			Details: "Found by `scheduling.k8s.io/group-name` (Volcano), `scheduling.x-k8s.io/pod-group` and " +
-				"`pod-group.scheduling.sigs.k8s.io` (coscheduling) in the metadata of the templates, and by `schedulingGroup` in their spec. " +
-				"What LWS itself sets on pods is one gang per group, as intended",
-			Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
-			Check: gangSpans,
-		},
-		{
-			ID: "SchedulingGated", Severity: warning,
-			Title: "The templates have scheduling gates",
-			Why:   "Pods stay SchedulingGated until the gates are removed from each of them, for every group that a release creates",
-			Fix:   "Remove schedulingGates from the templates, unless a controller removes them within the progress deadline",
-			Check: func(s *Inventory) []Hit {
-				var hits []Hit
-				for _, t := range s.templates() {
-					if n := len(t.Spec.SchedulingGates); n > 0 {
-						hits = append(hits, Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
-					}
+var gateRules = []Rule{
+	{
+		ID: "QueueGatesGroups", Severity: warning,
+		Title: "Kueue admits the groups",
+		Why: "Each new group is a separate workload that waits for the quota of its queue, also when it replaces another. Another workload " +
+			"may be admitted with the released quota, and the progress deadline keeps running meanwhile",
+		Details: "Found by the label `kueue.x-k8s.io/queue-name` of the workload or its templates. Kueue's webhook refuses a template with other " +
+			"requests, ports, node selectors, affinity, tolerations, priority, or another number of containers: delete and create the workload for it",
+		Fix:   "Check that the ClusterQueue (its nominalQuota or borrowing limit) admits the additional groups, and that nothing preempts them",
+		Check: queueGates,
+	},
+	{
+		ID: "GangSpansGroups", Severity: warning,
+		Title: "All groups are in one gang",
+		Why: "The templates name one PodGroup, so the pods of a release join the gang of those that run: its minimum may be met by old " +
+			"groups while a new one is incomplete, or new ones wait for pods that are never created",
+		Details: "Found by `scheduling.k8s.io/group-name` (Volcano), `scheduling.x-k8s.io/pod-group` and " +
+			"`pod-group.scheduling.sigs.k8s.io` (coscheduling) in the metadata of the templates, and by `schedulingGroup` in their spec. " +
+			"What LWS itself sets on pods is one gang per group, as intended",
+		Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
+		Check: gangSpans,
+	},
+	{
+		ID: "SchedulingGated", Severity: warning,
+		Title: "The templates have scheduling gates",
+		Why:   "Pods stay SchedulingGated until the gates are removed from each of them, for every group that a release creates",
+		Fix:   "Remove schedulingGates from the templates, unless a controller removes them within the progress deadline",
+		Check: func(s *Inventory) []Hit {
+			var hits []Hit
+			for _, t := range s.templates() {
+				if n := len(t.Spec.SchedulingGates); n > 0 {
+					hits = append(hits, Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
 				}
-				return hits
-			},
+			}
+			return hits
 		},
-	}
+	},
 }
 
 // queueLabel names the Kueue queue of a workload.

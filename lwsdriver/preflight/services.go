@@ -17,33 +17,31 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-func serviceRules() []Rule {
-	return []Rule{{
-		ID: "ServiceSelectsWorkers", Severity: warning, Needs: Services,
-		Title:   "A Service selects workers",
-		Why:     "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
-		Details: "Headless Services are skipped: they are for DNS names, such as the one that LWS creates",
-		Fix:     fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
-		Check:   selectsWorkers,
-	}, {
-		ID: "ServiceExcludesAdded", Severity: warning, Needs: Services,
-		Title:   "A Service selects the groups of one LeaderWorkerSet only",
-		Why:     "The groups that a release adds belong to another LeaderWorkerSet. They get none of the Service's requests, so their batches are promoted untested",
-		Details: "Releases that route requests pass, and so do releases in place, which add no group",
-		Fix:     "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
-		Check:   excludesAdded,
-	}, {
-		ID: "RolesNotPaired", Whole: true, Severity: warning, Needs: Services,
-		Title: "A Service leads requests to a role at every revision",
-		Why: "A release splits requests at the entry role only. Through this Service, groups of one revision call groups of the other, which may " +
-			"not understand their KV cache",
-		Details: "Only for a [DisaggregatedSet](disaggregated.md#traffic) whose release routes requests. Headless Services are skipped. How a router " +
-			"pairs is its own configuration, which is not read",
-		Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + " instead of this Service",
-		Applies: func(s *Inventory) bool { return len(s.Roles) > 0 && s.Policy.Traffic != nil },
-		Check:   notPaired,
-	}}
-}
+var serviceRules = []Rule{{
+	ID: "ServiceSelectsWorkers", Severity: warning, Needs: Services,
+	Title:   "A Service selects workers",
+	Why:     "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
+	Details: "Headless Services are skipped: they are for DNS names, such as the one that LWS creates",
+	Fix:     fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
+	Check:   selectsWorkers,
+}, {
+	ID: "ServiceExcludesAdded", Severity: warning, Needs: Services,
+	Title:   "A Service selects the groups of one LeaderWorkerSet only",
+	Why:     "The groups that a release adds belong to another LeaderWorkerSet. They get none of the Service's requests, so their batches are promoted untested",
+	Details: "Releases that route requests pass, and so do releases in place, which add no group",
+	Fix:     "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
+	Check:   excludesAdded,
+}, {
+	ID: "RolesNotPaired", Whole: true, Severity: warning, Needs: Services,
+	Title: "A Service leads requests to a role at every revision",
+	Why: "A release splits requests at the entry role only. Through this Service, groups of one revision call groups of the other, which may " +
+		"not understand their KV cache",
+	Details: "Only for a [DisaggregatedSet](disaggregated.md#traffic) whose release routes requests. Headless Services are skipped. How a router " +
+		"pairs is its own configuration, which is not read",
+	Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + " instead of this Service",
+	Applies: func(s *Inventory) bool { return len(s.Roles) > 0 && s.Policy.Traffic != nil },
+	Check:   notPaired,
+}}
 
 // notPaired finds Services that select other roles than the entry role, whatever their revision.
 func notPaired(s *Inventory) (hits []Hit) {
@@ -112,19 +110,17 @@ func ofLWS(o *corev1.Service) bool {
 	})
 }
 
-func routeRules() []Rule {
-	return []Rule{{
-		ID: "RouteRuleNamed", Whole: true, Severity: note, Needs: Routes,
-		Title: "A rule that leads to the workload has a name",
-		Why: "A policy can be attached to that rule alone, by sectionName. It would not apply to the rule that a header route adds, so that the " +
-			"header would bypass authentication. SetHeaderRoute refuses such a rule",
-		Details: "An error if the release routes by header (`--canary-header`, `--canary-cookie`), and harmless otherwise. Names are checked " +
-			"and policies are not: the driver doesn't know their kinds, and one may be created later. [Traffic](traffic.md#limits)",
-		Fix:     "Attach policies to the whole route and remove the rule's name, or release without header routes",
-		Applies: func(s *Inventory) bool { return s.Policy.Traffic != nil && len(s.Policy.Traffic.Routes) > 0 },
-		Check:   namedRules,
-	}}
-}
+var routeRules = []Rule{{
+	ID: "RouteRuleNamed", Whole: true, Severity: note, Needs: Routes,
+	Title: "A rule that leads to the workload has a name",
+	Why: "A policy can be attached to that rule alone, by sectionName. It would not apply to the rule that a header route adds, so that the " +
+		"header would bypass authentication. SetHeaderRoute refuses such a rule",
+	Details: "An error if the release routes by header (`--canary-header`, `--canary-cookie`), and harmless otherwise. Names are checked " +
+		"and policies are not: the driver doesn't know their kinds, and one may be created later. [Traffic](traffic.md#limits)",
+	Fix:     "Attach policies to the whole route and remove the rule's name, or release without header routes",
+	Applies: func(s *Inventory) bool { return s.Policy.Traffic != nil && len(s.Policy.Traffic.Routes) > 0 },
+	Check:   namedRules,
+}}
 
 func namedRules(s *Inventory) []Hit {
 	var hits []Hit
