@@ -30,29 +30,15 @@ const (
 // wait for them.
 const labelsAtOnce = 64
 
-// labelLimit is how many pods a pass over the workload may label.
-func labelLimit(s *observe.Snapshot) int {
-	if s.Policy.RolloutID == "" {
-		return 0
-	}
-	return labelsAtOnce
-}
-
-// labelWrites returns 1 if the action labels a pod, else 0.
-func labelWrites(a plan.Action) int {
-	if _, ok := a.(plan.LabelGroup); ok {
-		return 1
-	}
-	return 0
-}
-
 // writeLimit bounds the writes of one pass over the workload.
 func writeLimit(s *observe.Snapshot) int {
-	limit := maxWrites + labelLimit(s)
+	limit := maxWrites + len(s.History)
+	if s.Policy.RolloutID != "" {
+		limit += labelsAtOnce
+	}
 	if s.Setup != nil {
 		limit += writesPerObject * len(s.Setup.Objects())
 	}
-	limit += len(s.History)
 	for _, w := range append(s.Added, s.Stable) {
 		limit += writesPerGroup * len(w.Groups)
 	}
@@ -136,7 +122,10 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 			s, decision, err = e.decide(e.Observer.ObserveGone(key), nil)
 		}
-		if labels += labelWrites(decision.Action); labels > labelsAtOnce {
+		if _, ok := decision.Action.(plan.LabelGroup); ok {
+			labels++
+		}
+		if labels > labelsAtOnce {
 			e.queue.Add(key) // others may wait for the lock
 			return s, decision, err
 		}
