@@ -137,7 +137,8 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	f := &benchFixture{pods: watch.NewFake()}
 	core := fake.NewClientset(objects...)
 	core.PrependWatchReactor("pods", clienttesting.DefaultWatchReactor(f.pods, nil))
-	d, err := newDriver(core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), Options{Logger: slog.New(slog.DiscardHandler), now: time.Now})
+	o := Options{Logger: slog.New(slog.DiscardHandler), now: time.Now}
+	d, err := newDriver(core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), o)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -35,7 +35,8 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	}
 	d.awaitNearby(ctx, key)
 	d.awaitRevision(ctx, key)
-	m, c, err := d.perform(ctx, key, beginOf(req, userOf(ctx)), req, func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
+	begin := beginOf(req, userOf(ctx))
+	m, c, err := d.perform(ctx, key, begin, req, func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}

@@ -96,10 +96,9 @@ func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	if err != nil {
 		return err
 	}
+	options := append(server.Interceptors(logger, nil), server.LocalUser(o.Whoami())...) //nolint:contextcheck // A call has its own.
 	return connect.RunBeside(ctx, driver, func(ctx context.Context) error {
-		return plugin.Serve(ctx, driver, driver,
-			plugin.WithServeLogger(logger),
-			plugin.WithServerOptions(append(server.Interceptors(logger, nil), server.LocalUser(o.Whoami())...)...)) //nolint:contextcheck // A call has its own.
+		return plugin.Serve(ctx, driver, driver, plugin.WithServeLogger(logger), plugin.WithServerOptions(options...))
 	})
 }
 

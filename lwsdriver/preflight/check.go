@@ -129,8 +129,8 @@ const (
 
 // Rules returns all rules, in the order in which findings are reported.
 func Rules() []Rule {
-	return slices.Concat(ownerRules, paceRules, roomRules, gateRules, probeRules, endingRules, budgetRules, serviceRules, routeRules, volumeRules, liveRules,
-		spreadRules, scalerRules, trackingRules)
+	return slices.Concat(ownerRules, paceRules, roomRules, gateRules, probeRules, endingRules, budgetRules, serviceRules, routeRules,
+		volumeRules, liveRules, spreadRules, scalerRules, trackingRules)
 }
 
 // one returns a list of a single hit.

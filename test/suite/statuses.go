@@ -40,7 +40,8 @@ func RecordStatuses(t *testing.T, c *cluster.Cluster, request *pb.CalculateBatch
 	if err != nil {
 		t.Fatal(err)
 	}
-	driver, err := lwsdriver.New(c.RESTConfig(), lwsdriver.Options{ReadOnly: true, Silent: true, Namespace: request.GetWorkload().GetNamespace()})
+	namespace := request.GetWorkload().GetNamespace()
+	driver, err := lwsdriver.New(c.RESTConfig(), lwsdriver.Options{ReadOnly: true, Silent: true, Namespace: namespace})
 	if err != nil {
 		t.Fatal(err)
 	}

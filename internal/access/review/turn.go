@@ -66,7 +66,8 @@ func (t *turns) RoundTrip(r *http.Request) (*http.Response, error) {
 // maxSources bounds the sources that are remembered.
 const maxSources = 4096
 
-// Rates bound what each source may do. A burst of twice the rate is allowed. The source that asked longest ago is forgotten, and begins anew.
+// Rates bound what each source may do. A burst of twice the rate is allowed. The source that asked longest ago is forgotten, and begins
+// anew.
 type Rates struct {
 	PerSecond int
 	sources   *lru.Cache // *rate.Limiter by source
