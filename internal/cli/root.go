@@ -9,6 +9,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -17,10 +18,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -38,6 +41,23 @@ A host decides when (a user, a pipeline or a controller), Lockstep decides how. 
 - a plugin: Argo Rollouts, or a host that uses Lockstep's Go SDK, launches it
 `
 
+// otherwise has what does what users of other tools expect of a command or a flag.
+var otherwise = map[string]string{
+	"get":       "lockstep status lists workloads, lockstep status NAME shows one",
+	"list":      "lockstep status lists workloads, with -A those of all namespaces",
+	"ls":        "lockstep status lists workloads, with -A those of all namespaces",
+	"describe":  "lockstep status NAME shows a workload, lockstep history NAME its releases",
+	"pause":     "a release stays where it is when lockstep release is stopped with Ctrl-C; --no-promote stops it before the promotion",
+	"resume":    "repeat the command lockstep release, which goes on where it was; lockstep promote NAME ends it",
+	"retry":     "repeat the command lockstep release",
+	"rollback":  "lockstep abort NAME ends a running release, lockstep undo NAME restores an earlier template",
+	"delete":    "lockstep disown NAME removes the hold from a workload",
+	"diff":      "lockstep history NAME --diff shows how templates differ, lockstep plan NAME what a release would do",
+	"logs":      "lockstep watch shows releases as they change, lockstep history NAME how they ended",
+	"--dry-run": "lockstep plan NAME shows what a release would do, without doing it",
+	"--port":    "--listen 127.0.0.1:PORT",
+}
+
 func newRootCommand(o *connect.Options) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "lockstep",
@@ -50,11 +70,11 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				suggested := ""
+				suggested := "see lockstep --help"
 				if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
-					suggested = ", did you mean " + strings.Join(names, " or ") + "?"
+					suggested = "did you mean " + strings.Join(names, " or ") + "?"
 				}
-				return exit.Usagef("unknown command %q%s; see lockstep --help", args[0], suggested)
+				return exit.Usagef("unknown command %q: %s", args[0], cmp.Or(otherwise[args[0]], suggested))
 			}
 			return nil
 		},
@@ -69,12 +89,52 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && otherwise["--"+unknown.GetSpecifiedName()] != "" {
+			return exit.Usagef("%w: %s", err, otherwise["--"+unknown.GetSpecifiedName()])
+		}
 		return exit.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.AddFlags(root.PersistentFlags())
 	root.AddCommand(commands(o)...)
+	root.AddCommand(newFlagsTopic(root))
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if cmd.HasParent() && cmd.Runnable() && !slices.Contains(servers, cmd.Name()) {
+			hide(cmd)
+		}
+		help(cmd, args)
+	})
 	return root
+}
+
+// servers are the commands that run until they are stopped, and serve others.
+var servers = []string{"serve", "kruise", "batchrelease"}
+
+// rare are the flags that a command of users shows under a topic only: those of a driver, of a connection to one, and of logs.
+var rare = append([]string{"log-format", "log-level", "retry-for", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "token-file"}, connect.DriverFlags...)
+
+// hide leaves the rare flags out of the help of a command.
+func hide(cmd *cobra.Command) {
+	for _, name := range rare {
+		if f := cmd.Flag(name); f != nil {
+			f.Hidden = true
+		}
+	}
+	cmd.Long = strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)+"\n\nFlags of connections, logs and the driver inside this command: lockstep help flags")
+}
+
+// newFlagsTopic returns the help topic with the rare flags.
+func newFlagsTopic(root *cobra.Command) *cobra.Command {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	release, _, _ := root.Find([]string{"release"})
+	for _, name := range rare {
+		flags.AddFlag(release.Flag(name))
+	}
+	return &cobra.Command{
+		Use: "flags", Short: "Flags of connections, logs and the driver inside a command",
+		Long: "Commands about a workload connect to a driver, or run one inside. They take these flags, too:\n\n" + strings.TrimRight(flags.FlagUsages(), "\n"),
+	}
 }
 
 // commands returns all subcommands.

@@ -69,8 +69,8 @@ func (f *Flags) Check(o *Options) error {
 	case (f.tlsCert == "") != (f.tlsKey == ""):
 		return exit.Usagef("a client certificate for %s needs both --tls-cert and --tls-key", f.flag)
 	}
-	if i := slices.IndexFunc(driverFlags, o.flags.Changed); f.Address != "" && i >= 0 {
-		return exit.Usagef("--%s is for a driver inside this process: with %s give it to the driver there", driverFlags[i], f.flag)
+	if i := slices.IndexFunc(DriverFlags, o.flags.Changed); f.Address != "" && i >= 0 {
+		return exit.Usagef("--%s is for a driver inside this process: with %s give it to the driver there", DriverFlags[i], f.flag)
 	}
 	return nil
 }

@@ -59,8 +59,8 @@ type Options struct {
 	flags *pflag.FlagSet
 }
 
-// driverFlags are the flags that only a driver inside this process, or launched by it, has.
-var driverFlags = []string{"probe-host-network", "max-groups-in-flight", "max-progress-deadline", "record", "canary-metadata-prefix"}
+// DriverFlags are the flags that only a driver inside this process, or launched by it, has.
+var DriverFlags = []string{"probe-host-network", "max-groups-in-flight", "max-progress-deadline", "record", "canary-metadata-prefix"}
 
 // AddFlags registers the flags.
 func (o *Options) AddFlags(to *pflag.FlagSet) {

@@ -232,6 +232,9 @@ func (f *Scope) Add(flags *pflag.FlagSet) {
 	f.dial.Add(flags)
 }
 
+// Scope returns the workloads of a namespace, or all, of a command that is about one workload with a name.
+func (f *Flags) Scope(all bool) *Scope { return &Scope{dial: f.Dial, all: all} }
+
 // Namespace returns the namespace, "" for all, or a usage error.
 func (f *Scope) Namespace(o *connect.Options) (string, error) {
 	if f.all && o.Namespace != "" {

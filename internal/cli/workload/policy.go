@@ -43,7 +43,7 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.style, "style", "",
 		"how groups are replaced: canary, blue-green or partition (default: canary)")
 	flags.StringSliceVar(&f.batches, "batches", nil,
-		"groups at the new revision after each batch: percentages (25%,50%,100%) or counts (1,2,4)")
+		"groups at the new revision after each batch: counts (1,2,4) or percentages (25%,50%,100%) (default: 1, then the promotion; blue-green: 100%)")
 	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
@@ -82,7 +82,10 @@ func (f *policyFlags) policy() (*pb.ReleasePolicy, error) {
 		policy.Style = pb.Style_STYLE_CANARY
 	}
 	if len(policy.GetBatches()) == 0 {
-		return nil, exit.Usagef("a release needs --batches, for example --batches 25%%,50%%,100%%")
+		policy.Batches = []string{"1"}
+		if policy.GetStyle() == pb.Style_STYLE_BLUE_GREEN {
+			policy.Batches = []string{"100%"}
+		}
 	}
 	return policy, nil
 }

@@ -25,9 +25,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const statusAbout = `Show a workload's release, batch and traffic, and a tree of its revisions, batches and groups. It also works without a release.
-It changes nothing, whatever is pending: a driver inside this process is read-only. The exit code reports whether the status
-could be read, not whether the release succeeds.
+const statusAbout = `List the workloads of a namespace, adopted or not, with their states and what they wait for. With NAME, show a workload's release,
+batch and traffic, and a tree of its revisions, batches and groups. It also works without a release. It changes nothing, whatever is
+pending: a driver inside this process is read-only. The exit code reports whether the status could be read, not whether the release
+succeeds.
 
 With --wait it follows the status, and returns 0 once LeaderWorkerSet has observed the template that the API server has when the
 command starts, or a later one, every group runs it and is ready, and no release is in flight. Until then a template that is held
@@ -36,13 +37,13 @@ back, and 1 after the time, naming what it waits for and who releases it. It nee
 
 func newStatusCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
-	var watch, all bool
+	var watch, all, everywhere bool
 	var wait time.Duration
 	cmd := f.Command(o, &cobra.Command{
-		Use:     "status NAME",
-		Short:   "Show the status of a workload and its release",
+		Use:     "status [NAME]",
+		Short:   "List workloads, or show the status of one and its release",
 		Long:    statusAbout,
-		Example: "  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm --wait=2h\n  lockstep status vllm -o json",
+		Example: "  lockstep status\n  lockstep status -A\n  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm --wait=2h\n  lockstep status vllm -o json",
 	}, func(s *session.Session) error {
 		switch {
 		case wait > 0:
@@ -53,8 +54,21 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 			return showStatus(s, all)
 		}
 	})
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+	one := cmd.RunE
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 && !cmd.Flags().Changed("wait") && !watch && !all {
+			return list(cmd, o, f.Scope(everywhere), &f.Output)
+		}
+		if err := session.OneName(cmd, args); err != nil {
+			return err
+		}
+		return one(cmd, args)
+	}
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		switch waits := cmd.Flags().Changed("wait"); {
+		case len(args) > 0 && everywhere:
+			return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), args[0])
 		case waits && wait <= 0:
 			return exit.Usagef("--wait %s: want more than 0, for example 2h", wait)
 		case waits && watch:
@@ -69,6 +83,7 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the template in the spec is released, at most so long: --wait=DURATION")
 	cmd.Flags().Lookup("wait").NoOptDefVal = "1h"
 	cmd.Flags().BoolVar(&all, "all", false, "show every ready group, not 8 per branch")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the workloads of all namespaces")
 	f.Output.Add(cmd)
 	return cmd
 }

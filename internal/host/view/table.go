@@ -140,6 +140,33 @@ func status(c *pb.BatchContext, now time.Time, ready int) string {
 	return text
 }
 
+// List returns a table of workloads under hold and of others, in the order of their namespaces and names. Empty means none.
+func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool) string {
+	var rows [][]string
+	for _, c := range held {
+		ready := fmt.Sprintf("%d/%d", c.GetStableReady(), c.GetReplicas())
+		if ownGroups(c)[0] == "Groups" {
+			ready = fmt.Sprintf("%d/%d", c.GetUpdatedReady(), c.GetReplicas())
+		}
+		ref := c.GetWorkload()
+		rows = append(rows, []string{ref.GetNamespace(), plugin.NameOf(ref), StateWord(c.GetState()), BatchWord(c), ready, OneLine(c.GetMessage())})
+	}
+	for _, ref := range others {
+		rows = append(rows, []string{ref.GetNamespace(), plugin.NameOf(ref), "not adopted", "-", "-", "a template change rolls out at once: lockstep adopt " + plugin.NameOf(ref)})
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	slices.SortFunc(rows, func(a, b []string) int { return slices.Compare(a[:2], b[:2]) })
+	rows = append([][]string{{"NAMESPACE", "NAME", "STATE", "BATCH", "READY", "MESSAGE"}}, rows...)
+	if !namespaces {
+		for i := range rows {
+			rows[i] = rows[i][1:]
+		}
+	}
+	return columns(rows)
+}
+
 // columns aligns cells. No line ends in a space.
 func columns(rows [][]string) string {
 	var widths []int

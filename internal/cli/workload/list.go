@@ -1,0 +1,103 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// list shows the workloads of a namespace, or of all: those under hold as the driver sees them, and those that the API server has beside
+// them, unless the driver is at an address.
+func list(cmd *cobra.Command, o *connect.Options, scope *session.Scope, format *output.Flags) error {
+	namespace, err := scope.Namespace(o)
+	if err = errors.Join(err, format.Check()); err != nil {
+		return err
+	}
+	link, err := scope.Connect(cmd, o, namespace, "", o.Stderr)
+	if err != nil {
+		return err
+	}
+	printer, hints := format.NewPrinter(o.Stdout, o.Stderr), session.HintsFor(cmd, "NAME")
+	held, err := underHold(link.Context, link.Client, namespace)
+	if err = errors.Join(session.Explain(link.Cause(err), "list workloads", hints), link.Close()); err != nil {
+		return errors.Join(err, printer.Close())
+	}
+	var others []*pb.WorkloadRef
+	if hints.Inside {
+		others = notAdopted(cmd.Context(), o, namespace)
+	}
+	if printer.HasDocuments() {
+		for _, c := range held {
+			printer.Status(c)
+		}
+		return printer.Close()
+	}
+	text := view.List(held, others, namespace == "")
+	if text == "" {
+		text = "no workload in namespace " + namespace + "; those of all namespaces: lockstep status -A\n"
+		if namespace == "" {
+			text = "no workload in any namespace\n"
+		}
+	}
+	_, err = fmt.Fprint(printer.Text, text)
+	return errors.Join(err, printer.Close())
+}
+
+// underHold returns the workloads that the driver holds.
+func underHold(ctx context.Context, driver host.Watcher, namespace string) (held []*pb.BatchContext, err error) {
+	ctx, stop := context.WithTimeout(ctx, session.ShortRetry)
+	defer stop()
+	synced, last := false, context.DeadlineExceeded
+	err = host.Observe(plugin.FollowWorkloads(ctx, driver, &pb.WatchWorkloadsRequest{Namespace: namespace}), func(r *pb.WatchWorkloadsResponse) {
+		switch {
+		case r.GetContext() != nil:
+			held = append(held, r.GetContext())
+		case r.GetSynced():
+			synced = true
+			stop()
+		}
+	}, func(lost error) { held, last = nil, lost })
+	if err == nil && !synced {
+		err = last
+	}
+	return held, err
+}
+
+// notAdopted returns the workloads of users that have no record. It returns none of a kind that the cluster does not have, or the user may
+// not list.
+func notAdopted(ctx context.Context, o *connect.Options, namespace string) (found []*pb.WorkloadRef) {
+	for _, kind := range []string{"", observe.KindSet} {
+		client, err := o.Workloads(&pb.WorkloadRef{Namespace: namespace, Kind: kind})
+		if err != nil {
+			return nil
+		}
+		all, err := client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			continue
+		}
+		for i := range all.Items {
+			w := &all.Items[i]
+			_, adopted := w.Annotations[record.RecordAnnotation]
+			if _, added := w.Labels[record.RoleLabel]; !adopted && !added && metav1.GetControllerOf(w) == nil {
+				found = append(found, &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name, Kind: kind})
+			}
+		}
+	}
+	return found
+}
