@@ -190,10 +190,14 @@ func limitShares(o Observation, action Action) *Decision {
 	if r != nil {
 		carrier = "revision " + r.UpdateRevision
 	}
+	what := fmt.Sprintf("%d %% of the requests stay with %s, and do not become %d %%", f.Weight, carrier, weight)
+	if v.Write.Pins {
+		what = fmt.Sprintf("%s keeps its selector", v.Write.Key)
+	}
 	return &Decision{
 		Reason: ReasonCapacityBelowShare, Wait: WaitTraffic,
-		Message: fmt.Sprintf("%d %% of the requests stay with %s, and do not become %d %%: all requests need %d groups, %d of the stable side can receive some "+
-			"and %d of the other one%s", f.Weight, carrier, weight, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.howToReturn()),
+		Message: fmt.Sprintf("%s: all requests need %d groups, %d of the stable side can receive some and %d of the other one%s",
+			what, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.howToReturn()),
 		Remedy: fmt.Sprintf("Scale or repair %s", o.Stable.Name),
 	}
 }
@@ -251,14 +255,14 @@ func (o Observation) leaving(leaders []string) (n int) {
 	return n
 }
 
-// pinned returns how many ready leaders the stable Service selects once it is pinned.
+// pinned returns how many ready leaders the stable Service selects once it is pinned. Groups above replicas leave.
 func (o Observation) pinned(d traffic.Desired) (n int) {
-	groups := o.Stable.Groups
+	w := &o.Stable
 	if c := o.canary(); d.HandedOver && c != nil {
-		groups = c.Groups
+		w = c
 	}
-	for _, g := range groups {
-		if g.Ready && (!o.inPlace() || o.staysStable(g)) && (!o.shifts() || g.Serving) {
+	for _, g := range w.Groups {
+		if g.mayServe(w.Replicas) && (!o.inPlace() || o.staysStable(g)) && (!o.shifts() || g.Serving) {
 			n++
 		}
 	}
@@ -281,12 +285,19 @@ func (o Observation) overloads(f traffic.Facts, weight int) bool {
 	return o.lacks(f, weight) > max(o.lacks(f, f.Weight), o.mayLack())
 }
 
-// neededGroups returns how many groups carry all requests.
+// neededGroups returns how many groups carry all requests. In a handover the user's own are scaled to 0, and the stable Service leads to
+// the second set, also if the record is lost.
 func (o Observation) neededGroups() int {
 	if o.handingOver() {
 		return o.release().Groups
 	}
-	return o.batchReplicas()
+	n := o.batchReplicas()
+	for _, w := range o.Added {
+		if o.Traffic != nil && slices.ContainsFunc(w.Groups, o.receives) {
+			n = max(n, w.Replicas)
+		}
+	}
+	return n
 }
 
 // lacks returns how many groups the two sides would lack for their requests at a weight. A group is counted once, though

@@ -596,7 +596,8 @@ func (w *world) disturb(s *state, a act) bool {
 	case actRestart:
 		w.restartDriver(s)
 	}
-	return *s != before
+	room := int(s.own.replicas)+scaled(w.rollings.values[s.pace].MaxSurge, int(s.own.replicas), true) <= maxIndices
+	return *s != before && room
 }
 
 // blame notes that the environment, and not the driver, takes the groups of a set that are lost from now on.

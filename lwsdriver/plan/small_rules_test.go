@@ -83,7 +83,7 @@ func (w *world) allowed(s *state) int {
 		n = max(n, scaled(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
 	}
 	if r := w.release(s); r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp) {
-		if n = max(n, 1); r.Force {
+		if n = max(n, 1); w.forced(s) {
 			return int(s.own.replicas) // a person wants the rollback whatever it costs
 		}
 	}
@@ -91,6 +91,11 @@ func (w *world) allowed(s *state) int {
 		n = max(n, 1) + w.isolated(s)
 	}
 	return n
+}
+
+func (w *world) forced(s *state) bool {
+	r := w.release(s)
+	return r != nil && r.Force
 }
 
 // isolated returns how many groups of a batch in place are ready and get requests only once the host asks for a share.
@@ -167,8 +172,13 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if lacks > max(lacked, allowed) {
 		return fmt.Sprintf("rule 2, 5: the sides lack %d groups for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
 	}
-	if lost := w.unanswered(before); w.unanswered(after) && !lost && a.do != actEndpoints && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
-		return "rule 2: a header leads to the canary, which has no endpoint"
+	if a.do != actEndpoints && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
+		switch {
+		case w.unanswered(after) && !w.unanswered(before):
+			return "rule 2: a header leads to the canary, which has no endpoint"
+		case (a.do == actDrive || !w.forced(after)) && w.starved(before, after):
+			return "rule 2: requests go to a side without an endpoint, and the other one has some"
+		}
 	}
 	if a.do == actRun && a.set == 0 {
 		return w.unasked(before, after)
@@ -381,6 +391,40 @@ func (w *world) unanswered(s *state) bool {
 	return w.endpoints(s, s.selectors, false) != 0 && (w.endpoints(s, s.selectors, true) == 0 || w.endpoints(s, now, true) == 0)
 }
 
+// starved reports whether a step takes the endpoints of a side that gets requests, or moves requests to a side without, although the other
+// side has some.
+func (w *world) starved(before, after *state) bool {
+	if !w.routed || after.wanted == 0 {
+		return false
+	}
+	was, _ := w.void(before)
+	is, alone := w.void(after)
+	return is&^was&alone != 0
+}
+
+// void returns the sides, as bits, that get a share of the requests and have no endpoint, and those besides which the other side has some.
+func (w *world) void(s *state) (void, alone int) {
+	written, served := w.share(s)
+	for _, share := range []int{written, served} {
+		for _, selectors := range []uint8{w.of[s.objects].selectors, s.selectors} {
+			stable, canary := w.endpoints(s, selectors, false), w.endpoints(s, selectors, true)
+			if share < 100 && stable == 0 {
+				void |= 1
+			}
+			if share > 0 && canary == 0 {
+				void |= 2
+			}
+			if canary != 0 {
+				alone |= 1
+			}
+			if stable != 0 {
+				alone |= 2
+			}
+		}
+	}
+	return void, alone
+}
+
 // unbudgeted returns what is wrong with the disruption budget at rest, or "" if there is nothing.
 func (w *world) unbudgeted(s *state, final bool) string {
 	r, b := w.release(s), s.budget
@@ -405,6 +449,8 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return ""
 	case w.misrouted(s):
 		return fmt.Sprintf("rule 2: the requests stay where %d groups are missing in %s, %s: %s", w.shortage(s), d.State, d.Reason, d.Message)
+	case w.unreturned(s):
+		return fmt.Sprintf("rule 8: a rollback with force returns no requests in %s, %s: %s", d.State, d.Reason, d.Message)
 	case w.unanswered(s) && s.refuses == 0 && !s.gatewayDown && !s.lwsDown:
 		return fmt.Sprintf("rule 2: a header leads to no group in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.Reason == ReasonInvariantViolation:
@@ -441,6 +487,15 @@ func (w *world) misrouted(s *state) bool {
 	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
 }
 
+// unreturned reports whether the canary gets requests although force was requested for the rollback, and the stable side has endpoints.
+func (w *world) unreturned(s *state) bool {
+	if !w.routed || !w.forced(s) || s.gatewayDown || s.lwsDown || s.refuses != 0 {
+		return false
+	}
+	written, _ := w.share(s)
+	return written > 0 && w.endpoints(s, s.selectors, false) != 0
+}
+
 // forUser reports whether only a person can end a failure, although nothing is broken.
 func forUser(reason string) bool {
 	switch reason {
@@ -459,5 +514,7 @@ func (w *world) harmed(s *state) bool {
 			}
 		}
 	}
-	return s.lwsDown || s.gatewayDown || s.refuses != 0
+	// A record that is lost in a handover takes the number of the user's own groups with it.
+	lost := s.own.replicas < s.wanted && w.phase(s) != record.HandingOver
+	return lost || s.lwsDown || s.gatewayDown || s.refuses != 0
 }
