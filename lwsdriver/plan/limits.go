@@ -269,22 +269,6 @@ func (o Observation) pinned(d traffic.Desired) (n int) {
 	return n
 }
 
-// carried returns the largest share up to a weight that does not exceed the limits once so many updated groups get requests, or the
-// present one.
-func (o Observation) carried(weight, updated int) int {
-	f := o.Traffic.Facts()
-	f.CanaryEndpoints = max(f.CanaryEndpoints, updated)
-	for weight > f.Weight && o.overloads(f, weight) {
-		weight--
-	}
-	return weight
-}
-
-// overloads reports whether the sides lack more groups at a weight than at the present one, and more than they may.
-func (o Observation) overloads(f traffic.Facts, weight int) bool {
-	return o.lacks(f, weight) > max(o.lacks(f, f.Weight), o.mayLack())
-}
-
 // neededGroups returns how many groups carry all requests. In a handover the user's own are scaled to 0, and the stable Service leads to
 // the second set, also if the record is lost.
 func (o Observation) neededGroups() int {

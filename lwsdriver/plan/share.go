@@ -117,9 +117,6 @@ func (o Observation) shareFor(planned int) share {
 		with.steady++
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
 	}
-	if !o.awaitsSecondSet() {
-		s.effective = o.carried(s.effective, updated.ready)
-	}
 	if o.switches() && s.effective < s.requested {
 		s.effective = o.oneOf(s, updated, stable)
 	}
