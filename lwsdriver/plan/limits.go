@@ -272,9 +272,6 @@ func (o Observation) pinned(d traffic.Desired) (n int) {
 // neededGroups returns how many groups carry all requests. In a handover the user's own are scaled to 0, and the stable Service leads to
 // the second set, also if the record is lost.
 func (o Observation) neededGroups() int {
-	if o.handingOver() {
-		return o.release().Groups
-	}
 	n := o.batchReplicas()
 	for _, w := range o.Added {
 		if o.Traffic != nil && slices.ContainsFunc(w.Groups, o.receives) {
