@@ -150,16 +150,7 @@ func (o Observation) completesSecondSet() bool {
 // secondSetReady reports whether the second set is complete and can serve all requests.
 func (o Observation) secondSetReady() bool {
 	n, c := o.beforePromotion(o.batchReplicas()), o.canary()
-	if c == nil || c.Deleting {
-		return false
-	}
-	serving := 0
-	for _, g := range c.Groups {
-		if g.mayServe(n) && (g.Serving || o.Traffic == nil) {
-			serving++
-		}
-	}
-	return serving >= n-o.Policy.Threshold(n)
+	return c != nil && !c.Deleting && n-o.Policy.Threshold(n) <= c.count(func(g Group) bool { return g.mayServe(n) && (g.Serving || o.Traffic == nil) })
 }
 
 // awaitsSecondSet reports whether requests stay where they are until the second set is complete.
@@ -189,20 +180,8 @@ func (o Observation) awaitsStable() bool {
 	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil {
 		return false
 	}
-	serving := 0
-	for g := range o.Stable.Wanted(0) {
-		if g.Ready && g.at(o.Record.Release.StableRevision) {
-			serving++
-		}
-	}
+	serving := o.Stable.count(func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.at(o.Record.Release.StableRevision) })
 	return o.Traffic.Facts().CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
-}
-
-// requestsUnchanged returns the present routing, which stays until then.
-func (o Observation) requestsUnchanged() traffic.Desired {
-	d := prepared()
-	d.Weight = o.Traffic.Facts().Weight
-	return d
 }
 
 // prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil means done.
@@ -210,24 +189,18 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 	if !o.completesSecondSet() {
 		return nil
 	}
-	d := advanceSecondSet(o, s)
-	switch d.State {
-	case pb.State_STATE_READY:
-		return nil
-	default:
-		d.State = pb.State_STATE_PROMOTING
-	}
-	return &d
-}
-
-// advanceSecondSet is advanceCanary, after canaries of other templates are deleted.
-func advanceSecondSet(o Observation, s Progress) Decision {
 	for _, w := range o.Added {
 		if w.Carries != o.Record.Release.UpdateRevision || w.Orphaned {
-			return deleteAdded(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
+			d := deleteAdded(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
+			return &d
 		}
 	}
-	return advanceCanary(o, s)
+	d := advanceCanary(o, s)
+	if d.State == pb.State_STATE_READY {
+		return nil
+	}
+	d.State = pb.State_STATE_PROMOTING
+	return &d
 }
 
 // scaleDownIn returns how long the second set stays after a promotion, although it receives no requests.

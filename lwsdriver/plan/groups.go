@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"iter"
+	"slices"
 )
 
 // Replicas is a number that any editor of the spec may set to a million. So groups without pods are not objects: all that counts groups
@@ -61,12 +62,7 @@ func (w Workload) All() iter.Seq2[Group, int] {
 
 // surges reports whether there are groups above replicas.
 func (w Workload) surges() bool {
-	for _, g := range w.Groups {
-		if g.Index >= w.Replicas {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Index >= w.Replicas })
 }
 
 func (w Workload) missing(index int) Group { return MissingGroup(w.Name, index, w.Size) }

@@ -282,13 +282,8 @@ func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 // secondSetCanServe reports whether the second set can serve without the user's own groups. At least one group must be
 // ready, whatever the policy's failure threshold.
 func (o Observation) secondSetCanServe(c Workload) bool {
-	n, ready := o.beforePromotion(o.Record.Release.Groups), 0
-	for _, g := range c.Groups {
-		if g.mayServe(n) {
-			ready++
-		}
-	}
-	return ready >= max(n-o.Policy.Threshold(n), min(n, 1))
+	n := o.beforePromotion(o.Record.Release.Groups)
+	return c.serving(n) >= max(n-o.Policy.Threshold(n), min(n, 1))
 }
 
 // handOver transfers what remains: the history and the record.

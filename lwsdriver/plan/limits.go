@@ -190,24 +190,19 @@ func limitShares(o Observation, action Action) *Decision {
 	if r != nil {
 		carrier = "revision " + r.UpdateRevision
 	}
-	what := fmt.Sprintf("%d %% of the requests stay with %s, and do not become %d %%", f.Weight, carrier, weight)
+	what, force := fmt.Sprintf("%d %% of the requests stay with %s, and do not become %d %%", f.Weight, carrier, weight), ""
 	if v.Write.Pins {
 		what = fmt.Sprintf("%s keeps its selector", v.Write.Key)
+	}
+	if o.rollsBack() {
+		force = ". To return them all the same, run lockstep abort --force"
 	}
 	return &Decision{
 		Reason: ReasonCapacityBelowShare, Wait: WaitTraffic,
 		Message: fmt.Sprintf("%s: all requests need %d groups, %d of the stable side can receive some and %d of the other one%s",
-			what, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.howToReturn()),
+			what, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, force),
 		Remedy: fmt.Sprintf("Scale or repair %s", o.Stable.Name),
 	}
-}
-
-// howToReturn returns how a rollback can move requests whatever the groups can carry, or "" if it is no rollback.
-func (o Observation) howToReturn() string {
-	if !o.rollsBack() {
-		return ""
-	}
-	return ". To return them all the same, run lockstep abort --force"
 }
 
 // stopRoll has LWS stop before requests return to groups that it may replace all at once: it lowers its partition in time, and raises it
@@ -246,27 +241,19 @@ func (o Observation) replacesMore() bool {
 }
 
 // leaving returns how many of the leaders are of groups that LWS deletes, since there are more than replicas.
-func (o Observation) leaving(leaders []string) (n int) {
-	for _, g := range o.Stable.Groups {
-		if g.Index >= o.Stable.Replicas && slices.Contains(leaders, g.Leader) {
-			n++
-		}
-	}
-	return n
+func (o Observation) leaving(leaders []string) int {
+	return o.Stable.count(func(g Group) bool { return g.Index >= o.Stable.Replicas && slices.Contains(leaders, g.Leader) })
 }
 
 // pinned returns how many ready leaders the stable Service selects once it is pinned. Groups above replicas leave.
-func (o Observation) pinned(d traffic.Desired) (n int) {
+func (o Observation) pinned(d traffic.Desired) int {
 	w := &o.Stable
 	if c := o.canary(); d.HandedOver && c != nil {
 		w = c
 	}
-	for _, g := range w.Groups {
-		if g.mayServe(w.Replicas) && (!o.inPlace() || o.staysStable(g)) && (!o.shifts() || g.Serving) {
-			n++
-		}
-	}
-	return n
+	return w.count(func(g Group) bool {
+		return g.mayServe(w.Replicas) && (!o.inPlace() || o.staysStable(g)) && (!o.shifts() || g.Serving)
+	})
 }
 
 // neededGroups returns how many groups carry all requests. In a handover the user's own are scaled to 0, and the stable Service leads to
@@ -330,10 +317,8 @@ func limitRemoval(o Observation, action Action) *Decision {
 		return nil
 	}
 	n := o.neededGroups()
-	for g := range o.Stable.Wanted(0) {
-		if g.Ready && o.Stable.Observed {
-			n--
-		}
+	if o.Stable.Observed {
+		n -= o.Stable.serving(o.Stable.Replicas)
 	}
 	if n <= o.mayLack() {
 		return nil

@@ -53,12 +53,7 @@ func isHold(r rolling) bool {
 
 // holdWithSurge returns the hold of a rollback: the surge groups that exist stay until the others are restored, since they serve.
 func (o Observation) holdWithSurge() rolling {
-	h, surge := record.Hold(), 0
-	for _, g := range o.Stable.Groups {
-		if g.Index >= o.Stable.Replicas && g.Revision != "" {
-			surge++
-		}
-	}
+	h, surge := record.Hold(), len(o.Stable.existingFrom(o.Stable.Replicas))
 	if surge > 0 {
 		h.MaxSurge = intstr.FromInt32(int32(surge))
 	}

@@ -240,10 +240,12 @@ func (w Workload) revisions() []string {
 }
 
 // existing returns how many groups exist, at any revision.
-func (w Workload) existing() int {
-	n := 0
+func (w Workload) existing() int { return w.count(func(g Group) bool { return g.Revision != "" }) }
+
+// count returns how many groups have a property.
+func (w Workload) count(has func(Group) bool) (n int) {
 	for _, g := range w.Groups {
-		if g.Revision != "" {
+		if has(g) {
 			n++
 		}
 	}

@@ -15,7 +15,7 @@ func protectRequests(o Observation, state pb.State) *Decision {
 	if o.inPlace() {
 		c = &o.Stable
 	}
-	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (o.split() != splitFenced || o.Record.Release.Phase != record.Progressing) {
+	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (o.release().Unfenced || o.splitMoves() || o.release().Phase != record.Progressing) {
 		return nil
 	}
 	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {

@@ -80,12 +80,7 @@ func (o Observation) degraded() string {
 	if o.release() == nil || o.Record.Release.Phase != record.CleaningUp || o.canary() == nil {
 		return ""
 	}
-	c, want, stable := o.canary(), o.batchReplicas(), 0
-	for g := range o.Stable.Wanted(0) {
-		if g.Ready {
-			stable++
-		}
-	}
+	c, want, stable := o.canary(), o.batchReplicas(), o.Stable.serving(o.Stable.Replicas)
 	if stable >= want {
 		return ""
 	}

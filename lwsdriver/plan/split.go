@@ -21,40 +21,18 @@ import (
 // revisions, the routes lose the share, and requests follow the groups. The record says so first, so that a driver that
 // starts in between does not fence the few groups that are left.
 
-// splitState is the state of the split of requests in place. It combines what the record says with what the release needs
-// next. [moveSplit] records a transition, unless a write of the record that is due anyway includes it.
-type splitState string
-
-const (
-	// splitNone: no requests are routed in place.
-	splitNone splitState = ""
-	// splitFenced: the stable Service selects stable leaders only, and a share goes to updated ones.
-	splitFenced splitState = "fenced"
-	// splitOpening: the split is to end, but that is not recorded yet.
-	splitOpening splitState = "opening"
-	// splitUnfenced: the stable Service selects the leaders of both revisions, and requests follow the groups.
-	splitUnfenced splitState = "unfenced"
-	// splitClosing: every group is stable and the batch leaves stable groups again, so requests may be split again, but
-	// that is not recorded yet. Fencing the Service earlier would leave the updated groups without requests.
-	splitClosing splitState = "closing"
-)
-
-// split returns the state of the split.
-func (o Observation) split() splitState {
+// splitMoves reports whether the split is to end, or to begin again, and the record does not say so yet. It begins again once every
+// group is stable and the batch leaves stable groups. Fencing the Service earlier would leave the updated groups without requests.
+func (o Observation) splitMoves() bool {
 	if !o.routesInPlace() {
-		return splitNone
+		return false
 	}
 	r := o.Record.Release
 	progressing := r.Phase == record.Progressing
-	switch {
-	case !r.Unfenced && (r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.outdated())):
-		return splitOpening
-	case !r.Unfenced:
-		return splitFenced
-	case progressing && !o.coversAllGroups() && len(o.groupsOffRevision()) == 0:
-		return splitClosing
+	if r.Unfenced {
+		return progressing && !o.coversAllGroups() && len(o.groupsOffRevision()) == 0
 	}
-	return splitUnfenced
+	return r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.outdated())
 }
 
 // outdated reports whether the record knows of no share although groups are updated, as after an old object was restored, and leaves more
@@ -75,19 +53,16 @@ func (o Observation) strands() bool {
 
 // unfenced reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
 func (o Observation) unfenced() bool {
-	return o.routesInPlace() && o.Record.Release.Unfenced && o.split() == splitUnfenced
+	return o.routesInPlace() && o.Record.Release.Unfenced && !o.splitMoves()
 }
 
-// moveSplit returns the decision that records the next state of the split, or nil if no transition is due.
+// moveSplit returns the decision that records that the split ends, or begins again, or nil if neither is due. Another write of the record
+// may include it.
 func moveSplit(o Observation, state pb.State) *Decision {
-	switch o.split() {
-	case splitOpening:
-		return recordSplit(o, true, state)
-	case splitClosing:
-		return recordSplit(o, false, state)
-	default:
+	if !o.splitMoves() {
 		return nil
 	}
+	return recordSplit(o, !o.Record.Release.Unfenced, state)
 }
 
 // recordSplit records whether the split has ended, before the effect.

@@ -37,13 +37,7 @@ func (o Observation) requested(planned int) traffic.Desired {
 
 // serving returns how many of the groups that stay may receive requests.
 func (w Workload) serving(planned int) int {
-	n := 0
-	for _, g := range w.Groups {
-		if g.mayServe(planned) {
-			n++
-		}
-	}
-	return n
+	return w.count(func(g Group) bool { return g.mayServe(planned) })
 }
 
 // Requests returns the desired routing.
@@ -63,7 +57,7 @@ func Requests(o Observation) traffic.Desired {
 	case o.shiftsBack():
 		return o.requested(o.routedGroups())
 	case o.awaitsStable():
-		return o.requestsUnchanged()
+		return traffic.Desired{Prepared: true, Weight: o.Traffic.Facts().Weight} // until then
 	}
 	if len(o.Added) > 0 {
 		return prepared()
