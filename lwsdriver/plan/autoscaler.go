@@ -318,9 +318,3 @@ func checkHolds(o Observation) error {
 	}
 	return nil
 }
-
-// HoldsGrowth reports whether releases of a style also hold the workload's autoscalers from adding groups.
-func HoldsGrowth(s pb.Style) bool {
-	st, _ := styleOf(s)
-	return st.switches
-}

@@ -45,6 +45,11 @@ type Decision struct {
 	Warnings []*pb.Warning
 }
 
+// writes returns the decision for a write of the user's workload, which describes itself.
+func writes(a SetStable, state pb.State, reason string) Decision {
+	return Decision{Action: a, State: state, Reason: reason, Message: a.Why}
+}
+
 // repairs has a decision say which field manager has changed what it repairs, if that is known and another one.
 func (d Decision) repairs(what, by string) Decision {
 	if by == "" || by == record.FieldManager {

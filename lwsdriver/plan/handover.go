@@ -94,12 +94,9 @@ func (o Observation) stableUnchanged() bool { return o.handsOver() && len(o.grou
 
 // cancelPromotion rolls back a handover that has not changed the user's own groups, once their template is restored.
 func cancelPromotion(o Observation) Decision {
-	const why = "the stable template is restored while its groups stand by: roll back"
 	next := withRelease(o, func(r *record.Release) { r.Phase = o.wayBack() })
-	return Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
-		Action: SetStable{Record: next, Rolling: hold(), Why: why},
-	}
+	a := SetStable{Record: next, Rolling: hold(), Why: "the stable template is restored while its groups stand by: roll back"}
+	return writes(a, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
 }
 
 // standBy keeps the user's own groups, which receive no requests, for the policy's ScaleDownDelay.
@@ -156,8 +153,7 @@ func advanceHandover(o Observation) Decision {
 	}
 	if n := o.Stable.Replicas; n > o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
-		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
-		return Decision{Action: SetStable{Record: next, Why: why}, State: state, Reason: ReasonScaling, Message: why}
+		return writes(SetStable{Record: next, Why: fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)}, state, ReasonScaling)
 	}
 	if n := o.Record.Release.Groups; c.Replicas != n {
 		return Decision{
@@ -213,9 +209,11 @@ func cancelHandover(o Observation) Decision {
 			}
 		}
 	}
-	why := fmt.Sprintf("%s was deleted before the handover: restore the groups of %s", o.Record.Release.Successor, o.Stable.Name)
 	next := withRelease(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = record.Promoting, "", 0 })
-	a := SetStable{Record: next, Rolling: hold(), Why: why}
+	a := SetStable{
+		Record: next, Rolling: hold(),
+		Why: fmt.Sprintf("%s was deleted before the handover: restore the groups of %s", o.Record.Release.Successor, o.Stable.Name),
+	}
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
 	}
@@ -224,7 +222,7 @@ func cancelHandover(o Observation) Decision {
 		// even after another one is restored, since it has counted the update of 0 groups as complete.
 		a.Record.Release.Phase, a.RestoreTemplate, a.Rolling = record.RollingBack, true, ptr.To(Pace(Saved(o), *a.Replicas))
 	}
-	return Decision{Action: a, State: pb.State_STATE_PROMOTING, Reason: ReasonSuccessorDeleted, Message: why}
+	return writes(a, pb.State_STATE_PROMOTING, ReasonSuccessorDeleted)
 }
 
 // scaleDownStable scales the user's own groups to 0, once their leaders have finished their requests and the second set

@@ -162,7 +162,7 @@ func (b Begin) checkHandover(o Observation) error {
 
 // checkAutoscalers refuses a release that would hold autoscalers before they are known. Each promotion of a DisaggregatedSet does.
 func (b Begin) checkAutoscalers(o Observation) error {
-	if o.Unscanned == nil || !HoldsGrowth(b.Policy.GetStyle()) && !o.hasRoles() {
+	if o.Unscanned == nil || !Switches(b.Policy.GetStyle()) && !o.hasRoles() {
 		return nil
 	}
 	return drivererr.New(o.Unscanned.Reason, "%v holds the workload's autoscalers: %s", b.Policy.GetStyle(), o.Unscanned.Message)
@@ -194,7 +194,7 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 		return nil
 	}
 	what := "may add groups during the release, but not remove any: the release moves load away from the groups that it observes"
-	if HoldsGrowth(b.Policy.GetStyle()) {
+	if Switches(b.Policy.GetStyle()) {
 		what = "is held until the release is over: the number of groups does not follow the load meanwhile"
 	}
 	return append([]*pb.Warning{{

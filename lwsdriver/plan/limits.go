@@ -224,7 +224,7 @@ func (o Observation) stopRoll() *Decision {
 	switch {
 	case !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(Saved(o), n).MaxUnavailable, n, false):
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
-		return &Decision{Action: SetStable{Record: *o.Record, Rolling: hold(), Why: why}, Reason: ReasonRolling, Message: why}
+		return ptr.To(writes(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, 0, ReasonRolling))
 	case !o.Stable.Observed:
 		return &Decision{
 			Reason: ReasonRolling, Remedy: lwsRemedy(o.Stable.Name),

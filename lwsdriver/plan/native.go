@@ -87,10 +87,7 @@ func rollBack(o Observation, s Progress) Decision {
 }
 
 func beginRollBack(o Observation, next record.Record, why string) Decision {
-	return Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
-		Action: SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why},
-	}
+	return writes(SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why}, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
 }
 
 // nativeRoll is one of the two phases in which the hold is off for every group.
@@ -106,28 +103,20 @@ type nativeRoll struct {
 func roll(o Observation, s Progress, n nativeRoll) Decision {
 	if !rollsAtPace(o) {
 		// The hold is released, or the user's pace has changed.
-		return Decision{
-			State: n.state, Reason: ReasonRolling, Message: n.begin,
-			Action: SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin},
-		}
+		return writes(SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin}, n.state, ReasonRolling)
 	}
 	if d := awaitStartReplicas(o); d != nil {
 		return *d
 	}
 	given := o.givenUp()
 	if s.available+given >= o.Stable.Replicas && !o.Stable.surges() {
-		return Decision{
-			State: n.state, Reason: ReasonCleaningUp, Message: n.done,
-			Action: SetStable{
-				Record: withRelease(o, func(r *record.Release) {
-					r.Phase = n.then
-					if n.then == record.Promoted {
-						r.StableTemplate = nil
-					}
-				}),
-				Rolling: hold(), Why: n.done,
-			},
-		}
+		next := withRelease(o, func(r *record.Release) {
+			r.Phase = n.then
+			if n.then == record.Promoted {
+				r.StableTemplate = nil
+			}
+		})
+		return writes(SetStable{Record: next, Rolling: hold(), Why: n.done}, n.state, ReasonCleaningUp)
 	}
 	d := Decision{State: n.state, Reason: ReasonRolling}
 	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.All()))

@@ -35,10 +35,7 @@ func advancePartition(o Observation, s Progress) Decision {
 	}
 	if due && (d == nil || !o.lowersPartition(want)) {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
-		return Decision{
-			State: pb.State_STATE_UPGRADING, Reason: ReasonScaling, Message: why,
-			Action: SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why},
-		}
+		return writes(SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why}, pb.State_STATE_UPGRADING, ReasonScaling)
 	}
 	if d != nil {
 		return *d
@@ -62,7 +59,7 @@ func stopBatch(o Observation) *Decision {
 		return nil
 	}
 	a.Why = "the template changed: hold"
-	return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+	return ptr.To(writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision))
 }
 
 // restartAbandoned restarts the groups of a revision that is no longer released at the stable one, before the release starts
@@ -80,19 +77,15 @@ func restartAbandoned(o Observation, s Progress) *Decision {
 			why = fmt.Sprintf("every group serves revision %s: it becomes the stable revision", offRevision[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = offRevision[i].Revision, nil
 		}
-		return &Decision{
-			State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
-			Action: SetStable{Record: next, Rolling: hold(), Why: why},
-		}
+		return ptr.To(writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_PREPARING, ReasonNewRevision))
 	}
 	if a := repairHold(o); a != nil {
-		return &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+		return ptr.To(writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision))
 	}
 	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
 		return d
 	}
-	d := restart(o, s, offRevision, pb.State_STATE_PREPARING, ReasonNewRevision)
-	return &d
+	return ptr.To(restart(o, s, offRevision, pb.State_STATE_PREPARING, ReasonNewRevision))
 }
 
 // abandoned returns the groups of a revision that is neither the stable nor the update revision.

@@ -66,11 +66,7 @@ func decide(o Observation, s Progress) Decision {
 		return atRest(o)
 	}
 	r := o.Record.Release
-	style, known := styleOf(o.Policy.Style)
-	if o.shifts() {
-		style, _ = styleOf(pb.Style_STYLE_CANARY)
-	}
-	if !known {
+	if !Supports(o.Policy.Style) {
 		return Decision{
 			State: pb.State_STATE_FAILED, Reason: ReasonStyleNotSupported,
 			Message: fmt.Sprintf("release %s has style %s, which this driver does not know: run the driver that began it", r.ID, o.Policy.Style),
@@ -78,7 +74,7 @@ func decide(o Observation, s Progress) Decision {
 	}
 	switch r.Phase {
 	case record.Progressing:
-		return progress(o, s, style)
+		return progress(o, s)
 	case record.Promoting, record.Standby:
 		return promote(o, s)
 	case record.HandingOver:
@@ -334,9 +330,9 @@ func amendRelease(o Observation, f func(*record.Release)) record.Record {
 	return next
 }
 
-func progress(o Observation, s Progress, style style) Decision {
+func progress(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	if style.inPlace {
+	if o.inPlace() {
 		if d := stopBatch(o); d != nil {
 			return *d
 		}
@@ -353,7 +349,7 @@ func progress(o Observation, s Progress, style style) Decision {
 		return followTemplate(o)
 	}
 	for _, w := range o.Added {
-		if w.Carries != r.UpdateRevision || style.inPlace || w.Orphaned {
+		if w.Carries != r.UpdateRevision || o.inPlace() || w.Orphaned {
 			return deleteAdded(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 	}
@@ -364,9 +360,12 @@ func progress(o Observation, s Progress, style style) Decision {
 		return *d
 	}
 	if o.lostStable() {
-		return advanceUnreleased(o, s, style)
+		return advanceUnreleased(o, s)
 	}
-	return style.advance(o, s)
+	if o.inPlace() {
+		return advancePartition(o, s)
+	}
+	return advanceCanary(o, s)
 }
 
 func waitForLWS(o Observation, state pb.State) Decision {
@@ -390,10 +389,8 @@ func followTemplate(o Observation) Decision {
 			next := withRelease(o, func(r *record.Release) { r.Phase = record.RollingBack })
 			return beginRollBack(o, next, why)
 		}
-		return Decision{
-			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored, Message: why,
-			Action: SetStable{Record: withRelease(o, func(r *record.Release) { r.Phase = phase }), Why: why},
-		}
+		next := withRelease(o, func(r *record.Release) { r.Phase = phase })
+		return writes(SetStable{Record: next, Why: why}, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
 	}
 	if d := refuseTemplate(o); d != nil {
 		return *d
@@ -411,7 +408,7 @@ func followTemplate(o Observation) Decision {
 func startOver(o Observation) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
 		if a := repairHold(o); a != nil {
-			d = &Decision{Action: *a, State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: a.Why}
+			return writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
 		return *d
 	}
@@ -428,10 +425,7 @@ func startOver(o Observation) Decision {
 		}
 		r.Phase, r.UpdateRevision, r.RestartsExhausted = record.Progressing, o.Stable.Revision, ""
 	})
-	return Decision{
-		State: pb.State_STATE_PREPARING, Reason: ReasonNewRevision, Message: why,
-		Action: SetStable{Record: next, Rolling: hold(), Why: why},
-	}
+	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_PREPARING, ReasonNewRevision)
 }
 
 // promotedAll reports whether every group serves the update revision although the promotion is not recorded as complete.
@@ -443,47 +437,22 @@ func (o Observation) promotedAll() bool {
 		len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
 }
 
-// style distinguishes the ways of releasing.
-type style struct {
-	// advance moves the workload towards the target.
-	advance func(Observation, Progress) Decision
-	// inPlace: the groups of the user's own workload are replaced. Otherwise new groups are added beside them.
-	inPlace bool
-	// switches: requests move once the second set is complete, and promotion moves them.
-	switches bool
-}
-
-// styleOf returns the style's value, and whether this driver supports it.
-func styleOf(s pb.Style) (style, bool) {
-	switch s {
-	case pb.Style_STYLE_CANARY:
-		return style{advance: advanceCanary}, true
-	case pb.Style_STYLE_BLUE_GREEN:
-		return style{advance: advanceCanary, switches: true}, true
-	case pb.Style_STYLE_PARTITION:
-		return style{advance: advancePartition, inPlace: true}, true
-	default:
-		return style{}, false
-	}
-}
-
 // Supports reports whether releases of a style are supported.
 func Supports(s pb.Style) bool {
-	_, ok := styleOf(s)
-	return ok
+	return s == pb.Style_STYLE_CANARY || Switches(s) || InPlace(s)
 }
 
-// InPlace reports whether releases of a style replace the groups of the user's own workload.
-func InPlace(s pb.Style) bool {
-	st, _ := styleOf(s)
-	return st.inPlace
-}
+// InPlace reports whether releases of a style replace the groups of the user's own workload. Others add groups beside them.
+func InPlace(s pb.Style) bool { return s == pb.Style_STYLE_PARTITION }
+
+// Switches reports whether a promotion of a style moves all requests at once, to a second set that is complete. Autoscalers are then held in
+// both directions.
+func Switches(s pb.Style) bool { return s == pb.Style_STYLE_BLUE_GREEN }
 
 func (o Observation) inPlace() bool {
 	return o.release() != nil && InPlace(o.Policy.Style) && !o.hasRoles()
 }
 
 func (o Observation) switches() bool {
-	st, _ := styleOf(o.Policy.Style)
-	return o.release() != nil && (st.switches || o.hasRoles() && o.release().Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE) && !o.shiftsBack()
+	return o.release() != nil && (Switches(o.Policy.Style) || o.hasRoles() && o.release().Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE) && !o.shiftsBack()
 }

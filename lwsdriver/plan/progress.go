@@ -266,8 +266,11 @@ func measureProgress(o Observation) Progress {
 		s.measureGoal(o)
 	}
 	own, ready := updatesStable(o) || o.inPlace(), 0
+	for _, w := range append(slices.Clip(o.Added), o.Stable) {
+		s.Total += w.existing()
+		ready += w.count(func(g Group) bool { return g.Ready })
+	}
 	for _, g := range o.Stable.Groups {
-		ready += s.exists(g)
 		switch {
 		case g.at(update) && own:
 			s.count(o, o.Stable, g)
@@ -277,7 +280,6 @@ func measureProgress(o Observation) Progress {
 	}
 	for _, w := range o.Added {
 		for _, g := range w.Groups {
-			ready += s.exists(g)
 			// Groups from an edit of the canary's template, which was restored since, are not the release's.
 			if !own && w.Carries == update && g.at(w.Revision) {
 				s.count(o, w, g)
@@ -289,17 +291,6 @@ func measureProgress(o Observation) Progress {
 	}
 	s.share(o)
 	return s
-}
-
-// exists counts a group if it exists, and returns 1 if it is ready.
-func (s *Progress) exists(g Group) (ready int) {
-	if g.Revision != "" {
-		s.Total++
-	}
-	if g.Ready {
-		return 1
-	}
-	return 0
 }
 
 // updatesStable reports whether all of the user's own groups are to run the update revision: from promotion on, unless

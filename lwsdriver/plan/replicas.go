@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -57,7 +59,7 @@ func followScaleDown(o Observation, state pb.State) *Decision {
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
 	why := fmt.Sprintf("%s was scaled down to %d groups: the release follows", o.Stable.Name, o.Stable.Replicas)
-	return &Decision{Action: SetStable{Record: next, Why: why}, State: state, Reason: ReasonScaling, Message: why}
+	return ptr.To(writes(SetStable{Record: next, Why: why}, state, ReasonScaling))
 }
 
 // awaitStartReplicas fails a promotion, before it returns requests to the user's own groups, while there are fewer than at
@@ -116,23 +118,20 @@ func (o Observation) canSaveTemplate() bool {
 	return r.StableTemplate == nil && !o.hasRoles() && slices.Contains(o.Stable.Recorded, r.StableRevision)
 }
 
-// advanceUnreleased is the style's advance for a release that has lost its stable revision. In place no group is updated
+// advanceUnreleased is for a release that has lost its stable revision. In place no group is updated
 // any more. Once there is nothing left to write, the release fails.
-func advanceUnreleased(o Observation, s Progress, style style) Decision {
+func advanceUnreleased(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	save := o.canSaveTemplate() && !style.inPlace
+	save := o.canSaveTemplate() && !o.inPlace()
 	if a := repairHold(o); a != nil || save {
 		const why = "no group runs the stable revision any more: hold, and keep its template"
-		return Decision{
-			Action: SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why},
-			State:  pb.State_STATE_FAILED, Reason: ReasonUnreleased, Message: why,
-		}
+		return writes(SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why}, pb.State_STATE_FAILED, ReasonUnreleased)
 	}
-	if style.inPlace {
+	if o.inPlace() {
 		if _, d := routeInPlace(o, pb.State_STATE_UPGRADING); d != nil && d.Action != nil {
 			return *d
 		}
-	} else if d := style.advance(o, s); d.Action != nil {
+	} else if d := advanceCanary(o, s); d.Action != nil {
 		return d
 	}
 	d := Decision{State: pb.State_STATE_FAILED, Reason: ReasonScaledToZero}

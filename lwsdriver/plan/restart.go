@@ -55,12 +55,11 @@ func restoreRevision(o Observation) Decision {
 
 // beginRestarts sets or renews the hold, which must be in force before groups are restarted.
 func beginRestarts(o Observation) Decision {
-	const why = "hold, and restart groups one by one to restore the stable revision"
-	next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
-	return Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
-		Action: SetStable{Record: next, Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.canSaveTemplate(), Why: why},
-	}
+	return writes(SetStable{
+		Record:  withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack }),
+		Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.canSaveTemplate(),
+		Why: "hold, and restart groups one by one to restore the stable revision",
+	}, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
 }
 
 // restartOffRevision restores the stable revision while the template is another one. Under the hold a group is recreated
@@ -112,12 +111,8 @@ func awaitRestored(o Observation, s Progress) Decision {
 		if given > 0 {
 			why += fmt.Sprintf(", except for %d that force gave up", given)
 		}
-		return Decision{
-			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: why,
-			Action: SetStable{
-				Record: withRelease(o, func(n *record.Release) { n.Phase = record.CleaningUp }), Rolling: hold(), Why: why,
-			},
-		}
+		next := withRelease(o, func(n *record.Release) { n.Phase = record.CleaningUp })
+		return writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
 	}
 	d := Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
@@ -215,10 +210,9 @@ func restartBlocking(o Observation, s Progress) *Decision {
 		return nil // the StatefulSet may still have the other template
 	case a != nil:
 		a.Why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
-		return &Decision{Action: *a, State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting, Message: a.Why}
+		return ptr.To(writes(*a, pb.State_STATE_ROLLING_BACK, ReasonRestarting))
 	}
-	d := restart(o, s, blocking, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
-	return &d
+	return ptr.To(restart(o, s, blocking, pb.State_STATE_ROLLING_BACK, ReasonRestarting))
 }
 
 // blocks reports whether a group keeps LWS from others, and a restart may help. A group that was ready before may recover, and is left

@@ -77,7 +77,7 @@ func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
 	if r.Phase != record.RollingBack {
 		a.Rolling = ptr.To(o.unchangedPace())
 	}
-	return &Decision{Action: a, State: state, Reason: ReasonOpening, Message: why}
+	return ptr.To(writes(a, state, ReasonOpening))
 }
 
 // requestsUnfenced returns the routing once the split has ended.

@@ -87,7 +87,7 @@ var scalerRules = []Rule{{
 			switch {
 			case s.Policy.Style == pb.Style_STYLE_UNSPECIFIED:
 				text = "a release keeps it from removing groups, and a blue-green release from scaling at all"
-			case plan.HoldsGrowth(s.Policy.Style):
+			case plan.Switches(s.Policy.Style):
 				text = "it is held until the release is over"
 			}
 			hits = append(hits, Hit{Object: a.Object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a.Object), text)})
