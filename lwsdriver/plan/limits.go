@@ -183,7 +183,7 @@ func limitShares(o Observation, action Action) *Decision {
 			return d
 		}
 	}
-	if lacks <= max(lacked, o.mayLack()) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
+	if !o.exceeds(f, weight, lacked) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
 		return nil
 	}
 	carrier := "the canary"
@@ -277,6 +277,12 @@ func (o Observation) lacks(f traffic.Facts, weight int) int {
 		canary = min(canary, (r.Traffic.Groups*weight+r.Traffic.Weight-1)/r.Traffic.Weight)
 	}
 	return max(n-n*weight/100-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0) - (n*weight%100+99)/100
+}
+
+// exceeds reports whether the two sides would lack more groups at a weight than before, and more than they may, or the stable side all.
+func (o Observation) exceeds(f traffic.Facts, weight, lacked int) bool {
+	lacks := o.lacks(f, weight)
+	return lacks > lacked && (lacks > o.mayLack() || f.StableEndpoints == 0 && weight < 100)
 }
 
 // mayLack returns how many groups may be missing: as many as may be unavailable, or as the policy tolerates.

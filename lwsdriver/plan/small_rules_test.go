@@ -172,11 +172,12 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if lacks > max(lacked, allowed) {
 		return fmt.Sprintf("rule 2, 5: the sides lack %d groups for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
 	}
+	_, routes := d.Action.(SetTraffic)
 	if a.do != actEndpoints && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
 		switch {
 		case w.unanswered(after) && !w.unanswered(before):
 			return "rule 2: a header leads to the canary, which has no endpoint"
-		case (a.do == actDrive || !w.forced(after)) && w.starved(before, after):
+		case (routes || !w.forced(after)) && w.starved(before, after):
 			return "rule 2: requests go to a side without an endpoint, and the other one has some"
 		}
 	}

@@ -48,7 +48,7 @@ func (o Observation) strands() bool {
 	if !f.Isolated {
 		f.StableEndpoints = o.pinned(prepared())
 	}
-	return o.lacks(f, 0) > max(lacked, o.mayLack())
+	return o.exceeds(f, 0, lacked)
 }
 
 // unfenced reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
