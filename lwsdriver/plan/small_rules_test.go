@@ -451,7 +451,7 @@ func (w *world) unsettled(s *state, d Decision) string {
 	case w.misrouted(s):
 		return fmt.Sprintf("rule 2: the requests stay where %d groups are missing in %s, %s: %s", w.shortage(s), d.State, d.Reason, d.Message)
 	case w.unreturned(s):
-		return fmt.Sprintf("rule 8: a rollback with force returns no requests in %s, %s: %s", d.State, d.Reason, d.Message)
+		return fmt.Sprintf("rule 8: a rollback does not return the requests in %s, %s: %s", d.State, d.Reason, d.Message)
 	case w.unanswered(s) && s.refuses == 0 && !s.gatewayDown && !s.lwsDown:
 		return fmt.Sprintf("rule 2: a header leads to no group in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.Reason == ReasonInvariantViolation:
@@ -488,13 +488,19 @@ func (w *world) misrouted(s *state) bool {
 	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
 }
 
-// unreturned reports whether the canary gets requests although force was requested for the rollback, and the stable side has endpoints.
+// unreturned reports whether a rollback leaves requests with the canary although the stable side can carry them, as far as may be
+// unavailable. With force, an added set without routes does not stay either.
 func (w *world) unreturned(s *state) bool {
-	if !w.routed || !w.forced(s) || s.gatewayDown || s.lwsDown || s.refuses != 0 {
+	cleans := w.phase(s) == record.CleaningUp
+	if !cleans && !w.forced(s) || s.gatewayDown || s.lwsDown || s.refuses != 0 {
 		return false
 	}
+	if !w.routed {
+		return cleans && w.forced(s) && s.added.exists
+	}
 	written, _ := w.share(s)
-	return written > 0 && w.endpoints(s, s.selectors, false) != 0
+	stable := bits.OnesCount8(w.endpoints(s, s.selectors, false))
+	return written > 0 && stable > 0 && int(s.own.replicas)-stable <= w.allowed(s)
 }
 
 // forUser reports whether only a person can end a failure, although nothing is broken.
