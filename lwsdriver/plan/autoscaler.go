@@ -215,16 +215,6 @@ func releaseAutoscaler(a Autoscaler, state pb.State) *Decision {
 	}
 }
 
-// releaseMovedAutoscalers restores held autoscalers that no longer scale the workload. Nil means none.
-func releaseMovedAutoscalers(o Observation, state pb.State) *Decision {
-	for _, a := range o.Autoscalers {
-		if a.Held != autoscaler.HoldNone && !a.Targets {
-			return releaseAutoscaler(a, state)
-		}
-	}
-	return nil
-}
-
 // settleAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
 func settleAutoscalers(o Observation, state pb.State) *Decision {
 	var wait *Decision

@@ -64,3 +64,63 @@ func checkLeftToNewer(o Observation, i Intent, a Action) error {
 	}
 	return errors.New("a release that a newer driver drives is carried on")
 }
+
+// Drivers of two versions may render the canary, Services and routes differently: each would repair what the other one
+// wrote, in turns. So the record has the highest rendering version of the drivers that carried the release on. A driver with
+// a higher one raises it before its first write; one with a lower one leaves the release alone. Going back is not rendered:
+// what a release added is deleted, and the user's objects are restored as their annotations say.
+
+// rendered reports whether a release in this phase is carried on by renderings.
+func rendered(r *record.Release) bool {
+	return r != nil && r.Phase.Unfinished() && r.Phase != record.RollingBack
+}
+
+// newer describes how the record is that of a newer driver. Empty means that it is not.
+func (o Observation) newer() string {
+	if r := o.release(); o.Newer == "" && rendered(r) && r.Rendering > o.Rendering {
+		return fmt.Sprintf("rendering version %d (this driver has %d)", r.Rendering, o.Rendering)
+	}
+	return o.Newer
+}
+
+// raisesRendering reports whether the next write that carries the release on makes it this driver's.
+func (o Observation) raisesRendering() bool {
+	if o.Gone || o.Stable.Deleting || o.Succeeded {
+		return false
+	}
+	return rendered(o.release()) && o.release().Rendering < o.Rendering
+}
+
+// withRendering raises the rendering version in a record that is written anyway.
+func withRendering(o Observation, d Decision) Decision {
+	a, ok := d.Action.(SetStable)
+	if r := a.Record.Release; ok && o.raisesRendering() && rendered(r) && r.Rendering < o.Rendering {
+		next := *r
+		next.Rendering, a.Record.Release = o.Rendering, &next
+		d.Action = a
+	}
+	return d
+}
+
+// raiseRendering raises the rendering version with or before a write of the loop, once per release. One write of the driver with the
+// lower version may be under way meanwhile, which this driver repairs.
+func raiseRendering(o Observation, d Decision) Decision {
+	if d.Action == nil || !o.raisesRendering() {
+		return d
+	}
+	if _, ok := d.Action.(SetStable); !ok {
+		d.Action = SetStable{Record: *o.Record, Why: fmt.Sprintf("carry release %s on with rendering version %d", o.release().ID, o.Rendering)}
+	}
+	return withRendering(o, d)
+}
+
+// checkRendering refuses writes that carry a release on while its record has a lower rendering version.
+func checkRendering(o Observation, i Intent, a Action) error {
+	if _, back := i.(RollBack); a == nil || back || !o.raisesRendering() {
+		return nil
+	}
+	if set, ok := a.(SetStable); ok && (!rendered(set.Record.Release) || set.Record.Release.Rendering == o.Rendering) {
+		return nil
+	}
+	return fmt.Errorf("a release with rendering version %d is carried on with %d before its record says so", o.release().Rendering, o.Rendering)
+}

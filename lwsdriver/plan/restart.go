@@ -84,7 +84,7 @@ func restartOffRevision(o Observation, s Progress) Decision {
 		d.Action = a
 		return d
 	case inVain:
-		if d := releaseMovedAutoscalers(o, pb.State_STATE_ROLLING_BACK); d != nil {
+		if d := reconcileAutoscalers(o, pb.State_STATE_ROLLING_BACK); d != nil {
 			return *d
 		}
 		return Decision{

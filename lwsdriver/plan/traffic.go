@@ -324,3 +324,21 @@ func (s *Progress) share(o Observation) {
 		s.Weight, s.Routed = o.Traffic.Facts().Weight, true
 	}
 }
+
+// protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
+// these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
+func protectRequests(o Observation, state pb.State) *Decision {
+	c := o.canary()
+	if o.inPlace() {
+		c = &o.Stable
+	}
+	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (o.release().Unfenced || o.splitMoves() || o.release().Phase != record.Progressing) {
+		return nil
+	}
+	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
+		if _, d := reconcileTraffic(o, want, state); d != nil {
+			return d
+		}
+	}
+	return markGroups(*c, state, func(g Group) bool { return g.Serving && g.Ready })
+}
