@@ -299,8 +299,8 @@ func (o Observation) mayLack() int {
 	return max(o.userUnavailable(), tolerated)
 }
 
-// limitRemoval: an added set is removed only once it gets no requests. A share of the routes is withdrawn before; what is left are
-// requests through the stable Service, which selects the second set in a handover, and those of a second set without a traffic policy.
+// limitRemoval: without a traffic policy, the second set of a handover gets requests as soon as it is ready, so it is removed only once the
+// user's own groups serve. With one, limitShares has moved all requests before.
 func limitRemoval(o Observation, action Action) *Decision {
 	var name string
 	switch a := action.(type) {
@@ -310,16 +310,7 @@ func limitRemoval(o Observation, action Action) *Decision {
 		name = a.Name
 	}
 	i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == name })
-	if i < 0 || o.forced() {
-		return nil
-	}
-	serves := func(g Group) bool {
-		if o.Traffic != nil {
-			return slices.Contains(o.Traffic.Facts().StablePods, g.Leader)
-		}
-		return g.Ready && o.handsOver()
-	}
-	if !slices.ContainsFunc(o.Added[i].Groups, serves) {
+	if i < 0 || o.forced() || o.Traffic != nil || !o.handsOver() || o.Added[i].serving(o.Added[i].Replicas) == 0 {
 		return nil
 	}
 	n := o.neededGroups()
