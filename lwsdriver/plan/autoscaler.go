@@ -143,7 +143,7 @@ func reconcileAutoscalers(o Observation, state pb.State) *Decision {
 func reconcileAutoscaler(o Observation, a Autoscaler, state pb.State) *Decision {
 	switch act := o.pendingHold(a).(type) {
 	case ReleaseAutoscaler:
-		return releaseAutoscaler(a, state)
+		return &Decision{Action: act, State: state, Reason: ReasonReleasingAutoscaler, Message: fmt.Sprintf("%s is being restored", a)}
 	case HoldAutoscaler:
 		return &Decision{Action: act, State: state, Reason: ReasonHoldingAutoscaler, Message: o.whyHeld(a, act.Hold)}
 	default:
@@ -208,13 +208,6 @@ func unscanned(o Observation, state pb.State) *Decision {
 	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
 }
 
-func releaseAutoscaler(a Autoscaler, state pb.State) *Decision {
-	return &Decision{
-		Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name}, State: state, Reason: ReasonReleasingAutoscaler,
-		Message: fmt.Sprintf("%s is being restored", a),
-	}
-}
-
 // settleAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
 func settleAutoscalers(o Observation, state pb.State) *Decision {
 	var wait *Decision
@@ -264,41 +257,12 @@ func warnUnscanned(o Observation, d Decision) Decision {
 	return d
 }
 
-// checkAutoscalers: an autoscaler is held and restored only as wanted, and no share of the requests grows while one acts
-// against its hold.
+// checkAutoscalers: no canary is created and no share of the requests grows while an autoscaler acts against its hold.
 func checkAutoscalers(o Observation, action Action) error {
-	switch a := action.(type) {
-	case HoldAutoscaler:
-		if known := o.autoscaler(a.Kind, a.Name); o.wantedHold(known) != a.Hold {
-			return fmt.Errorf("%s %s is held (%s) although the wanted hold is %q", a.Kind, a.Name, a.Hold, o.wantedHold(known))
-		}
-	case ReleaseAutoscaler:
-		known := o.autoscaler(a.Kind, a.Name)
-		if hold := o.wantedHold(known); hold != autoscaler.HoldNone && (!o.handingOver() || a.To == "") {
-			return fmt.Errorf("%s is restored although the wanted hold is %q", known, hold)
-		}
-	case SetTraffic:
-		if o.Traffic != nil && a.Desired.Weight > o.Traffic.Facts().Weight {
-			return checkHolds(o)
-		}
-	case CreateCanary:
-		return checkHolds(o)
-	}
-	return nil
-}
-
-func (o Observation) autoscaler(kind, name string) Autoscaler {
-	for _, a := range o.Autoscalers {
-		if a.Kind == kind && a.Name == name {
-			return a
-		}
-	}
-	return Autoscaler{Kind: kind, Name: name}
-}
-
-// checkHolds: each wanted hold is in force.
-func checkHolds(o Observation) error {
-	if o.release() == nil || o.Record.Release.Phase == record.RollingBack {
+	set, routes := action.(SetTraffic)
+	_, creates := action.(CreateCanary)
+	grows := routes && o.Traffic != nil && set.Desired.Weight > o.Traffic.Facts().Weight
+	if !creates && !grows || o.release() == nil || o.release().Phase == record.RollingBack {
 		return nil
 	}
 	for _, a := range o.Autoscalers {

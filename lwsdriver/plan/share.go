@@ -291,12 +291,6 @@ func explainShare(o Observation, d Decision) Decision {
 	return d
 }
 
-// shareCapped reports whether the update revision receives less than was requested.
-func (o Observation) shareCapped() bool {
-	s, ok := o.currentShare()
-	return ok && s.capped()
-}
-
 // checkShare: no write raises the share of the update revision above what its groups can carry.
 func checkShare(o Observation, a SetTraffic) error {
 	if o.Traffic == nil || o.Stable.Deleting || a.Desired.Weight <= o.Traffic.Facts().Weight {

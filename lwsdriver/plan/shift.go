@@ -87,12 +87,7 @@ func (o Observation) shiftBackTo() int {
 	full, placed := o.Roles[0].Replicas, o.place(c.Carries, c.Replicas)
 	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
 		before -= placed[slice]
-		ready, useful := 0, 0
-		for _, g := range within(o.Stable.Groups, slice*full, full) {
-			if o.receives(g) {
-				ready++
-			}
-		}
+		ready, useful := Workload{Groups: within(o.Stable.Groups, slice*full, full)}.count(o.receives), 0
 		for _, g := range within(c.Groups, before, placed[slice]) {
 			if g.Ready {
 				useful = g.Index - before + 1
@@ -217,11 +212,9 @@ func (o Observation) servingUnits(slice int) (serving int) {
 	for _, n := range placed[:slice] {
 		before += n
 	}
-	for _, g := range within(c.Groups, before, placed[slice]) {
-		if g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving) {
-			serving++
-		}
-	}
+	serving = Workload{Groups: within(c.Groups, before, placed[slice])}.count(func(g Group) bool {
+		return g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving)
+	})
 	if o.Traffic != nil {
 		share := ((o.Traffic.Facts().Weight+1)*o.Roles[0].Replicas*len(placed) - 1) / 100 //nolint:mnd // the units of a share that was rounded down
 		serving = min(serving, max(share-before, 0))

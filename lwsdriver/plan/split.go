@@ -94,12 +94,7 @@ func (o Observation) coversAllGroups() bool {
 
 // allUpdated reports whether every group is at the update revision.
 func (o Observation) allUpdated() bool {
-	for g := range o.Stable.Wanted(0) {
-		if !g.at(o.Record.Release.UpdateRevision) {
-			return false
-		}
-	}
-	return true
+	return o.Stable.Replicas == o.Stable.count(func(g Group) bool { return g.Index < o.Stable.Replicas && g.at(o.Record.Release.UpdateRevision) })
 }
 
 // staysStable reports whether, in place, the fenced stable Service may select a group.

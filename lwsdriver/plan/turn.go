@@ -45,9 +45,8 @@ func recordOnly(o Observation, a Action) Action {
 	case SetStable:
 		a.Rolling = nil
 		return a
-	default:
-		return a
 	}
+	return a
 }
 
 // countInFlight adds the groups that the release has in flight, and those that the write adds. A release that only waits for its
