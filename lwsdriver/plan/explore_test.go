@@ -246,11 +246,17 @@ func (e *explored) add(s state, from int32, by act) int32 {
 	return id
 }
 
-// seed adds the states of a whole release, so that what may happen to each of them is visited first.
-func (e *explored) seed(w *world, at int32) {
-	host := []act{{do: actEdit, revision: 2}, {do: actBegin}, {do: actBatch}, {do: actHeaders}, {do: actWeight, number: 50}, {do: actBatch, number: 1}, {do: actWeight, number: 100}, {do: actPromote}}
+// seed adds the states of whole releases, one promoted and one rolled back, so that what may happen to each of them is visited first.
+func (e *explored) seed(w *world) {
+	host := []act{{do: actEdit, revision: 2}, {do: actBegin}, {do: actBatch}, {do: actHeaders}, {do: actWeight, number: 50}}
+	e.course(w, append(slices.Clip(host), act{do: actBatch, number: 1}, act{do: actWeight, number: 100}, act{do: actPromote}))
+	e.course(w, append(slices.Clip(host), act{do: actRollBack}))
+}
+
+// course adds the states in which a host does one after another, each once nothing else happens.
+func (e *explored) course(w *world, host []act) {
 	var steps []step
-	for {
+	for at := int32(0); ; {
 		s := e.states[at]
 		steps = w.next(&s, 0, steps)
 		i := slices.IndexFunc(steps, func(t step) bool { return t.calm && t.act.do != actWait && t.act.do != actWaitLong })
@@ -287,7 +293,7 @@ func explore(c config, disturb, most int, first bool) (e explored, found []viola
 	w, start := newWorld(c)
 	e.ids = map[state]int32{}
 	e.add(start, -1, act{})
-	e.seed(w, 0)
+	e.seed(w)
 	kinds := map[string]bool{}
 	report := func(at int32, last *act, breach string) {
 		kind := kindOf(breach)
