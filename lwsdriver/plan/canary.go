@@ -151,7 +151,8 @@ func (o Observation) completesSecondSet() bool {
 // secondSetReady reports whether the second set is complete and can serve all requests.
 func (o Observation) secondSetReady() bool {
 	n, c := o.beforePromotion(o.batchReplicas()), o.canary()
-	return c != nil && !c.Deleting && n-o.Policy.Threshold(n) <= c.count(func(g Group) bool { return g.mayServe(n) && (g.Serving || o.Traffic == nil) })
+	return c != nil && !c.Deleting &&
+		n-o.Policy.Threshold(n) <= c.count(func(g Group) bool { return g.mayServe(n) && (g.Serving || o.Traffic == nil) })
 }
 
 // awaitsSecondSet reports whether requests stay where they are until the second set is complete.

@@ -153,7 +153,8 @@ func advanceHandover(o Observation) Decision {
 	}
 	if n := o.Stable.Replicas; n > o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
-		return writes(SetStable{Record: next, Why: fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)}, state, ReasonScaling)
+		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
+		return writes(SetStable{Record: next, Why: why}, state, ReasonScaling)
 	}
 	if n := o.Record.Release.Groups; c.Replicas != n {
 		return Decision{

@@ -89,7 +89,8 @@ func rollBack(o Observation, s Progress) Decision {
 }
 
 func beginRollBack(o Observation, next record.Record, why string) Decision {
-	return writes(SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why}, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
+	a := SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why}
+	return writes(a, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
 }
 
 // nativeRoll is one of the two phases in which the hold is off for every group.

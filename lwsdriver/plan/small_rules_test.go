@@ -190,7 +190,10 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 // forgotten: a wait that has lasted too long has done so for the next driver, too. One that was not recorded yet is, unless the API server
 // refuses the record.
 func (w *world) forgotten(d Decision, after *state) string {
-	if after.refuses == refusalOf(SetStable{}) || w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
+	if after.refuses == refusalOf(SetStable{}) {
+		return ""
+	}
+	if w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
 		return ""
 	}
 	for i := range after.own.groups {

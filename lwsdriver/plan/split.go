@@ -94,7 +94,8 @@ func (o Observation) coversAllGroups() bool {
 
 // allUpdated reports whether every group is at the update revision.
 func (o Observation) allUpdated() bool {
-	return o.Stable.Replicas == o.Stable.count(func(g Group) bool { return g.Index < o.Stable.Replicas && g.at(o.Record.Release.UpdateRevision) })
+	to := o.Record.Release.UpdateRevision
+	return o.Stable.Replicas == o.Stable.count(func(g Group) bool { return g.Index < o.Stable.Replicas && g.at(to) })
 }
 
 // staysStable reports whether, in place, the fenced stable Service may select a group.
