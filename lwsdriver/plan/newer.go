@@ -25,10 +25,6 @@ func (o Observation) leftToNewer() bool {
 	return o.newer() != ""
 }
 
-func leaveToNewer(o Observation, s Progress) Decision {
-	return Decision{State: pb.State_STATE_FAILED, Reason: ReasonNewerDriver, Message: newerText(o), Progress: s}
-}
-
 func newerText(o Observation) string {
 	r := o.release()
 	text := fmt.Sprintf("the record of %s was written by a newer driver, with %s: run that driver", o.Stable.Name, o.newer())

@@ -27,7 +27,7 @@ func reconcile(o Observation) Decision {
 		return invariantViolated(err, s)
 	}
 	if o.leftToNewer() {
-		return leaveToNewer(o, s)
+		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonNewerDriver, Message: newerText(o), Progress: s}
 	}
 	d := decide(o, s)
 	d.Progress = s
@@ -256,7 +256,8 @@ func cleanUpState(rest pb.State) pb.State {
 // deleteAdded deletes one added workload, a write at a time; only its groups depend on it by now. The deletion comes before
 // the removal of the finalizer: if the template returned in between, the canary would be unprotected.
 func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decision {
-	last := o.onlyAdded()
+	// Without a release, only the added workload says how requests are routed. It stays, without groups, until they are as before.
+	last := o.Traffic != nil && o.release() == nil
 	if last && w.Deleting && w.existing() == 0 {
 		if d := restoreTraffic(o, state); d != nil {
 			return *d
@@ -280,12 +281,6 @@ func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decis
 		d.Action = RemoveFinalizer{Name: w.Name}
 	}
 	return d
-}
-
-// onlyAdded reports whether, without a record, only the added workload says how requests are routed. It has to stay,
-// without groups, until routes and Services are restored.
-func (o Observation) onlyAdded() bool {
-	return o.Traffic != nil && (o.Record == nil || o.Record.Release == nil)
 }
 
 // restoreHold returns the decision until the hold is restored, possibly by another driver, or nil if it is in force.
@@ -454,5 +449,6 @@ func (o Observation) inPlace() bool {
 }
 
 func (o Observation) switches() bool {
-	return o.release() != nil && (Switches(o.Policy.Style) || o.hasRoles() && o.release().Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE) && !o.shiftsBack()
+	r := o.release()
+	return r != nil && (Switches(o.Policy.Style) || o.hasRoles() && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE) && !o.shiftsBack()
 }

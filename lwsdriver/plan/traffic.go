@@ -328,11 +328,11 @@ func (s *Progress) share(o Observation) {
 // protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
 // these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
 func protectRequests(o Observation, state pb.State) *Decision {
-	c := o.canary()
+	r, c := o.release(), o.canary()
 	if o.inPlace() {
 		c = &o.Stable
 	}
-	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (o.release().Unfenced || o.splitMoves() || o.release().Phase != record.Progressing) {
+	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.Unfenced || o.splitMoves() || r.Phase != record.Progressing) {
 		return nil
 	}
 	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
