@@ -144,9 +144,12 @@ func TestCommands(t *testing.T) {
 			code: exit.OK, stdout: "is complete",
 		},
 		"ReleaseWithoutBatches": {
-			reason: "a command line that is wrong",
-			args:   []string{"release", "vllm"}, code: exit.Usage, stderr: "--batches 25%,50%,100%",
+			reason: "one canary group, then all",
+			args:   []string{"release", "vllm"}, code: exit.OK, stdout: "batch 1/1 (1) is ready",
 		},
+		"Get":    {reason: "what kubectl has", args: []string{"get"}, code: exit.Usage, stderr: "lockstep status lists workloads"},
+		"DryRun": {reason: "what kubectl has", args: []string{"release", "vllm", "--dry-run"}, code: exit.Usage, stderr: "lockstep plan NAME shows"},
+		"Typo":   {reason: "a command that is wrong", args: []string{"statsu"}, code: exit.Usage, stderr: "did you mean status?"},
 		"ReleaseWithoutName": {
 			reason: "a command line that is wrong",
 			args:   []string{"release"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet",

@@ -56,7 +56,7 @@ func TestPlan(t *testing.T) {
 			code: exit.Found, stdout: "blocked: no room [QuotaExceeded]", stderr: "the release is blocked",
 		},
 		"NoName":     {reason: "which workload", args: []string{"--batches", "1"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet"},
-		"NoBatches":  {reason: "a release has batches", args: []string{"vllm"}, code: exit.Usage, stderr: "--batches"},
+		"NoBatches":  {reason: "one canary group by default", response: response, args: []string{"vllm", "--service", "s", "--weights", "1,2"}, code: exit.Usage, stderr: "2"},
 		"BadFormat":  {reason: "no such format", args: []string{"vllm", "--batches", "1", "-o", "png"}, code: exit.Usage, stderr: "want json or yaml"},
 		"BadStartup": {reason: "a negative duration", args: []string{"vllm", "--batches", "1", "--startup", "-1s"}, code: exit.Usage, stderr: "--startup"},
 		"BadWeights": {

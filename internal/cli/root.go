@@ -89,6 +89,9 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if words := cmd.Flags().Args(); cmd == root && len(words) > 0 {
+			return cmd.Args(cmd, words) // the command is unknown, and so are its flags
+		}
 		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && otherwise["--"+unknown.GetSpecifiedName()] != "" {
 			return exit.Usagef("%w: %s", err, otherwise["--"+unknown.GetSpecifiedName()])
 		}
@@ -121,7 +124,7 @@ func hide(cmd *cobra.Command) {
 			f.Hidden = true
 		}
 	}
-	cmd.Long = strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)+"\n\nFlags of connections, logs and the driver inside this command: lockstep help flags")
+	cmd.Long = strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short) + "\n\nFlags of connections, logs and the driver inside this command: lockstep help flags")
 }
 
 // newFlagsTopic returns the help topic with the rare flags.
