@@ -82,7 +82,8 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		m.readySince = time.Time{}
 		return m.setWeight(c)
 	}
-	notes := m.announce()
+	pauses := m.pauses(c)
+	notes := m.announce(pauses)
 	if m.readySince.IsZero() {
 		m.readySince, m.measured = now, gate.Begin(m.gatesFor(c), now, m.patience)
 	}
@@ -93,11 +94,11 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: subject(c), notes: notes}
 	case gate.Passed:
 	}
+	if until := m.readySince.Add(m.pause); pauses && now.Before(until) {
+		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
+	}
 	if m.cursor == m.lastBatch() {
 		return m.last(notes)
-	}
-	if until := m.readySince.Add(m.pause); now.Before(until) {
-		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
 	}
 	m.moveTo(m.cursor + 1)
 	m.requested, m.readySince = false, time.Time{}
@@ -106,15 +107,24 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	return s
 }
 
+// pauses reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion.
+func (m *machine) pauses(c *pb.BatchContext) bool {
+	return m.pause > 0 && (m.cursor < m.lastBatch() || !m.noPromote && c.GetPlanned() < c.GetReplicas())
+}
+
 // announce returns the notes about a ready batch, once per batch and revision.
-func (m *machine) announce() []note {
+func (m *machine) announce(pauses bool) []note {
 	if m.announced > m.cursor {
 		return nil
 	}
 	m.announced = m.cursor + 1
 	notes := []note{{kind: EventBatchReady, message: m.batchName(m.cursor) + " is ready"}}
-	if m.pause > 0 && m.cursor < m.lastBatch() {
-		notes = append(notes, note{kind: EventPause, message: fmt.Sprintf("pausing %s before %s", m.pause, m.batchName(m.cursor+1))})
+	if pauses {
+		next := "the promotion"
+		if m.cursor < m.lastBatch() {
+			next = m.batchName(m.cursor + 1)
+		}
+		notes = append(notes, note{kind: EventPause, message: fmt.Sprintf("pausing %s before %s", m.pause, next)})
 	}
 	return notes
 }

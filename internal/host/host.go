@@ -287,8 +287,8 @@ type Release struct {
 	Weights []int32
 	// HeaderRoutes are in force from the first ready batch until the end of the release. Only with a policy that has traffic.
 	HeaderRoutes []HeaderRoute
-	// Pause is how long this run must observe a batch as ready before it requests the next one. The pause starts again when
-	// the batch becomes unready. There is no pause after the last batch.
+	// Pause is how long this run must observe a batch as ready before it requests the next one, or the promotion, unless the batch has all
+	// groups. The pause starts again when the batch becomes unready.
 	Pause time.Duration
 	// NoPromote stops when the last batch is ready.
 	NoPromote bool

@@ -358,6 +358,29 @@ func TestPauseRestartsWhenTheBatchDoes(t *testing.T) {
 	}
 }
 
+// The pause also precedes the promotion, unless the last batch has all groups already, or there is no promotion.
+func TestPauseBeforeThePromotion(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		planned   int32
+		noPromote bool
+		want      [2]action // when the batch is ready, and after the pause
+	}{
+		"one group of four": {1, false, [2]action{actPause, actPromote}},
+		"all groups":        {4, false, [2]action{actPromote, actPromote}},
+		"not promoted":      {1, true, [2]action{actStop, actStop}},
+	} {
+		m := machine{batches: []string{"1"}, requested: true, pause: time.Minute, noPromote: tc.noPromote}
+		c := at(pb.State_STATE_READY, 0, "b")
+		c.Replicas, c.Planned = 4, tc.planned
+		for i, after := range []time.Duration{0, 61 * time.Second} {
+			if got := m.next(c, noon.Add(after)); got.action != tc.want[i] {
+				t.Errorf("%s: action %d after %s, want %d", name, got.action, after, tc.want[i])
+			}
+		}
+	}
+}
+
 func TestPauseRestartsWhenTheWeightDoes(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()

@@ -51,6 +51,8 @@ func New(
 }
 
 // Apply makes the write of an action. It writes nothing if the object already is as it should be.
+//
+//nolint:funlen // a line for each kind of action
 func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

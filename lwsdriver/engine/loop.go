@@ -130,15 +130,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 			return s, decision, err
 		}
 		if err == nil && decision.Action != nil {
-			e.announce(ctx, s, decision)
-			if decision.Overwritten != "" {
-				e.config.Log.Warn(decision.Overwritten, slog.String("workload", key.String()), slog.String("action", actionName(decision.Action)))
-			}
-			do := e.Do
-			if plan.IsHistory(decision.Action) {
-				do = e.recordHistory
-			}
-			if _, err = do(ctx, s, decision.Action); err != nil && !drivererr.Retryable(err) {
+			if err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
 				e.errors.refuse(key, err)
 				return s, decision, err
 			}
@@ -157,6 +149,20 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 			return s, decision, nil
 		}
 	}
+}
+
+// perform announces a decision, and makes its write.
+func (e *Engine) perform(ctx context.Context, s *observe.Snapshot, decision plan.Decision) error {
+	e.announce(ctx, s, decision)
+	if decision.Overwritten != "" {
+		e.config.Log.Warn(decision.Overwritten, slog.String("workload", s.Key.String()), slog.String("action", actionName(decision.Action)))
+	}
+	do := e.Do
+	if plan.IsHistory(decision.Action) {
+		do = e.recordHistory
+	}
+	_, err := do(ctx, s, decision.Action)
+	return err
 }
 
 // Observe returns the state of a workload, as it is judged. The error has an ErrorReason.

@@ -176,7 +176,7 @@ func isHold(r rolling) bool {
 func (o Observation) holdWithSurge() rolling {
 	h, surge := record.Hold(), len(o.Stable.existingFrom(o.Stable.Replicas))
 	if surge > 0 {
-		h.MaxSurge = intstr.FromInt32(int32(surge))
+		h.MaxSurge = intstr.FromInt32(int32(surge)) //nolint:gosec // groups that exist
 	}
 	if isHold(o.Stable.Rolling) && surge > 0 && scaled(o.Stable.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
 		h.MaxSurge = o.Stable.Rolling.MaxSurge // one that is lost meanwhile is no reason to write

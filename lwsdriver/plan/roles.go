@@ -855,7 +855,7 @@ func (o Observation) checkRoleNames(p *pb.ReleasePolicy) error {
 		for i, name := range f.roles {
 			if indexRole(o.Roles, name) < 0 {
 				bad = append(bad, drivererr.FieldViolation{
-					Field: fmt.Sprintf("%s[%d]", f.path, i),
+					Field:       fmt.Sprintf("%s[%d]", f.path, i),
 					Description: fmt.Sprintf("%s has no role %q; its roles: %s", o.object(), name, cmp.Or(roleNamesOf(o.Roles), "none")),
 				})
 			}

@@ -359,7 +359,7 @@ func TestPolicyNamesRoles(t *testing.T) {
 	}}
 	for want, o := range map[string]Observation{
 		`policy.role_order[1]: DisaggregatedSet /llm has no role "encode"; its roles: prefill, decode; policy.traffic.warm_up.roles[0]: `: rolesObservation(0, 0),
-		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`: {Stable: Workload{Name: "llm"}},
+		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`:                                       {Stable: Workload{Name: "llm"}},
 	} {
 		if err := (Begin{Policy: policy}).checkRoles(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -77,7 +77,7 @@ steps:
 				Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
 				ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
 				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}},
-				RoleOrder: []string{"prefill", "decode"},
+				RoleOrder:            []string{"prefill", "decode"},
 				BlueGreen: &pb.BlueGreenPolicy{
 					Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT, ScaleDownDelay: durationpb.New(5 * time.Minute), Force: true,
 				},

@@ -381,7 +381,7 @@ func (e *explorer) step(w *world, driver *memory, t rollout.Target) {
 		w.index++
 	case converge.Failed:
 		w.abort, w.asked = true, ""
-	case converge.Wait, converge.Call:
+	case converge.Wait, converge.Call, converge.Held, converge.Foreign, converge.RolledBack:
 	}
 }
 

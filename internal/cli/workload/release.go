@@ -26,7 +26,7 @@ import (
 const releaseAbout = `Release the new template of a LeaderWorkerSet batch by batch, and promote it. The workload is adopted if necessary, but adopt
 it before you change its template: without hold LeaderWorkerSet rolls out a change at once.
 
-The next batch starts after --pause, and once the gates have passed: queries to Prometheus that are measured
+The next batch, or the promotion, starts after --pause, and once the gates have passed: queries to Prometheus that are measured
 after each batch. If the template changes, the release starts again at batch 1.
 
 With --service and a route the release also splits requests. Once the groups of a batch are ready, its weight is requested;
@@ -92,7 +92,7 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
 	f.gates.add(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before this command starts the next one")
+	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before this command starts the next one, or the promotion unless the batch has all groups")
 	flags.StringVar(&f.id, "release-id", "",
 		"id of the release (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
