@@ -148,6 +148,7 @@ func commands(o *connect.Options) []*cobra.Command {
 		newKruiseCommand(o),
 		newBatchReleaseCommand(o),
 		newInstallCommand(o),
+		newCheckCommand(o),
 		newVersionCommand(o),
 		newExitCodesTopic(),
 	)

@@ -861,10 +861,7 @@ func (o Observation) checkRoleNames(p *pb.ReleasePolicy) error {
 			}
 		}
 	}
-	if len(bad) > 0 {
-		return drivererr.Invalid(bad...)
-	}
-	return nil
+	return drivererr.Invalid(bad...)
 }
 
 // checkRoles refuses a release that is not possible with roles.

@@ -109,7 +109,9 @@ func WriteKubeconfig(cfg *rest.Config, path string) error {
 }
 
 // probe checks a component's health endpoint, over TLS that only a component of this cluster can complete.
-func (c *Cluster) probe(ctx context.Context, url string) error { return c.request(ctx, http.MethodGet, url, nil) }
+func (c *Cluster) probe(ctx context.Context, url string) error {
+	return c.request(ctx, http.MethodGet, url, nil)
+}
 
 // request sends a request with the client certificate of the control plane, and returns an error unless it is answered with 200.
 func (c *Cluster) request(ctx context.Context, method, url string, body io.Reader) error {

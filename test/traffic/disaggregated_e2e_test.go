@@ -217,7 +217,9 @@ func TestTrafficDisaggregatedDrainsRoles(t *testing.T) {
 			continue
 		}
 		asked++
-		go func() { answers <- generate(t.Context(), fmt.Sprintf("http://%s:%d/?duration=15s", pod.Status.PodIP, podserver.Port)) }()
+		go func() {
+			answers <- generate(t.Context(), fmt.Sprintf("http://%s:%d/?duration=15s", pod.Status.PodIP, podserver.Port))
+		}()
 	}
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	for range asked {

@@ -9,8 +9,8 @@ import (
 	"fmt"
 )
 
-// Exit codes. Only commands that drive or await a release return Failed, RolledBack and Interrupted, and only preflight and plan return
-// Found.
+// Exit codes. Only commands that drive or await a release return Failed, RolledBack and Interrupted, and only preflight, plan and check
+// return Found.
 const (
 	OK          = 0
 	Error       = 1
@@ -35,7 +35,7 @@ func Meanings() []Meaning {
 		{Usage, "the command line is invalid"},
 		{Failed, "the release has failed, for example by its progress deadline or a gate, and is left as it is"},
 		{RolledBack, "the release was rolled back instead of promoted"},
-		{Found, "preflight has findings of the severity of --fail-on or above, or the plan is blocked"},
+		{Found, "preflight has findings of the severity of --fail-on or above, the plan is blocked, or check finds something missing"},
 		{Interrupted, "interrupted by Ctrl-C or SIGTERM: the release stays where it is"},
 	}
 }

@@ -1,0 +1,223 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/internal/access"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
+)
+
+const checkAbout = `Check what releases need: the API server, LeaderWorkerSet, the policies, a server in the cluster, and your own rights in the namespace.
+It reads only. It exits with 5 if something is missing that every release needs.`
+
+func newCheckCommand(o *connect.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "check",
+		Short:   "Check the cluster, the installation and your rights",
+		Long:    checkAbout,
+		Example: "  lockstep check\n  lockstep check -n serving",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			restConfig, err := o.RESTConfig()
+			if err != nil {
+				return err
+			}
+			namespace, err := o.WorkloadNamespace()
+			if err != nil {
+				return err
+			}
+			c := &checker{namespace: namespace}
+			if c.core, err = kubernetes.NewForConfig(restConfig); err == nil {
+				c.objects, err = dynamic.NewForConfig(restConfig)
+			}
+			if err != nil {
+				return fmt.Errorf("create client: %w", err)
+			}
+			if err := c.run(cmd.Context()); err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
+			for _, row := range c.rows {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", row.verdict, row.what, row.text)
+			}
+			if err := w.Flush(); err != nil || !c.missing() {
+				return err //nolint:wrapcheck // the caller's own stream
+			}
+			return exit.Errorf(exit.Found, "something that releases need is missing")
+		},
+	}
+}
+
+// Verdicts of a check. What is absent is needed by some releases only.
+const (
+	fine    = "ok"
+	absent  = "-"
+	missing = "MISSING"
+)
+
+type checked struct{ verdict, what, text string }
+
+type checker struct {
+	core      kubernetes.Interface
+	objects   dynamic.Interface
+	namespace string
+	rows      []checked
+}
+
+func (c *checker) add(verdict, what, format string, args ...any) {
+	c.rows = append(c.rows, checked{verdict, what, fmt.Sprintf(format, args...)})
+}
+
+func (c *checker) missing() bool {
+	return slices.ContainsFunc(c.rows, func(r checked) bool { return r.verdict == missing })
+}
+
+// run fails if the API server does not answer.
+func (c *checker) run(ctx context.Context) error {
+	server, err := c.core.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	c.add(fine, "Kubernetes", "%s (tested: %s)", server.GitVersion, strings.Join(compatibility.Kubernetes.Versions, ", "))
+	if c.serves(lws.GroupVersion) {
+		c.add(fine, "LeaderWorkerSet", "%s (tested: %s)", c.deployed(ctx, "lws"), strings.Join(compatibility.LWS.Versions, ", "))
+	} else {
+		c.add(missing, "LeaderWorkerSet", "its API is not served: install LeaderWorkerSet %s or later", compatibility.LWS.Default())
+	}
+	c.policy(ctx, "mutatingadmissionpolicies", "lockstep-hold", "the API server keeps the hold, also if no driver runs",
+		"only a driver restores a hold that another client removes: kubectl apply -k config/admission (Kubernetes 1.36)")
+	c.policy(ctx, "validatingadmissionpolicies", "lockstep-marks", "the permission on "+access.Resource+"."+access.Group+" is checked for every client",
+		"who may edit a workload may write its record: kubectl apply -k config/permissions")
+	if c.serves(disaggregated.GroupVersion) {
+		c.policy(ctx, "validatingadmissionpolicies", "lockstep-bounds", "DisaggregatedSets can be adopted",
+			"no DisaggregatedSet can be adopted: kubectl apply -k config/disaggregated")
+	} else {
+		c.add(absent, "DisaggregatedSet", "its API is not served")
+	}
+	if text := c.deployed(ctx, "lockstep"); strings.HasPrefix(text, unknownVersion) {
+		c.add(absent, "server", "%s; commands run a driver of their own, with your rights", text)
+	} else {
+		c.add(fine, "server", "%s", text)
+	}
+	return c.rights(ctx)
+}
+
+// serves reports whether the API server has a version of an API.
+func (c *checker) serves(gv schema.GroupVersion) bool {
+	list, err := c.core.Discovery().ServerResourcesForGroupVersion(gv.String())
+	return err == nil && len(list.APIResources) > 0
+}
+
+const unknownVersion = "no Deployment"
+
+// deployed returns the images of the Deployments of an application, and how many of their pods are ready.
+func (c *checker) deployed(ctx context.Context, app string) string {
+	list, err := c.core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
+	if err != nil {
+		return unknownVersion + " that you may see: " + err.Error()
+	}
+	texts := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		d := &list.Items[i]
+		texts = append(texts, fmt.Sprintf("%s in %s/%s, %d of %d ready", imageOf(d), d.Namespace, d.Name, d.Status.ReadyReplicas, *cmp.Or(d.Spec.Replicas, new(int32(1)))))
+	}
+	return cmp.Or(strings.Join(texts, "; "), unknownVersion+" with the label app.kubernetes.io/name="+app)
+}
+
+func imageOf(d *appsv1.Deployment) string {
+	for _, c := range d.Spec.Template.Spec.Containers {
+		return c.Image[strings.LastIndex(c.Image, "/")+1:]
+	}
+	return "no image"
+}
+
+// policy checks an admission policy, which has a binding of its name.
+func (c *checker) policy(ctx context.Context, resource, name, with, without string) {
+	policies := c.objects.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: resource})
+	switch _, err := policies.Get(ctx, name, metav1.GetOptions{}); {
+	case err == nil:
+		c.add(fine, name, "%s", with)
+	case apierrors.IsForbidden(err):
+		c.add(absent, name, "you may not read admission policies")
+	default:
+		c.add(absent, name, "%s", without)
+	}
+}
+
+// rights checks what the driver inside a command needs: reads for status, plan and preflight, and writes for a release.
+func (c *checker) rights(ctx context.Context) error {
+	rules, err := config.DriverRules()
+	if err != nil {
+		return err
+	}
+	lacks := map[bool][]string{} // by whether they are reads
+	for _, rule := range rules["lockstep-driver-core"] {
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				if resource == "events" {
+					continue // a release does without
+				}
+				allowed, err := c.may(ctx, verb, rule.APIGroups[0], resource)
+				if err != nil {
+					return err
+				}
+				if read := slices.Contains([]string{"get", "list", "watch"}, verb); !allowed {
+					lacks[read] = append(lacks[read], verb+" "+resource)
+				}
+			}
+		}
+	}
+	for _, t := range []struct {
+		read       bool
+		what, role string
+	}{
+		{true, "rights to read", "view, and of reads of LeaderWorkerSets"}, {false, "rights to release", "lockstep-driver in config/base"},
+	} {
+		if lacked := lacks[t.read]; len(lacked) > 0 {
+			c.add(missing, t.what, "in namespace %s you may not %s: ask for those of ClusterRole %s, or use a server with --address",
+				c.namespace, strings.Join(lacked, ", "), t.role)
+		} else {
+			c.add(fine, t.what, "in namespace %s, without a server", c.namespace)
+		}
+	}
+	allowed, err := c.may(ctx, string(access.Drive), access.Group, access.Resource)
+	if verdict := map[bool]string{true: fine, false: absent}[allowed]; err == nil {
+		c.add(verdict, "drive", "%s %s.%s: what a server and the policies ask for", map[bool]string{true: "you may", false: "you may not"}[allowed], access.Resource, access.Group)
+	}
+	return err
+}
+
+func (c *checker) may(ctx context.Context, verb, group, resource string) (bool, error) {
+	name, sub, _ := strings.Cut(resource, "/")
+	review, err := c.core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: c.namespace, Verb: verb, Group: group, Resource: name, Subresource: sub,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("ask for your rights: %w", err)
+	}
+	return review.Status.Allowed, nil
+}

@@ -1,0 +1,100 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// TestCheck checks a cluster with everything, one without LeaderWorkerSet and policies, and one in which the user may only read.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		served   []string
+		policies []string
+		may      func(*authorizationv1.ResourceAttributes) bool
+		want     []string
+		missing  bool
+	}{
+		"everything": {
+			[]string{"leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"}, []string{"lockstep-hold", "lockstep-marks", "lockstep-bounds"},
+			func(*authorizationv1.ResourceAttributes) bool { return true },
+			[]string{
+				"ok Kubernetes ", "ok LeaderWorkerSet lws:v0.9.0 in lws-system/lws, 1 of 2 ready", "ok lockstep-hold", "ok lockstep-marks", "ok lockstep-bounds",
+				"- server no Deployment", "ok rights to read in namespace serving", "ok rights to release in namespace serving", "ok drive you may",
+			}, false,
+		},
+		"nothing": {
+			nil, nil, func(*authorizationv1.ResourceAttributes) bool { return true },
+			[]string{
+				"ok Kubernetes ", "MISSING LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server", "ok rights", "ok rights", "ok drive",
+			}, true,
+		},
+		"a reader": {
+			[]string{"leaderworkerset.x-k8s.io/v1"}, nil,
+			func(r *authorizationv1.ResourceAttributes) bool {
+				return r.Verb == "get" || r.Verb == "list" || r.Verb == "watch"
+			},
+			[]string{
+				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server", "ok rights to read",
+				"MISSING rights to release in namespace serving you may not create leaderworkersets, patch leaderworkersets, delete leaderworkersets, update leaderworkersets/finalizers",
+				"- drive you may not",
+			}, true,
+		},
+	} {
+		core := fake.NewClientset(&appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "lws-system", Name: "lws", Labels: map[string]string{"app.kubernetes.io/name": "lws"}},
+			Spec: appsv1.DeploymentSpec{
+				Replicas: new(int32(2)),
+				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example.com/lws:v0.9.0"}}}},
+			},
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 1},
+		})
+		for _, gv := range tt.served {
+			core.Resources = append(core.Resources, &metav1.APIResourceList{GroupVersion: gv, APIResources: []metav1.APIResource{{Name: "any"}}})
+		}
+		core.PrependReactor("create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			review, _ := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
+			review.Status.Allowed = tt.may(review.Spec.ResourceAttributes)
+			return true, review, nil
+		})
+		var policies []runtime.Object
+		for _, name := range tt.policies {
+			kind := "ValidatingAdmissionPolicy"
+			if name == "lockstep-hold" {
+				kind = "MutatingAdmissionPolicy"
+			}
+			p := &unstructured.Unstructured{}
+			p.SetGroupVersionKind(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind})
+			p.SetName(name)
+			policies = append(policies, p)
+		}
+		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), policies...), namespace: "serving"}
+		if err := c.run(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(c.rows) != len(tt.want) || c.missing() != tt.missing {
+			t.Errorf("%s: missing %t: %+v", name, c.missing(), c.rows)
+			continue
+		}
+		for i, row := range c.rows {
+			if text := fmt.Sprintf("%s %s %s", row.verdict, row.what, row.text); !strings.HasPrefix(text, tt.want[i]) {
+				t.Errorf("%s: row %d is %q, want %q", name, i, text, tt.want[i])
+			}
+		}
+	}
+}
