@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,13 +11,13 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -102,7 +101,8 @@ func (c *checker) run(ctx context.Context) error {
 	}
 	c.add(fine, "Kubernetes", "%s (tested: %s)", server.GitVersion, strings.Join(compatibility.Kubernetes.Versions, ", "))
 	if c.serves(lws.GroupVersion) {
-		c.add(fine, "LeaderWorkerSet", "%s (tested: %s)", c.deployed(ctx, "lws"), strings.Join(compatibility.LWS.Versions, ", "))
+		deployed, _ := c.deployed(ctx, "lws")
+		c.add(fine, "LeaderWorkerSet", "%s (tested: %s)", deployed, strings.Join(compatibility.LWS.Versions, ", "))
 	} else {
 		c.add(missing, "LeaderWorkerSet", "its API is not served: install LeaderWorkerSet %s or later", compatibility.LWS.Default())
 	}
@@ -116,10 +116,10 @@ func (c *checker) run(ctx context.Context) error {
 	} else {
 		c.add(absent, "DisaggregatedSet", "its API is not served")
 	}
-	if text := c.deployed(ctx, "lockstep"); strings.HasPrefix(text, unknownVersion) {
-		c.add(absent, "server", "%s; commands run a driver of their own, with your rights", text)
+	if deployed, found := c.deployed(ctx, "lockstep"); found {
+		c.add(fine, "server", "%s", deployed)
 	} else {
-		c.add(fine, "server", "%s", text)
+		c.add(absent, "server", "%s; commands run a driver of their own, with your rights", deployed)
 	}
 	return c.rights(ctx)
 }
@@ -130,27 +130,23 @@ func (c *checker) serves(gv schema.GroupVersion) bool {
 	return err == nil && len(list.APIResources) > 0
 }
 
-const unknownVersion = "no Deployment"
-
-// deployed returns the images of the Deployments of an application, and how many of their pods are ready.
-func (c *checker) deployed(ctx context.Context, app string) string {
+// deployed returns the images of the Deployments of an application, and how many of their pods are ready, or why it found none.
+func (c *checker) deployed(ctx context.Context, app string) (text string, found bool) {
 	list, err := c.core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
 	if err != nil {
-		return unknownVersion + " that you may see: " + err.Error()
+		return "no Deployment that you may see: " + err.Error(), false
+	}
+	if len(list.Items) == 0 {
+		return "no Deployment with the label app.kubernetes.io/name=" + app, false
 	}
 	texts := make([]string, 0, len(list.Items))
 	for i := range list.Items {
 		d := &list.Items[i]
-		texts = append(texts, fmt.Sprintf("%s in %s/%s, %d of %d ready", imageOf(d), d.Namespace, d.Name, d.Status.ReadyReplicas, *cmp.Or(d.Spec.Replicas, new(int32(1)))))
+		image := d.Spec.Template.Spec.Containers[0].Image // the API server wants one at least
+		texts = append(texts, fmt.Sprintf("%s in %s/%s, %d of %d ready",
+			image[strings.LastIndex(image, "/")+1:], d.Namespace, d.Name, d.Status.ReadyReplicas, ptr.Deref(d.Spec.Replicas, 1)))
 	}
-	return cmp.Or(strings.Join(texts, "; "), unknownVersion+" with the label app.kubernetes.io/name="+app)
-}
-
-func imageOf(d *appsv1.Deployment) string {
-	for _, c := range d.Spec.Template.Spec.Containers {
-		return c.Image[strings.LastIndex(c.Image, "/")+1:]
-	}
-	return "no image"
+	return strings.Join(texts, "; "), true
 }
 
 // policy checks an admission policy, which has a binding of its name.
@@ -203,10 +199,15 @@ func (c *checker) rights(ctx context.Context) error {
 		}
 	}
 	allowed, err := c.may(ctx, string(access.Drive), access.Group, access.Resource)
-	if verdict := map[bool]string{true: fine, false: absent}[allowed]; err == nil {
-		c.add(verdict, "drive", "%s %s.%s: what a server and the policies ask for", map[bool]string{true: "you may", false: "you may not"}[allowed], access.Resource, access.Group)
+	if err != nil {
+		return err
 	}
-	return err
+	verdict, may := absent, "may not"
+	if allowed {
+		verdict, may = fine, "may"
+	}
+	c.add(verdict, "drive", "you %s %s.%s: what a server and the policies ask for", may, access.Resource, access.Group)
+	return nil
 }
 
 func (c *checker) may(ctx context.Context, verb, group, resource string) (bool, error) {
