@@ -77,8 +77,8 @@ release: ## Build everything that a release publishes into dist/, e.g. VERSION=v
 	$(GO) run ./tools/release -version '$(VERSION)' -image '$(IMAGE)'
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode.
-	$(GO) run ./test/demo -lockstep bin/lockstep -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
+demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode; KUBECONFIG=FILE in a cluster of yours with LWS.
+	$(GO) run ./test/demo -lockstep bin/lockstep $(if $(filter command,$(origin KUBECONFIG)),-kubeconfig '$(KUBECONFIG)') -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.

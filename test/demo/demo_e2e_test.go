@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/test/child"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
 )
@@ -98,6 +99,22 @@ func TestDemoDisaggregated(t *testing.T) {
 	if strings.Contains(text, "driver: ") {
 		t.Error("the driver warns")
 	}
+}
+
+// In a cluster at hand the demo leaves nothing, also when it is interrupted in the middle of a release: its canary has a finalizer.
+func TestDemoAtHand(t *testing.T) {
+	c, err := cluster.Start(t.Context(), cluster.WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	text := playDemo(t, "", nil, "-pause", "1s", "-kubeconfig", c.Kubeconfig())
+	mustContain(t, text, "pods unchanged", "is complete: 4 groups run revision", `registry.k8s.io/pause:3.10 ready`, `namespace lockstep-demo-\S+ is deleted`)
+	if strings.Contains(text, "driver: ") {
+		t.Error("the driver warns")
+	}
+	text = playDemo(t, "pausing 1h0m0s before batch 2/3", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h", "-kubeconfig", c.Kubeconfig())
+	mustContain(t, text, "pausing 1h0m0s before batch 2/3", `namespace lockstep-demo-\S+ is deleted`)
 }
 
 // Ctrl-C reaches the whole process group. It is not an error.

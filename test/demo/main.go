@@ -6,11 +6,12 @@
 // -traffic it does so under real requests, through a gateway, and counts the results; with -node the pods have containers, too, in which
 // a small model server streams completions. With -host argo the host is Argo
 // Rollouts, and its own kubectl plugin shows the release; with -host kruise it is Kruise Rollouts. With -kind disaggregated the workload is
-// a DisaggregatedSet. It never reads $KUBECONFIG.
+// a DisaggregatedSet. It never reads $KUBECONFIG: with -kubeconfig it plays in that cluster, in a namespace that it deletes.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -81,6 +82,8 @@ type script struct {
 	batches  string
 	pause    string
 	keep     bool
+	// kubeconfig is that of a cluster at hand. Empty: the demo starts its own.
+	kubeconfig string
 	// traffic is true if real requests are sent, node if the pods have containers as well.
 	traffic, node bool
 }
@@ -94,6 +97,7 @@ func parse(args []string) (script, error) {
 	flags.StringVar(&c.kind, "kind", "leaderworkerset", "what to release: leaderworkerset, or disaggregated (prefill and decode as a DisaggregatedSet)")
 	flags.StringVar(&c.batches, "batches", "25%,50%,100%", "the batches")
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "the kubeconfig of a cluster with LeaderWorkerSet, instead of a control plane of the demo's own")
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
 	flags.BoolVar(&c.node, "node", false, "run containers on a real node, and send streaming requests to them; needs root")
@@ -105,6 +109,9 @@ func parse(args []string) (script, error) {
 			// Each batch then gets some hundred requests.
 			c.pause = "5s"
 		}
+	}
+	if c.kubeconfig != "" && (c.host != "grpc" || c.kind != "leaderworkerset" || c.traffic || c.keep) {
+		return c, errors.New("in a cluster at hand (-kubeconfig) the demo releases a leaderworkerset by the host grpc, without traffic, and leaves nothing (no -keep)")
 	}
 	if c.host != "grpc" && (c.host != "argo" && c.host != "kruise" || c.traffic) {
 		return c, fmt.Errorf("the host is grpc, or argo or kruise without traffic, not %q", c.host)
@@ -123,7 +130,10 @@ type scene struct {
 
 // scenes returns the steps of the demo.
 func (s *stage) scenes() []scene {
-	if s.script.kind == "disaggregated" {
+	switch {
+	case s.script.kubeconfig != "":
+		return s.scenesAtHand()
+	case s.script.kind == "disaggregated":
 		return s.setScenes()
 	}
 	switch s.script.host {

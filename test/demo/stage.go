@@ -75,10 +75,15 @@ func (s *stage) raise(ctx context.Context) error {
 		return err
 	}
 	s.cluster, s.namespace, s.dir = c, metav1.NamespaceDefault, c.Dir()
-	if s.core, err = kubernetes.NewForConfig(c.RESTConfig()); err != nil {
+	return s.connect(c.RESTConfig())
+}
+
+// connect makes the clients of a cluster.
+func (s *stage) connect(config *rest.Config) (err error) {
+	if s.core, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	s.sets, err = lwsclient.NewForConfig(c.RESTConfig())
+	s.sets, err = lwsclient.NewForConfig(config)
 	return err
 }
 
@@ -100,8 +105,11 @@ func (s *stage) deploy(ctx context.Context) error {
 
 // create creates the workload.
 func (s *stage) create(ctx context.Context) error {
-	if s.script.node {
+	switch {
+	case s.script.node:
 		return s.createOnNode(ctx)
+	case s.script.kubeconfig != "":
+		return s.createPausing(ctx)
 	}
 	manifest := workload
 	if s.script.traffic {
@@ -148,11 +156,14 @@ func (s *stage) unready() string {
 	return b.String()
 }
 
-func (s *stage) serve(ctx context.Context) error {
+func (s *stage) serve(ctx context.Context) error { return s.serveWith(ctx, s.startWithRBAC) }
+
+// serveWith starts a server on a unix socket, and waits until it listens.
+func (s *stage) serveWith(ctx context.Context, start func(ctx context.Context, args ...string) (log string, err error)) error {
 	socket := filepath.Join(s.dir, "lockstep.sock")
 	s.address = "unix://" + socket
 	args := []string{"serve", "--listen", s.address}
-	log, err := s.startWithRBAC(ctx, args...)
+	log, err := start(ctx, args...)
 	if err != nil {
 		return err
 	}
@@ -235,9 +246,13 @@ func (s *stage) adopt(ctx context.Context) error { return s.lockstep(ctx, "adopt
 
 func (s *stage) edit(ctx context.Context) error {
 	old := s.pods(ctx)
+	before, after := oldModel, newModel
 	leader, worker := "registry.example/vllm-server:"+newModel, "registry.example/vllm-worker:"+newModel
-	if s.script.node {
+	switch {
+	case s.script.node:
 		leader, worker = node.Image(s.cluster, newModel), node.Image(s.cluster, newModel)
+	case s.script.kubeconfig != "":
+		before, after, leader, worker = oldPause, newPause, newPause, newPause
 	}
 	patch := fmt.Appendf(nil, `[
 	  {"op":"replace","path":"/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0/image","value":%q},
@@ -257,7 +272,7 @@ func (s *stage) edit(ctx context.Context) error {
 	if s.pods(ctx) != old {
 		return errors.New("groups moved although they are under hold")
 	}
-	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", oldModel, newModel)
+	fmt.Fprintf(s.out, "%s -> %s; pods unchanged\n", before, after)
 	return nil
 }
 
@@ -331,9 +346,12 @@ func (s *stage) command(ctx context.Context, args ...string) *exec.Cmd {
 // close stops the requests, the driver and the control plane.
 func (s *stage) close() {
 	s.requests.close()
+	s.giveBack()
 	s.stopDriver()
 	if s.cluster != nil {
 		s.cluster.Stop()
+	} else if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
 	}
 }
 

@@ -582,7 +582,7 @@ func needsScalers(t *testing.T) {
 	}
 }
 
-// TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches and in a whole second set. The HPA that scales
+// TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches, in a whole second set and in a shift. The HPA that scales
 // it is held during a release, and restored after an abort and a promotion. Only a scaler that belongs to the set counts.
 func TestDisaggregatedRoleScaler(t *testing.T) {
 	t.Parallel()
@@ -632,6 +632,21 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	s.finalize("promoted", promote)
 	s.Await("v1", -1, -1)
 	s.Await("v2", 4, 2)
+	s.awaitHold("", before)
+
+	s.setImage("v3")
+	s.Await("v3", 0, 0)
+	s.begin("shifted", pb.Style_STYLE_PARTITION, "50%", "100%")
+	s.upgrade("shifted", 0)
+	s.Await("v3", 2, 1)
+	s.Await("v2", 2, 1)
+	s.awaitHold("down", before)
+	s.scaleRole(6)
+	s.Await("v3", 3, 1)
+	s.Await("v2", 3, 1)
+	s.finalize("shifted", promote)
+	s.Await("v2", -1, -1)
+	s.Await("v3", 6, 2)
 	s.awaitHold("", before)
 }
 
