@@ -76,6 +76,7 @@ func (s *stage) createPausing(ctx context.Context) error {
 	if err := yaml.UnmarshalStrict(workload, &w); err != nil {
 		return fmt.Errorf("decode workload.yaml: %w", err)
 	}
+	w.Spec.StartupPolicy = lws.LeaderCreatedStartupPolicy // the typed client sends an empty one
 	template := &w.Spec.LeaderWorkerTemplate
 	for _, pod := range []*corev1.PodTemplateSpec{template.LeaderTemplate, &template.WorkerTemplate} {
 		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].Resources = oldPause, corev1.ResourceRequirements{}

@@ -113,14 +113,14 @@ func TestDemoAtHand(t *testing.T) {
 	if strings.Contains(text, "driver: ") {
 		t.Error("the driver warns")
 	}
-	text = playDemo(t, "pausing 1h0m0s before batch 2/3", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h", "-kubeconfig", c.Kubeconfig())
-	mustContain(t, text, "pausing 1h0m0s before batch 2/3", `namespace lockstep-demo-\S+ is deleted`)
+	text = playDemo(t, "pausing 1h0m0s before the promotion", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h", "-kubeconfig", c.Kubeconfig())
+	mustContain(t, text, "pausing 1h0m0s before the promotion", `namespace lockstep-demo-\S+ is deleted`)
 }
 
 // Ctrl-C reaches the whole process group. It is not an error.
 func TestDemoInterrupted(t *testing.T) {
-	text := playDemo(t, "pausing 1h0m0s before batch 2/3", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h")
-	mustContain(t, text, "pausing 1h0m0s before batch 2/3")
+	text := playDemo(t, "pausing 1h0m0s before the promotion", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h")
+	mustContain(t, text, "pausing 1h0m0s before the promotion")
 }
 
 // On a real node the demo releases containers under streaming requests, loses none, and leaves nothing. What it runs in namespaces of

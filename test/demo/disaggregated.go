@@ -36,7 +36,7 @@ func (s *stage) setScenes() []scene {
 		{"Adopt: from now on a template change moves no group by itself", func(ctx context.Context) error { return s.lockstep(ctx, "adopt", setName) }},
 		{"A new model image for both roles. No group moves", s.editSet},
 		{"The release: batch by batch, prefill and decode together", func(ctx context.Context) error {
-			return s.lockstep(ctx, "release", setName, "--style", s.script.style, "--batches", s.script.batches, "--pause", s.script.pause)
+			return s.lockstep(ctx, s.releaseArgs(setName)...)
 		}},
 		{"The result: every group of both roles at the new revision", s.summarySet},
 	}

@@ -95,7 +95,7 @@ func parse(args []string) (script, error) {
 	flags.StringVar(&c.host, "host", "grpc", "the host: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
 	flags.StringVar(&c.style, "style", "canary", "how to release")
 	flags.StringVar(&c.kind, "kind", "leaderworkerset", "what to release: leaderworkerset, or disaggregated (prefill and decode as a DisaggregatedSet)")
-	flags.StringVar(&c.batches, "batches", "25%,50%,100%", "the batches")
+	flags.StringVar(&c.batches, "batches", "", "the batches (default: those of lockstep release, or of the host's example)")
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "the kubeconfig of a cluster with LeaderWorkerSet, instead of a control plane of the demo's own")
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
@@ -103,6 +103,9 @@ func parse(args []string) (script, error) {
 	flags.BoolVar(&c.node, "node", false, "run containers on a real node, and send streaming requests to them; needs root")
 	_ = flags.Parse(args) // ExitOnError
 	c.traffic = c.traffic || c.node
+	if c.batches == "" && c.host != "grpc" {
+		c.batches = "25%,50%,100%" // the steps of its Rollout
+	}
 	if c.pause == "" {
 		c.pause = "2s"
 		if c.traffic {

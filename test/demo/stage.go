@@ -300,11 +300,20 @@ func phase(p *corev1.Pod) string {
 }
 
 func (s *stage) release(ctx context.Context) error {
-	args := []string{"release", name, "--style", s.script.style, "--batches", s.script.batches, "--pause", s.script.pause}
+	args := s.releaseArgs(name)
 	if s.requests != nil {
 		return s.releaseUnderLoad(ctx, append(args, "--service", name+"-leader", "--http-route", name))
 	}
 	return s.lockstep(ctx, args...)
+}
+
+// releaseArgs are those of the release of a workload.
+func (s *stage) releaseArgs(workload string) []string {
+	args := []string{"release", workload, "--style", s.script.style, "--pause", s.script.pause}
+	if s.script.batches != "" {
+		args = append(args, "--batches", s.script.batches)
+	}
+	return args
 }
 
 func (s *stage) summary(ctx context.Context) error {
