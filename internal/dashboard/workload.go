@@ -20,8 +20,12 @@ import (
 type workload struct {
 	// Key is "namespace/name".
 	Key string `json:"key"`
-	// Live reports whether a release runs, or ran since the dashboard started.
-	Live bool `json:"live"`
+	// Running reports whether a release is in flight or has failed. Live: or ran since the dashboard started.
+	Running bool `json:"running"`
+	Live    bool `json:"live"`
+	// Release is the last release, which began at Began.
+	Release string     `json:"release"`
+	Began   *time.Time `json:"began"`
 
 	State   string `json:"state"`
 	Reason  string `json:"reason"`
@@ -36,7 +40,10 @@ type workload struct {
 	Planned  int32  `json:"planned"`
 	Updated  int32  `json:"updated"`
 	Ready    int32  `json:"ready"`
+	Replicas int32  `json:"replicas"`
 	Traffic  string `json:"traffic"`
+	// Share is the update revision's percentage of what Traffic counts.
+	Share    int32  `json:"share"`
 	Capacity string `json:"capacity"`
 
 	// Summary describes Groups for screen readers.
@@ -61,12 +68,16 @@ type group struct {
 	Pods   string     `json:"pods"`
 	Since  *time.Time `json:"since"`
 	Status string     `json:"status"`
+	// Pod is what the group waits for if Wrong: if the reason is none that every new group has.
+	Pod   string `json:"pod"`
+	Wrong bool   `json:"wrong"`
 }
 
 // describe returns the workload of a context. before is what it was, nil if it is new.
 func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	w := &workload{
-		Key: keyOf(c.GetWorkload()), Live: view.Running(c) || before != nil && before.Live,
+		Key: keyOf(c.GetWorkload()), Running: view.Running(c), Live: view.Running(c) || before != nil && before.Live,
+		Release: c.GetReleaseId(), Began: timeOf(c.GetStartTime()), Replicas: c.GetReplicas(), Share: c.GetTrafficWeight(),
 		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
 		Batch: "-", Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: traffic(c),
@@ -115,6 +126,7 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 		Name: fmt.Sprintf("%s %d", view.RoleWord(g.GetRole()), g.GetIndex()), Leader: g.GetLeader(), Revision: g.GetRevision(), Letter: "C",
 		Ready: g.GetReady(), Added: g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY,
 		Pods: fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), Since: timeOf(g.GetSince()), Status: "ready",
+		Pod: g.GetPod(), Wrong: !g.GetReady() && g.GetReason() != "" && !view.Transient(g.GetReason()),
 	}
 	switch {
 	case g.GetRevision() == "":
@@ -148,7 +160,7 @@ func traffic(c *pb.BatchContext) string {
 
 // facts returns what only the page of one workload shows. Facts without a text are left out.
 func facts(c *pb.BatchContext) [][2]string {
-	revisions, waiting, style, began := c.GetStableRevision(), "", "", ""
+	revisions, waiting, style := c.GetStableRevision(), "", ""
 	if update := c.GetUpdateRevision(); update != "" && update != revisions {
 		revisions = "A " + revisions + " → B " + update
 	}
@@ -158,9 +170,6 @@ func facts(c *pb.BatchContext) [][2]string {
 	if c.GetReleaseId() != "" {
 		style = view.StyleWord(c.GetStyle())
 	}
-	if c.GetStartTime() != nil {
-		began = c.GetStartTime().AsTime().Format(time.RFC3339)
-	}
 	batches := make([]string, 0, len(c.GetBatchPlan()))
 	for _, b := range c.GetBatchPlan() {
 		batches = append(batches, fmt.Sprintf("%s: %d", b.GetTarget(), b.GetGroups()))
@@ -168,7 +177,7 @@ func facts(c *pb.BatchContext) [][2]string {
 	return slices.DeleteFunc([][2]string{
 		{"Groups", fmt.Sprintf("%d requested, of %d pods each", c.GetReplicas(), c.GetSize())},
 		{"Revision", revisions}, {"Template", waiting}, {"Release", c.GetReleaseId()}, {"Style", style}, {"Batches", strings.Join(batches, ", ")},
-		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()}, {"Began", began},
+		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()},
 		{"Begun by", c.GetStartedBy()}, {"Ended by", c.GetEndedBy()}, {"Why", c.GetEndMessage()},
 	}, func(fact [2]string) bool { return fact[1] == "" })
 }

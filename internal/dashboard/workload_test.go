@@ -51,6 +51,9 @@ func TestDescribe(t *testing.T) {
 	for _, g := range w.Groups {
 		letters += g.Letter + map[bool]string{true: "+"}[g.Added] + " "
 	}
+	if w.Groups[2].Wrong || !w.Groups[4].Wrong || w.Groups[4].Pod != "vllm-b-1-1" {
+		t.Errorf("only the image is wrong: %+v", w.Groups)
+	}
 	if want := "A C  B+ B+ "; letters != want {
 		t.Errorf("letters %q, want %q", letters, want)
 	}
