@@ -46,8 +46,6 @@ type workload struct {
 	Share    int32  `json:"share"`
 	Capacity string `json:"capacity"`
 
-	// Summary describes Groups for screen readers.
-	Summary string  `json:"summary"`
 	Groups  []group `json:"groups"`
 	Omitted int32   `json:"omitted"`
 	// Facts are further labels and texts.
@@ -91,34 +89,10 @@ func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	if plugin.InFlight(c) && !plugin.Ending(c) {
 		w.Batch = view.BatchWord(c)
 	}
-	counts := map[string]int{}
 	for _, g := range c.GetGroups() {
-		described := describeGroup(c, g)
-		w.Groups = append(w.Groups, described)
-		readiness := "not ready"
-		if g.GetReady() {
-			readiness = "ready"
-		}
-		counts[revisionWords[described.Letter]+" "+readiness]++
+		w.Groups = append(w.Groups, describeGroup(c, g))
 	}
-	w.Summary = summary(counts, len(c.GetGroups()))
 	return w
-}
-
-// revisionWords are the meanings of letters.
-var revisionWords = map[string]string{"A": "stable", "B": "updated", "C": "other revision", "": "leader missing,"}
-
-func summary(counts map[string]int, total int) string {
-	parts := make([]string, 0, len(counts))
-	for _, letter := range []string{"A", "B", "C", ""} {
-		for _, readiness := range []string{"ready", "not ready"} {
-			words := revisionWords[letter] + " " + readiness
-			if n := counts[words]; n > 0 {
-				parts = append(parts, fmt.Sprintf("%d %s", n, words))
-			}
-		}
-	}
-	return fmt.Sprintf("%d groups: %s", total, strings.Join(parts, ", "))
 }
 
 func describeGroup(c *pb.BatchContext, g *pb.Group) group {
@@ -146,16 +120,10 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 
 // traffic returns the effective share of the update revision, and the requested one if it is another.
 func traffic(c *pb.BatchContext) string {
-	switch {
-	case !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED:
+	if !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		return "-"
-	case c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS:
-		return fmt.Sprintf("%d%% of ready groups", c.GetTrafficWeight())
-	case c.RequestedWeight != nil && c.GetRequestedWeight() != c.GetTrafficWeight():
-		return fmt.Sprintf("%d%% of requests, %d%% requested", c.GetTrafficWeight(), c.GetRequestedWeight())
-	default:
-		return fmt.Sprintf("%d%% of requests", c.GetTrafficWeight())
 	}
+	return view.Weight(c)
 }
 
 // facts returns what only the page of one workload shows. Facts without a text are left out.

@@ -65,13 +65,19 @@ const since = w => time(w.since, w.atLeast ? 'atLeast' : 'since');
 
 const state = w => [element('span', w.state === 'failed' ? { class: 'wrong' } : {}, w.state), ' (', ...breakable(w.reason), ')'];
 
+// summary describes the groups to screen readers.
+function summary(w) {
+  const words = w.groups.map(g => ({ A: 'stable', B: 'updated', C: 'other revision', '': 'leader missing,' })[g.letter] + (g.ready ? ' ready' : ' not ready'));
+  return `${words.length} groups: ` + [...new Set(words)].map(word => `${words.filter(other => other === word).length} ${word}`).join(', ');
+}
+
 function picture(w) {
   const squares = w.groups.map(g => {
     const title = `${g.name}, ${g.leader}: ${g.status}`;
     const classes = ['group', g.letter, g.ready && 'ready', g.added && 'added'].filter(Boolean).join(' ');
     return element('span', { class: classes, title }, (g.ready ? g.letter : g.letter.toLowerCase()) || '·');
   });
-  return element('div', { class: 'groups', role: 'img', 'aria-label': w.summary }, ...squares);
+  return element('div', { class: 'groups', role: 'img', 'aria-label': summary(w) }, ...squares);
 }
 
 function progress(w) {
@@ -268,7 +274,7 @@ function draw(w, t, width) {
   const tick = 1000 * (steps.find(s => total / 1000 / s <= plot / 70) ?? 2419200);
   for (let at = 0; at <= total; at += tick) parts.push(text(age(at), Math.min(x(t.begin + at), left + plot - 4), base + 18, 'middle'));
   const told = phases.map(([phase, from]) => `${phase} from ${age(from - t.begin)}`).join(', ');
-  return svg('svg', { width, height: base + 24, role: 'img', 'aria-label': `Timeline of release ${t.release}: ${told}. ${w.summary}.` }, ...parts);
+  return svg('svg', { width, height: base + 24, role: 'img', 'aria-label': `Timeline of release ${t.release}: ${told}. ${summary(w)}.` }, ...parts);
 }
 
 function showTimeline(w) {
