@@ -88,7 +88,7 @@ function progress(w) {
 
 const cells = [
   state,
-  w => [...progress(w), element('div', {}, w.traffic === '-' ? '' : w.traffic)],
+  progress,
   w => [element('div', {}, since(w), ' in this state'), ...w.deadline ? ['deadline ', time(w.deadline, 'deadline')] : []],
 ];
 
@@ -112,7 +112,7 @@ function line(w) {
   const body = lines.get(w.key);
   const [row, note] = body.children;
   if (body.of !== w) cells.forEach((cell, i) => row.children[i + 1].replaceChildren(...cell(w)));
-  update(note.firstChild, [w.groups, w.message], () => [picture(w), w.message]);
+  update(note.firstChild, [w.groups, w.traffic, w.message], () => [picture(w), ...w.traffic === '-' ? [] : [w.traffic, element('br')], w.message]);
   body.of = w;
   return body;
 }
