@@ -34,7 +34,7 @@ type dashboardFlags struct {
 	links  []string
 }
 
-// defaultLinks are --link's.
+// defaultLinks are shown unless --link names others.
 var defaultLinks = []string{"Troubleshooting=https://github.com/lockstep-rollouts/lockstep/blob/main/docs/troubleshooting.md"}
 
 func newDashboardCommand(o *connect.Options) *cobra.Command {

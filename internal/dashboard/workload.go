@@ -20,7 +20,7 @@ import (
 type workload struct {
 	// Key is "namespace/name".
 	Key string `json:"key"`
-	// Running reports whether a release is in flight or has failed. Live: or ran since the dashboard started.
+	// Running reports whether a release is in flight or has failed, Live also whether one ran since the dashboard started.
 	Running bool `json:"running"`
 	Live    bool `json:"live"`
 	// Release is the last release, which began at Began.
@@ -66,9 +66,9 @@ type group struct {
 	Pods   string     `json:"pods"`
 	Since  *time.Time `json:"since"`
 	Status string     `json:"status"`
-	// Pod is what the group waits for if Wrong: if the reason is none that every new group has.
-	Pod   string `json:"pod"`
+	// Wrong reports whether the group is not ready for another reason than those every new group has, and Pod is the pod that has it.
 	Wrong bool   `json:"wrong"`
+	Pod   string `json:"pod"`
 }
 
 // describe returns the workload of a context. before is what it was, nil if it is new.
