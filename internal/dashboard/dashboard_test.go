@@ -364,6 +364,7 @@ func TestIdleStream(t *testing.T) {
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{revisions: []*pb.Revision{
+		{Number: 3, Name: "cccc", Template: `{"image":"v3"}`},
 		{
 			Number: 2, Name: "bbbb", Current: true, ReleaseId: "<b>", Outcome: pb.State_STATE_ROLLED_BACK, Template: `{"image":"v2"}`,
 			CreateTime: timestamppb.New(noon), EndTime: timestamppb.New(noon.Add(90 * time.Second)),
@@ -389,6 +390,7 @@ func TestHistory(t *testing.T) {
 		t.Fatalf("code %d, %v: %s", code, err, body)
 	}
 	want := []revision{
+		{strings.Split("|3|cccc|-|-|-|-|-", "|"), "", "1", "--- revision 1\n+++ revision 3\n@@ -1,2 +1,2 @@\n-image: v1\n+image: v3\n \n"},
 		{strings.Split(">|2|bbbb|2026-01-02T12:00:00Z|-|-|<b>|rolled back", "|"), "90s", "1", "--- revision 1\n+++ revision 2\n@@ -1,2 +1,2 @@\n-image: v1\n+image: v2\n \n"},
 		{strings.Split("*|1|aaaa|-|-|-|-|-", "|"), "", "0000", "the template of revision 0000 can't be read"},
 		{Cells: strings.Split("|-|0000|-|-|-|-|waits for a release", "|")},

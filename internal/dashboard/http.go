@@ -127,7 +127,7 @@ type revision struct {
 	Cells []string `json:"cells"`
 	// Took is how long its release took. It is empty until the end is recorded.
 	Took string `json:"took"`
-	// From is the revision before, and Diff the change of the template since.
+	// From is the newest revision before that was not rolled back, and Diff the change of the template since.
 	From string `json:"from"`
 	Diff string `json:"diff"`
 }
@@ -155,12 +155,15 @@ func (d *Dashboard) history(w http.ResponseWriter, r *http.Request) {
 		if end := all[i].GetEndTime(); end != nil {
 			answer[i].Took = view.Age(end.AsTime().Sub(all[i].GetCreateTime().AsTime()))
 		}
-		if i+1 == len(all) {
+		for _, before := range all[i+1:] {
+			if before.GetOutcome() == pb.State_STATE_ROLLED_BACK {
+				continue
+			}
+			answer[i].From = view.RevisionName(before)
+			if answer[i].Diff, err = view.Diff(before, all[i]); err != nil {
+				answer[i].Diff = err.Error()
+			}
 			break
-		}
-		answer[i].From = view.RevisionName(all[i+1])
-		if answer[i].Diff, err = view.Diff(all[i+1], all[i]); err != nil {
-			answer[i].Diff = err.Error()
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")

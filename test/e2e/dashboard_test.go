@@ -175,7 +175,7 @@ func TestDashboard(t *testing.T) {
 		t.Errorf("the focus is on %q", focus)
 	}
 	p.AwaitAttribute("#links a", "href", "https://example.com/?ns="+e.namespace+"&workload=vllm")
-	p.AwaitAttribute("#timeline svg", "aria-label", "Timeline of release r1: ", "batch 1/3 (25%) from ", "batch 2/3 (50%) from ", "5 updated")
+	p.AwaitAttribute("#timeline svg", "aria-label", "Timeline of release r1: ", "batch 1/3 (25%) from ", "batch 2/3 (50%) from ", "6 groups: 4 stable ready, 1 updated")
 	mustGrow(t, p)
 	mustBeAccessible(t, p, "banner: ", "main: ", "contentinfo: ", "navigation: Workload", "alert: What is wrong", "heading: "+e.namespace+"/vllm", "heading: Timeline",
 		"table: Groups", "columnheader: Status", "table: History", "region: Changes of the template, from revision 1 to 2", "progressbar: 1 of 2 groups ready")
@@ -205,7 +205,7 @@ func TestDashboard(t *testing.T) {
 	})
 	w.initialize("r2", policy("50%", "100%"))
 	w.upgrade("r2", 0)
-	p.AwaitText("server=example.com/model:v3" + hostile)
+	p.AwaitText("server=example.com/model:v3"+hostile, "from revision 1 to 3", "image: example.com/model:v3"+hostile)
 	mustBeInert(t, p)
 	browser.Run(p, chromedp.NavigateBack())
 	p.AwaitText("ready (BatchReady)", "1/2 (50%)", "33% of ready groups")

@@ -264,7 +264,7 @@ function draw(w, t, width) {
   const most = Math.max(100, ...t.points.map(p => p.capacity));
   const y = percent => base - chart * percent / most;
   for (const percent of new Set([0, 100, most])) {
-    if (percent === most || most < 130 && percent === 0 || most >= 130) parts.push(text(`${percent}%`, left - 8, y(percent) + 4, 'end'));
+    if (percent <= 100 || most >= 130) parts.push(text(`${percent}%`, left - 8, y(percent) + 4, 'end'));
     parts.push(svg('path', { class: 'grid', d: `M${left} ${y(percent)}H${left + plot}` }));
   }
   for (const name of ['capacity', 'share']) {
@@ -303,7 +303,7 @@ function showDetail({ key, revision }) {
       ...t ? [['Duration', [t.end ? age(t.end - t.begin) : time(new Date(t.begin).toISOString(), 'since'), `, began ${new Date(t.begin).toLocaleString()}`]]] : [],
       ['Traffic to the update', [w.traffic]], ['Capacity in groups', [w.capacity]], ...w.facts.map(([label, text]) => [label, [text]])]
     : [['State', [status.synced ? 'not under hold' : 'waiting for the driver']]];
-  update($('message'), !revision && w?.message || '');
+  update($('message'), revision || !w || w.state === 'failed' ? '' : w.message); // the banner has that of a failed release
   update($('facts'), [w, row, revision, status.synced, t?.end], () => facts.map(([label, content]) => element('div', {}, element('dt', {}, label), element('dd', {}, ...content))));
   $('now').hidden = revision !== '';
   if (!revision) {
@@ -337,7 +337,7 @@ function showHistory(key, revision) {
     element('td', {}, row.cells[6], element('br'), row.cells[7]), element('td', {}, ...breakable(row.cells[4])))));
   const shown = rows.find(row => id(row) === revision) ?? (revision ? null : rows[0]);
   update($('changes'), shown?.from ? `Changes of the template, from revision ${shown.from} to ${id(shown)}` : 'Changes of the template');
-  const text = !shown ? '' : shown.from ? shown.diff.trimEnd() || 'No difference.' : 'This is the first revision that is kept.';
+  const text = !shown ? '' : shown.from ? shown.diff.trimEnd() || 'No difference.' : 'No earlier revision is kept that was not rolled back.';
   update($('diff'), text, () => text.split('\n').map(l => element('span', { class: { '+': 'plus', '-': 'minus' }[l[0]] ?? '' }, l + '\n')));
 }
 
