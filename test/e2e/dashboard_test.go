@@ -185,6 +185,8 @@ func TestDashboard(t *testing.T) {
 		p.Screenshot("../../docs/images/dashboard.png")
 		browser.Eval[any](p, "document.querySelectorAll('#legend ~ *, #now ~ *, footer').forEach(e => { e.hidden = false })")
 	}
+	browser.Run(p, chromedp.Reload())
+	p.AwaitAttribute("#timeline svg", "aria-label", "batch 1/3 (25%) from ")
 	p.Resize(500, 900)
 	p.Resize(1300, 900)
 	heal(1)
