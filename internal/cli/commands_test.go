@@ -311,6 +311,14 @@ func TestCommands(t *testing.T) {
 			reason: "a command line that is wrong",
 			args:   []string{"dashboard", "--listen", "127.0.0.1"}, code: exit.Usage, stderr: "want host:port such as 127.0.0.1:8080",
 		},
+		"DashboardLinkRuns": {
+			reason: "a browser would run the URL",
+			args:   []string{"dashboard", "--link", "Board=javascript:alert(1)"}, code: exit.Usage, stderr: "want TITLE=URL such as Grafana=https://",
+		},
+		"DashboardLinkWithoutTitle": {
+			reason: "a link needs a text",
+			args:   []string{"dashboard", "--link", "https://grafana.example.com/?a=b"}, code: exit.Usage, stderr: "want TITLE=URL",
+		},
 		"DashboardOfAllAndOne": {
 			reason: "a command line that is wrong",
 			args:   []string{"dashboard", "-A", "-n", "default"}, code: exit.Usage, stderr: "exclude each other",

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +19,10 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/dashboard"
 )
 
-const dashboardAbout = `Serve a web page with running releases, as they change: states, batches, groups, traffic, capacity, deadlines and histories.
+const dashboardAbout = `Serve a web page that shows releases as they run, over time: groups, batches, shares and what is wrong, with histories and changes
+of templates.
+
+--link adds a page of your own about each workload: {namespace}, {name} and {reason} in its URL are replaced.
 
 It prints the page's URL, and ends with Ctrl-C or SIGTERM, with exit code 0. No request changes anything. The page shows what
 your own permissions allow, so treat the URL as a secret: its path is random, and changes with each start.`
@@ -25,20 +31,26 @@ type dashboardFlags struct {
 	session.Scope
 
 	listen string
+	links  []string
 }
+
+// defaultLinks are shown unless --link names others.
+var defaultLinks = []string{"Troubleshooting=https://github.com/lockstep-rollouts/lockstep/blob/main/docs/troubleshooting.md"}
 
 func newDashboardCommand(o *connect.Options) *cobra.Command {
 	var f dashboardFlags
 	cmd := &cobra.Command{
-		Use:     "dashboard",
-		Short:   "Serve a read-only web page with running releases",
-		Long:    dashboardAbout,
-		Example: "  lockstep dashboard\n  lockstep dashboard -A --listen 127.0.0.1:8080",
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd, o) },
+		Use:   "dashboard",
+		Short: "Serve a read-only web page with running releases",
+		Long:  dashboardAbout,
+		Example: "  lockstep dashboard\n  lockstep dashboard -A --listen 127.0.0.1:8080\n" +
+			"  lockstep dashboard --link 'Grafana=https://grafana.example.com/d/lockstep?var-namespace={namespace}&var-workload={name}'",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, o) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free port")
+	flags.StringArrayVar(&f.links, "link", defaultLinks, "TITLE=URL of a board or runbook; can be repeated")
 	f.Add(flags)
 	return cmd
 }
@@ -52,6 +64,13 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 	if err != nil {
 		return err
 	}
+	shown := dashboard.Options{
+		Lockstep: session.FlagsOf(cmd, func(flag string) bool { return flag != "namespace" && slices.Contains(session.Reach, flag) }),
+		Kubectl:  session.FlagsOf(cmd, func(flag string) bool { return flag == "kubeconfig" || flag == "context" }),
+	}
+	if shown.Links, err = parseLinks(f.links); err != nil {
+		return err
+	}
 	var config net.ListenConfig
 	listener, err := config.Listen(cmd.Context(), "tcp", address.String())
 	if err != nil {
@@ -62,11 +81,24 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 	if err != nil {
 		return err
 	}
-	page := dashboard.New(link.Client, namespace, session.Shorten)
+	page := dashboard.New(link.Client, namespace, session.Shorten, shown)
 	fmt.Fprintln(o.Stdout, page.URL(listener.Addr()))
 	fmt.Fprintln(o.Stderr, "serving read-only until Ctrl-C; anyone with this URL can see what you can see")
 	err = session.Explain(link.Cause(page.Serve(link.Context, listener)), "watch releases", session.HintsFor(cmd, "NAME"))
 	return errors.Join(err, link.Close())
+}
+
+// parseLinks returns titles and URLs. It refuses URLs that a browser would run.
+func parseLinks(all []string) ([][2]string, error) {
+	links := make([][2]string, 0, len(all))
+	for _, text := range all {
+		title, address, _ := strings.Cut(text, "=")
+		if u, err := url.Parse(address); err != nil || title == "" || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+			return nil, exit.Usagef("--link %q: want TITLE=URL such as Grafana=https://grafana.example.com/d/lockstep?var-workload={name}", text)
+		}
+		links = append(links, [2]string{title, address})
+	}
+	return links, nil
 }
 
 // address resolves --listen, and refuses what other machines reach: the page and its secret URL would travel unencrypted.

@@ -3,7 +3,7 @@
 
 // Package dashboard serves a web page with the releases that a driver reports, as they change. It has no endpoint that writes.
 //
-//	d := dashboard.New(client, namespace, shorten)
+//	d := dashboard.New(client, namespace, shorten, dashboard.Options{})
 //	fmt.Println(d.URL(listener.Addr()))
 //	err := d.Serve(ctx, listener)
 //
@@ -68,6 +68,8 @@ type entry struct {
 
 // pageStatus is what browsers get about the dashboard itself.
 type pageStatus struct {
+	Options
+
 	Scope string `json:"scope"`
 	// Synced reports whether every workload under hold is known.
 	Synced bool `json:"synced"`
@@ -76,19 +78,28 @@ type pageStatus struct {
 	LostSince *time.Time `json:"lostSince"`
 }
 
+// Options are what the page shows beside the driver's answers.
+type Options struct {
+	// Lockstep and Kubectl are flags of these programs that reach the same cluster, for the commands to copy.
+	Lockstep string `json:"lockstep"`
+	Kubectl  string `json:"kubectl"`
+	// Links are titles and URLs of other pages about a workload. {namespace}, {name} and {reason} stand for what the workload has.
+	Links [][2]string `json:"links"`
+}
+
 // statusKey is no key of a workload, and sorts before all of them.
 const statusKey = ""
 
 // New returns a dashboard of one namespace, or of all that the driver serves if it is empty. shorten removes gRPC's own wording from
 // an error of the driver.
-func New(driver Driver, namespace string, shorten func(error) error) *Dashboard {
+func New(driver Driver, namespace string, shorten func(error) error, options Options) *Dashboard {
 	scope := "all namespaces"
 	if namespace != "" {
 		scope = "namespace " + namespace
 	}
 	return &Dashboard{
 		driver: driver, namespace: namespace, shorten: shorten, secret: rand.Text(),
-		status: pageStatus{Scope: scope}, workloads: map[string]*entry{},
+		status: pageStatus{Options: options, Scope: scope}, workloads: map[string]*entry{},
 	}
 }
 
@@ -168,7 +179,7 @@ func (d *Dashboard) setStatus(change func(*pageStatus)) {
 	d.mu.Lock()
 	before := d.status
 	change(&d.status)
-	changed := before != d.status
+	changed := before.Synced != d.status.Synced || before.Lost != d.status.Lost
 	d.mu.Unlock()
 	if changed {
 		d.changed.Notify(statusKey)

@@ -20,10 +20,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -94,7 +96,7 @@ func serveOn(t *testing.T, f *fakeDriver, listener net.Listener) (page string, e
 	t.Helper()
 	f.items = make(chan any)
 	ctx, stop := context.WithCancel(t.Context())
-	d := New(f, "default", func(err error) error { return errors.New(status.Convert(err).Message()) })
+	d := New(f, "default", func(err error) error { return errors.New(status.Convert(err).Message()) }, Options{})
 	done, result := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(done)
@@ -361,7 +363,15 @@ func TestIdleStream(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	f := &fakeDriver{revisions: []*pb.Revision{{Number: 2, Name: "bbbb", Current: true, ReleaseId: "<b>", Outcome: pb.State_STATE_ROLLED_BACK}}}
+	f := &fakeDriver{revisions: []*pb.Revision{
+		{Number: 3, Name: "cccc", Template: `{"image":"v3"}`},
+		{
+			Number: 2, Name: "bbbb", Current: true, ReleaseId: "<b>", Outcome: pb.State_STATE_ROLLED_BACK, Template: `{"image":"v2"}`,
+			CreateTime: timestamppb.New(noon), EndTime: timestamppb.New(noon.Add(90 * time.Second)),
+		},
+		{Number: 1, Name: "aaaa", Stable: true, Template: `{"image":"v1"}`},
+		{Name: "0000"},
+	}}
 	page, _ := serve(t, f)
 	if code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm")); code != http.StatusNotFound {
 		t.Errorf("history of an unknown workload: code %d: %s", code, body)
@@ -374,13 +384,19 @@ func TestHistory(t *testing.T) {
 	if code, _, body := get(t, request(t, http.MethodGet, page+"history/default/disaggregatedset/llm")); code != http.StatusOK {
 		t.Errorf("history of a DisaggregatedSet: code %d: %s", code, body)
 	}
-	var rows [][]string
+	var rows []revision
 	code, header, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
 	if err := json.Unmarshal([]byte(body), &rows); err != nil || header.Get("Content-Type") != "application/json" {
 		t.Fatalf("code %d, %v: %s", code, err, body)
 	}
-	if want := "> 2 bbbb - - - <b> rolled back"; len(rows) != 1 || strings.Join(rows[0], " ") != want {
-		t.Errorf("rows %q, want %q", rows, want)
+	want := []revision{
+		{strings.Split("|3|cccc|-|-|-|-|-", "|"), "", "1", "--- revision 1\n+++ revision 3\n@@ -1,2 +1,2 @@\n-image: v1\n+image: v3\n \n"},
+		{strings.Split(">|2|bbbb|2026-01-02T12:00:00Z|-|-|<b>|rolled back", "|"), "90s", "1", "--- revision 1\n+++ revision 2\n@@ -1,2 +1,2 @@\n-image: v1\n+image: v2\n \n"},
+		{strings.Split("*|1|aaaa|-|-|-|-|-", "|"), "", "0000", "the template of revision 0000 can't be read"},
+		{Cells: strings.Split("|-|0000|-|-|-|-|waits for a release", "|")},
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 }
 

@@ -121,7 +121,18 @@ func (d *Dashboard) send(w http.ResponseWriter, keys []string) bool {
 	return control.Flush() == nil
 }
 
-// history answers with the rows of `lockstep history`, for workloads that the page shows only.
+// revision is a row of a history.
+type revision struct {
+	// Cells are those of `lockstep history`, with the time in RFC 3339.
+	Cells []string `json:"cells"`
+	// Took is how long its release took. It is empty until the end is recorded.
+	Took string `json:"took"`
+	// From is the newest revision before that was not rolled back, and Diff the change of the template since.
+	From string `json:"from"`
+	Diff string `json:"diff"`
+}
+
+// history answers with the revisions of a workload that the page shows.
 func (d *Dashboard) history(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	known := d.workloads[r.PathValue("namespace")+"/"+r.PathValue("name")]
@@ -132,12 +143,29 @@ func (d *Dashboard) history(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
-	response, err := d.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: known.ref})
+	response, err := d.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: known.ref, IncludeTemplates: true})
 	if err != nil {
 		http.Error(w, d.shorten(err).Error(), http.StatusBadGateway)
 		return
 	}
+	all := response.GetRevisions()
+	answer := make([]revision, len(all))
+	for i, cells := range view.HistoryRows(all, func(at time.Time) string { return at.Format(time.RFC3339) }) {
+		answer[i].Cells = cells
+		if end := all[i].GetEndTime(); end != nil {
+			answer[i].Took = view.Age(end.AsTime().Sub(all[i].GetCreateTime().AsTime()))
+		}
+		for _, before := range all[i+1:] {
+			if before.GetOutcome() == pb.State_STATE_ROLLED_BACK {
+				continue
+			}
+			answer[i].From = view.RevisionName(before)
+			if answer[i].Diff, err = view.Diff(before, all[i]); err != nil {
+				answer[i].Diff = err.Error()
+			}
+			break
+		}
+	}
 	w.Header().Set("Content-Type", "application/json")
-	rows := view.HistoryRows(response.GetRevisions(), func(at time.Time) string { return at.Format(time.DateTime + " MST") })
-	_ = json.NewEncoder(w).Encode(rows) // the browser went away
+	_ = json.NewEncoder(w).Encode(answer) // the browser went away
 }

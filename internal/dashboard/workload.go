@@ -20,8 +20,12 @@ import (
 type workload struct {
 	// Key is "namespace/name".
 	Key string `json:"key"`
-	// Live reports whether a release runs, or ran since the dashboard started.
-	Live bool `json:"live"`
+	// Running reports whether a release is in flight or has failed, Live also whether one ran since the dashboard started.
+	Running bool `json:"running"`
+	Live    bool `json:"live"`
+	// Release is the last release, which began at Began.
+	Release string     `json:"release"`
+	Began   *time.Time `json:"began"`
 
 	State   string `json:"state"`
 	Reason  string `json:"reason"`
@@ -36,11 +40,12 @@ type workload struct {
 	Planned  int32  `json:"planned"`
 	Updated  int32  `json:"updated"`
 	Ready    int32  `json:"ready"`
+	Replicas int32  `json:"replicas"`
 	Traffic  string `json:"traffic"`
+	// Share is the update revision's percentage of what Traffic counts.
+	Share    int32  `json:"share"`
 	Capacity string `json:"capacity"`
 
-	// Summary describes Groups for screen readers.
-	Summary string  `json:"summary"`
 	Groups  []group `json:"groups"`
 	Omitted int32   `json:"omitted"`
 	// Facts are further labels and texts.
@@ -61,12 +66,16 @@ type group struct {
 	Pods   string     `json:"pods"`
 	Since  *time.Time `json:"since"`
 	Status string     `json:"status"`
+	// Wrong reports whether the group is not ready for another reason than those every new group has, and Pod is the pod that has it.
+	Wrong bool   `json:"wrong"`
+	Pod   string `json:"pod"`
 }
 
 // describe returns the workload of a context. before is what it was, nil if it is new.
 func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	w := &workload{
-		Key: keyOf(c.GetWorkload()), Live: view.Running(c) || before != nil && before.Live,
+		Key: keyOf(c.GetWorkload()), Running: view.Running(c), Live: view.Running(c) || before != nil && before.Live,
+		Release: c.GetReleaseId(), Began: timeOf(c.GetStartTime()), Replicas: c.GetReplicas(), Share: c.GetTrafficWeight(),
 		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
 		Batch: "-", Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: traffic(c),
@@ -80,34 +89,10 @@ func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	if plugin.InFlight(c) && !plugin.Ending(c) {
 		w.Batch = view.BatchWord(c)
 	}
-	counts := map[string]int{}
 	for _, g := range c.GetGroups() {
-		described := describeGroup(c, g)
-		w.Groups = append(w.Groups, described)
-		readiness := "not ready"
-		if g.GetReady() {
-			readiness = "ready"
-		}
-		counts[revisionWords[described.Letter]+" "+readiness]++
+		w.Groups = append(w.Groups, describeGroup(c, g))
 	}
-	w.Summary = summary(counts, len(c.GetGroups()))
 	return w
-}
-
-// revisionWords are the meanings of letters.
-var revisionWords = map[string]string{"A": "stable", "B": "updated", "C": "other revision", "": "leader missing,"}
-
-func summary(counts map[string]int, total int) string {
-	parts := make([]string, 0, len(counts))
-	for _, letter := range []string{"A", "B", "C", ""} {
-		for _, readiness := range []string{"ready", "not ready"} {
-			words := revisionWords[letter] + " " + readiness
-			if n := counts[words]; n > 0 {
-				parts = append(parts, fmt.Sprintf("%d %s", n, words))
-			}
-		}
-	}
-	return fmt.Sprintf("%d groups: %s", total, strings.Join(parts, ", "))
 }
 
 func describeGroup(c *pb.BatchContext, g *pb.Group) group {
@@ -115,6 +100,7 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 		Name: fmt.Sprintf("%s %d", view.RoleWord(g.GetRole()), g.GetIndex()), Leader: g.GetLeader(), Revision: g.GetRevision(), Letter: "C",
 		Ready: g.GetReady(), Added: g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY,
 		Pods: fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), Since: timeOf(g.GetSince()), Status: "ready",
+		Pod: g.GetPod(), Wrong: !g.GetReady() && g.GetReason() != "" && !view.Transient(g.GetReason()),
 	}
 	switch {
 	case g.GetRevision() == "":
@@ -134,21 +120,15 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 
 // traffic returns the effective share of the update revision, and the requested one if it is another.
 func traffic(c *pb.BatchContext) string {
-	switch {
-	case !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED:
+	if !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		return "-"
-	case c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS:
-		return fmt.Sprintf("%d%% of ready groups", c.GetTrafficWeight())
-	case c.RequestedWeight != nil && c.GetRequestedWeight() != c.GetTrafficWeight():
-		return fmt.Sprintf("%d%% of requests, %d%% requested", c.GetTrafficWeight(), c.GetRequestedWeight())
-	default:
-		return fmt.Sprintf("%d%% of requests", c.GetTrafficWeight())
 	}
+	return view.Weight(c)
 }
 
 // facts returns what only the page of one workload shows. Facts without a text are left out.
 func facts(c *pb.BatchContext) [][2]string {
-	revisions, waiting, style, began := c.GetStableRevision(), "", "", ""
+	revisions, waiting, style := c.GetStableRevision(), "", ""
 	if update := c.GetUpdateRevision(); update != "" && update != revisions {
 		revisions = "A " + revisions + " → B " + update
 	}
@@ -158,9 +138,6 @@ func facts(c *pb.BatchContext) [][2]string {
 	if c.GetReleaseId() != "" {
 		style = view.StyleWord(c.GetStyle())
 	}
-	if c.GetStartTime() != nil {
-		began = c.GetStartTime().AsTime().Format(time.RFC3339)
-	}
 	batches := make([]string, 0, len(c.GetBatchPlan()))
 	for _, b := range c.GetBatchPlan() {
 		batches = append(batches, fmt.Sprintf("%s: %d", b.GetTarget(), b.GetGroups()))
@@ -168,7 +145,7 @@ func facts(c *pb.BatchContext) [][2]string {
 	return slices.DeleteFunc([][2]string{
 		{"Groups", fmt.Sprintf("%d requested, of %d pods each", c.GetReplicas(), c.GetSize())},
 		{"Revision", revisions}, {"Template", waiting}, {"Release", c.GetReleaseId()}, {"Style", style}, {"Batches", strings.Join(batches, ", ")},
-		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()}, {"Began", began},
+		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()},
 		{"Begun by", c.GetStartedBy()}, {"Ended by", c.GetEndedBy()}, {"Why", c.GetEndMessage()},
 	}, func(fact [2]string) bool { return fact[1] == "" })
 }

@@ -37,9 +37,8 @@ func TestDescribe(t *testing.T) {
 	w := describe(upgrading(), nil, noon)
 	for name, got := range map[string][2]string{
 		"batch":    {w.Batch, "2/3 (50%)"},
-		"traffic":  {w.Traffic, "25% of requests, 50% requested"},
+		"traffic":  {w.Traffic, "canary gets 25% of requests, 50% requested"},
 		"capacity": {w.Capacity, "3 ready of 4 requested, 5 exist"},
-		"summary":  {w.Summary, "5 groups: 1 stable ready, 1 updated ready, 1 updated not ready, 1 other revision ready, 1 leader missing, not ready"},
 		"status":   {w.Groups[4].Status, "pod vllm-b-1-1: ImagePullBackOff"},
 		"no pod":   {w.Groups[2].Status, "not ready"},
 	} {
@@ -50,6 +49,9 @@ func TestDescribe(t *testing.T) {
 	letters := ""
 	for _, g := range w.Groups {
 		letters += g.Letter + map[bool]string{true: "+"}[g.Added] + " "
+	}
+	if w.Groups[2].Wrong || !w.Groups[4].Wrong || w.Groups[4].Pod != "vllm-b-1-1" {
+		t.Errorf("only the image is wrong: %+v", w.Groups)
 	}
 	if want := "A C  B+ B+ "; letters != want {
 		t.Errorf("letters %q, want %q", letters, want)
@@ -65,8 +67,8 @@ func TestTraffic(t *testing.T) {
 		change func(c *pb.BatchContext)
 		want   string
 	}{
-		"as requested": {func(c *pb.BatchContext) { c.TrafficWeight = 50 }, "50% of requests"},
-		"not routed":   {func(c *pb.BatchContext) { c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS }, "25% of ready groups"},
+		"as requested": {func(c *pb.BatchContext) { c.TrafficWeight = 50 }, "canary gets 50% of requests"},
+		"not routed":   {func(c *pb.BatchContext) { c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS }, "25% of ready groups are new"},
 		"unknown":      {func(c *pb.BatchContext) { c.TrafficBasis = pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED }, "-"},
 		"at rest":      {func(c *pb.BatchContext) { c.State = pb.State_STATE_COMPLETED }, "-"},
 	} {

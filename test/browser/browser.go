@@ -6,6 +6,7 @@ package browser
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -146,6 +148,60 @@ func (p *Page) ColorScheme(scheme string) {
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 		})
 	})
+}
+
+// Resize sets the size of the page in pixels, and fails if it is wider than that, or if texts of its cells or drawings overlap.
+func (p *Page) Resize(width, height int64) {
+	p.t.Helper()
+	Run(p, chromedp.EmulateViewport(width, height))
+	await.Nil(p.t, fmt.Sprintf("nothing overlaps at %d pixels", width), func(context.Context) error {
+		if found := Eval[[]string](p, overlaps); len(found) > 0 {
+			return fmt.Errorf("%q", found)
+		}
+		return nil
+	})
+}
+
+// overlaps returns what is wider than the page or its cell, and the texts of a drawing that overlap.
+const overlaps = `(() => {
+  const found = [], box = e => e.getBoundingClientRect(), root = document.documentElement;
+  if (root.scrollWidth > innerWidth) found.push('the page has ' + root.scrollWidth + ' pixels');
+  for (const e of document.querySelectorAll('th, td, dt, dd, h1, h2, p, li'))
+    if (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline' && !e.closest('.hidden')) found.push(e.textContent);
+  for (const drawing of document.querySelectorAll('svg')) {
+    const texts = [...drawing.querySelectorAll('text')];
+    if (box(drawing).right > innerWidth) found.push('the drawing');
+    texts.forEach((a, i) => texts.slice(i + 1).forEach(b => {
+      const [p, q] = [box(a), box(b)];
+      if (p.left < q.right && q.left < p.right && p.top + 2 < q.bottom && q.top + 2 < p.bottom) found.push(a.textContent + ' on ' + b.textContent);
+    }));
+  }
+  return found;
+})()`
+
+// Accessible returns "role: name" of what a screen reader is told.
+func (p *Page) Accessible() []string {
+	p.t.Helper()
+	tree := Run(p, func(ctx context.Context, target *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
+		return cdp.Call(ctx, target, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	})
+	var all []string
+	for _, n := range tree.Nodes {
+		if n.Ignored || n.Role == nil {
+			continue
+		}
+		var role, name string
+		if err := json.Unmarshal(n.Role.Value, &role); err != nil {
+			p.t.Fatal(err)
+		}
+		if n.Name != nil && n.Name.Value != nil {
+			if err := json.Unmarshal(n.Name.Value, &name); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		all = append(all, role+": "+name)
+	}
+	return all
 }
 
 // Screenshot writes the whole page to a PNG file.

@@ -11,7 +11,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/browser"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -30,14 +33,15 @@ import (
 
 var updateImages = flag.Bool("update", false, "write the screenshot of docs/images")
 
-// dashboard starts `lockstep dashboard` until the test ends, and returns the URL that it prints.
-func (e *env) dashboard(args ...string) string {
+// dashboard starts `lockstep dashboard` until the test ends, with a kubeconfig in its environment, and returns the URL that it prints.
+func (e *env) dashboard(kubeconfig string, args ...string) string {
 	e.t.Helper()
 	path, err := driver.Binary()
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	cmd := exec.Command(path, append([]string{"dashboard"}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		e.t.Fatal(err)
@@ -66,7 +70,7 @@ func mustBeInert(t *testing.T, p *browser.Page) {
 	if n := browser.Eval[int](p, "document.querySelectorAll('img, iframe, body script').length"); n != 0 {
 		t.Errorf("%d elements were injected", n)
 	}
-	if title := browser.Eval[string](p, "document.title"); title != "Lockstep releases" {
+	if title := browser.Eval[string](p, "document.title"); !strings.Contains(title, "Lockstep") {
 		t.Errorf("an injected script ran: title %q", title)
 	}
 	if console := p.Console(); len(console) > 0 {
@@ -77,6 +81,33 @@ func mustBeInert(t *testing.T, p *browser.Page) {
 // hostile is markup that runs a script where it becomes HTML. An image may have it, and so may a message.
 const hostile = "<img/src=x/onerror=document.title=1>"
 
+// mustGrow fails if the drawing of a running release does not grow: its first batch takes ever less of the width.
+func mustGrow(t *testing.T, p *browser.Page) {
+	t.Helper()
+	const width = "document.querySelector('#timeline .band').getBoundingClientRect().width"
+	before := browser.Eval[float64](p, width)
+	await.Nil(t, "the drawing grows", func(context.Context) error {
+		if now := browser.Eval[float64](p, width); now >= before {
+			return fmt.Errorf("the first batch has %f pixels, and had %f", now, before)
+		}
+		return nil
+	})
+}
+
+// mustBeAccessible fails if a screen reader lacks one of these roles and names, or an image has no name.
+func mustBeAccessible(t *testing.T, p *browser.Page, want ...string) {
+	t.Helper()
+	all := p.Accessible()
+	for _, w := range want {
+		if !slices.Contains(all, w) {
+			t.Errorf("a screen reader is not told %q of:\n%s", w, strings.Join(all, "\n"))
+		}
+	}
+	if slices.Contains(all, "image: ") {
+		t.Error("an image has no text")
+	}
+}
+
 // A user with read-only permissions sees in a browser how a release breaks, recovers and is aborted, and how the next one completes.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
@@ -84,12 +115,15 @@ func TestDashboard(t *testing.T) {
 	w := e.adopt(model("vllm", 4, 2))
 	w.expose()
 	viewer := e.viewer()
-	p := browser.Open(t, e.dashboard("--namespace", e.namespace, "--kubeconfig", viewer))
+	url := e.dashboard(viewer, "--namespace", e.namespace, "--link", "Board=https://example.com/?ns={namespace}&workload={name}")
+	p := browser.Open(t, url)
 	p.ColorScheme("light")
 	p.AwaitText("namespace "+e.namespace+": 0 with a release, 1 under hold", "No release is running")
+	where := " --namespace " + e.namespace
 
 	w.edit(image("v2"), withBehavior(cluster.BehaviorImagePull))
 	routed := quarters()
+	routed.ProgressDeadline = seconds(5)
 	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm-http", Ingresses: []string{"vllm"}}
 	w.initialize("r1", routed)
 	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
@@ -102,10 +136,16 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 	weigh(25)
-	p.AwaitText(e.namespace+"/vllm", "upgrading", "1/3 (25%)", "0% of requests, 25% requested", "4 ready of 4 requested, 5 exist", "in ")
+	p.AwaitText(e.namespace+"/vllm", "failed (ProgressDeadlineExceeded)", "1/3 (25%)", "0 of 1 groups ready", "0% of requests, 25% requested", "deadline passed",
+		"lockstep abort vllm"+where)
 	p.AwaitAttribute(".groups", "aria-label", "5 groups: 4 stable ready, 1 updated not ready")
 	p.AwaitAttribute(".group.B.added", "title", "ImagePullBackOff")
 	canary := w.context().GetCanaryWorkload()
+	p.AwaitText("vllm, canary 0: pod "+canary+"-0", "kubectl describe pod "+canary+"-0")
+	browser.Run(p, chromedp.Click(chromedp.CSS("#banner button")))
+	p.AwaitText("Copied: lockstep abort vllm" + where)
+	p.Resize(500, 900)
+	p.Resize(1300, 900)
 	heal := func(group int) {
 		t.Helper()
 		e.eventually("the group's pods exist", func(context.Context) error {
@@ -123,21 +163,37 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	weigh(50)
-	p.AwaitText("upgrading", "2/3 (50%)", "5 ready of 4 requested, 6 exist")
+	p.AwaitText("failed (ProgressDeadlineExceeded)", "2/3 (50%)")
 	p.AwaitAttribute(".group.B:not(.ready)", "title", "ImagePullBackOff")
-	if *updateImages {
-		p.Screenshot("../../docs/images/dashboard.png")
-	}
 
 	// The keyboard opens the workload, and the heading has the focus then.
 	browser.Run(p, chromedp.Focus(chromedp.CSS("#workloads a")))
 	browser.Run(p, chromedp.KeyEvent(kb.Enter))
-	p.AwaitText("Second workload", canary, "ImagePullBackOff", "server=example.com/model:v2", "r1 by e2e/TestDashboard")
+	p.AwaitText("Second workload", canary, "ImagePullBackOff", "5 ready of 4 requested, 6 exist", "server=example.com/model:v2", "r1 by e2e/TestDashboard",
+		"Changes of the template, from revision 1 to 2", "image: example.com/model:v2", "canary 0: ready")
 	if focus := browser.Eval[string](p, "document.activeElement.textContent"); focus != e.namespace+"/vllm" {
 		t.Errorf("the focus is on %q", focus)
 	}
+	p.AwaitAttribute("#links a", "href", "https://example.com/?ns="+e.namespace+"&workload=vllm")
+	p.AwaitAttribute("#timeline svg", "aria-label", "Timeline of release r1: ", "batch 1/3 (25%) from ", "batch 2/3 (50%) from ", "6 groups: 4 stable ready, 1 updated")
+	mustGrow(t, p)
+	mustBeAccessible(t, p, "banner: ", "main: ", "contentinfo: ", "navigation: Workload", "alert: What is wrong", "heading: "+e.namespace+"/vllm", "heading: Timeline",
+		"table: Groups", "columnheader: Status", "table: History", "region: Changes of the template, from revision 1 to 2", "progressbar: 1 of 2 groups ready")
+	if *updateImages {
+		p.Resize(1000, 900)
+		browser.Eval[any](p, "document.querySelectorAll('#legend ~ *, #now ~ *, footer').forEach(e => { e.hidden = true })")
+		p.Screenshot("../../docs/images/dashboard.png")
+		browser.Eval[any](p, "document.querySelectorAll('#legend ~ *, #now ~ *, footer').forEach(e => { e.hidden = false })")
+	}
+	browser.Run(p, chromedp.Reload())
+	p.AwaitAttribute("#timeline svg", "aria-label", "batch 1/3 (25%) from ")
+	p.Resize(500, 900)
+	p.Resize(1300, 900)
 	heal(1)
-	p.AwaitText("ready (BatchReady)", "2 planned, 2 updated, 2 ready")
+	p.AwaitText("ready (BatchReady)", "2 of 2 groups ready")
+	if shown := browser.Eval[bool](p, "!document.getElementById('banner').hidden"); shown {
+		t.Error("the groups are ready, and something is wrong")
+	}
 	if _, err := w.driver.Finalize(t.Context(), &pb.FinalizeRequest{
 		Workload: w.ref(), ReleaseId: "r1", Intent: rollback, Message: hostile, Wait: long,
 	}); err != nil {
@@ -151,17 +207,20 @@ func TestDashboard(t *testing.T) {
 	})
 	w.initialize("r2", policy("50%", "100%"))
 	w.upgrade("r2", 0)
-	p.AwaitText("server=example.com/model:v3" + hostile)
+	p.AwaitText("server=example.com/model:v3"+hostile, "from revision 1 to 3", "image: example.com/model:v3"+hostile)
 	mustBeInert(t, p)
 	browser.Run(p, chromedp.NavigateBack())
 	p.AwaitText("ready (BatchReady)", "1/2 (50%)", "33% of ready groups")
 	w.finalize("r2", promote)
-	p.AwaitText("completed (", "4 ready of 4 requested, 4 exist")
+	p.AwaitText("completed (")
 	p.AwaitAttribute(".groups", "aria-label", "4 groups: 4 updated ready")
 	if announced := browser.Eval[string](p, "document.getElementById('announcement').textContent"); announced != e.namespace+"/vllm: completed" {
 		t.Errorf("a screen reader is told %q", announced)
 	}
 	mustBeInert(t, p)
+	past := browser.Open(t, url+"#/"+e.namespace+"/vllm?revision=2")
+	past.AwaitText("vllm, revision 2", "rolled back by", hostile, "Took", "from revision 1 to 2")
+	mustBeInert(t, past)
 	p.ColorScheme("dark")
 	if light := browser.Eval[bool](p, "getComputedStyle(document.querySelector('.group.B.ready')).color === 'rgb(255, 255, 255)'"); light {
 		t.Error("dark mode has the colours of light mode")
@@ -188,7 +247,7 @@ func TestDashboardDriver(t *testing.T) {
 	w := e.adopt(model("vllm", 2, 1))
 	w.edit(image("v2"))
 	w.initialize("r1", policy("50%", "100%"))
-	p := browser.Open(t, e.dashboard("--namespace", e.namespace, "--address", e.driver.Address()))
+	p := browser.Open(t, e.dashboard("", "--namespace", e.namespace, "--address", e.driver.Address()))
 	p.AwaitText("holding (")
 	e.driver.Kill()
 	p.AwaitText("The driver does not answer since", "retrying", "holding (")

@@ -96,16 +96,9 @@ type Hints struct {
 // HintsFor returns the hints of a parsed command line.
 func HintsFor(cmd *cobra.Command, name string) Hints {
 	line := func(verb string, keep func(flag string) bool) string {
-		words := []string{cmd.Root().Name(), verb, name}
-		cmd.Flags().Visit(func(f *pflag.Flag) {
-			if keep(f.Name) {
-				words = append(words, flagWords(f)...)
-			}
-		})
-		return strings.Join(words, " ")
+		return cmd.Root().Name() + " " + verb + " " + name + FlagsOf(cmd, keep)
 	}
-	shared := []string{"kubeconfig", "context", "namespace", "address", "tls-cert", "tls-key", "tls-ca"}
-	reach := func(flag string) bool { return slices.Contains(shared, flag) }
+	reach := func(flag string) bool { return slices.Contains(Reach, flag) }
 	h := Hints{
 		Again:   line(cmd.Name(), func(string) bool { return true }),
 		Status:  line("status", reach),
@@ -120,6 +113,20 @@ func HintsFor(cmd *cobra.Command, name string) Hints {
 		h.Stay = line(cmd.Name(), func(flag string) bool { return flag != "on-failure" }) + " --on-failure wait"
 	}
 	return h
+}
+
+// Reach are the flags that say where a workload and its driver are.
+var Reach = []string{"kubeconfig", "context", "namespace", "address", "tls-cert", "tls-key", "tls-ca"}
+
+// FlagsOf returns the flags of a parsed command line that keep selects, each with a space before it.
+func FlagsOf(cmd *cobra.Command, keep func(flag string) bool) string {
+	words := ""
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if keep(f.Name) {
+			words += " " + strings.Join(flagWords(f), " ")
+		}
+	})
+	return words
 }
 
 // flagWords returns a flag as it is typed.

@@ -8,9 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -92,7 +90,7 @@ func revisions(s *session.Session, templates bool) (*pb.ListRevisionsResponse, e
 	s.Warn(response.GetWarnings()...)
 	for _, r := range response.GetRevisions() {
 		if r.GetProblem() != "" {
-			_, _ = fmt.Fprintf(s.Stderr, "warning: revision %s: %s\n", revisionName(r), r.GetProblem())
+			_, _ = fmt.Fprintf(s.Stderr, "warning: revision %s: %s\n", view.RevisionName(r), r.GetProblem())
 		}
 	}
 	return response, nil
@@ -107,20 +105,12 @@ func pick(s *session.Session, all []*pb.Revision, name string) (*pb.Revision, er
 	}
 	known := ""
 	for _, r := range all {
-		known += " " + revisionName(r)
+		known += " " + view.RevisionName(r)
 	}
 	if known == "" {
 		known = " nothing yet"
 	}
 	return nil, fmt.Errorf("there is no revision %s in the history of %s, which has:%s\n  to see it: %s", name, s.Name, known, s.Hints.History)
-}
-
-// revisionName returns the number of a revision, or the hash of one without.
-func revisionName(r *pb.Revision) string {
-	if r.GetNumber() == 0 {
-		return r.GetName()
-	}
-	return strconv.FormatInt(r.GetNumber(), 10)
 }
 
 // showDiff compares revisions. There are at most two names.
@@ -133,7 +123,7 @@ func showDiff(s *session.Session, names []string) error {
 	if err != nil {
 		return err
 	}
-	text, err := diff(from, to)
+	text, err := view.Diff(from, to)
 	if err != nil {
 		return err
 	}
@@ -177,31 +167,4 @@ func before(all []*pb.Revision, than *pb.Revision) *pb.Revision {
 		}
 	}
 	return nil
-}
-
-// contextLines is the number of lines around a difference, as in diff -u.
-const contextLines = 3
-
-// diff returns the unified diff of two templates as YAML, empty if they are the same.
-func diff(from, to *pb.Revision) (string, error) {
-	d := difflib.UnifiedDiff{Context: contextLines}
-	for _, side := range []struct {
-		revision *pb.Revision
-		name     *string
-		lines    *[]string
-	}{{from, &d.FromFile, &d.A}, {to, &d.ToFile, &d.B}} {
-		if side.revision.GetTemplate() == "" {
-			return "", fmt.Errorf("the template of revision %s can't be read", revisionName(side.revision))
-		}
-		text, err := yaml.JSONToYAML([]byte(side.revision.GetTemplate()))
-		if err != nil {
-			return "", fmt.Errorf("read the template of revision %s: %w", revisionName(side.revision), err)
-		}
-		*side.name, *side.lines = "revision "+revisionName(side.revision), difflib.SplitLines(string(text))
-	}
-	text, err := difflib.GetUnifiedDiffString(d)
-	if err != nil {
-		return "", fmt.Errorf("compare revisions %s and %s: %w", revisionName(from), revisionName(to), err)
-	}
-	return text, nil
 }

@@ -6,16 +6,18 @@
 const $ = id => document.getElementById(id);
 const workloads = new Map(); // by key: what the server sent last
 const lines = new Map(); // by key: the line of the list, which is kept, so that the focus stays
-let status = { scope: '', synced: false, lost: '' };
+let status = { scope: '', synced: false, lost: '', links: [] };
 let broken = false; // the connection to the dashboard
 
-// element returns an element with attributes, and with texts and elements in it.
-function element(name, attributes = {}, ...children) {
-  const e = document.createElement(name);
+function fill(e, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
   e.append(...children);
   return e;
 }
+
+// element and svg return an element with attributes, and with texts and elements in it.
+const element = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
+const svg = (name, attributes = {}, ...children) => fill(document.createElementNS('http://www.w3.org/2000/svg', name), attributes, children);
 
 // update replaces the content of an element if it differs, so that selections and screen readers keep their place.
 function update(e, value, make = v => [v]) {
@@ -25,6 +27,9 @@ function update(e, value, make = v => [v]) {
   e.replaceChildren(...make(value));
 }
 
+// breakable lets a long name break at its parts.
+const breakable = text => text.split(/(?<=[/:=-])|(?=[A-Z][a-z])/).flatMap((part, i) => i ? [element('wbr'), part] : [part]);
+
 const units = [['d', 86400], ['h', 3600], ['m', 60], ['s', 1]];
 
 function age(milliseconds) {
@@ -33,6 +38,8 @@ function age(milliseconds) {
   const rest = i < 3 ? Math.floor(seconds % units[i][1] / units[i + 1][1]) : 0;
   return Math.floor(seconds / units[i][1]) + units[i][0] + (rest ? rest + units[i + 1][0] : '');
 }
+
+const clock = at => new Date(at).toLocaleTimeString();
 
 const wordings = {
   since: ms => age(ms),
@@ -50,13 +57,19 @@ function time(at, wording) {
 
 function tell(e) {
   const ms = Date.now() - Date.parse(e.dateTime);
-  e.classList.toggle('passed', e.dataset.wording === 'deadline' && ms >= 0);
+  e.classList.toggle('wrong', e.dataset.wording === 'deadline' && ms >= 0);
   update(e, wordings[e.dataset.wording](ms));
 }
 
 const since = w => time(w.since, w.atLeast ? 'atLeast' : 'since');
 
-const state = w => [element('span', w.state === 'failed' ? { class: 'failed' } : {}, w.state), ` (${w.reason})`];
+const state = w => [element('span', w.state === 'failed' ? { class: 'wrong' } : {}, w.state), ' (', ...breakable(w.reason), ')'];
+
+// summary describes the groups to screen readers.
+function summary(w) {
+  const words = w.groups.map(g => ({ A: 'stable', B: 'updated', C: 'other revision', '': 'leader missing,' })[g.letter] + (g.ready ? ' ready' : ' not ready'));
+  return `${words.length} groups: ` + [...new Set(words)].map(word => `${words.filter(other => other === word).length} ${word}`).join(', ');
+}
 
 function picture(w) {
   const squares = w.groups.map(g => {
@@ -64,29 +77,42 @@ function picture(w) {
     const classes = ['group', g.letter, g.ready && 'ready', g.added && 'added'].filter(Boolean).join(' ');
     return element('span', { class: classes, title }, (g.ready ? g.letter : g.letter.toLowerCase()) || '·');
   });
-  return element('div', { class: 'groups', role: 'img', 'aria-label': w.summary }, ...squares);
+  return element('div', { class: 'groups', role: 'img', 'aria-label': summary(w) }, ...squares);
+}
+
+function progress(w) {
+  if (!w.planned) return ['-'];
+  const text = `${w.ready} of ${w.planned} groups ready`;
+  return [w.batch === '-' ? '' : `batch ${w.batch}`, element('progress', { value: w.ready, max: w.planned, 'aria-label': text }), text];
 }
 
 const cells = [
-  w => state(w), w => [w.batch], w => [w.planned], w => [w.updated], w => [w.ready], w => [picture(w)],
-  w => [w.traffic], w => [w.capacity], w => [since(w)], w => [time(w.deadline, 'deadline')],
+  state,
+  progress,
+  w => [element('div', {}, since(w), ' in this state'), ...w.deadline ? ['deadline ', time(w.deadline, 'deadline')] : []],
 ];
 
 const encoded = key => key.split('/').map(encodeURIComponent).join('/');
-const link = key => '#/' + encoded(key);
+const link = (key, revision) => `#/${encoded(key)}` + (revision ? `?revision=${encodeURIComponent(revision)}` : '');
 
-// line returns the rows of a workload in the list: cells, and the message below them.
+// route returns the workload and the revision that the URL names, each empty without one.
+function route() {
+  const [path, query] = location.hash.split('?');
+  return { key: path.startsWith('#/') ? path.slice(2) : '', revision: new URLSearchParams(query).get('revision') ?? '' };
+}
+
+// line returns the rows of a workload in the list: cells, and the groups and the message below them.
 function line(w) {
   if (!lines.has(w.key)) {
-    const name = element('th', { scope: 'rowgroup' }, element('a', { href: link(w.key) }, w.key));
+    const name = element('th', { scope: 'rowgroup' }, element('a', { href: link(w.key) }, ...breakable(w.key)));
     lines.set(w.key, element('tbody', {},
-      element('tr', {}, name, ...cells.map((_, i) => element('td', i > 1 && i < 5 ? { class: 'number' } : {}))),
-      element('tr', { class: 'note' }, element('td'), element('td', { colspan: cells.length }))));
+      element('tr', {}, name, ...cells.map(() => element('td'))),
+      element('tr', { class: 'note' }, element('td', { colspan: cells.length + 1 }))));
   }
   const body = lines.get(w.key);
   const [row, note] = body.children;
   if (body.of !== w) cells.forEach((cell, i) => row.children[i + 1].replaceChildren(...cell(w)));
-  update(note.lastChild, w.message);
+  update(note.firstChild, [w.groups, w.traffic, w.message], () => [picture(w), ...w.traffic === '-' ? [] : [w.traffic, element('br')], w.message]);
   body.of = w;
   return body;
 }
@@ -99,48 +125,242 @@ function showList() {
   update($('none'), status.synced ? 'No release is running.' : 'Waiting for the driver.');
 }
 
+// What is wrong, and the command that helps.
+
+const maxProblems = 3;
+
+function problems(w) {
+  const [namespace, ...name] = w.key.split('/');
+  const where = `--namespace ${namespace}`;
+  const failed = w.state === 'failed'
+    ? [{ text: `${w.key} failed (${w.reason}): ${w.message}`, command: `lockstep abort ${name.join('/')} ${where}${status.lockstep}` }] : [];
+  return [...failed, ...w.groups.filter(g => g.wrong && w.running).map(g => ({
+    text: `${w.key}, ${g.name}: ${g.status}`, command: `kubectl describe pod ${g.pod || g.leader} ${where}${status.kubectl}`,
+  }))].slice(0, maxProblems);
+}
+
+function showBanner(wrong) {
+  $('banner').hidden = !wrong.length;
+  update($('banner'), wrong, () => wrong.flatMap(({ text, command }) => {
+    const copy = element('button', { type: 'button', 'aria-label': `Copy: ${command}` }, 'Copy');
+    copy.addEventListener('click', async () => {
+      await navigator.clipboard.writeText(command);
+      update($('announcement'), `Copied: ${command}`);
+    });
+    return [element('p', {}, text), element('p', {}, element('code', {}, command), copy)];
+  }));
+}
+
+// Tracks are what this page has seen of running releases, by workload. A reload keeps them.
+
+const maxSpans = 50, maxPoints = 500; // of a lane, and of a release: the oldest go first
+const tracks = new Map(JSON.parse(sessionStorage.getItem('tracks') ?? '[]'));
+
+addEventListener('pagehide', () => {
+  try {
+    sessionStorage.setItem('tracks', JSON.stringify([...tracks]));
+  } catch {
+    sessionStorage.clear(); // too large
+  }
+});
+
+function add(list, item, max) {
+  list.push(item);
+  if (list.length > max) list.shift();
+}
+
+const look = g => g.wrong ? 'wrong' : g.ready ? g.letter : g.letter ? 'starting' : '';
+
+function record(w) {
+  const now = Date.now();
+  let t = tracks.get(w.key);
+  if (t?.release !== w.release) t = null;
+  if (!w.running) {
+    if (t) t.end ??= Math.max(Date.parse(w.since), t.points.at(-1).at);
+    else tracks.delete(w.key);
+    return;
+  }
+  t ??= { release: w.release, begin: Math.min(Date.parse(w.began ?? w.since), now), seen: now, lanes: {}, points: [], events: [] };
+  t.end = null;
+  tracks.set(w.key, t);
+  const gone = new Set(Object.keys(t.lanes));
+  for (const g of w.groups) {
+    const lane = t.lanes[g.leader] ??= { name: g.name, spans: [] };
+    const last = lane.spans.at(-1);
+    gone.delete(g.leader);
+    if (last?.look === look(g)) continue;
+    // The driver knows since when a group is as it was seen first.
+    add(lane.spans, { at: last ? now : Math.min(Math.max(Date.parse(g.since) || now, t.begin), now), look: look(g), status: g.status }, maxSpans);
+    if (last && (g.wrong || g.ready && g.letter === 'B')) add(t.events, { at: now, text: `${g.name}: ${g.status}` }, maxPoints);
+  }
+  for (const name of gone) if (t.lanes[name].spans.at(-1).look) add(t.lanes[name].spans, { at: now, look: '' }, maxSpans);
+  const phase = w.batch === '-' ? w.state : `batch ${w.batch}`;
+  const capacity = Math.round(100 * w.groups.filter(g => g.ready).length / Math.max(w.replicas, 1));
+  const point = { at: now, state: w.state, phase, capacity, share: w.share };
+  const last = t.points.at(-1);
+  if (last && JSON.stringify({ ...last, at: now }) === JSON.stringify(point)) return;
+  add(t.points, point, maxPoints);
+  if (last?.state !== w.state || last.phase !== phase || last.share !== w.share) {
+    add(t.events, { at: now, text: `${w.state} (${w.reason})` + (w.batch === '-' ? '' : `, batch ${w.batch}`) + (w.traffic === '-' ? '' : `, ${w.traffic}`) }, maxPoints);
+  }
+}
+
+// runs joins points with the same value: [value, from, to].
+function runs(t, points, value, end) {
+  const joined = [];
+  points.forEach((p, i) => {
+    const to = points[i + 1]?.at ?? end;
+    if (joined.at(-1)?.[0] === value(p)) joined.at(-1)[2] = to;
+    else joined.push([value(p), p.at, to]);
+  });
+  return joined;
+}
+
+const maxLanes = 60;
+const steps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
+const stateLooks = { ready: 'B', failed: 'wrong', verifying: 'starting', holding: 'A' };
+const stateTitles = { ready: 'ready: the batch is complete, and the host decides: gates, pauses, promotion', verifying: 'verifying: minimum ready time or traffic' };
+
+// draw returns the picture of a release over time: a lane for its states and one for each group, and below them capacity and share.
+function draw(w, t, width) {
+  const left = 72, top = 22, step = 20, chart = 80, plot = width - left - 14;
+  const end = t.end ?? Date.now(), total = Math.max(end - t.begin, 1000);
+  const x = at => left + plot * (at - t.begin) / total;
+  const lanes = Object.values(t.lanes);
+  const drawn = lanes.filter((lane, i) => lanes.length <= maxLanes || lane.spans.length > 1 || lane.spans[0].look !== 'A').slice(0, maxLanes);
+  update($('caption'), [t.release, t.seen > t.begin + 5000, drawn.length < lanes.length], () => [`Release ${t.release}`,
+    t.seen > t.begin + 5000 ? `, drawn since ${clock(t.seen)}, when this page first saw it` : '',
+    drawn.length < lanes.length ? `. ${lanes.length - drawn.length} more groups are not drawn.` : '.']);
+  const bottom = top + step * (drawn.length + 1) + 6, base = bottom + 14 + chart;
+  const text = (content, at, y, name) => svg('text', { x: at, y, class: name }, content);
+  const fits = (content, from, to) => x(to) - x(from) > 7 * content.length + 6;
+  const parts = [];
+  const phases = runs(t, t.points, p => p.phase, end);
+  phases.forEach(([phase, from, to], i) => {
+    const short = phase.replace(/ \(.*/, '');
+    const label = [phase, short].find(l => fits(l, from, to));
+    if (i % 2 === 0) parts.push(svg('rect', { class: 'band', x: x(from), y: 0, width: x(to) - x(from), height: base }));
+    else parts.push(svg('path', { class: 'edge', d: `M${x(from)} 0V${base}M${x(to)} 0V${base}` }));
+    if (label) parts.push(text(label, (x(from) + x(to)) / 2, 14, 'middle'));
+  });
+  const bar = (name, title, from, to, y, thin) => svg('rect', {
+    class: name, x: x(from), y: y + (thin ? 5 : 0), width: Math.max(x(to) - x(from) - 1, 1), height: thin ? 6 : step - 4, rx: 2,
+  }, svg('title', {}, `${title}, ${clock(from)} to ${clock(to)}`));
+  parts.push(text('state', left - 8, top + 12, 'end'));
+  for (const [word, from, to] of runs(t, t.points, p => p.state, end)) {
+    parts.push(bar(stateLooks[word] ?? 'works', stateTitles[word] ?? word, from, to, top));
+    if (fits(word, from, to)) parts.push(text(word, x(from) + 5, top + 12, 'on ' + (stateLooks[word] ?? '')));
+  }
+  drawn.forEach((lane, i) => {
+    const y = top + step * (i + 1) + 4;
+    parts.push(text(lane.name, left - 8, y + 12, 'end'));
+    lane.spans.forEach((span, n) => {
+      const to = lane.spans[n + 1]?.at ?? end;
+      if (span.look) parts.push(bar(span.look, `${lane.name}: ${span.status}`, span.at, to, y, span.look === 'starting'));
+      const label = span.look === 'wrong' && [span.status, '!'].find(l => fits(l, span.at, to));
+      if (label) parts.push(text(label, x(span.at) + 5, y + 12, 'on'));
+    });
+  });
+  const most = Math.max(100, ...t.points.map(p => p.capacity));
+  const y = percent => base - chart * percent / most;
+  for (const percent of new Set([0, 100, most])) {
+    if (percent <= 100 || most >= 130) parts.push(text(`${percent}%`, left - 8, y(percent) + 4, 'end'));
+    parts.push(svg('path', { class: 'grid', d: `M${left} ${y(percent)}H${left + plot}` }));
+  }
+  for (const name of ['capacity', 'share']) {
+    const d = t.points.map((p, i) => `${i ? 'H' : 'M'}${x(p.at)}${i ? 'V' : ' '}${y(p[name])}`).join('') + `H${x(end)}`;
+    parts.push(svg('path', { class: `line ${name}`, d }));
+  }
+  const tick = 1000 * (steps.find(s => total / 1000 / s <= plot / 70) ?? 2419200);
+  for (let at = 0; at <= total; at += tick) parts.push(text(age(at), Math.min(x(t.begin + at), left + plot - 4), base + 18, 'middle'));
+  const told = phases.map(([phase, from]) => `${phase} from ${age(from - t.begin)}`).join(', ');
+  return svg('svg', { width, height: base + 24, role: 'img', 'aria-label': `Timeline of release ${t.release}: ${told}. ${summary(w)}.` }, ...parts);
+}
+
+function showTimeline(w) {
+  const t = w && tracks.get(w.key);
+  const width = $('timeline').clientWidth; // 0 while it is hidden
+  if (!t) update($('caption'), 'It is drawn while a release runs.');
+  $('legend').hidden = !t;
+  $('timeline').replaceChildren(...t && width ? [draw(w, t, width)] : []);
+  update($('events'), t?.events ?? [], all => all.toReversed().map(e => element('li', {}, element('time', { datetime: new Date(e.at).toISOString() }, clock(e.at)), ` ${e.text}`)));
+}
+
 const maxRows = 200;
 
-function showDetail(key) {
+function showDetail({ key, revision }) {
   const w = workloads.get(key);
-  update($('name'), key);
-  const facts = w
-    ? [['State', state(w)], ['Message', [w.message]], ['In state', [since(w)]], ['Deadline', [time(w.deadline, 'deadline')]], ['Batch', [w.batch]],
-      ['Progress', [`${w.planned} planned, ${w.updated} updated, ${w.ready} ready`]], ['Traffic to the update', [w.traffic]], ['Capacity in groups', [w.capacity]],
-      ...w.facts.map(([label, text]) => [label, [text]])]
+  const t = tracks.get(key);
+  const row = history.key === key && history.rows.find(r => id(r) === revision);
+  update($('name'), revision ? `${key}, revision ${revision}` : key);
+  update($('links'), [status.links, key, w?.reason], () => (status.links ?? []).map(([title, url]) => {
+    const values = { namespace: key.split('/')[0], name: key.split('/').at(-1), reason: w?.reason ?? '' };
+    return element('a', { href: url.replace(/\{(namespace|name|reason)\}/g, (_, name) => encodeURIComponent(values[name])), rel: 'noreferrer' }, title);
+  }));
+  const facts = revision ? row ? [['Revision', row.cells[1]], ['Hash', row.cells[2]], ['When', when(row)], ['Took', row.took], ['Changed by', row.cells[5]], ['Release', row.cells[6]],
+    ['Images', row.cells[4]], ['Outcome', row.cells[7]]].filter(([, text]) => text && text !== '-').map(([label, text]) => [label, [text]]) : []
+    : w ? [['State', state(w)], ['Progress', progress(w)], ['In state', [since(w)]], ['Deadline', [time(w.deadline, 'deadline')]],
+      ...t ? [['Duration', [t.end ? age(t.end - t.begin) : time(new Date(t.begin).toISOString(), 'since'), `, began ${new Date(t.begin).toLocaleString()}`]]] : [],
+      ['Traffic to the update', [w.traffic]], ['Capacity in groups', [w.capacity]], ...w.facts.map(([label, text]) => [label, [text]])]
     : [['State', [status.synced ? 'not under hold' : 'waiting for the driver']]];
-  update($('facts'), w ?? status.synced, () => facts.flatMap(([label, content]) => [element('dt', {}, label), element('dd', {}, ...content)]));
-  update($('picture'), w?.groups ?? [], () => w ? [picture(w)] : []);
-  const groups = (w?.groups ?? []).toSorted((a, b) => a.ready - b.ready);
-  const hidden = Math.max(groups.length - maxRows, 0) + (w?.omitted ?? 0);
-  update($('omitted'), hidden ? `${hidden} more groups are not in this table.` : '');
-  update($('groups'), groups.slice(0, maxRows), all => all.map(g => element('tr', {},
-    element('th', { scope: 'row' }, g.name), ...[g.leader, g.revision || '-', g.pods, time(g.since, 'since'), g.status].map(c => element('td', {}, c)))));
-  showHistory(key, w?.history ?? '');
-}
-
-let historyOf = ''; // what was requested last
-let readings = 0; // of the history, which the driver completes after the end of a release, without another state
-
-async function showHistory(key, version) {
-  const wanted = JSON.stringify([key, version, readings]);
-  if (wanted === historyOf) return;
-  historyOf = wanted;
-  let rows = [], problem = '';
-  try {
-    const answer = version ? await fetch('history/' + encoded(key)) : null;
-    if (answer?.ok) rows = await answer.json();
-    else problem = answer ? await answer.text() : '';
-    if (answer?.ok && !rows.length) problem = 'No history yet.';
-  } catch (e) {
-    problem = `The history cannot be read: ${e.message}`;
+  update($('message'), revision || !w || w.state === 'failed' ? '' : w.message); // the banner has that of a failed release
+  update($('facts'), [w, row, revision, status.synced, t?.end], () => facts.map(([label, content]) => element('div', {}, element('dt', {}, label), element('dd', {}, ...content))));
+  $('now').hidden = revision !== '';
+  if (!revision) {
+    showTimeline(w);
+    update($('picture'), w?.groups ?? [], () => w ? [picture(w)] : []);
+    const groups = (w?.groups ?? []).toSorted((a, b) => a.ready - b.ready);
+    const hidden = Math.max(groups.length - maxRows, 0) + (w?.omitted ?? 0);
+    update($('omitted'), hidden ? `${hidden} more groups are not in this table.` : '');
+    update($('groups'), groups.slice(0, maxRows), all => all.map(g => element('tr', {},
+      element('th', { scope: 'row' }, g.name, element('br'), element('small', {}, g.leader)), element('td', {}, g.revision || '-'), element('td', {}, g.pods),
+      element('td', {}, g.status, ...g.since ? [element('br'), element('small', {}, 'for ', time(g.since, 'since'))] : []))));
   }
-  if (historyOf !== wanted) return; // another one was requested meanwhile
-  update($('history-problem'), problem);
-  update($('history'), rows, all => all.map(row => element('tr', {}, ...row.map(text => element('td', {}, text)))));
+  showHistory(key, revision);
+  if (w) readHistory(w);
 }
 
-const selected = () => location.hash.startsWith('#/') ? location.hash.slice(2).split('/').map(decodeURIComponent).join('/') : '';
+// The history: read when a workload is shown, and again when its release begins or ends.
+
+let history = { key: '', of: '', rows: [], problem: '' };
+
+const id = row => row.cells[1] === '-' ? row.cells[2] : row.cells[1];
+const when = row => row.cells[3] === '-' ? '-' : new Date(row.cells[3]).toLocaleString();
+
+function showHistory(key, revision) {
+  const { rows, problem } = history.key === key ? history : { rows: [], problem: '' };
+  update($('history-problem'), problem);
+  update($('history'), [key, rows, revision], () => rows.map(row => element('tr', {},
+    element('th', { scope: 'row' }, row.cells[0] + ' ', element('a', { href: link(key, id(row)), ...id(row) === revision ? { 'aria-current': 'page' } : {} }, id(row)),
+      element('br'), element('small', {}, row.cells[2])),
+    element('td', {}, when(row), ...row.took ? [element('br'), element('small', {}, `took ${row.took}`)] : []),
+    element('td', {}, row.cells[6], element('br'), row.cells[7]), element('td', {}, ...breakable(row.cells[4])))));
+  const shown = rows.find(row => id(row) === revision) ?? (revision ? null : rows[0]);
+  update($('changes'), shown?.from ? `Changes of the template, from revision ${shown.from} to ${id(shown)}` : 'Changes of the template');
+  const text = !shown ? '' : shown.from ? shown.diff.trimEnd() || 'No difference.' : 'No earlier revision is kept that was not rolled back.';
+  update($('diff'), text, () => text.split('\n').map(l => element('span', { class: { '+': 'plus', '-': 'minus' }[l[0]] ?? '' }, l + '\n')));
+}
+
+const maxAttempts = 5;
+
+async function readHistory(w, attempt = 0) {
+  const of = `${w.key} ${w.history}`;
+  if (!attempt && history.of === of) return;
+  if (!attempt) history = { key: w.key, of, rows: history.key === w.key ? history.rows : [], problem: '' };
+  const mine = history;
+  try {
+    const answer = await fetch('history/' + encoded(w.key));
+    if (answer.ok) mine.rows = await answer.json();
+    mine.problem = !answer.ok ? await answer.text() : mine.rows.length ? '' : 'No history yet.';
+  } catch (e) {
+    mine.problem = `The history cannot be read: ${e.message}`;
+  }
+  if (history !== mine) return; // another one was requested meanwhile
+  changed();
+  // The driver records the end of a release shortly after it reports it.
+  const unfinished = !w.running && mine.rows.some(row => !row.took && row.cells[6].split(' by ')[0] === w.release);
+  if (unfinished && attempt < maxAttempts) setTimeout(() => history === mine && readHistory(w, attempt + 1), 1000 * 2 ** attempt);
+}
 
 function show() {
   scheduled = false;
@@ -148,13 +368,15 @@ function show() {
   update($('scope'), status.scope + ':');
   update($('running'), `${running} with a release, ${workloads.size} under hold,`);
   const problem = broken ? 'The dashboard does not answer: reconnecting. If lockstep dashboard was started again, open the URL that it printed.'
-    : status.lost ? `The driver does not answer since ${new Date(status.lostSince).toLocaleTimeString()}, retrying: ${status.lost}` : '';
+    : status.lost ? `The driver does not answer since ${clock(status.lostSince)}, retrying: ${status.lost}` : '';
   $('problem').hidden = !problem;
   update($('problem'), problem);
-  const key = selected();
-  $('list').hidden = key !== '';
-  $('detail').hidden = key === '';
-  if (key) showDetail(key); else showList();
+  const shown = route();
+  showBanner([...workloads.values()].filter(w => !shown.key || w.key === shown.key).flatMap(problems).slice(0, maxProblems));
+  $('list').hidden = shown.key !== '';
+  $('detail').hidden = shown.key === '';
+  if (shown.key) showDetail(shown); else showList();
+  document.title = shown.key ? `${$('name').textContent} - Lockstep` : 'Lockstep releases';
 }
 
 let scheduled = false;
@@ -168,7 +390,7 @@ function changed() {
 function follow() {
   const events = new EventSource('events');
   const on = (name, receive) => events.addEventListener(name, e => { receive(JSON.parse(e.data)); changed(); });
-  events.onopen = () => { broken = false; workloads.clear(); changed(); };
+  events.onopen = () => { broken = false; workloads.clear(); history.of = ''; changed(); };
   events.onerror = () => {
     broken = true;
     changed();
@@ -176,23 +398,26 @@ function follow() {
     if (events.readyState === EventSource.CLOSED) setTimeout(follow, 5000);
   };
   on('status', s => { status = s; });
-  on('removed', key => { workloads.delete(key); lines.delete(key); });
+  on('removed', key => { workloads.delete(key); lines.delete(key); tracks.delete(key); });
   on('workload', w => {
     const before = workloads.get(w.key);
     if (before && before.state !== w.state) update($('announcement'), `${w.key}: ${w.state}`);
     workloads.set(w.key, w);
+    record(w);
   });
 }
 
 addEventListener('hashchange', () => {
-  update($('history'), selected(), () => []);
   show();
-  if (selected()) $('name').focus();
+  $(route().key ? 'name' : 'releases').focus();
 });
+addEventListener('resize', changed);
 $('all').addEventListener('change', show);
-setInterval(() => document.querySelectorAll('time').forEach(tell), 1000);
 setInterval(() => {
-  if (selected() && !document.hidden) readings++;
-  changed();
-}, 5000);
+  document.querySelectorAll('time[data-wording]').forEach(tell);
+  // Lanes grow, except under the pointer, which shows a title.
+  const { key, revision } = route();
+  const t = tracks.get(key);
+  if (t && !t.end && !revision && !$('timeline').matches(':hover')) showTimeline(workloads.get(key));
+}, 1000);
 follow();

@@ -4,10 +4,14 @@
 package view
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pmezard/go-difflib/difflib"
+	"sigs.k8s.io/yaml"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -110,4 +114,39 @@ func imageChanges(r, before *pb.Revision) string {
 		}
 	}
 	return orDash(strings.Join(changed, ", "))
+}
+
+// RevisionName returns the number of a revision, or the hash of one without.
+func RevisionName(r *pb.Revision) string {
+	if r.GetNumber() == 0 {
+		return r.GetName()
+	}
+	return strconv.FormatInt(r.GetNumber(), 10)
+}
+
+// contextLines is the number of lines around a difference, as in diff -u.
+const contextLines = 3
+
+// Diff returns the unified diff of two templates as YAML, empty if they are the same.
+func Diff(from, to *pb.Revision) (string, error) {
+	d := difflib.UnifiedDiff{Context: contextLines}
+	for _, side := range []struct {
+		revision *pb.Revision
+		name     *string
+		lines    *[]string
+	}{{from, &d.FromFile, &d.A}, {to, &d.ToFile, &d.B}} {
+		if side.revision.GetTemplate() == "" {
+			return "", fmt.Errorf("the template of revision %s can't be read", RevisionName(side.revision))
+		}
+		text, err := yaml.JSONToYAML([]byte(side.revision.GetTemplate()))
+		if err != nil {
+			return "", fmt.Errorf("read the template of revision %s: %w", RevisionName(side.revision), err)
+		}
+		*side.name, *side.lines = "revision "+RevisionName(side.revision), difflib.SplitLines(string(text))
+	}
+	text, err := difflib.GetUnifiedDiffString(d)
+	if err != nil {
+		return "", fmt.Errorf("compare revisions %s and %s: %w", RevisionName(from), RevisionName(to), err)
+	}
+	return text, nil
 }

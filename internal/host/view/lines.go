@@ -116,8 +116,8 @@ func (t *periodic) stop() {
 // transientGrace is how long a group may be unready for a transient reason before that is reported.
 const transientGrace = 10 * time.Second
 
-// transient reports whether a reason is a phase that every new or replaced group goes through.
-func transient(reason string) bool {
+// Transient reports whether a reason is a phase that every new or replaced group goes through.
+func Transient(reason string) bool {
 	switch reason {
 	case "PodMissing", "LeaderMissing", "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady",
 		"MixedRevisions", "WorkerLeftOver", "Terminating":
@@ -239,7 +239,7 @@ func (c *changes) unready(now time.Time) []string {
 	for _, p := range c.groups {
 		reason := p.GetReason()
 		if p.GetReady() || reason == "" || slices.Contains(p.reported, reason) ||
-			transient(reason) && now.Sub(p.since) < transientGrace {
+			Transient(reason) && now.Sub(p.since) < transientGrace {
 			continue
 		}
 		p.reported = append(p.reported, reason)

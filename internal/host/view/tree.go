@@ -185,7 +185,7 @@ func groupMark(g *pb.Group) string {
 	switch reason := g.GetReason(); {
 	case g.GetReady():
 		return Good.Render("✔") + " ready"
-	case reason == "" || transient(reason):
+	case reason == "" || Transient(reason):
 		return Active.Render("◌ " + cmp.Or(reason, "not ready"))
 	default:
 		return Alert.Render("✖ " + reason)

@@ -90,11 +90,11 @@ func Progress(c *pb.BatchContext) string {
 	switch c.GetState() {
 	case pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY:
 		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, %s",
-			state, BatchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), weight(c))
+			state, BatchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), Weight(c))
 	case pb.State_STATE_PROMOTING:
 		text := fmt.Sprintf("%s: groups %s", state, promoted(c))
 		if routed(c) {
-			text += ", " + weight(c)
+			text += ", " + Weight(c)
 		}
 		return text
 	case pb.State_STATE_FAILED:
@@ -104,8 +104,8 @@ func Progress(c *pb.BatchContext) string {
 	}
 }
 
-// weight returns the share of the update revision, of requests or of ready groups.
-func weight(c *pb.BatchContext) string {
+// Weight returns the share of the update revision, of requests or of ready groups.
+func Weight(c *pb.BatchContext) string {
 	if routed(c) {
 		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight()) + requested(c)
 	}
