@@ -77,11 +77,7 @@ func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 // showPod shows a pod to the observer as its informer would.
 func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	object, err := observe.StripPod(p)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	v := object.(*observe.Pod)
+	v := observe.NewPod(p)
 	lwstest.UpdateCache(b.t, b.observer.Caches.Pods, v)
 	b.observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }

@@ -53,7 +53,7 @@ func newAutoscalers(
 	config := informer.Config{
 		Source: informer.NewSource(autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), core,
 			core.AutoscalingV2().HorizontalPodAutoscalers(namespace), ""),
-		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: indexScaler}, Transform: stripScaler, Changed: settled,
+		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: informer.Index(scalerKeys)}, Transform: informer.Transform(stripScaler), Changed: settled,
 		Handler: informer.OnChange(func(old, obj any) {
 			before, after := scalerOf(old), scalerOf(obj)
 			if before != nil && after != nil && sameScaler(before, after) {
@@ -199,21 +199,20 @@ func (s *Scaler) workloads() []types.NamespacedName {
 	return all
 }
 
-func indexScaler(obj any) ([]string, error) {
-	var keys []string
+func scalerKeys(obj any) (keys []string) {
 	if s := scalerOf(obj); s != nil {
 		for _, key := range s.workloads() {
 			keys = append(keys, key.String())
 		}
 	}
-	return keys, nil
+	return keys
 }
 
 // stripScaler is the transform. Metrics and status are most of an autoscaler, and change all the time.
-func stripScaler(obj any) (any, error) {
+func stripScaler(obj any) any {
 	s := scalerOf(obj)
 	if s == nil {
-		return obj, nil
+		return obj
 	}
 	s.Meta.SetManagedFields(nil)
 	annotations := maps.Clone(s.Meta.GetAnnotations())
@@ -235,7 +234,7 @@ func stripScaler(obj any) (any, error) {
 		o.Object["spec"] = spec
 		delete(o.Object, "status")
 	}
-	return obj, nil
+	return obj
 }
 
 // sameScaler reports whether nothing changed that a release depends on.

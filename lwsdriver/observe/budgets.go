@@ -33,13 +33,11 @@ func newBudgets(core kubernetes.Interface, namespace string, changed func(types.
 			Source: informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
 				core.PolicyV1().PodDisruptionBudgets(namespace), ""),
 			Example:   &policyv1.PodDisruptionBudget{},
-			Indexers:  cache.Indexers{addedIndex: indexBudget, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-			Transform: stripManagedFields, Changed: settled,
-			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) {
-				for _, key := range keysOf(before, after, budgetFor) {
-					if key.Name != "" {
-						changed(key)
-					}
+			Indexers:  cache.Indexers{addedIndex: informer.Index(ownBudget), cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+			Transform: informer.Transform(stripManagedFields), Changed: settled,
+			Handler: informer.OnKeys(budgetFor, func(key types.NamespacedName) {
+				if key.Name != "" {
+					changed(key)
 				}
 			}),
 		})
@@ -54,12 +52,11 @@ func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[record.StableLabel]}
 }
 
-func indexBudget(obj any) ([]string, error) {
-	o, ok := obj.(*policyv1.PodDisruptionBudget)
-	if !ok || !disruption.Ours(o) {
-		return nil, nil
+func ownBudget(o *policyv1.PodDisruptionBudget) []string {
+	if !disruption.Ours(o) {
+		return nil
 	}
-	return []string{budgetFor(o).String()}, nil
+	return []string{budgetFor(o).String()}
 }
 
 // of returns a workload's budgets, sorted by name. Unread: the cache is not filled yet.

@@ -53,12 +53,16 @@ func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace st
 	revisions := informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
 		core.AppsV1().ControllerRevisions(namespace), lws.SetNameLabelKey)
 	c := &Caches{
-		sources:   []*informer.Source{workloads, pods, revisions},
-		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases, setIndex: indexChild})),
-		Pods:      pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: indexPodByGroup})),
-		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{setRevisionIndex: indexRevisionBySet})),
+		sources: []*informer.Source{workloads, pods, revisions},
+		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{
+			addedIndex: informer.Index(stableOfAdded), trafficIndex: informer.Index(carriersOf), aliasIndex: informer.Index(aliasKeys), setIndex: informer.Index(setOfChild),
+		})),
+		Pods: pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: informer.Index((*Pod).groupKeys)})),
+		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{
+			setRevisionIndex: informer.Index(func(r *revisionView) []string { return []string{r.workload().String()} }),
+		})),
 	}
-	c.Groups = &Groups{pods: c.Pods.GetIndexer()}
+	c.Groups = &Groups{pods: c.Pods}
 	if err := c.configure(); err != nil {
 		return nil, err
 	}
@@ -71,9 +75,9 @@ func (c *Caches) configure() error {
 		informer  cache.SharedIndexInformer
 		transform cache.TransformFunc
 	}{
-		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, guard.Transform(StripWorkload, nil)},
-		{"pods", c.Pods, guard.Transform(StripPod, unreadablePod)},
-		{appsv1.GroupName + "/controllerrevisions", c.revisions, guard.Transform(stripRevision, nil)},
+		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, guard.Transform(informer.Transform(StripWorkload), nil)},
+		{"pods", c.Pods, guard.Transform(informer.Transform(NewPod), unreadablePod)},
+		{appsv1.GroupName + "/controllerrevisions", c.revisions, guard.Transform(informer.Transform(stripRevision), nil)},
 	} {
 		if err := i.informer.SetTransform(i.transform); err != nil {
 			return fmt.Errorf("set transform of %s: %w", i.resource, err)
@@ -93,12 +97,12 @@ func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 			if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
 				deleted(KeyOf(before))
 			}
-			for _, key := range keysOf(before, after, StableKey) {
+			for _, key := range informer.Keys(before, after, StableKey) {
 				changed(key)
 			}
 		})},
 		{"pods", c.Pods, informer.OnChange(func(before, after *Pod) {
-			for _, g := range keysOf(before, after, (*Pod).group) {
+			for _, g := range informer.Keys(before, after, (*Pod).group) {
 				if g.label == "" {
 					continue
 				}
@@ -109,11 +113,7 @@ func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 				changed(c.stableOf(g.set))
 			}
 		})},
-		{"controllerrevisions", c.revisions, informer.OnChange(func(before, after *revisionView) {
-			for _, set := range keysOf(before, after, (*revisionView).workload) {
-				changed(c.stableOf(set))
-			}
-		})},
+		{"controllerrevisions", c.revisions, informer.OnKeys((*revisionView).workload, func(set types.NamespacedName) { changed(c.stableOf(set)) })},
 	} {
 		registration, err := i.informer.AddEventHandler(i.handler)
 		if err != nil {
@@ -122,18 +122,6 @@ func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
 		c.handled = append(c.handled, registration)
 	}
 	return nil
-}
-
-// keysOf returns the key of an object before and after a change: two if an edit has moved it, from one workload to another.
-func keysOf[T, K comparable](before, after T, key func(T) K) []K {
-	var none T
-	switch {
-	case before == none:
-		return []K{key(after)}
-	case after == none || key(before) == key(after):
-		return []K{key(before)}
-	}
-	return []K{key(before), key(after)}
 }
 
 // stableOf is StableKey for a workload known by name.
@@ -205,23 +193,21 @@ func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
 	return all
 }
 
-func indexAdded(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
+// stableOfAdded returns the workload that a release added w to, nil if none did.
+func stableOfAdded(w *lws.LeaderWorkerSet) []string {
 	if _, added := AddedTo(w); !added {
-		return nil, nil
+		return nil
 	}
-	return []string{StableKey(w).String()}, nil
+	return []string{StableKey(w).String()}
 }
 
-func indexRevisionBySet(obj any) ([]string, error) {
-	r, ok := obj.(*revisionView)
-	if !ok {
-		return nil, nil
+// setOfChild returns the DisaggregatedSet that w is a child of, nil if it is none.
+func setOfChild(w *lws.LeaderWorkerSet) []string {
+	key, child := setOf(w)
+	if !child {
+		return nil
 	}
-	return []string{r.workload().String()}, nil
+	return []string{key.String()}
 }
 
 // Synced reports whether all three caches have been filled and are watched, and Groups knows of every pod: its handler runs later than the

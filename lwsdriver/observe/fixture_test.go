@@ -82,7 +82,7 @@ func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 // showPod shows a pod to the observer as its informer would.
 func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
+	v := NewPod(p)
 	lwstest.UpdateCache(b.t, b.Caches.Pods, v)
 	b.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }

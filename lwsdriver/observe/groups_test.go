@@ -16,25 +16,32 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
 // groupFixture feeds pods to groups as the informer would.
 type groupFixture struct {
 	t *testing.T
 	Groups
+	store store
 }
 
 func newGroupFixture(t *testing.T) *groupFixture {
 	t.Helper()
-	b := &groupFixture{t: t}
-	b.pods = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{podGroupIndex: indexPodByGroup})
+	b := &groupFixture{t: t, store: store{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{podGroupIndex: informer.Index((*Pod).groupKeys)})}}
+	b.pods = b.store
 	return b
 }
 
+// store is a cache without an informer.
+type store struct{ cache.Indexer }
+
+func (s store) GetIndexer() cache.Indexer { return s.Indexer }
+
 func (b *groupFixture) put(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
-	if err := b.pods.Update(v); err != nil {
+	v := NewPod(p)
+	if err := b.store.Update(v); err != nil {
 		b.t.Fatal(err)
 	}
 	b.Invalidate(v.Workload(), v.Group)
@@ -42,8 +49,8 @@ func (b *groupFixture) put(p *corev1.Pod) {
 
 func (b *groupFixture) drop(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
-	if err := b.pods.Delete(v); err != nil {
+	v := NewPod(p)
+	if err := b.store.Delete(v); err != nil {
 		b.t.Fatal(err)
 	}
 	b.Invalidate(v.Workload(), v.Group)
@@ -413,10 +420,8 @@ func TestPodWithoutGroupIndexIsNoGroup(t *testing.T) {
 	b := newGroupFixture(t)
 	b.whole(0)
 	unlabelled := lwstest.Pod("unlabelled", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
-	if v := view(t, unlabelled); v.inGroup() {
-		t.Error("it is in a group")
-	} else if keys, err := indexPodByGroup(v); err != nil || len(keys) > 0 {
-		t.Errorf("it is indexed as %q, %v", keys, err)
+	if v := NewPod(unlabelled); len(v.groupKeys()) > 0 {
+		t.Errorf("it is indexed as %q", v.groupKeys())
 	}
 }
 

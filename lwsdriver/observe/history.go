@@ -40,11 +40,7 @@ type HistoryRevision struct {
 }
 
 // stripHistoryRevision is the informer's transform.
-func stripHistoryRevision(obj any) (any, error) {
-	cr, ok := obj.(*appsv1.ControllerRevision)
-	if !ok {
-		return obj, nil
-	}
+func stripHistoryRevision(cr *appsv1.ControllerRevision) *HistoryRevision {
 	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), Entry: history.Read(cr)}
 	owner := ptr.Deref(metav1.GetControllerOf(cr), metav1.OwnerReference{})
 	v.workload, v.owner = KeyFor(owner.Kind, v.Namespace, strings.Clone(cr.Labels[record.StableLabel])), owner.UID
@@ -52,7 +48,7 @@ func stripHistoryRevision(obj any) (any, error) {
 		v.Images = history.Images(t)
 		v.live = plan.LiveFieldsOf(&t.LeaderWorkerTemplate, t.NetworkConfig)
 	}
-	return v, nil
+	return v
 }
 
 // History holds the revisions in the histories of workloads.
@@ -74,24 +70,11 @@ func newHistory(core kubernetes.Interface, namespace string, changed func(types.
 		informer.Config{
 			Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
 				core.AppsV1().ControllerRevisions(namespace), record.RoleLabel+"="+record.RoleSnapshot),
-			Example: &appsv1.ControllerRevision{}, Indexers: cache.Indexers{addedIndex: indexHistory}, Transform: stripHistoryRevision, Changed: settled,
-			Handler: informer.OnChange(func(before, after *HistoryRevision) {
-				for _, key := range keysOf(before, after, (*HistoryRevision).key) {
-					changed(key)
-				}
-			}),
+			Example: &appsv1.ControllerRevision{}, Transform: informer.Transform(stripHistoryRevision), Changed: settled,
+			Indexers: cache.Indexers{addedIndex: informer.Index(func(v *HistoryRevision) []string { return []string{v.workload.String()} })},
+			Handler:  informer.OnKeys(func(v *HistoryRevision) types.NamespacedName { return v.workload }, changed),
 		})
 	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
-}
-
-func (v *HistoryRevision) key() types.NamespacedName { return v.workload }
-
-func indexHistory(obj any) ([]string, error) {
-	v, ok := obj.(*HistoryRevision)
-	if !ok {
-		return nil, nil
-	}
-	return []string{v.key().String()}, nil
 }
 
 // Of returns the history of a workload, the oldest revision first. A revision with another owner is left out: it belongs to a

@@ -26,7 +26,7 @@ func newNearby(core kubernetes.Interface, namespace string, budgets, services *i
 	quotas, err := informer.New(
 		informer.Config{
 			Source:  informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core, core.CoreV1().ResourceQuotas(namespace), ""),
-			Example: &corev1.ResourceQuota{}, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, Transform: stripManagedFields, Changed: settled,
+			Example: &corev1.ResourceQuota{}, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, Transform: informer.Transform(stripManagedFields), Changed: settled,
 			Handler: informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
 		})
 	return &Nearby{quotas, budgets, services}, err
@@ -74,9 +74,7 @@ func listIn[T metav1.Object](i *informer.Informer, namespace string) ([]T, error
 }
 
 // stripManagedFields is a transform.
-func stripManagedFields(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	return obj, nil
+func stripManagedFields(o metav1.Object) metav1.Object {
+	o.SetManagedFields(nil)
+	return o
 }

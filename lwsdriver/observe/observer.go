@@ -158,12 +158,10 @@ func (o *Observer) allChanged() {
 			o.Changes.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
 		}
 	}
-	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-			touch(w)
-		}
+	for _, w := range informer.All[*lws.LeaderWorkerSet](o.Caches.Workloads) {
+		touch(w)
 	}
-	for _, set := range o.Disaggregated.all() {
+	for _, set := range informer.All[*Set](o.Disaggregated.sets) {
 		touch(set.View)
 	}
 }

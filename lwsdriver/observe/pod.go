@@ -63,12 +63,8 @@ type exit struct {
 	at       time.Time
 }
 
-// StripPod is the pod informer's transform: it returns a *Pod. A *Pod is returned unchanged.
-func StripPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
+// NewPod returns the cached form of a pod. It is the informer's transform.
+func NewPod(pod *corev1.Pod) *Pod {
 	v := &Pod{
 		podMeta:  podMetaOf(pod),
 		set:      shared(pod.Labels[lws.SetNameLabelKey]),
@@ -93,10 +89,10 @@ func StripPod(obj any) (any, error) {
 		v.reason, v.message = shared(Shorten(v.reason, maxPodReason)), shared(Shorten(v.message, maxPodMessage))
 	}
 	v.exit = podExit(pod)
-	return v, nil
+	return v
 }
 
-// unreadablePod returns the cached form of a pod for which StripPod panics. Its group is not ready, and reports it.
+// unreadablePod returns the cached form of a pod for which NewPod panics. Its group is not ready, and reports it.
 func unreadablePod(obj any) any {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {

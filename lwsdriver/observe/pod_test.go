@@ -13,33 +13,16 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 )
 
-func view(t testing.TB, p *corev1.Pod) *Pod {
-	t.Helper()
-	got, err := StripPod(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, ok := got.(*Pod)
-	if !ok {
-		t.Fatalf("viewPod returned %T", got)
-	}
-	return v
-}
-
-func TestStripPod(t *testing.T) {
-	v := view(t, lwstest.Pod("vllm-1"))
+func TestNewPod(t *testing.T) {
+	v := NewPod(lwstest.Pod("vllm-1"))
 	if !v.ready || !v.since.Equal(lwstest.Noon) || !v.leader || v.set != "vllm" || v.Group != "1" || v.Revision != "r1" || v.size != 3 {
 		t.Errorf("leader seen as %+v", v)
 	}
 	if m := v.GetObjectMeta(); m.GetLabels() != nil || m.GetResourceVersion() != "7" || m.GetName() != "vllm-1" {
 		t.Errorf("metadata kept: %+v", m)
 	}
-	if view(t, lwstest.Pod("vllm-1-2")).leader {
+	if NewPod(lwstest.Pod("vllm-1-2")).leader {
 		t.Error("a worker is seen as leader")
-	}
-	again, err := StripPod(v)
-	if err != nil || again != any(v) {
-		t.Errorf("a view seen twice is %v, %v; informers may do that", again, err)
 	}
 }
 
@@ -105,7 +88,7 @@ func TestPodObstacle(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			v := view(t, tt.pod)
+			v := NewPod(tt.pod)
 			if v.ready || v.reason != tt.reason || !strings.Contains(v.message, tt.text) {
 				t.Errorf("ready %t, reason %q, message %q; want %q with %q: %s", v.ready, v.reason, v.message, tt.reason, tt.text, tt.why)
 			}

@@ -239,25 +239,20 @@ const trafficIndex = "traffic"
 
 func trafficKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
 
-// indexTraffic indexes by the traffic policy in the record, which stays until the next release begins, and by that on added
-// workloads, which may be the only one left.
-func indexTraffic(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
+// carriersOf returns the objects that carry a workload's requests: by the traffic policy in the record, which stays until the next release
+// begins, and by that on added workloads, which may be the only one left.
+func carriersOf(w *lws.LeaderWorkerSet) (keys []string) {
 	policy := recordedTraffic(w)
 	if _, added := AddedTo(w); added {
 		policy, _, _ = trafficPolicyOn(w) // an observation returns the error
 	}
 	if policy == nil {
-		return nil, nil
+		return nil
 	}
-	var keys []string
 	for _, o := range (traffic.Setup{Policy: *policy}).Objects() {
 		keys = append(keys, trafficKey(w.Namespace, o.Kind, o.Name))
 	}
-	return keys, nil
+	return keys
 }
 
 // recordedTraffic returns the traffic policy in a workload's record, nil if it has none that can be read.

@@ -122,7 +122,11 @@ func newSets(
 	}
 	var err error
 	sets := config(SetsResource, client.Resource(SetsResource).Namespace(namespace), "")
-	sets.Transform, sets.Indexers = stripSet, cache.Indexers{trafficIndex: indexSetTraffic, roleScalerIndex: indexSetScalers}
+	sets.Transform = informer.TryTransform(stripSet)
+	sets.Indexers = cache.Indexers{
+		trafficIndex:    informer.Index(func(set *Set) []string { return carriersOf(set.View) }),
+		roleScalerIndex: informer.Index((*Set).roleScalers),
+	}
 	sets.Handler = informer.OnChange(func(before, after *Set) {
 		s.Start()
 		if after != nil && after.external() {
@@ -132,7 +136,7 @@ func newSets(
 		if before != nil && (after == nil || after.UID != before.UID) {
 			deleted(before.Key())
 		}
-		for _, key := range keysOf(before, after, (*Set).Key) {
+		for _, key := range informer.Keys(before, after, (*Set).Key) {
 			changed(key)
 		}
 	})
@@ -140,22 +144,15 @@ func newSets(
 		return nil, err
 	}
 	bounds := config(BoundsResource, client.Resource(BoundsResource).Namespace(namespace), "")
-	bounds.Transform = stripBounds
-	bounds.Handler = informer.OnChange(func(before, after *BoundsObject) {
-		for _, key := range keysOf(before, after, (*BoundsObject).key) {
-			changed(key)
-		}
-	})
+	bounds.Transform, bounds.Handler = informer.Transform(stripBounds), informer.OnKeys((*BoundsObject).key, changed)
 	if s.bounds, err = informer.New(bounds); err != nil {
 		return nil, err
 	}
 	scalers := config(RoleScalersResource, client.Resource(RoleScalersResource).Namespace(namespace), "")
-	scalers.Transform = stripRoleScaler
-	scalers.Handler = informer.OnChange(func(before, after *roleScaler) {
-		for _, scaler := range keysOf(before, after, (*roleScaler).key) {
-			for _, set := range s.scaledBy(scaler) {
-				changed(set)
-			}
+	scalers.Transform = informer.TryTransform(stripRoleScaler)
+	scalers.Handler = informer.OnKeys((*roleScaler).key, func(scaler types.NamespacedName) {
+		for _, set := range s.scaledBy(scaler) {
+			changed(set)
 		}
 	})
 	if s.scalers, err = informer.New(scalers); err != nil {
@@ -167,7 +164,7 @@ func newSets(
 	}{{"validatingadmissionpolicies", &s.policies}, {"validatingadmissionpolicybindings", &s.bindings}} {
 		resource := admissionv1.SchemeGroupVersion.WithResource(enforces.resource)
 		policies := config(resource, client.Resource(resource), enforcesLabel+"=bounds")
-		policies.Transform = stripPolicy
+		policies.Transform = informer.Transform(stripPolicy)
 		policies.Handler = informer.OnChange(func(_, _ any) {
 			s.bounds.Recheck() // their kind is installed together with the policies
 			settled()
@@ -220,16 +217,6 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 	return informer.Get[*BoundsObject](s.bounds, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
 }
 
-// all returns all sets.
-func (s *Sets) all() (all []*Set) {
-	for _, obj := range s.sets.GetIndexer().List() {
-		if set, ok := obj.(*Set); ok {
-			all = append(all, set)
-		}
-	}
-	return all
-}
-
 // enforced reports whether bounds are enforced.
 func (s *Sets) enforced() bool {
 	return len(s.policies.GetIndexer().ListKeys()) >= policiesOfBounds && len(s.bindings.GetIndexer().ListKeys()) >= policiesOfBounds
@@ -244,11 +231,7 @@ func (s *Set) Key() types.NamespacedName { return KeyFor(KindSet, s.Namespace, s
 func (b *BoundsObject) key() types.NamespacedName { return KeyFor(KindSet, b.Namespace, b.Name) }
 
 // stripSet is the transform.
-func stripSet(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
+func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	var ds disaggregated.DisaggregatedSet
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &ds); err != nil {
 		return nil, fmt.Errorf("decode DisaggregatedSet %s/%s: %w", u.GetNamespace(), u.GetName(), err)
@@ -275,10 +258,7 @@ func stripSet(obj any) (any, error) {
 		view.Spec = ds.Spec.Roles[0].Spec
 	}
 	view.Status.ObservedGeneration = ds.Generation
-	if _, err := StripWorkload(view); err != nil {
-		return nil, err
-	}
-	set.ManagedFields, set.View = nil, view
+	set.ManagedFields, set.View = nil, StripWorkload(view)
 	return set, nil
 }
 
@@ -329,11 +309,7 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-func stripBounds(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
+func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	b := &BoundsObject{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
 		DeletionTimestamp: u.GetDeletionTimestamp(),
@@ -344,49 +320,26 @@ func stripBounds(obj any) (any, error) {
 	var object replicaBounds
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
 		b.Problem = err.Error()
-		return b, nil //nolint:nilerr // the object can't be read, which an observation returns
+		return b
 	}
 	b.Bounds = plan.Bounds{Roles: object.Spec.Roles, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max}
 	if up := object.Spec.Update; up != nil {
 		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
 	}
-	return b, nil
+	return b
 }
 
-func stripPolicy(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}, nil
+func stripPolicy(u *unstructured.Unstructured) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
 }
 
 // setIndex finds the children of DisaggregatedSets.
 const setIndex = "set"
 
-func indexChild(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
-	if key, child := setOf(w); child {
-		return []string{key.String()}, nil
-	}
-	return nil, nil
-}
-
 // setOf returns the key of the DisaggregatedSet that w is a child of; ok is false if it is none.
 func setOf(w *lws.LeaderWorkerSet) (key types.NamespacedName, ok bool) {
 	name := controllerOf(w, disaggregated.GroupVersion.Group, KindSet)
 	return KeyFor(KindSet, w.Namespace, name), name != "" && w.Labels[disaggregated.SetNameLabelKey] == name
-}
-
-func indexSetTraffic(obj any) ([]string, error) {
-	set, ok := obj.(*Set)
-	if !ok {
-		return nil, nil
-	}
-	return indexTraffic(set.View)
 }
 
 // Workload returns the user's workload of a key, a DisaggregatedSet as its view, nil if it does not exist.
@@ -400,13 +353,13 @@ func (o *Observer) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
 // Held returns the keys of the user's workloads that have a record, sorted.
 func (o *Observer) Held() []types.NamespacedName {
 	var keys []types.NamespacedName
-	for _, set := range o.Disaggregated.all() {
+	for _, set := range informer.All[*Set](o.Disaggregated.sets) {
 		if UnderHold(set.View) {
 			keys = append(keys, set.Key())
 		}
 	}
-	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok && UnderHold(w) {
+	for _, w := range informer.All[*lws.LeaderWorkerSet](o.Caches.Workloads) {
+		if UnderHold(w) {
 			keys = append(keys, KeyOf(w))
 		}
 	}

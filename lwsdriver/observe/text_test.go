@@ -33,7 +33,7 @@ func TestShorten(t *testing.T) {
 }
 
 func TestPodMessageIsShort(t *testing.T) {
-	v := view(t, lwstest.Pod("vllm-1", lwstest.Waiting("ImagePullBackOff", strings.Repeat("é\xff", 1000))))
+	v := NewPod(lwstest.Pod("vllm-1", lwstest.Waiting("ImagePullBackOff", strings.Repeat("é\xff", 1000))))
 	if len(v.message) > maxPodMessage || !utf8.ValidString(v.message) || !strings.HasPrefix(v.message, "container server: ImagePullBackOff") {
 		t.Errorf("the message has %d bytes: %q", len(v.message), v.message)
 	}

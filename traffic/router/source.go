@@ -55,7 +55,7 @@ func newSources(
 		kindSlice: {
 			source: informer.NewSource(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), core,
 				core.DiscoveryV1().EndpointSlices(namespace), discoveryv1.LabelServiceName),
-			object: &discoveryv1.EndpointSlice{}, indexers: cache.Indexers{serviceIndex: indexByService},
+			object: &discoveryv1.EndpointSlice{}, indexers: cache.Indexers{serviceIndex: informer.Index((*endpointSlice).serviceKeys)},
 		},
 		traffic.KindIngress: {
 			source: informer.NewSource(networkingv1.SchemeGroupVersion.WithResource("ingresses"), core, core.NetworkingV1().Ingresses(namespace), ""),
@@ -69,7 +69,7 @@ func newSources(
 	for kind, k := range kinds {
 		config := informer.Config{
 			Source: k.source, Example: k.object, Indexers: k.indexers,
-			Transform: strip, Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
+			Transform: informer.Transform(strip), Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
 		}
 		if k.api != "" {
 			config.Discovery, config.RetryPeriod = core.Discovery(), discoverPeriod
