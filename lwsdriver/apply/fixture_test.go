@@ -40,13 +40,10 @@ func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface,
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	ignore := func(types.NamespacedName) {}
-	o, err := observe.New(observe.Config{
+	o := observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Changed: ignore, Deleted: ignore,
 		Now: func() time.Time { return lwstest.Noon },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &fixture{Applier: New(c.Core, c.Sets, generic, o), Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)

@@ -10,7 +10,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
@@ -27,21 +26,20 @@ type Budgets struct {
 	informer *informer.Informer
 }
 
-func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*Budgets, error) {
-	budgets, err := informer.New(
-		informer.Config{
-			Source: informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
-				core.PolicyV1().PodDisruptionBudgets(namespace), ""),
-			Example:   &policyv1.PodDisruptionBudget{},
-			Indexers:  cache.Indexers{addedIndex: informer.Index(ownBudget), cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-			Transform: informer.Transform(stripManagedFields), Changed: settled,
-			Handler: informer.OnKeys(budgetFor, func(key types.NamespacedName) {
-				if key.Name != "" {
-					changed(key)
-				}
-			}),
-		})
-	return &Budgets{budgets}, err
+func (o *Observer) newBudgets() *Budgets {
+	core := o.config.Core
+	return &Budgets{informer.New(informer.Config{
+		Source: informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
+			core.PolicyV1().PodDisruptionBudgets(o.config.Namespace), ""),
+		Example:   &policyv1.PodDisruptionBudget{},
+		Indexers:  cache.Indexers{addedIndex: informer.Index(ownBudget), cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+		Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
+		Handler: informer.OnKeys(budgetFor, func(key types.NamespacedName) {
+			if key.Name != "" {
+				o.changed(key)
+			}
+		}),
+	})}
 }
 
 // budgetFor returns the workload that a driver created a budget for. Without a name: it is a user's budget.

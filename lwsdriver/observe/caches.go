@@ -12,10 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
@@ -45,9 +43,9 @@ const (
 	setRevisionIndex = "workload"
 )
 
-// newCaches builds the informers. changed is called with the user's workload that an event is about, and deleted with each
-// LeaderWorkerSet that was deleted.
-func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, deleted func(types.NamespacedName)) (*Caches, error) {
+// newCaches builds the informers. Their handlers map each event to the user's workload that it is about.
+func (o *Observer) newCaches() *Caches {
+	core, sets, namespace := o.config.Core, o.config.Sets, o.config.Namespace
 	workloads := informer.NewSource(lws.SchemeGroupVersion.WithResource("leaderworkersets"), sets, sets.LeaderworkersetV1().LeaderWorkerSets(namespace), "")
 	pods := informer.NewSource(corev1.SchemeGroupVersion.WithResource("pods"), core, core.CoreV1().Pods(namespace), lws.SetNameLabelKey)
 	revisions := informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
@@ -63,65 +61,36 @@ func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace st
 		})),
 	}
 	c.Groups = &Groups{pods: c.Pods}
-	if err := c.configure(); err != nil {
-		return nil, err
-	}
-	return c, c.handle(changed, deleted)
+	c.configure(c.Workloads, guard.Transform(informer.Transform(StripWorkload), nil), informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
+		if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
+			o.deleted(KeyOf(before))
+		}
+		for _, key := range informer.Keys(before, after, StableKey) {
+			o.changed(key)
+		}
+	}))
+	c.configure(c.Pods, guard.Transform(informer.Transform(NewPod), unreadablePod), informer.OnChange(func(before, after *Pod) {
+		for _, g := range informer.Keys(before, after, (*Pod).group) {
+			if g.label == "" {
+				continue
+			}
+			c.Groups.Invalidate(g.set, g.label)
+			if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
+				c.Groups.forget(g.set)
+			}
+			o.changed(c.stableOf(g.set))
+		}
+	}))
+	c.configure(c.revisions, guard.Transform(informer.Transform(stripRevision), nil),
+		informer.OnKeys((*revisionView).workload, func(set types.NamespacedName) { o.changed(c.stableOf(set)) }))
+	return c
 }
 
-func (c *Caches) configure() error {
-	for _, i := range []struct {
-		resource  string
-		informer  cache.SharedIndexInformer
-		transform cache.TransformFunc
-	}{
-		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, guard.Transform(informer.Transform(StripWorkload), nil)},
-		{"pods", c.Pods, guard.Transform(informer.Transform(NewPod), unreadablePod)},
-		{appsv1.GroupName + "/controllerrevisions", c.revisions, guard.Transform(informer.Transform(stripRevision), nil)},
-	} {
-		if err := i.informer.SetTransform(i.transform); err != nil {
-			return fmt.Errorf("set transform of %s: %w", i.resource, err)
-		}
-	}
-	return nil
-}
-
-// handle maps each event to the user's workload that it is about.
-func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
-	for _, i := range []struct {
-		resource string
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{
-		{"leaderworkersets", c.Workloads, informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
-			if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
-				deleted(KeyOf(before))
-			}
-			for _, key := range informer.Keys(before, after, StableKey) {
-				changed(key)
-			}
-		})},
-		{"pods", c.Pods, informer.OnChange(func(before, after *Pod) {
-			for _, g := range informer.Keys(before, after, (*Pod).group) {
-				if g.label == "" {
-					continue
-				}
-				c.Groups.Invalidate(g.set, g.label)
-				if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
-					c.Groups.forget(g.set)
-				}
-				changed(c.stableOf(g.set))
-			}
-		})},
-		{"controllerrevisions", c.revisions, informer.OnKeys((*revisionView).workload, func(set types.NamespacedName) { changed(c.stableOf(set)) })},
-	} {
-		registration, err := i.informer.AddEventHandler(i.handler)
-		if err != nil {
-			return fmt.Errorf("watch %s: %w", i.resource, err)
-		}
-		c.handled = append(c.handled, registration)
-	}
-	return nil
+// configure completes an informer that has not run. Nothing of it fails for such a one.
+func (c *Caches) configure(i cache.SharedIndexInformer, transform cache.TransformFunc, handler cache.ResourceEventHandler) {
+	_ = i.SetTransform(transform)
+	handled, _ := i.AddEventHandler(handler)
+	c.handled = append(c.handled, handled)
 }
 
 // stableOf is StableKey for a workload known by name.

@@ -39,13 +39,10 @@ func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface,
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	ignore := func(types.NamespacedName) {}
-	o, err := New(Config{
+	o := New(Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Changed: ignore, Deleted: ignore,
 		Now: func() time.Time { return lwstest.Noon },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &fixture{Observer: o, Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)

@@ -13,7 +13,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
@@ -65,16 +64,15 @@ type pause struct {
 	until time.Time
 }
 
-func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*History, error) {
-	revisions, err := informer.New(
-		informer.Config{
-			Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
-				core.AppsV1().ControllerRevisions(namespace), record.RoleLabel+"="+record.RoleSnapshot),
-			Example: &appsv1.ControllerRevision{}, Transform: informer.Transform(stripHistoryRevision), Changed: settled,
-			Indexers: cache.Indexers{addedIndex: informer.Index(func(v *HistoryRevision) []string { return []string{v.workload.String()} })},
-			Handler:  informer.OnKeys(func(v *HistoryRevision) types.NamespacedName { return v.workload }, changed),
-		})
-	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
+func (o *Observer) newHistory() *History {
+	core := o.config.Core
+	return &History{paused: map[types.NamespacedName]pause{}, informer: informer.New(informer.Config{
+		Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
+			core.AppsV1().ControllerRevisions(o.config.Namespace), record.RoleLabel+"="+record.RoleSnapshot),
+		Example: &appsv1.ControllerRevision{}, Transform: informer.Transform(stripHistoryRevision), Changed: o.allChanged,
+		Indexers: cache.Indexers{addedIndex: informer.Index(func(v *HistoryRevision) []string { return []string{v.workload.String()} })},
+		Handler:  informer.OnKeys(func(v *HistoryRevision) types.NamespacedName { return v.workload }, o.changed),
+	})}
 }
 
 // Of returns the history of a workload, the oldest revision first. A revision with another owner is left out: it belongs to a

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -79,8 +78,7 @@ func Object(key types.NamespacedName) string {
 type Sets struct {
 	sets, bounds, policies, bindings *informer.Informer
 	// scalers is filled once a role has its number of groups in one.
-	scalers  *informer.Informer
-	children func(types.NamespacedName) []*lws.LeaderWorkerSet
+	scalers *informer.Informer
 }
 
 // Set is a cached DisaggregatedSet.
@@ -108,19 +106,14 @@ type BoundsObject struct {
 	Problem string
 }
 
-func newSets(
-	core kubernetes.Interface, client dynamic.Interface, namespace string, caches *Caches, changed, deleted func(types.NamespacedName), settled func(),
-) (*Sets, error) {
-	s := &Sets{children: func(key types.NamespacedName) []*lws.LeaderWorkerSet {
-		return informer.List[*lws.LeaderWorkerSet](caches.Workloads, setIndex, key.String())
-	}}
+func (o *Observer) newSets() *Sets {
+	s, client, namespace := &Sets{}, o.config.Dynamic, o.config.Namespace
 	config := func(resource schema.GroupVersionResource, of dynamic.ResourceInterface, selector string) informer.Config {
 		return informer.Config{
-			Source: informer.NewSource(resource, client, of, selector), Example: &unstructured.Unstructured{}, Discovery: core.Discovery(),
-			RetryPeriod: discoveryPeriod, Changed: settled,
+			Source: informer.NewSource(resource, client, of, selector), Example: &unstructured.Unstructured{}, Discovery: o.config.Core.Discovery(),
+			RetryPeriod: discoveryPeriod, Changed: o.allChanged,
 		}
 	}
-	var err error
 	sets := config(SetsResource, client.Resource(SetsResource).Namespace(namespace), "")
 	sets.Transform = informer.TryTransform(stripSet)
 	sets.Indexers = cache.Indexers{
@@ -134,46 +127,36 @@ func newSets(
 			s.scalers.Recheck() // LWS may have been upgraded since
 		}
 		if before != nil && (after == nil || after.UID != before.UID) {
-			deleted(before.Key())
+			o.deleted(before.Key())
 		}
 		for _, key := range informer.Keys(before, after, (*Set).Key) {
-			changed(key)
+			o.changed(key)
 		}
 	})
-	if s.sets, err = informer.New(sets); err != nil {
-		return nil, err
-	}
+	s.sets = informer.New(sets)
 	bounds := config(BoundsResource, client.Resource(BoundsResource).Namespace(namespace), "")
-	bounds.Transform, bounds.Handler = informer.Transform(stripBounds), informer.OnKeys((*BoundsObject).key, changed)
-	if s.bounds, err = informer.New(bounds); err != nil {
-		return nil, err
-	}
+	bounds.Transform, bounds.Handler = informer.Transform(stripBounds), informer.OnKeys((*BoundsObject).key, o.changed)
+	s.bounds = informer.New(bounds)
 	scalers := config(RoleScalersResource, client.Resource(RoleScalersResource).Namespace(namespace), "")
 	scalers.Transform = informer.TryTransform(stripRoleScaler)
 	scalers.Handler = informer.OnKeys((*roleScaler).key, func(scaler types.NamespacedName) {
 		for _, set := range s.scaledBy(scaler) {
-			changed(set)
+			o.changed(set)
 		}
 	})
-	if s.scalers, err = informer.New(scalers); err != nil {
-		return nil, err
-	}
-	for _, enforces := range []struct {
-		resource string
-		informer **informer.Informer
-	}{{"validatingadmissionpolicies", &s.policies}, {"validatingadmissionpolicybindings", &s.bindings}} {
-		resource := admissionv1.SchemeGroupVersion.WithResource(enforces.resource)
+	s.scalers = informer.New(scalers)
+	enforcing := func(name string) *informer.Informer {
+		resource := admissionv1.SchemeGroupVersion.WithResource(name)
 		policies := config(resource, client.Resource(resource), enforcesLabel+"=bounds")
 		policies.Transform = informer.Transform(stripPolicy)
 		policies.Handler = informer.OnChange(func(_, _ any) {
 			s.bounds.Recheck() // their kind is installed together with the policies
-			settled()
+			o.allChanged()
 		})
-		if *enforces.informer, err = informer.New(policies); err != nil {
-			return nil, err
-		}
+		return informer.New(policies)
 	}
-	return s, nil
+	s.policies, s.bindings = enforcing("validatingadmissionpolicies"), enforcing("validatingadmissionpolicybindings")
+	return s
 }
 
 // informers returns the caches in the order in which they are needed.
@@ -414,7 +397,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 
 // children returns the children of a set.
 func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
-	objects := slices.DeleteFunc(o.Disaggregated.children(set.Key()), func(w *lws.LeaderWorkerSet) bool { return ownerUID(w) != set.UID })
+	objects := slices.DeleteFunc(informer.List[*lws.LeaderWorkerSet](o.Caches.Workloads, setIndex, set.Key().String()), func(w *lws.LeaderWorkerSet) bool { return ownerUID(w) != set.UID })
 	slices.SortFunc(objects, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	all := make([]plan.Child, 0, len(objects))
 	for _, w := range objects {

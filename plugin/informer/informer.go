@@ -64,25 +64,20 @@ type Config struct {
 }
 
 // New returns an Informer. It makes no request.
-func New(c Config) (*Informer, error) {
+func New(c Config) *Informer {
 	changed, resource := c.Changed, c.Source.Resource.Resource
 	c.Changed = func() { _ = guard.Call(nil, "change of a cache", resource, changed) }
 	c.Source.optional = c.Discovery != nil
 	i := c.Source.Informer(c.Example, guard.Indexers(c.Indexers))
 	n := &Informer{config: c, informer: i, started: make(chan struct{}), recheck: make(chan struct{}, 1)}
-	if err := i.SetTransform(guard.Transform(c.Transform, nil)); err != nil {
-		return nil, fmt.Errorf("set transform of %s: %w", resource, err)
-	}
-	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+	// These fail only for an informer that has run.
+	_ = i.SetTransform(guard.Transform(c.Transform, nil))
+	_ = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		n.set(false, err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
-	}); err != nil {
-		return nil, fmt.Errorf("set watch error handler of %s: %w", resource, err)
-	}
-	if _, err := i.AddEventHandler(c.Handler); err != nil {
-		return nil, fmt.Errorf("watch %s: %w", resource, err)
-	}
-	return n, nil
+	})
+	_, _ = i.AddEventHandler(c.Handler)
+	return n
 }
 
 // Source returns what fills the cache.

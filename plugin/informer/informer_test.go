@@ -53,11 +53,7 @@ func newFixture(t *testing.T, adjust func(*Config, *fake.Clientset)) *fixture {
 		Handler: OnChange(func(_, _ *corev1.ConfigMap) {}), Changed: b.signal, RetryPeriod: time.Nanosecond,
 	}
 	adjust(&config, b.core)
-	informer, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Informer = informer
+	b.Informer = New(config)
 	return b
 }
 

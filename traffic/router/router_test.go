@@ -123,13 +123,9 @@ func newWorld(t *testing.T, gateway []string, objects ...runtime.Object) *world 
 	discovered.Resources = append(discovered.Resources, &metav1.APIResourceList{
 		GroupVersion: inferencepools.GroupVersion().String(), APIResources: []metav1.APIResource{{Name: inferencepools.Resource}},
 	})
-	var err error
-	w.Router, err = New(Config{
+	w.Router = New(Config{
 		Core: w.core, Dynamic: w.dynamic, Log: slog.New(slog.DiscardHandler), Changed: func(string, string, string) { w.reported.Add(1) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { w.Run(ctx); close(ended) }()
@@ -271,13 +267,10 @@ func TestNotSynced(t *testing.T) {
 
 // TestBeforeRun: Observe never blocks, not even before Run.
 func TestBeforeRun(t *testing.T) {
-	r, err := New(Config{
+	r := New(Config{
 		Core: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()),
 		Log: slog.New(slog.DiscardHandler), Changed: func(string, string, string) {},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 10 {
 		if v := r.Observe(setup(), traffic.Desired{}); v.Reason != traffic.ReasonNotSynced {
 			t.Fatalf("view %+v", v)

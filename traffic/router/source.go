@@ -42,7 +42,7 @@ type kind struct {
 // newSources returns the informers by the kinds that they cache. changed is called for each change.
 func newSources(
 	core kubernetes.Interface, client dynamic.Interface, namespace string, changed func(namespace, kind, name string),
-) (map[string]*informer.Informer, error) {
+) map[string]*informer.Informer {
 	gateway := func(group, version, resource, api string) kind {
 		r := schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
 		return kind{informer.NewSource(r, client, client.Resource(r).Namespace(namespace), ""), &unstructured.Unstructured{}, cache.Indexers{}, api}
@@ -77,10 +77,7 @@ func newSources(
 				"the policy names an object of kind %s, but the %s's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
 				kind, k.api, k.source.Resource.Resource, k.source.Resource.GroupVersion())
 		}
-		var err error
-		if all[kind], err = informer.New(config); err != nil {
-			return nil, err
-		}
+		all[kind] = informer.New(config)
 	}
-	return all, nil
+	return all
 }
