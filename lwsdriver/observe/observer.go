@@ -83,7 +83,7 @@ type Config struct {
 func New(c Config) *Observer {
 	o := &Observer{
 		config: c, digests: map[types.NamespacedName]knownDigest{}, records: map[types.NamespacedName]knownRecord{},
-		asked: map[types.NamespacedName]asked{},
+		asked: map[types.NamespacedName]asked{}, policies: map[types.NamespacedName]keptPolicy{},
 	}
 	o.Caches = o.newCaches()
 	o.Names = Names{o.Caches.Workloads}
