@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -43,10 +44,7 @@ func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 		v.add("http_routes", "%d routes and Ingresses are more than the %d that are possible", n, MaxRoutes)
 		return Policy{}, v.list
 	}
-	policy := Policy{StableService: p.GetStableService(), CanaryService: p.GetCanaryService()}
-	if policy.CanaryService == "" {
-		policy.CanaryService = policy.StableService + "-canary"
-	}
+	policy := Policy{StableService: p.GetStableService(), CanaryService: cmp.Or(p.GetCanaryService(), p.GetStableService()+canarySuffix)}
 	v.service("stable_service", policy.StableService)
 	if policy.StableService != "" {
 		v.service("canary_service", policy.CanaryService)

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -163,11 +164,11 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 		return "Terminating", message
 	}
 	if pod.Status.Phase == corev1.PodFailed {
-		return orElse(pod.Status.Reason, "PodFailed"), orElse(pod.Status.Message, "has failed")
+		return cmp.Or(pod.Status.Reason, "PodFailed"), cmp.Or(pod.Status.Message, "has failed")
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return orElse(c.Reason, "Unschedulable"), strings.TrimSpace("unschedulable: " + c.Message)
+			return cmp.Or(c.Reason, "Unschedulable"), strings.TrimSpace("unschedulable: " + c.Message)
 		}
 	}
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
@@ -179,7 +180,7 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && pod.Status.Phase == corev1.PodRunning {
-			return orElse(c.Reason, "NotReady"), orElse(c.Message, "runs, but its readiness probe does not succeed")
+			return cmp.Or(c.Reason, "NotReady"), cmp.Or(c.Message, "runs, but its readiness probe does not succeed")
 		}
 	}
 	return "Starting", "is starting (" + strings.ToLower(string(pod.Status.Phase)) + ")"
@@ -188,17 +189,17 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 // containerObstacle returns what is wrong with a container, by its own status, or "" if there is nothing.
 func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
-		text := fmt.Sprintf("container %s: %s", c.Name, orElse(w.Reason, "waiting"))
+		text := fmt.Sprintf("container %s: %s", c.Name, cmp.Or(w.Reason, "waiting"))
 		if w.Message != "" {
 			text += ": " + w.Message
 		}
 		if last := c.LastTerminationState.Terminated; last != nil {
-			text += fmt.Sprintf(" (last "+exitCode+" %d, %s; %d restarts)", last.ExitCode, orElse(last.Reason, "Error"), c.RestartCount)
+			text += fmt.Sprintf(" (last "+exitCode+" %d, %s; %d restarts)", last.ExitCode, cmp.Or(last.Reason, "Error"), c.RestartCount)
 		}
-		return orElse(w.Reason, "Waiting"), text
+		return cmp.Or(w.Reason, "Waiting"), text
 	}
 	if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-		return orElse(t.Reason, "Error"), fmt.Sprintf("container %s: "+exitCode+" %d %s", c.Name, t.ExitCode, t.Message)
+		return cmp.Or(t.Reason, "Error"), fmt.Sprintf("container %s: "+exitCode+" %d %s", c.Name, t.ExitCode, t.Message)
 	}
 	return "", ""
 }
@@ -216,17 +217,10 @@ func podExit(pod *corev1.Pod) (last *exit) {
 		c := &pod.Status.ContainerStatuses[i]
 		for _, state := range []corev1.ContainerState{c.LastTerminationState, c.State} {
 			if t := state.Terminated; t != nil && t.ExitCode != 0 && (last == nil || t.FinishedAt.After(last.at)) {
-				text := fmt.Sprintf("container %s of %s: "+exitCode+" %d (%s)", c.Name, pod.Name, t.ExitCode, orElse(t.Reason, "Error"))
+				text := fmt.Sprintf("container %s of %s: "+exitCode+" %d (%s)", c.Name, pod.Name, t.ExitCode, cmp.Or(t.Reason, "Error"))
 				last = &exit{text: Shorten(text, maxPodMessage), revision: shared(pod.Labels[lws.RevisionKey]), at: t.FinishedAt.Time}
 			}
 		}
 	}
 	return last
-}
-
-func orElse(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }

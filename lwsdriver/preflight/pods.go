@@ -64,14 +64,7 @@ func readinessIsLiveness(s *Inventory) []Hit {
 // patience returns how long a probe tolerates failures.
 func patience(p *corev1.Probe) time.Duration {
 	// The API server's defaults, which a manifest may leave out.
-	period, failures := p.PeriodSeconds, p.FailureThreshold
-	if period == 0 {
-		period = 10
-	}
-	if failures == 0 {
-		failures = 3
-	}
-	return time.Duration(period) * time.Duration(failures) * time.Second
+	return time.Duration(cmp.Or(p.PeriodSeconds, 10)) * time.Duration(cmp.Or(p.FailureThreshold, 3)) * time.Second
 }
 
 var endingRules = []Rule{
@@ -175,10 +168,7 @@ func preStopMissing(s *Inventory) []Hit {
 }
 
 func preStopTooShort(s *Inventory) []Hit {
-	want := s.Expect.EndpointPropagation
-	if want == 0 {
-		want = DefaultPropagation
-	}
+	want := cmp.Or(s.Expect.EndpointPropagation, DefaultPropagation)
 	h := preStop(s.leader())
 	if h == nil || !h.known || h.took >= want {
 		return nil

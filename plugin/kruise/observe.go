@@ -197,14 +197,6 @@ func (e Evidence) completed(revision string) bool {
 		s.ObservedGeneration == e.Rollout.GetGeneration() && progress != nil && (progress.Reason == "Finalising" || progress.Reason == "Completed")
 }
 
-// contentOf returns an object's fields, nil if there is none.
-func contentOf(o *unstructured.Unstructured) map[string]any {
-	if o == nil {
-		return nil
-	}
-	return o.Object
-}
-
 // listens reports whether the Rollout takes up a change of the template: Kruise has observed it, it is not disabled, and no BatchRelease is
 // left that has ended.
 func (e Evidence) listens() bool {
@@ -337,7 +329,7 @@ const inPlace = "groups are replaced in place: remove it (v1alpha1: annotation `
 
 // unfit returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
 // nil if one may. Either object may be nil.
-func unfit(rollout, batchRelease map[string]any) error {
+func unfit(rollout, batchRelease *unstructured.Unstructured) error {
 	plan, _ := specOf(batchRelease)["releasePlan"].(map[string]any)
 	findings := append(rolloutFields.Judge("Rollout: spec", specOf(rollout)), planFields.Judge("BatchRelease: spec.releasePlan", plan)...)
 	if err := native.Refusal(findings); err != nil {
@@ -347,7 +339,9 @@ func unfit(rollout, batchRelease map[string]any) error {
 	return nil
 }
 
-func specOf(object map[string]any) map[string]any {
-	spec, _ := object["spec"].(map[string]any)
+func specOf(o *unstructured.Unstructured) (spec map[string]any) {
+	if o != nil {
+		spec, _ = o.Object["spec"].(map[string]any)
+	}
 	return spec
 }
