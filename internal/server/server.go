@@ -7,12 +7,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
@@ -310,13 +308,8 @@ func (f tlsFiles) load() (*tls.Config, error) {
 	if f.clientCA == "" {
 		return config, nil
 	}
-	ca, err := os.ReadFile(f.clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("read client CA: %w", err)
-	}
-	config.ClientCAs = x509.NewCertPool()
-	if !config.ClientCAs.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("read client CA: %s holds no PEM certificate", f.clientCA)
+	if config.ClientCAs, err = endpoint.ReadCA(f.clientCA); err != nil {
+		return nil, err
 	}
 	if config.ClientAuth = tls.RequireAndVerifyClientCert; f.tokens {
 		config.ClientAuth = tls.VerifyClientCertIfGiven
