@@ -49,15 +49,14 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	if v.Workload, err = r.workload(ctx, t); err != nil || v.Workload == nil {
 		return v, err
 	}
-	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: refOf(t), IncludeGroups: true})
-	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		v.Workload = nil
-		return v, nil
-	}
+	v.Context, err = host.Look(ctx, r.Driver, &pb.CalculateBatchContextRequest{Workload: refOf(t), IncludeGroups: true})
 	if err != nil {
 		return v, err
 	}
-	v.Context = answer.GetContext()
+	if v.Context == nil {
+		v.Workload = nil
+		return v, nil
+	}
 	if v.Revisions, err = r.revisions(ctx, t, entryRole(v.Context)); err != nil {
 		return v, err
 	}
