@@ -124,7 +124,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", e, err)
 	}
-	serving, end := context.WithCancel(context.Background())
+	serving, end := context.WithCancel(context.WithoutCancel(ctx)) // ctx bounds New only
 	s := &Server{
 		driver: driver, logger: o.Logger, endStreams: end, health: health.NewServer(),
 		listener: limitConnections(listener, maxStrangers, strangerTimeout),
