@@ -6,6 +6,7 @@ package observe
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,5 +94,33 @@ func TestPodObstacle(t *testing.T) {
 				t.Errorf("ready %t, reason %q, message %q; want %q with %q: %s", v.ready, v.reason, v.message, tt.reason, tt.text, tt.why)
 			}
 		})
+	}
+}
+
+func TestShorten(t *testing.T) {
+	for _, tt := range []struct {
+		name, in, want string
+		limit          int
+	}{
+		{"short", "ready", "ready", 5},
+		{"long", "not ready", "not…", 6},
+		{"between runes", "éééé", "é…", 6},
+		{"not cut in a rune", "aé", "aé", 3},
+		{"no text", "a\xffb", "a\uFFFDb", 10},
+		{"empty", "", "", 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Shorten(tt.in, tt.limit)
+			if got != tt.want || len(got) > tt.limit || !utf8.ValidString(got) {
+				t.Errorf("%q, want %q in %d bytes", got, tt.want, tt.limit)
+			}
+		})
+	}
+}
+
+func TestPodMessageIsShort(t *testing.T) {
+	v := NewPod(lwstest.Pod("vllm-1", lwstest.Waiting("ImagePullBackOff", strings.Repeat("é\xff", 1000))))
+	if len(v.message) > maxPodMessage || !utf8.ValidString(v.message) || !strings.HasPrefix(v.message, "container server: ImagePullBackOff") {
+		t.Errorf("the message has %d bytes: %q", len(v.message), v.message)
 	}
 }
