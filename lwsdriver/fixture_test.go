@@ -103,11 +103,7 @@ func (b *fixture) look() *observe.Snapshot {
 // showPod shows a pod to the driver as its informer would.
 func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	object, err := observe.StripPod(p)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	v := object.(*observe.Pod)
+	v := observe.NewPod(p)
 	lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Pods, v)
 	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }

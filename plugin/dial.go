@@ -6,7 +6,6 @@ package plugin
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -110,13 +109,9 @@ func (c fileCredentials) Clone() credentials.TransportCredentials {
 type tlsFiles struct{ cert, key, ca string }
 
 func (f *tlsFiles) load() (*tls.Config, error) {
-	ca, err := os.ReadFile(f.ca)
+	roots, err := endpoint.ReadCA(f.ca)
 	if err != nil {
-		return nil, fmt.Errorf("read CA: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("read CA: %s holds no PEM certificate", f.ca)
+		return nil, err
 	}
 	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
 	if f.cert == "" && f.key == "" {

@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -103,12 +104,7 @@ func RefOf(namespace, name string) *pb.WorkloadRef {
 }
 
 // KindOf returns the kind of a workload.
-func KindOf(ref *pb.WorkloadRef) string {
-	if ref.GetKind() == "" {
-		return KindLeaderWorkerSet
-	}
-	return ref.GetKind()
-}
+func KindOf(ref *pb.WorkloadRef) string { return cmp.Or(ref.GetKind(), KindLeaderWorkerSet) }
 
 // ObjectOf returns the kind and the name of a workload, for messages.
 func ObjectOf(ref *pb.WorkloadRef) string { return KindOf(ref) + " " + ref.GetName() }

@@ -108,13 +108,11 @@ func weightOf(ref object) int64 { return number(ref, "weight", 1) }
 
 // serves reports whether a rule with these refs sends requests to the stable backend.
 func (b backend) serves(refs []object) bool {
-	for _, ref := range refs {
-		if b.isStable(ref) && weightOf(ref) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(refs, b.isServing)
 }
+
+// isServing reports whether a ref sends requests to the stable backend.
+func (b backend) isServing(ref object) bool { return b.isStable(ref) && weightOf(ref) > 0 }
 
 // split gives the canary its share of each ref to the stable backend. A ref that would have weight 0 is left out: gateways
 // leak requests to it. The proportions of all other refs are unchanged. The factor is that of merge.
@@ -188,7 +186,7 @@ func (b backend) unsplit(refs []object) []object {
 		ref = clone(ref)
 		if !b.isCanary(ref) {
 			out = append(out, ref)
-			unpaired = b.isStable(ref) && weightOf(ref) > 0
+			unpaired = b.isServing(ref)
 			continue
 		}
 		ref["name"] = b.stable
@@ -231,7 +229,7 @@ func (b backend) share(refs []object) int {
 func (b backend) canaryRefs(refs []object) []object {
 	out := make([]object, 0, len(refs))
 	for _, ref := range refs {
-		if b.isStable(ref) && weightOf(ref) > 0 {
+		if b.isServing(ref) {
 			ref = clone(ref)
 			ref["name"] = b.canary
 			out = append(out, ref)

@@ -99,7 +99,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestRouteVerified(t *testing.T) {
+func TestUnverifiedRoute(t *testing.T) {
 	route := readRoute(t, "httproute.yaml")
 	first := func(key string, value any) func([]any) []any {
 		return func(conditions []any) []any {
@@ -133,9 +133,9 @@ func TestRouteVerified(t *testing.T) {
 		{"incomplete", "one condition is missing", func(c []any) []any { return c[:1] }, ReasonRouteNotObserved},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ok, reason, message := RouteVerified(withStatus(t, route, tt.change))
-			if reason != tt.want || ok != (tt.want == "") || (message == "") != ok {
-				t.Errorf("%s: %t, %s: %s", tt.reason, ok, reason, message)
+			reason, message := unverifiedRoute(withStatus(t, route, tt.change), true)
+			if reason != tt.want || (message == "") != (tt.want == "") {
+				t.Errorf("%s: %s: %s", tt.reason, reason, message)
 			}
 		})
 	}
@@ -164,7 +164,7 @@ func TestRouteParents(t *testing.T) {
 			r = withStatus(t, r, func(c []any) []any { return c })
 			spec, _ = r.Object.Object["spec"].(object)
 			spec["parentRefs"] = parentRefs(tt.spec)
-			if _, reason, message := RouteVerified(r); reason != tt.want {
+			if reason, message := unverifiedRoute(r, true); reason != tt.want {
 				t.Errorf("%s: %s: %s", tt.reason, reason, message)
 			}
 		})

@@ -124,22 +124,21 @@ func ParseHeaderRoute(name string, matches []*pb.HeaderMatch) (HeaderRoute, []dr
 
 // Violations returns what is invalid, with the field names of the SetHeaderRoute request.
 func (r HeaderRoute) Violations() []drivererr.FieldViolation {
-	var bad []drivererr.FieldViolation
+	bad := &drivererr.Fields{}
 	for _, problem := range validation.IsDNS1123Label(r.Name) {
-		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: problem})
+		bad.Add("name", "%s", problem)
 	}
 	if len(r.Matches) > maxHeaders {
-		bad = append(bad, drivererr.FieldViolation{Field: "matches", Description: fmt.Sprintf("has more than %d headers", maxHeaders)})
+		bad.Add("matches", "has more than %d headers", maxHeaders)
 	}
 	for i, match := range r.Matches {
-		for _, v := range match.violations() {
-			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].%s", i, v.Field), Description: v.Description})
-		}
+		bad.Path = fmt.Sprintf("matches[%d]", i)
+		match.check(bad)
 		if slices.ContainsFunc(r.Matches[:i], func(o HeaderMatch) bool { return strings.EqualFold(o.header(), match.header()) }) {
-			bad = append(bad, drivererr.FieldViolation{Field: fmt.Sprintf("matches[%d].name", i), Description: duplicateMatch(match)})
+			bad.Add("name", "%s", duplicateMatch(match))
 		}
 	}
-	return bad
+	return bad.List
 }
 
 func duplicateMatch(m HeaderMatch) string {
@@ -149,30 +148,28 @@ func duplicateMatch(m HeaderMatch) string {
 	return "is named twice"
 }
 
-func (m HeaderMatch) violations() []drivererr.FieldViolation {
-	var bad []drivererr.FieldViolation
+func (m HeaderMatch) check(bad *drivererr.Fields) {
 	if !headerName.MatchString(m.Name) || len(m.Name) > maxHeaderName {
-		bad = append(bad, drivererr.FieldViolation{Field: "name", Description: fmt.Sprintf("%q is not a valid header or cookie name", m.Name)})
+		bad.Add("name", "%q is not a valid header or cookie name", m.Name)
 	}
 	field := "exact"
 	switch {
 	case m.Cookie && m.Regex:
-		bad = append(bad, drivererr.FieldViolation{Field: "cookie", Description: "can't be a regular expression"})
+		bad.Add("cookie", "can't be a regular expression")
 	case m.Cookie:
 		field = "cookie"
 		if m.Value != "" && !cookieValue.MatchString(m.Value) {
-			bad = append(bad, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf("%q is not a valid cookie value", m.Value)})
+			bad.Add(field, "%q is not a valid cookie value", m.Value)
 		}
 	case m.Regex:
 		field = "regex"
 		if _, err := regexp.Compile(m.Value); err != nil {
-			bad = append(bad, drivererr.FieldViolation{Field: field, Description: err.Error()})
+			bad.Add(field, "%v", err)
 		}
 	}
 	if m.Value == "" || len(m.asHeader().Value) > maxHeaderValue {
-		bad = append(bad, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf("must have 1 to %d characters", maxHeaderValue)})
+		bad.Add(field, "must have 1 to %d characters", maxHeaderValue)
 	}
-	return bad
 }
 
 const (

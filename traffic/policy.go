@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -38,21 +39,18 @@ const policyField = "policy.traffic"
 
 // ParsePolicy validates a policy. The Policy must not be used if there are violations.
 func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
-	v := &violations{}
+	v := &violations{drivererr.Fields{Path: policyField}}
 	if n := len(p.GetHttpRoutes()) + len(p.GetGrpcRoutes()) + len(p.GetIngresses()); n > MaxRoutes {
-		v.add("http_routes", "%d routes and Ingresses are more than the %d that are possible", n, MaxRoutes)
-		return Policy{}, v.list
+		v.Add("http_routes", "%d routes and Ingresses are more than the %d that are possible", n, MaxRoutes)
+		return Policy{}, v.List
 	}
-	policy := Policy{StableService: p.GetStableService(), CanaryService: p.GetCanaryService()}
-	if policy.CanaryService == "" {
-		policy.CanaryService = policy.StableService + "-canary"
-	}
+	policy := Policy{StableService: p.GetStableService(), CanaryService: cmp.Or(p.GetCanaryService(), p.GetStableService()+canarySuffix)}
 	v.service("stable_service", policy.StableService)
 	if policy.StableService != "" {
 		v.service("canary_service", policy.CanaryService)
 	}
 	if policy.CanaryService == policy.StableService {
-		v.add("canary_service", "%q is the stable Service: name another Service for the canary", policy.CanaryService)
+		v.Add("canary_service", "%q is the stable Service: name another Service for the canary", policy.CanaryService)
 	}
 	policy.Routes = append(v.routes("http_routes", KindHTTPRoute, p.GetHttpRoutes()),
 		v.routes("grpc_routes", KindGRPCRoute, p.GetGrpcRoutes())...)
@@ -63,28 +61,22 @@ func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	switch {
 	case len(policy.Routes) > 0:
 	case policy.Pool != nil:
-		v.add("http_routes", "no route is named, and only routes can split requests between pools: name the routes to pool %q", policy.Pool.Stable)
+		v.Add("http_routes", "no route is named, and only routes can split requests between pools: name the routes to pool %q", policy.Pool.Stable)
 	case len(policy.Ingresses) == 0:
-		v.add("http_routes", "neither a route nor an Ingress is named, so nothing can split the requests: name one, or leave %s out to have shares follow group counts", policyField)
+		v.Add("http_routes", "neither a route nor an Ingress is named, so nothing can split the requests: name one, or leave %s out to have shares follow group counts", policyField)
 	}
-	return policy, v.list
+	return policy, v.List
 }
 
-type violations struct{ list []drivererr.FieldViolation }
-
-func (v *violations) add(field, format string, args ...any) {
-	v.list = append(v.list, drivererr.FieldViolation{
-		Field: policyField + "." + field, Description: fmt.Sprintf(format, args...),
-	})
-}
+type violations struct{ drivererr.Fields }
 
 func (v *violations) service(field, name string) {
 	if name == "" {
-		v.add(field, "is required")
+		v.Add(field, "is required")
 		return
 	}
 	for _, problem := range validation.IsDNS1123Label(name) { // a digit may be first since Kubernetes 1.36
-		v.add(field, "%q can't be a Service's name: %s", name, problem)
+		v.Add(field, "%q can't be a Service's name: %s", name, problem)
 	}
 }
 
@@ -99,7 +91,7 @@ func (v *violations) routes(field, kind string, names []string) []Key {
 func (v *violations) ingresses(names []string) []string {
 	for i, name := range v.names("ingresses", names) {
 		if slices.Contains(names, canaryName(name)) {
-			v.add(fmt.Sprintf("ingresses[%d]", i), "%q is also named, but is the name of the canary's generated Ingress for %q", canaryName(name), name)
+			v.Add(fmt.Sprintf("ingresses[%d]", i), "%q is also named, but is the name of the canary's generated Ingress for %q", canaryName(name), name)
 		}
 	}
 	return names
@@ -114,10 +106,10 @@ func (v *violations) pool(p *pb.InferencePoolPolicy, of Policy) *Pool {
 	v.object(field+"name", pool.Stable)
 	v.service(field+"canary_endpoint_picker", pool.Picker)
 	if pool.Picker != "" && (pool.Picker == of.StableService || pool.Picker == of.CanaryService) {
-		v.add(field+"canary_endpoint_picker", "%q selects leaders: name the Service of the canary pool's endpoint picker", pool.Picker)
+		v.Add(field+"canary_endpoint_picker", "%q selects leaders: name the Service of the canary pool's endpoint picker", pool.Picker)
 	}
 	if pool.PickerPort < 0 || pool.PickerPort > 65535 {
-		v.add(field+"canary_endpoint_picker_port", "%d is not a port: use 1 to 65535, or 0 for the stable pool's", pool.PickerPort)
+		v.Add(field+"canary_endpoint_picker_port", "%d is not a port: use 1 to 65535, or 0 for the stable pool's", pool.PickerPort)
 	}
 	return pool
 }
@@ -129,7 +121,7 @@ func (v *violations) names(field string, names []string) []string {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		v.object(at, name)
 		if seen[name] {
-			v.add(at, "%q is named twice", name)
+			v.Add(at, "%q is named twice", name)
 		}
 		seen[name] = true
 	}
@@ -138,10 +130,10 @@ func (v *violations) names(field string, names []string) []string {
 
 func (v *violations) object(field, name string) {
 	if name == "" {
-		v.add(field, "is required")
+		v.Add(field, "is required")
 		return
 	}
 	for _, problem := range validation.IsDNS1123Subdomain(name) {
-		v.add(field, "%q can't be the name of an object: %s", name, problem)
+		v.Add(field, "%q can't be the name of an object: %s", name, problem)
 	}
 }

@@ -123,10 +123,8 @@ func checkPicker(s Setup, svc *corev1.Service, port int64) error {
 	if svc == nil {
 		return missing(s, Key{KindService, s.Policy.Pool.Picker})
 	}
-	for i := range svc.Spec.Ports {
-		if int64(svc.Spec.Ports[i].Port) == port {
-			return nil
-		}
+	if slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return int64(p.Port) == port }) {
+		return nil
 	}
 	return unusable("Service %s, the canary pool's endpoint picker, has no port %d: correct its ports, or set %s.inference_pool.canary_endpoint_picker_port",
 		svc.Name, port, policyField)
@@ -154,25 +152,25 @@ type poolParent struct {
 	Conditions []metav1.Condition      `json:"conditions"`
 }
 
-// PoolVerified reports whether each of the gateways has accepted the current generation of the pool. If not, reason and
-// message say which has not and why. The condition ResolvedRefs may be missing, but must not be false.
-func PoolVerified(pool *unstructured.Unstructured, gateways []gateway.ParentReference) (ok bool, reason, message string) {
+// unverifiedPool returns which of the gateways has not accepted the present generation of the pool, and why. Both are empty if all have. The
+// condition ResolvedRefs may be missing, but must not be false.
+func unverifiedPool(pool *unstructured.Unstructured, gateways []gateway.ParentReference) (reason, message string) {
 	var s poolStatus
 	key := Key{KindInferencePool, pool.GetName()}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(pool.Object, &s); err != nil {
-		return false, ReasonPoolUnreadable, fmt.Sprintf("%s: %v", key, err)
+		return ReasonPoolUnreadable, fmt.Sprintf("%s: %v", key, err)
 	}
 	parents := slices.Concat(s.Status.Parents, s.Status.Parent)
 	for _, g := range gateways {
 		at := slices.IndexFunc(parents, func(p poolParent) bool { return sameParent(p.ParentRef, g, pool.GetNamespace()) })
 		if at < 0 {
-			return false, ReasonPoolNotObserved, fmt.Sprintf("%s: %s has not reported a status yet", key, g.Name)
+			return ReasonPoolNotObserved, fmt.Sprintf("%s: %s has not reported a status yet", key, g.Name)
 		}
 		if reason, message := parents[at].unverified(pool.GetGeneration()); reason != "" {
-			return false, reason, fmt.Sprintf("%s: %s %s", key, g.Name, message)
+			return reason, fmt.Sprintf("%s: %s %s", key, g.Name, message)
 		}
 	}
-	return true, "", ""
+	return "", ""
 }
 
 func (p poolParent) unverified(generation int64) (reason, message string) {
@@ -190,7 +188,7 @@ func (w World) gateways(s Setup, side func(ref object) bool) []gateway.ParentRef
 	for _, r := range w.routes(s) {
 		var status routeStatus
 		if !r.leadsTo(side) || runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &status) != nil {
-			continue // RouteVerified reports unreadable routes
+			continue // unverifiedRoute reports unreadable routes
 		}
 		for _, p := range status.Spec.ParentRefs {
 			ref := gateway.ParentReference{Group: p.Group, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}
@@ -220,7 +218,7 @@ func unverifiedPools(s Setup, d Desired, w World) (reason, message string) {
 		if side.pool == nil {
 			continue
 		}
-		if ok, reason, message := PoolVerified(side.pool, w.gateways(s, side.is)); !ok {
+		if reason, message := unverifiedPool(side.pool, w.gateways(s, side.is)); reason != "" {
 			return reason, message
 		}
 	}

@@ -169,25 +169,22 @@ type routeStatus struct {
 	Status gateway.RouteStatus `json:"status"`
 }
 
-// RouteVerified reports whether every parent of the route has accepted its present generation. If not, reason and message
-// say which has not and why.
-func RouteVerified(r Route) (ok bool, reason, message string) { return routeVerified(r, true) }
-
-// routeVerified is RouteVerified. Unless all rules must serve, it ignores backendRefs that are not resolved, and dropped rules.
-func routeVerified(r Route, allServe bool) (ok bool, reason, message string) {
+// unverifiedRoute returns which parent has not accepted the present generation of the route, and why. Both are empty if all have. Unless all
+// rules must serve, it ignores backendRefs that are not resolved, and dropped rules.
+func unverifiedRoute(r Route, allServe bool) (reason, message string) {
 	var s routeStatus
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &s); err != nil {
-		return false, ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
+		return ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
 	}
 	if len(s.Spec.ParentRefs) == 0 {
-		return false, ReasonRouteNotAccepted, fmt.Sprintf("%s has no parentRefs, so no gateway serves it", r.Key)
+		return ReasonRouteNotAccepted, fmt.Sprintf("%s has no parentRefs, so no gateway serves it", r.Key)
 	}
 	for _, parent := range s.Spec.ParentRefs {
 		if reason, message := s.parent(r, parent, allServe); reason != "" {
-			return false, reason, fmt.Sprintf("%s: %s", r.Key, message)
+			return reason, fmt.Sprintf("%s: %s", r.Key, message)
 		}
 	}
-	return true, "", ""
+	return "", ""
 }
 
 // parent returns why a parent has not accepted the route, "" if it has. Several controllers may report on one parent.

@@ -154,7 +154,7 @@ func acknowledged(s Setup, d Desired, w World) bool {
 // acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs, dropped rules and missing routes.
 func acceptedByGateways(s Setup, d Desired, w World) bool {
 	for _, r := range w.routes(s) {
-		if ok, _, _ := routeVerified(r, false); !ok {
+		if reason, _ := unverifiedRoute(r, false); reason != "" {
 			return false
 		}
 	}
@@ -229,7 +229,7 @@ func unverifiedRoutes(s Setup, d Desired, w World) (reason, message string) {
 			b := s.backend()
 			return ReasonNothingToSplit, fmt.Sprintf("no rule of %s leads to %s %s", key, b.kind, b.stable)
 		}
-		if ok, reason, message := RouteVerified(r); !ok {
+		if reason, message := unverifiedRoute(r, true); reason != "" {
 			return reason, message
 		}
 	}

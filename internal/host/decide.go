@@ -74,7 +74,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	if behind || !m.requested {
 		return m.upgrade()
 	}
-	if len(m.headerRoutes) > 0 && !m.headersSet {
+	if len(m.HeaderRoutes) > 0 && !m.headersSet {
 		m.readySince = time.Time{}
 		return m.setHeaders()
 	}
@@ -94,7 +94,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: subject(c), notes: notes}
 	case gate.Passed:
 	}
-	if until := m.readySince.Add(m.pause); pauses && now.Before(until) {
+	if until := m.readySince.Add(m.Pause); pauses && now.Before(until) {
 		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
 	}
 	if m.cursor == m.lastBatch() {
@@ -109,7 +109,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 
 // pauses reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion.
 func (m *machine) pauses(c *pb.BatchContext) bool {
-	return m.pause > 0 && (m.cursor < m.lastBatch() || !m.noPromote && c.GetPlanned() < c.GetReplicas())
+	return m.Pause > 0 && (m.cursor < m.lastBatch() || !m.NoPromote && c.GetPlanned() < c.GetReplicas())
 }
 
 // announce returns the notes about a ready batch, once per batch and revision.
@@ -124,14 +124,14 @@ func (m *machine) announce(pauses bool) []note {
 		if m.cursor < m.lastBatch() {
 			next = m.batchName(m.cursor + 1)
 		}
-		notes = append(notes, note{kind: EventPause, message: fmt.Sprintf("pausing %s before %s", m.pause, next)})
+		notes = append(notes, note{kind: EventPause, message: fmt.Sprintf("pausing %s before %s", m.Pause, next)})
 	}
 	return notes
 }
 
 // last decides what follows the last batch.
 func (m *machine) last(notes []note) step {
-	if m.noPromote {
+	if m.NoPromote {
 		return step{action: actStop, outcome: OutcomeLastBatch, notes: notes}
 	}
 	s := m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
@@ -158,12 +158,12 @@ func failure(c *pb.BatchContext) string {
 func (m *machine) react(c *pb.BatchContext) step {
 	chosen := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	switch {
-	case chosen && (!m.requested || m.onFailure == OnFailureWait):
+	case chosen && (!m.requested || m.OnFailure == OnFailureWait):
 		return m.end(m.intent)
-	case !chosen && m.onFailure == OnFailureRollback:
+	case !chosen && m.OnFailure == OnFailureRollback:
 		m.endMessage = failure(c)
 		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	case !chosen && m.onFailure == OnFailureWait:
+	case !chosen && m.OnFailure == OnFailureWait:
 		return m.upgrade()
 	default:
 		return step{action: actStop, outcome: OutcomeFailed}

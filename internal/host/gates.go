@@ -55,14 +55,14 @@ func (m *machine) gatesFor(c *pb.BatchContext) []gate.Gate {
 	if m.cursor != m.lastBatch() && (c.GetPlanned() <= 0 || m.routed && m.weight(c) == 0) {
 		return nil
 	}
-	return m.gates
+	return m.Gates
 }
 
 // gateFailed decides about a batch with a failed gate. That Prometheus does not answer says nothing about the groups: the release stays.
 func (m *machine) gateFailed(notes []note) step {
 	s := step{action: actStop, outcome: OutcomeGateFailed}
 	m.gateFailure = m.measured.Failure()
-	if !m.pauseOnGate && m.measured.Verdict() == gate.Failed {
+	if m.OnGateFailure != OnFailurePause && m.measured.Verdict() == gate.Failed {
 		m.endMessage = m.gateFailure
 		s = m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	}

@@ -18,7 +18,7 @@ import (
 func gated() machine {
 	m := threeBatches()
 	m.requested, m.routed, m.revision, m.patience = true, true, "b", time.Minute
-	m.gates = []gate.Gate{{
+	m.Gates = []gate.Gate{{
 		Name: "errors", Query: "up", Max: new(0.01), Count: 2,
 		Interval: model.Duration(5 * time.Second), Delay: new(model.Duration(10 * time.Second)),
 	}}
@@ -53,32 +53,32 @@ func TestGates(t *testing.T) {
 		"WeightFirst": {"measured are requests, so the weight comes first", nil, []seen{
 			{0, ready, 0, nil, actWeight, ""}, {1, ready, 25, nil, actMeasure, ""},
 		}},
-		"PauseRuns": {"the pause lasts while the gates are measured", func(m *machine) { m.pause = 12 * time.Second }, []seen{
+		"PauseRuns": {"the pause lasts while the gates are measured", func(m *machine) { m.Pause = 12 * time.Second }, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, good, actMeasure, ""}, {15, ready, 25, good, actUpgrade, ""},
 		}},
-		"LongPause": {"and longer", func(m *machine) { m.pause = time.Minute }, []seen{
+		"LongPause": {"and longer", func(m *machine) { m.Pause = time.Minute }, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, good, actMeasure, ""}, {15, ready, 25, good, actPause, ""}, {60, ready, 25, nil, actUpgrade, ""},
 		}},
 		"Fail": {"a failed gate rolls back", nil, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, bad, actRollback, ""}, {11, pb.State_STATE_ROLLING_BACK, 0, nil, actRollback, ""},
 		}},
-		"FailPause": {"or stops", func(m *machine) { m.pauseOnGate = true }, []seen{
+		"FailPause": {"or stops", func(m *machine) { m.OnGateFailure = OnFailurePause }, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, bad, actStop, OutcomeGateFailed},
 		}},
 		"Unready": {"a batch that becomes unready is measured anew", nil, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, good, actMeasure, ""}, {12, upgrading, 25, nil, actUpgrade, ""},
 			{15, ready, 25, nil, actMeasure, ""}, {25, ready, 25, good, actMeasure, ""}, {30, ready, 25, good, actUpgrade, ""},
 		}},
-		"NoRequests": {"a batch without requests is not measured", func(m *machine) { m.weights = []int32{0, 50, 100} }, []seen{
+		"NoRequests": {"a batch without requests is not measured", func(m *machine) { m.Weights = []int32{0, 50, 100} }, []seen{
 			{0, ready, 0, nil, actUpgrade, ""},
 		}},
-		"NothingUnmeasured": {"but the last one is: nothing is promoted unmeasured", func(m *machine) { m.weights, m.cursor = []int32{0, 0, 0}, 2 }, []seen{
+		"NothingUnmeasured": {"but the last one is: nothing is promoted unmeasured", func(m *machine) { m.Weights, m.cursor = []int32{0, 0, 0}, 2 }, []seen{
 			{0, ready, 0, nil, actMeasure, ""}, {10, ready, 0, good, actMeasure, ""}, {15, ready, 0, good, actPromote, ""},
 		}},
 		"LastBatch": {"the gates are measured before the promotion", func(m *machine) { m.batches = m.batches[:1] }, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, good, actMeasure, ""}, {15, ready, 25, good, actPromote, ""},
 		}},
-		"NoPromote": {"and before the host stops", func(m *machine) { m.batches, m.noPromote = m.batches[:1], true }, []seen{
+		"NoPromote": {"and before the host stops", func(m *machine) { m.batches, m.NoPromote = m.batches[:1], true }, []seen{
 			{0, ready, 25, nil, actMeasure, ""}, {10, ready, 25, bad, actRollback, ""},
 		}},
 	}
@@ -110,7 +110,7 @@ func TestNeverLeavesABatchWithoutItsGates(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := gated()
-		m.pauseOnGate = rapid.Bool().Draw(t, "pauseOnGate")
+		m.OnGateFailure = rapid.SampledFrom([]OnFailure{"", OnFailurePause}).Draw(t, "onGateFailure")
 		passed, measuring := 0, false
 		for i := range rapid.IntRange(1, 60).Draw(t, "contexts") {
 			now := noon.Add(time.Duration(i) * 10 * time.Second)

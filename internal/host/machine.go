@@ -56,22 +56,15 @@ type note struct {
 
 // machine decides. It has no client, clock or log. Its state is for this run only.
 type machine struct {
-	// The settings.
-	batches []string
-	// routed is set when the policy routes requests, so that each batch has a weight: its own of weights, or else the
-	// batch's share of groups.
-	routed  bool
-	weights []int32
-	// headerRoutes are requested once a batch is ready.
-	headerRoutes []HeaderRoute
+	Release // the settings
 
-	pause     time.Duration
-	noPromote bool
-	onFailure OnFailure
-	// gates are measured for patience at most without an answer.
-	gates       []gate.Gate
-	patience    time.Duration
-	pauseOnGate bool
+	// batches are those of its policy.
+	batches []string
+	// routed is set when the policy routes requests, so that each batch has a weight: its own of Weights, or else the
+	// batch's share of groups.
+	routed bool
+	// patience is how long gates are measured at most without an answer.
+	patience time.Duration
 	// endOnly is set for a run that requests no batch.
 	endOnly bool
 	// rollbackTried is true once the rollback of a release that is being promoted was requested.

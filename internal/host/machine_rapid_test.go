@@ -20,8 +20,8 @@ func TestNeverPromotesTheUnseen(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := threeBatches()
-		m.pause = time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second
-		m.onFailure = rapid.SampledFrom([]OnFailure{"", OnFailureRollback, OnFailureWait}).Draw(t, "onFailure")
+		m.Pause = time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second
+		m.OnFailure = rapid.SampledFrom([]OnFailure{"", OnFailureRollback, OnFailureWait}).Draw(t, "onFailure")
 		revision, earned := "", false
 		for i := range rapid.IntRange(1, 30).Draw(t, "contexts") {
 			c := anyContext(t)
@@ -62,12 +62,12 @@ func TestNeverGoesOnWithoutItsWeight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := threeBatches()
 		m.routed = true
-		m.pause = time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second
+		m.Pause = time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second
 		if rapid.Bool().Draw(t, "given") {
-			m.weights = rapid.SliceOfN(rapid.Int32Range(0, 100), 3, 3).Draw(t, "weights")
+			m.Weights = rapid.SliceOfN(rapid.Int32Range(0, 100), 3, 3).Draw(t, "weights")
 		}
 		for i := range rapid.IntRange(1, 40).Draw(t, "contexts") {
-			c := anyRoutedContext(t, m.weights)
+			c := anyRoutedContext(t, m.Weights)
 			cursor, revision, asked, ended := m.cursor, m.revision, m.requested, m.intent != 0
 			s := m.next(c, noon.Add(time.Duration(i)*time.Second))
 			others := c.GetState() == pb.State_STATE_PROMOTING || c.GetCurrentBatch() > cursor

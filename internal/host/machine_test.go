@@ -105,38 +105,38 @@ func TestNext(t *testing.T) {
 		},
 		"Pause": {
 			reason:  "a ready batch stays for the pause",
-			machine: func(m *machine) { m.requested, m.revision, m.pause = true, "b", time.Minute },
+			machine: func(m *machine) { m.requested, m.revision, m.Pause = true, "b", time.Minute },
 			context: at(pb.State_STATE_READY, 0, "b"),
 			want:    step{action: actPause, batch: 0, until: noon.Add(time.Minute)},
 		},
 		"LastBatchHasNoPause": {
 			reason:  "the pause is between batches",
-			machine: func(m *machine) { m.requested, m.revision, m.pause = true, "b", time.Minute },
+			machine: func(m *machine) { m.requested, m.revision, m.Pause = true, "b", time.Minute },
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actPromote},
 		},
 		"NoPromote": {
 			reason:  "the host was told to stop before the promotion",
-			machine: func(m *machine) { m.requested, m.revision, m.noPromote = true, "b", true },
+			machine: func(m *machine) { m.requested, m.revision, m.NoPromote = true, "b", true },
 			context: at(pb.State_STATE_READY, 2, "b"),
 			want:    step{action: actStop, outcome: OutcomeLastBatch},
 		},
 		"HeaderRoutes": {
 			reason:  "requests with the header get the update revision before others do",
-			machine: routing(func(m *machine) { m.headerRoutes = []HeaderRoute{{Name: "a"}} }),
+			machine: routing(func(m *machine) { m.HeaderRoutes = []HeaderRoute{{Name: "a"}} }),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actHeaders, batch: 0},
 		},
 		"HeaderRoutesOnce": {
 			reason:  "they stay for the whole release",
-			machine: routing(func(m *machine) { m.headerRoutes, m.headersSet = []HeaderRoute{{Name: "a"}}, true }),
+			machine: routing(func(m *machine) { m.HeaderRoutes, m.headersSet = []HeaderRoute{{Name: "a"}}, true }),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actWeight, batch: 0, weight: 25},
 		},
 		"HeaderRoutesOfTheOldTemplate": {
 			reason: "a new template ends them: no request may get it before its first batch is ready",
 			machine: routing(func(m *machine) {
-				m.headerRoutes, m.headersSet, m.revision, m.requested = []HeaderRoute{{Name: "a"}}, true, "a", true
+				m.HeaderRoutes, m.headersSet, m.revision, m.requested = []HeaderRoute{{Name: "a"}}, true, "a", true
 			}),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actUpgrade, batch: 0},
@@ -171,13 +171,13 @@ func TestNext(t *testing.T) {
 		},
 		"WeightGiven": {
 			reason:  "the host was told which",
-			machine: routing(func(m *machine) { m.weights = []int32{10, 40, 100} }),
+			machine: routing(func(m *machine) { m.Weights = []int32{10, 40, 100} }),
 			context: routedAt(pb.State_STATE_READY, 1, 10, "b"),
 			want:    step{action: actWeight, batch: 1, weight: 40},
 		},
 		"WeightWithoutGroups": {
 			reason:  "a batch of 0 groups can serve no request, whatever it was given",
-			machine: routing(func(m *machine) { m.weights = []int32{10, 40, 100} }),
+			machine: routing(func(m *machine) { m.Weights = []int32{10, 40, 100} }),
 			context: func() *pb.BatchContext {
 				c := routedAt(pb.State_STATE_READY, 0, 0, "b")
 				c.Planned = 0
@@ -193,13 +193,13 @@ func TestNext(t *testing.T) {
 		},
 		"WeightOfAResumedReadyRun": {
 			reason:  "what is in force is not asked for again",
-			machine: routing(func(m *machine) { m.pause = time.Minute }),
+			machine: routing(func(m *machine) { m.Pause = time.Minute }),
 			context: routedAt(pb.State_STATE_READY, 1, 50, "b"),
 			want:    step{action: actPause, batch: 1, until: noon.Add(time.Minute)},
 		},
 		"WeightBeforeThePause": {
 			reason:  "the pause begins when requests go where they should",
-			machine: routing(func(m *machine) { m.pause = time.Minute }),
+			machine: routing(func(m *machine) { m.Pause = time.Minute }),
 			context: routedAt(pb.State_STATE_READY, 0, 0, "b"),
 			want:    step{action: actWeight, batch: 0, weight: 25},
 		},
@@ -258,19 +258,19 @@ func TestNext(t *testing.T) {
 		},
 		"FailedRollback": {
 			reason:  "the host was told to roll back",
-			machine: func(m *machine) { m.onFailure = OnFailureRollback },
+			machine: func(m *machine) { m.OnFailure = OnFailureRollback },
 			context: at(pb.State_STATE_FAILED, 0, "b"),
 			want:    step{action: actRollback},
 		},
 		"FailedWait": {
 			reason:  "the host was told to see it out",
-			machine: func(m *machine) { m.onFailure = OnFailureWait },
+			machine: func(m *machine) { m.OnFailure = OnFailureWait },
 			context: at(pb.State_STATE_FAILED, 1, "b"),
 			want:    step{action: actUpgrade, batch: 1},
 		},
 		"FailedPromotion": {
 			reason:  "a promotion that got stuck can't be rolled back, whatever the setting",
-			machine: func(m *machine) { m.intent, m.requested, m.onFailure = promote, true, OnFailureRollback },
+			machine: func(m *machine) { m.intent, m.requested, m.OnFailure = promote, true, OnFailureRollback },
 			context: at(pb.State_STATE_FAILED, 2, "b"),
 			want:    step{action: actStop, outcome: OutcomeFailed},
 		},
@@ -337,7 +337,7 @@ func TestNext(t *testing.T) {
 func TestPauseRestartsWhenTheBatchDoes(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.requested, m.pause = true, time.Minute
+	m.requested, m.Pause = true, time.Minute
 	for i, tc := range []struct {
 		state pb.State
 		after time.Duration
@@ -370,7 +370,7 @@ func TestPauseBeforeThePromotion(t *testing.T) {
 		"all groups":        {4, false, [2]action{actPromote, actPromote}},
 		"not promoted":      {1, true, [2]action{actStop, actStop}},
 	} {
-		m := machine{batches: []string{"1"}, requested: true, pause: time.Minute, noPromote: tc.noPromote}
+		m := machine{batches: []string{"1"}, requested: true, Release: Release{Pause: time.Minute, NoPromote: tc.noPromote}}
 		c := at(pb.State_STATE_READY, 0, "b")
 		c.Replicas, c.Planned = 4, tc.planned
 		for i, after := range []time.Duration{0, 61 * time.Second} {
@@ -384,7 +384,7 @@ func TestPauseBeforeThePromotion(t *testing.T) {
 func TestPauseRestartsWhenTheWeightDoes(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.routed, m.requested, m.pause = true, true, time.Minute
+	m.routed, m.requested, m.Pause = true, true, time.Minute
 	for i, tc := range []struct {
 		weight int32
 		after  time.Duration
@@ -419,7 +419,7 @@ func TestShare(t *testing.T) {
 func TestNotesAreSaidOnce(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.requested, m.pause, m.onFailure = true, time.Minute, OnFailureWait
+	m.requested, m.Pause, m.OnFailure = true, time.Minute, OnFailureWait
 	var kinds []EventKind
 	for _, state := range []pb.State{
 		pb.State_STATE_UPGRADING, pb.State_STATE_UPGRADING, pb.State_STATE_FAILED, pb.State_STATE_FAILED,
@@ -439,7 +439,7 @@ func TestNotesAreSaidOnce(t *testing.T) {
 func TestAWeightIsSaidOncePerBatch(t *testing.T) {
 	t.Parallel()
 	m := threeBatches()
-	m.routed, m.requested, m.weights = true, true, []int32{50, 50, 100}
+	m.routed, m.requested, m.Weights = true, true, []int32{50, 50, 100}
 	var said []string
 	for _, c := range []*pb.BatchContext{
 		routedAt(pb.State_STATE_UPGRADING, 0, 0, "b"),

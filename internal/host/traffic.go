@@ -21,8 +21,8 @@ func (m *machine) weight(c *pb.BatchContext) int32 {
 		return 0
 	case c.GetStyle() == pb.Style_STYLE_BLUE_GREEN && c.GetPlanned() < c.GetReplicas():
 		return 0 // the requests move once the second set is complete
-	case len(m.weights) > 0:
-		return m.weights[m.cursor]
+	case len(m.Weights) > 0:
+		return m.Weights[m.cursor]
 	default:
 		return share(c.GetPlanned(), c.GetReplicas())
 	}
@@ -105,8 +105,8 @@ func (h HeaderRoute) String() string {
 // setHeaders requests the header routes, once for each template.
 func (m *machine) setHeaders() step {
 	m.headersSet = true
-	named := make([]string, 0, len(m.headerRoutes))
-	for _, h := range m.headerRoutes {
+	named := make([]string, 0, len(m.HeaderRoutes))
+	for _, h := range m.HeaderRoutes {
 		named = append(named, h.String())
 	}
 	return step{action: actHeaders, batch: m.cursor, notes: []note{
@@ -116,7 +116,7 @@ func (m *machine) setHeaders() step {
 
 // setHeaders requests each header route, and reads the state afterwards: the responses have none.
 func (r *run) setHeaders(ctx context.Context, _ step) (answer, error) {
-	for _, h := range r.machine.headerRoutes {
+	for _, h := range r.machine.HeaderRoutes {
 		_, err := r.host.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
 			Workload: r.release.Workload, ReleaseId: r.release.ID, Name: h.Name, Matches: []*pb.HeaderMatch{h.Match},
 			UpdateRevision: r.machine.revision,

@@ -7,16 +7,15 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -97,8 +96,9 @@ type Server struct {
 	logger   *slog.Logger
 	grpc     *grpc.Server
 	health   *health.Server
-	streams  *streamEnder
 	listener *connections
+	// endStreams ends all streams. They would outlast the server.
+	endStreams context.CancelFunc
 
 	// metrics and probes are nil without their addresses.
 	metrics, probes *httpEndpoint
@@ -124,15 +124,16 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", e, err)
 	}
+	serving, end := context.WithCancel(context.WithoutCancel(ctx)) // ctx bounds New only
 	s := &Server{
-		driver: driver, logger: o.Logger, streams: newStreamEnder(), health: health.NewServer(),
+		driver: driver, logger: o.Logger, endStreams: end, health: health.NewServer(),
 		listener: limitConnections(listener, maxStrangers, strangerTimeout),
 	}
 	authorization := o.authorization(e, s.listener)
 	_, before := interceptors(o.Logger, o.Registry) //nolint:contextcheck // A call has its own.
 	before = append(before, authorization.stream)
 	opts := append(slices.Concat(transport, limits(e, o)), grpc.InTapHandle(authorization.tap),
-		grpc.ChainStreamInterceptor(append(slices.Clip(before), s.streams.intercept)...))
+		grpc.ChainStreamInterceptor(append(slices.Clip(before), endWith(serving))...))
 	s.grpc = s.newGRPC(opts, before, isUnix(e) || o.Reflection)
 	if err := s.listenHTTP(ctx, o); err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -168,35 +169,18 @@ func (s *Server) HealthAddr() string { return s.probes.addr() }
 // Run serves until ctx ends, gives calls in flight a few seconds, and returns nil. It does not run the driver, which must run
 // until Run returns. It must be called once.
 func (s *Server) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	endpoints := s.httpEndpoints()
-	running := 1 + len(endpoints)
-	failed := make(chan error, running)
-	go func() { failed <- s.serveGRPC() }()
-	for _, e := range endpoints {
-		go func() { failed <- e.serve() }()
+	running, ctx := errgroup.WithContext(ctx) // which ends with the first error, too
+	running.Go(s.serveGRPC)
+	for _, e := range s.httpEndpoints() {
+		running.Go(e.serve)
 	}
-	healthDone := make(chan struct{})
-	go func() {
-		defer close(healthDone)
-		s.followSync(ctx)
-	}()
 	s.logger.InfoContext(ctx, "serving", "address", s.Addr(), "metrics", s.MetricsAddr(), "health", s.HealthAddr())
-
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-		running--
-	}
-	cancel()
-	<-healthDone
-	s.shutdown()
-	for range running {
-		err = errors.Join(err, <-failed)
-	}
-	return err
+	running.Go(func() error {
+		s.followSync(ctx)
+		s.shutdown()
+		return nil
+	})
+	return running.Wait() //nolint:wrapcheck // they say what they serve
 }
 
 func (s *Server) serveGRPC() error {
@@ -209,7 +193,7 @@ func (s *Server) serveGRPC() error {
 // shutdown sets health to NOT_SERVING, ends streams, and waits for other calls within the grace.
 func (s *Server) shutdown() {
 	s.health.Shutdown()
-	s.streams.end()
+	s.endStreams()
 	timer := time.AfterFunc(shutdownGrace, s.grpc.Stop)
 	defer timer.Stop()
 	s.grpc.GracefulStop()
@@ -324,13 +308,8 @@ func (f tlsFiles) load() (*tls.Config, error) {
 	if f.clientCA == "" {
 		return config, nil
 	}
-	ca, err := os.ReadFile(f.clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("read client CA: %w", err)
-	}
-	config.ClientCAs = x509.NewCertPool()
-	if !config.ClientCAs.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("read client CA: %s holds no PEM certificate", f.clientCA)
+	if config.ClientCAs, err = endpoint.ReadCA(f.clientCA); err != nil {
+		return nil, err
 	}
 	if config.ClientAuth = tls.RequireAndVerifyClientCert; f.tokens {
 		config.ClientAuth = tls.VerifyClientCertIfGiven

@@ -58,39 +58,19 @@ func byKind(unary grpc.UnaryServerInterceptor, streams grpc.StreamServerIntercep
 	}
 }
 
-// streamEnder ends all streams with the server. Streams don't end themselves, and lose nothing: each message of a watch is
-// complete.
-type streamEnder struct {
-	ended chan struct{}
-}
-
-func newStreamEnder() *streamEnder {
-	return &streamEnder{ended: make(chan struct{})}
-}
-
-// end must be called once.
-func (e *streamEnder) end() { close(e.ended) }
-
-// intercept cancels the handler's context at the end, and returns UNAVAILABLE, so that the client reconnects.
-func (e *streamEnder) intercept(
-	srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
-) error {
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		select {
-		case <-e.ended:
-			cancel()
-		case <-done:
+// endWith returns an interceptor that ends all streams when a context does: it cancels that of the handler, and returns UNAVAILABLE, so that
+// the client reconnects. Streams don't end themselves, and lose nothing: each message of a watch is complete.
+func endWith(server context.Context) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		ctx, cancel := context.WithCancel(stream.Context())
+		defer cancel()
+		defer context.AfterFunc(server, cancel)()
+		err := handler(srv, contextStream{ServerStream: stream, ctx: ctx})
+		if err != nil && ctx.Err() != nil && stream.Context().Err() == nil {
+			return status.Error(codes.Unavailable, "the server is shutting down; reconnect")
 		}
-	}()
-	err := handler(srv, contextStream{ServerStream: stream, ctx: ctx})
-	if err != nil && ctx.Err() != nil && stream.Context().Err() == nil {
-		return status.Error(codes.Unavailable, "the server is shutting down; reconnect")
+		return err
 	}
-	return err
 }
 
 // contextStream is a stream with another context.

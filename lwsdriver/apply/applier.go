@@ -349,14 +349,8 @@ func older(now, wrote metav1.Object) bool {
 func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, observe.ErrBehind)
 	defer cancel()
-	changed, stop := a.observer.Changes.Subscribe(keys...)
-	defer stop()
-	for !done() {
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", keys[0], context.Cause(ctx))
-		}
+	if err := a.observer.Changes.Await(ctx, done, keys...); err != nil {
+		return fmt.Errorf("%s: %w", keys[0], err)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func TestRepairCanary(t *testing.T) {
 	live.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "edited"
 	live.Spec.NetworkConfig = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainUniquePerReplica)}
 	b := newFixture(t, stable, live)
-	b.cache(cached(t, live))
+	b.cache(observe.StripWorkload(live.DeepCopy()))
 	if wrote, err := b.Apply(t.Context(), b.look(), plan.RepairCanary{Name: live.Name}); !wrote || err != nil {
 		t.Fatalf("wrote %t, %v", wrote, err)
 	}

@@ -40,13 +40,10 @@ func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface,
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	ignore := func(types.NamespacedName) {}
-	o, err := observe.New(observe.Config{
+	o := observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Changed: ignore, Deleted: ignore,
 		Now: func() time.Time { return lwstest.Noon },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &fixture{Applier: New(c.Core, c.Sets, generic, o), Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)
@@ -77,11 +74,7 @@ func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 // showPod shows a pod to the observer as its informer would.
 func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	object, err := observe.StripPod(p)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	v := object.(*observe.Pod)
+	v := observe.NewPod(p)
 	lwstest.UpdateCache(b.t, b.observer.Caches.Pods, v)
 	b.observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }

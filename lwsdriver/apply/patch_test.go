@@ -49,20 +49,6 @@ func applied(t *testing.T, p *patch, live *lws.LeaderWorkerSet) (*lws.LeaderWork
 	return out, json.Unmarshal(doc, out)
 }
 
-// cached is the object as the informer keeps it.
-func cached(t *testing.T, live *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
-	t.Helper()
-	obj, err := observe.StripWorkload(live.DeepCopy())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		t.Fatalf("the transform returned %T", obj)
-	}
-	return w
-}
-
 func TestPatchAnnotations(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
@@ -84,7 +70,7 @@ func TestPatchAnnotations(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			live := lwstest.StableWorkload()
 			live.ResourceVersion, live.Annotations = "5", tt.before
-			p := newPatch(cached(t, live), noted)
+			p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 			p.annotate(noted, tt.value)
 			got, err := applied(t, p, live)
 			if err != nil {
@@ -116,7 +102,7 @@ func TestPatchPreconditions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			live := lwstest.StableWorkload()
 			live.Generation = 4
-			p := newPatch(cached(t, live), noted)
+			p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 			p.rolling(record.Native(record.Hold()))
 			tt.change(live)
 			if _, err := applied(t, p, live); (err == nil) != tt.ok {
@@ -129,7 +115,7 @@ func TestPatchPreconditions(t *testing.T) {
 func TestPatchWithoutAnnotations(t *testing.T) {
 	live := lwstest.StableWorkload()
 	delete(live.Annotations, noted)
-	p := newPatch(cached(t, live), noted)
+	p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 	p.annotate(noted, "x")
 	if _, err := applied(t, p, live); err != nil {
 		t.Errorf("a first record is refused: %v", err)
@@ -155,7 +141,7 @@ func TestPatchRemovesNotes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			live := lwstest.StableWorkload()
 			live.Annotations[record.WantedMaxSurge] = "1"
-			p := newPatch(cached(t, live), noted)
+			p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 			p.annotate(noted, "x")
 			p.removeNotes()
 			tt.change(live.Annotations)

@@ -91,15 +91,11 @@ func New(c Config) (*Engine, error) {
 	}
 	e.turns.limit, e.turns.wake = c.MaxGroupsInFlight, e.queue.Add
 	e.metrics = newMetrics(c.Registry, &e.turns)
-	var err error
-	e.Observer, err = observe.New(observe.Config{
+	e.Observer = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
 		ProbeHostNetwork: c.ProbeHostNetwork, Limits: c.Limits,
 		Changed: e.changed, Deleted: e.forget,
 	})
-	if err != nil {
-		return nil, err
-	}
 	if c.Registry != nil {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}

@@ -28,12 +28,8 @@ func TestAddressOfLeader(t *testing.T) {
 			p := lwstest.Pod("vllm-1")
 			p.Status.PodIP = "10.0.0.1"
 			tt.change(p)
-			v, err := StripPod(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pod, ok := v.(*Pod)
-			if !ok || pod.address != tt.address || pod.hostNetwork != tt.hostNetwork {
+			pod := NewPod(p)
+			if pod.address != tt.address || pod.hostNetwork != tt.hostNetwork {
 				t.Errorf("address %q, hostNetwork %v; want %q, %v", pod.address, pod.hostNetwork, tt.address, tt.hostNetwork)
 			}
 		})

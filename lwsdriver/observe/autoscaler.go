@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
@@ -39,13 +37,12 @@ type Autoscalers struct {
 	hpas, scaled *informer.Informer
 }
 
-func newAutoscalers(
-	core kubernetes.Interface, client dynamic.Interface, namespace string, changed func(types.NamespacedName), settled func(),
-) (*Autoscalers, error) {
+func (o *Observer) newAutoscalers() *Autoscalers {
+	core, client, namespace := o.config.Core, o.config.Dynamic, o.config.Namespace
 	notify := func(s *Scaler) {
 		if s != nil {
 			for _, key := range s.workloads() {
-				changed(key)
+				o.autoscalerChanged(key)
 			}
 		}
 	}
@@ -53,7 +50,7 @@ func newAutoscalers(
 	config := informer.Config{
 		Source: informer.NewSource(autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), core,
 			core.AutoscalingV2().HorizontalPodAutoscalers(namespace), ""),
-		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: indexScaler}, Transform: stripScaler, Changed: settled,
+		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: informer.Index(scalerKeys)}, Transform: informer.Transform(stripScaler), Changed: o.allChanged,
 		Handler: informer.OnChange(func(old, obj any) {
 			before, after := scalerOf(old), scalerOf(obj)
 			if before != nil && after != nil && sameScaler(before, after) {
@@ -66,14 +63,11 @@ func newAutoscalers(
 			notify(after)
 		}),
 	}
-	var err error
-	if a.hpas, err = informer.New(config); err != nil {
-		return nil, err
-	}
+	a.hpas = informer.New(config)
 	config.Source = informer.NewSource(autoscaler.ScaledObjects, client, client.Resource(autoscaler.ScaledObjects).Namespace(namespace), "")
 	config.Example, config.Discovery, config.RetryPeriod = &unstructured.Unstructured{}, core.Discovery(), discoveryPeriod
-	a.scaled, err = informer.New(config)
-	return a, err
+	a.scaled = informer.New(config)
+	return a
 }
 
 func (a *Autoscalers) sources() []*informer.Source {
@@ -199,21 +193,20 @@ func (s *Scaler) workloads() []types.NamespacedName {
 	return all
 }
 
-func indexScaler(obj any) ([]string, error) {
-	var keys []string
+func scalerKeys(obj any) (keys []string) {
 	if s := scalerOf(obj); s != nil {
 		for _, key := range s.workloads() {
 			keys = append(keys, key.String())
 		}
 	}
-	return keys, nil
+	return keys
 }
 
 // stripScaler is the transform. Metrics and status are most of an autoscaler, and change all the time.
-func stripScaler(obj any) (any, error) {
+func stripScaler(obj any) any {
 	s := scalerOf(obj)
 	if s == nil {
-		return obj, nil
+		return obj
 	}
 	s.Meta.SetManagedFields(nil)
 	annotations := maps.Clone(s.Meta.GetAnnotations())
@@ -235,7 +228,7 @@ func stripScaler(obj any) (any, error) {
 		o.Object["spec"] = spec
 		delete(o.Object, "status")
 	}
-	return obj, nil
+	return obj
 }
 
 // sameScaler reports whether nothing changed that a release depends on.

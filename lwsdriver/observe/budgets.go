@@ -10,7 +10,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
@@ -27,23 +26,20 @@ type Budgets struct {
 	informer *informer.Informer
 }
 
-func newBudgets(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*Budgets, error) {
-	budgets, err := informer.New(
-		informer.Config{
-			Source: informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
-				core.PolicyV1().PodDisruptionBudgets(namespace), ""),
-			Example:   &policyv1.PodDisruptionBudget{},
-			Indexers:  cache.Indexers{addedIndex: indexBudget, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-			Transform: stripManagedFields, Changed: settled,
-			Handler: informer.OnChange(func(before, after *policyv1.PodDisruptionBudget) {
-				for _, key := range keysOf(before, after, budgetFor) {
-					if key.Name != "" {
-						changed(key)
-					}
-				}
-			}),
-		})
-	return &Budgets{budgets}, err
+func (o *Observer) newBudgets() *Budgets {
+	core := o.config.Core
+	return &Budgets{informer.New(informer.Config{
+		Source: informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
+			core.PolicyV1().PodDisruptionBudgets(o.config.Namespace), ""),
+		Example:   &policyv1.PodDisruptionBudget{},
+		Indexers:  cache.Indexers{addedIndex: informer.Index(ownBudget), cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+		Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
+		Handler: informer.OnKeys(budgetFor, func(key types.NamespacedName) {
+			if key.Name != "" {
+				o.changed(key)
+			}
+		}),
+	})}
 }
 
 // budgetFor returns the workload that a driver created a budget for. Without a name: it is a user's budget.
@@ -54,12 +50,11 @@ func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Labels[record.StableLabel]}
 }
 
-func indexBudget(obj any) ([]string, error) {
-	o, ok := obj.(*policyv1.PodDisruptionBudget)
-	if !ok || !disruption.Ours(o) {
-		return nil, nil
+func ownBudget(o *policyv1.PodDisruptionBudget) []string {
+	if !disruption.Ours(o) {
+		return nil
 	}
-	return []string{budgetFor(o).String()}, nil
+	return []string{budgetFor(o).String()}
 }
 
 // of returns a workload's budgets, sorted by name. Unread: the cache is not filled yet.

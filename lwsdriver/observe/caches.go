@@ -12,10 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
@@ -45,95 +43,54 @@ const (
 	setRevisionIndex = "workload"
 )
 
-// newCaches builds the informers. changed is called with the user's workload that an event is about, and deleted with each
-// LeaderWorkerSet that was deleted.
-func newCaches(core kubernetes.Interface, sets lwsclient.Interface, namespace string, changed, deleted func(types.NamespacedName)) (*Caches, error) {
+// newCaches builds the informers. Their handlers map each event to the user's workload that it is about.
+func (o *Observer) newCaches() *Caches {
+	core, sets, namespace := o.config.Core, o.config.Sets, o.config.Namespace
 	workloads := informer.NewSource(lws.SchemeGroupVersion.WithResource("leaderworkersets"), sets, sets.LeaderworkersetV1().LeaderWorkerSets(namespace), "")
 	pods := informer.NewSource(corev1.SchemeGroupVersion.WithResource("pods"), core, core.CoreV1().Pods(namespace), lws.SetNameLabelKey)
 	revisions := informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
 		core.AppsV1().ControllerRevisions(namespace), lws.SetNameLabelKey)
 	c := &Caches{
-		sources:   []*informer.Source{workloads, pods, revisions},
-		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{addedIndex: indexAdded, trafficIndex: indexTraffic, aliasIndex: indexAliases, setIndex: indexChild})),
-		Pods:      pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: indexPodByGroup})),
-		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{setRevisionIndex: indexRevisionBySet})),
+		sources: []*informer.Source{workloads, pods, revisions},
+		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{
+			addedIndex: informer.Index(stableOfAdded), trafficIndex: informer.Index(carriersOf), aliasIndex: informer.Index(aliasKeys), setIndex: informer.Index(setOfChild),
+		})),
+		Pods: pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: informer.Index((*Pod).groupKeys)})),
+		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{
+			setRevisionIndex: informer.Index(func(r *revisionView) []string { return []string{r.workload().String()} }),
+		})),
 	}
-	c.Groups = &Groups{pods: c.Pods.GetIndexer()}
-	if err := c.configure(); err != nil {
-		return nil, err
-	}
-	return c, c.handle(changed, deleted)
-}
-
-func (c *Caches) configure() error {
-	for _, i := range []struct {
-		resource  string
-		informer  cache.SharedIndexInformer
-		transform cache.TransformFunc
-	}{
-		{lws.GroupVersion.Group + "/leaderworkersets", c.Workloads, guard.Transform(StripWorkload, nil)},
-		{"pods", c.Pods, guard.Transform(StripPod, unreadablePod)},
-		{appsv1.GroupName + "/controllerrevisions", c.revisions, guard.Transform(stripRevision, nil)},
-	} {
-		if err := i.informer.SetTransform(i.transform); err != nil {
-			return fmt.Errorf("set transform of %s: %w", i.resource, err)
+	c.Groups = &Groups{pods: c.Pods}
+	c.configure(c.Workloads, guard.Transform(informer.Transform(StripWorkload), nil), informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
+		if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
+			o.deleted(KeyOf(before))
 		}
-	}
-	return nil
-}
-
-// handle maps each event to the user's workload that it is about.
-func (c *Caches) handle(changed, deleted func(types.NamespacedName)) error {
-	for _, i := range []struct {
-		resource string
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{
-		{"leaderworkersets", c.Workloads, informer.OnChange(func(before, after *lws.LeaderWorkerSet) {
-			if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
-				deleted(KeyOf(before))
-			}
-			for _, key := range keysOf(before, after, StableKey) {
-				changed(key)
-			}
-		})},
-		{"pods", c.Pods, informer.OnChange(func(before, after *Pod) {
-			for _, g := range keysOf(before, after, (*Pod).group) {
-				if g.label == "" {
-					continue
-				}
-				c.Groups.Invalidate(g.set, g.label)
-				if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
-					c.Groups.forget(g.set)
-				}
-				changed(c.stableOf(g.set))
-			}
-		})},
-		{"controllerrevisions", c.revisions, informer.OnChange(func(before, after *revisionView) {
-			for _, set := range keysOf(before, after, (*revisionView).workload) {
-				changed(c.stableOf(set))
-			}
-		})},
-	} {
-		registration, err := i.informer.AddEventHandler(i.handler)
-		if err != nil {
-			return fmt.Errorf("watch %s: %w", i.resource, err)
+		for _, key := range informer.Keys(before, after, StableKey) {
+			o.changed(key)
 		}
-		c.handled = append(c.handled, registration)
-	}
-	return nil
+	}))
+	c.configure(c.Pods, guard.Transform(informer.Transform(NewPod), unreadablePod), informer.OnChange(func(before, after *Pod) {
+		for _, g := range informer.Keys(before, after, (*Pod).group) {
+			if g.label == "" {
+				continue
+			}
+			c.Groups.Invalidate(g.set, g.label)
+			if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
+				c.Groups.forget(g.set)
+			}
+			o.changed(c.stableOf(g.set))
+		}
+	}))
+	c.configure(c.revisions, guard.Transform(informer.Transform(stripRevision), nil),
+		informer.OnKeys((*revisionView).workload, func(set types.NamespacedName) { o.changed(c.stableOf(set)) }))
+	return c
 }
 
-// keysOf returns the key of an object before and after a change: two if an edit has moved it, from one workload to another.
-func keysOf[T, K comparable](before, after T, key func(T) K) []K {
-	var none T
-	switch {
-	case before == none:
-		return []K{key(after)}
-	case after == none || key(before) == key(after):
-		return []K{key(before)}
-	}
-	return []K{key(before), key(after)}
+// configure completes an informer that has not run. Nothing of it fails for such a one.
+func (c *Caches) configure(i cache.SharedIndexInformer, transform cache.TransformFunc, handler cache.ResourceEventHandler) {
+	_ = i.SetTransform(transform)
+	handled, _ := i.AddEventHandler(handler)
+	c.handled = append(c.handled, handled)
 }
 
 // stableOf is StableKey for a workload known by name.
@@ -205,23 +162,21 @@ func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
 	return all
 }
 
-func indexAdded(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
+// stableOfAdded returns the workload that a release added w to, nil if none did.
+func stableOfAdded(w *lws.LeaderWorkerSet) []string {
 	if _, added := AddedTo(w); !added {
-		return nil, nil
+		return nil
 	}
-	return []string{StableKey(w).String()}, nil
+	return []string{StableKey(w).String()}
 }
 
-func indexRevisionBySet(obj any) ([]string, error) {
-	r, ok := obj.(*revisionView)
-	if !ok {
-		return nil, nil
+// setOfChild returns the DisaggregatedSet that w is a child of, nil if it is none.
+func setOfChild(w *lws.LeaderWorkerSet) []string {
+	key, child := setOf(w)
+	if !child {
+		return nil
 	}
-	return []string{r.workload().String()}, nil
+	return []string{key.String()}
 }
 
 // Synced reports whether all three caches have been filled and are watched, and Groups knows of every pod: its handler runs later than the

@@ -7,7 +7,7 @@
 // the router's. Their transforms drop most of each object. [Observer.Observe] returns a [Snapshot]: the observation that package
 // plan decides from, and the cached objects that package apply bases its write on.
 //
-//	o, err := observe.New(observe.Config{ /* clients and callbacks */ })
+//	o := observe.New(observe.Config{ /* clients and callbacks */ })
 //	go o.Run(ctx)
 //	...
 //	s, err := o.Observe(key)

@@ -39,13 +39,10 @@ func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface,
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	ignore := func(types.NamespacedName) {}
-	o, err := New(Config{
+	o := New(Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Changed: ignore, Deleted: ignore,
 		Now: func() time.Time { return lwstest.Noon },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &fixture{Observer: o, Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)
@@ -82,7 +79,7 @@ func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 // showPod shows a pod to the observer as its informer would.
 func (b *fixture) showPod(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
+	v := NewPod(p)
 	lwstest.UpdateCache(b.t, b.Caches.Pods, v)
 	b.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }

@@ -14,15 +14,15 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
 // Groups computes each workload's groups from its pods. A pod event marks its group, and an observation recomputes only marked
 // groups, so its cost depends on the changes and is small at a thousand groups. Workloads don't wait for each other.
 type Groups struct {
-	pods cache.Indexer // by podGroupIndex
+	pods informer.Cached // *Pod, by podGroupIndex
 
 	mu   sync.Mutex
 	sets map[types.NamespacedName]*groupSet
@@ -64,16 +64,18 @@ func podGroupKey(set types.NamespacedName, group string) string {
 	return set.Namespace + "/" + set.Name + "/" + group
 }
 
-func indexPodByGroup(obj any) ([]string, error) {
-	v, ok := obj.(*Pod)
-	if !ok || !v.inGroup() {
-		return nil, nil
+// groupKeys returns the group that a pod is part of. A pod with LWS's name label alone is part of none.
+func (v *Pod) groupKeys() []string {
+	if v.Group == "" {
+		return nil
 	}
-	return []string{podGroupKey(v.Workload(), v.Group)}, nil
+	return []string{podGroupKey(v.Workload(), v.Group)}
 }
 
-// inGroup reports whether the pod is part of a group. A pod with LWS's name label alone is not.
-func (v *Pod) inGroup() bool { return v.Group != "" }
+// podsOf returns the pods of a group.
+func (g *Groups) podsOf(set types.NamespacedName, group string) []*Pod {
+	return informer.List[*Pod](g.pods, podGroupIndex, podGroupKey(set, group))
+}
 
 // podGroup identifies the group that a pod is part of. label is empty if it is part of none.
 type podGroup struct {
@@ -262,8 +264,8 @@ func number(all []plan.Group) {
 // recompute derives a group from its pods.
 func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry) {
 	e.dirty = false
-	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
-	if err != nil || len(objs) == 0 {
+	pods := g.podsOf(set, label)
+	if len(pods) == 0 {
 		e.exists, e.broken = false, time.Time{}
 		return
 	}
@@ -272,11 +274,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	size, ready := 0, 0
 	agree := true
 	var since, broken time.Time
-	for _, obj := range objs {
-		pod, ok := obj.(*Pod)
-		if !ok {
-			continue
-		}
+	for _, pod := range pods {
 		if pod.leader {
 			leader = pod
 		}
@@ -290,7 +288,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		} else if broken.IsZero() || pod.since.Before(broken) {
 			broken = pod.since
 		}
-		agree = agree && pod.Revision == objs[0].(*Pod).Revision //nolint:forcetypeassert // the transform's type
+		agree = agree && pod.Revision == pods[0].Revision
 	}
 	next.ReadyPods = ready
 	next.ReadySince = since
@@ -298,10 +296,10 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		next.Revision, next.Leader, next.Serving = leader.Revision, leader.Name, leader.Serving
 		next.Terminating = leader.Terminating
 	}
-	next.Marks = marksOf(objs, next.Revision)
+	next.Marks = marksOf(pods, next.Revision)
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
-	e.built = builtFor(objs, next.Revision)
-	e.group.Pod, e.group.Reason, e.group.Message = obstacle(objs, leader, agree)
+	e.built = builtFor(pods, next.Revision)
+	e.group.Pod, e.group.Reason, e.group.Message = obstacle(pods, leader, agree)
 }
 
 // settle decides whether the group is complete, now that its size is known.
@@ -327,9 +325,9 @@ func groupIndex(label string) int {
 
 // obstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
 // with the lowest name. All empty: every existing pod is ready.
-func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string) {
+func obstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string) {
 	if leader == nil || leader.Terminating && leader.address == "" {
-		if left := lastTerminating(objs); left != nil {
+		if left := lastTerminating(pods); left != nil {
 			return left.Name, left.reason, left.message
 		}
 	}
@@ -338,13 +336,7 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 	}
 	worst := leader
 	if leader.ready {
-		worst = nil
-		for _, obj := range objs {
-			p, ok := obj.(*Pod)
-			if ok && !p.ready && (worst == nil || p.Name < worst.Name) {
-				worst = p
-			}
-		}
+		worst = firstByName(pods, func(p *Pod) bool { return !p.ready })
 	}
 	switch {
 	case worst != nil:
@@ -352,7 +344,7 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 	case !agree:
 		return leader.Name, plan.ReasonMixedRevisions, "its pods are at different revisions; the group is being replaced"
 	}
-	if left := leftOver(objs, leader); left != nil {
+	if left := leftOver(pods, leader); left != nil {
 		return left.Name, plan.ReasonWorkerLeftOver, "it belonged to an earlier leader of the group, and is about to be deleted"
 	}
 	return "", "", ""
@@ -360,13 +352,18 @@ func obstacle(objs []any, leader *Pod, agree bool) (pod, reason, message string)
 
 // leftOver returns a worker that is older than its leader. LWS creates workers after their leader, so such a worker belongs to an
 // earlier one, and is deleted with its StatefulSet when the garbage collector gets to it. Nil means that there is none.
-func leftOver(objs []any, leader *Pod) *Pod {
-	for _, obj := range objs {
-		if p, ok := obj.(*Pod); ok && leader.CreationTimestamp.Sub(p.CreationTimestamp.Time) > clockSkew {
-			return p
+func leftOver(pods []*Pod, leader *Pod) *Pod {
+	return firstByName(pods, func(p *Pod) bool { return leader.CreationTimestamp.Sub(p.CreationTimestamp.Time) > clockSkew })
+}
+
+// firstByName returns the pod with the lowest name among those that match, nil if none does.
+func firstByName(pods []*Pod, match func(*Pod) bool) (first *Pod) {
+	for _, p := range pods {
+		if match(p) && (first == nil || p.Name < first.Name) {
+			first = p
 		}
 	}
-	return nil
+	return first
 }
 
 // clockSkew is how far the clocks of API servers, which set the times of creation, may be apart.
@@ -374,14 +371,8 @@ const clockSkew = 5 * time.Second
 
 // lastTerminating returns a worker that is being deleted. The group's new leader may be waiting for it, or the deletion of the present
 // one, whose containers have ended. Nil means that none is.
-func lastTerminating(objs []any) *Pod {
-	var left *Pod
-	for _, obj := range objs {
-		if p, ok := obj.(*Pod); ok && !p.leader && p.Terminating && (left == nil || p.Name < left.Name) {
-			left = p
-		}
-	}
-	return left
+func lastTerminating(pods []*Pod) *Pod {
+	return firstByName(pods, func(p *Pod) bool { return !p.leader && p.Terminating })
 }
 
 // Startup returns the median time from the creation of a group's first pod until all its pods were ready, and the number of
@@ -419,34 +410,19 @@ func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
 // UnreadyWorker returns a worker that keeps the group of a ready leader from being ready, or nil if there is none, or the group lacks a pod
 // anyway.
 func (g *Groups) UnreadyWorker(leader *Pod) *Pod {
-	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(leader.Workload(), leader.Group))
-	if err != nil || !leader.ready || len(objs) < leader.size {
+	pods := g.podsOf(leader.Workload(), leader.Group)
+	if !leader.ready || len(pods) < leader.size || slices.ContainsFunc(pods, func(p *Pod) bool { return p.Terminating }) {
 		return nil
 	}
-	var first *Pod
-	for _, obj := range objs {
-		pod, ok := obj.(*Pod)
-		switch {
-		case !ok, pod.ready:
-		case pod.Terminating:
-			return nil
-		case first == nil || pod.Name < first.Name:
-			first = pod
-		}
-	}
-	return first
+	return firstByName(pods, func(p *Pod) bool { return !p.ready })
 }
 
 // started returns how long one group took, zero if it is not ready or does not exist.
 func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
-	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, label))
-	if err != nil {
-		return 0
-	}
+	pods := g.podsOf(set, label)
 	var created, ready time.Time
-	for _, obj := range objs {
-		pod, ok := obj.(*Pod)
-		if !ok || !pod.ready {
+	for _, pod := range pods {
+		if !pod.ready {
 			return 0
 		}
 		if at := pod.CreationTimestamp.Time; created.IsZero() || at.Before(created) {
@@ -456,7 +432,7 @@ func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
 			ready = pod.since
 		}
 	}
-	if len(objs) == 0 {
+	if len(pods) == 0 {
 		return 0
 	}
 	// The API's times are whole seconds.

@@ -16,25 +16,32 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
 // groupFixture feeds pods to groups as the informer would.
 type groupFixture struct {
 	t *testing.T
 	Groups
+	store store
 }
 
 func newGroupFixture(t *testing.T) *groupFixture {
 	t.Helper()
-	b := &groupFixture{t: t}
-	b.pods = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{podGroupIndex: indexPodByGroup})
+	b := &groupFixture{t: t, store: store{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{podGroupIndex: informer.Index((*Pod).groupKeys)})}}
+	b.pods = b.store
 	return b
 }
 
+// store is a cache without an informer.
+type store struct{ cache.Indexer }
+
+func (s store) GetIndexer() cache.Indexer { return s.Indexer }
+
 func (b *groupFixture) put(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
-	if err := b.pods.Update(v); err != nil {
+	v := NewPod(p)
+	if err := b.store.Update(v); err != nil {
 		b.t.Fatal(err)
 	}
 	b.Invalidate(v.Workload(), v.Group)
@@ -42,8 +49,8 @@ func (b *groupFixture) put(p *corev1.Pod) {
 
 func (b *groupFixture) drop(p *corev1.Pod) {
 	b.t.Helper()
-	v := view(b.t, p)
-	if err := b.pods.Delete(v); err != nil {
+	v := NewPod(p)
+	if err := b.store.Delete(v); err != nil {
 		b.t.Fatal(err)
 	}
 	b.Invalidate(v.Workload(), v.Group)
@@ -153,9 +160,7 @@ func TestExitOutlivesPods(t *testing.T) {
 		}
 	}
 	const want = "; before, container server of vllm-1-1: exit code 137 (OOMKilled)"
-	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.put(lwstest.Pod(name))
-	}
+	b.whole(0)
 	b.put(lwstest.Pod("vllm-1-1", failed(time.Second, "r1")))
 	if g := b.group1(2*time.Second, 0); !strings.HasSuffix(g.Message, want) {
 		t.Errorf("after the failure: %q", g.Message)
@@ -186,15 +191,8 @@ func TestExitOutlivesPods(t *testing.T) {
 
 func TestFlappingGroupKeepsHistory(t *testing.T) {
 	b := newGroupFixture(t)
-	whole := func(since time.Duration) {
-		for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-			b.put(lwstest.Pod(name, func(p *corev1.Pod) {
-				p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(since))
-			}))
-		}
-	}
 	const minReady = 10 * time.Second
-	whole(0)
+	b.whole(0)
 	if g := b.group1(9*time.Second, minReady); !g.FirstReady.IsZero() {
 		t.Errorf("first ready at %s before minReady had passed", g.FirstReady)
 	}
@@ -205,16 +203,11 @@ func TestFlappingGroupKeepsHistory(t *testing.T) {
 	b.put(lwstest.Pod("vllm-1-1", lwstest.Unready))
 	b.drop(lwstest.Pod("vllm-1"))
 	b.group1(20*time.Second, minReady)
-	whole(30 * time.Second)
+	b.whole(30 * time.Second)
 	if g := b.group1(time.Minute, minReady); !g.FirstReady.Equal(want) {
 		t.Errorf("first ready at %s after flapping and losing its leader, want %s", g.FirstReady, want)
 	}
-	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
-			p.Labels[lws.RevisionKey] = "r2"
-			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(time.Minute))
-		}))
-	}
+	b.whole(time.Minute, func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = "r2" })
 	if g := b.group1(2*time.Minute, minReady); g.Revision != "r2" || !g.FirstReady.Equal(lwstest.Noon.Add(70*time.Second)) {
 		t.Errorf("at a new revision: %+v, want a first time of its own", g)
 	}
@@ -225,13 +218,24 @@ func TestFlappingGroupKeepsHistory(t *testing.T) {
 	}
 }
 
-// whole makes group 1 ready since a moment after noon, at revision r1.
-func (b *groupFixture) whole(since time.Duration) {
+// podsOf1 are the pods of group 1.
+var podsOf1 = []string{"vllm-1", "vllm-1-1", "vllm-1-2"}
+
+// whole makes group 1 ready since a moment after noon, at revision r1 unless the changes say another.
+func (b *groupFixture) whole(since time.Duration, changes ...func(*corev1.Pod)) {
 	b.t.Helper()
-	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.put(lwstest.Pod(name, func(p *corev1.Pod) {
+	for _, name := range podsOf1 {
+		b.put(lwstest.Pod(name, append(changes, func(p *corev1.Pod) {
 			p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(since))
-		}))
+		})...))
+	}
+}
+
+// gone deletes the pods of group 1.
+func (b *groupFixture) gone() {
+	b.t.Helper()
+	for _, name := range podsOf1 {
+		b.drop(lwstest.Pod(name))
 	}
 }
 
@@ -254,9 +258,7 @@ func TestScaledDownGroupIsNew(t *testing.T) {
 	if len(all) != 2 || !all[1].Ready || !all[1].FirstReady.IsZero() {
 		t.Errorf("a group that is about to go is %+v", all)
 	}
-	for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-		b.drop(lwstest.Pod(name))
-	}
+	b.gone()
 	if all := b.wanted(1, 3, nil, lwstest.Noon.Add(time.Minute), 0); len(all) != 1 {
 		t.Errorf("groups %+v, want one", all)
 	}
@@ -308,11 +310,7 @@ func TestGroupIsLost(t *testing.T) {
 			func(b *groupFixture) { b.drop(lwstest.Pod("vllm-1-1")) }, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
-			"all deleted", "a missing group is lost too", 0, func(b *groupFixture) {
-				for _, name := range []string{"vllm-1", "vllm-1-1", "vllm-1-2"} {
-					b.drop(lwstest.Pod(name))
-				}
-			}, 4 * time.Minute, 4 * time.Minute,
+			"all deleted", "a missing group is lost too", 0, (*groupFixture).gone, 4 * time.Minute, 4 * time.Minute,
 		},
 		{
 			"recreated", "another pod under the name changes nothing", 0, func(b *groupFixture) {
@@ -413,10 +411,8 @@ func TestPodWithoutGroupIndexIsNoGroup(t *testing.T) {
 	b := newGroupFixture(t)
 	b.whole(0)
 	unlabelled := lwstest.Pod("unlabelled", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
-	if v := view(t, unlabelled); v.inGroup() {
-		t.Error("it is in a group")
-	} else if keys, err := indexPodByGroup(v); err != nil || len(keys) > 0 {
-		t.Errorf("it is indexed as %q, %v", keys, err)
+	if v := NewPod(unlabelled); len(v.groupKeys()) > 0 {
+		t.Errorf("it is indexed as %q", v.groupKeys())
 	}
 }
 

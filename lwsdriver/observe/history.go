@@ -13,7 +13,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
@@ -40,11 +39,7 @@ type HistoryRevision struct {
 }
 
 // stripHistoryRevision is the informer's transform.
-func stripHistoryRevision(obj any) (any, error) {
-	cr, ok := obj.(*appsv1.ControllerRevision)
-	if !ok {
-		return obj, nil
-	}
+func stripHistoryRevision(cr *appsv1.ControllerRevision) *HistoryRevision {
 	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), Entry: history.Read(cr)}
 	owner := ptr.Deref(metav1.GetControllerOf(cr), metav1.OwnerReference{})
 	v.workload, v.owner = KeyFor(owner.Kind, v.Namespace, strings.Clone(cr.Labels[record.StableLabel])), owner.UID
@@ -52,7 +47,7 @@ func stripHistoryRevision(obj any) (any, error) {
 		v.Images = history.Images(t)
 		v.live = plan.LiveFieldsOf(&t.LeaderWorkerTemplate, t.NetworkConfig)
 	}
-	return v, nil
+	return v
 }
 
 // History holds the revisions in the histories of workloads.
@@ -69,29 +64,15 @@ type pause struct {
 	until time.Time
 }
 
-func newHistory(core kubernetes.Interface, namespace string, changed func(types.NamespacedName), settled func()) (*History, error) {
-	revisions, err := informer.New(
-		informer.Config{
-			Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
-				core.AppsV1().ControllerRevisions(namespace), record.RoleLabel+"="+record.RoleSnapshot),
-			Example: &appsv1.ControllerRevision{}, Indexers: cache.Indexers{addedIndex: indexHistory}, Transform: stripHistoryRevision, Changed: settled,
-			Handler: informer.OnChange(func(before, after *HistoryRevision) {
-				for _, key := range keysOf(before, after, (*HistoryRevision).key) {
-					changed(key)
-				}
-			}),
-		})
-	return &History{informer: revisions, paused: map[types.NamespacedName]pause{}}, err
-}
-
-func (v *HistoryRevision) key() types.NamespacedName { return v.workload }
-
-func indexHistory(obj any) ([]string, error) {
-	v, ok := obj.(*HistoryRevision)
-	if !ok {
-		return nil, nil
-	}
-	return []string{v.key().String()}, nil
+func (o *Observer) newHistory() *History {
+	core := o.config.Core
+	return &History{paused: map[types.NamespacedName]pause{}, informer: informer.New(informer.Config{
+		Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
+			core.AppsV1().ControllerRevisions(o.config.Namespace), record.RoleLabel+"="+record.RoleSnapshot),
+		Example: &appsv1.ControllerRevision{}, Transform: informer.Transform(stripHistoryRevision), Changed: o.allChanged,
+		Indexers: cache.Indexers{addedIndex: informer.Index(func(v *HistoryRevision) []string { return []string{v.workload.String()} })},
+		Handler:  informer.OnKeys(func(v *HistoryRevision) types.NamespacedName { return v.workload }, o.changed),
+	})}
 }
 
 // Of returns the history of a workload, the oldest revision first. A revision with another owner is left out: it belongs to a

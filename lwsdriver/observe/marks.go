@@ -41,12 +41,11 @@ func (v *Pod) Mark() plan.RolloutMark {
 func (v *Pod) stays(revision string) bool { return !v.Terminating && v.Revision == revision }
 
 // marksOf returns the distinct marks of a group's pods that stay at its revision, nil if none has any.
-func marksOf(objs []any, revision string) []plan.RolloutMark {
+func marksOf(pods []*Pod, revision string) []plan.RolloutMark {
 	var all []plan.RolloutMark
 	bare := false
-	for _, obj := range objs {
-		pod, ok := obj.(*Pod)
-		if !ok || !pod.stays(revision) {
+	for _, pod := range pods {
+		if !pod.stays(revision) {
 			continue
 		}
 		switch mark := pod.Mark(); {
@@ -67,16 +66,5 @@ func marksOf(objs []any, revision string) []plan.RolloutMark {
 
 // UnmarkedPod returns the first pod of a group that lacks the mark, nil if all that stay have it.
 func (g *Groups) UnmarkedPod(set types.NamespacedName, group string, t plan.LabelGroup) *Pod {
-	objs, err := g.pods.ByIndex(podGroupIndex, podGroupKey(set, group))
-	if err != nil {
-		return nil
-	}
-	var first *Pod
-	for _, obj := range objs {
-		pod, ok := obj.(*Pod)
-		if ok && pod.stays(t.Revision) && pod.Mark() != t.Mark && (first == nil || pod.Name < first.Name) {
-			first = pod
-		}
-	}
-	return first
+	return firstByName(g.podsOf(set, group), func(p *Pod) bool { return p.stays(t.Revision) && p.Mark() != t.Mark })
 }

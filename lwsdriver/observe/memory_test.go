@@ -39,8 +39,8 @@ func TestMemoryPerPod(t *testing.T) {
 				lwstest.Waiting("ImagePullBackOff", strings.Repeat("z", 2000))(p)
 			}
 		})
-		v := view(t, p)
-		if err := b.pods.Add(v); err != nil {
+		v := NewPod(p)
+		if err := b.store.Add(v); err != nil {
 			t.Fatal(err)
 		}
 		b.Invalidate(v.Workload(), v.Group)

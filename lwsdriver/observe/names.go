@@ -33,16 +33,12 @@ type Names struct {
 // aliasIndex finds workloads by their aliases.
 const aliasIndex = "alias"
 
-func indexAliases(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
+func aliasKeys(w *lws.LeaderWorkerSet) []string {
 	keys := aliases(w)
 	for i, alias := range keys {
 		keys[i] = types.NamespacedName{Namespace: w.Namespace, Name: alias}.String()
 	}
-	return keys, nil
+	return keys
 }
 
 // aliases returns the aliases of a workload, the lasting one first.

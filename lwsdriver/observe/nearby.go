@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
@@ -22,14 +21,16 @@ type Nearby struct {
 	quotas, budgets, services *informer.Informer
 }
 
-func newNearby(core kubernetes.Interface, namespace string, budgets, services *informer.Informer, settled func()) (*Nearby, error) {
-	quotas, err := informer.New(
-		informer.Config{
-			Source:  informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core, core.CoreV1().ResourceQuotas(namespace), ""),
-			Example: &corev1.ResourceQuota{}, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, Transform: stripManagedFields, Changed: settled,
-			Handler: informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
-		})
-	return &Nearby{quotas, budgets, services}, err
+func (o *Observer) newNearby() *Nearby {
+	core := o.config.Core
+	quotas := informer.New(informer.Config{
+		Source: informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core,
+			core.CoreV1().ResourceQuotas(o.config.Namespace), ""),
+		Example: &corev1.ResourceQuota{}, Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
+		Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+		Handler:  informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
+	})
+	return &Nearby{quotas, o.Budgets.informer, o.Router.Services()}
 }
 
 func (n *Nearby) informers() []*informer.Informer {
@@ -74,9 +75,7 @@ func listIn[T metav1.Object](i *informer.Informer, namespace string) ([]T, error
 }
 
 // stripManagedFields is a transform.
-func stripManagedFields(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	return obj, nil
+func stripManagedFields(o metav1.Object) metav1.Object {
+	o.SetManagedFields(nil)
+	return o
 }

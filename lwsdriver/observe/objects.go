@@ -25,16 +25,14 @@ import (
 // Kind is the kind of the workloads that are observed.
 const Kind = plugin.KindLeaderWorkerSet
 
-// StripWorkload is the LeaderWorkerSet informer's transform: it drops what only other tools read.
-func StripWorkload(obj any) (any, error) {
-	if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-		w.ManagedFields = lastManagers(w)
-		if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
-			// Its key stays: a patch must know whether there is a map to add to.
-			w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
-		}
+// StripWorkload drops from w what only other tools read, and returns it. It is the informer's transform.
+func StripWorkload(w *lws.LeaderWorkerSet) *lws.LeaderWorkerSet {
+	w.ManagedFields = lastManagers(w)
+	if _, ok := w.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
+		// Its key stays: a patch must know whether there is a map to add to.
+		w.Annotations[corev1.LastAppliedConfigAnnotation] = ""
 	}
-	return obj, nil
+	return w
 }
 
 // In the field set of a manager that owns something of the template, the number of groups, or something of how they are rolled.

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -43,11 +42,7 @@ func TestChangedBy(t *testing.T) {
 		{Manager: "lockstep", Time: at(1), FieldsV1: fields(`{"f:spec":{"f:rolloutStrategy":{}}}`)},
 		{Manager: "none", Time: at(0)},
 	}
-	view, err := StripWorkload(w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := changedBy(view.(*lws.LeaderWorkerSet)); got != "kubectl-edit" || len(w.ManagedFields) != 1 || w.ManagedFields[0].FieldsV1 != nil {
+	if got := changedBy(StripWorkload(w)); got != "kubectl-edit" || len(w.ManagedFields) != 1 || w.ManagedFields[0].FieldsV1 != nil {
 		t.Errorf("%q, of %v", got, w.ManagedFields)
 	}
 	if got := changedBy(lwstest.StableWorkload()); got != "" {
@@ -78,13 +73,9 @@ func TestOverwrittenBy(t *testing.T) {
 			}
 			bounds := &unstructured.Unstructured{}
 			bounds.SetManagedFields(w.ManagedFields)
-			if _, err := StripWorkload(w); err != nil {
-				t.Fatal(err)
-			}
-			stripped, err := stripBounds(bounds)
-			b, ok := stripped.(*BoundsObject)
-			if got := managerOf(w, rollingField).Manager; got != tt.want || err != nil || !ok || b.ChangedBy != tt.want {
-				t.Errorf("%q, and %+v, %v", got, stripped, err)
+			b := stripBounds(bounds)
+			if got := managerOf(StripWorkload(w), rollingField).Manager; got != tt.want || b.ChangedBy != tt.want {
+				t.Errorf("%q, and %+v", got, b)
 			}
 		})
 	}
@@ -96,10 +87,9 @@ func TestRevisionMatchesTemplate(t *testing.T) {
 	w := lwstest.StableWorkload()
 	cr := lwstest.Revision(t, w, "abc")
 	cr.Revision = 3
-	got, err := stripRevision(cr)
-	v, ok := got.(*revisionView)
-	if err != nil || !ok || v.hash != "abc" || v.set != "vllm" || v.owner != w.UID || v.number != 3 {
-		t.Fatalf("view is %+v, %v", got, err)
+	v := stripRevision(cr)
+	if v.hash != "abc" || v.set != "vllm" || v.owner != w.UID || v.number != 3 {
+		t.Fatalf("view is %+v", v)
 	}
 	same, err := digestOf(w.Spec.LeaderWorkerTemplate, nil)
 	if err != nil || v.digest != same {

@@ -5,7 +5,6 @@ package observe
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -81,39 +80,22 @@ type Config struct {
 }
 
 // New returns an Observer whose caches are empty until it runs. It makes no request.
-func New(c Config) (*Observer, error) {
+func New(c Config) *Observer {
 	o := &Observer{
 		config: c, digests: map[types.NamespacedName]knownDigest{}, records: map[types.NamespacedName]knownRecord{},
-		asked: map[types.NamespacedName]asked{},
+		asked: map[types.NamespacedName]asked{}, policies: map[types.NamespacedName]keptPolicy{},
 	}
-	var err error
-	if o.Caches, err = newCaches(c.Core, c.Sets, c.Namespace, o.changed, o.deleted); err != nil {
-		return nil, err
-	}
+	o.Caches = o.newCaches()
 	o.Names = Names{o.Caches.Workloads}
-	if o.Disaggregated, err = newSets(c.Core, c.Dynamic, c.Namespace, o.Caches, o.changed, o.deleted, o.allChanged); err != nil {
-		return nil, err
-	}
-	o.Router, err = router.New(router.Config{Core: c.Core, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, Changed: o.carrierChanged})
-	if err != nil {
-		return nil, fmt.Errorf("make router: %w", err)
-	}
-	if o.Autoscalers, err = newAutoscalers(c.Core, c.Dynamic, c.Namespace, o.autoscalerChanged, o.allChanged); err != nil {
-		return nil, err
-	}
+	o.Disaggregated = o.newSets()
+	o.Router = router.New(router.Config{Core: c.Core, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, Changed: o.carrierChanged})
+	o.Autoscalers = o.newAutoscalers()
 	o.prober = probe.New(probe.Config{Log: c.Log, Changed: o.probed, HostNetwork: c.ProbeHostNetwork})
-	if o.Budgets, err = newBudgets(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
-		return nil, err
-	}
-	if o.Nearby, err = newNearby(c.Core, c.Namespace, o.Budgets.informer, o.Router.Services(), o.allChanged); err != nil {
-		return nil, err
-	}
-	if o.History, err = newHistory(c.Core, c.Namespace, o.changed, o.allChanged); err != nil {
-		return nil, err
-	}
+	o.Budgets, o.History = o.newBudgets(), o.newHistory()
+	o.Nearby = o.newNearby()
 	o.Freshness = informer.NewFreshness(o.allChanged,
 		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources(), o.Disaggregated.sources())...)
-	return o, nil
+	return o
 }
 
 // Run fills the caches and keeps them up to date until ctx ends. It returns once everything it started has stopped.
@@ -158,12 +140,10 @@ func (o *Observer) allChanged() {
 			o.Changes.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
 		}
 	}
-	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok {
-			touch(w)
-		}
+	for _, w := range informer.All[*lws.LeaderWorkerSet](o.Caches.Workloads) {
+		touch(w)
 	}
-	for _, set := range o.Disaggregated.all() {
+	for _, set := range informer.All[*Set](o.Disaggregated.sets) {
 		touch(set.View)
 	}
 }

@@ -4,10 +4,12 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,12 +65,8 @@ type exit struct {
 	at       time.Time
 }
 
-// StripPod is the pod informer's transform: it returns a *Pod. A *Pod is returned unchanged.
-func StripPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
+// NewPod returns the cached form of a pod. It is the informer's transform.
+func NewPod(pod *corev1.Pod) *Pod {
 	v := &Pod{
 		podMeta:  podMetaOf(pod),
 		set:      shared(pod.Labels[lws.SetNameLabelKey]),
@@ -93,10 +91,10 @@ func StripPod(obj any) (any, error) {
 		v.reason, v.message = shared(Shorten(v.reason, maxPodReason)), shared(Shorten(v.message, maxPodMessage))
 	}
 	v.exit = podExit(pod)
-	return v, nil
+	return v
 }
 
-// unreadablePod returns the cached form of a pod for which StripPod panics. Its group is not ready, and reports it.
+// unreadablePod returns the cached form of a pod for which NewPod panics. Its group is not ready, and reports it.
 func unreadablePod(obj any) any {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -167,11 +165,11 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 		return "Terminating", message
 	}
 	if pod.Status.Phase == corev1.PodFailed {
-		return orElse(pod.Status.Reason, "PodFailed"), orElse(pod.Status.Message, "has failed")
+		return cmp.Or(pod.Status.Reason, "PodFailed"), cmp.Or(pod.Status.Message, "has failed")
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return orElse(c.Reason, "Unschedulable"), strings.TrimSpace("unschedulable: " + c.Message)
+			return cmp.Or(c.Reason, "Unschedulable"), strings.TrimSpace("unschedulable: " + c.Message)
 		}
 	}
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
@@ -183,7 +181,7 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && pod.Status.Phase == corev1.PodRunning {
-			return orElse(c.Reason, "NotReady"), orElse(c.Message, "runs, but its readiness probe does not succeed")
+			return cmp.Or(c.Reason, "NotReady"), cmp.Or(c.Message, "runs, but its readiness probe does not succeed")
 		}
 	}
 	return "Starting", "is starting (" + strings.ToLower(string(pod.Status.Phase)) + ")"
@@ -192,17 +190,17 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 // containerObstacle returns what is wrong with a container, by its own status, or "" if there is nothing.
 func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
-		text := fmt.Sprintf("container %s: %s", c.Name, orElse(w.Reason, "waiting"))
+		text := fmt.Sprintf("container %s: %s", c.Name, cmp.Or(w.Reason, "waiting"))
 		if w.Message != "" {
 			text += ": " + w.Message
 		}
 		if last := c.LastTerminationState.Terminated; last != nil {
-			text += fmt.Sprintf(" (last "+exitCode+" %d, %s; %d restarts)", last.ExitCode, orElse(last.Reason, "Error"), c.RestartCount)
+			text += fmt.Sprintf(" (last "+exitCode+" %d, %s; %d restarts)", last.ExitCode, cmp.Or(last.Reason, "Error"), c.RestartCount)
 		}
-		return orElse(w.Reason, "Waiting"), text
+		return cmp.Or(w.Reason, "Waiting"), text
 	}
 	if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-		return orElse(t.Reason, "Error"), fmt.Sprintf("container %s: "+exitCode+" %d %s", c.Name, t.ExitCode, t.Message)
+		return cmp.Or(t.Reason, "Error"), fmt.Sprintf("container %s: "+exitCode+" %d %s", c.Name, t.ExitCode, t.Message)
 	}
 	return "", ""
 }
@@ -220,7 +218,7 @@ func podExit(pod *corev1.Pod) (last *exit) {
 		c := &pod.Status.ContainerStatuses[i]
 		for _, state := range []corev1.ContainerState{c.LastTerminationState, c.State} {
 			if t := state.Terminated; t != nil && t.ExitCode != 0 && (last == nil || t.FinishedAt.After(last.at)) {
-				text := fmt.Sprintf("container %s of %s: "+exitCode+" %d (%s)", c.Name, pod.Name, t.ExitCode, orElse(t.Reason, "Error"))
+				text := fmt.Sprintf("container %s of %s: "+exitCode+" %d (%s)", c.Name, pod.Name, t.ExitCode, cmp.Or(t.Reason, "Error"))
 				last = &exit{text: Shorten(text, maxPodMessage), revision: shared(pod.Labels[lws.RevisionKey]), at: t.FinishedAt.Time}
 			}
 		}
@@ -228,9 +226,17 @@ func podExit(pod *corev1.Pod) (last *exit) {
 	return last
 }
 
-func orElse(s, fallback string) string {
-	if s == "" {
-		return fallback
+// Shorten returns s as valid UTF-8 of at most limit bytes, with "…" at its end if it was longer. Termination messages may be
+// anything, and protobuf refuses invalid text.
+func Shorten(s string, limit int) string {
+	const more = "…"
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= limit {
+		return s
 	}
-	return s
+	end := limit - len(more)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
 }

@@ -6,6 +6,7 @@ package observe
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,33 +14,16 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 )
 
-func view(t testing.TB, p *corev1.Pod) *Pod {
-	t.Helper()
-	got, err := StripPod(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, ok := got.(*Pod)
-	if !ok {
-		t.Fatalf("viewPod returned %T", got)
-	}
-	return v
-}
-
-func TestStripPod(t *testing.T) {
-	v := view(t, lwstest.Pod("vllm-1"))
+func TestNewPod(t *testing.T) {
+	v := NewPod(lwstest.Pod("vllm-1"))
 	if !v.ready || !v.since.Equal(lwstest.Noon) || !v.leader || v.set != "vllm" || v.Group != "1" || v.Revision != "r1" || v.size != 3 {
 		t.Errorf("leader seen as %+v", v)
 	}
 	if m := v.GetObjectMeta(); m.GetLabels() != nil || m.GetResourceVersion() != "7" || m.GetName() != "vllm-1" {
 		t.Errorf("metadata kept: %+v", m)
 	}
-	if view(t, lwstest.Pod("vllm-1-2")).leader {
+	if NewPod(lwstest.Pod("vllm-1-2")).leader {
 		t.Error("a worker is seen as leader")
-	}
-	again, err := StripPod(v)
-	if err != nil || again != any(v) {
-		t.Errorf("a view seen twice is %v, %v; informers may do that", again, err)
 	}
 }
 
@@ -105,10 +89,38 @@ func TestPodObstacle(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			v := view(t, tt.pod)
+			v := NewPod(tt.pod)
 			if v.ready || v.reason != tt.reason || !strings.Contains(v.message, tt.text) {
 				t.Errorf("ready %t, reason %q, message %q; want %q with %q: %s", v.ready, v.reason, v.message, tt.reason, tt.text, tt.why)
 			}
 		})
+	}
+}
+
+func TestShorten(t *testing.T) {
+	for _, tt := range []struct {
+		name, in, want string
+		limit          int
+	}{
+		{"short", "ready", "ready", 5},
+		{"long", "not ready", "not…", 6},
+		{"between runes", "éééé", "é…", 6},
+		{"not cut in a rune", "aé", "aé", 3},
+		{"no text", "a\xffb", "a\uFFFDb", 10},
+		{"empty", "", "", 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Shorten(tt.in, tt.limit)
+			if got != tt.want || len(got) > tt.limit || !utf8.ValidString(got) {
+				t.Errorf("%q, want %q in %d bytes", got, tt.want, tt.limit)
+			}
+		})
+	}
+}
+
+func TestPodMessageIsShort(t *testing.T) {
+	v := NewPod(lwstest.Pod("vllm-1", lwstest.Waiting("ImagePullBackOff", strings.Repeat("é\xff", 1000))))
+	if len(v.message) > maxPodMessage || !utf8.ValidString(v.message) || !strings.HasPrefix(v.message, "container server: ImagePullBackOff") {
+		t.Errorf("the message has %d bytes: %q", len(v.message), v.message)
 	}
 }

@@ -12,18 +12,19 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 )
 
 // A pod for which the informer's transform panics makes its group unready, and the other pods are stored.
 func TestPoisonousPod(t *testing.T) {
 	b := newFixture(t, lwstest.Unrecorded())
-	if err := b.Caches.Pods.SetTransform(guard.Transform(func(obj any) (any, error) {
-		if p, ok := obj.(*corev1.Pod); ok && p.Name == "vllm-1" {
+	if err := b.Caches.Pods.SetTransform(guard.Transform(informer.Transform(func(p *corev1.Pod) *Pod {
+		if p.Name == "vllm-1" {
 			panic("a defect")
 		}
-		return StripPod(obj)
-	}, unreadablePod)); err != nil {
+		return NewPod(p)
+	}), unreadablePod)); err != nil {
 		t.Fatal(err)
 	}
 	b.runSynced()

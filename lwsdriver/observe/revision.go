@@ -79,11 +79,7 @@ func (r *revisionView) workload() types.NamespacedName {
 }
 
 // stripRevision is the ControllerRevision informer's transform.
-func stripRevision(obj any) (any, error) {
-	cr, ok := obj.(*appsv1.ControllerRevision)
-	if !ok {
-		return obj, nil
-	}
+func stripRevision(cr *appsv1.ControllerRevision) *revisionView {
 	v := &revisionView{
 		ObjectMeta: stripMeta(&cr.ObjectMeta),
 		set:        strings.Clone(cr.Labels[lws.SetNameLabelKey]),
@@ -99,13 +95,13 @@ func stripRevision(obj any) (any, error) {
 	}{}
 	// An unreadable revision, or one that is not LWS's, matches no template.
 	if err := json.Unmarshal(cr.Data.Raw, &stored); err != nil {
-		return v, nil //nolint:nilerr // see above: a broken revision must not stop the informer
+		return v
 	}
 	d, err := digestOf(stored.Spec.Template, stored.Spec.Network)
 	if err != nil {
-		return v, nil //nolint:nilerr // as above
+		return v
 	}
 	v.digest = d
 	v.live = plan.LiveFieldsOf(&stored.Spec.Template, stored.Spec.Network)
-	return v, nil
+	return v
 }

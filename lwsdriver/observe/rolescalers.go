@@ -36,11 +36,7 @@ func (r *roleScaler) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Namespace, Name: autoscaler.RoleScaler(r.Name)}
 }
 
-func stripRoleScaler(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
+func stripRoleScaler(u *unstructured.Unstructured) (*roleScaler, error) {
 	replicas, _, err := unstructured.NestedInt64(u.Object, "spec", "replicas")
 	if err != nil {
 		return nil, fmt.Errorf("decode DisaggregatedSetRoleScaler %s/%s: %w", u.GetNamespace(), u.GetName(), err)
@@ -60,17 +56,14 @@ func (s *Set) external() bool {
 	return slices.ContainsFunc(s.Roles, func(r plan.Role) bool { return r.External })
 }
 
-func indexSetScalers(obj any) (keys []string, err error) {
-	set, ok := obj.(*Set)
-	if !ok {
-		return nil, nil
-	}
-	for _, role := range set.Roles {
+// roleScalers returns the scalers of those roles.
+func (s *Set) roleScalers() (keys []string) {
+	for _, role := range s.Roles {
 		if role.External {
-			keys = append(keys, set.scalerOf(role).String())
+			keys = append(keys, s.scalerOf(role).String())
 		}
 	}
-	return keys, nil
+	return keys
 }
 
 // scaledBy returns the keys of the sets with a role that a scaler may scale.

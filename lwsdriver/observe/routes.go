@@ -30,7 +30,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 			return err
 		}
 	}
-	setup := setupOf(s, *s.Policy.Traffic)
+	setup := setupOf(s)
 	setup.Shared = o.shared(s.Key, setup.Policy.Routes)
 	s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	o.probe(s)
@@ -44,15 +44,16 @@ func (o *Observer) readTrafficLeft(s *Snapshot) {
 	case kept != nil && IsSet(s.Key):
 		setup = traffic.NewSetupOfRole(deletedWorkload(s.Key, kept.of), "", unknownRevision, unknownRevision, *kept.policy)
 	case kept != nil:
-		setup = newSetup(deletedWorkload(s.Key, kept.of), unknownRevision, *kept.policy, nil)
+		setup = traffic.NewSetup(deletedWorkload(s.Key, kept.of), unknownRevision, *kept.policy, nil)
 	default:
 		for name, w := range s.AddedObjects {
 			if policy, _, _ := trafficPolicyOn(w); policy != nil { // the deletion must not wait for a user to repair it
-				setup = newSetup(deletedWorkload(s.Key, ownerUID(w)), name, *policy, nil)
+				setup = traffic.NewSetup(deletedWorkload(s.Key, ownerUID(w)), name, *policy, nil)
 			}
 		}
 	}
 	if setup.Stable != "" {
+		setup.CanaryPin[record.ServingLabel] = record.Serving
 		setup.Leader, setup.Worker = nil, nil // unknown
 		s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
 	}
@@ -80,9 +81,6 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 		}
 		if s.Policy.Traffic == nil {
 			return
-		}
-		if o.policies == nil {
-			o.policies = map[types.NamespacedName]keptPolicy{}
 		}
 		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID, r.ID}
 	case ok && s.Set != nil:
@@ -163,48 +161,12 @@ func (s *Snapshot) carrier() string {
 	return ""
 }
 
-// setupOf describes the traffic of a release. The canary is the existing one, or else the one to be created.
-func setupOf(s *Snapshot, policy traffic.Policy) traffic.Setup {
-	canary := s.carrier()
-	switch {
-	case s.Set != nil:
-		return setupOfRoles(s, policy)
-	case plan.InPlace(s.Policy.Style):
-		return setupInPlace(s, policy)
-	case canary != "":
-	case s.Record != nil && s.Record.Release != nil && s.Record.Release.UpdateRevision != "":
-		canary = s.CanaryName(s.Record.Release.UpdateRevision)
-	case len(s.Added) > 0: // another client removed the finalizer, and nothing else says what to restore
-		canary = s.Added[0].Name
-	default:
-		// Before LWS has recorded a revision. No pod has this name, and nothing is routed to it.
-		canary = s.CanaryName("none")
-	}
-	return newSetup(s.StableObject, canary, policy, s.Policy.LeaderLabels)
-}
+// unknownRevision is the revision of no pod.
+const unknownRevision = "none"
 
-// setupOfRoles describes the traffic of a release of a DisaggregatedSet: the leaders of its entry role, by revision.
-func setupOfRoles(s *Snapshot, policy traffic.Policy) traffic.Setup {
-	stable, update := unknownRevision, unknownRevision
-	if s.Record != nil && s.Record.Release != nil {
-		r := s.Record.Release
-		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
-	}
-	return newSetupOfRoles(s, s.Policy.Style, policy, stable, update)
-}
-
-func newSetupOfRoles(s *Snapshot, style pb.Style, policy traffic.Policy, stable, update string) traffic.Setup {
-	setup := traffic.NewSetupOfRole(s.StableObject, plan.ServingRoles(s.Observation)[0].Name, stable, update, policy)
-	setup.CanaryPin[record.ServingLabel] = record.Serving
-	if plan.InPlace(style) {
-		setup.StablePin[record.ServingLabel] = record.Serving // a group gets no requests any more before a new one takes its place
-	}
-	return setup
-}
-
-// setupInPlace describes the traffic of a release that replaces the workload's own groups.
-func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
-	stable, update := unknownRevision, unknownRevision
+// setupOf describes the traffic of the release in progress. The canary is the existing one, or else the one to be created.
+func setupOf(s *Snapshot) traffic.Setup {
+	stable, update, canary := unknownRevision, unknownRevision, s.carrier()
 	var updated []string
 	if s.Record != nil && s.Record.Release != nil {
 		r := s.Record.Release
@@ -215,20 +177,30 @@ func setupInPlace(s *Snapshot, policy traffic.Policy) traffic.Setup {
 			}
 		}
 	}
-	return newSetupInPlace(s.StableObject, [2]string{stable, update}, policy, updated)
+	switch {
+	case canary != "":
+	case update == unknownRevision && len(s.Added) > 0: // another client removed the finalizer, and nothing else says what to restore
+		canary = s.Added[0].Name
+	default:
+		// Before LWS has recorded a revision no pod has this name, and nothing is routed to it.
+		canary = s.CanaryName(update)
+	}
+	return s.setup(s.Policy, canary, stable, update, updated)
 }
 
-// unknownRevision is the revision of no pod.
-const unknownRevision = "none"
-
-func newSetupInPlace(stable *lws.LeaderWorkerSet, revisions [2]string, policy traffic.Policy, updated []string) traffic.Setup {
-	setup := traffic.NewSetupInPlace(stable, revisions[0], revisions[1], policy, updated)
-	setup.CanaryPin[record.ServingLabel] = record.Serving
-	return setup
-}
-
-func newSetup(stable *lws.LeaderWorkerSet, canary string, policy traffic.Policy, leaderLabels map[string]string) traffic.Setup {
-	setup := traffic.NewSetup(stable, canary, policy, leaderLabels)
+// setup describes the traffic of a release by a policy between two revisions. updated are the leaders that are not at the stable one.
+func (s *Snapshot) setup(p record.Policy, canary, stable, update string, updated []string) (setup traffic.Setup) {
+	switch inPlace := plan.InPlace(p.Style); {
+	case s.Set != nil:
+		setup = traffic.NewSetupOfRole(s.StableObject, plan.ServingRoles(s.Observation)[0].Name, stable, update, *p.Traffic)
+		if inPlace {
+			setup.StablePin[record.ServingLabel] = record.Serving // a group gets no requests any more before a new one takes its place
+		}
+	case inPlace:
+		setup = traffic.NewSetupInPlace(s.StableObject, stable, update, *p.Traffic, updated)
+	default:
+		setup = traffic.NewSetup(s.StableObject, canary, *p.Traffic, p.LeaderLabels)
+	}
 	// Leaders may be ready although their groups are not complete; only the driver knows.
 	setup.CanaryPin[record.ServingLabel] = record.Serving
 	return setup
@@ -239,25 +211,20 @@ const trafficIndex = "traffic"
 
 func trafficKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
 
-// indexTraffic indexes by the traffic policy in the record, which stays until the next release begins, and by that on added
-// workloads, which may be the only one left.
-func indexTraffic(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
+// carriersOf returns the objects that carry a workload's requests: by the traffic policy in the record, which stays until the next release
+// begins, and by that on added workloads, which may be the only one left.
+func carriersOf(w *lws.LeaderWorkerSet) (keys []string) {
 	policy := recordedTraffic(w)
 	if _, added := AddedTo(w); added {
 		policy, _, _ = trafficPolicyOn(w) // an observation returns the error
 	}
 	if policy == nil {
-		return nil, nil
+		return nil
 	}
-	var keys []string
 	for _, o := range (traffic.Setup{Policy: *policy}).Objects() {
 		keys = append(keys, trafficKey(w.Namespace, o.Kind, o.Name))
 	}
-	return keys, nil
+	return keys
 }
 
 // recordedTraffic returns the traffic policy in a workload's record, nil if it has none that can be read.

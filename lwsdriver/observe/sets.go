@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -79,8 +78,7 @@ func Object(key types.NamespacedName) string {
 type Sets struct {
 	sets, bounds, policies, bindings *informer.Informer
 	// scalers is filled once a role has its number of groups in one.
-	scalers  *informer.Informer
-	children func(types.NamespacedName) []*lws.LeaderWorkerSet
+	scalers *informer.Informer
 }
 
 // Set is a cached DisaggregatedSet.
@@ -108,21 +106,20 @@ type BoundsObject struct {
 	Problem string
 }
 
-func newSets(
-	core kubernetes.Interface, client dynamic.Interface, namespace string, caches *Caches, changed, deleted func(types.NamespacedName), settled func(),
-) (*Sets, error) {
-	s := &Sets{children: func(key types.NamespacedName) []*lws.LeaderWorkerSet {
-		return informer.List[*lws.LeaderWorkerSet](caches.Workloads, setIndex, key.String())
-	}}
+func (o *Observer) newSets() *Sets {
+	s, client, namespace := &Sets{}, o.config.Dynamic, o.config.Namespace
 	config := func(resource schema.GroupVersionResource, of dynamic.ResourceInterface, selector string) informer.Config {
 		return informer.Config{
-			Source: informer.NewSource(resource, client, of, selector), Example: &unstructured.Unstructured{}, Discovery: core.Discovery(),
-			RetryPeriod: discoveryPeriod, Changed: settled,
+			Source: informer.NewSource(resource, client, of, selector), Example: &unstructured.Unstructured{}, Discovery: o.config.Core.Discovery(),
+			RetryPeriod: discoveryPeriod, Changed: o.allChanged,
 		}
 	}
-	var err error
 	sets := config(SetsResource, client.Resource(SetsResource).Namespace(namespace), "")
-	sets.Transform, sets.Indexers = stripSet, cache.Indexers{trafficIndex: indexSetTraffic, roleScalerIndex: indexSetScalers}
+	sets.Transform = informer.TryTransform(stripSet)
+	sets.Indexers = cache.Indexers{
+		trafficIndex:    informer.Index(func(set *Set) []string { return carriersOf(set.View) }),
+		roleScalerIndex: informer.Index((*Set).roleScalers),
+	}
 	sets.Handler = informer.OnChange(func(before, after *Set) {
 		s.Start()
 		if after != nil && after.external() {
@@ -130,53 +127,36 @@ func newSets(
 			s.scalers.Recheck() // LWS may have been upgraded since
 		}
 		if before != nil && (after == nil || after.UID != before.UID) {
-			deleted(before.Key())
+			o.deleted(before.Key())
 		}
-		for _, key := range keysOf(before, after, (*Set).Key) {
-			changed(key)
+		for _, key := range informer.Keys(before, after, (*Set).Key) {
+			o.changed(key)
 		}
 	})
-	if s.sets, err = informer.New(sets); err != nil {
-		return nil, err
-	}
+	s.sets = informer.New(sets)
 	bounds := config(BoundsResource, client.Resource(BoundsResource).Namespace(namespace), "")
-	bounds.Transform = stripBounds
-	bounds.Handler = informer.OnChange(func(before, after *BoundsObject) {
-		for _, key := range keysOf(before, after, (*BoundsObject).key) {
-			changed(key)
-		}
-	})
-	if s.bounds, err = informer.New(bounds); err != nil {
-		return nil, err
-	}
+	bounds.Transform, bounds.Handler = informer.Transform(stripBounds), informer.OnKeys((*BoundsObject).key, o.changed)
+	s.bounds = informer.New(bounds)
 	scalers := config(RoleScalersResource, client.Resource(RoleScalersResource).Namespace(namespace), "")
-	scalers.Transform = stripRoleScaler
-	scalers.Handler = informer.OnChange(func(before, after *roleScaler) {
-		for _, scaler := range keysOf(before, after, (*roleScaler).key) {
-			for _, set := range s.scaledBy(scaler) {
-				changed(set)
-			}
+	scalers.Transform = informer.TryTransform(stripRoleScaler)
+	scalers.Handler = informer.OnKeys((*roleScaler).key, func(scaler types.NamespacedName) {
+		for _, set := range s.scaledBy(scaler) {
+			o.changed(set)
 		}
 	})
-	if s.scalers, err = informer.New(scalers); err != nil {
-		return nil, err
-	}
-	for _, enforces := range []struct {
-		resource string
-		informer **informer.Informer
-	}{{"validatingadmissionpolicies", &s.policies}, {"validatingadmissionpolicybindings", &s.bindings}} {
-		resource := admissionv1.SchemeGroupVersion.WithResource(enforces.resource)
+	s.scalers = informer.New(scalers)
+	enforcing := func(name string) *informer.Informer {
+		resource := admissionv1.SchemeGroupVersion.WithResource(name)
 		policies := config(resource, client.Resource(resource), enforcesLabel+"=bounds")
-		policies.Transform = stripPolicy
+		policies.Transform = informer.Transform(stripPolicy)
 		policies.Handler = informer.OnChange(func(_, _ any) {
 			s.bounds.Recheck() // their kind is installed together with the policies
-			settled()
+			o.allChanged()
 		})
-		if *enforces.informer, err = informer.New(policies); err != nil {
-			return nil, err
-		}
+		return informer.New(policies)
 	}
-	return s, nil
+	s.policies, s.bindings = enforcing("validatingadmissionpolicies"), enforcing("validatingadmissionpolicybindings")
+	return s
 }
 
 // informers returns the caches in the order in which they are needed.
@@ -220,16 +200,6 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 	return informer.Get[*BoundsObject](s.bounds, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
 }
 
-// all returns all sets.
-func (s *Sets) all() (all []*Set) {
-	for _, obj := range s.sets.GetIndexer().List() {
-		if set, ok := obj.(*Set); ok {
-			all = append(all, set)
-		}
-	}
-	return all
-}
-
 // enforced reports whether bounds are enforced.
 func (s *Sets) enforced() bool {
 	return len(s.policies.GetIndexer().ListKeys()) >= policiesOfBounds && len(s.bindings.GetIndexer().ListKeys()) >= policiesOfBounds
@@ -244,11 +214,7 @@ func (s *Set) Key() types.NamespacedName { return KeyFor(KindSet, s.Namespace, s
 func (b *BoundsObject) key() types.NamespacedName { return KeyFor(KindSet, b.Namespace, b.Name) }
 
 // stripSet is the transform.
-func stripSet(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
+func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	var ds disaggregated.DisaggregatedSet
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &ds); err != nil {
 		return nil, fmt.Errorf("decode DisaggregatedSet %s/%s: %w", u.GetNamespace(), u.GetName(), err)
@@ -275,10 +241,7 @@ func stripSet(obj any) (any, error) {
 		view.Spec = ds.Spec.Roles[0].Spec
 	}
 	view.Status.ObservedGeneration = ds.Generation
-	if _, err := StripWorkload(view); err != nil {
-		return nil, err
-	}
-	set.ManagedFields, set.View = nil, view
+	set.ManagedFields, set.View = nil, StripWorkload(view)
 	return set, nil
 }
 
@@ -329,11 +292,7 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-func stripBounds(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
+func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	b := &BoundsObject{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
 		DeletionTimestamp: u.GetDeletionTimestamp(),
@@ -344,49 +303,26 @@ func stripBounds(obj any) (any, error) {
 	var object replicaBounds
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
 		b.Problem = err.Error()
-		return b, nil //nolint:nilerr // the object can't be read, which an observation returns
+		return b
 	}
 	b.Bounds = plan.Bounds{Roles: object.Spec.Roles, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max}
 	if up := object.Spec.Update; up != nil {
 		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
 	}
-	return b, nil
+	return b
 }
 
-func stripPolicy(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}, nil
+func stripPolicy(u *unstructured.Unstructured) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
 }
 
 // setIndex finds the children of DisaggregatedSets.
 const setIndex = "set"
 
-func indexChild(obj any) ([]string, error) {
-	w, ok := obj.(*lws.LeaderWorkerSet)
-	if !ok {
-		return nil, nil
-	}
-	if key, child := setOf(w); child {
-		return []string{key.String()}, nil
-	}
-	return nil, nil
-}
-
 // setOf returns the key of the DisaggregatedSet that w is a child of; ok is false if it is none.
 func setOf(w *lws.LeaderWorkerSet) (key types.NamespacedName, ok bool) {
 	name := controllerOf(w, disaggregated.GroupVersion.Group, KindSet)
 	return KeyFor(KindSet, w.Namespace, name), name != "" && w.Labels[disaggregated.SetNameLabelKey] == name
-}
-
-func indexSetTraffic(obj any) ([]string, error) {
-	set, ok := obj.(*Set)
-	if !ok {
-		return nil, nil
-	}
-	return indexTraffic(set.View)
 }
 
 // Workload returns the user's workload of a key, a DisaggregatedSet as its view, nil if it does not exist.
@@ -400,13 +336,13 @@ func (o *Observer) Workload(key types.NamespacedName) *lws.LeaderWorkerSet {
 // Held returns the keys of the user's workloads that have a record, sorted.
 func (o *Observer) Held() []types.NamespacedName {
 	var keys []types.NamespacedName
-	for _, set := range o.Disaggregated.all() {
+	for _, set := range informer.All[*Set](o.Disaggregated.sets) {
 		if UnderHold(set.View) {
 			keys = append(keys, set.Key())
 		}
 	}
-	for _, obj := range o.Caches.Workloads.GetIndexer().List() {
-		if w, ok := obj.(*lws.LeaderWorkerSet); ok && UnderHold(w) {
+	for _, w := range informer.All[*lws.LeaderWorkerSet](o.Caches.Workloads) {
+		if UnderHold(w) {
 			keys = append(keys, KeyOf(w))
 		}
 	}
@@ -461,7 +397,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 
 // children returns the children of a set.
 func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
-	objects := slices.DeleteFunc(o.Disaggregated.children(set.Key()), func(w *lws.LeaderWorkerSet) bool { return ownerUID(w) != set.UID })
+	objects := slices.DeleteFunc(informer.List[*lws.LeaderWorkerSet](o.Caches.Workloads, setIndex, set.Key().String()), func(w *lws.LeaderWorkerSet) bool { return ownerUID(w) != set.UID })
 	slices.SortFunc(objects, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	all := make([]plan.Child, 0, len(objects))
 	for _, w := range objects {

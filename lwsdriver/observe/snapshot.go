@@ -56,17 +56,11 @@ func (s *Snapshot) CanaryName(revision string) string {
 
 // SetupFor returns the traffic setup of a release by this policy that has not begun. The policy must have traffic.
 func (s *Snapshot) SetupFor(policy record.Policy) traffic.Setup {
-	if s.Set != nil {
-		stable := unknownRevision
-		if revisions := s.StableRevisions(); len(revisions) == 1 {
-			stable = revisions[0]
-		}
-		return newSetupOfRoles(s, policy.Style, *policy.Traffic, stable, s.Set.Revision)
+	stable := unknownRevision
+	if revisions := s.StableRevisions(); len(revisions) == 1 {
+		stable = revisions[0]
 	}
-	setup := newSetup(s.StableObject, s.CanaryName(s.Stable.Revision), *policy.Traffic, policy.LeaderLabels)
+	setup := s.setup(policy, s.CanaryName(s.Stable.Revision), stable, s.Stable.Revision, nil)
 	setup.Adopts = policy.Adopt
-	if revisions := s.StableRevisions(); plan.InPlace(policy.Style) && len(revisions) == 1 {
-		setup = newSetupInPlace(s.StableObject, [2]string{revisions[0], s.Stable.Revision}, *policy.Traffic, nil)
-	}
 	return setup
 }

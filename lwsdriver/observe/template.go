@@ -78,12 +78,11 @@ type built struct {
 
 // builtFor returns what the pods of a group at a revision were built for. Pods of another revision, or that are being deleted,
 // are of the group that it replaces.
-func builtFor(objs []any, revision string) built {
-	b := built{alone: len(objs) == 1}
+func builtFor(pods []*Pod, revision string) built {
+	b := built{alone: len(pods) == 1}
 	known := subdomainUnknown
-	for _, obj := range objs {
-		p, ok := obj.(*Pod)
-		if !ok || p.Revision != revision || p.Terminating {
+	for _, p := range pods {
+		if !p.stays(revision) {
 			continue
 		}
 		if p.size > 0 && !slices.Contains(b.sizes, p.size) {

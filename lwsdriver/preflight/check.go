@@ -25,9 +25,7 @@ func Check(s *Inventory) *pb.PreflightResponse {
 			continue
 		}
 		for _, part := range judged {
-			for _, h := range rule.Check(part) {
-				r.Findings = append(r.Findings, rule.finding(s, part.part.inSet(h)))
-			}
+			rule.Check(part, func(h Hit) { r.Findings = append(r.Findings, rule.finding(s, part.part.inSet(h))) })
 		}
 	}
 	slices.SortStableFunc(r.Findings, func(a, b *pb.Finding) int { return cmp.Compare(b.GetSeverity(), a.GetSeverity()) })
@@ -104,8 +102,8 @@ type Rule struct {
 	Whole bool
 	// Applies reports whether the rule applies. Nil means always.
 	Applies func(*Inventory) bool
-	// Check returns where the rule is broken.
-	Check func(*Inventory) []Hit
+	// Check reports where the rule is broken.
+	Check func(s *Inventory, report func(Hit))
 }
 
 // Hit is one place where a rule is broken.
@@ -132,6 +130,3 @@ func Rules() []Rule {
 	return slices.Concat(ownerRules, paceRules, roomRules, gateRules, probeRules, endingRules, budgetRules, serviceRules, routeRules,
 		volumeRules, liveRules, spreadRules, scalerRules, trackingRules)
 }
-
-// one returns a list of a single hit.
-func one(h Hit) []Hit { return []Hit{h} }

@@ -21,12 +21,10 @@ var ownerRules = []Rule{
 		Title: "Another controller owns the LeaderWorkerSet",
 		Why:   "That controller overwrites what Lockstep writes: the hold would be lost, and groups would roll by themselves. Lockstep refuses it",
 		Fix:   "Release it through the object that owns it",
-		Check: func(s *Inventory) []Hit {
-			owner := metav1.GetControllerOf(s.Workload)
-			if owner == nil {
-				return nil
+		Check: func(s *Inventory, report func(Hit)) {
+			if owner := metav1.GetControllerOf(s.Workload); owner != nil {
+				report(Hit{Field: "metadata.ownerReferences", Message: fmt.Sprintf("%s %s controls it", owner.Kind, owner.Name)})
 			}
-			return one(Hit{Field: "metadata.ownerReferences", Message: fmt.Sprintf("%s %s controls it", owner.Kind, owner.Name)})
 		},
 	},
 	{
@@ -34,11 +32,10 @@ var ownerRules = []Rule{
 		Title: "The LeaderWorkerSet controller is older than v0.9.0",
 		Why:   "An older controller counts groups as ready while their workers are not, and does not report observedGeneration. Lockstep refuses it",
 		Fix:   "Upgrade LWS and its CRDs to v0.9.0 or later",
-		Check: func(s *Inventory) []Hit {
-			if !TooOld(s.Workload) {
-				return nil
+		Check: func(s *Inventory, report func(Hit)) {
+			if TooOld(s.Workload) {
+				report(Hit{Field: "status.observedGeneration", Message: "its controller does not report observedGeneration"})
 			}
-			return one(Hit{Field: "status.observedGeneration", Message: "its controller does not report observedGeneration"})
 		},
 	},
 }
@@ -60,16 +57,14 @@ var liveRules = []Rule{{
 	Check: unsafeChanges,
 }}
 
-func unsafeChanges(s *Inventory) []Hit {
-	hits := make([]Hit, 0, len(s.Unsafe))
+func unsafeChanges(s *Inventory, report func(Hit)) {
 	for _, c := range s.Unsafe {
 		h := Hit{Field: c.Field, Message: fmt.Sprintf("it changes from %s to %s: %s", c.Old, c.New, c.Effect)}
 		if c.Field == plan.FieldClaims {
 			h.Severity, h.Fix = severe, "Restore the old volumeClaimTemplates; to have new ones, create a LeaderWorkerSet with another name"
 		}
-		hits = append(hits, h)
+		report(h)
 	}
-	return hits
 }
 
 var scalerRules = []Rule{{
@@ -80,8 +75,7 @@ var scalerRules = []Rule{{
 	Details: "[Autoscalers](guide.md#autoscalers). Initialize warns, too (`AutoscalerHeld`)",
 	Fix: "Nothing, if that is what you want. To let it add groups for all requests, use a metric of the Service or route instead of an " +
 		"average over pods",
-	Check: func(s *Inventory) []Hit {
-		hits := make([]Hit, 0, len(s.Autoscalers))
+	Check: func(s *Inventory, report func(Hit)) {
 		for _, a := range s.Autoscalers {
 			text := "until the release is over it may add groups, but not remove any"
 			switch {
@@ -90,9 +84,8 @@ var scalerRules = []Rule{{
 			case plan.Switches(s.Policy.Style):
 				text = "it is held until the release is over"
 			}
-			hits = append(hits, Hit{Object: a.Object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a.Object), text)})
+			report(Hit{Object: a.Object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a.Object), text)})
 		}
-		return hits
 	},
 }, {
 	ID: "AutoscalerToZero", Whole: true, Severity: warning, Needs: Autoscalers,
@@ -101,14 +94,12 @@ var scalerRules = []Rule{{
 		"So the driver keeps the autoscaler from removing groups as soon as a template waits for a release",
 	Details: "KEDA's `minReplicaCount` is 0 by default",
 	Fix:     "Set minReplicaCount (minReplicas) to 1 or more, or apply a new template only when its release begins",
-	Check: func(s *Inventory) []Hit {
-		var hits []Hit
+	Check: func(s *Inventory, report func(Hit)) {
 		for _, a := range s.Autoscalers {
 			if a.ToZero {
-				hits = append(hits, Hit{Object: a.Object, Field: "spec", Message: Text(a.Object) + ": it may remove the last group"})
+				report(Hit{Object: a.Object, Field: "spec", Message: Text(a.Object) + ": it may remove the last group"})
 			}
 		}
-		return hits
 	},
 }}
 
@@ -130,13 +121,13 @@ var trackingRules = []Rule{
 		Details: "Found by Argo CD's, Flux's and apply sets' own labels and annotations; `app.kubernetes.io/instance` alone is not " +
 			"sufficient, because Helm charts set it, too. [GitOps](guide.md#gitops)",
 		Fix: "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
-		Check: func(s *Inventory) []Hit {
+		Check: func(s *Inventory, report func(Hit)) {
 			for _, m := range []meta{{"annotations", s.Workload.Annotations}, {"labels", s.Workload.Labels}} {
 				if key := tracked(m.values); key != "" {
-					return one(Hit{Field: field("metadata."+m.name, key), Message: fmt.Sprintf("%s tracks it as %s", trackers[key], m.values[key])})
+					report(Hit{Field: field("metadata."+m.name, key), Message: fmt.Sprintf("%s tracks it as %s", trackers[key], m.values[key])})
+					return
 				}
 			}
-			return nil
 		},
 	},
 }
@@ -163,8 +154,7 @@ func tracked(values map[string]string) string {
 // claimTracker is Argo CD's default tracking label. Helm charts set it too, so it is conclusive on claims only.
 const claimTracker = "app.kubernetes.io/instance"
 
-func marksOnClaims(s *Inventory) []Hit {
-	var hits []Hit
+func marksOnClaims(s *Inventory, report func(Hit)) {
 	templates := s.Workload.Spec.LeaderWorkerTemplate.VolumeClaimTemplates
 	for i := range templates {
 		c := &templates[i]
@@ -177,8 +167,7 @@ func marksOnClaims(s *Inventory) []Hit {
 			key = claimTracker
 		}
 		if key != "" {
-			hits = append(hits, Hit{Field: field(path+"."+where, key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, key)})
+			report(Hit{Field: field(path+"."+where, key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, key)})
 		}
 	}
-	return hits
 }

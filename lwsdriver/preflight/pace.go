@@ -45,30 +45,27 @@ var paceRules = []Rule{
 // rollsGroups reports whether LWS rolls the groups of the workload: a release replaces those of a role by the groups of another child.
 func rollsGroups(s *Inventory) bool { return s.part == nil }
 
-func noRoomToRoll(s *Inventory) []Hit {
-	if s.replicas() == 0 || native.LimitsOf(s.Rolling, s.replicas()).Batch() > 0 {
-		return nil
+func noRoomToRoll(s *Inventory, report func(Hit)) {
+	if s.replicas() > 0 && native.LimitsOf(s.Rolling, s.replicas()).Batch() == 0 {
+		report(Hit{Field: rollingField, Message: fmt.Sprintf("of %d groups maxUnavailable %s and maxSurge %s are 0 each",
+			s.replicas(), s.Rolling.MaxUnavailable.String(), s.Rolling.MaxSurge.String())})
 	}
-	return one(Hit{Field: rollingField, Message: fmt.Sprintf("of %d groups maxUnavailable %s and maxSurge %s are 0 each",
-		s.replicas(), s.Rolling.MaxUnavailable.String(), s.Rolling.MaxSurge.String())})
 }
 
 // allUnavailable skips a workload of a single group, which has a warning of its own, and a release whose second set serves
 // meanwhile.
-func allUnavailable(s *Inventory) []Hit {
+func allUnavailable(s *Inventory, report func(Hit)) {
 	most := native.LimitsOf(s.Rolling, s.replicas()).MaxUnavailable
-	if s.replicas() < 2 || most < s.replicas() || s.Peak().Added >= s.replicas() {
-		return nil
+	if s.replicas() > 1 && most >= s.replicas() && s.Peak().Added < s.replicas() {
+		report(Hit{Field: rollingField + ".maxUnavailable", Message: fmt.Sprintf("maxUnavailable %s lets all %d groups be away at once in %s",
+			s.Rolling.MaxUnavailable.String(), s.replicas(), s.style())})
 	}
-	return one(Hit{Field: rollingField + ".maxUnavailable", Message: fmt.Sprintf("maxUnavailable %s lets all %d groups be away at once in %s",
-		s.Rolling.MaxUnavailable.String(), s.replicas(), s.style())})
 }
 
-func deadlineBelowMinReady(s *Inventory) []Hit {
-	if s.Policy.MinReady < s.Policy.ProgressDeadline {
-		return nil
+func deadlineBelowMinReady(s *Inventory, report func(Hit)) {
+	if s.Policy.MinReady >= s.Policy.ProgressDeadline {
+		report(Hit{Field: "policy.progress_deadline", Message: fmt.Sprintf("the progress deadline is %s, and minReady %s", s.Policy.ProgressDeadline, s.Policy.MinReady)})
 	}
-	return one(Hit{Field: "policy.progress_deadline", Message: fmt.Sprintf("the progress deadline is %s, and minReady %s", s.Policy.ProgressDeadline, s.Policy.MinReady)})
 }
 
 var budgetRules = []Rule{
@@ -77,7 +74,7 @@ var budgetRules = []Rule{
 		Title: "A PodDisruptionBudget allows no eviction",
 		Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
 		Fix:   "Set maxUnavailable: 1",
-		Check: func(s *Inventory) []Hit { return judge(s, disruption.Blocks) },
+		Check: func(s *Inventory, report func(Hit)) { judge(s, disruption.Blocks, report) },
 	},
 	{
 		ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
@@ -85,23 +82,18 @@ var budgetRules = []Rule{
 		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
 		Fix: "Set maxUnavailable: 1, which comes to one group at a time, or delete it and have releases create budgets that count groups " +
 			"(group_disruption_budget of the policy)",
-		Check: func(s *Inventory) []Hit { return judge(s, disruption.CountsPods) },
+		Check: func(s *Inventory, report func(Hit)) { judge(s, disruption.CountsPods, report) },
 	},
 }
 
-// judge returns the findings of one code about the user's budgets.
-func judge(s *Inventory, code string) []Hit {
+// judge reports what is found of one code about the user's budgets.
+func judge(s *Inventory, code string, report func(Hit)) {
 	w := s.Disruptable()
-	var hits []Hit
 	for _, b := range s.Budgets {
-		if disruption.Ours(b) {
-			continue
-		}
-		if found, message := w.Judge(b); found == code {
-			hits = append(hits, Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
+		if found, message := w.Judge(b); found == code && !disruption.Ours(b) {
+			report(Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
 		}
 	}
-	return hits
 }
 
 // Disruptables returns the parts of the workload that budgets select by: one, or one for each role.

@@ -37,16 +37,15 @@ var probeRules = []Rule{
 	},
 }
 
-func readinessMissing(s *Inventory) []Hit {
+func readinessMissing(s *Inventory, report func(Hit)) {
 	leader := s.leader()
-	if len(leader.Spec.ReadinessGates) > 0 || slices.ContainsFunc(leader.containers(), func(c container) bool { return c.ReadinessProbe != nil }) {
-		return nil
+	probed := slices.ContainsFunc(leader.containers(), func(c container) bool { return c.ReadinessProbe != nil })
+	if len(leader.Spec.ReadinessGates) == 0 && !probed {
+		report(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
 	}
-	return one(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
 }
 
-func readinessIsLiveness(s *Inventory) []Hit {
-	var hits []Hit
+func readinessIsLiveness(s *Inventory, report func(Hit)) {
 	for _, t := range s.templates() {
 		for _, c := range t.containers() {
 			if c.ReadinessProbe == nil || c.LivenessProbe == nil ||
@@ -54,24 +53,16 @@ func readinessIsLiveness(s *Inventory) []Hit {
 				patience(c.LivenessProbe) > patience(c.ReadinessProbe) {
 				continue
 			}
-			hits = append(hits, Hit{Field: c.field + ".livenessProbe", Message: fmt.Sprintf(
+			report(Hit{Field: c.field + ".livenessProbe", Message: fmt.Sprintf(
 				"container %s is restarted after %s of the failures that take requests from it after %s", c.Name, patience(c.LivenessProbe), patience(c.ReadinessProbe))})
 		}
 	}
-	return hits
 }
 
 // patience returns how long a probe tolerates failures.
 func patience(p *corev1.Probe) time.Duration {
 	// The API server's defaults, which a manifest may leave out.
-	period, failures := p.PeriodSeconds, p.FailureThreshold
-	if period == 0 {
-		period = 10
-	}
-	if failures == 0 {
-		failures = 3
-	}
-	return time.Duration(period) * time.Duration(failures) * time.Second
+	return time.Duration(cmp.Or(p.PeriodSeconds, 10)) * time.Duration(cmp.Or(p.FailureThreshold, 3)) * time.Second
 }
 
 var endingRules = []Rule{
@@ -167,49 +158,40 @@ func grace(t template) time.Duration {
 	return time.Duration(ptr.Deref(t.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
 }
 
-func preStopMissing(s *Inventory) []Hit {
-	if preStop(s.leader()) != nil {
-		return nil
+func preStopMissing(s *Inventory, report func(Hit)) {
+	if preStop(s.leader()) == nil {
+		report(Hit{Field: s.leader().first("lifecycle.preStop"), Message: "no container of the leader has a preStop hook"})
 	}
-	return one(Hit{Field: s.leader().first("lifecycle.preStop"), Message: "no container of the leader has a preStop hook"})
 }
 
-func preStopTooShort(s *Inventory) []Hit {
-	want := s.Expect.EndpointPropagation
-	if want == 0 {
-		want = DefaultPropagation
+func preStopTooShort(s *Inventory, report func(Hit)) {
+	want := cmp.Or(s.Expect.EndpointPropagation, DefaultPropagation)
+	if h := preStop(s.leader()); h != nil && h.known && h.took < want {
+		report(Hit{Field: h.field + ".lifecycle.preStop", Message: fmt.Sprintf("the leader waits %s before it ends, and endpoints take %s to propagate", h.took, want)})
 	}
-	h := preStop(s.leader())
-	if h == nil || !h.known || h.took >= want {
-		return nil
-	}
-	return one(Hit{Field: h.field + ".lifecycle.preStop", Message: fmt.Sprintf("the leader waits %s before it ends, and endpoints take %s to propagate", h.took, want)})
 }
 
-func graceBelowPreStop(s *Inventory) []Hit {
-	var hits []Hit
+func graceBelowPreStop(s *Inventory, report func(Hit)) {
 	for _, t := range s.templates() {
 		if h := preStop(t); h != nil && h.known && h.took > 0 && grace(t) <= h.took {
-			hits = append(hits, Hit{Field: t.field + ".spec.terminationGracePeriodSeconds", Message: fmt.Sprintf(
+			report(Hit{Field: t.field + ".spec.terminationGracePeriodSeconds", Message: fmt.Sprintf(
 				"the grace period is %s, and the preStop hook of container %s takes %s of it", grace(t), h.Name, h.took)})
 		}
 	}
-	return hits
 }
 
-func graceBelowRequests(s *Inventory) []Hit {
+func graceBelowRequests(s *Inventory, report func(Hit)) {
 	t, need := s.leader(), s.Expect.LongestRequest
 	text := fmt.Sprintf("the longest request takes %s", need)
 	if h := preStop(t); h != nil && h.known {
 		need += h.took
 		text += fmt.Sprintf(" and the preStop hook before it %s", h.took)
 	}
-	if grace(t) >= need {
-		return nil
+	if grace(t) < need {
+		report(Hit{
+			Field:   t.field + ".spec.terminationGracePeriodSeconds",
+			Message: fmt.Sprintf("the leader's grace period is %s, and %s", grace(t), text),
+			Fix:     fmt.Sprintf("Set terminationGracePeriodSeconds to %d or more", int(need.Seconds())),
+		})
 	}
-	return one(Hit{
-		Field:   t.field + ".spec.terminationGracePeriodSeconds",
-		Message: fmt.Sprintf("the leader's grace period is %s, and %s", grace(t), text),
-		Fix:     fmt.Sprintf("Set terminationGracePeriodSeconds to %d or more", int(need.Seconds())),
-	})
 }

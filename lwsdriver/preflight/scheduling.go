@@ -52,8 +52,7 @@ func size(n capacity.Need) string {
 	return fmt.Sprintf("%s (%d pods)", groups, n.Pods())
 }
 
-func quotaExceeded(s *Inventory) []Hit {
-	var hits []Hit
+func quotaExceeded(s *Inventory, report func(Hit)) {
 	need := s.Need()
 	severity := warning
 	if s.Policy.Style == pb.Style_STYLE_BLUE_GREEN && !s.Force {
@@ -61,20 +60,19 @@ func quotaExceeded(s *Inventory) []Hit {
 	}
 	for _, q := range s.Quotas {
 		for _, short := range need.Shortages(q) {
-			hits = append(hits, Hit{
+			report(Hit{
 				Object: &pb.ObjectRef{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name}, Field: field("spec.hard", string(short.Resource)),
 				Message: fmt.Sprintf("%s more do not fit: %s", size(need), short), Severity: severity,
 			})
 		}
 	}
-	return hits
 }
 
-func nodesLackRoom(s *Inventory) []Hit {
+func nodesLackRoom(s *Inventory, report func(Hit)) {
 	need := s.Need()
 	p := s.Room.Place(need)
 	if p.Placed >= need.AllGroups() {
-		return nil
+		return
 	}
 	text := fmt.Sprintf("%s are added, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
 	names := make([]string, 0, len(p.Short))
@@ -92,7 +90,7 @@ func nodesLackRoom(s *Inventory) []Hit {
 	if list := capacity.Text(need.Requests()); list != "" {
 		text += ". In all they request " + list
 	}
-	return one(Hit{Field: templateField, Message: text})
+	report(Hit{Field: templateField, Message: text})
 }
 
 var volumeRules = []Rule{{
@@ -120,12 +118,11 @@ func ClaimNames(s *Inventory) []string {
 	return slices.Compact(names)
 }
 
-func sharedClaims(s *Inventory) []Hit {
+func sharedClaims(s *Inventory, report func(Hit)) {
 	if s.replicas()*int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)) < 2 && s.Peak().Groups() == 0 {
-		return nil // used by a single pod
+		return // used by a single pod
 	}
 	names := ClaimNames(s)
-	var hits []Hit
 	for _, c := range s.Claims {
 		shared := slices.ContainsFunc(c.Spec.AccessModes, func(m corev1.PersistentVolumeAccessMode) bool {
 			return m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany
@@ -133,12 +130,11 @@ func sharedClaims(s *Inventory) []Hit {
 		if shared || len(c.Spec.AccessModes) == 0 || !slices.Contains(names, c.Name) || c.Namespace != s.Workload.Namespace {
 			continue
 		}
-		hits = append(hits, Hit{
+		report(Hit{
 			Object: &pb.ObjectRef{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name}, Field: "spec.accessModes",
 			Message: fmt.Sprintf("the pods of every group mount it, and it is %s", c.Spec.AccessModes[0]),
 		})
 	}
-	return hits
 }
 
 var spreadRules = []Rule{
@@ -156,11 +152,10 @@ var spreadRules = []Rule{
 		Title: "Nothing spreads the groups",
 		Why:   "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
 		Fix:   "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone, and declare it (--topology)",
-		Check: func(s *Inventory) []Hit {
-			if len(spreadOver(s)) > 0 {
-				return nil
+		Check: func(s *Inventory, report func(Hit)) {
+			if len(spreadOver(s)) == 0 {
+				report(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
 			}
-			return one(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
 		},
 	},
 }
@@ -186,15 +181,13 @@ func spreadOver(s *Inventory) []string {
 	return keys
 }
 
-func notSpread(s *Inventory) []Hit {
+func notSpread(s *Inventory, report func(Hit)) {
 	have := spreadOver(s)
-	var hits []Hit
 	for _, key := range s.Expect.TopologyKeys {
 		if !slices.Contains(have, key) {
-			hits = append(hits, Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: fmt.Sprintf("nothing spreads the leaders over %s", key)})
+			report(Hit{Field: s.leader().field + ".spec.topologySpreadConstraints", Message: fmt.Sprintf("nothing spreads the leaders over %s", key)})
 		}
 	}
-	return hits
 }
 
 var gateRules = []Rule{
@@ -224,14 +217,12 @@ var gateRules = []Rule{
 		Title: "The templates have scheduling gates",
 		Why:   "Pods stay SchedulingGated until the gates are removed from each of them, for every group that a release creates",
 		Fix:   "Remove schedulingGates from the templates, unless a controller removes them within the progress deadline",
-		Check: func(s *Inventory) []Hit {
-			var hits []Hit
+		Check: func(s *Inventory, report func(Hit)) {
 			for _, t := range s.templates() {
 				if n := len(t.Spec.SchedulingGates); n > 0 {
-					hits = append(hits, Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
+					report(Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
 				}
 			}
-			return hits
 		},
 	},
 }
@@ -239,7 +230,7 @@ var gateRules = []Rule{
 // queueLabel names the Kueue queue of a workload.
 const queueLabel = "kueue.x-k8s.io/queue-name"
 
-func queueGates(s *Inventory) []Hit {
+func queueGates(s *Inventory, report func(Hit)) {
 	message := func(queue string) string {
 		text := fmt.Sprintf("its groups wait for admission by queue %s", queue)
 		if n := s.Peak().Groups(); n > 0 {
@@ -248,35 +239,32 @@ func queueGates(s *Inventory) []Hit {
 		return text
 	}
 	if queue := s.Workload.Labels[queueLabel]; queue != "" {
-		return one(Hit{Field: field("metadata.labels", queueLabel), Message: message(queue)})
+		report(Hit{Field: field("metadata.labels", queueLabel), Message: message(queue)})
+		return
 	}
-	var hits []Hit
 	for _, t := range s.templates() {
 		if queue := t.Labels[queueLabel]; queue != "" {
-			hits = append(hits, Hit{Field: field(t.field+".metadata.labels", queueLabel), Message: message(queue)})
+			report(Hit{Field: field(t.field+".metadata.labels", queueLabel), Message: message(queue)})
 		}
 	}
-	return hits
 }
 
 // gangMarks are the labels and annotations by which gang schedulers know the gang of a pod.
 var gangMarks = []string{"scheduling.k8s.io/group-name", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"}
 
-func gangSpans(s *Inventory) []Hit {
-	var hits []Hit
+func gangSpans(s *Inventory, report func(Hit)) {
 	for _, t := range s.templates() {
 		for _, m := range []meta{{"labels", t.Labels}, {"annotations", t.Annotations}} {
 			for _, key := range slices.Sorted(maps.Keys(m.values)) {
 				if slices.Contains(gangMarks, key) {
-					hits = append(hits, Hit{Field: field(t.field+".metadata."+m.name, key), Message: fmt.Sprintf("every pod of every group is in PodGroup %s", m.values[key])})
+					report(Hit{Field: field(t.field+".metadata."+m.name, key), Message: fmt.Sprintf("every pod of every group is in PodGroup %s", m.values[key])})
 				}
 			}
 		}
 		if g := t.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
-			hits = append(hits, Hit{Field: t.field + ".spec.schedulingGroup.podGroupName", Message: fmt.Sprintf("every pod of every group is in PodGroup %s", *g.PodGroupName)})
+			report(Hit{Field: t.field + ".spec.schedulingGroup.podGroupName", Message: fmt.Sprintf("every pod of every group is in PodGroup %s", *g.PodGroupName)})
 		}
 	}
-	return hits
 }
 
 // meta is the labels or the annotations of an object.

@@ -44,25 +44,22 @@ var serviceRules = []Rule{{
 }}
 
 // notPaired finds Services that select other roles than the entry role, whatever their revision.
-func notPaired(s *Inventory) (hits []Hit) {
+func notPaired(s *Inventory, report func(Hit)) {
 	for i := 1; i < len(s.Roles); i++ {
 		role := s.role(i)
-		for _, h := range role.judgeServices(func(o *corev1.Service, leaders, workers int) string {
+		role.judgeServices(func(h Hit) { report(role.part.inSet(h)) }, func(o *corev1.Service, leaders, workers int) string {
 			if _, revision := o.Spec.Selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {
 				return ""
 			}
 			return fmt.Sprintf("it selects %d pods by other labels than their revision", leaders+workers)
-		}) {
-			hits = append(hits, role.part.inSet(h))
-		}
+		})
 	}
-	return hits
 }
 
 // selectsWorkers finds Services that lead requests to workers.
-func selectsWorkers(s *Inventory) []Hit {
+func selectsWorkers(s *Inventory, report func(Hit)) {
 	w := s.Disruptable()
-	return s.judgeServices(func(_ *corev1.Service, leaders, workers int) string {
+	s.judgeServices(report, func(_ *corev1.Service, leaders, workers int) string {
 		if workers == 0 {
 			return ""
 		}
@@ -72,12 +69,12 @@ func selectsWorkers(s *Inventory) []Hit {
 
 // excludesAdded finds Services with the name of the workload in their selector. A Service that selects workers needs another selector
 // first.
-func excludesAdded(s *Inventory) []Hit {
+func excludesAdded(s *Inventory, report func(Hit)) {
 	if s.Peak().Added == 0 || s.Policy.Traffic != nil {
-		return nil
+		return
 	}
 	name := s.Disruptable().Name
-	return s.judgeServices(func(o *corev1.Service, leaders, workers int) string {
+	s.judgeServices(report, func(o *corev1.Service, leaders, workers int) string {
 		if o.Spec.Selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
 			return ""
 		}
@@ -85,23 +82,21 @@ func excludesAdded(s *Inventory) []Hit {
 	})
 }
 
-// judgeServices returns the selectors of which judge returns a message. It is called with the number of the workload's pods that a Service
+// judgeServices reports the selectors of which judge returns a message. It is called with the number of the workload's pods that a Service
 // selects. Headless Services are skipped: they are for DNS names, such as those that LWS creates.
-func (s *Inventory) judgeServices(judge func(o *corev1.Service, leaders, workers int) string) []Hit {
+func (s *Inventory) judgeServices(report func(Hit), judge func(o *corev1.Service, leaders, workers int) string) {
 	w := s.Disruptable()
-	var hits []Hit
 	for _, o := range s.Services {
 		if len(o.Spec.Selector) == 0 || o.Namespace != w.Namespace || o.Spec.ClusterIP == corev1.ClusterIPNone || ofLWS(o) {
 			continue
 		}
 		leaders, workers := w.Selected(labels.SelectorFromSet(o.Spec.Selector))
 		if message := judge(o, leaders, workers); message != "" {
-			hits = append(hits, Hit{
+			report(Hit{
 				Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector", Message: message,
 			})
 		}
 	}
-	return hits
 }
 
 func ofLWS(o *corev1.Service) bool {
@@ -122,8 +117,7 @@ var routeRules = []Rule{{
 	Check:   namedRules,
 }}
 
-func namedRules(s *Inventory) []Hit {
-	var hits []Hit
+func namedRules(s *Inventory, report func(Hit)) {
 	for _, r := range s.Routes {
 		if !slices.Contains(s.Policy.Traffic.Routes, r.Key) {
 			continue
@@ -136,8 +130,7 @@ func namedRules(s *Inventory) []Hit {
 			if s.Expect.HeaderRoutes {
 				h.Severity, h.Message = severe, fmt.Sprintf("rule %q can't get the header routes of the release", name)
 			}
-			hits = append(hits, h)
+			report(h)
 		}
 	}
-	return hits
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -143,32 +144,21 @@ func encodeIntent(i plan.Intent) (json.RawMessage, error) {
 }
 
 // intents are the kinds of intents, except for Begin.
-var intents = map[string]func() any{
-	"Adopt":     func() any { return &plan.Adopt{} },
-	"Disown":    func() any { return &plan.Disown{} },
-	"SetTarget": func() any { return &plan.SetTarget{} },
-	"Promote":   func() any { return &plan.Promote{} },
-	"RollBack":  func() any { return &plan.RollBack{} },
-	"Route":     func() any { return &plan.Route{} },
-	"Undo":      func() any { return &plan.Undo{} },
-}
+var intents = []plan.Intent{plan.Adopt{}, plan.Disown{}, plan.SetTarget{}, plan.Promote{}, plan.RollBack{}, plan.Route{}, plan.Undo{}}
 
 func decodeIntent(i intent) (plan.Intent, error) {
 	if i.Kind == "Begin" {
 		return decodeBegin(i.Value)
 	}
-	make, known := intents[i.Kind]
-	if !known {
+	at := slices.IndexFunc(intents, func(known plan.Intent) bool { return kindOf(known) == i.Kind })
+	if at < 0 {
 		return nil, fmt.Errorf("read intent: kind %q is not known to this version", i.Kind)
 	}
-	into := make()
-	if err := json.Unmarshal(i.Value, into); err != nil {
+	into := reflect.New(reflect.TypeOf(intents[at]))
+	if err := json.Unmarshal(i.Value, into.Interface()); err != nil {
 		return nil, fmt.Errorf("read intent %s: %w", i.Kind, err)
 	}
-	value, ok := reflect.ValueOf(into).Elem().Interface().(plan.Intent)
-	if !ok {
-		return nil, fmt.Errorf("read intent: %s is not an intent", i.Kind)
-	}
+	value, _ := into.Elem().Interface().(plan.Intent) // it has the type of one
 	return value, nil
 }
 

@@ -4,6 +4,7 @@
 package replay
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,10 +17,7 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -107,11 +105,7 @@ func (r *Recorder) write(o plan.Observation, i plan.Intent, d plan.Decision, ref
 	if err != nil {
 		return fmt.Errorf("encode decision: %w", err)
 	}
-	limit := r.Limit
-	if limit == 0 {
-		limit = DefaultLimit
-	}
-	if r.written += int64(len(raw)) + 1; r.written > limit {
+	if r.written += int64(len(raw)) + 1; r.written > cmp.Or(r.Limit, DefaultLimit) {
 		return ErrLimit
 	}
 	if _, err := r.To.Write(append(raw, '\n')); err != nil {
@@ -173,33 +167,30 @@ func withoutTemplate(r record.Record) record.Record {
 func redactedTraffic(o *traffic.Observed) *traffic.Observed {
 	out := &traffic.Observed{Setup: o.Setup, World: o.World, Unread: o.Unread}
 	w := &out.World
-	for _, s := range []**corev1.Service{&w.Stable, &w.Canary, &w.Picker} {
-		if *s != nil {
-			*s = (*s).DeepCopy()
-			redactMeta(*s)
-		}
-	}
-	for _, p := range []**unstructured.Unstructured{&w.StablePool, &w.CanaryPool} {
-		if *p != nil {
-			*p = (*p).DeepCopy()
-			redactMeta(*p)
-		}
-	}
-	w.Routes = maps.Clone(w.Routes)
+	w.Stable, w.Canary, w.Picker = redactedObject(w.Stable), redactedObject(w.Canary), redactedObject(w.Picker)
+	w.StablePool, w.CanaryPool = redactedObject(w.StablePool), redactedObject(w.CanaryPool)
+	w.Routes, w.Ingresses = maps.Clone(w.Routes), maps.Clone(w.Ingresses)
 	for key, r := range w.Routes {
-		w.Routes[key] = r.DeepCopy()
-		redactMeta(w.Routes[key])
+		w.Routes[key] = redactedObject(r)
 	}
-	w.Ingresses = maps.Clone(w.Ingresses)
 	for name, i := range w.Ingresses {
-		var next *networkingv1.Ingress
-		if i != nil {
-			next = i.DeepCopy()
-			redactMeta(next)
-		}
-		w.Ingresses[name] = next
+		w.Ingresses[name] = redactedObject(i)
 	}
 	return out
+}
+
+// redactedObject returns a redacted copy of an object, nil if there is none.
+func redactedObject[T interface {
+	comparable
+	metav1.Object
+	DeepCopy() T
+}](o T) (next T) {
+	if o == next {
+		return next
+	}
+	next = o.DeepCopy()
+	redactMeta(next)
+	return next
 }
 
 // redactMeta replaces the values of foreign annotations, and drops the fields of managers, but not their names.

@@ -6,6 +6,7 @@ package replay
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,13 +29,7 @@ type Difference struct {
 }
 
 func (d Difference) String() string {
-	none := func(s string) string {
-		if s == "" {
-			return "nothing"
-		}
-		return s
-	}
-	return fmt.Sprintf("%s: recorded %s, now %s", d.Field, none(d.Recorded), none(d.Now))
+	return fmt.Sprintf("%s: recorded %s, now %s", d.Field, cmp.Or(d.Recorded, "nothing"), cmp.Or(d.Now, "nothing"))
 }
 
 // messageFields are the fields that are not compared: their words may change although the decision is the same.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
@@ -133,11 +134,7 @@ func (c *Controller) Watch(ctx context.Context) {
 // Run reconciles until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	c.init()
-	if _, err := c.rollouts.AddEventHandler(guard.Handler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { c.changed(nil, o) },
-		UpdateFunc: c.changed,
-		DeleteFunc: c.deleted,
-	})); err != nil {
+	if _, err := c.rollouts.AddEventHandler(informer.OnChange(c.changed)); err != nil {
 		return fmt.Errorf("watch Rollouts: %w", err)
 	}
 	if err := c.follower.Start(ctx, c.queue); err != nil {
@@ -159,14 +156,17 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// changed handles a Rollout that was created or updated.
+// changed handles the change of a Rollout.
 func (c *Controller) changed(before, after any) {
 	ro := rolloutIn(after)
+	if was, ok := before.(metav1.Object); ok && (after == nil || ro != nil && ro.UID != was.GetUID()) { // also one that did not decode any more
+		c.setWorkload(was, types.NamespacedName{})
+		c.mu.Lock()
+		delete(c.known, was.GetUID())
+		c.mu.Unlock()
+	}
 	if ro == nil {
 		return
-	}
-	if was := rolloutIn(before); was != nil && was.UID != ro.UID {
-		c.deleted(before)
 	}
 	c.noteProgress(ro)
 	if workload, err := workloadOf(ro); err == nil { // an unreadable configuration loses no workload
@@ -174,19 +174,6 @@ func (c *Controller) changed(before, after any) {
 	}
 	if c.owns(ro) {
 		c.queue.Add(item{NamespacedName: keyOf(ro)})
-	}
-}
-
-// deleted handles a Rollout that was deleted.
-func (c *Controller) deleted(o any) {
-	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = unknown.Obj
-	}
-	if ro, ok := o.(metav1.Object); ok { // also one that did not decode any more
-		c.setWorkload(ro, types.NamespacedName{})
-		c.mu.Lock()
-		delete(c.known, ro.GetUID())
-		c.mu.Unlock()
 	}
 }
 

@@ -118,10 +118,9 @@ func (h *fixture) read(name string) *v1alpha1.Rollout {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	o := readRollout(u)
-	ro, ok := o.(*v1alpha1.Rollout)
-	if !ok {
-		h.t.Fatalf("got %T", o)
+	ro := readRollout(u)
+	if ro == nil {
+		h.t.Fatalf("can't decode %v", u)
 	}
 	return ro
 }

@@ -17,23 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/explore"
 )
 
 // world is a state of a small world: one LeaderWorkerSet with templates a, b and c, one Rollout, Argo's controller, this plugin's
 // Controller and a driver. It is comparable, so that each state is visited once.
 type world struct {
-	// The workload and its record.
-	template, serving      string
-	adopted                bool
-	release, owner         string
-	update, stableRevision string
-	state                  pb.State
-	intent                 pb.FinalizeIntent
+	explore.Driver
 
 	// The Rollout. Its pod template is its annotation, and the hash of a template is the annotation, too.
 	exists, invalid, fresh   bool // fresh: Argo has observed the generation
@@ -52,23 +46,6 @@ type world struct {
 }
 
 func hashOf(annotation string) string { return "-" + annotation }
-
-func (w *world) context() *pb.BatchContext {
-	c := &pb.BatchContext{
-		State: pb.State_STATE_UNMANAGED, TemplateRevision: w.template, StableRevision: w.serving, UpdateRevision: w.serving, Message: "m",
-	}
-	if !w.adopted {
-		return c
-	}
-	c.State = pb.State_STATE_HOLDING
-	if w.release != "" {
-		c.State, c.ReleaseId, c.Owner, c.Intent = w.state, w.release, w.owner, w.intent
-		c.UpdateRevision, c.StableRevision = w.update, w.stableRevision
-	}
-	return c
-}
-
-func (w *world) inFlight() bool { return plugin.InFlight(w.context()) }
 
 // memory is the driver of a world. It follows the contract, and fails the test if a call has no reason.
 type memory struct {
@@ -93,7 +70,7 @@ func (m *memory) call() error {
 }
 
 func (m *memory) justify(what, revision string) {
-	if revision != m.serving && revision != m.asked {
+	if revision != m.Serving && revision != m.asked {
 		*m.broken = fmt.Sprintf("%s of template %s, and nothing asked for it", what, revision)
 	}
 }
@@ -106,13 +83,13 @@ func (m *memory) CalculateBatchContext(
 	if m.unlinked {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
 	}
-	return &pb.CalculateBatchContextResponse{Context: m.context()}, nil
+	return &pb.CalculateBatchContextResponse{Context: m.Context()}, nil
 }
 
 func (m *memory) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
 	err := m.call()
 	if err == nil {
-		m.adopted = true
+		m.Adopted = true
 	}
 	return &pb.AdoptResponse{}, err
 }
@@ -121,10 +98,10 @@ func (m *memory) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) 
 	if err := m.call(); err != nil {
 		return nil, err
 	}
-	if m.template != m.serving {
+	if m.Template != m.Serving {
 		*m.broken = "a template that waits is disowned"
 	}
-	m.adopted, m.release, m.owner = false, "", ""
+	m.Adopted, m.Release, m.Owner = false, "", ""
 	return &pb.DisownResponse{}, nil
 }
 
@@ -133,62 +110,62 @@ func (m *memory) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...g
 		return nil, err
 	}
 	switch {
-	case req.GetTemplateRevision() != m.template:
+	case req.GetTemplateRevision() != m.Template:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
-	case req.GetReleaseId() == m.release:
-		return &pb.InitializeResponse{Context: m.context()}, nil
-	case m.inFlight():
+	case req.GetReleaseId() == m.Release:
+		return &pb.InitializeResponse{Context: m.Context()}, nil
+	case m.InFlight():
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another release")
 	}
-	m.justify("Initialize", m.template)
-	m.adopted, m.release, m.owner, m.update, m.stableRevision = true, req.GetReleaseId(), req.GetOwner(), m.template, m.serving
-	m.state, m.intent = pb.State_STATE_HOLDING, 0
-	if m.template == m.serving {
-		m.state = pb.State_STATE_NOTHING_TO_RELEASE
+	m.justify("Initialize", m.Template)
+	m.Adopted, m.Release, m.Owner, m.Update, m.Stable = true, req.GetReleaseId(), req.GetOwner(), m.Template, m.Serving
+	m.State, m.Intent = pb.State_STATE_HOLDING, 0
+	if m.Template == m.Serving {
+		m.State = pb.State_STATE_NOTHING_TO_RELEASE
 	}
-	return &pb.InitializeResponse{Context: m.context()}, nil
+	return &pb.InitializeResponse{Context: m.Context()}, nil
 }
 
 func (m *memory) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
 	if err := m.call(); err != nil {
 		return nil, err
 	}
-	if req.GetUpdateRevision() != m.update || m.update != m.template {
+	if req.GetUpdateRevision() != m.Update || m.Update != m.Template {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
 	}
-	m.justify("UpgradeBatch", m.update)
-	if m.state == pb.State_STATE_HOLDING {
-		m.state = pb.State_STATE_UPGRADING
+	m.justify("UpgradeBatch", m.Update)
+	if m.State == pb.State_STATE_HOLDING {
+		m.State = pb.State_STATE_UPGRADING
 	}
-	return &pb.UpgradeBatchResponse{Context: m.context()}, nil
+	return &pb.UpgradeBatchResponse{Context: m.Context()}, nil
 }
 
 func (m *memory) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
 	if err := m.call(); err != nil {
 		return nil, err
 	}
-	m.intent = req.GetIntent()
-	if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		m.state = pb.State_STATE_ROLLING_BACK
-		return &pb.FinalizeResponse{Context: m.context()}, nil
+	m.Intent = req.GetIntent()
+	if m.Intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+		m.State = pb.State_STATE_ROLLING_BACK
+		return &pb.FinalizeResponse{Context: m.Context()}, nil
 	}
-	if req.GetUpdateRevision() != m.update || m.update != m.template {
-		m.intent = 0
+	if req.GetUpdateRevision() != m.Update || m.Update != m.Template {
+		m.Intent = 0
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
 	}
-	m.justify("PROMOTE", m.update)
-	m.state = pb.State_STATE_PROMOTING
-	return &pb.FinalizeResponse{Context: m.context()}, nil
+	m.justify("PROMOTE", m.Update)
+	m.State = pb.State_STATE_PROMOTING
+	return &pb.FinalizeResponse{Context: m.Context()}, nil
 }
 
 func (m *memory) Undo(_ context.Context, req *pb.UndoRequest, _ ...grpc.CallOption) (*pb.UndoResponse, error) {
 	if err := m.call(); err != nil {
 		return nil, err
 	}
-	if req.GetTemplateRevision() != m.template || m.inFlight() {
+	if req.GetTemplateRevision() != m.Template || m.InFlight() {
 		*m.broken = "a template is restored over another one than was decided about"
 	}
-	m.template = req.GetRevision()
+	m.Template = req.GetRevision()
 	return &pb.UndoResponse{}, nil
 }
 
@@ -279,7 +256,7 @@ func (e *explorer) control(w *world) {
 		e.t.Fatal(err)
 	}
 	t := rollout.NewTarget(driver, f.Facts, &e.config.Config)
-	m := plan(t, f, w.context())
+	m := plan(t, f, w.Context())
 	if m.annotate != nil {
 		w.fresh = w.fresh && m.annotate.template == w.noted.template
 		w.noted = *m.annotate
@@ -290,7 +267,7 @@ func (e *explorer) control(w *world) {
 
 // orphan is what the Controller does with the workload of a Rollout that was deleted.
 func (e *explorer) orphan(w *world, c *Controller) {
-	if w.owner == "" && !w.adopted {
+	if w.Owner == "" && !w.Adopted {
 		return
 	}
 	c.rollouts = newRolloutInformer(nil, "")
@@ -392,24 +369,6 @@ func (e *explorer) saw(w *world) {
 	}
 }
 
-// drive is one action of the driver and the cluster.
-func drive(w *world) {
-	switch {
-	case w.release == "":
-	case w.inFlight() && w.template != w.update && w.state != pb.State_STATE_ROLLING_BACK:
-		w.update, w.intent, w.state = w.template, 0, pb.State_STATE_HOLDING // it starts over
-		if w.template == w.stableRevision {
-			w.update, w.state = w.stableRevision, pb.State_STATE_ROLLING_BACK
-		}
-	case w.state == pb.State_STATE_UPGRADING:
-		w.state = pb.State_STATE_READY
-	case w.state == pb.State_STATE_PROMOTING:
-		w.state, w.serving = pb.State_STATE_COMPLETED, w.update
-	case w.state == pb.State_STATE_ROLLING_BACK:
-		w.state = pb.State_STATE_ROLLED_BACK
-	}
-}
-
 // next returns the worlds that follow, by the name of the action.
 func (e *explorer) next(w world) map[string]world {
 	out := map[string]world{}
@@ -420,21 +379,21 @@ func (e *explorer) next(w world) map[string]world {
 		after := w
 		after.disturbances -= cost
 		act(&after)
-		if after != w {
+		if after != w && after.number <= 4 {
 			out[name] = after
 		}
 	}
-	take("the driver works", 0, drive)
+	take("the driver works", 0, func(w *world) { w.Work() })
 	take("the Controller reconciles", 0, e.control)
 	take("Argo reconciles", 0, func(w *world) { e.reconcile(w, -1) })
 	take("the plugin is killed at its first call", 1, func(w *world) { e.reconcile(w, 0) })
 	take("the plugin is killed after its first call", 1, func(w *world) { e.reconcile(w, 1) })
 	for _, template := range []string{"a", "b", "c"} {
-		take("template "+template, 1, func(w *world) { w.template = template })
+		take("template "+template, 1, func(w *world) { w.Template = template })
 	}
 	take("another client rolls back", 1, func(w *world) {
-		if w.inFlight() {
-			w.state, w.intent, w.asked = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, ""
+		if w.InFlight() {
+			w.State, w.Intent, w.asked = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, ""
 		}
 	})
 	take("the driver is not reached", 1, func(w *world) { w.unlinked = true })
@@ -515,63 +474,23 @@ func TestEveryStateOfArgo(t *testing.T) {
 			done, cancel := context.WithCancel(context.Background())
 			cancel()
 			e := &explorer{t: t, steps: ro.Spec.Strategy.Canary.Steps, config: config, done: done}
-			e.explore(world{template: "a", serving: "a", disturbances: test.disturbances})
+			explore.World[world]{Next: e.next, End: e.settleDown, Broken: &e.broken}.Visit(t, world{
+				Driver: explore.Driver{Template: "a", Serving: "a"}, disturbances: test.disturbances,
+			})
 		})
 	}
 }
 
-// visit is how a state was reached.
-type visit struct {
-	from   int
-	action string
-}
-
-func (e *explorer) explore(first world) {
-	states, visits := []world{first}, []visit{{from: -1}}
-	known := map[world]bool{first: true}
-	released, held := 0, 0
-	for i := 0; i < len(states); i++ {
-		for action, after := range e.next(states[i]) {
-			if e.broken != "" {
-				e.t.Fatalf("%s:\n%s%s\n%+v", e.broken, e.path(states, visits, i), "  "+action, states[i])
-			}
-			if known[after] || after.number > 4 {
-				continue
-			}
-			known[after] = true
-			states, visits = append(states, after), append(visits, visit{from: i, action: action})
-		}
-		if i%50 != 0 {
-			continue
-		}
-		end, waits := e.settleDown(states[i])
-		switch {
-		case e.broken != "":
-			e.t.Fatalf("%s, on the way from:\n%s%+v", e.broken, e.path(states, visits, i), states[i])
-		case end.serving == end.template:
-			released++
-		case waits != "":
-			held++
-		default:
-			e.t.Fatalf("nothing waits for anybody, and template %s is not released from:\n%s%+v\nthe end: %+v", end.template, e.path(states, visits, i), states[i], end)
-		}
-	}
-	e.t.Logf("%d states, at most %d disturbances; of those in between %d end released and %d wait for a user", len(states), first.disturbances, released, held)
-	if len(states) < 1000 || released == 0 || held == 0 {
-		e.t.Errorf("only %d states, %d released, %d held", len(states), released, held)
-	}
-}
-
 // settleDown lets all parts work until nothing changes, with a user who applies a missing Rollout, corrects an invalid one and promotes
-// pauses. It returns the end, and what waits for another act of the user.
-func (e *explorer) settleDown(w world) (world, string) {
+// pauses. What waits is a retry, or another template.
+func (e *explorer) settleDown(w world) (end world, released, waits bool) {
 	for range 80 {
 		was := w
 		w.unlinked, w.controllerDown, w.invalid = false, false, false
 		if !w.exists {
 			w = e.next(w)["the Rollout is applied"]
 		}
-		drive(&w)
+		w.Work()
 		e.control(&w)
 		e.reconcile(&w, -1)
 		if w.hash != w.stable && int(w.index) < len(e.steps) && e.steps[w.index].Pause != nil && !w.abort {
@@ -581,19 +500,5 @@ func (e *explorer) settleDown(w world) (world, string) {
 			break
 		}
 	}
-	switch {
-	case w.abort:
-		return w, "retry"
-	case w.state == pb.State_STATE_ROLLED_BACK:
-		return w, "another template"
-	default:
-		return w, ""
-	}
-}
-
-func (*explorer) path(states []world, visits []visit, i int) string {
-	if visits[i].from < 0 {
-		return ""
-	}
-	return (*explorer)(nil).path(states, visits, visits[i].from) + "  " + visits[i].action + "\n"
+	return w, w.Serving == w.Template, w.abort || w.State == pb.State_STATE_ROLLED_BACK
 }

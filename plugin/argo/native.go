@@ -115,23 +115,21 @@ func checkNativeSteps(steps []v1alpha1.CanaryStep, c *Config) error {
 		at := func(field string) place {
 			return place(fmt.Sprintf("step %d (spec.strategy.canary.steps[%d].%s)", i+1, i, field))
 		}
+		var err error
 		switch own, ok := c.Steps[i]; {
 		case ok:
 			begun, upgraded = true, upgraded || own.Upgrade != ""
 		case s.SetWeight != nil && weight > 0:
-			return fmt.Errorf("%s: step %d of %s has a weight: use one of the two in all steps", at("setWeight"), weight, PluginName)
+			err = fmt.Errorf("%s: step %d of %s has a weight: use one of the two in all steps", at("setWeight"), weight, PluginName)
 		case s.SetWeight != nil:
-			if err := routable(at("setWeight"), c, upgraded, "`upgrade` in a step"); err != nil {
-				return err
-			}
+			err = routable(at("setWeight"), c, upgraded, "`upgrade` in a step")
 		case s.SetHeaderRoute != nil:
-			if err := routable(at("setHeaderRoute"), c, begun, "a step"); err != nil {
-				return err
-			}
+			err = routable(at("setHeaderRoute"), c, begun, "a step")
 		case s.SetMirrorRoute != nil:
-			if err := routable(at("setMirrorRoute"), c, begun, "a step"); err != nil {
-				return err
-			}
+			err = routable(at("setMirrorRoute"), c, begun, "a step")
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

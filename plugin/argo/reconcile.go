@@ -127,8 +127,7 @@ func (c *Controller) read(ctx context.Context, key types.NamespacedName) (*v1alp
 	if err != nil {
 		return nil, fmt.Errorf("get Rollout %s: %w", key, err)
 	}
-	ro, _ := readRollout(u).(*v1alpha1.Rollout)
-	return ro, nil
+	return readRollout(u), nil
 }
 
 // Current reports whether the API server has the Rollout with these facts: it was neither replaced, nor aborted, nor started over.

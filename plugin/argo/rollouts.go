@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
 )
@@ -42,33 +43,27 @@ type judged struct {
 // newRolloutInformer returns an informer of Rollouts that stores them as judged. One that doesn't decode is stored as it is: a
 // typed client would fail to list all others with it.
 func newRolloutInformer(client dynamic.Interface, namespace string) cache.SharedIndexInformer {
-	informer := dynamicinformer.NewFilteredDynamicInformer(client, rolloutResource, namespace, resync,
-		guard.Indexers(cache.Indexers{byWorkload: indexByWorkload}), nil).Informer()
-	_ = informer.SetTransform(guard.Transform(judgeRollout, nil)) // fails only for an informer that runs
-	return informer
+	rollouts := dynamicinformer.NewFilteredDynamicInformer(client, rolloutResource, namespace, resync,
+		guard.Indexers(cache.Indexers{byWorkload: informer.Index(workloadKeys)}), nil).Informer()
+	_ = rollouts.SetTransform(guard.Transform(informer.Transform(judgeRollout), nil)) // fails only for an informer that runs
+	return rollouts
 }
 
-func indexByWorkload(o any) ([]string, error) {
-	ro := rolloutIn(o)
-	if ro == nil {
-		return nil, nil
+func workloadKeys(j judged) []string {
+	if workload, _ := workloadOf(j.Rollout); workload.Name != "" { // a mistake is reported when the Rollout is reconciled
+		return []string{workload.String()}
 	}
-	if workload, _ := workloadOf(ro); workload.Name != "" { // a mistake is reported when the Rollout is reconciled
-		return []string{workload.String()}, nil
-	}
-	return nil, nil
+	return nil
 }
 
 // judgeRollout decodes and judges a Rollout.
-func judgeRollout(o any) (any, error) {
-	read := readRollout(o)
-	u, _ := o.(*unstructured.Unstructured)
-	ro, ok := read.(*v1alpha1.Rollout)
-	if u == nil || !ok {
-		return read, nil
+func judgeRollout(u *unstructured.Unstructured) any {
+	ro := readRollout(u)
+	if ro == nil {
+		return u
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
-	return judged{Rollout: ro, findings: nativeFields.Judge("spec", spec)}, nil
+	return judged{Rollout: ro, findings: nativeFields.Judge("spec", spec)}
 }
 
 // rolloutIn returns the Rollout of an object in the cache, nil if it doesn't decode.
@@ -77,16 +72,12 @@ func rolloutIn(o any) *v1alpha1.Rollout {
 	return j.Rollout
 }
 
-// readRollout decodes a Rollout, without its managed fields.
-func readRollout(o any) any {
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return o
-	}
+// readRollout decodes a Rollout, without its managed fields. It returns nil for one that doesn't decode.
+func readRollout(u *unstructured.Unstructured) *v1alpha1.Rollout {
 	ro := &v1alpha1.Rollout{}
 	raw, err := json.Marshal(u.Object)
 	if err != nil || json.Unmarshal(raw, ro) != nil {
-		return o // It stays as it is.
+		return nil
 	}
 	ro.ManagedFields = nil
 	return ro
@@ -95,10 +86,9 @@ func readRollout(o any) any {
 // rolloutsOf returns the Rollouts that name the workload and are not being deleted.
 func (c *Controller) rolloutsOf(workload types.NamespacedName) []*v1alpha1.Rollout {
 	var out []*v1alpha1.Rollout
-	objects, _ := c.rollouts.GetIndexer().ByIndex(byWorkload, workload.String()) // The index exists.
-	for _, o := range objects {
-		if ro := rolloutIn(o); ro != nil && ro.DeletionTimestamp == nil {
-			out = append(out, ro)
+	for _, j := range informer.List[judged](c.rollouts, byWorkload, workload.String()) {
+		if j.DeletionTimestamp == nil {
+			out = append(out, j.Rollout)
 		}
 	}
 	return out
@@ -106,15 +96,13 @@ func (c *Controller) rolloutsOf(workload types.NamespacedName) []*v1alpha1.Rollo
 
 // get returns a Rollout, nil if it does not exist or doesn't decode.
 func (c *Controller) get(key types.NamespacedName) *v1alpha1.Rollout {
-	o, _, _ := c.rollouts.GetIndexer().GetByKey(key.String()) // A map in memory.
-	return rolloutIn(o)
+	return informer.Get[judged](c.rollouts, key).Rollout
 }
 
 // ReadLenient is the function of that name, but it judges all fields of the Rollout if this version of it is in the cache.
 func (c *Controller) ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 	c.init()
-	o, _, _ := c.rollouts.GetIndexer().GetByKey(keyOf(ro).String()) // A map in memory.
-	if j, ok := o.(judged); ok && j.UID == ro.UID && j.Generation == ro.Generation {
+	if j := informer.Get[judged](c.rollouts, keyOf(ro)); j.Rollout != nil && j.UID == ro.UID && j.Generation == ro.Generation {
 		return readLenient(ro, j.findings)
 	}
 	return ReadLenient(ro)
@@ -122,10 +110,10 @@ func (c *Controller) ReadLenient(ro *v1alpha1.Rollout) (*Config, error) {
 
 // unreadable reports whether a Rollout exists whose configuration does not tell which workload it names.
 func (c *Controller) unreadable(key types.NamespacedName) bool {
-	o, exists, _ := c.rollouts.GetIndexer().GetByKey(key.String()) // A map in memory.
+	o := informer.Get[any](c.rollouts, key)
 	ro := rolloutIn(o)
 	if ro == nil {
-		return exists
+		return o != nil
 	}
 	_, err := workloadOf(ro)
 	return err != nil && ro.DeletionTimestamp == nil

@@ -41,6 +41,17 @@ type FieldViolation struct {
 	Description string
 }
 
+// Fields collects the violations of the fields below a path.
+type Fields struct {
+	Path string
+	List []FieldViolation
+}
+
+// Add adds a violation of a field below the path, or of the path itself if the field is empty.
+func (f *Fields) Add(field, format string, args ...any) {
+	f.List = append(f.List, FieldViolation{strings.Trim(f.Path+"."+field, "."), fmt.Sprintf(format, args...)})
+}
+
 // Invalid returns an INVALID_REQUEST error whose BadRequest names each field, nil without violations.
 func Invalid(violations ...FieldViolation) error {
 	if len(violations) == 0 {

@@ -4,6 +4,8 @@
 package endpoint
 
 import (
+	"crypto/x509"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -59,4 +61,17 @@ func (f *Files[T]) look() []stamp {
 		}
 	}
 	return all
+}
+
+// ReadCA reads the certificates of a certificate authority from a PEM file.
+func ReadCA(path string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("read CA: %s holds no PEM certificate", path)
+	}
+	return pool, nil
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // ByWorkload is the index of the objects that a Controller reconciles by the name of their workload.
@@ -148,6 +149,15 @@ func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings,
 		s.Logger.Warn("list the objects of a workload", "workload", workload.String(), "error", err)
 	}
 	return out
+}
+
+// Look returns the state of a workload, nil if it does not exist.
+func Look(ctx context.Context, driver Watcher, request *pb.CalculateBatchContextRequest) (*pb.BatchContext, error) {
+	answer, err := driver.CalculateBatchContext(ctx, request)
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		return nil, nil //nolint:nilnil // see above
+	}
+	return answer.GetContext(), err
 }
 
 // Retry returns when an object is reconciled again after an error that needs no user. It returns false for other errors.

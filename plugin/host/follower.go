@@ -4,6 +4,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -87,10 +88,7 @@ func (f *Follower[R]) followHeld(ctx context.Context) {
 			}
 		}
 		connected = err == nil
-		ref := change.GetContext().GetWorkload()
-		if ref == nil {
-			ref = change.GetRemoved()
-		}
+		ref := cmp.Or(change.GetContext().GetWorkload(), change.GetRemoved())
 		if ref == nil {
 			continue
 		}
@@ -132,10 +130,7 @@ func (f *Follower[R]) Watch(workload client.ObjectKey) {
 
 // lookUp enqueues the requests of a workload when its state changes, until it is under hold or has none, or ctx ends.
 func (f *Follower[R]) lookUp(ctx context.Context, workload client.ObjectKey, again <-chan struct{}) {
-	longest := f.MaxAbsent
-	if longest == 0 {
-		longest = maxAbsent
-	}
+	longest := cmp.Or(f.MaxAbsent, maxAbsent)
 	request := &pb.CalculateBatchContextRequest{Workload: plugin.RefOf(workload.Namespace, workload.Name)}
 	var last *pb.BatchContext
 	for interval := minAbsent; ctx.Err() == nil; interval = min(2*interval, longest) {

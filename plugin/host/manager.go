@@ -6,6 +6,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func New(
 		Logger:                        logger,
 		Cache:                         cache.Options{ByObject: only},
 		Metrics:                       metrics,
-		HealthProbeBindAddress:        orOff(s.HealthAddress),
+		HealthProbeBindAddress:        cmp.Or(s.HealthAddress, off),
 		Controller:                    config.Controller{SkipNameValidation: new(true)}, // a test runs a host repeatedly
 		LeaderElection:                s.LeaderElection,
 		LeaderElectionID:              lease,
@@ -163,9 +164,12 @@ func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return o
 }
 
+// off is the address at which controller-runtime serves nothing.
+const off = "0"
+
 // metricsOptions returns how to serve metrics: plain on loopback, otherwise with TLS, authentication and authorization.
 func metricsOptions(s Settings) (metricsserver.Options, error) {
-	options := metricsserver.Options{BindAddress: orOff(s.MetricsAddress)}
+	options := metricsserver.Options{BindAddress: cmp.Or(s.MetricsAddress, off)}
 	if e, err := endpoint.Parse(s.MetricsAddress); err != nil || e.Local() {
 		return options, nil //nolint:nilerr // the manager judges the address
 	}
@@ -177,14 +181,6 @@ func metricsOptions(s Settings) (metricsserver.Options, error) {
 		return func(_ logr.Logger, handler http.Handler) (http.Handler, error) { return s.ProtectMetrics(handler) }, nil
 	}
 	return options, nil
-}
-
-// orOff returns an address in controller-runtime's form.
-func orOff(address string) string {
-	if address == "" {
-		return "0"
-	}
-	return address
 }
 
 // maxNote is the API server's limit for the note of an event, in bytes.

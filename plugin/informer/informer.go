@@ -3,7 +3,8 @@
 
 // Package informer fills caches on demand, also those of custom resources that may not be installed. [New] makes an
 // informer, [Informer.Start] asks for its cache, [Informer.Run] fills it, and [Informer.Err] returns why it can't be read.
-// [Get], [List] and [OnChange] are typed access to any informer's cache and events.
+// [Get], [List] and [All] are typed access to any informer's cache, [OnChange] and [OnKeys] to its events, and [Transform] and [Index] make
+// what fills it of functions of one type.
 package informer
 
 import (
@@ -63,25 +64,20 @@ type Config struct {
 }
 
 // New returns an Informer. It makes no request.
-func New(c Config) (*Informer, error) {
+func New(c Config) *Informer {
 	changed, resource := c.Changed, c.Source.Resource.Resource
 	c.Changed = func() { _ = guard.Call(nil, "change of a cache", resource, changed) }
 	c.Source.optional = c.Discovery != nil
 	i := c.Source.Informer(c.Example, guard.Indexers(c.Indexers))
 	n := &Informer{config: c, informer: i, started: make(chan struct{}), recheck: make(chan struct{}, 1)}
-	if err := i.SetTransform(guard.Transform(c.Transform, nil)); err != nil {
-		return nil, fmt.Errorf("set transform of %s: %w", resource, err)
-	}
-	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+	// These fail only for an informer that has run.
+	_ = i.SetTransform(guard.Transform(c.Transform, nil))
+	_ = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		n.set(false, err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
-	}); err != nil {
-		return nil, fmt.Errorf("set watch error handler of %s: %w", resource, err)
-	}
-	if _, err := i.AddEventHandler(c.Handler); err != nil {
-		return nil, fmt.Errorf("watch %s: %w", resource, err)
-	}
-	return n, nil
+	})
+	_, _ = i.AddEventHandler(c.Handler)
+	return n
 }
 
 // Source returns what fills the cache.
@@ -228,6 +224,14 @@ func List[T any](c Cached, index, value string) []T {
 	if err != nil {
 		return nil
 	}
+	return typed[T](objs)
+}
+
+// All returns the cached objects. They must not be modified.
+func All[T any](c Cached) []T { return typed[T](c.GetIndexer().List()) }
+
+// typed returns the objects of a type.
+func typed[T any](objs []any) []T {
 	all := make([]T, 0, len(objs))
 	for _, obj := range objs {
 		if t, ok := obj.(T); ok {
@@ -235,6 +239,52 @@ func List[T any](c Cached, index, value string) []T {
 		}
 	}
 	return all
+}
+
+// Transform returns f for the objects of a type. Others are stored as they are: an informer also passes what f has returned.
+func Transform[T, R any](f func(T) R) cache.TransformFunc {
+	return TryTransform(func(t T) (R, error) { return f(t), nil })
+}
+
+// TryTransform is Transform for a function that may fail. An error keeps the whole cache from being filled.
+func TryTransform[T, R any](f func(T) (R, error)) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if t, ok := obj.(T); ok {
+			return f(t)
+		}
+		return obj, nil
+	}
+}
+
+// Index returns an index of the objects of a type by the values that f returns.
+func Index[T any](f func(T) []string) cache.IndexFunc {
+	return func(obj any) (values []string, _ error) {
+		if t, ok := obj.(T); ok {
+			values = f(t)
+		}
+		return values, nil
+	}
+}
+
+// OnKeys returns a handler that calls f with the key of each object that changes, with both keys if the change is one of the key.
+func OnKeys[T, K comparable](key func(T) K, f func(K)) cache.ResourceEventHandler {
+	return OnChange(func(before, after T) {
+		for _, k := range Keys(before, after, key) {
+			f(k)
+		}
+	})
+}
+
+// Keys returns the key of an object before and after a change: two if they differ. The zero value has none.
+func Keys[T, K comparable](before, after T, key func(T) K) []K {
+	var none T
+	switch {
+	case before == none:
+		return []K{key(after)}
+	case after == none || key(before) == key(after):
+		return []K{key(before)}
+	}
+	return []K{key(before), key(after)}
 }
 
 // OnChange returns a handler that calls f for every add, update and delete. Before is the zero value for an add, after for a

@@ -53,11 +53,7 @@ func newFixture(t *testing.T, adjust func(*Config, *fake.Clientset)) *fixture {
 		Handler: OnChange(func(_, _ *corev1.ConfigMap) {}), Changed: b.signal, RetryPeriod: time.Nanosecond,
 	}
 	adjust(&config, b.core)
-	informer, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Informer = informer
+	b.Informer = New(config)
 	return b
 }
 
@@ -270,6 +266,35 @@ func TestOnChange(t *testing.T) {
 		if tt.call(); before != tt.wantBefore || after != tt.wantAfter {
 			t.Errorf("%s: %v to %v", tt.name, before, after)
 		}
+	}
+}
+
+// Only objects of the type are transformed and indexed: an informer may transform an object twice.
+func TestTypedConfiguration(t *testing.T) {
+	transform := Transform(func(c *corev1.ConfigMap) *corev1.Secret { return &corev1.Secret{Type: corev1.SecretType(c.Name)} })
+	index := Index(func(s *corev1.Secret) []string { return []string{string(s.Type)} })
+	if keys, err := index(configMap("a")); err != nil || len(keys) > 0 {
+		t.Errorf("an object of another type is indexed as %q, %v", keys, err)
+	}
+	stored, err := transform(configMap("a"))
+	if keys, bad := index(stored); err != nil || bad != nil || !slices.Equal(keys, []string{"a"}) {
+		t.Errorf("%v, %v is indexed as %q, %v", stored, err, keys, bad)
+	}
+	if again, err := transform(stored); err != nil || again != stored {
+		t.Errorf("transformed twice: %v, %v", again, err)
+	}
+}
+
+// An object that is moved to another key changes both.
+func TestOnKeys(t *testing.T) {
+	var keys []string
+	h := OnKeys(func(c *corev1.ConfigMap) string { return c.Name }, func(key string) { keys = append(keys, key) })
+	h.OnAdd(configMap("a"), false)
+	h.OnUpdate(configMap("a"), configMap("a"))
+	h.OnUpdate(configMap("a"), configMap("b"))
+	h.OnDelete(configMap("b"))
+	if want := []string{"a", "a", "a", "b", "b"}; !slices.Equal(keys, want) {
+		t.Errorf("got %q, want %q", keys, want)
 	}
 }
 

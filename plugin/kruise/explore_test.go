@@ -4,6 +4,7 @@
 package kruise
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -13,22 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/explore"
 )
 
 // world is a state of a small world: one LeaderWorkerSet with templates a, b and c, one RolloutTarget, one Rollout of two steps, Kruise's
 // manager v0.6.2 with its webhook, this controller and a driver. It is comparable, so that each state is visited once.
 type world struct {
-	// The workload and its record.
-	template, serving      string
-	adopted                bool
-	release                string
-	update, stableRevision string
-	state                  pb.State
-	intent                 pb.FinalizeIntent
-	planned, replicas      int32
+	explore.Driver
 
 	// The target. Partition -1 is none.
 	target, finalizer, deleting bool
@@ -51,22 +45,6 @@ type world struct {
 	asked, complete string
 }
 
-func (w *world) context() *pb.BatchContext {
-	c := &pb.BatchContext{
-		State: pb.State_STATE_UNMANAGED, TemplateRevision: w.template, StableRevision: w.serving, UpdateRevision: w.serving,
-		Replicas: w.replicas, Total: w.replicas, Planned: w.planned, Message: "m", Reason: "R",
-	}
-	if !w.adopted {
-		return c
-	}
-	c.State = pb.State_STATE_HOLDING
-	if w.release != "" {
-		c.State, c.ReleaseId, c.Owner, c.Intent = w.state, w.release, "kruise-rollouts/ns/m", w.intent
-		c.UpdateRevision, c.StableRevision = w.update, w.stableRevision
-	}
-	return c
-}
-
 func controllerRevision(template string) string { return "m-" + template }
 
 func (w *world) view() View {
@@ -78,7 +56,7 @@ func (w *world) view() View {
 	if w.deleting {
 		t.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	}
-	v := View{Target: t, Workload: &Workload{}, Context: w.context(), Revisions: map[string]string{}}
+	v := View{Target: t, Workload: &Workload{}, Context: w.Context(), Revisions: map[string]string{}}
 	for _, template := range []string{"a", "b", "c"} {
 		v.Revisions[template] = controllerRevision(template)
 	}
@@ -119,7 +97,7 @@ func (w *world) show(template string) {
 	if w.shown != "" && template != w.shown && w.rollout && !w.going && w.phase != "Disabled" && w.webhook == 0 {
 		w.partition, w.progressing = kruiseHold, true
 	}
-	w.shown, w.mirrored = template, w.replicas
+	w.shown, w.mirrored = template, w.Replicas
 }
 
 // reconcile is one move of this controller.
@@ -154,57 +132,38 @@ func (w *world) without() world {
 // call answers a request of the driver. It fails the test if nothing asked for it.
 func (w *world) call(request any, broken *string) {
 	justify := func(what, revision, by string) {
-		if revision != w.serving && revision != by {
+		if revision != w.Serving && revision != by {
 			*broken = fmt.Sprintf("%s of template %s, and nothing asked for it", what, revision)
 		}
 	}
 	switch r := request.(type) {
 	case *pb.AdoptRequest:
-		w.adopted = true
+		w.Adopted = true
 	case *pb.DisownRequest:
-		if w.template != w.serving {
+		if w.Template != w.Serving {
 			*broken = "a template that waits is disowned"
 		}
-		w.adopted, w.release = false, ""
+		w.Adopted, w.Release, w.Owner = false, "", ""
 	case *pb.InitializeRequest:
-		if r.GetTemplateRevision() != w.template {
+		if r.GetTemplateRevision() != w.Template {
 			*broken = "a release is begun without its template"
 		}
-		justify("Initialize", w.template, w.asked)
-		w.release, w.update, w.stableRevision = r.GetReleaseId(), w.template, w.serving
-		w.state, w.intent, w.planned = pb.State_STATE_HOLDING, 0, 0
+		justify("Initialize", w.Template, w.asked)
+		w.Release, w.Owner, w.Update, w.Stable = r.GetReleaseId(), r.GetOwner(), w.Template, w.Serving
+		w.State, w.Intent, w.Planned = pb.State_STATE_HOLDING, 0, 0
 	case *pb.UpgradeBatchRequest:
 		justify("UpgradeBatch", r.GetUpdateRevision(), w.asked)
-		_, _ = fmt.Sscan(r.GetGroups(), &w.planned)
-		w.state = pb.State_STATE_UPGRADING
+		_, _ = fmt.Sscan(r.GetGroups(), &w.Planned)
+		w.State = pb.State_STATE_UPGRADING
 	case *pb.FinalizeRequest:
-		if w.intent = r.GetIntent(); w.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-			w.state = pb.State_STATE_ROLLING_BACK
+		if w.Intent = r.GetIntent(); w.Intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+			w.State = pb.State_STATE_ROLLING_BACK
 			return
 		}
 		justify("PROMOTE", r.GetUpdateRevision(), w.complete)
-		w.state = pb.State_STATE_PROMOTING
+		w.State = pb.State_STATE_PROMOTING
 	default:
 		*broken = fmt.Sprintf("unexpected %T", r)
-	}
-}
-
-// drive is one action of the driver and the cluster.
-func (w *world) drive() {
-	inFlight := plugin.InFlight(w.context())
-	switch {
-	case w.release == "":
-	case inFlight && w.template != w.update && w.state != pb.State_STATE_ROLLING_BACK:
-		w.update, w.intent, w.state, w.planned = w.template, 0, pb.State_STATE_HOLDING, 0
-		if w.template == w.stableRevision {
-			w.state = pb.State_STATE_ROLLING_BACK
-		}
-	case w.state == pb.State_STATE_UPGRADING:
-		w.state = pb.State_STATE_READY
-	case w.state == pb.State_STATE_PROMOTING:
-		w.state, w.serving, w.planned = pb.State_STATE_COMPLETED, w.update, 0
-	case w.state == pb.State_STATE_ROLLING_BACK:
-		w.state, w.planned = pb.State_STATE_ROLLED_BACK, 0
 	}
 }
 
@@ -231,7 +190,7 @@ func (w *world) manage() {
 		w.phase = "Healthy"
 	case w.phase == "Disabled":
 		w.phase = "Healthy"
-	case w.phase == "Healthy" && w.progressing, w.phase == "Progressing" && w.condition == "InRolling" && w.revision != controllerRevision(w.shown) && w.shown != w.serving:
+	case w.phase == "Healthy" && w.progressing, w.phase == "Progressing" && w.condition == "InRolling" && w.revision != controllerRevision(w.shown) && w.shown != w.Serving:
 		w.phase, w.condition, w.revision, w.step, w.index = "Progressing", "InRolling", controllerRevision(w.shown), "Upgrade", 0
 		w.asked, w.complete = "", ""
 		w.batchReleases++
@@ -239,10 +198,10 @@ func (w *world) manage() {
 	case w.phase == "Healthy" && w.revision == "":
 		w.revision, w.step = controllerRevision(w.shown), "Completed" // a first deployment, it believes
 	case w.phase != "Progressing":
-	case w.condition == "InRolling" && w.shown == w.serving:
+	case w.condition == "InRolling" && w.shown == w.Serving:
 		w.condition, w.revision = "Cancelling", controllerRevision(w.shown)
 	case w.condition == "InRolling" && w.step == "Upgrade":
-		w.control, w.partition, w.asked, w.step = w.batchRelease, w.replicas-1-int32(w.index), w.shown, "StepPaused"
+		w.control, w.partition, w.asked, w.step = w.batchRelease, w.Replicas-1-int32(w.index), w.shown, "StepPaused"
 	case w.condition == "InRolling" && w.step == "Completed":
 		w.condition, w.complete = "Finalising", w.shown
 	case w.condition == "Finalising", w.condition == "Cancelling":
@@ -262,7 +221,7 @@ func (w world) next(broken *string) map[string]world {
 			out[name] = after
 		}
 	}
-	take("the driver works", 0, (*world).drive)
+	take("the driver works", 0, func(w *world) { w.Work() })
 	take("the controller reconciles", 0, func(w *world) { w.reconcile(broken) })
 	take("Kruise reconciles", 0, (*world).manage)
 	take("approve", 0, func(w *world) {
@@ -274,12 +233,12 @@ func (w world) next(broken *string) map[string]world {
 		}
 	})
 	for _, template := range []string{"a", "b", "c"} {
-		take("template "+template, 1, func(w *world) { w.template = template })
+		take("template "+template, 1, func(w *world) { w.Template = template })
 	}
-	take("an autoscaler adds a group", 1, func(w *world) { w.replicas++ })
+	take("an autoscaler adds a group", 1, func(w *world) { w.Replicas++ })
 	take("another client rolls back", 1, func(w *world) {
-		if plugin.InFlight(w.context()) {
-			if w.state, w.intent = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK; w.asked == w.update {
+		if w.InFlight() {
+			if w.State, w.Intent = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK; w.asked == w.Update {
 				w.asked, w.complete = "", ""
 			}
 		}
@@ -308,67 +267,25 @@ func (w world) next(broken *string) map[string]world {
 // user.
 func TestEveryStateOfKruise(t *testing.T) {
 	t.Parallel()
-	first := world{template: "a", serving: "a", replicas: 2, partition: -1, disturbances: 3}
-	type visit struct {
-		from   int
-		action string
-	}
-	states, visits, known := []world{first}, []visit{{from: -1}}, map[world]bool{first: true}
-	broken, released, held := "", 0, 0
-	path := func(i int) string {
-		text := ""
-		for ; visits[i].from >= 0; i = visits[i].from {
-			text = "  " + visits[i].action + "\n" + text
-		}
-		return text
-	}
-	for i := 0; i < len(states); i++ {
-		for action, after := range states[i].next(&broken) {
-			if broken != "" {
-				t.Fatalf("%s:\n%s  %s\n%+v", broken, path(i), action, states[i])
+	broken := ""
+	explore.World[world]{
+		Next: func(w world) map[string]world { return w.next(&broken) },
+		End: func(w world) (end world, released, waits bool) {
+			for range 60 {
+				was := w
+				w.target, w.rollout, w.disabled, w.webhook = true, true, false, 0
+				w.Work()
+				w.reconcile(&broken)
+				w.manage()
+				w = cmp.Or(w.next(&broken)["approve"], w)
+				if was == w {
+					break
+				}
 			}
-			if !known[after] {
-				known[after] = true
-				states, visits = append(states, after), append(visits, visit{i, action})
-			}
-		}
-		if i%50 != 0 {
-			continue
-		}
-		end := states[i]
-		for range 60 {
-			was := end
-			end.target, end.rollout, end.disabled, end.webhook = true, true, false, 0
-			end.drive()
-			end.reconcile(&broken)
-			end.manage()
-			end = cmpWorld(end.next(&broken)["approve"], end)
-			if was == end {
-				break
-			}
-		}
-		switch {
-		case broken != "":
-			t.Fatalf("%s, on the way from:\n%s%+v", broken, path(i), states[i])
-		case end.serving == end.template:
-			released++
-		case statusReason(end) == "NotRequested", end.state == pb.State_STATE_ROLLED_BACK:
-			held++
-		default:
-			t.Fatalf("nothing waits for anybody, and template %s is not released from:\n%s%+v\nthe end: %+v", end.template, path(i), states[i], end)
-		}
-	}
-	t.Logf("%d states, at most %d disturbances; of those in between %d end released and %d wait for a user", len(states), first.disturbances, released, held)
-	if len(states) < 1000 || released == 0 || held == 0 {
-		t.Errorf("only %d states, %d released, %d held", len(states), released, held)
-	}
-}
-
-func cmpWorld(w, otherwise world) world {
-	if w == (world{}) {
-		return otherwise
-	}
-	return w
+			return w, w.Serving == w.Template, statusReason(w) == "NotRequested" || w.State == pb.State_STATE_ROLLED_BACK
+		},
+		Broken: &broken,
+	}.Visit(t, world{Driver: explore.Driver{Template: "a", Serving: "a", Replicas: 2}, partition: -1, disturbances: 3})
 }
 
 func statusReason(w world) string {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	kruise "github.com/openkruise/rollouts/api/v1beta1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -81,11 +82,11 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-func decoded(t *testing.T, text string) map[string]any {
+func decoded(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	var object map[string]any
 	if err := yaml.Unmarshal([]byte(text), &object); err != nil {
 		t.Fatal(err)
 	}
-	return object
+	return &unstructured.Unstructured{Object: object}
 }

@@ -49,15 +49,14 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	if v.Workload, err = r.workload(ctx, t); err != nil || v.Workload == nil {
 		return v, err
 	}
-	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: refOf(t), IncludeGroups: true})
-	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		v.Workload = nil
-		return v, nil
-	}
+	v.Context, err = host.Look(ctx, r.Driver, &pb.CalculateBatchContextRequest{Workload: refOf(t), IncludeGroups: true})
 	if err != nil {
 		return v, err
 	}
-	v.Context = answer.GetContext()
+	if v.Context == nil {
+		v.Workload = nil
+		return v, nil
+	}
 	if v.Revisions, err = r.revisions(ctx, t, entryRole(v.Context)); err != nil {
 		return v, err
 	}
@@ -197,14 +196,6 @@ func (e Evidence) completed(revision string) bool {
 		s.ObservedGeneration == e.Rollout.GetGeneration() && progress != nil && (progress.Reason == "Finalising" || progress.Reason == "Completed")
 }
 
-// contentOf returns an object's fields, nil if there is none.
-func contentOf(o *unstructured.Unstructured) map[string]any {
-	if o == nil {
-		return nil
-	}
-	return o.Object
-}
-
 // listens reports whether the Rollout takes up a change of the template: Kruise has observed it, it is not disabled, and no BatchRelease is
 // left that has ended.
 func (e Evidence) listens() bool {
@@ -337,7 +328,7 @@ const inPlace = "groups are replaced in place: remove it (v1alpha1: annotation `
 
 // unfit returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
 // nil if one may. Either object may be nil.
-func unfit(rollout, batchRelease map[string]any) error {
+func unfit(rollout, batchRelease *unstructured.Unstructured) error {
 	plan, _ := specOf(batchRelease)["releasePlan"].(map[string]any)
 	findings := append(rolloutFields.Judge("Rollout: spec", specOf(rollout)), planFields.Judge("BatchRelease: spec.releasePlan", plan)...)
 	if err := native.Refusal(findings); err != nil {
@@ -347,7 +338,9 @@ func unfit(rollout, batchRelease map[string]any) error {
 	return nil
 }
 
-func specOf(object map[string]any) map[string]any {
-	spec, _ := object["spec"].(map[string]any)
+func specOf(o *unstructured.Unstructured) (spec map[string]any) {
+	if o != nil {
+		spec, _ = o.Object["spec"].(map[string]any)
+	}
 	return spec
 }

@@ -192,7 +192,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 // drive calls the driver.
 func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 	if _, begins := m.Request.(*pb.InitializeRequest); begins {
-		if err := unfit(contentOf(v.Evidence.Rollout), contentOf(v.Evidence.BatchRelease)); err != nil {
+		if err := unfit(v.Evidence.Rollout, v.Evidence.BatchRelease); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@
 package kruise
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,11 +120,8 @@ func stateOf(c *pb.BatchContext) string {
 
 // setReady sets the condition. The API server requires a reason, which a driver may leave empty.
 func setReady(s *v1alpha1.RolloutTargetStatus, t *v1alpha1.RolloutTarget, status metav1.ConditionStatus, reason, message string) {
-	if reason == "" {
-		reason = "Unknown"
-	}
 	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
-		Type: ConditionReady, Status: status, Reason: reason, Message: message, ObservedGeneration: t.Generation,
+		Type: ConditionReady, Status: status, Reason: cmp.Or(reason, "Unknown"), Message: message, ObservedGeneration: t.Generation,
 	})
 }
 

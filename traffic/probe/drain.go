@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,12 +134,7 @@ func (t *draining) stop() {
 
 // ended reports whether the drain has ended for all these leaders.
 func (t *draining) ended(leaders []Leader) bool {
-	for _, l := range leaders {
-		if !t.drained[l.UID] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(leaders, func(l Leader) bool { return !t.drained[l.UID] })
 }
 
 // watch starts and stops watching, so that exactly these leaders are watched. The lock is held.

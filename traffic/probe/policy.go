@@ -69,15 +69,15 @@ func ParseWarmUp(p *pb.WarmUpPolicy) (WarmUp, []drivererr.FieldViolation) {
 	if p == nil {
 		return WarmUp{}, nil
 	}
-	v := &violations{field: "policy.traffic.warm_up"}
+	v := &violations{drivererr.Fields{Path: "policy.traffic.warm_up"}}
 	if p.GetEndpoint() == "" {
-		v.add("endpoint", "is required: a port and a path, for example \":8000/health\"")
+		v.Add("endpoint", "is required: a port and a path, for example \":8000/health\"")
 	}
 	return WarmUp{
 		Endpoint: v.endpoint("endpoint", p.GetEndpoint()),
 		Body:     p.GetBody(),
 		Timeout:  v.duration("timeout", p.GetTimeout(), DefaultWarmUpTimeout, MaxWarmUpTimeout),
-	}, v.list
+	}, v.List
 }
 
 // ParseDrain validates a policy, which may be nil. The Drain must not be used if there are violations.
@@ -85,7 +85,7 @@ func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 	if p == nil {
 		return Drain{}, nil
 	}
-	v := &violations{field: "policy.traffic.drain"}
+	v := &violations{drivererr.Fields{Path: "policy.traffic.drain"}}
 	d := Drain{
 		Period:   v.duration("period", p.GetPeriod(), 0, MaxDrain),
 		Metric:   v.metric(p.GetMetric()),
@@ -94,56 +94,44 @@ func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 	}
 	switch {
 	case p.GetMetric() != "" && p.GetMetricEndpoint() == "":
-		v.add("metric_endpoint", "is required with metric: the port and path of the metrics, for example \":8000/metrics\"")
+		v.Add("metric_endpoint", "is required with metric: the port and path of the metrics, for example \":8000/metrics\"")
 	case p.GetMetric() == "" && p.GetMetricEndpoint() != "":
-		v.add("metric", "is required with metric_endpoint: the metric to wait for, for example \"vllm:num_requests_running\"")
+		v.Add("metric", "is required with metric_endpoint: the metric to wait for, for example \"vllm:num_requests_running\"")
 	}
-	if len(v.list) > 0 {
-		return d, v.list
+	if len(v.List) > 0 {
+		return d, v.List
 	}
 	switch {
 	case d.Period == 0 && d.Metric == "":
-		v.add("", "is empty: set period, or metric and metric_endpoint, or remove it")
+		v.Add("", "is empty: set period, or metric and metric_endpoint, or remove it")
 	case d.Metric != "" && d.Period+d.Timeout > MaxDrain:
-		v.add("timeout", "is %s together with the period: at most %s is allowed", d.Period+d.Timeout, MaxDrain)
+		v.Add("timeout", "is %s together with the period: at most %s is allowed", d.Period+d.Timeout, MaxDrain)
 	}
-	return d, v.list
+	return d, v.List
 }
 
-type violations struct {
-	field string
-	list  []drivererr.FieldViolation
-}
-
-// add adds a violation of a part of the field, or of the field itself if part is empty.
-func (v *violations) add(part, format string, args ...any) {
-	field := v.field
-	if part != "" {
-		field += "." + part
-	}
-	v.list = append(v.list, drivererr.FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
-}
+type violations struct{ drivererr.Fields }
 
 func (v *violations) duration(part string, d *durationpb.Duration, zero, most time.Duration) time.Duration {
 	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
 		return zero
 	}
 	if d.CheckValid() != nil {
-		v.add(part, "is not a valid duration")
+		v.Add(part, "is not a valid duration")
 		return zero
 	}
 	switch got := d.AsDuration(); {
 	case got < 0:
-		v.add(part, "is negative: %s", got)
+		v.Add(part, "is negative: %s", got)
 	case got > most:
-		v.add(part, "is %s: at most %s is allowed", got, most)
+		v.Add(part, "is %s: at most %s is allowed", got, most)
 	}
 	return d.AsDuration()
 }
 
 func (v *violations) metric(name string) string {
 	if name != "" && !model.LegacyValidation.IsValidMetricName(name) {
-		v.add("metric", "%q is not a metric name: use letters, digits, \"_\" and \":\", without labels, "+
+		v.Add("metric", "%q is not a metric name: use letters, digits, \"_\" and \":\", without labels, "+
 			"for example \"vllm:num_requests_running\"", name)
 	}
 	return name
@@ -155,7 +143,7 @@ func (v *violations) endpoint(part, text string) Endpoint {
 	}
 	e, err := parseEndpoint(text)
 	if err != nil {
-		v.add(part, "%q is not a port and path such as \":8000/health\": %v", text, err)
+		v.Add(part, "%q is not a port and path such as \":8000/health\": %v", text, err)
 	}
 	return e
 }

@@ -78,7 +78,7 @@ func newEnv(t *testing.T, config *rest.Config) *env {
 
 func (e *env) start(config *rest.Config) {
 	e.Helper()
-	router, err := New(Config{
+	router := New(Config{
 		Core: kubernetes.NewForConfigOrDie(config), Dynamic: dynamic.NewForConfigOrDie(config), Namespace: e.namespace,
 		Log: slog.New(slog.DiscardHandler), Changed: func(_, kind, name string) {
 			e.mu.Lock()
@@ -86,9 +86,6 @@ func (e *env) start(config *rest.Config) {
 			e.changes[kind+"/"+name]++
 		},
 	})
-	if err != nil {
-		e.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { router.Run(ctx); close(done) }()
@@ -179,11 +176,7 @@ func (e *env) client(kind string) dynamic.ResourceInterface {
 
 func (e *env) sources() map[string]*informer.Informer {
 	e.Helper()
-	all, err := newSources(e.kube, e.dynamic, "", func(string, string, string) {})
-	if err != nil {
-		e.Fatal(err)
-	}
-	return all
+	return newSources(e.kube, e.dynamic, "", func(string, string, string) {})
 }
 
 func (e *env) get(key traffic.Key) *unstructured.Unstructured {

@@ -56,11 +56,10 @@ type Config struct {
 }
 
 // New returns a Router. It makes no request.
-func New(c Config) (*Router, error) {
+func New(c Config) *Router {
 	r := &Router{client: c.Dynamic, log: c.Log, changed: c.Changed}
-	var err error
-	r.sources, err = newSources(c.Core, c.Dynamic, c.Namespace, r.notify)
-	return r, err
+	r.sources = newSources(c.Core, c.Dynamic, c.Namespace, r.notify)
+	return r
 }
 
 // notify passes a change on.

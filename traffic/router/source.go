@@ -42,7 +42,7 @@ type kind struct {
 // newSources returns the informers by the kinds that they cache. changed is called for each change.
 func newSources(
 	core kubernetes.Interface, client dynamic.Interface, namespace string, changed func(namespace, kind, name string),
-) (map[string]*informer.Informer, error) {
+) map[string]*informer.Informer {
 	gateway := func(group, version, resource, api string) kind {
 		r := schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
 		return kind{informer.NewSource(r, client, client.Resource(r).Namespace(namespace), ""), &unstructured.Unstructured{}, cache.Indexers{}, api}
@@ -55,7 +55,7 @@ func newSources(
 		kindSlice: {
 			source: informer.NewSource(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), core,
 				core.DiscoveryV1().EndpointSlices(namespace), discoveryv1.LabelServiceName),
-			object: &discoveryv1.EndpointSlice{}, indexers: cache.Indexers{serviceIndex: indexByService},
+			object: &discoveryv1.EndpointSlice{}, indexers: cache.Indexers{serviceIndex: informer.Index((*endpointSlice).serviceKeys)},
 		},
 		traffic.KindIngress: {
 			source: informer.NewSource(networkingv1.SchemeGroupVersion.WithResource("ingresses"), core, core.NetworkingV1().Ingresses(namespace), ""),
@@ -69,7 +69,7 @@ func newSources(
 	for kind, k := range kinds {
 		config := informer.Config{
 			Source: k.source, Example: k.object, Indexers: k.indexers,
-			Transform: strip, Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
+			Transform: informer.Transform(strip), Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
 		}
 		if k.api != "" {
 			config.Discovery, config.RetryPeriod = core.Discovery(), discoverPeriod
@@ -77,10 +77,7 @@ func newSources(
 				"the policy names an object of kind %s, but the %s's %s (%s) are not installed in this cluster: install its CRDs and a gateway controller",
 				kind, k.api, k.source.Resource.Resource, k.source.Resource.GroupVersion())
 		}
-		var err error
-		if all[kind], err = informer.New(config); err != nil {
-			return nil, err
-		}
+		all[kind] = informer.New(config)
 	}
-	return all, nil
+	return all
 }

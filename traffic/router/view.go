@@ -35,23 +35,21 @@ type endpointSlice struct {
 }
 
 // strip is the transform of all informers: it drops the fields that are not read.
-func strip(obj any) (any, error) {
-	if slice, ok := obj.(*discoveryv1.EndpointSlice); ok {
-		return stripSlice(slice), nil
-	}
-	if _, stripped := obj.(*endpointSlice); stripped {
-		return obj, nil
-	}
-	if meta, err := apimeta.Accessor(obj); err == nil {
-		if !slices.ContainsFunc(meta.GetManagedFields(), traffic.IsLockstepEntry) {
-			traffic.KeepLastWriter(meta) // all are kept otherwise, to remove Lockstep's entries later
+func strip(obj any) any {
+	switch o := obj.(type) {
+	case *discoveryv1.EndpointSlice:
+		return stripSlice(o)
+	case *endpointSlice:
+	case metav1.Object:
+		if !slices.ContainsFunc(o.GetManagedFields(), traffic.IsLockstepEntry) {
+			traffic.KeepLastWriter(o) // all are kept otherwise, to remove Lockstep's entries later
 		}
-		if annotations := meta.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
 			delete(annotations, corev1.LastAppliedConfigAnnotation)
-			meta.SetAnnotations(annotations)
+			o.SetAnnotations(annotations)
 		}
 	}
-	return obj, nil
+	return obj
 }
 
 func stripSlice(slice *discoveryv1.EndpointSlice) *endpointSlice {
@@ -87,13 +85,7 @@ func target(e *discoveryv1.Endpoint) string {
 	return e.Addresses[0]
 }
 
-func indexByService(obj any) ([]string, error) {
-	v, ok := obj.(*endpointSlice)
-	if !ok {
-		return nil, nil
-	}
-	return []string{v.Namespace + "/" + v.service}, nil
-}
+func (s *endpointSlice) serviceKeys() []string { return []string{s.Namespace + "/" + s.service} }
 
 // handler calls changed for each change. EndpointSlices are reported as their Service.
 func handler(kind string, changed func(namespace, kind, name string)) cache.ResourceEventHandler {

@@ -101,16 +101,5 @@ func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) 
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
 		"%s was written, but the cache has not observed it within %s", w.Key, catchUpTimeout))
 	defer cancel()
-	changed, stop := r.changes.Subscribe(w.Key.Kind)
-	defer stop()
-	for {
-		if done() {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return r.changes.Await(ctx, done, w.Key.Kind) //nolint:wrapcheck // the cause above
 }

@@ -21,7 +21,7 @@ type Lines struct {
 	start time.Time
 	// named is true if lines begin with the workload's name.
 	named bool
-	clock *periodic
+	stop  func()
 
 	mu      sync.Mutex
 	changes map[string]*changes
@@ -30,7 +30,7 @@ type Lines struct {
 // NewLines returns a printer to w. Times are relative to start. Lines about several workloads have to be named.
 func NewLines(w io.Writer, start time.Time, named bool) *Lines {
 	l := &Lines{w: w, start: start, named: named, changes: map[string]*changes{}}
-	l.clock = everySecond(func(now time.Time) {
+	l.stop = everySecond(func(now time.Time) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, name := range slices.Sorted(maps.Keys(l.changes)) {
@@ -68,7 +68,7 @@ func (l *Lines) observe(e host.Event) {
 }
 
 // Close stops it. It must be called once.
-func (l *Lines) Close() { l.clock.stop() }
+func (l *Lines) Close() { l.stop() }
 
 func (l *Lines) print(now time.Time, name string, lines []string) {
 	for _, line := range lines {
@@ -84,33 +84,26 @@ func stamped(elapsed time.Duration, line string) string {
 	return fmt.Sprintf("%6s  %s", Age(elapsed), line)
 }
 
-// periodic calls a function each second in the background.
-type periodic struct {
-	ended, done chan struct{}
-}
-
-func everySecond(call func(now time.Time)) *periodic {
-	t := &periodic{ended: make(chan struct{}), done: make(chan struct{})}
-	go func() {
-		defer close(t.done)
+// everySecond calls a function each second in the background until stop, which waits for a call in progress and must be called once.
+func everySecond(call func(now time.Time)) (stop func()) {
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
 		ticker := time.NewTicker(time.Second)
 		defer ticker.Stop()
 		for {
 			select {
-			case <-t.ended:
+			case <-ended:
 				return
 			case now := <-ticker.C:
 				call(now)
 			}
 		}
-	}()
-	return t
-}
-
-// stop waits for a call in progress. It must be called once.
-func (t *periodic) stop() {
-	close(t.ended)
-	<-t.done
+	})
+	return func() {
+		close(ended)
+		running.Wait()
+	}
 }
 
 // transientGrace is how long a group may be unready for a transient reason before that is reported.

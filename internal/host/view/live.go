@@ -21,8 +21,8 @@ import (
 type Live struct {
 	w    io.Writer
 	size func() (width, height int)
-	// clock redraws each second, since the status has ages.
-	clock *periodic
+	// stop ends that it is redrawn each second, since the status has ages.
+	stop func()
 
 	mu       sync.Mutex
 	start    time.Time
@@ -33,7 +33,7 @@ type Live struct {
 // NewLive returns a printer to w. It calls size each time that it draws.
 func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Live {
 	l := &Live{w: w, size: size, start: start, contexts: map[string]*pb.BatchContext{}}
-	l.clock = everySecond(func(now time.Time) {
+	l.stop = everySecond(func(now time.Time) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.draw(nil, now)
@@ -76,7 +76,7 @@ func (l *Live) Write(p []byte) (int, error) {
 }
 
 // Close stops it. The last status stays on the screen.
-func (l *Live) Close() { l.clock.stop() }
+func (l *Live) Close() { l.stop() }
 
 // noWrap and wrap surround what is redrawn. A line of wide characters then is cut by the terminal: if it were wrapped, the number
 // of lines to clear would be wrong.

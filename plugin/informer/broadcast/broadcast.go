@@ -5,6 +5,7 @@
 package broadcast
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -74,6 +75,20 @@ func (b *Broadcaster[K]) Subscribe(keys ...K) (changed <-chan struct{}, stop fun
 		b.waiters[key][ch] = struct{}{}
 	}
 	return ch, func() { b.unsubscribe(keys, ch) }
+}
+
+// Await returns once done holds, which it asks after each change of one of the keys, or the cause of the end of ctx.
+func (b *Broadcaster[K]) Await(ctx context.Context, done func() bool, keys ...K) error {
+	changed, stop := b.Subscribe(keys...)
+	defer stop()
+	for !done() {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 func (b *Broadcaster[K]) unsubscribe(keys []K, ch chan struct{}) {

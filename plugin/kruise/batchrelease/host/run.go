@@ -186,9 +186,11 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 
 // look makes one decision and applies it: first the status, then the call. It returns whether there was neither.
 func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet bool, err error) {
-	c, err := r.context(ctx, release)
-	if err != nil {
-		return false, err
+	var c *pb.BatchContext // not needed once it is over
+	if !batchrelease.Over(release) {
+		if c, err = host.Look(ctx, r.Driver, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)}); err != nil {
+			return false, err
+		}
 	}
 	status, call := batchrelease.Next(release, c, time.Now())
 	wrote, err := r.writeStatus(ctx, release, status)
@@ -202,21 +204,6 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (q
 		return false, err
 	}
 	return !wrote && call.Request == nil, nil
-}
-
-// context returns the state of the workload, or nil if it does not exist, or is not needed.
-func (r *Reconciler) context(ctx context.Context, release *v1beta1.BatchRelease) (*pb.BatchContext, error) {
-	if batchrelease.Over(release) {
-		return nil, nil //nolint:nilnil // It is not needed.
-	}
-	answer, err := r.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)})
-	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		return nil, nil //nolint:nilnil // It does not exist.
-	}
-	if err != nil {
-		return nil, err
-	}
-	return answer.GetContext(), nil
 }
 
 // writeStatus writes the status if it has changed, with the observed resourceVersion as its precondition.
