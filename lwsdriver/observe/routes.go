@@ -190,6 +190,9 @@ func setupOfRoles(s *Snapshot, policy traffic.Policy) traffic.Setup {
 		r := s.Record.Release
 		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
 	}
+	if b := s.Bounds; b != nil && b.Update != "" {
+		update = b.Update // until its units are removed, they may get requests, also if another template is released since
+	}
 	return newSetupOfRoles(s, s.Policy.Style, policy, stable, update)
 }
 
