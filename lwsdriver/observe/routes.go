@@ -177,6 +177,9 @@ func setupOf(s *Snapshot) traffic.Setup {
 			}
 		}
 	}
+	if b := s.Bounds; b != nil && b.Update != "" {
+		update = b.Update // until its units are removed, they may get requests, also if another template is released since
+	}
 	switch {
 	case canary != "":
 	case update == unknownRevision && len(s.Added) > 0: // another client removed the finalizer, and nothing else says what to restore

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Bounds are read as they were written. What can't be read is named, and not taken for bounds.
@@ -70,5 +71,27 @@ func TestChildrenTemplate(t *testing.T) {
 	child.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "other"
 	if got, err := s.ChildrenTemplate(set.Revision); err == nil {
 		t.Errorf("%v is the template of another revision", got)
+	}
+}
+
+// The units of the last update get requests until they are removed, also once another template is released.
+func TestSetupFollowsUnits(t *testing.T) {
+	t.Parallel()
+	s := &Snapshot{StableObject: lwstest.StableWorkload(), Set: &Set{}}
+	s.Roles, s.Policy.Traffic = []plan.Role{{Name: "prefill", Replicas: 1}}, &traffic.Policy{}
+	s.Record = &record.Record{Release: &record.Release{StableRevision: "a", UpdateRevision: "c"}}
+	for _, tt := range []struct {
+		name   string
+		bounds *plan.Bounds
+		want   string
+	}{
+		{"no bounds", nil, "c"},
+		{"no units", &plan.Bounds{Stable: "a"}, "c"},
+		{"units of the template before", &plan.Bounds{Stable: "a", Update: "b", Units: 1}, "b"},
+	} {
+		s.Bounds = tt.bounds
+		if got := setupOf(s).CanaryPin[disaggregated.RevisionLabelKey]; got != tt.want {
+			t.Errorf("%s: the canary Service selects revision %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }

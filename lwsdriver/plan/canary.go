@@ -157,7 +157,7 @@ func (o Observation) secondSetReady() bool {
 
 // awaitsSecondSet reports whether requests stay where they are until the second set is complete.
 func (o Observation) awaitsSecondSet() bool {
-	return o.switches() && !o.switched() && !o.secondSetReady()
+	return o.oneSetServes() && !o.switched() && !o.secondSetReady()
 }
 
 // switched reports whether requests already go to the second set. If it then loses groups, the share follows.

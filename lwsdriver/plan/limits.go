@@ -159,8 +159,7 @@ func limitShares(o Observation, action Action) *Decision {
 	if !ok || o.Traffic == nil {
 		return nil
 	}
-	f, v, weight := o.Traffic.Facts(), o.Traffic.Look(a.Desired), a.Desired.Weight
-	f.StableEndpoints -= o.leaving(f.StablePods)
+	f, v, weight := o.carriers(), o.Traffic.Look(a.Desired), a.Desired.Weight
 	lacked := o.lacks(f, f.Weight)
 	if v.Write == nil {
 		return nil
@@ -194,7 +193,7 @@ func limitShares(o Observation, action Action) *Decision {
 	if v.Write.Pins {
 		what = fmt.Sprintf("%s keeps its selector", v.Write.Key)
 	}
-	if o.rollsBack() {
+	if o.rollsBack() && f.StableEndpoints > 0 {
 		force = ". To return them all the same, run lockstep abort --force"
 	}
 	return &Decision{
@@ -240,9 +239,19 @@ func (o Observation) replacesMore() bool {
 	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Index >= from && g.Revision != "" && !g.at(o.Stable.Revision) })
 }
 
-// leaving returns how many of the leaders are of groups that LWS deletes, since there are more than replicas.
-func (o Observation) leaving(leaders []string) int {
-	return o.Stable.count(func(g Group) bool { return g.Index >= o.Stable.Replicas && slices.Contains(leaders, g.Leader) })
+// carriers returns the facts of the routing with no endpoint of a group that can't carry requests: its leader is ready and the rest of it is
+// not, or LWS deletes it, since there are more than replicas.
+func (o Observation) carriers() traffic.Facts {
+	f := o.Traffic.Facts()
+	for _, w := range append(slices.Clip(o.Added), o.Stable) {
+		idle := func(leaders []string) int {
+			return w.count(func(g Group) bool {
+				return (!g.Ready || w.Name == o.Stable.Name && g.Index >= w.Replicas) && slices.Contains(leaders, g.Leader)
+			})
+		}
+		f.StableEndpoints, f.CanaryEndpoints = f.StableEndpoints-idle(f.StablePods), f.CanaryEndpoints-idle(f.CanaryPods)
+	}
+	return f
 }
 
 // pinned returns how many ready leaders the stable Service selects once it is pinned. Groups above replicas leave.
@@ -282,7 +291,8 @@ func (o Observation) lacks(f traffic.Facts, weight int) int {
 // exceeds reports whether the two sides would lack more groups at a weight than before, and more than they may, or the stable side all.
 func (o Observation) exceeds(f traffic.Facts, weight, lacked int) bool {
 	lacks := o.lacks(f, weight)
-	return lacks > lacked && (lacks > o.mayLack() || f.StableEndpoints == 0 && weight < 100)
+	void := f.StableEndpoints == 0 && weight < 100 && o.neededGroups() > 0
+	return lacks > lacked && (lacks > o.mayLack() || void) || void && weight < f.Weight && f.CanaryEndpoints > 0
 }
 
 // mayLack returns how many groups may be missing: as many as may be unavailable, or as the policy tolerates.

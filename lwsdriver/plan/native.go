@@ -70,7 +70,7 @@ func rollBack(o Observation, s Progress) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
-	if v, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && !onlyCanaryServes(o, v) && limitShares(o, d.Action) == nil {
+	if _, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && limitShares(o, d.Action) == nil {
 		return *d
 	}
 	switch now := o.Stable.Revision; {

@@ -49,13 +49,11 @@ func advancePartition(o Observation, s Progress) Decision {
 	return judgeBatch(o, s, v, o.Stable.Wanted(o.Stable.Replicas-s.Planned))
 }
 
-// stopBatch sets the hold before LWS rolls to a template that is not released. Nil means that LWS may continue, or the stable
-// template is restored, and LWS rolls updated groups back to it.
+// stopBatch sets the hold before LWS rolls to a template that is not released, where no admission policy has. Nil means that LWS may continue.
 func stopBatch(o Observation) *Decision {
 	r := o.Record.Release
-	released := o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != ""
 	a := repairHold(o)
-	if a == nil || released || o.Stable.Revision == r.StableRevision && r.UpdateRevision != "" {
+	if a == nil || o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != "" {
 		return nil
 	}
 	a.Why = "the template changed: hold"

@@ -66,7 +66,8 @@ import (
 // are unknown. waiting is since when what is asked for was not reached. room is how many groups may be in flight. newer is what this driver does not know of the record. driver has
 // this driver's rendering version.
 //
-// A course is a small world (see config) and what happens in it, as the explorer prints it: what the driver decides, and how it ends.
+// A course is a small world (see config) and what happens in it, as the explorer prints it: what the driver decides, and how it ends. That
+// of a DisaggregatedSet is "roles", and its acts are begins of those that the explorer prints.
 //
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
@@ -83,6 +84,9 @@ func runScenarios(t *testing.T, path string) {
 	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 		if d.Cmd == "course" {
 			return tell(parseCourse(d.Input))
+		}
+		if d.Cmd == "roles" {
+			return tellRoles(d.Input)
 		}
 		if d.Cmd != "plan" {
 			d.Fatalf(t, "unknown command %q", d.Cmd)

@@ -117,7 +117,7 @@ func (o Observation) shareFor(planned int) share {
 		with.steady++
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
 	}
-	if o.switches() && s.effective < s.requested {
+	if o.oneSetServes() && s.effective < s.requested {
 		s.effective = o.oneOf(s, updated, stable)
 	}
 	return s

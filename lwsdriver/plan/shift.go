@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // In style partition the new units of a DisaggregatedSet take the place of old ones, so that a full cluster can be released with its own
@@ -21,6 +22,9 @@ import (
 func (o Observation) shifts() bool {
 	return o.release() != nil && o.hasRoles() && InPlace(o.Policy.Style)
 }
+
+// oneSetServes reports whether a promotion moves all requests at once. Where units are replaced, each new one takes the share of an old one.
+func (o Observation) oneSetServes() bool { return o.switches() && !o.shifts() }
 
 // shiftsBack reports whether old units take the place of new ones: the release is rolled back, or its template is no longer the one in
 // the spec.
@@ -153,6 +157,8 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 		switch n, keep := kept(r), o.keeps(r, units); {
 		case n < keep:
 			b.Min[at(r)] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))))
+		case b.Units != have.Units: // which groups leave, and so drain, follows from the units
+			b.Min[at(r)] = n
 		case i > 0 && len(leaving) > 0, i == 0 && !o.finished(leaving):
 			b.Min[at(r)] = n // the groups of the entry role leave first: the others serve them
 		default:
@@ -215,6 +221,9 @@ func (o Observation) servingUnits(slice int) (serving int) {
 	serving = Workload{Groups: within(c.Groups, before, placed[slice])}.count(func(g Group) bool {
 		return g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving)
 	})
+	if o.Traffic != nil && o.Traffic.Look(o.requested(o.routedGroups())).Stage < traffic.Acknowledged {
+		return 0 // a gateway may still send their requests to old units
+	}
 	if o.Traffic != nil {
 		share := ((o.Traffic.Facts().Weight+1)*o.Roles[0].Replicas*len(placed) - 1) / 100 //nolint:mnd // the units of a share that was rounded down
 		serving = min(serving, max(share-before, 0))
@@ -286,9 +295,6 @@ func shiftBack(o Observation, s Progress, state pb.State) *Decision {
 // returnUnits rolls a release back that has replaced units.
 func returnUnits(o Observation, s Progress) Decision {
 	if d := protectRequests(o, pb.State_STATE_ROLLING_BACK); d != nil {
-		return *d
-	}
-	if d := markStable(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
 	if d := shiftBack(o, s, pb.State_STATE_ROLLING_BACK); d != nil {

@@ -410,7 +410,7 @@ func (w *world) settle(s *state) {
 		return
 	}
 	_, served := w.share(s)
-	var bits uint8
+	var bits uint32
 	if served < 100 {
 		bits |= w.endpoints(s, s.selectors, false)
 	}
@@ -449,7 +449,7 @@ func (w *world) host(s *state, a act) bool {
 		return false
 	}
 	o := w.observe(s)
-	if a.do == actWeight && !w.carries(&o, a.number) {
+	if a.do == actWeight && !carries(&o, a.number) {
 		return false // a host does not ask for more than its batch can carry
 	}
 	d, err := Decide(o, i)
@@ -474,7 +474,7 @@ func (w *world) host(s *state, a act) bool {
 }
 
 // carries reports whether the groups of the batch are enough for a share.
-func (w *world) carries(o *Observation, weight int) bool {
+func carries(o *Observation, weight int) bool {
 	if o.release() == nil {
 		return false
 	}

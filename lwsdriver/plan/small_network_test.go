@@ -31,6 +31,9 @@ type network struct {
 	setups    map[[3]revision]traffic.Setup
 	edited    map[edit]uint8
 	untouched uint8
+
+	// labels returns those of a group's leader.
+	labels func(endpoint) labels.Set
 }
 
 // leads is where routes lead: the share of the canary, and whether headers lead to it.
@@ -60,8 +63,8 @@ type view struct {
 	setup           [3]revision // of the added set, and of both sides in place
 	objects         uint8
 	accepted, blind bool
-	stable, canary  uint8 // endpoints, as bits: the user's own groups first
-	updated         uint8 // in place, the leaders that are not at the stable revision
+	stable, canary  uint32 // endpoints, as bits: the user's own groups first
+	updated         uint8  // in place, the leaders that are not at the stable revision
 }
 
 type writing struct {
@@ -82,16 +85,24 @@ type written struct {
 }
 
 func (w *world) newNetwork(s *state) {
-	n := &w.network
-	n.edited = map[edit]uint8{}
-	n.selected, n.observed, n.written, n.setups = map[endpoint]bool{}, map[view]*traffic.Observed{}, map[writing]written{}, map[[3]revision]traffic.Setup{}
-	n.of = make([]struct{ selectors, route uint8 }, 1)
-	if !w.routed {
-		return
+	w.network = newNetwork(leaderLabels)
+	if w.routed {
+		s.objects = w.begin(w.setup(s))
+		s.selectors, s.route = w.of[s.objects].selectors, w.of[s.objects].route
 	}
-	s.objects = w.putObjects(model.New(w.setup(s)))
-	n.untouched = s.objects
-	s.selectors, s.route = n.of[s.objects].selectors, n.of[s.objects].route
+}
+
+func newNetwork(labels func(endpoint) labels.Set) network {
+	return network{
+		edited: map[edit]uint8{}, selected: map[endpoint]bool{}, observed: map[view]*traffic.Observed{}, written: map[writing]written{},
+		setups: map[[3]revision]traffic.Setup{}, of: make([]struct{ selectors, route uint8 }, 1), labels: labels,
+	}
+}
+
+// begin returns the objects before a release.
+func (n *network) begin(setup traffic.Setup) uint8 {
+	n.untouched = n.putObjects(model.New(setup))
+	return n.untouched
 }
 
 func (w *world) setupKey(s *state) [3]revision {
@@ -127,7 +138,7 @@ func (w *world) setup(s *state) traffic.Setup {
 func (w *world) inPlace() bool { return InPlace(w.style) }
 
 // putObjects numbers objects. Their generations are only compared with what the gateway has observed.
-func (w *world) putObjects(o model.Objects) uint8 {
+func (n *network) putObjects(o model.Objects) uint8 {
 	o.StableReady, o.CanaryReady = nil, nil
 	service := func(svc *corev1.Service) any {
 		if svc == nil {
@@ -151,17 +162,17 @@ func (w *world) putObjects(o model.Objects) uint8 {
 	}
 	to.headers = addedRoutes(o.World) > len(rules)
 	o = o.Accept()
-	id := uint8(w.worlds.put(encoded(service(o.Stable), service(o.Canary), rules, fields), o))
-	if int(id) == len(w.of) {
+	id := uint8(n.worlds.put(encoded(service(o.Stable), service(o.Canary), rules, fields), o))
+	if int(id) == len(n.of) {
 		selector := func(svc *corev1.Service) any {
 			if svc == nil {
 				return nil
 			}
 			return svc.Spec.Selector
 		}
-		w.of = append(w.of, struct{ selectors, route uint8 }{
-			uint8(w.selectors.put(encoded(selector(o.Stable), selector(o.Canary)), o)),
-			uint8(w.routes.put(encoded(rules), to)),
+		n.of = append(n.of, struct{ selectors, route uint8 }{
+			uint8(n.selectors.put(encoded(selector(o.Stable), selector(o.Canary)), o)),
+			uint8(n.routes.put(encoded(rules), to)),
 		})
 	}
 	return id
@@ -169,30 +180,35 @@ func (w *world) putObjects(o model.Objects) uint8 {
 
 func encoded(v ...any) string { return string(must(json.Marshal(v))) }
 
-// selects reports whether a Service selects a group, ready or not.
-func (w *world) selects(k endpoint) bool {
-	if yes, known := w.selected[k]; known {
-		return yes
-	}
-	o := w.selectors.values[k.selectors]
-	svc, name := o.Stable, "vllm"
-	if k.canary {
-		svc = o.Canary
-	}
+// leaderLabels are those of a group of a LeaderWorkerSet.
+func leaderLabels(k endpoint) labels.Set {
+	name := "vllm"
 	if k.carries != 0 {
 		name = addedName(k.carries)
 	}
-	pod := labels.Set{lws.SetNameLabelKey: name, lws.WorkerIndexLabelKey: "0", lws.RevisionKey: k.revision.String()}
+	return labels.Set{lws.SetNameLabelKey: name, lws.WorkerIndexLabelKey: "0", lws.RevisionKey: k.revision.String()}
+}
+
+// selects reports whether a Service selects a group, ready or not.
+func (n *network) selects(k endpoint) bool {
+	if yes, known := n.selected[k]; known {
+		return yes
+	}
+	o, pod := n.selectors.values[k.selectors], n.labels(k)
+	svc := o.Stable
+	if k.canary {
+		svc = o.Canary
+	}
 	if k.serving {
 		pod[record.ServingLabel] = record.Serving
 	}
 	yes := svc != nil && labels.SelectorFromSet(svc.Spec.Selector).Matches(pod)
-	w.selected[k] = yes
+	n.selected[k] = yes
 	return yes
 }
 
 // endpoints returns the ready groups behind a Service with some selectors, as bits.
-func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint8) {
+func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint32) {
 	for at, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
@@ -223,31 +239,39 @@ func (w *world) viewOf(s *state) view {
 
 func (w *world) observeTraffic(s *state) *traffic.Observed {
 	v := w.viewOf(s)
-	if o, ok := w.observed[v]; ok {
+	return w.look(v, func() (traffic.Setup, []string, []string) {
+		setup := w.setup(s)
+		if setup.Updated = nil; v.updated != 0 {
+			setup.Updated = w.names(s, uint32(v.updated))
+		}
+		return setup, w.names(s, v.stable), w.names(s, v.canary)
+	})
+}
+
+// look returns what is observed of the routing. Of a view it asks once for the setup, and for the names of the endpoints.
+func (n *network) look(v view, of func() (setup traffic.Setup, stable, canary []string)) *traffic.Observed {
+	if o, ok := n.observed[v]; ok {
 		return o
 	}
-	m := w.worlds.values[v.objects]
-	setup := w.setup(s)
-	if setup.Updated = nil; v.updated != 0 {
-		setup.Updated = w.names(s, v.updated)
-	}
+	m := n.worlds.values[v.objects]
+	setup, stable, canary := of()
 	if !v.accepted {
 		for key, r := range m.Accept().Routes {
 			r.SetGeneration(r.GetGeneration() + 1)
 			m.Routes = map[traffic.Key]*unstructured.Unstructured{key: r}
 		}
 	}
-	m.StableReady, m.CanaryReady = w.names(s, v.stable), w.names(s, v.canary)
+	m.StableReady, m.CanaryReady = stable, canary
 	o := &traffic.Observed{Setup: setup, World: m.World}
 	if v.blind {
 		o = &traffic.Observed{Setup: setup, Unread: &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_NOT_SYNCED, Message: "the caches are not filled yet"}}
 	}
-	w.observed[v] = o
+	n.observed[v] = o
 	return o
 }
 
 // names returns the leaders of groups.
-func (w *world) names(s *state, bits uint8) (out []string) {
+func (w *world) names(s *state, bits uint32) (out []string) {
 	for i := range 2 * maxIndices {
 		switch {
 		case bits&(1<<i) == 0:
@@ -261,28 +285,33 @@ func (w *world) names(s *state, bits uint8) (out []string) {
 }
 
 // write makes the next write towards a desired routing.
-func (w *world) write(s *state, d traffic.Desired) error {
-	v := w.viewOf(s)
-	v.blind = false // a write reads the objects themselves
+func (w *world) write(s *state, d traffic.Desired) (err error) {
+	sees := *s
+	sees.blind = false // a write reads the objects themselves
+	s.objects, err = w.advance(w.viewOf(&sees), d, func() *traffic.Observed { return w.observeTraffic(&sees) })
+	return err
+}
+
+// advance returns the objects after the next write towards a desired routing.
+func (n *network) advance(v view, d traffic.Desired, observe func() *traffic.Observed) (uint8, error) {
 	k := writing{v, plainDesired{d.Weight, d.Mirror, d.Prepared, d.Fenced, d.Unfenced, d.HandedOver, len(d.HeaderRoutes)}}
-	made, ok := w.written[k]
+	made, ok := n.written[k]
 	if !ok {
-		sees := *s
-		sees.blind = false
-		o := w.observeTraffic(&sees)
+		o := observe()
 		next, err := model.Objects{World: o.World}.Next(o.Setup, d)
-		if made = (written{s.objects, err}); err == nil {
-			made.objects = w.putObjects(next)
+		if made = (written{v.objects, err}); err == nil {
+			made.objects = n.putObjects(next)
 		}
-		w.written[k] = made
+		n.written[k] = made
 	}
-	s.objects = made.objects
-	return made.err
+	return made.objects, made.err
 }
 
 // share returns the percentages that the routes and the gateway send to the canary.
-func (w *world) share(s *state) (written, served int) {
-	return w.routes.values[w.of[s.objects].route].share, w.routes.values[s.route].share
+func (w *world) share(s *state) (written, served int) { return w.shares(s.objects, s.route) }
+
+func (n *network) shares(objects, route uint8) (written, served int) {
+	return n.routes.values[n.of[objects].route].share, n.routes.values[route].share
 }
 
 // headers reports whether the routes or the gateway send some requests to the canary by a header.
@@ -292,13 +321,18 @@ func (w *world) byHeader(s *state) bool {
 
 // editObjects has a user change the objects.
 func (w *world) editObjects(s *state, how string, change func(*model.Objects)) {
-	k := edit{s.objects, how}
-	if id, known := w.edited[k]; known {
-		s.objects = id
-		return
+	s.objects = w.edit(s.objects, how, change)
+}
+
+// edit returns the objects after a change by another client, which has a name.
+func (n *network) edit(objects uint8, how string, change func(*model.Objects)) uint8 {
+	k := edit{objects, how}
+	id, known := n.edited[k]
+	if !known {
+		o := n.worlds.values[objects]
+		change(&o)
+		id = n.putObjects(o)
+		n.edited[k] = id
 	}
-	o := w.worlds.values[s.objects]
-	change(&o)
-	s.objects = w.putObjects(o)
-	w.edited[k] = s.objects
+	return id
 }

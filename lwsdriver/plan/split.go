@@ -43,7 +43,7 @@ func (o Observation) outdated() bool {
 
 // strands reports whether the stable groups can't carry all requests once the stable Service is fenced around them.
 func (o Observation) strands() bool {
-	f := o.Traffic.Facts()
+	f := o.carriers()
 	lacked := o.lacks(f, f.Weight)
 	if !f.Isolated {
 		f.StableEndpoints = o.pinned(prepared())

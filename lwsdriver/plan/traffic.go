@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -218,23 +217,12 @@ func awaitTraffic(v traffic.View, state pb.State) *Decision {
 func withdraw(o Observation, state pb.State) *Decision {
 	v, d := reconcileTraffic(o, prepared(), state)
 	switch {
-	case onlyCanaryServes(o, v):
-		return &Decision{
-			State: state, Reason: traffic.ReasonNoStableEndpoints, Wait: WaitTraffic,
-			Message: fmt.Sprintf("%d %% of the requests stay with the canary until the stable Service has a ready leader of %s", v.Weight, o.Stable.Name),
-		}
 	case d != nil:
 		return d
 	case !v.Withdrawn:
 		return awaitTraffic(v, state)
 	}
 	return drained(o, state)
-}
-
-// onlyCanaryServes reports whether requests should stay with the canary: the stable Service has no ready endpoint, and
-// the canary has.
-func onlyCanaryServes(o Observation, v traffic.View) bool {
-	return o.Stable.Replicas > 0 && v.Weight > 0 && v.StableEndpoints == 0 && v.CanaryEndpoints > 0 && v.Stage != traffic.Blocked
 }
 
 // restoreTraffic removes what the release left on the user's Services and routes. Nil means done.
@@ -285,9 +273,6 @@ func markGroups(w Workload, state pb.State, serves func(Group) bool) *Decision {
 // state of the routing, and a decision if a write is due.
 func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
 	c := o.canary()
-	if d := markStable(o, state); d != nil {
-		return traffic.View{}, d
-	}
 	if c == nil || c.Deleting {
 		return reconcileTraffic(o, o.requested(planned), state)
 	}
@@ -328,6 +313,9 @@ func (s *Progress) share(o Observation) {
 // protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
 // these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
 func protectRequests(o Observation, state pb.State) *Decision {
+	if d := markStable(o, state); d != nil {
+		return d // requests can't return to old units without it
+	}
 	r, c := o.release(), o.canary()
 	if o.inPlace() {
 		c = &o.Stable
