@@ -137,7 +137,8 @@ func showDiff(s *session.Session, names []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(s.Stdout, text)
+	// YAML has characters that the templates' JSON escapes.
+	_, err = fmt.Fprint(s.Stdout, view.Printable(text))
 	return err
 }
 
