@@ -92,13 +92,19 @@ func parse(args []string) (script, error) {
 	flags.StringVar(&c.host, "host", "grpc", "the host: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
 	flags.StringVar(&c.style, "style", "canary", "how to release")
 	flags.StringVar(&c.kind, "kind", "leaderworkerset", "what to release: leaderworkerset, or disaggregated (prefill and decode as a DisaggregatedSet)")
-	flags.StringVar(&c.batches, "batches", "25%,50%,100%", "the batches")
+	flags.StringVar(&c.batches, "batches", "", "the batches (default: one canary group; with other hosts, kinds and styles 25%,50%,100%)")
 	flags.StringVar(&c.pause, "pause", "", "pause between batches (default: 2s, and 5s with traffic)")
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
 	flags.BoolVar(&c.node, "node", false, "run containers on a real node, and send streaming requests to them; needs root")
 	_ = flags.Parse(args) // ExitOnError
 	c.traffic = c.traffic || c.node
+	if c.batches == "" {
+		c.batches = "25%,50%,100%"
+		if c.host == "grpc" && c.kind == "leaderworkerset" && c.style == "canary" {
+			c.batches = "1"
+		}
+	}
 	if c.pause == "" {
 		c.pause = "2s"
 		if c.traffic {
@@ -136,13 +142,17 @@ func (s *stage) scenes() []scene {
 	if s.script.node {
 		nodes, pods = "a node: kubelet, containerd, runc", "4 groups of 2 containers, a model server without a model"
 	}
+	course := "batch by batch"
+	if s.script.batches == "1" {
+		course = "one canary group, a pause, then all"
+	}
 	story := []scene{
 		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and " + nodes, s.raise},
 		{"A LeaderWorkerSet: " + pods, s.deploy},
 		{"The Lockstep driver, on a unix socket, with the permissions of config/base only", s.serve},
 		{"Adopt: from now on a template change moves no group by itself", s.adopt},
 		{"A new model image, as from GitOps. No group moves", s.edit},
-		{"The release: batch by batch, over gRPC", s.release},
+		{"The release: " + course + ", over gRPC", s.release},
 		{"The result: every group at the new revision, no canary, the hold", s.summary},
 	}
 	if !s.script.traffic {

@@ -19,7 +19,7 @@ func History(all []*pb.Revision, now time.Time) string {
 	}
 	rows := HistoryRows(all, func(at time.Time) string { return Age(now.Sub(at)) + " ago" })
 	for i, row := range rows {
-		rows[i] = slices.Delete(row, 5, 6) // whoever ended the release is one identity, and enough of a line
+		rows[i] = slices.Delete(row, 5, 6) // OUTCOME has an identity: one is enough of a line
 	}
 	return columns(append([][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "RELEASE", "OUTCOME"}}, rows...))
 }
