@@ -207,7 +207,7 @@ func (p peer) judge(method string, reply any, err error) error {
 		err = check(m)
 	}
 	if err != nil {
-		return broken(p.info.GetName(), path.Base(method), err)
+		return broken(p.name, path.Base(method), err)
 	}
 	return nil
 }
@@ -272,6 +272,5 @@ func prefixed(name string, err error) error {
 
 // broken returns the error for a response that violates the contract.
 func broken(name, rpc string, cause error) error {
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
-		"%s: response to %s breaks the contract: %v", name, rpc, cause)
+	return prefixed(name, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "response to %s breaks the contract: %v", rpc, cause))
 }

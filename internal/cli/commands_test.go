@@ -620,20 +620,24 @@ func TestStatusInterrupted(t *testing.T) {
 func TestControlCharactersOfTheCluster(t *testing.T) {
 	t.Parallel()
 	const hostile = "held\x1b[2J\r\u009b2J\u202e\u2066 at rest"
-	for _, args := range [][]string{
-		{"status"}, {"status", "vllm"}, {"status", "vllm", "-o", "yaml"}, {"abort", "vllm", "-m", "x"}, {"adopt", "vllm"}, canary,
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"status"}, exit.OK}, {[]string{"status", "vllm"}, exit.OK}, {[]string{"status", "vllm", "-o", "yaml"}, exit.OK},
+		{[]string{"abort", "vllm"}, exit.OK}, {[]string{"adopt", "vllm"}, exit.OK}, {canary, exit.Error},
 	} {
 		fake := hosttest.New()
 		fake.Set(func(c *pb.BatchContext) {
 			c.Reason, c.Message, c.EndMessage, c.Owner, c.ReleaseId = hostile, hostile, hostile, "lockstep-cli/"+hostile, "r1"
-			c.Groups = []*pb.Group{{Leader: hostile, Pod: hostile, Reason: hostile, Message: hostile, Pods: 2}}
+			c.Groups = []*pb.Group{{Leader: hostile, Pod: hostile, Reason: hostile, Message: hostile, Pods: 2, Role: pb.GroupRole_GROUP_ROLE_STABLE}}
 		})
 		fake.OnInitialize = func(*pb.BatchContext) error {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED, "webhook %s", hostile)
 		}
-		got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, args...)
-		if text := got.stdout + got.stderr; strings.ContainsAny(text, "\x1b\r\u009b\u202e\u2066") || text == "" {
-			t.Errorf("lockstep %q: %q", args, text)
+		got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, tt.args...)
+		if text := got.stdout + got.stderr; strings.ContainsAny(text, "\x1b\r\u009b\u202e\u2066") || got.code != tt.code {
+			t.Errorf("lockstep %q exits with %d, want %d: %q", tt.args, got.code, tt.code, text)
 		}
 	}
 }
