@@ -240,7 +240,7 @@ func TestCommands(t *testing.T) {
 					return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release r1 began with another policy")
 				}
 			},
-			code: exit.Error, stderr: "[RELEASE_ID_REUSED]\n  to promote what it has reached:        lockstep promote vllm --address",
+			code: exit.Error, stderr: "[RELEASE_ID_REUSED]\n  to abort it, and begin with this policy: lockstep abort vllm --address",
 		},
 		"Abort": {
 			reason: "an unfinished release is rolled back",

@@ -85,7 +85,7 @@ func TestHistoryCommands(t *testing.T) {
 		"revision without --diff":     {[]string{"history", "vllm", "1"}, exit.Usage, nil, []string{"needs --diff"}, "", ""},
 		"diff as a document":          {[]string{"history", "vllm", "--diff", "-o", "json"}, exit.Usage, nil, []string{"exclude each other"}, "", ""},
 		"undo":                        {[]string{"undo", "vllm"}, exit.OK, []string{"restored the template of revision a: it waits for a release"}, nil, "[]", ""},
-		"undo to what the groups run": {args: []string{"undo", "vllm"}, stdout: []string{"revision a, which all groups run: there is nothing to release"}, undone: "[]", runs: "a"},
+		"undo to what the groups run": {args: []string{"undo", "vllm"}, stdout: []string{"revision a, run by all groups: there is nothing to release"}, undone: "[]", runs: "a"},
 		"undo to a number":            {[]string{"undo", "vllm", "--to-revision", "1"}, exit.OK, []string{"restored"}, nil, "[a]", ""},
 		"undo to an unknown revision": {[]string{"undo", "vllm", "--to-revision", "7"}, exit.Error, nil, []string{"no revision 7"}, "", ""},
 		"undo without name":           {[]string{"undo"}, exit.Usage, nil, []string{"name of one LeaderWorkerSet"}, "", ""},

@@ -220,8 +220,8 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 		return lines
 	case pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED:
 		return []string{
-			"  to promote what it has reached:        " + hints.Promote,
-			"  to abort it, and begin with this one:  " + hints.Abort + " && " + hints.Again,
+			"  to abort it, and begin with this policy: " + hints.Abort + " && " + hints.Again,
+			"  to promote it as it is: " + hints.Promote,
 		}
 	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
 		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:

@@ -112,7 +112,7 @@ func undo(s *session.Session, to string) error {
 		return s.Explain(err, "read the status of")
 	}
 	if outcome == host.OutcomeRestored && runs(c, response.GetRevision()) {
-		text = fmt.Sprintf("restored the template of revision %s, which all groups run: there is nothing to release", response.GetRevision())
+		text = fmt.Sprintf("restored the template of revision %s, run by all groups: there is nothing to release", response.GetRevision())
 	}
 	s.Say(host.Event{Context: c, Outcome: outcome, Message: text})
 	return nil

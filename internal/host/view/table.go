@@ -103,11 +103,11 @@ func template(c *pb.BatchContext) string {
 	case all == 0 || c.GetGroupsOmitted() > 0:
 		return c.GetTemplateRevision()
 	case at == all:
-		return c.GetTemplateRevision() + ", which all groups run"
+		return c.GetTemplateRevision() + ", run by all groups"
 	case at == 0:
-		return c.GetTemplateRevision() + ", which no group runs"
+		return c.GetTemplateRevision() + ", run by no group"
 	default:
-		return fmt.Sprintf("%s, which %d of %s run", c.GetTemplateRevision(), at, count(all, "group"))
+		return fmt.Sprintf("%s, run by %d of %s", c.GetTemplateRevision(), at, count(all, "group"))
 	}
 }
 

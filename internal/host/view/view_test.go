@@ -190,7 +190,7 @@ func TestColours(t *testing.T) {
 			t.Errorf("no %q in\n%q", want, text)
 		}
 	}
-	for kind, want := range map[host.EventKind]string{host.EventWarning: Other.Render("warning:") + " x", host.EventFailed: Alert.Render("failed:") + " x"} {
+	for kind, want := range map[host.EventKind]string{host.EventWarning: Other.Render("warning:") + " x", host.EventFailed: Alert.Render("x")} {
 		if got := messageLine(host.Event{Kind: kind, Message: "x"}); got != want {
 			t.Errorf("event %s is %q, want %q", kind, got, want)
 		}
