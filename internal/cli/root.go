@@ -50,7 +50,7 @@ var otherwise = map[string]string{
 	"diff":      "lockstep history NAME --diff shows how templates differ, lockstep plan NAME what a release would do",
 	"logs":      "lockstep watch shows releases as they change, lockstep history NAME how they ended",
 	"--dry-run": "lockstep plan NAME shows what a release would do, without doing it",
-	"--port":    "--listen 127.0.0.1:PORT",
+	"--port":    "lockstep dashboard --listen 127.0.0.1:PORT chooses the port of the web page",
 }
 
 func newRootCommand(o *connect.Options) *cobra.Command {

@@ -93,7 +93,9 @@ func (r recorder) canary(ctx context.Context) error {
 	defer watch.Close()
 	recorded := make(chan error, 1)
 	go func() {
-		_, err := watch.Await(ctx, func(text string) bool { return strings.Contains(text, "1/1 (1): 0/1 groups ready") })
+		_, err := watch.Await(ctx, func(text string) bool {
+			return strings.Contains(text, "1/1 (1): 0/1 groups ready") && strings.Contains(text, "Starting")
+		})
 		if err != nil {
 			recorded <- fmt.Errorf("watch the canary: %w", err)
 			return
