@@ -94,8 +94,12 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	if p.GetStyle() == pb.Style_STYLE_BLUE_GREEN {
 		what = "in the second set"
 	}
-	text := fmt.Sprintf("the release needs up to %d groups (%d pods) on top of the %d groups of %s: %d %s",
-		need.Groups, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
+	more := "1 group"
+	if need.Groups != 1 {
+		more = fmt.Sprintf("%d groups", need.Groups)
+	}
+	text := fmt.Sprintf("the release needs up to %s (%d pods) on top of the %d groups of %s: %d %s",
+		more, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
 	if s.Set != nil {
 		added, present := make([]string, 0, len(s.Roles)), make([]string, 0, len(s.Roles))
 		for i, role := range s.Roles {

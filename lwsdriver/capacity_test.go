@@ -107,6 +107,10 @@ func TestPreview(t *testing.T) {
 			warns: "ExtraCapacity", says: []string{"up to 2 groups (4 pods)", "4 groups of default/vllm", "nvidia.com/gpu 32"},
 		},
 		{
+			name: "one group", reason: "the default batch", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
+			warns: "ExtraCapacity", says: []string{"up to 1 group (2 pods)"},
+		},
+		{
 			name: "surge", reason: "LWS surges while the canary is there", policy: inBatches(pb.Style_STYLE_CANARY, "50%"),
 			change: func(s *observe.Snapshot) { s.Stable.Rolling = lwstest.Rolling(0, "0", "25%") },
 			warns:  "ExtraCapacity", says: []string{"up to 3 groups (6 pods)", "2 in its canary", "1 for its own maxSurge", "nvidia.com/gpu 48"},

@@ -39,7 +39,7 @@ type (
 // Client is a host's client of a driver. It is safe for concurrent use.
 //
 // Each method is one RPC of WorkloadDriver or TrafficRouter. Its error keeps the driver's gRPC code and details, and begins with the
-// driver's name. It is UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
+// driver's name, unless [WithoutName] is given. It is UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
 // breaks the contract.
 type Client struct {
 	workloadDriver
@@ -61,7 +61,7 @@ func newClient(
 	if err := check(info); err != nil {
 		return nil, broken("driver at "+address, "GetDriverInfo", err)
 	}
-	return clientOf(func() (peer, error) { return peer{conn, info}, nil }, end), nil
+	return clientOf(func() (peer, error) { return peer{conn, info, info.GetName()}, nil }, end), nil
 }
 
 func clientOf(p checked, end func() error) *Client {
@@ -160,6 +160,8 @@ func items[Req, Resp any](
 type peer struct {
 	conn grpc.ClientConnInterface
 	info *pb.GetDriverInfoResponse
+	// name is what errors begin with. Empty means nothing.
+	name string
 }
 
 // checked is a connection that refuses RPCs whose capability the driver does not list, and responses that break the contract.
@@ -183,7 +185,7 @@ func (p checked) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 		return nil, err
 	}
 	s, err := d.conn.NewStream(ctx, desc, method, opts...)
-	return &checkedStream{s, d, method}, prefixed(d.info.GetName(), err)
+	return &checkedStream{s, d, method}, prefixed(d.name, err)
 }
 
 // to returns the driver, if it lists the capability of a method.
@@ -199,13 +201,13 @@ func (p checked) to(method string) (peer, error) {
 // judge returns the error of a call, or of its response.
 func (p peer) judge(method string, reply any, err error) error {
 	if err != nil {
-		return prefixed(p.info.GetName(), err)
+		return prefixed(p.name, err)
 	}
 	if m, ok := reply.(proto.Message); ok {
 		err = check(m)
 	}
 	if err != nil {
-		return broken(p.info.GetName(), path.Base(method), err)
+		return broken(p.name, path.Base(method), err)
 	}
 	return nil
 }
@@ -258,10 +260,10 @@ func Retryable(err error) bool {
 	return drivererr.Retryable(err)
 }
 
-// prefixed prefixes the message of a status error with the driver's name, and keeps its code and details.
+// prefixed prefixes the message of a status error with the driver's name, if it is not empty, and keeps its code and details.
 func prefixed(name string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || name == "" {
+		return err
 	}
 	s := status.Convert(err).Proto()
 	s.Message = fmt.Sprintf("%s: %s", name, s.GetMessage())
@@ -270,6 +272,5 @@ func prefixed(name string, err error) error {
 
 // broken returns the error for a response that violates the contract.
 func broken(name, rpc string, cause error) error {
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL,
-		"%s: response to %s breaks the contract: %v", name, rpc, cause)
+	return prefixed(name, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "response to %s breaks the contract: %v", rpc, cause))
 }

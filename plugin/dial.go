@@ -64,6 +64,11 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	if o.unnamed {
+		p, _ := c.peer()
+		p.name = ""
+		return clientOf(func() (peer, error) { return p, nil }, conn.Close), nil
+	}
 	return c, nil
 }
 

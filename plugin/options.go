@@ -35,6 +35,7 @@ type options struct {
 	tokenFile    string
 	serverName   string
 	waitForReady bool
+	unnamed      bool
 }
 
 func newOptions(opts []Option) options {
@@ -105,6 +106,11 @@ func WithServerName(name string) Option {
 // Kubernetes does with the tokens of pods.
 func WithTokenFile(path string) Option {
 	return func(o *options) { o.tokenFile = path }
+}
+
+// WithoutName returns the messages of the driver's errors without its name, to users who know only one driver.
+func WithoutName() Option {
+	return func(o *options) { o.unnamed = true }
 }
 
 // WithWaitForReady makes Dial wait, within the connect timeout, for a server that does not listen yet. By default that is

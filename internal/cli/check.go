@@ -26,6 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
 
 const checkAbout = `Check what releases need: the API server, LeaderWorkerSet, the policies, a server in the cluster, and your own rights in the namespace.
@@ -59,7 +60,7 @@ func newCheckCommand(o *connect.Options) *cobra.Command {
 			}
 			w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
 			for _, row := range c.rows {
-				fmt.Fprintf(w, "%s\t%s\t%s\n", row.verdict, row.what, row.text)
+				fmt.Fprintf(w, "%s\t%s\t%s\n", row.verdict, row.what, view.OneLine(row.text))
 			}
 			if err := w.Flush(); err != nil || !c.missing() {
 				return err //nolint:wrapcheck // the caller's own stream

@@ -6,13 +6,16 @@ package cli
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -93,9 +96,37 @@ func TestRunWithoutCommandPrintsAbout(t *testing.T) {
 	if l.code != 0 || l.stderr != "" {
 		t.Errorf("code %d, stderr %q; want 0 and nothing", l.code, l.stderr)
 	}
-	for _, want := range []string{"a plugin", "a server", "a command"} {
+	for _, want := range []string{"a plugin", "a server", "commands"} {
 		if !strings.Contains(l.stdout, want) {
 			t.Errorf("the text lacks %q:\n%s", want, l.stdout)
+		}
+	}
+}
+
+// The help of each command fits a screen.
+func TestHelpFitsScreen(t *testing.T) {
+	var visit func(path []string, cmd *cobra.Command)
+	visit = func(path []string, cmd *cobra.Command) {
+		args := append(slices.Clone(path), "--help")
+		if cmd.IsAdditionalHelpTopicCommand() {
+			args = append([]string{"help"}, path...)
+		}
+		if l := runLockstep(t.Context(), t, nil, args...); l.code != 0 || l.stdout == "" || strings.Count(l.stdout, "\n") > 40 {
+			t.Errorf("%q has %d lines:\n%s", args, strings.Count(l.stdout, "\n"), l.stdout)
+		}
+		for _, sub := range cmd.Commands() {
+			visit(append(slices.Clone(path), sub.Name()), sub)
+		}
+	}
+	visit(nil, newRootCommand(&connect.Options{Stdout: &buffer{}, Stderr: &buffer{}}))
+}
+
+// The command itself shows that a release has failed, which its driver would log, too.
+func TestCommandsLogErrorsOnly(t *testing.T) {
+	for level, want := range map[string]bool{"": false, "--log-level=warn": true} {
+		l := runLockstep(t.Context(), t, nil, strings.Fields("status vllm "+level)...)
+		if l.settings.Logger == nil || l.settings.Logger.Enabled(t.Context(), slog.LevelWarn) != want {
+			t.Errorf("status %s logs warnings: %t, want %t", level, !want, want)
 		}
 	}
 }

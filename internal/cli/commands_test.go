@@ -211,10 +211,10 @@ func TestCommands(t *testing.T) {
 		"ReleaseNotFound": {
 			reason: "the message names the workload and what to do",
 			args:   []string{"release", "other", "--style", "canary", "--batches", "100%"},
-			code:   exit.Error, stderr: "cannot release default/other: fake.lockstep.dev: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to list all: kubectl",
+			code:   exit.Error, stderr: "cannot release default/other: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to list all: lockstep status -A",
 		},
 		"ReleaseInvalid": {
-			reason: "one line per field",
+			reason: "one line per field, named as the user gives it",
 			args:   canary,
 			fake: func(d *hosttest.Driver) {
 				d.OnInitialize = func(*pb.BatchContext) error {
@@ -225,7 +225,22 @@ func TestCommands(t *testing.T) {
 			},
 			code: exit.Error,
 			stderr: "lockstep: cannot release default/vllm: the request is invalid [INVALID_REQUEST]\n" +
-				"  policy.batches[1]: must not decrease\n  policy.min_ready: must not be negative\n",
+				"  --batches, number 2: must not decrease\n  --min-ready: must not be negative\n",
+		},
+		"ReleaseCountsForPercentages": {
+			reason: "the workload has 4 groups",
+			args:   []string{"release", "vllm", "--batches", "25,50"},
+			code:   exit.Usage, stderr: "--batches 25,50: default/vllm has 4 groups; for percentages write --batches 25%,50%\n",
+		},
+		"ReleaseOtherPolicy": {
+			reason: "the user gave no id, and gets the commands",
+			args:   []string{"release", "vllm", "--batches", "50%"},
+			fake: func(d *hosttest.Driver) {
+				d.OnInitialize = func(*pb.BatchContext) error {
+					return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release r1 began with another policy")
+				}
+			},
+			code: exit.Error, stderr: "[RELEASE_ID_REUSED]\n  to abort it, and begin with this policy: lockstep abort vllm --address",
 		},
 		"Abort": {
 			reason: "an unfinished release is rolled back",
@@ -238,11 +253,11 @@ func TestCommands(t *testing.T) {
 			fake: func(d *hosttest.Driver) {
 				d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_ROLLED_BACK })
 			},
-			code: exit.OK, stdout: "nothing to do: release r1 is ROLLED_BACK",
+			code: exit.OK, stdout: "nothing to do: release r1 is rolled back",
 		},
 		"AbortNothing": {
 			reason: "there is no release",
-			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no release in flight, its state is HOLDING",
+			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no release in flight, its state is holding",
 		},
 		"AbortAnothers": {
 			reason: "a release of another host is refused",
@@ -267,7 +282,7 @@ func TestCommands(t *testing.T) {
 		"AbortNoWait": {
 			reason: "the intent is recorded",
 			args:   []string{"abort", "vllm", "--no-wait"}, fake: inFlight("lockstep-cli/jo@laptop"),
-			code: exit.OK, stdout: "recorded: abort release r1, which is ROLLED_BACK now",
+			code: exit.OK, stdout: "recorded: abort release r1, which is rolled back now",
 		},
 		"Promote": {
 			reason: "an unfinished release is promoted",
@@ -471,7 +486,7 @@ func TestReleaseInterrupted(t *testing.T) {
 		t.Errorf("exit code = %d, want %d", got.code, exit.Interrupted)
 	}
 	for _, want := range []string{
-		"interrupted: release r1 of default/vllm is UPGRADING at batch 2/3 (50%), 1 of 2 groups ready\n",
+		"interrupted: release r1 of default/vllm is upgrading at batch 2/3 (50%), 1 of 2 groups ready\n",
 		"--batches 25%,50%,100%", "--namespace default", "--pause 1ms", "--release-id r1", "--style canary",
 		"\n  to promote: lockstep promote vllm --address unix:///",
 		"\n  to abort:   lockstep abort vllm --address unix:///",
@@ -606,5 +621,31 @@ func TestStatusInterrupted(t *testing.T) {
 	got := runProgram(ctx, t, hosttest.Serve(t, fake).Address, "status", "vllm")
 	if got.code != exit.Interrupted || !strings.Contains(got.stderr, "interrupted") {
 		t.Errorf("exit code = %d, want %d:\n%s", got.code, exit.Interrupted, got.stderr)
+	}
+}
+
+// Text that anyone may have written into the cluster moves nothing on a terminal.
+func TestControlCharactersOfTheCluster(t *testing.T) {
+	t.Parallel()
+	const hostile = "held\x1b[2J\r\u009b2J\u202e\u2066 at rest"
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"status"}, exit.OK}, {[]string{"status", "vllm"}, exit.OK}, {[]string{"status", "vllm", "-o", "yaml"}, exit.OK},
+		{[]string{"abort", "vllm"}, exit.OK}, {[]string{"adopt", "vllm"}, exit.OK}, {canary, exit.Error},
+	} {
+		fake := hosttest.New()
+		fake.Set(func(c *pb.BatchContext) {
+			c.Reason, c.Message, c.EndMessage, c.Owner, c.ReleaseId = hostile, hostile, hostile, "lockstep-cli/"+hostile, "r1"
+			c.Groups = []*pb.Group{{Leader: hostile, Pod: hostile, Reason: hostile, Message: hostile, Pods: 2, Role: pb.GroupRole_GROUP_ROLE_STABLE}}
+		})
+		fake.OnInitialize = func(*pb.BatchContext) error {
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED, "webhook %s", hostile)
+		}
+		got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, tt.args...)
+		if text := got.stdout + got.stderr; strings.ContainsAny(text, "\x1b\r\u009b\u202e\u2066") || got.code != tt.code {
+			t.Errorf("lockstep %q exits with %d, want %d: %q", tt.args, got.code, tt.code, text)
+		}
 	}
 }

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -43,7 +44,7 @@ func (h *historian) Undo(_ context.Context, req *pb.UndoRequest) (*pb.UndoRespon
 }
 
 // serveHistory serves a history: revision a was promoted, b rolled back, c is stable, and d waits for a release.
-func serveHistory(t *testing.T) (*historian, string) {
+func serveHistory(t *testing.T, runs string) (*historian, string) {
 	t.Helper()
 	h := &historian{FakeDriver: plugintest.NewFakeDriver(), response: &pb.ListRevisionsResponse{
 		Revisions: []*pb.Revision{
@@ -55,6 +56,9 @@ func serveHistory(t *testing.T) (*historian, string) {
 		Warnings: []*pb.Warning{{Code: "HistoryNotWritten", Message: "the history is not complete"}},
 	}}
 	h.SetWorkload("default", "vllm", 2, "c")
+	h.Set("default", "vllm", func(c *pb.BatchContext) {
+		c.Groups = []*pb.Group{{Leader: "vllm-0", Pods: 1, Role: pb.GroupRole_GROUP_ROLE_STABLE, Revision: runs}}
+	})
 	return h, plugintest.Serve(t, h, nil)
 }
 
@@ -66,26 +70,29 @@ func TestHistoryCommands(t *testing.T) {
 		stdout []string
 		stderr []string
 		undone string
+		// runs is what the groups run, c by default.
+		runs string
 	}{
 		"history": {
 			[]string{"history", "vllm"}, exit.OK, []string{"*  3", "promoted", "waits for a release"},
-			[]string{"not complete [HistoryNotWritten]", "revision 2: it was edited"}, "",
+			[]string{"not complete [HistoryNotWritten]", "revision 2: it was edited"}, "", "",
 		},
-		"diff of a waiting template":  {[]string{"history", "vllm", "--diff"}, exit.OK, []string{"--- revision 3\n+++ revision d\n", "-image: v3\n+image: v4\n"}, nil, ""},
-		"diff from one revision":      {[]string{"history", "vllm", "a", "--diff"}, exit.OK, []string{"--- revision 1\n+++ revision d\n", "-image: v1\n+image: v4\n"}, nil, ""},
-		"diff of two revisions":       {[]string{"history", "vllm", "1", "c", "--diff"}, exit.OK, []string{"--- revision 1\n+++ revision 3\n", "-image: v1\n+image: v3\n"}, nil, ""},
-		"diff of three revisions":     {[]string{"history", "vllm", "1", "2", "3", "--diff"}, exit.Usage, nil, []string{"at most two revisions"}, ""},
-		"diff of an unknown revision": {[]string{"history", "vllm", "7", "--diff"}, exit.Error, nil, []string{"no revision 7", "d 3 2 1", "lockstep history vllm"}, ""},
-		"revision without --diff":     {[]string{"history", "vllm", "1"}, exit.Usage, nil, []string{"needs --diff"}, ""},
-		"diff as a document":          {[]string{"history", "vllm", "--diff", "-o", "json"}, exit.Usage, nil, []string{"exclude each other"}, ""},
-		"undo":                        {[]string{"undo", "vllm"}, exit.OK, []string{"restored the template of revision a: it waits for a release"}, nil, "[]"},
-		"undo to a number":            {[]string{"undo", "vllm", "--to-revision", "1"}, exit.OK, []string{"restored"}, nil, "[a]"},
-		"undo to an unknown revision": {[]string{"undo", "vllm", "--to-revision", "7"}, exit.Error, nil, []string{"no revision 7"}, ""},
-		"undo without name":           {[]string{"undo"}, exit.Usage, nil, []string{"name of one LeaderWorkerSet"}, ""},
+		"diff of a waiting template":  {[]string{"history", "vllm", "--diff"}, exit.OK, []string{"--- revision 3\n+++ revision d\n", "-image: v3\n+image: v4\n"}, nil, "", ""},
+		"diff from one revision":      {[]string{"history", "vllm", "a", "--diff"}, exit.OK, []string{"--- revision 1\n+++ revision d\n", "-image: v1\n+image: v4\n"}, nil, "", ""},
+		"diff of two revisions":       {[]string{"history", "vllm", "1", "c", "--diff"}, exit.OK, []string{"--- revision 1\n+++ revision 3\n", "-image: v1\n+image: v3\n"}, nil, "", ""},
+		"diff of three revisions":     {[]string{"history", "vllm", "1", "2", "3", "--diff"}, exit.Usage, nil, []string{"at most two revisions"}, "", ""},
+		"diff of an unknown revision": {[]string{"history", "vllm", "7", "--diff"}, exit.Error, nil, []string{"no revision 7", "d 3 2 1", "lockstep history vllm"}, "", ""},
+		"revision without --diff":     {[]string{"history", "vllm", "1"}, exit.Usage, nil, []string{"needs --diff"}, "", ""},
+		"diff as a document":          {[]string{"history", "vllm", "--diff", "-o", "json"}, exit.Usage, nil, []string{"exclude each other"}, "", ""},
+		"undo":                        {[]string{"undo", "vllm"}, exit.OK, []string{"restored the template of revision a: it waits for a release"}, nil, "[]", ""},
+		"undo to what the groups run": {args: []string{"undo", "vllm"}, stdout: []string{"revision a, run by all groups: there is nothing to release"}, undone: "[]", runs: "a"},
+		"undo to a number":            {[]string{"undo", "vllm", "--to-revision", "1"}, exit.OK, []string{"restored"}, nil, "[a]", ""},
+		"undo to an unknown revision": {[]string{"undo", "vllm", "--to-revision", "7"}, exit.Error, nil, []string{"no revision 7"}, "", ""},
+		"undo without name":           {[]string{"undo"}, exit.Usage, nil, []string{"name of one LeaderWorkerSet"}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, address := serveHistory(t)
+			h, address := serveHistory(t, cmp.Or(tt.runs, "c"))
 			got := runProgram(deadline(t), t, address, tt.args...)
 			if got.code != tt.code {
 				t.Errorf("exit code %d, want %d: %s%s", got.code, tt.code, got.stdout, got.stderr)
@@ -110,7 +117,7 @@ func TestHistoryCommands(t *testing.T) {
 // With -o the output is the contract's response. A refusal says what to do.
 func TestHistoryDocuments(t *testing.T) {
 	t.Parallel()
-	h, address := serveHistory(t)
+	h, address := serveHistory(t, "c")
 	for _, format := range []string{"json", "yaml"} {
 		got := runProgram(deadline(t), t, address, "history", "vllm", "-o", format)
 		if got.code != exit.OK || !strings.Contains(got.stdout, "STATE_COMPLETED") {

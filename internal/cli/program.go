@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -49,7 +50,7 @@ func (p *Program) Run(ctx context.Context) int {
 			// The terminal has written ^C.
 			_, _ = fmt.Fprintln(p.Stderr)
 		}
-		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %v\n", err)
+		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %s\n", view.Printable(err.Error()))
 	}
 	return exit.Code(err)
 }

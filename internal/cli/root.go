@@ -32,13 +32,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const about = `Lockstep releases LeaderWorkerSets in whole groups of pods, batch by batch.
-A host decides when (a user, a pipeline or a controller), Lockstep decides how. The program runs as:
-
-- a command (lockstep release, status, promote, abort ...): a user or a pipeline drives one release
-- a server (lockstep serve): hosts connect to a unix socket or to loopback, or from elsewhere with TLS
-- a controller (lockstep kruise): Kruise Rollouts releases LeaderWorkerSets through RolloutTargets
-- a plugin: Argo Rollouts, or a host that uses Lockstep's Go SDK, launches it
+const about = `Lockstep releases LeaderWorkerSets in whole groups of pods, batch by batch. A user or a pipeline drives a release with these
+commands. Controllers launch the program as a plugin (Argo Rollouts), connect to a server (serve), or run inside it (kruise).
 `
 
 // otherwise has what does what users of other tools expect of a command or a flag.
@@ -55,7 +50,7 @@ var otherwise = map[string]string{
 	"diff":      "lockstep history NAME --diff shows how templates differ, lockstep plan NAME what a release would do",
 	"logs":      "lockstep watch shows releases as they change, lockstep history NAME how they ended",
 	"--dry-run": "lockstep plan NAME shows what a release would do, without doing it",
-	"--port":    "--listen 127.0.0.1:PORT",
+	"--port":    "lockstep dashboard --listen 127.0.0.1:PORT chooses the port of the web page",
 }
 
 func newRootCommand(o *connect.Options) *cobra.Command {
@@ -103,7 +98,7 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.AddCommand(newFlagsTopic(root))
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		if cmd.HasParent() && cmd.Runnable() && !slices.Contains(servers, cmd.Name()) {
+		if !cmd.IsAdditionalHelpTopicCommand() {
 			hide(cmd)
 		}
 		help(cmd, args)
@@ -111,33 +106,53 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	return root
 }
 
-// servers are the commands that run until they are stopped, and serve others.
-var servers = []string{"serve", "kruise", "batchrelease"}
-
-// rare are the flags that a command of users shows under a topic only: those of a driver, of a connection to one, and of logs.
-var rare = append([]string{"log-format", "log-level", "retry-for", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "token-file"}, connect.DriverFlags...)
-
-// hide leaves the rare flags out of the help of a command.
-func hide(cmd *cobra.Command) {
-	for _, name := range rare {
-		if f := cmd.Flag(name); f != nil {
-			f.Hidden = true
-		}
-	}
-	cmd.Long = strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short) + "\n\nFlags of connections, logs and the driver inside this command: lockstep help flags")
+// topic has flags that the help of a command leaves out, so that it fits a screen.
+type topic struct {
+	title string
+	flags []string
 }
 
-// newFlagsTopic returns the help topic with the rare flags.
+// topics are shown by lockstep help flags.
+var topics = []topic{
+	{"Connection: the API server, and a driver in place of one inside the command", []string{
+		"kubeconfig", "context", "address", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "token-file", "retry-for",
+	}},
+	{"Logs", []string{"log-format", "log-level"}},
+	{"A driver inside the command", connect.DriverFlags},
+	{"Releases: the first two are fields of a policy file, the others are not part of the policy", []string{
+		"min-ready", "progress-deadline", "weights", "canary-header", "canary-cookie", "on-gate-failure", "prometheus-config", "release-id", "final",
+	}},
+}
+
+// hide leaves the flags of topics out of the help of a command. A server shows its own flags all the same.
+func hide(cmd *cobra.Command) {
+	server := slices.Contains([]string{"serve", "kruise", "batchrelease"}, cmd.Name())
+	hidden := false
+	for _, t := range topics {
+		for _, name := range t.flags {
+			if f := cmd.Flag(name); f != nil && (!server || cmd.InheritedFlags().Lookup(name) != nil) {
+				f.Hidden, hidden = true, true
+			}
+		}
+	}
+	if hidden && cmd.HasParent() { // the root lists the topic itself
+		cmd.Long = strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)) + "\n\nMore flags: lockstep help flags"
+	}
+}
+
+// newFlagsTopic returns the help topic with the flags of topics.
 func newFlagsTopic(root *cobra.Command) *cobra.Command {
-	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	release, _, _ := root.Find([]string{"release"})
-	for _, name := range rare {
-		flags.AddFlag(release.Flag(name))
+	var b strings.Builder
+	b.WriteString("Flags that the help of a command leaves out. lockstep release has all of them.\n")
+	for _, t := range topics {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		for _, name := range t.flags {
+			flags.AddFlag(release.Flag(name))
+		}
+		fmt.Fprintf(&b, "\n%s:\n%s", t.title, flags.FlagUsages())
 	}
-	return &cobra.Command{
-		Use: "flags", Short: "Flags of connections, logs and the driver inside a command",
-		Long: "Commands about a workload connect to a driver, or run one inside. They take these flags, too:\n\n" + strings.TrimRight(flags.FlagUsages(), "\n"),
-	}
+	return &cobra.Command{Use: "flags", Short: "Flags that the help of a command leaves out", Long: strings.TrimSpace(b.String())}
 }
 
 // commands returns all subcommands.

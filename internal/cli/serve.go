@@ -22,25 +22,18 @@ import (
 
 const serveAbout = `Serve the driver over gRPC until SIGINT or SIGTERM, with the health service and, on a unix socket, reflection. Unlike a
 command, a server completes promotions and rollbacks without its caller.
-
 A unix socket is accessible to this user only. The default is lockstep/lockstep.sock in $XDG_RUNTIME_DIR, or else in /run for
 root and $TMPDIR/lockstep-UID/lockstep.sock for other users.
 
 A TCP address needs TLS (--tls-cert and --tls-key). Each caller needs a bearer token for the audience "lockstep" or a
 certificate of --client-ca, and a role in the workload's namespace: docs/permissions.md. With --authorization=AlwaysAllow
 every caller may do everything: all users of this machine on loopback, and elsewhere everyone with a certificate of
---client-ca. Certificates are read again when they change. At --max-connection-age a connection takes no new calls. Those in
-flight may take as long again, at most 11 minutes; then they end with UNAVAILABLE, and the client calls again.
+--client-ca. Certificates are read again when they change. Calls in flight at --max-connection-age get at most 11 minutes.
 
-With --leader-elect one of several servers with the same --namespace acts. A server campaigns for the Lease once its caches
-are filled. Until it leads, it refuses calls and is not ready: health is NOT_SERVING, /readyz names the cause. A leader that
-ends releases the Lease. If it is lost, a standby acts 15 seconds after the last renewal, and completes what was requested;
-a leader that cannot renew for 10 seconds exits. Commands and plugins take no part, and are safe beside a leader, since each
-write has a precondition.
-`
+With --leader-elect one of several servers with the same --namespace acts. Until a server leads, it refuses calls, and /readyz
+names the cause. If a leader is lost, a standby acts 15 seconds after the last renewal, and completes what was requested.`
 
 const serveExample = `  lockstep serve
-  grpcurl -plaintext -unix "$XDG_RUNTIME_DIR/lockstep/lockstep.sock" list
   lockstep serve --listen 127.0.0.1:9443 --authorization=AlwaysAllow
   lockstep serve --listen :9443 --tls-cert tls.crt --tls-key tls.key --health-address :8081`
 

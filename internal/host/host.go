@@ -88,6 +88,7 @@ func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.Fina
 	}
 	r := h.newRun(Release{Workload: seen.GetWorkload(), ID: seen.GetReleaseId()})
 	r.machine.endOnly, r.machine.revision, r.machine.endMessage = true, seen.GetUpdateRevision(), message
+	r.last = seen
 	return r.finish(ctx, func(ctx context.Context) (step, error) {
 		// The first response may take Timing.Wait, and the progress is to be visible meanwhile.
 		r.watching.Do(func() { r.watch(ctx) })

@@ -160,6 +160,9 @@ func (r *run) emit(e Event) {
 	r.host.Observe(e)
 }
 
+// NothingToRelease is the message of OutcomeNothing.
+const NothingToRelease = "nothing to release: the groups already run the workload's template. It is under hold: its next template waits for a release"
+
 // sentence describes how a run ended.
 func sentence(result Result) string {
 	c := result.Context
@@ -169,7 +172,7 @@ func sentence(result Result) string {
 	case OutcomeRolledBack:
 		return fmt.Sprintf("release %s was rolled back: %s", result.ReleaseID, cmp.Or(result.Failure, c.GetMessage()))
 	case OutcomeNothing:
-		return "nothing to release: the groups already run the workload's template. It is under hold: its next template waits for a release"
+		return NothingToRelease
 	case OutcomeLastBatch:
 		return "the last batch is ready, and the release waits to be promoted"
 	case OutcomeGateFailed:

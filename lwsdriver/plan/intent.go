@@ -70,7 +70,7 @@ func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	switch {
 	case r == nil:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-			"%s has no release: Initialize begins one", o.object())
+			"%s has no release", o.object())
 	case r.ID != id:
 		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
 			"%s has release %q, not %q", o.object(), r.ID, id), "release_id", r.ID)

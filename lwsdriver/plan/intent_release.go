@@ -94,7 +94,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 	}
 	if !proto.Equal(policy, b.Policy) {
 		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED,
-			"release %q of %s has another policy, and a policy does not change during a release: choose another release_id", r.ID, o.object())
+			"release %q of %s began with another policy, and a policy does not change during a release", r.ID, o.object())
 	}
 	return true, nil
 }

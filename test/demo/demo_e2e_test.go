@@ -120,7 +120,7 @@ func TestDemoAtHand(t *testing.T) {
 // Ctrl-C reaches the whole process group. It is not an error.
 func TestDemoInterrupted(t *testing.T) {
 	text := playDemo(t, "pausing 1h0m0s before the promotion", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h")
-	mustContain(t, text, "pausing 1h0m0s before the promotion")
+	mustContain(t, text, "batch 1/1 .1. is ready", "pausing 1h0m0s before the promotion")
 }
 
 // On a real node the demo releases containers under streaming requests, loses none, and leaves nothing. What it runs in namespaces of

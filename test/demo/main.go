@@ -149,13 +149,17 @@ func (s *stage) scenes() []scene {
 	if s.script.node {
 		nodes, pods = "a node: kubelet, containerd, runc", "4 groups of 2 containers, a model server without a model"
 	}
+	course := "batch by batch"
+	if s.script.batches == "1" {
+		course = "one canary group, a pause, then all"
+	}
 	story := []scene{
 		{"A real control plane: etcd, API server, controllers, LeaderWorkerSet, and " + nodes, s.raise},
 		{"A LeaderWorkerSet: " + pods, s.deploy},
 		{"The Lockstep driver, on a unix socket, with the permissions of config/base only", s.serve},
 		{"Adopt: from now on a template change moves no group by itself", s.adopt},
 		{"A new model image, as from GitOps. No group moves", s.edit},
-		{"The release: batch by batch, over gRPC", s.release},
+		{"The release: " + course + ", over gRPC", s.release},
 		{"The result: every group at the new revision, no canary, the hold", s.summary},
 	}
 	if !s.script.traffic {

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -153,6 +154,26 @@ func TestCommands(t *testing.T) {
 			}
 			w.mustRun("v1")
 		},
+		"failure-then-other-batches": func(w *workload) {
+			w.edit(withBehavior(cluster.BehaviorNeverReady))
+			failed := w.begin("release", "model", "--progress-deadline", "2s")
+			failed.mustExit(3, "ProgressDeadlineExceeded")
+			failed.mustLack("level=")
+			other := w.begin("release", "model", "--batches", "100%")
+			other.mustExit(1, "lockstep abort model", "&& lockstep release model", "--batches 100%")
+			other.mustLack("release_id", "same flags", "lws.lockstep.dev", "ProgressDeadlineExceeded")
+			abort := w.begin("abort", "model")
+			abort.mustExit(0, "was rolled back")
+			abort.mustLack("canary group", "ProgressDeadlineExceeded")
+		},
+		"nothing": func(w *workload) {
+			w.begin("release", "model", "--release-id", "r1").mustExit(0, "is complete")
+			// The driver inside the command has the workload's generation of the API server.
+			w.mustPrint([]string{"nothing to release"}, "release", "model")
+			if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetReleaseId() != "r1" {
+				w.t.Errorf("the release is now %q", c.GetReleaseId())
+			}
+		},
 		"disown": func(w *workload) {
 			running := w.pausedRelease()
 			w.begin("disown", "model").mustExit(1, "abort")
@@ -169,6 +190,16 @@ func TestCommands(t *testing.T) {
 			w.edit(image("v2"))
 			course(w)
 		})
+	}
+}
+
+// mustLack fails if the command has printed one of the words.
+func (c *command) mustLack(words ...string) {
+	c.w.t.Helper()
+	for _, text := range words {
+		if strings.Contains(c.output.String(), text) {
+			c.w.t.Errorf("%v prints %q:\n%s", c.cmd.Args[1:], text, &c.output)
+		}
 	}
 }
 

@@ -40,10 +40,10 @@ text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans",
 .h { font-size: 16px; font-weight: 600 } .s { fill: #6b7785 } .m { text-anchor: middle } .e { text-anchor: end }
 .bg { fill: #ffffff } .band { fill: #f3f6f9 } .old { fill: #8fa3bf } .starting { fill: #f2c14e } .new { fill: #1b998b }
 .grid { stroke: #dfe5ec; stroke-width: 1 } .edge { stroke: #aab4c0; stroke-width: 1; stroke-dasharray: 2 3 }
-.cap, .req { fill: none; stroke-width: 2.25; stroke-linejoin: round } .cap { stroke: #3d5a80 } .req { stroke: #d1495b; stroke-dasharray: 6 4 }
+.cap, .req, .all { fill: none; stroke-width: 2.25; stroke-linejoin: round } .all { stroke: #aab4c0 } .cap { stroke: #3d5a80 } .req { stroke: #d1495b; stroke-dasharray: 6 4 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6eaef } .s { fill: #97a3b1 } .bg { fill: #14181d } .band { fill: #1c232b } .old { fill: #5f7593 } .starting { fill: #d9a62e }
-  .new { fill: #2bb8a7 } .grid { stroke: #2b333d } .edge { stroke: #4a5663 } .cap { stroke: #8fb4e0 } .req { stroke: #ef7a87 }
+  .new { fill: #2bb8a7 } .grid { stroke: #2b333d } .edge { stroke: #4a5663 } .cap { stroke: #8fb4e0 } .all { stroke: #4a5663 } .req { stroke: #ef7a87 }
 }
 </style>
 `
@@ -137,9 +137,9 @@ func (c *canvas) header(title string) {
 	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", html.EscapeString(about))
 	x := float64(14)
 	for _, key := range []struct{ class, text string }{
-		{"old", "old, ready"}, {"starting", "starting"}, {"new", "new, ready"}, {"cap", "capacity"}, {"req", "requests to new"},
+		{"old", "old, ready"}, {"starting", "starting"}, {"new", "new, ready"}, {"all", "existing"}, {"cap", "available"}, {"req", "requests to new"},
 	} {
-		if key.class == "req" || key.class == "cap" {
+		if key.class == "req" || key.class == "cap" || key.class == "all" {
 			fmt.Fprintf(c, `<path class="%s" d="M%.1f 64h18"/>`, key.class, x)
 		} else {
 			fmt.Fprintf(c, `<rect class="%s" x="%.1f" y="58" width="14" height="11" rx="2"/>`, key.class, x+2)
@@ -238,11 +238,11 @@ func (c *canvas) bar(r row, class string, from, to time.Duration) {
 		class, a+0.75, r.y, max(b-a-1.5, 0.5), rowHeight, class, c.label(from), c.label(min(to, c.end)))
 }
 
-// chart draws capacity and the share of requests, in percent.
+// chart draws the groups that exist and those that are available, both in percent of replicas, and the share of requests.
 func (c *canvas) chart(y float64) {
 	most := 100.0
 	for _, f := range c.r.GetFrames() {
-		most = max(most, c.capacity(f))
+		most = max(most, c.existing(f))
 	}
 	scale := func(percent float64) float64 { return y + chartHeight*(1-percent/(most*1.06)) }
 	step := 25.0
@@ -252,8 +252,14 @@ func (c *canvas) chart(y float64) {
 	for p := 0.0; p <= most; p += step {
 		fmt.Fprintf(c, `<path class="grid" d="M%d %.1fH%d"/><text class="e s" x="%d" y="%.1f">%.0f%%</text>`+"\n", left, scale(p), width-right, left-10, scale(p)+4, p)
 	}
+	c.line("all", scale, c.existing)
 	c.line("cap", scale, c.capacity)
 	c.line("req", scale, func(f *pb.PlanFrame) float64 { return float64(f.GetTrafficWeight()) })
+}
+
+// existing returns the groups that exist as a percentage of replicas. Its peak is the CAPACITY of the table of lockstep plan.
+func (c *canvas) existing(f *pb.PlanFrame) float64 {
+	return 100 * float64(len(f.GetGroups())) / float64(max(c.r.GetReplicas(), 1))
 }
 
 // capacity returns available groups as a percentage of replicas.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -33,8 +34,10 @@ func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...str
 	if len(bad) > 0 {
 		t.Fatal(bad)
 	}
+	pair := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}
 	r, err := simulate.Release(simulate.Input{
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Policy: policy, Startup: startup, Frames: true,
+		Old: pair, New: pair,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +136,7 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 		style   pb.Style
 		batches []string
 	}{
-		"canary":     {"vllm: Canary release", pb.Style_STYLE_CANARY, []string{"25%", "50%", "100%"}},
+		"canary":     {"vllm: Canary release", pb.Style_STYLE_CANARY, []string{"1"}},
 		"blue-green": {"vllm: BlueGreen release", pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
 		"partition":  {"vllm: Partition release", pb.Style_STYLE_PARTITION, []string{"25%", "50%", "100%"}},
 	} {
@@ -143,6 +146,18 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 			if err := os.WriteFile(path, want, 0o600); err != nil {
 				t.Fatal(err)
 			}
+		}
+		response := planned(t, c.style, 10*time.Minute, c.batches...)
+		drawn, most, least := &canvas{r: response}, 0.0, 100.0
+		for _, f := range response.GetFrames() {
+			most, least = max(most, drawn.existing(f)), min(least, drawn.capacity(f))
+		}
+		table, low := 0.0, 100.0
+		for _, s := range response.GetSteps() {
+			table, low = max(table, 100*s.GetMaxCapacity()), min(low, 100*s.GetMinCapacity())
+		}
+		if most != table || least != low {
+			t.Errorf("%s: the picture has %.0f..%.0f%%, the table of lockstep plan %.0f..%.0f%%", path, least, most, low, table)
 		}
 		got, err := os.ReadFile(path)
 		if err != nil {

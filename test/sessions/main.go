@@ -71,7 +71,7 @@ func run(ctx context.Context, lockstep, images string) error {
 		sed s/vllm:v1/vllm:v2/ examples/tutorial.yaml | kubectl apply -f -`); err != nil {
 		return err
 	}
-	if err := r.session(ctx, "plan", "lockstep plan vllm --batches 25%,50%,100%"); err != nil {
+	if err := r.session(ctx, "plan", "lockstep plan vllm"); err != nil {
 		return err
 	}
 	if err := r.canary(ctx); err != nil {
@@ -81,10 +81,10 @@ func run(ctx context.Context, lockstep, images string) error {
 		sed -e s/vllm:v1/vllm:v3/ -e 's/startup: 3s/behavior: image-pull/' examples/tutorial.yaml | kubectl apply -f -`); err != nil {
 		return err
 	}
-	return r.session(ctx, "abort", "lockstep release vllm --batches 25%,50%,100% --progress-deadline 10s", "lockstep abort vllm")
+	return r.session(ctx, "abort", "lockstep release vllm --progress-deadline 10s", "lockstep abort vllm")
 }
 
-// canary records a release, and lockstep watch in its second batch.
+// canary records a release, and lockstep watch during its canary.
 func (r recorder) canary(ctx context.Context) error {
 	watch, err := r.open(ctx, "lockstep watch vllm", 110, 34)
 	if err != nil {
@@ -93,14 +93,16 @@ func (r recorder) canary(ctx context.Context) error {
 	defer watch.Close()
 	recorded := make(chan error, 1)
 	go func() {
-		_, err := watch.Await(ctx, func(text string) bool { return strings.Contains(text, "2/3 (50%): 1/2 groups ready") })
+		_, err := watch.Await(ctx, func(text string) bool {
+			return strings.Contains(text, "1/1 (1): 0/1 groups ready") && strings.Contains(text, "Starting")
+		})
 		if err != nil {
-			recorded <- fmt.Errorf("watch batch 2: %w", err)
+			recorded <- fmt.Errorf("watch the canary: %w", err)
 			return
 		}
 		recorded <- r.write(ctx, "watch", watch.ANSI())
 	}()
-	if err := r.session(ctx, "release", "lockstep release vllm --batches 25%,50%,100% --pause 5s"); err != nil {
+	if err := r.session(ctx, "release", "lockstep release vllm --pause 5s"); err != nil {
 		return err
 	}
 	return <-recorded

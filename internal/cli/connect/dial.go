@@ -95,17 +95,21 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// Connect connects to the driver at the address, or starts one inside this process.
+// Connect connects a user to the driver at the address, or to one that it starts inside this process.
 func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 	if f.Address == "" {
-		return Inside(ctx, o)
+		return Inside(ctx, o, forUsers()...)
 	}
+	return f.dial(ctx, forUsers()...)
+}
+
+func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) {
 	// gRPC's own limit between two attempts is two minutes, too long for a driver that restarts.
 	backoffs := backoff.DefaultConfig
 	backoffs.MaxDelay = longestRedial
-	opts := []plugin.Option{plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
+	opts = append(opts, plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoffs, MinConnectTimeout: connectTimeout,
-	}))}
+	})))
 	switch {
 	case f.tlsCert != "":
 		opts = append(opts, plugin.WithTLS(f.tlsCert, f.tlsKey, f.tlsCA))
@@ -126,7 +130,7 @@ func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 // DialUntilReached retries until it is connected, and calls failed for each failure. It returns nil if ctx ends first.
 func (f *Flags) DialUntilReached(ctx context.Context, logger *slog.Logger, failed func(error)) *Link {
 	for ctx.Err() == nil {
-		link, err := f.Connect(ctx, nil)
+		link, err := f.dial(ctx)
 		if err == nil {
 			logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
 			return link

@@ -36,7 +36,7 @@ const stopGrace = 500 * time.Millisecond
 
 // Inside runs a driver behind a socket that only this user can access, so that a command behaves the same with and without
 // --address. The driver outlives ctx until Close, so that an interrupted command can still read the status.
-func Inside(ctx context.Context, o *Options) (*Link, error) {
+func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, error) {
 	dir, err := os.MkdirTemp("", "lockstep-")
 	if err != nil {
 		return nil, fmt.Errorf("create a directory for the driver's socket: %w", err)
@@ -62,7 +62,7 @@ func Inside(ctx context.Context, o *Options) (*Link, error) {
 		}
 		return os.RemoveAll(dir)
 	}
-	client, err := plugin.Dial(command, "unix://"+filepath.Join(dir, "s"), plugin.WithWaitForReady())
+	client, err := plugin.Dial(command, "unix://"+filepath.Join(dir, "s"), append(options, plugin.WithWaitForReady())...)
 	if err != nil {
 		return nil, errors.Join(cause(command, err), closeAll())
 	}

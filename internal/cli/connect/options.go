@@ -144,7 +144,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 }
 
 // ForCommand returns the options of a driver inside a command: for one namespace and one workload, or for all where these
-// are empty. Without --log-level it logs warnings only, once it has started: the command itself shows progress and errors.
+// are empty. Without --log-level it logs errors only, once it has started: the command itself shows the states of a release.
 func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Options {
 	inside := *o
 	inside.Namespace = namespace
@@ -152,7 +152,7 @@ func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Opti
 		inside.Workload = types.NamespacedName{Namespace: namespace, Name: name}
 	}
 	if !flags.Changed("log-level") {
-		inside.LogLevel, inside.quietStart = "warn", true
+		inside.LogLevel, inside.quietStart = "error", true
 	}
 	return &inside
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -53,7 +55,7 @@ func progress(result host.Result) string {
 		return "no release was started"
 	}
 	text := fmt.Sprintf("release %s of %s/%s is %s", result.ReleaseID, c.GetWorkload().GetNamespace(),
-		c.GetWorkload().GetName(), strings.TrimPrefix(c.GetState().String(), "STATE_"))
+		c.GetWorkload().GetName(), view.StateWord(c.GetState()))
 	if c.CurrentBatch != nil {
 		text += fmt.Sprintf(" at batch %d/%d (%s), %d of %d groups ready", c.GetCurrentBatch()+1, c.GetBatches(),
 			c.GetTarget(), c.GetUpdatedReady(), c.GetPlanned())
@@ -87,6 +89,10 @@ const intentRecorded = "\n  the intent is recorded: any running driver completes
 // Hints are command lines about the same workload and driver, ready to be pasted.
 type Hints struct {
 	Again, Status, Promote, Abort, History string
+	// List lists the workloads of all namespaces.
+	List string
+	// Resume is Again without --release-id. Empty means that the command has no such flag.
+	Resume string
 	// Stay is Again with --on-failure wait. Empty means that the command has no such flag.
 	Stay string
 	// Inside is true if the driver is inside this process, with the user's own permissions.
@@ -95,22 +101,26 @@ type Hints struct {
 
 // HintsFor returns the hints of a parsed command line.
 func HintsFor(cmd *cobra.Command, name string) Hints {
-	line := func(verb string, keep func(flag string) bool) string {
-		return cmd.Root().Name() + " " + verb + " " + name + FlagsOf(cmd, keep)
+	line := func(keep func(flag string) bool, words ...string) string {
+		return strings.Join(append([]string{cmd.Root().Name()}, words...), " ") + FlagsOf(cmd, keep)
 	}
 	reach := func(flag string) bool { return slices.Contains(Reach, flag) }
 	h := Hints{
-		Again:   line(cmd.Name(), func(string) bool { return true }),
-		Status:  line("status", reach),
-		Promote: line("promote", reach),
-		Abort:   line("abort", reach),
-		History: line("history", reach),
+		Again:   line(func(string) bool { return true }, cmd.Name(), name),
+		Status:  line(reach, "status", name),
+		Promote: line(reach, "promote", name),
+		Abort:   line(reach, "abort", name),
+		History: line(reach, "history", name),
+		List:    line(func(flag string) bool { return reach(flag) && flag != "namespace" }, "status", "-A"),
 	}
 	if f := cmd.Flags().Lookup("address"); f != nil {
 		h.Inside = !f.Changed
 	}
+	if cmd.Flags().Lookup("release-id") != nil {
+		h.Resume = line(func(flag string) bool { return flag != "release-id" }, cmd.Name(), name)
+	}
 	if cmd.Flags().Lookup("on-failure") != nil {
-		h.Stay = line(cmd.Name(), func(flag string) bool { return flag != "on-failure" }) + " --on-failure wait"
+		h.Stay = line(func(flag string) bool { return flag != "on-failure" }, cmd.Name(), name) + " --on-failure wait"
 	}
 	return h
 }
@@ -172,13 +182,36 @@ func Explain(err error, what string, hints Hints) error {
 		lines[0] = fmt.Sprintf("cannot %s: the request is invalid [%s]", what, bracket(reason, s.Code()))
 	}
 	for _, v := range violations {
-		lines = append(lines, fmt.Sprintf("  %s: %s", v.Field, v.Description))
+		lines = append(lines, fmt.Sprintf("  %s: %s", given(v.Field), v.Description))
 	}
 	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && s.Code() == codes.Unavailable {
 		lines = append(lines, "  what to do: check that a driver runs (lockstep serve) and listens at this address")
 	}
 	lines = append(lines, remedy(reason, drivererr.Metadata(s.Err()), hints)...)
 	return errors.New(strings.Join(lines, "\n"))
+}
+
+// given returns how a user gives a field of a request: as a flag, or as a field of the policy file.
+func given(field string) string {
+	name, index, _ := strings.Cut(strings.TrimPrefix(field, "policy."), "[")
+	switch name {
+	case "style", "batches", "min_ready", "progress_deadline", "release_id":
+		name = "--" + strings.ReplaceAll(name, "_", "-")
+	case "traffic.stable_service":
+		name = "--service"
+	case "traffic.http_routes":
+		name = "--http-route"
+	case "workload.name":
+		name = "NAME"
+	case "workload.namespace":
+		name = "--namespace"
+	default:
+		return strings.TrimPrefix(field, "policy.")
+	}
+	if position, err := strconv.Atoi(strings.TrimSuffix(index, "]")); err == nil {
+		return fmt.Sprintf("%s, number %d", name, position+1)
+	}
+	return name
 }
 
 // remedy returns lines that say what the user can do about a reason.
@@ -188,19 +221,24 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 		return nil
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		lines := []string{"  to see it:   " + hints.Status, "  to abort it: " + hints.Abort}
-		if id := metadata["release_id"]; id != "" {
-			lines = append(lines, "  to resume it, with its own policy: --release-id "+id)
+		if id := metadata["release_id"]; id != "" && hints.Resume != "" {
+			lines = append(lines, "  to resume it, with the policy that it began with: "+hints.Resume+" --release-id "+quote(id))
 		}
 		return lines
 	case pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED:
 		return []string{
-			"  a release keeps its policy: use the same flags again",
-			"  or abort it first: " + hints.Abort,
+			"  to abort it, and begin with this policy: " + hints.Abort + " && " + hints.Again,
+			"  to promote it as it is: " + hints.Promote,
 		}
-	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED:
-		return []string{"  the template has changed; to see the status: " + hints.Status}
+	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
+		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
+		return []string{"  to see what the release does now: " + hints.Status}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
-		return []string{"  to list all: kubectl get leaderworkersets --all-namespaces"}
+		return []string{"  to list all: " + hints.List}
+	case pb.ErrorReason_ERROR_REASON_NAME_TOO_LONG:
+		return []string{"  what to do: give the workload a shorter name, or release it with --style partition"}
+	case pb.ErrorReason_ERROR_REASON_NEWER_DRIVER:
+		return []string{"  what to do: use the driver version that drives the release, or abort it: " + hints.Abort}
 	case pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		if hints.Inside {
 			return []string{"  what to do: the driver inside this command has your own permissions: ask for those of ClusterRole lockstep-driver " +
@@ -210,7 +248,7 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
 		return []string{"  what to do: leave it out, or use a driver that supports it"}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
-		return []string{"  what to do: check that the driver reaches the API server, for example with kubectl get lws"}
+		return []string{"  what to do: check that the driver reaches the API server, for example with lockstep check"}
 	default:
 		return []string{"  what to do: " + drivererr.Advice(reason)}
 	}

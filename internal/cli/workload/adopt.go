@@ -111,6 +111,24 @@ func undo(s *session.Session, to string) error {
 	if err != nil {
 		return s.Explain(err, "read the status of")
 	}
+	if outcome == host.OutcomeRestored && runs(c, response.GetRevision()) {
+		text = fmt.Sprintf("restored the template of revision %s, run by all groups: there is nothing to release", response.GetRevision())
+	}
 	s.Say(host.Event{Context: c, Outcome: outcome, Message: text})
 	return nil
+}
+
+// runs reports whether all groups of the workload itself run a revision.
+func runs(c *pb.BatchContext, revision string) bool {
+	groups := 0
+	for _, g := range c.GetGroups() {
+		if g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE {
+			continue
+		}
+		if g.GetRevision() != revision {
+			return false
+		}
+		groups++
+	}
+	return groups > 0 && c.GetGroupsOmitted() == 0
 }

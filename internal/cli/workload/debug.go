@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -126,9 +127,9 @@ func replayAll(out io.Writer, path string, recording io.Reader) error {
 		}
 		differ++
 		at := e.Observation.Now.UTC().Format(time.RFC3339)
-		fmt.Fprintf(out, "decision %d, %s at %s\n", line, e.Observation.Key, at)
+		fmt.Fprintf(out, "decision %d, %s at %s\n", line, view.OneLine(e.Observation.Key.String()), at)
 		for _, d := range differences {
-			fmt.Fprintf(out, "  %s\n", d)
+			fmt.Fprintf(out, "  %s\n", view.Printable(fmt.Sprint(d)))
 		}
 		return nil
 	})

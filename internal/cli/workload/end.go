@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -154,6 +155,4 @@ func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error
 	return nil
 }
 
-func stateName(c *pb.BatchContext) string {
-	return strings.TrimPrefix(c.GetState().String(), "STATE_")
-}
+func stateName(c *pb.BatchContext) string { return view.StateWord(c.GetState()) }

@@ -24,12 +24,12 @@ func newHistoryCommand(o *connect.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history NAME [REVISION [REVISION]]",
 		Short: "Show a workload's template revisions, how their releases ended, and how two templates differ",
-		Long: `Show a workload's template revisions, the newest first, each with its time, the changed images, the field manager that changed
-it, its release and the outcome. It changes nothing. The sign * marks the revision that the groups run, > the template in the
+		Long: `Show a workload's template revisions, the newest first, each with its time, the changed images, its release, and the outcome with
+the user who requested it. It changes nothing. The sign * marks the revision that the groups run, > the template in the
 spec if it is another. A revision that waits for a release has no number.
 
 10 revisions are kept, or as many as the workload's annotation lockstep.dev/history-limit says. A revision in use is never
-deleted. With -o the document is the contract's ListRevisionsResponse as ProtoJSON.
+deleted. With -o the document is the contract's ListRevisionsResponse as ProtoJSON, with owners and field managers.
 
 With --diff it shows how two templates differ, as a unified diff of YAML, and nothing if they are equal. A revision is a number
 or hash of the history.
@@ -127,7 +127,8 @@ func showDiff(s *session.Session, names []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(s.Stdout, text)
+	// YAML has characters that the templates' JSON escapes.
+	_, err = fmt.Fprint(s.Stdout, view.Printable(text))
 	return err
 }
 

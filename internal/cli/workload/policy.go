@@ -43,7 +43,7 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.style, "style", "",
 		"how groups are replaced: canary, blue-green or partition (default: canary)")
 	flags.StringSliceVar(&f.batches, "batches", nil,
-		"groups at the new revision after each batch: counts (1,2,4) or percentages (25%,50%,100%) (default: 1, then the promotion; blue-green: 100%)")
+		"groups at the new revision after each batch: 1,2,4 or 25%,50%,100% (default: 1; blue-green: 100%)")
 	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,37 +22,24 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const releaseAbout = `Release the new template of a LeaderWorkerSet batch by batch, and promote it. The workload is adopted if necessary, but adopt
-it before you change its template: without hold LeaderWorkerSet rolls out a change at once.
+const releaseAbout = `Release the new template of a workload batch by batch, and promote it. The workload is adopted if necessary, but adopt it
+before you change its template: without hold LeaderWorkerSet rolls out a change at once.
 
-The next batch, or the promotion, starts after --pause, and once the gates have passed: queries to Prometheus that are measured
-after each batch. If the template changes, the release starts again at batch 1.
+The next batch, or the promotion, starts once the gates have passed, which are queries to Prometheus, and after --pause. With
+--service and a route each batch gets its share of requests, too. If the template changes, the release starts again at batch 1.
 
-With --service and a route the release also splits requests. Once the groups of a batch are ready, its weight is requested;
-the batch is ready, and its pause starts, when every gateway has acknowledged exactly that weight. The default weight is the
-batch's share of groups, rounded up, also after scaling. A batch of 0 groups has weight 0, and in style partition a batch of
-all groups has weight 100. Headers and cookies apply from the first ready batch to the end, whatever the weight. Weights,
-headers and cookies are not part of a policy: another run may set others. If the driver cannot split requests, the release
-does not start (UNSUPPORTED). Promotion and rollback return all requests to the workload.
+A release that fails is left as it is (exit code 3), rolled back (4) or waited for, as --on-failure says. A failed gate rolls it
+back. Stop the command at any time: the release stays where it is, and the same command resumes it.`
 
-When the release fails, for example because no group became ready within --progress-deadline, --on-failure decides:
-
-- pause (default): leave the release as it is and exit with code 3
-- rollback: roll it back and exit with code 4
-- wait: wait until it recovers, and continue
-
-When a gate fails, the release is rolled back (exit code 4), or stays where it is with --on-gate-failure pause (exit code 3).
-
-You can stop the command at any time: the release stays where it is, and the same command resumes it. Ctrl-C prints how to
-resume, promote or abort; a second one ends the command at once. Exit codes: lockstep help exit-codes.`
-
-const releaseExample = `  lockstep release vllm --batches 25%,50%,100% --pause 5m
-  lockstep release vllm --batches 1,2,4 --on-failure rollback
-  lockstep release vllm --batches 25%,50%,100% --service vllm-leader --http-route vllm --weights 10,50,100
-  lockstep release vllm --batches 25%,100% --gate vllm-ttft=1.3 --gate vllm-errors --prometheus http://localhost:9090
-  lockstep release vllm --policy policy.yaml --no-promote -o json --final`
+const releaseExample = `  lockstep release vllm --pause 5m
+  lockstep release vllm --batches 25%,50%,100% --on-failure rollback
+  lockstep release vllm --service vllm-leader --http-route vllm
+  lockstep release vllm --gate vllm-ttft=1.3 --gate vllm-errors --prometheus http://localhost:9090
+  lockstep release vllm --policy policy.yaml --no-promote -o json`
 
 type releaseFlags struct {
 	session.Flags
@@ -81,6 +69,10 @@ func newReleaseCommand(o *connect.Options) *cobra.Command {
 		},
 	}, func(s *session.Session) error {
 		release.Workload, s.Host.Metrics = s.Ref, metrics
+		done, err := f.check(s, o, release)
+		if err != nil || done {
+			return err
+		}
 		result, err := s.Host.Release(s.Context, release)
 		return s.Conclude(result, err, "release", host.OutcomePromoted, host.OutcomeNothing, host.OutcomeLastBatch)
 	})
@@ -92,7 +84,7 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
 	f.gates.add(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must have been ready before this command starts the next one, or the promotion unless the batch has all groups")
+	flags.DurationVar(&f.pause, "pause", 0, "how long a batch has to be ready before the next one, or before the promotion of the other groups")
 	flags.StringVar(&f.id, "release-id", "",
 		"id of the release (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
@@ -140,6 +132,42 @@ func (f *releaseFlags) release() (host.Release, error) {
 		Pause: f.pause, NoPromote: f.noPromote, OnFailure: onFailure,
 		Gates: gates, OnGateFailure: onGateFailure,
 	}, nil
+}
+
+// check refuses batches that are meant as percentages, and reports whether there is nothing to release: the driver would record a release
+// all the same, in place of the last one that did something. A release in flight is continued as it is.
+func (f *releaseFlags) check(s *session.Session, o *connect.Options, release host.Release) (done bool, err error) {
+	c, err := s.Host.Look(s.Context, s.Ref)
+	if err != nil {
+		return false, s.Explain(err, "release")
+	}
+	if plugin.InFlight(c) && c.GetState() != pb.State_STATE_HOLDING { // which does not tell whether its release has ended
+		return false, nil
+	}
+	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
+		return false, err
+	}
+	if f.id != "" || f.Dial.Address != "" || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
+		return false, nil
+	}
+	// The driver's cache may be older than the user's last edit.
+	now, err := goalOf(s.Context, o, c.GetWorkload())
+	if err != nil || c.GetObservedGeneration() < now.generation {
+		return false, nil //nolint:nilerr // the driver decides
+	}
+	s.Say(host.Event{Context: c, Outcome: host.OutcomeNothing, Message: host.NothingToRelease})
+	return true, nil
+}
+
+// checkCounts refuses counts of groups that the workload does not have.
+func checkCounts(name string, batches []string, groups int32) error {
+	for _, b := range batches {
+		if n, err := strconv.Atoi(b); err == nil && groups > 0 && n > int(groups) {
+			return exit.Usagef("--batches %s: %s has %d groups; for percentages write --batches %s%%",
+				strings.Join(batches, ","), name, groups, strings.Join(batches, "%,"))
+		}
+	}
+	return nil
 }
 
 // newReleaseID returns an id such as "cli-20260102-150405-k3x9": it sorts by time, and is unique within a second.

@@ -35,7 +35,7 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 		"Service that selects the stable leaders; with a route, the release splits its requests")
 	flags.StringSliceVar(&f.httpRoutes, "http-route", nil, "HTTPRoute whose rules lead to the Service; may be repeated")
 	flags.StringSliceVar(&f.weights, "weights", nil,
-		"percentage of requests for the canary with each batch: 10,50,100 (default: the batch's share of groups)")
+		"percentage of requests for the canary with each batch: 10,50,100 (default: its share of groups, rounded up)")
 	flags.StringSliceVar(&f.headers, "canary-header", nil,
 		"NAME=VALUE of a header that sends requests to the canary; may be repeated")
 	flags.StringSliceVar(&f.cookies, "canary-cookie", nil,
@@ -137,10 +137,10 @@ type gateFlags struct {
 func (f *gateFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.templates, "gate", nil,
-		"gate that must pass after each batch: a template such as vllm-ttft, or TEMPLATE=MAX; may be repeated")
+		"gate to pass after each batch: a template such as vllm-ttft, or TEMPLATE=MAX; may be repeated")
 	flags.StringVar(&f.onFailure, "on-gate-failure", string(host.OnFailureRollback),
 		"what to do when a gate fails: rollback or pause")
-	flags.StringVar(&f.prometheus, "prometheus", "", "URL of the Prometheus that measures the gates, for example http://localhost:9090")
+	flags.StringVar(&f.prometheus, "prometheus", "", "URL of the Prometheus that measures the gates")
 	flags.StringVar(&f.config, "prometheus-config", "",
 		"YAML file with credentials and TLS for --prometheus, as promtool's --http.config.file")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("gate", completeTemplates))

@@ -97,6 +97,39 @@ func TestChangesOfGroups(t *testing.T) {
 			want:   []string{upgrade},
 		},
 	}
+	rolling := func(second int, state pb.State, message string) host.Event {
+		e := observed(second, unready("ImagePullBackOff"))
+		e.Context.State, e.Context.Message = state, message
+		return e
+	}
+	requested := host.Event{Kind: host.EventRollingBack, Time: noon, Message: "rolling back to the stable revision"}
+	cases["Rollback"] = struct {
+		reason string
+		events []host.Event
+		want   []string
+	}{
+		reason: "neither the old failure nor short steps are reported",
+		events: []host.Event{
+			requested, rolling(0, pb.State_STATE_FAILED, "the old failure"), rolling(1, pb.State_STATE_ROLLING_BACK, "first"),
+			rolling(5, pb.State_STATE_ROLLING_BACK, "second"),
+		},
+		want: []string{"rolling back to the stable revision"},
+	}
+	cases["SlowRollback"] = struct {
+		reason string
+		events []host.Event
+		want   []string
+	}{
+		reason: "a step that lasts is reported, and a failure of the rollback",
+		events: []host.Event{
+			requested, rolling(1, pb.State_STATE_ROLLING_BACK, "first"), rolling(5, pb.State_STATE_ROLLING_BACK, "second"),
+			rolling(11, pb.State_STATE_ROLLING_BACK, "second"), rolling(12, pb.State_STATE_ROLLING_BACK, "second"),
+			rolling(13, pb.State_STATE_FAILED, "stuck"),
+		},
+		want: []string{
+			"rolling back to the stable revision", "rolling back: second", "canary group 1: pod c-1: ImagePullBackOff: is so",
+		},
+	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,8 +21,11 @@ func History(all []*pb.Revision, now time.Time) string {
 	if len(all) == 0 {
 		return "no history yet: it begins when the workload is adopted\n"
 	}
-	return columns(append([][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "CHANGED BY", "RELEASE", "OUTCOME"}},
-		HistoryRows(all, func(at time.Time) string { return Age(now.Sub(at)) + " ago" })...))
+	rows := HistoryRows(all, func(at time.Time) string { return Age(now.Sub(at)) + " ago" })
+	for i, row := range rows {
+		rows[i] = slices.Delete(row, 5, 6) // OUTCOME has an identity: one is enough of a line
+	}
+	return columns(append([][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "RELEASE", "OUTCOME"}}, rows...))
 }
 
 // HistoryRows returns the cells of each revision: mark, number, hash, time as when formats it, images, editor, release and outcome.
@@ -41,7 +44,7 @@ func HistoryRows(all []*pb.Revision, when func(time.Time) string) [][]string {
 			before = all[i+1]
 		}
 		row := []string{
-			revisionMark(r), number, r.GetName(), at, imageChanges(r, before), orDash(r.GetChangedBy()), releaseWord(r), outcomeWord(r),
+			revisionMark(r), number, r.GetName(), at, imageChanges(r, before), orDash(r.GetChangedBy()), orDash(r.GetReleaseId()), outcomeWord(r),
 		}
 		for i := range row {
 			row[i] = OneLine(row[i])
@@ -59,17 +62,6 @@ func revisionMark(r *pb.Revision) string {
 		return ">"
 	default:
 		return ""
-	}
-}
-
-func releaseWord(r *pb.Revision) string {
-	switch {
-	case r.GetReleaseId() == "":
-		return "-"
-	case r.GetOwner() == "":
-		return r.GetReleaseId()
-	default:
-		return r.GetReleaseId() + " by " + r.GetOwner()
 	}
 }
 

@@ -27,13 +27,13 @@ func TestHistory(t *testing.T) {
 		{Name: "a", Number: 1, CreateTime: ago(27 * time.Hour), Images: []string{"server=v1"}, ChangedBy: "helm"},
 	}, now)
 	want := `
-   REVISION  HASH  WHEN     IMAGES             CHANGED BY    RELEASE   OUTCOME
->  -         f     -        server=v4          kubectl-edit  -         waits for a release
-   5         e     60s ago  -                  -             r5        rolling back
-*  4         d     60m ago  server=v3          -             r4 by jo  promoted
-   3         c     25h ago  server=v2, log=v1  -             r3 [2J    unknown
-   2         b     26h ago  -                  -             -         can't be trusted: edited
-   1         a     27h ago  server=v1          helm          -         -
+   REVISION  HASH  WHEN     IMAGES             RELEASE  OUTCOME
+>  -         f     -        server=v4          -        waits for a release
+   5         e     60s ago  -                  r5       rolling back
+*  4         d     60m ago  server=v3          r4       promoted
+   3         c     25h ago  server=v2, log=v1  r3 [2J   unknown
+   2         b     26h ago  -                  -        can't be trusted: edited
+   1         a     27h ago  server=v1          -        -
 `
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)

@@ -34,7 +34,7 @@ func NewLines(w io.Writer, start time.Time, named bool) *Lines {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, name := range slices.Sorted(maps.Keys(l.changes)) {
-			l.print(now, name, l.changes[name].unready(now))
+			l.print(now, name, l.changes[name].due(now))
 		}
 	})
 	return l
@@ -130,6 +130,11 @@ const EventGone host.EventKind = "gone"
 type changes struct {
 	// progress is the progressKey of the last context.
 	progress string
+	// told is when the last line about a rollback was printed. Zero means that none is requested. rolling is true once a context has it,
+	// and rollback is what it does, in a line that waits.
+	told     time.Time
+	rolling  bool
+	rollback string
 	// groups are those of the last context with groups. Nil means that there was none.
 	groups []*groupChanges
 }
@@ -147,8 +152,19 @@ type groupChanges struct {
 // lines returns what is new in an event.
 func (c *changes) lines(e host.Event) []string {
 	if e.Kind != host.EventProgress && e.Kind != EventStatus {
+		if e.Kind == host.EventRollingBack {
+			c.told = e.Time
+		}
+		c.rollback = ""
 		return []string{messageLine(e)}
 	}
+	switch {
+	case e.Context.GetState() == pb.State_STATE_ROLLING_BACK:
+		return c.rollingBack(e)
+	case !c.told.IsZero() && !c.rolling:
+		return nil // what the release was in before the rollback
+	}
+	c.told, c.rolling, c.rollback = time.Time{}, false, ""
 	lines := c.setGroups(e.Context.GetGroups(), e.Time)
 	before := c.progress
 	c.progress = progressKey(e.Context)
@@ -156,6 +172,29 @@ func (c *changes) lines(e host.Event) []string {
 		lines = append(lines, Progress(e.Context))
 	}
 	return append(lines, c.unready(e.Time)...)
+}
+
+// rollingBack notes what a rollback does. It has many short steps, of which those that last are reported. The driver names the group that
+// it waits for, so that groups have no lines.
+func (c *changes) rollingBack(e host.Event) []string {
+	c.groups, c.rolling = nil, true
+	if c.told.IsZero() {
+		c.told = e.Time.Add(-transientGrace) // it began before this run
+	}
+	if now := Progress(e.Context); now != c.progress {
+		c.progress, c.rollback = now, now
+	}
+	return c.due(e.Time)
+}
+
+// due returns the lines that time alone makes due.
+func (c *changes) due(now time.Time) []string {
+	if c.rollback != "" && now.Sub(c.told) >= transientGrace {
+		line := c.rollback
+		c.rollback, c.told = "", now
+		return []string{line}
+	}
+	return c.unready(now)
 }
 
 // announced reports whether the host that drives the release has an event of its own for this state.
@@ -173,9 +212,7 @@ func messageLine(e host.Event) string {
 	switch e.Kind {
 	case host.EventWarning:
 		return Other.Render("warning:") + " " + OneLine(e.Message)
-	case host.EventFailed:
-		return Alert.Render("failed:") + " " + OneLine(e.Message)
-	case host.EventGateFailed:
+	case host.EventFailed, host.EventGateFailed:
 		return Alert.Render(OneLine(e.Message))
 	default:
 		return OneLine(e.Message)

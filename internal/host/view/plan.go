@@ -124,7 +124,7 @@ func resources(all map[string]string) string {
 // files, as "file:line", or "" if that is unknown. Nil means that there are no files.
 func Preflight(name string, r *pb.PreflightResponse) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Workload  %s\n", name)
+	fmt.Fprintf(&b, "Workload  %s\n", OneLine(name)) // it may be of a file
 	for _, f := range r.GetFindings() {
 		where := preflight.Text(f.GetObject())
 		if f.GetField() != "" {
@@ -132,11 +132,11 @@ func Preflight(name string, r *pb.PreflightResponse) string {
 		}
 		severity := severityStyle(f.GetSeverity()).Render(fmt.Sprintf("%-8s", SeverityWord(f.GetSeverity())))
 		fmt.Fprintf(&b, "\n%s  %s [%s]\n          %s\n     why  %s\n     fix  %s\n",
-			severity, OneLine(f.GetMessage()), f.GetRule(), where, OneLine(f.GetWhy()), OneLine(f.GetFix()))
+			severity, OneLine(f.GetMessage()), f.GetRule(), OneLine(where), OneLine(f.GetWhy()), OneLine(f.GetFix()))
 	}
 	b.WriteString("\n")
 	for _, u := range r.GetUnchecked() {
-		fmt.Fprintf(&b, "not checked: %s (needs %s): %s\n", strings.Join(u.GetRules(), ", "), u.GetSubject(), OneLine(u.GetReason()))
+		fmt.Fprintf(&b, "not checked: %s (needs %s): %s\n", strings.Join(u.GetRules(), ", "), OneLine(u.GetSubject()), OneLine(u.GetReason()))
 	}
 	counts := map[pb.Severity]int32{}
 	for _, f := range r.GetFindings() {

@@ -37,6 +37,9 @@ func header(c *pb.BatchContext, now time.Time) string {
 		ownGroups(c),
 		[]string{"Revision", revisions(c)},
 	)
+	if c.GetTemplateRevision() != "" {
+		rows = append(rows, []string{"Template", template(c)})
+	}
 	if len(c.GetRoles()) > 0 {
 		rows = append(rows, []string{"Roles", roles(c)})
 	}
@@ -86,6 +89,27 @@ func revisions(c *pb.BatchContext) string {
 		return orDash(c.GetStableRevision())
 	}
 	return orDash(c.GetStableRevision()) + " -> " + c.GetUpdateRevision()
+}
+
+// template returns the revision of the template in the spec, and how many groups run it.
+func template(c *pb.BatchContext) string {
+	at, all := int32(0), int32(0)
+	for _, g := range c.GetGroups() {
+		all++
+		if g.GetRevision() == c.GetTemplateRevision() {
+			at++
+		}
+	}
+	switch {
+	case all == 0 || c.GetGroupsOmitted() > 0:
+		return c.GetTemplateRevision()
+	case at == all:
+		return c.GetTemplateRevision() + ", run by all groups"
+	case at == 0:
+		return c.GetTemplateRevision() + ", run by no group"
+	default:
+		return fmt.Sprintf("%s, run by %d of %s", c.GetTemplateRevision(), at, count(all, "group"))
+	}
 }
 
 // traffic returns the shares of the revisions: of requests if the release routes them, and otherwise of ready groups, since

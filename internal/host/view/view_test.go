@@ -190,7 +190,7 @@ func TestColours(t *testing.T) {
 			t.Errorf("no %q in\n%q", want, text)
 		}
 	}
-	for kind, want := range map[host.EventKind]string{host.EventWarning: Other.Render("warning:") + " x", host.EventFailed: Alert.Render("failed:") + " x"} {
+	for kind, want := range map[host.EventKind]string{host.EventWarning: Other.Render("warning:") + " x", host.EventFailed: Alert.Render("x")} {
 		if got := messageLine(host.Event{Kind: kind, Message: "x"}); got != want {
 			t.Errorf("event %s is %q, want %q", kind, got, want)
 		}
@@ -305,5 +305,39 @@ func TestNamedLines(t *testing.T) {
 		"    6s  b  no longer under hold\n"
 	if diff := cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")); diff != "" {
 		t.Errorf("-want, +got:\n%s", diff)
+	}
+}
+
+// A message that names its reason, as those of containers do, does not repeat it.
+func TestProblemNamesReasonOnce(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ reason, message, want string }{
+		{"ImagePullBackOff", "container server: ImagePullBackOff: back-off", "pod p: container server: ImagePullBackOff: back-off"},
+		{"Unschedulable", "unschedulable: 0/3 nodes", "pod p: unschedulable: 0/3 nodes"},
+		{"NotReady", "is so", "pod p: NotReady: is so"},
+		{"Evicted", "", "pod p: Evicted"},
+		{"", "is so", "pod p: is so"},
+	} {
+		if got := Problem(&pb.Group{Pod: "p", Reason: tt.reason, Message: tt.message}); got != tt.want {
+			t.Errorf("%q, %q: %q, want %q", tt.reason, tt.message, got, tt.want)
+		}
+	}
+}
+
+func TestStatusNamesTemplate(t *testing.T) {
+	t.Parallel()
+	for want, revisions := range map[string][]string{
+		"Template  b, run by all groups\n":    {"b", "b"},
+		"Template  b, run by 1 of 2 groups\n": {"a", "b"},
+		"Template  b, run by no group\n":      {"a", "a"},
+		"Template  b\n":                       nil,
+	} {
+		c := &pb.BatchContext{TemplateRevision: "b"}
+		for _, r := range revisions {
+			c.Groups = append(c.Groups, &pb.Group{Revision: r})
+		}
+		if text := Status(c, noon, false); !strings.Contains(text, want) {
+			t.Errorf("%v: no %q in\n%s", revisions, want, text)
+		}
 	}
 }

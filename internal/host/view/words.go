@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -74,14 +75,29 @@ func count(n int32, noun string) string {
 // Age returns d as kubectl prints ages: "90s", "3m12s", "125m", "27h". A negative one, from clocks that differ, is "0s".
 func Age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
-// OneLine replaces control characters, which break lines and terminals, by spaces.
+// OneLine is Printable without line breaks.
 func OneLine(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
+		if r == '\n' || r == '\t' {
 			return ' '
 		}
 		return r
-	}, s))
+	}, Printable(s)))
+}
+
+// Printable replaces by spaces the characters that move, color or reorder what a terminal shows: control characters but for line breaks
+// and tabs, and those that set the direction of text.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case unicode.Is(unicode.Cc, r), unicode.Is(unicode.Bidi_Control, r), r == '\u2028' || r == '\u2029':
+			return ' '
+		default:
+			return r
+		}
+	}, s)
 }
 
 // Progress returns the context in one line.
@@ -137,11 +153,15 @@ func Problem(g *pb.Group) string {
 
 // podProblem returns why the group's pod blocks it.
 func podProblem(g *pb.Group) string {
-	text := g.GetReason()
-	if text != "" && g.GetMessage() != "" && g.GetMessage() != text {
-		text += ": " + g.GetMessage()
+	reason, message := g.GetReason(), g.GetMessage()
+	switch {
+	case message == "":
+		return OneLine(reason)
+	case strings.Contains(strings.ToLower(message), strings.ToLower(reason)): // as Kubernetes' own messages often do
+		return OneLine(message)
+	default:
+		return OneLine(reason + ": " + message)
 	}
-	return OneLine(text)
 }
 
 // Style is a colour or weight of text, as the parameters of an SGR escape sequence.
