@@ -516,6 +516,10 @@ func TestFinishTellsWhatHappensBeforeTheFirstAnswer(t *testing.T) {
 		_, err := r.host.Finish(ctx, r.fake.Context(), promote, "")
 		done <- err
 	}()
+	// A display knows what the release was in before.
+	r.eventually(t, "the first event has the context that was looked at", func(e host.Event) bool {
+		return e.Kind == host.EventPromoting && e.Context.GetState() == pb.State_STATE_READY
+	})
 	r.eventually(t, "it is PROMOTING", func(e host.Event) bool {
 		return e.Kind == host.EventProgress && e.Context.GetState() == pb.State_STATE_PROMOTING
 	})
