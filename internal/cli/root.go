@@ -33,7 +33,8 @@ import (
 )
 
 const about = `Lockstep releases LeaderWorkerSets in whole groups of pods, batch by batch. A user or a pipeline drives a release with these
-commands. Controllers launch the program as a plugin (Argo Rollouts), connect to a server (serve), or run inside it (kruise).
+commands. Controllers launch the program as a plugin (Argo Rollouts), connect to a server (lockstep serve), or run inside it
+(lockstep kruise).
 `
 
 // otherwise has what does what users of other tools expect of a command or a flag.
