@@ -468,6 +468,8 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.State == pb.State_STATE_FAILED && !w.harmed(s) && !forUser(d.Reason):
 		return fmt.Sprintf("it fails with %s, and nothing is wrong: %s", d.Reason, d.Message)
+	case w.abandons(s, d):
+		return fmt.Sprintf("rule 11: groups stay at a revision that is no longer released in %s, %s: %s", d.State, d.Reason, d.Message)
 	case s.unnamed: // nothing says which routes the release had
 	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare)) || s.lwsDown || s.gatewayDown:
 	case s.added.exists:
@@ -478,6 +480,16 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("rule 7: %s without the hold", d.State)
 	}
 	return ""
+}
+
+// abandons reports whether, in place, a group stays at a revision that a release has left for another one. Restarts may not change it.
+func (w *world) abandons(s *state, d Decision) bool {
+	r := w.release(s)
+	if !w.inPlace() || r == nil || r.Phase != record.Progressing || d.State == pb.State_STATE_FAILED || s.lwsDown || s.refuses != 0 {
+		return false
+	}
+	known := []revision{0, revisionOf(r.StableRevision), revisionOf(r.UpdateRevision), revisionOf(r.RestartsExhausted)}
+	return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool { return !slices.Contains(known, m.revision) })
 }
 
 // misrouted reports whether the stable side lacks fewer groups for all requests than both sides lack for their parts.

@@ -51,9 +51,7 @@ func Requests(o Observation) traffic.Desired {
 		return o.requestsHandedOver()
 	case RemovesAdded(o):
 		return prepared()
-	case o.Record.Release.Phase == record.Progressing, o.Record.Release.Phase == record.Promoting, o.completesSecondSet():
-		return o.requested(o.routedGroups())
-	case o.shiftsBack():
+	case o.Record.Release.Phase == record.Progressing, o.Record.Release.Phase == record.Promoting, o.completesSecondSet(), o.shiftsBack():
 		return o.requested(o.routedGroups())
 	case o.awaitsStable():
 		return traffic.Desired{Prepared: true, Weight: o.Traffic.Facts().Weight} // until then
