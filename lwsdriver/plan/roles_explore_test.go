@@ -812,11 +812,11 @@ func TestExploreRoles(t *testing.T) {
 		most   int // times exploreStates
 		routed bool
 	}{
-		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, style: pb.Style_STYLE_CANARY}, 4, true},
-		{roleState{wanted: two{2, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4, true},
-		{roleState{wanted: two{2, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 4, true},
-		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_BLUE_GREEN}, 4, true},
-		{roleState{wanted: two{1, 1}, edits: 2, losses: 1, slices: 2, style: pb.Style_STYLE_CANARY}, 4, true},
+		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, style: pb.Style_STYLE_CANARY}, 2, true},
+		{roleState{wanted: two{2, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 2, true},
+		{roleState{wanted: two{2, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
+		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_BLUE_GREEN}, 2, true},
+		{roleState{wanted: two{1, 1}, edits: 2, losses: 1, slices: 2, style: pb.Style_STYLE_CANARY}, 2, true},
 		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_CANARY}, 4, false},
 		{roleState{wanted: two{1, 2}, edits: 2, third: removesDecode, promoted: true, style: pb.Style_STYLE_CANARY}, 2, false},
 		{roleState{wanted: two{2, 2}, edits: 1, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4, false},
