@@ -96,14 +96,16 @@ func cleanMessage(m protoreflect.Message) {
 
 // cleanMap cleans keys, too.
 func cleanMap(entries protoreflect.Map) {
+	var unclean [][2]protoreflect.MapKey // a key, and what it is to be
 	entries.Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
 		cleanValue(v, func(text protoreflect.Value) { entries.Set(key, text) })
-		cleanValue(key.Value(), func(text protoreflect.Value) {
-			entries.Set(text.MapKey(), entries.Get(key))
-			entries.Clear(key)
-		})
+		cleanValue(key.Value(), func(text protoreflect.Value) { unclean = append(unclean, [2]protoreflect.MapKey{key, text.MapKey()}) })
 		return true
 	})
+	for _, key := range unclean {
+		entries.Set(key[1], entries.Get(key[0]))
+		entries.Clear(key[0])
+	}
 }
 
 // cleanValue cleans a message, or calls set with the clean text of a string that was not clean.
