@@ -341,9 +341,9 @@ func (s roleState) course(hosts ...string) (all []roleStep) {
 func tellRoles(text string) string {
 	first, acts, _ := strings.Cut(text, "\n")
 	l := parseLine("set " + first)
-	s := roleState{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), slices: uint8(l.number("slices", 1)), edits: 9, losses: 9} //nolint:gosec // small
+	s := roleState{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), slices: uint8(l.number("slices", 1)), edits: 9, losses: 9}
 	for i, name := range roleNames {
-		s.wanted[i], s.unavailable[i], s.surge[i] = uint8(l.number(name, 1)), uint8(l.number("unavailable", 0)), uint8(l.number("surge", 0)) //nolint:gosec // small
+		s.wanted[i], s.unavailable[i], s.surge[i] = uint8(l.number(name, 1)), uint8(l.number("unavailable", 0)), uint8(l.number("surge", 0))
 	}
 	s = s.atRest().adopted()
 	s.route()

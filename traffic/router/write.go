@@ -101,5 +101,5 @@ func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) 
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
 		"%s was written, but the cache has not observed it within %s", w.Key, catchUpTimeout))
 	defer cancel()
-	return r.changes.Await(ctx, done, w.Key.Kind) //nolint:wrapcheck // the cause above
+	return r.changes.Await(ctx, done, w.Key.Kind)
 }

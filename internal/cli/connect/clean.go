@@ -67,7 +67,7 @@ func cleanError(err error) error {
 			}
 		}
 	}
-	return status.ErrorProto(p)
+	return status.ErrorProto(p) //nolint:wrapcheck // the same error
 }
 
 // clean replaces the control characters in all strings of a message.
