@@ -169,7 +169,7 @@ func TestDashboard(t *testing.T) {
 	// The keyboard opens the workload, and the heading has the focus then.
 	browser.Run(p, chromedp.Focus(chromedp.CSS("#workloads a")))
 	browser.Run(p, chromedp.KeyEvent(kb.Enter))
-	p.AwaitText("Second workload", canary, "ImagePullBackOff", "5 ready of 4 requested, 6 exist", "server=example.com/model:v2", "r1 by e2e/TestDashboard",
+	p.AwaitText("Second workload", canary, "ImagePullBackOff", "5 ready of 4 requested, 6 exist", "server=example.com/model:v2", "e2e/TestDashboard",
 		"Changes of the template, from revision 1 to 2", "image: example.com/model:v2", "canary 0: ready")
 	if focus := browser.Eval[string](p, "document.activeElement.textContent"); focus != e.namespace+"/vllm" {
 		t.Errorf("the focus is on %q", focus)

@@ -358,7 +358,7 @@ async function readHistory(w, attempt = 0) {
   if (history !== mine) return; // another one was requested meanwhile
   changed();
   // The driver records the end of a release shortly after it reports it.
-  const unfinished = !w.running && mine.rows.some(row => !row.took && row.cells[6].split(' by ')[0] === w.release);
+  const unfinished = !w.running && mine.rows.some(row => !row.took && row.cells[6] === w.release);
   if (unfinished && attempt < maxAttempts) setTimeout(() => history === mine && readHistory(w, attempt + 1), 1000 * 2 ** attempt);
 }
 
