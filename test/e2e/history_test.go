@@ -223,7 +223,7 @@ func TestHistoryCommands(t *testing.T) {
 	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+ - image: example.com/model:v2"}, "history", "model", "1", "2", "--diff")
 	w.mustPrint([]string{"waits for a release"}, "undo", "model")
 	w.mustRun("v2")
-	w.mustPrint([]string{"waits for a release"}, "undo", "model", "--to-revision", "1")
+	w.mustPrint([]string{"the template is already that of revision", "nothing changed"}, "undo", "model", "--to-revision", "1")
 	w.mustPrint([]string{"COMPLETED"}, "release", "model", "--batches", "0", "-o", "json", "--final")
 	w.mustRun("v1")
 	w.mustBeIdle()

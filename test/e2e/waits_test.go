@@ -213,7 +213,7 @@ func TestWaitForLWS(t *testing.T) {
 	if c.GetReason() != "ProgressDeadlineExceeded" {
 		t.Errorf("%s", show(c))
 	}
-	w.mustContain(c.GetMessage(), "waiting for the LeaderWorkerSet controller", "kubectl -n lws-system get pods", "otherwise abort")
+	w.mustContain(c.GetMessage(), "once LeaderWorkerSet has observed the hold", "kubectl -n lws-system get pods", "otherwise abort")
 	permit()
 	w.awaitState(pb.State_STATE_READY, pb.State_STATE_HOLDING)
 	w.finalize("r1", rollback)
