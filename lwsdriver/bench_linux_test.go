@@ -138,10 +138,7 @@ func newBenchFixture(b *testing.B) *benchFixture {
 	core := fake.NewClientset(objects...)
 	core.PrependWatchReactor("pods", clienttesting.DefaultWatchReactor(f.pods, nil))
 	o := Options{Logger: slog.New(slog.DiscardHandler), now: time.Now}
-	d, err := newDriver(core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	d := newDriver(core, lwsfake.NewClientset(sets[0], sets[1]), lwstest.NoRoutes(), o)
 	f.driver = d
 	go func() { _ = d.Run(b.Context()) }()
 	ticks := time.NewTicker(time.Millisecond)

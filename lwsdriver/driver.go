@@ -133,10 +133,7 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	if o.election, err = newElection(config, o); err != nil {
 		return nil, err
 	}
-	d, err := newDriver(core, sets, generic, o)
-	if err != nil {
-		return nil, err
-	}
+	d := newDriver(core, sets, generic, o)
 	// Each client has a rate limit of its own.
 	if d.sets, err = lwsclient.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make LeaderWorkerSet client for callers: %w", err)
@@ -147,27 +144,24 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	return d, nil
 }
 
-func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o Options) (*Driver, error) {
+func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o Options) *Driver {
 	o.Namespace = cmp.Or(o.Workload.Namespace, o.Namespace)
 	var elected <-chan struct{}
 	if o.election != nil {
 		elected = o.election.elected
 	}
-	e, err := engine.New(engine.Config{
+	e := engine.New(engine.Config{
 		Leads: o.election.isLeader, Elected: elected,
 		Core: core, Sets: sets, Dynamic: generic, Log: o.Logger, Namespace: o.Namespace, Workload: o.Workload,
 		ReadOnly: o.ReadOnly, Silent: o.Silent, Registry: o.Metrics, Decided: o.Decided, Now: o.now, Limits: o.Limits,
 		ProbeHostNetwork: o.ProbeHostNetwork, MaxGroupsInFlight: o.MaxGroupsInFlight,
 	})
-	if err != nil {
-		return nil, err
-	}
 	d := &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}
 	e.Observer.Changes.Before = d.states.changed
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(releaseMetrics{d})
 	}
-	return d, nil
+	return d
 }
 
 // Drain ends the waits of calls in flight, which return the current state, and the watches, so that a server can stop

@@ -52,10 +52,7 @@ func newFixtureWith(t testing.TB, o Options, core *fake.Clientset, generic dynam
 	if o.Decided == nil {
 		o.Decided = lwstest.ReplayDecisions(t)
 	}
-	d, err := newDriver(c.Core, c.Sets, generic, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(c.Core, c.Sets, generic, o)
 	b := &fixture{Driver: d, Cluster: c, t: t}
 	for _, w := range objects {
 		b.cache(w)

@@ -56,10 +56,7 @@ func newScoped(t *testing.T, o Options) scoped {
 	s := scoped{core: fake.NewClientset(), sets: lwsfake.NewClientset(drifted(t, "here"), drifted(t, "there"))}
 	fakes.CopyWatched(&s.core.Fake, &s.sets.Fake)
 	o.Logger, o.now = slog.New(slog.DiscardHandler), time.Now
-	d, err := newDriver(s.core, s.sets, lwstest.NoRoutes(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(s.core, s.sets, lwstest.NoRoutes(), o)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()

@@ -3,7 +3,7 @@
 
 // Package engine runs the loop of every workload: observe, plan, apply, until there is nothing to write.
 //
-//	e, err := engine.New(engine.Config{ /* clients and scope */ })
+//	e := engine.New(engine.Config{ /* clients and scope */ })
 //	go e.Run(ctx)
 //
 // Every change in the cluster enqueues its workload for the workers, so that a release is finished even if its host or an

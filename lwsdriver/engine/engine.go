@@ -83,7 +83,7 @@ type Config struct {
 }
 
 // New returns an Engine. It makes no request.
-func New(c Config) (*Engine, error) {
+func New(c Config) *Engine {
 	e := &Engine{
 		config: c, locks: scope{readOnly: c.ReadOnly, workload: c.Workload},
 		queue: newQueue(
@@ -105,7 +105,7 @@ func New(c Config) (*Engine, error) {
 	if c.Silent {
 		e.events.recorder = &events.FakeRecorder{}
 	}
-	return e, nil
+	return e
 }
 
 // Run fills the caches, finishes the releases that an earlier driver left unfinished, and reconciles workloads until ctx ends.

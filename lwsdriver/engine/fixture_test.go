@@ -37,13 +37,10 @@ func newFixture(t testing.TB, objects ...*lws.LeaderWorkerSet) *fixture {
 func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface, objects ...*lws.LeaderWorkerSet) *fixture {
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
-	e, err := New(Config{
+	e := New(Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Decided: lwstest.ReplayDecisions(t),
 		Now: func() time.Time { return lwstest.Noon },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &fixture{Engine: e, Cluster: c, t: t}
 	for _, w := range objects {
 		lwstest.UpdateCache(t, e.Observer.Caches.Workloads, w)

@@ -40,11 +40,12 @@ func TestChangesOfGroups(t *testing.T) {
 	t.Parallel()
 	const canary, stable = pb.GroupRole_GROUP_ROLE_CANARY, pb.GroupRole_GROUP_ROLE_STABLE
 	upgrade := Progress(upgrading())
-	cases := map[string]struct {
+	type course struct {
 		reason string
 		events []host.Event
 		want   []string
-	}{
+	}
+	cases := map[string]course{
 		"Transient": {
 			reason: "transient reasons are not reported, readiness is",
 			events: []host.Event{
@@ -103,11 +104,7 @@ func TestChangesOfGroups(t *testing.T) {
 		return e
 	}
 	requested := host.Event{Kind: host.EventRollingBack, Time: noon, Message: "rolling back to the stable revision"}
-	cases["Rollback"] = struct {
-		reason string
-		events []host.Event
-		want   []string
-	}{
+	cases["Rollback"] = course{
 		reason: "neither the old failure nor short steps are reported",
 		events: []host.Event{
 			requested, rolling(0, pb.State_STATE_FAILED, "the old failure"), rolling(1, pb.State_STATE_ROLLING_BACK, "first"),
@@ -115,11 +112,7 @@ func TestChangesOfGroups(t *testing.T) {
 		},
 		want: []string{"rolling back to the stable revision"},
 	}
-	cases["SlowRollback"] = struct {
-		reason string
-		events []host.Event
-		want   []string
-	}{
+	cases["SlowRollback"] = course{
 		reason: "a step that lasts is reported, and a failure of the rollback",
 		events: []host.Event{
 			requested, rolling(1, pb.State_STATE_ROLLING_BACK, "first"), rolling(5, pb.State_STATE_ROLLING_BACK, "second"),
