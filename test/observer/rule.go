@@ -149,10 +149,14 @@ func ofSet(o *unstructured.Unstructured) (set, revision string) {
 func (l *ledger) of(object string) *workload {
 	w := l.workloads[object]
 	if w == nil {
-		w = &workload{held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, asked: map[string]string{}}
+		w = newWorkload()
 		l.workloads[object] = w
 	}
 	return w
+}
+
+func newWorkload() *workload {
+	return &workload{held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, asked: map[string]string{}}
 }
 
 func (l *ledger) pod(e Event) {
@@ -169,7 +173,9 @@ func (l *ledger) pod(e Event) {
 	_, known := w.pods[e.Object.GetUID()]
 	switch {
 	case e.Deleted:
-		delete(w.pods, e.Object.GetUID())
+		for _, w := range l.workloads { // the name of its set may be another workload's by now
+			delete(w.pods, e.Object.GetUID())
+		}
 	case !known:
 		w.pods[e.Object.GetUID()] = revision
 		if !w.managed() || len(w.asked) == 0 {
@@ -197,6 +203,13 @@ func (l *ledger) set(name string, e Event) {
 		return
 	}
 	w := l.of(name)
+	_, added := w.added[name]
+	_, exists := w.held[name]
+	if !added && !exists && w.managed() {
+		// The workload was handed over to another object, and the user creates one under its old name: that is a workload of its own.
+		w = newWorkload()
+		l.workloads[name] = w
+	}
 	delete(w.added, name)
 	before, raw := w.managed(), e.Object.GetAnnotations()[record.RecordAnnotation]
 	if w.held[name] = raw != ""; e.Deleted {

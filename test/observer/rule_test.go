@@ -262,3 +262,31 @@ metadata: {name: m-2, labels: {%s lockstep.dev/revision: new}}
 		t.Errorf("want one violation about revision other, got %q", found)
 	}
 }
+
+// A workload that a user creates under the old name of one that was handed over is not held, until it is adopted.
+func TestRuleTellsRecreatedWorkloads(t *testing.T) {
+	t.Parallel()
+	const set = `
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: %s, labels: {%s}%s}
+`
+	const record = `, annotations: {lockstep.dev/release: '{"version": 1, "saved": {"maxUnavailable": 1, "maxSurge": 0}}'}`
+	recreated := func() *story {
+		return held(t).set("", "r", "new", "HandingOver").
+			add(false, set, "m-2", "lockstep.dev/role: canary, lockstep.dev/stable: m, lockstep.dev/revision: new", "").pod("m-2", "new").
+			add(false, set, "m-2", "", record).add(true, set, "m", "", record).add(false, set, "m", "", "").pod("m", "third")
+	}
+	if found := judge(nil, recreated().events); len(found) > 0 {
+		t.Errorf("violations of no rule: %q", found)
+	}
+	for name, s := range map[string]*story{
+		"the successor":        recreated().pod("m-2", "third"),
+		"the old set's pod":    recreated().add(true, podManifest, "m", 1, "old").pod("m-2", "old"),
+		"adopted, the new one": recreated().add(false, set, "m", "", record).pod("m", "new"),
+	} {
+		if found := judge(nil, s.events); len(found) != 1 {
+			t.Errorf("%s: want one violation, got %q", name, found)
+		}
+	}
+}
