@@ -95,11 +95,17 @@ func TestCanaryDisownRolls(t *testing.T) {
 	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "RollStarts" {
 		t.Fatalf("Disown: %v, %v", r, err)
 	}
+	w.awaitRolled()
+	w.mustRun("v2")
+}
+
+// awaitRolled waits until LWS has rolled the template that waited, to both groups.
+func (w *workload) awaitRolled() {
+	w.t.Helper()
 	w.awaitObject("LWS has rolled it", func() bool {
 		s := w.get()
 		return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2
 	})
-	w.mustRun("v2")
 }
 
 // A request with `wait` returns as soon as the host can decide, and at the latest when the wait is over.

@@ -180,6 +180,7 @@ func TestCommands(t *testing.T) {
 			w.begin("abort", "model").mustExit(0)
 			running.mustExit(4)
 			w.begin("disown", "model").mustExit(0)
+			w.awaitRolled() // the adoption holds what runs then
 			w.begin("adopt", "model").mustExit(0)
 		},
 	}

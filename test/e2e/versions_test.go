@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	stored "github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -54,14 +55,14 @@ func TestUpgradeInMidRelease(t *testing.T) {
 			older.edit(image("v2"))
 			older.initialize("r1", p)
 			older.upgrade("r1", 0)
-			older.mustRender(1)
+			older.mustRender(stored.Rendering())
 
 			d := older.newer()
 			d.Begin()
 			d.AwaitSync()
 			newer := older.withDriver(d)
 			newer.awaitState(pb.State_STATE_READY)
-			older.mustRender(1) // it has had nothing to write
+			older.mustRender(stored.Rendering()) // it has had nothing to write
 			if c := newer.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 2 {
 				t.Errorf("batch 1: %s", show(c))
 			}
