@@ -352,11 +352,11 @@ func limitService(o Observation, action Action) *Decision {
 	}
 }
 
-// limitRoll: LWS may update groups only once no restart by a driver is in flight, so that every group exists, and every ready group is
+// limitRoll: LWS may replace a group only once no restart by a driver is in flight, so that every group exists, and every ready group is
 // able to receive requests: LWS counts a ready group as available, whether or not the Service leads to it.
 func limitRoll(o Observation, action Action) *Decision {
 	a, ok := action.(SetStable)
-	if !ok || a.Rolling == nil || !o.lowersPartition(*a.Rolling) || ptr.Deref(a.Rolling.Partition, 0) >= int32(o.Stable.Replicas) { //nolint:gosec // replicas of a spec
+	if !ok || a.Rolling == nil || !o.lowersPartition(*a.Rolling) || len(o.Stable.existingFrom(int(ptr.Deref(a.Rolling.Partition, 0)))) == 0 {
 		return nil
 	}
 	for g := range o.Stable.Wanted(0) {

@@ -219,6 +219,16 @@ func (s *lwset) existing() (n int) {
 	return n
 }
 
+// existsFrom reports whether a group exists that LWS may replace under a partition.
+func (s *lwset) existsFrom(partition int) bool {
+	for i := partition; i < len(s.groups); i++ {
+		if s.groups[i].revision != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // ready returns how many of the groups that stay are ready.
 func (s *lwset) ready() (n int) {
 	for i := range s.groups[:s.replicas] {

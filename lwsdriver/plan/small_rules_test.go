@@ -245,7 +245,7 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		from, to := ptr.Deref(w.rollingOf(&before.own).Partition, 0), ptr.Deref(w.rollingOf(&after.own).Partition, 0)
 		late := w.unreached(before)
 		switch {
-		case to < from && before.restarting && before.own.existing() < int(before.own.replicas):
+		case to < from && before.restarting && before.own.existing() < int(before.own.replicas) && before.own.existsFrom(int(to)):
 			return "rule 12: LeaderWorkerSet may roll while a group that was restarted does not exist"
 		case to < from && late != 0:
 			return fmt.Sprintf("rule 5: LeaderWorkerSet may roll, and the endpoints of the Service lack groups %03b, which it counts as available", late)
