@@ -170,7 +170,7 @@ func limitShares(o Observation, action Action) *Decision {
 		return &d
 	case pins:
 		weight = f.Weight
-		f.StableEndpoints = o.pinned(a.Desired)
+		f.StableEndpoints, f.StablePods = o.pinned(a.Desired), nil
 	case !v.Write.Moves:
 		return nil
 	}
@@ -244,13 +244,14 @@ func (o Observation) replacesMore() bool {
 func (o Observation) carriers() traffic.Facts {
 	f := o.Traffic.Facts()
 	for _, w := range append(slices.Clip(o.Added), o.Stable) {
-		idle := func(leaders []string) int {
-			return w.count(func(g Group) bool {
-				return (!g.Ready || w.Name == o.Stable.Name && g.Index >= w.Replicas) && slices.Contains(leaders, g.Leader)
+		idle := func(leader string) bool {
+			return slices.ContainsFunc(w.Groups, func(g Group) bool {
+				return g.Leader == leader && (!g.Ready || w.Name == o.Stable.Name && g.Index >= w.Replicas)
 			})
 		}
-		f.StableEndpoints, f.CanaryEndpoints = f.StableEndpoints-idle(f.StablePods), f.CanaryEndpoints-idle(f.CanaryPods)
+		f.StablePods, f.CanaryPods = slices.DeleteFunc(slices.Clone(f.StablePods), idle), slices.DeleteFunc(slices.Clone(f.CanaryPods), idle)
 	}
+	f.StableEndpoints, f.CanaryEndpoints = len(f.StablePods), len(f.CanaryPods)
 	return f
 }
 
@@ -278,14 +279,18 @@ func (o Observation) neededGroups() int {
 }
 
 // lacks returns how many groups the two sides would lack for their requests at a weight. A group is counted once, though
-// both parts may be rounded up. A host may ask for a larger share than the groups are of all: then these are enough.
+// both parts may be rounded up and both Services may select it. A host may ask for a larger share than the groups are of all: then these are enough.
 func (o Observation) lacks(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
 	canary := (n*weight + 99) / 100 //nolint:mnd // percent, rounded up
 	if r := o.release(); r != nil && r.Traffic.RequestedWeight() > 0 && r.Traffic.Groups > 0 && !o.movesAllRequests() {
 		canary = min(canary, (r.Traffic.Groups*weight+r.Traffic.Weight-1)/r.Traffic.Weight)
 	}
-	return max(n-n*weight/100-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0) - (n*weight%100+99)/100
+	stable := n - n*weight/100
+	apart := slices.DeleteFunc(slices.Clone(f.StablePods), func(pod string) bool { return slices.Contains(f.CanaryPods, pod) })
+	groups := f.StableEndpoints - len(f.StablePods) + len(apart) + f.CanaryEndpoints
+	lacks := max(stable-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0)
+	return max(lacks, stable+canary-groups) - (n*weight%100+99)/100
 }
 
 // exceeds reports whether the two sides would lack more groups at a weight than before, and more than they may, or the stable side all.

@@ -46,7 +46,7 @@ func (o Observation) strands() bool {
 	f := o.carriers()
 	lacked := o.lacks(f, f.Weight)
 	if !f.Isolated {
-		f.StableEndpoints = o.pinned(prepared())
+		f.StableEndpoints, f.StablePods = o.pinned(prepared()), nil
 	}
 	return o.exceeds(f, 0, lacked)
 }
