@@ -42,6 +42,8 @@ FAULTS  ?= some
 SEED    ?= 1
 STATES  ?= 60000
 DISTURBANCES ?= 2
+# How many courses of random acts `make explore` takes besides, from SEED on.
+WALKS   ?= 100000
 DURATION ?= 5m
 # Which of its mutations `make mutations` runs: those whose file or description contains this.
 ONLY    ?=
@@ -129,8 +131,8 @@ test-controlplane:
 	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
-explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2); `make test` visits the worst ones.
-	$(GO) test ./lwsdriver/plan -run '^TestExplore$$' -count 1 -v -timeout 2h -explore.states=$(STATES) -explore.disturbances=$(DISTURBANCES)
+explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2), and take WALKS (100000) long random courses; `make test` visits the worst ones.
+	$(GO) test ./lwsdriver/plan -run '^(TestExplore|TestWalks)$$' -count 1 -v -timeout 2h -explore.states=$(STATES) -explore.disturbances=$(DISTURBANCES) -explore.walks=$(WALKS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.

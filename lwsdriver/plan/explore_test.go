@@ -39,7 +39,11 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		return steps
 	}
 	calm := false
+	wants := func(do string) bool { return w.only == nil || w.only(do) }
 	add := func(a act, after state, d Decision) bool {
+		if !wants(a.do) {
+			return false
+		}
 		if w.settle(&after); s.late != 0 && a.do != actLate && w.stale(w.writes.values[s.late], s, &after) {
 			after.late = 0
 		}
@@ -51,16 +55,27 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		return true
 	}
 	after := *s
-	d, err := w.drive(&after)
-	decided := d
-	if text := w.breachOfStale(s); text != "" && err == nil {
-		err = errors.New(text)
+	var decided, d Decision
+	var err error
+	if wants(actDrive) || wants(actRestart) {
+		d, err = w.drive(&after)
+		decided = d
+	}
+	if wants(actDrive) {
+		if !w.hasty && err == nil {
+			if text := w.breachOfStale(s); text != "" {
+				err = errors.New(text)
+			}
+		}
 	}
 	if !add(act{do: actDrive}, after, d) && d.Action != nil && err == nil && !after.refused {
 		err = fmt.Errorf("%q changes nothing", d.Action)
 	}
-	if err != nil {
+	if err != nil && wants(actDrive) {
 		steps = append(steps, step{act: act{do: actDrive}, state: after, breach: err.Error(), calm: true})
+	}
+	if w.once && calm {
+		return steps
 	}
 	for at := range uint8(2) {
 		after = *s
@@ -74,6 +89,9 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 			w.collect(&after)
 			add(act{do: actRun, set: at}, after, Decision{})
 		}
+	}
+	if w.once && calm {
+		return steps[:1]
 	}
 	if w.routed {
 		after = *s
@@ -122,9 +140,11 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	after = *s
 	w.pass(&after, true, quiet)
 	add(act{do: actWaitLong}, after, Decision{})
-	calm = true
+	if calm = true; w.once {
+		return steps
+	}
 	for _, a := range hostActs(w) {
-		if after = *s; w.host(&after, a) {
+		if after = *s; wants(a.do) && w.host(&after, a) {
 			add(a, after, Decision{})
 		}
 	}
@@ -133,7 +153,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		if !free && disturb <= int(s.spent) {
 			continue
 		}
-		if after = *s; w.disturb(&after, a) {
+		if after = *s; wants(a.do) && w.disturb(&after, a) {
 			if after.edited = true; !free {
 				after.spent++
 			}
@@ -161,7 +181,7 @@ func hostActs(w *world) []act {
 		all = append(all, act{do: actHeaders})
 	}
 	if w.budget {
-		all = append(all, act{do: actDisown})
+		all = append(all, act{do: actDisown}, act{do: actAdopt})
 	}
 	return all
 }

@@ -121,6 +121,12 @@ func (Adopt) decide(o Observation) (Decision, error) {
 	if err := CheckWorkload(o); err != nil {
 		return Decision{}, err
 	}
+	n := o.Stable.Replicas
+	if o.Record == nil && n-o.Stable.serving(n) > scaled(o.Stable.Rolling.MaxUnavailable, n, false) {
+		if err := checkRolled(o); err != nil {
+			return Decision{}, err
+		}
+	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
 	if o.Record == nil { // the loop repairs a hold that drifted
 		d.Action = SetStable{Record: NewRecord(o), Rolling: hold(), Why: "adopt: hold at rest"}
@@ -203,6 +209,15 @@ func foundHeld(o Observation) []*pb.Warning {
 			"removed: partition %d, maxUnavailable %s and maxSurge %s are assumed. Set others if these are wrong",
 			o.object(), record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
 	}}
+}
+
+// checkRolled refuses, temporarily, a hold while LWS has surge groups, which it would delete at once.
+func checkRolled(o Observation) error {
+	if isHold(o.Stable.Rolling) || o.hasRoles() || !o.Stable.surges() {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+		"LeaderWorkerSet is replacing groups of %s, and would delete its surge groups under the hold: try again once it has deleted them", o.object())
 }
 
 // heldTooLate warns of groups at more than one revision: LWS had begun to roll before the hold.

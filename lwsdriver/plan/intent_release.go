@@ -127,7 +127,7 @@ func (b Begin) checkRevisions(o Observation) error {
 			"no group of %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
 				"is normal: try again once its first group exists", o.object())
 	}
-	return nil
+	return checkRolled(o)
 }
 
 func (b Begin) checkNameFree(o Observation) error {

@@ -174,12 +174,14 @@ func isHold(r rolling) bool {
 
 // holdWithSurge returns the hold of a rollback: the surge groups that exist stay until the others are restored, since they serve.
 func (o Observation) holdWithSurge() rolling {
-	h, surge := record.Hold(), len(o.Stable.existingFrom(o.Stable.Replicas))
-	if surge > 0 {
-		h.MaxSurge = intstr.FromInt32(int32(surge)) //nolint:gosec // groups that exist
-	}
-	if isHold(o.Stable.Rolling) && surge > 0 && scaled(o.Stable.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
-		h.MaxSurge = o.Stable.Rolling.MaxSurge // one that is lost meanwhile is no reason to write
+	h, is := record.Hold(), o.Stable.Rolling.MaxSurge
+	surge := min(len(o.Stable.existingFrom(o.Stable.Replicas)), scaled(is, o.Stable.Replicas, true)) // the others leave with a scale-down
+	switch {
+	case surge <= 0:
+	case isHold(o.Stable.Rolling):
+		h.MaxSurge = is // one that is lost meanwhile is no reason to write
+	default:
+		h.MaxSurge = intstr.FromInt(surge)
 	}
 	return h
 }
@@ -209,7 +211,9 @@ func lastSet(o Observation) rolling {
 	if ptr.Deref(found.Partition, 0) != ptr.Deref(hold.Partition, 0) {
 		return set
 	}
-	set.Partition, set.MaxSurge = hold.Partition, hold.MaxSurge
+	if set.Partition = hold.Partition; found.MaxSurge == hold.MaxSurge {
+		set.MaxSurge = hold.MaxSurge
+	}
 	none := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
 	if none && found.MaxUnavailable == hold.MaxUnavailable {
 		set.MaxUnavailable = hold.MaxUnavailable // LWS requires it, and the admission policy sets it

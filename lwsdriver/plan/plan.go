@@ -101,7 +101,7 @@ func decide(o Observation, s Progress) Decision {
 	case record.CleaningUp:
 		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
 	default:
-		return cleanUp(o, pb.State_STATE_NOTHING_TO_RELEASE, ended(o, Decision{
+		return cleanUp(o, pb.State_STATE_PREPARING, ended(o, Decision{
 			State: pb.State_STATE_NOTHING_TO_RELEASE, Reason: ReasonNothing,
 			Message: fmt.Sprintf("the groups of %s already ran its template when the release began", o.Stable.Name),
 		}))
@@ -318,6 +318,7 @@ func withRelease(o Observation, f func(*record.Release)) record.Record {
 	return amendRelease(o, func(r *record.Release) {
 		intent := r.Phase.Intent()
 		r.PhaseAt = o.Now
+		r.GivenUp = slices.DeleteFunc(slices.Clone(r.GivenUp), o.offRevision) // it exists again, and is restored like the others
 		f(r)
 		if r.Phase.Intent() != intent {
 			r.EndedBy, r.EndMessage = "", ""

@@ -41,6 +41,11 @@ func (o Observation) groupsOffRevision(at ...string) []Group {
 	return out
 }
 
+// offRevision reports whether the group of an index is off the stable revision.
+func (o Observation) offRevision(index int) bool {
+	return slices.ContainsFunc(o.groupsOffRevision(), func(g Group) bool { return g.Index == index })
+}
+
 // restoreRevision handles groups off the stable revision after a rollback: another client had LWS roll.
 func restoreRevision(o Observation) Decision {
 	switch o.Stable.Revision {

@@ -86,6 +86,7 @@ const (
 	actRestart     = "restart driver"
 	actHeaders     = "header route"
 	actDisown      = "disown"
+	actAdopt       = "adopt"
 	actPace        = "pace"
 	actForget      = "delete record"
 	actOldObject   = "restore old object"
@@ -96,7 +97,8 @@ const (
 	actAccept      = "accept"
 )
 
-const releaseID = "r"
+// releaseIDs are those of the releases, in turn.
+var releaseIDs = [...]string{"r", "q"}
 
 // paces are maxUnavailable and maxSurge as a user edits them.
 var paces = [...]string{"0/1", "1/0", "2/0"}
@@ -194,7 +196,9 @@ func (w *world) apply(s *state, action Action) error {
 	case HoldAutoscaler:
 		s.held, s.noted = a.Hold, a.Hold
 	case ReleaseAutoscaler:
-		s.held, s.noted = autoscaler.HoldNone, autoscaler.HoldNone
+		if s.held, s.noted = autoscaler.HoldNone, autoscaler.HoldNone; a.To != "" {
+			s.passed = a.To != "vllm"
+		}
 	default:
 		return fmt.Errorf("the small world has no %T", a)
 	}
@@ -439,9 +443,15 @@ func (w *world) settle(s *state) {
 // host makes a request of the host. False means it would be refused, or changes nothing.
 func (w *world) host(s *state, a act) bool {
 	var i Intent
+	releaseID := w.releaseID(s)
 	switch a.do {
 	case actBegin:
+		if releaseID = releaseIDs[0]; w.releaseID(s) == releaseID {
+			releaseID = releaseIDs[1]
+		}
 		i = Begin{ReleaseID: releaseID, Policy: w.policy}
+	case actAdopt:
+		i = Adopt{}
 	case actBatch:
 		i = SetTarget{ReleaseID: releaseID, Batch: &a.number}
 	case actWeight:
@@ -466,9 +476,18 @@ func (w *world) host(s *state, a act) bool {
 	if err != nil || d.Action == nil || refusalOf(d.Action) == s.refuses {
 		return false
 	}
-	if r := o.release(); a.do == actDisown {
+	switch r := o.release(); {
+	case a.do == actDisown:
 		s.asked[s.own.template] = 100 // LeaderWorkerSet rolls the workload by itself
-	} else if r != nil {
+	case a.do == actBegin:
+		if s.own.observed && isHold(w.rollingOf(&s.own)) { // otherwise LeaderWorkerSet may be rolling
+			s.asked = [revisions + 1]uint8{}
+		}
+		s.asked[s.own.leaders.current] = 100
+		for i := range s.own.groups {
+			s.asked[s.own.groups[i].revision] = 100
+		}
+	case r != nil:
 		update := revisionOf(r.UpdateRevision)
 		if update == 0 {
 			update = s.own.template // LWS has not recorded it yet
@@ -480,7 +499,29 @@ func (w *world) host(s *state, a act) bool {
 			s.asked[update] = max(s.asked[update], [...]uint8{50, 100}[a.number])
 		}
 	}
-	return w.apply(s, d.Action) == nil
+	adopts := s.record == 0
+	if err := w.apply(s, d.Action); err != nil {
+		return false
+	}
+	if adopts {
+		w.absorb(s)
+	}
+	return true
+}
+
+// absorb notes the user's own configuration after an edit, as far as the driver can know it.
+func (w *world) absorb(s *state) {
+	if o := w.observe(s); o.Record != nil {
+		s.pace = w.rolling(record.Native(Saved(o)))
+	}
+}
+
+// releaseID returns that of the recorded release, or "".
+func (w *world) releaseID(s *state) string {
+	if r := w.release(s); r != nil {
+		return r.ID
+	}
+	return ""
 }
 
 // carries reports whether the groups of the batch are enough for a share.
@@ -502,6 +543,9 @@ func (w *world) disturb(s *state, a act) bool {
 		w.editTemplate(s, a.revision)
 	case actAutoscale:
 		up := a.number > int(s.own.replicas)
+		if s.passed {
+			break
+		}
 		if s.own.replicas == 0 || s.held == autoscaler.HoldAll || s.held == autoscaler.HoldDown && !up {
 			break
 		}
@@ -592,6 +636,7 @@ func (w *world) disturb(s *state, a act) bool {
 		if native := w.rolling(record.Native(w.user)); s.own.rolling != native {
 			s.own.rolling, s.own.observed = native, false
 			s.own.blame()
+			w.absorb(s)
 			s.asked[s.own.template] = 100 // the user has LWS roll
 		}
 	case actDecide:
@@ -623,14 +668,17 @@ func (w *world) editTemplate(s *state, r revision) {
 		return
 	}
 	s.own.template, s.own.observed = r, false
-	if now := w.rollingOf(&s.own); w.admission && !record.SameRolling(now, record.Hold()) {
-		now.Partition, now.MaxSurge = record.Hold().Partition, record.Hold().MaxSurge
-		if scaled(now.MaxUnavailable, int(s.own.replicas), false) == 0 {
-			now.MaxUnavailable = record.Hold().MaxUnavailable
-		}
-		s.own.rolling = w.rolling(now)
+	w.absorb(s) // what the driver has not seen is lost by the hold
+	if now := w.rollingOf(&s.own); s.record != 0 && !record.SameRolling(now, record.Hold()) {
 		for i := int(s.own.replicas); i < maxIndices; i++ {
-			s.own.groups[i].hurt = s.own.groups[i].revision != 0 // LeaderWorkerSet deletes surge groups under the hold
+			s.own.groups[i].hurt = s.own.groups[i].revision != 0 // LeaderWorkerSet deletes surge groups under the hold, which the driver sets, too
+		}
+		if w.admission {
+			now.Partition, now.MaxSurge = record.Hold().Partition, record.Hold().MaxSurge
+			if scaled(now.MaxUnavailable, int(s.own.replicas), false) == 0 {
+				now.MaxUnavailable = record.Hold().MaxUnavailable
+			}
+			s.own.rolling = w.rolling(now)
 		}
 	}
 	w.starts(s)
@@ -645,9 +693,17 @@ func (w *world) editPace(s *state, to rolling) {
 	if is.MaxSurge != to.MaxSurge {
 		own.MaxSurge, is.MaxSurge = to.MaxSurge, to.MaxSurge
 	}
+	if r := w.recordOf(s); w.admission && r != nil && isHold(w.rollingOf(&s.own)) {
+		next := *r // the policy keeps the hold, and what the user wants, which the driver saves
+		next.Saved = own
+		w.setRecord(s, next)
+		s.before, s.pace = s.pace, w.rolling(own)
+		return
+	}
 	if id := w.rolling(is); id != s.own.rolling {
 		s.before = s.pace
 		s.own.rolling, s.own.observed, s.pace = id, false, w.rolling(own)
+		w.absorb(s)
 	}
 }
 
@@ -667,11 +723,12 @@ func (w *world) restoreOld(s *state) {
 		s.own.rolling, s.own.observed = held, false
 		s.own.blame() // LeaderWorkerSet deletes surge groups under the hold
 	}
+	w.absorb(s)
 }
 
 // starts notes that groups which LWS starts from none run the template in the spec: it keeps no other.
 func (w *world) starts(s *state) {
-	if s.own.replicas == 0 || s.own.existing() == 0 || int(ptr.Deref(w.rollingOf(&s.own).Partition, 0)) < int(s.own.replicas) && !w.admission {
+	if s.own.replicas == 0 || s.own.existing() == 0 || int(ptr.Deref(w.rollingOf(&s.own).Partition, 0)) < int(s.own.replicas) && (!w.admission || s.record == 0) {
 		s.asked[s.own.template] = 100
 	}
 }

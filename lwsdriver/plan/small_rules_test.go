@@ -84,11 +84,20 @@ func (w *world) allowed(s *state) int {
 	}
 	if r := w.release(s); r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp) {
 		if n = max(n, 1); w.forced(s) {
-			return int(s.own.replicas) // a person wants the rollback whatever it costs
+			return max(n, int(s.own.replicas)) // a person wants the rollback whatever it costs
 		}
 	}
 	if w.inPlace() {
 		n = max(n, 1) + w.isolated(s)
+	}
+	return n
+}
+
+// surge returns how many groups may be added.
+func (w *world) surge(s *state) int {
+	n := scaled(w.rollings.values[s.pace].MaxSurge, int(s.own.replicas), true)
+	if s.before != 0 {
+		n = max(n, scaled(w.rollings.values[s.before].MaxSurge, int(s.own.replicas), true))
 	}
 	return n
 }
@@ -157,9 +166,12 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 			return text
 		}
 	case actLate: // what has changed since it was decided is for the next decision
-	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown:
+	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt:
 	default:
 		return ""
+	}
+	if before.record == 0 && after.record == 0 && !before.added.exists && a.do != actDrive {
+		return "" // no driver manages the workload
 	}
 	lacks, lacked, allowed := w.shortage(after), w.shortage(before), w.allowed(after)+int(after.grown)
 	if a.do == actRun {
@@ -181,6 +193,9 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 			return "rule 2: requests go to a side without an endpoint, and the other one has some"
 		}
 	}
+	if most := int(after.own.replicas) + w.surge(after); a.do == actReconcile && int(after.own.leaders.replicas) > max(most, int(before.own.leaders.replicas)) {
+		return fmt.Sprintf("rule 5: %d groups, and at most %d are allowed", after.own.leaders.replicas, most)
+	}
 	if a.do == actRun && a.set == 0 {
 		return w.unasked(before, after)
 	}
@@ -188,12 +203,9 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 }
 
 // forgotten: a wait that has lasted too long has done so for the next driver, too. One that was not recorded yet is, unless the API server
-// refuses the record.
+// refuses writes.
 func (w *world) forgotten(d Decision, after *state) string {
-	if after.refuses == refusalOf(SetStable{}) {
-		return ""
-	}
-	if w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
+	if after.refuses != 0 || w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
 		return ""
 	}
 	for i := range after.own.groups {
@@ -320,7 +332,7 @@ func (w *world) breachOfStale(as *state) string {
 	if t := w.observe(&after).Traffic; t != nil && t.Facts().Weight > share {
 		return "rule 13: a larger share by a stale cache: " + d.Action.String()
 	}
-	for _, i := range []Intent{RollBack{ReleaseID: releaseID}, Promote{ReleaseID: releaseID}, Disown{}} {
+	for _, i := range []Intent{RollBack{ReleaseID: w.releaseID(s)}, Promote{ReleaseID: w.releaseID(s)}, Disown{}} {
 		if _, disown := i.(Disown); disown && (!w.budget || is.Unfinished()) {
 			break // it is refused
 		}
@@ -399,7 +411,7 @@ func (w *world) unanswered(s *state) bool {
 // starved reports whether a step takes the endpoints of a side that gets requests, or moves requests to a side without, although the other
 // side has some.
 func (w *world) starved(before, after *state) bool {
-	if !w.routed || after.wanted == 0 {
+	if !w.routed || after.wanted == 0 || w.allowed(before) >= int(before.own.replicas) {
 		return false
 	}
 	was, _ := w.void(before)
@@ -452,6 +464,9 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("a workload of %d groups is handed over as one of %d", s.wanted, s.added.replicas)
 	case s.over:
 		return ""
+	case w.lostPace(s):
+		is, own := Saved(w.observe(s)), w.rollings.values[s.pace]
+		return fmt.Sprintf("rule 7: the user's own maxUnavailable %s and maxSurge %s became %s and %s", &own.MaxUnavailable, &own.MaxSurge, &is.MaxUnavailable, &is.MaxSurge)
 	case w.misrouted(s):
 		return fmt.Sprintf("rule 2: the requests stay where %d groups are missing in %s, %s: %s", w.shortage(s), d.State, d.Reason, d.Message)
 	case w.unreturned(s):
@@ -482,6 +497,12 @@ func (w *world) unsettled(s *state, d Decision) string {
 	return ""
 }
 
+// lostPace reports whether the record says something else than the user's own configuration.
+func (w *world) lostPace(s *state) bool {
+	o := w.observe(s)
+	return o.Record != nil && !s.succeeded && !record.SameRolling(record.Native(Saved(o)), w.rollings.values[s.pace])
+}
+
 // abandons reports whether, in place, a group stays at a revision that a release has left for another one. Restarts may not change it.
 func (w *world) abandons(s *state, d Decision) bool {
 	r := w.release(s)
@@ -494,7 +515,7 @@ func (w *world) abandons(s *state, d Decision) bool {
 
 // misrouted reports whether the stable side lacks fewer groups for all requests than both sides lack for their parts.
 func (w *world) misrouted(s *state) bool {
-	refused := s.refused && (s.refuses > 2 || s.refuses == 1 && w.inPlace()) // the write that would mend it
+	refused := s.refused && (s.refuses > 2 || s.refuses == 1 && (w.inPlace() || w.restored(s))) // the write that would mend it
 	if !w.routed || s.gatewayDown || s.lwsDown || refused {
 		return false
 	}
@@ -502,6 +523,12 @@ func (w *world) misrouted(s *state) bool {
 	stable := bits.OnesCount32(w.endpoints(s, s.selectors, false))
 	written, _ := w.share(s)
 	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
+}
+
+// restored reports whether a user has restored the stable template, whose rollback is not recorded yet.
+func (w *world) restored(s *state) bool {
+	r := w.release(s)
+	return r != nil && r.Phase.Unfinished() && s.own.template == revisionOf(r.StableRevision)
 }
 
 // unreturned reports whether a rollback leaves requests with the canary although the stable side can carry them, as far as may be

@@ -66,7 +66,7 @@ func (r revision) String() string { return [...]string{"", "A", "B", "C"}[r] }
 func revisionOf(s string) revision { return revision(strings.Index(" ABC", s+"")) }
 
 // indices is how many groups a set may have: the replicas, one more by a scale-up, and a surge.
-const maxIndices = 4
+const maxIndices = 6
 
 // leaders is the leader StatefulSet of a set.
 type leaderSet struct {
@@ -120,6 +120,7 @@ type state struct {
 	lwsDown, gatewayDown, blind bool
 	succeeded, over             bool // the added set is a workload of its own; the user's object is deleted
 	held, noted                 autoscaler.Hold
+	passed                      bool   // the autoscaler scales the added set
 	late                        uint16 // of writes: one that is decided and not made
 	restarting                  bool   // a group that the driver restarted does not exist again
 	edited                      bool
@@ -153,6 +154,10 @@ type world struct {
 	waits    table[string, string]
 	writes   table[string, Action]
 	network
+
+	// What next is to return: steps of some kinds, or only what happens next while nothing disturbs, without the rules of stale caches.
+	only        func(do string) bool
+	once, hasty bool
 
 	dated map[dated]*record.Record
 	// of observations, which are used one at a time
@@ -386,7 +391,7 @@ func (w *world) observe(s *state) Observation {
 	}
 	if w.scaler {
 		o.Autoscalers = []Autoscaler{{
-			Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: true, Held: s.noted, Max: w.replicas + 1,
+			Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: !s.passed, Passed: s.passed, Held: s.noted, Max: w.replicas + 1,
 			Directions: autoscaler.Directions{Up: s.held != autoscaler.HoldAll, Down: s.held == autoscaler.HoldNone},
 		}}
 	}

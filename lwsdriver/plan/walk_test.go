@@ -1,0 +1,205 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+var (
+	walks     = flag.Uint64("explore.walks", 300, "how many courses of random acts are taken")
+	walkSeed  = flag.Uint64("explore.seed", 1, "the first of them")
+	walkSteps = flag.Int("explore.steps", 200, "how many acts a course has at most")
+)
+
+// TestWalks takes courses of random acts, which are longer than those of [TestExplore], in larger worlds, and with any number of
+// disturbances. A breach is printed as a course without the acts that it does not need.
+func TestWalks(t *testing.T) {
+	var next, acts atomic.Uint64
+	var known sync.Map
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for i := next.Add(1); i <= *walks; i = next.Add(1) {
+				c, breach := walk(*walkSeed + i - 1)
+				acts.Add(uint64(len(c.acts)))
+				kind := kindOf(breach)
+				if _, again := known.LoadOrStore(kind, true); breach == "" || again {
+					continue
+				}
+				short := shrunk(c, kind)
+				t.Errorf("walk %d: %s\n%s\n%s", *walkSeed+i-1, breach, short, tell(short))
+			}
+		})
+	}
+	wait.Wait()
+	t.Logf("%d acts", acts.Load())
+}
+
+// walk takes a course of random acts, and returns it with the rule that it breaks, or "".
+func walk(seed uint64) (c course, breach string) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	for c.config = randomConfig(r); !strings.Contains(c.config.String(), *exploreRuns); c.config = randomConfig(r) {
+	}
+	w, s := newWorld(c.config)
+	// Some kinds of disturbances never happen in a course, so that others happen often.
+	never := map[string]bool{}
+	for _, do := range disturbing {
+		never[do] = r.IntN(3) > 0
+	}
+	calm, host := 0.4+0.5*r.Float64(), 0.3+0.4*r.Float64()
+	var steps []step
+	for range *walkSteps {
+		s.spent = 0
+		w.once, w.only, w.hasty = r.Float64() < calm, nil, r.IntN(4) > 0
+		kinds := byThemselves
+		switch {
+		case w.once:
+		case r.Float64() < host:
+			kinds = hosting
+		case r.IntN(4) > 0:
+			kinds = disturbing
+		}
+		if !w.once {
+			do := kinds[r.IntN(len(kinds))]
+			if never[do] {
+				continue
+			}
+			w.onlyOf(do)
+			steps = slices.DeleteFunc(w.next(&s, math.MaxUint8, steps), func(t step) bool { return t.act.do != do })
+		} else {
+			steps = w.next(&s, math.MaxUint8, steps)
+		}
+		if len(steps) == 0 {
+			continue
+		}
+		i := 0
+		if !w.once {
+			i = r.IntN(len(steps))
+		}
+		c.acts = append(c.acts, steps[i].act.String())
+		if steps[i].breach != "" {
+			return c, steps[i].breach
+		}
+		s = steps[i].state
+	}
+	return c, w.breachOfEnd(s)
+}
+
+// onlyOf has next return only what is needed for an act. Whether a wait is quiet depends on what else would happen.
+func (w *world) onlyOf(do string) {
+	if w.only = nil; !strings.HasPrefix(do, actWait) {
+		w.only = func(kind string) bool { return strings.HasPrefix(do, kind) }
+	}
+}
+
+// breachOfEnd returns which rule is broken from a state on once nothing disturbs any more, or "".
+func (w *world) breachOfEnd(s state) string {
+	var steps []step
+	writes := 0
+	w.once, w.only, w.hasty = true, nil, true
+	for range maxTold {
+		s.spent = 0
+		steps = w.next(&s, 0, steps)
+		i := slices.IndexFunc(steps, func(t step) bool { return t.calm })
+		if i < 0 {
+			d := reconcile(w.observe(&s))
+			return w.unsettled(&s, d)
+		}
+		if steps[i].breach != "" {
+			return steps[i].breach
+		}
+		if steps[i].writes {
+			writes++
+		}
+		s = steps[i].state
+	}
+	return fmt.Sprintf("%d writes, and it is not at rest", writes)
+}
+
+// shrunk returns the course without the acts that it does not need to break a rule of a kind.
+func shrunk(c course, kind string) course {
+	until := time.Now().Add(2 * time.Minute)
+	for size := max(len(c.acts)/2, 1); ; {
+		less := false
+		for i := 0; i < len(c.acts) && time.Now().Before(until); {
+			next := course{c.config, slices.Delete(slices.Clone(c.acts), i, min(i+size, len(c.acts)))}
+			if acts, ok := next.breaks(kind); ok {
+				c.acts, less = acts, true
+			} else {
+				i += size
+			}
+		}
+		if size == 1 && !less || time.Now().After(until) {
+			return c
+		}
+		if !less {
+			size /= 2
+		}
+		size = max(size, 1)
+	}
+}
+
+// breaks reports whether a course breaks a rule of a kind, and returns the acts of it until then that are possible.
+func (c course) breaks(kind string) (acts []string, breaks bool) {
+	w, s := newWorld(c.config)
+	for _, do := range c.acts {
+		w.onlyOf(do)
+		s.spent = 0
+		t, ok := w.step(&s, do)
+		if !ok {
+			continue
+		}
+		acts = append(acts, do)
+		if t.breach != "" {
+			return acts, kindOf(t.breach) == kind
+		}
+		s = t.state
+	}
+	return acts, kindOf(w.breachOfEnd(s)) == kind
+}
+
+var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt}
+
+var byThemselves = []string{
+	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actCaches, actWait, actWaitLong, actLate,
+	actEdit, actRepair, actLWSUp, actGatewayUp, actAccept,
+}
+
+var disturbing = []string{
+	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actUnfence, actUnhold,
+	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actMark, actUnserve, actUnbudget, actRefuse,
+}
+
+// randomConfig returns a world that may be larger than those of [runs].
+func randomConfig(r *rand.Rand) config {
+	yes := func() bool { return r.IntN(2) == 0 }
+	styles := []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}
+	c := config{
+		style: styles[r.IntN(len(styles))], replicas: 1 + r.IntN(4), unavailable: "1", surge: "0", routed: r.IntN(3) > 0, minReady: yes(),
+		scaler: yes(), parallel: yes(), admission: yes(), budget: yes(),
+	}
+	c.headers = c.routed && yes()
+	pace := r.IntN(5)
+	c.unavailable, c.surge = [...]string{"1", "0", "2", "1", "0"}[pace], [...]string{"0", "1", "0", "1", "2"}[pace]
+	if c.surge == "2" {
+		c.replicas = min(c.replicas, maxIndices-3) // and one by a scale-up
+	}
+	if c.style == pb.Style_STYLE_BLUE_GREEN {
+		c.delay, c.adopt = yes(), yes()
+	}
+	return c
+}
