@@ -139,12 +139,13 @@ func PaceOf(spec lws.LeaderWorkerSetSpec, replicas int) (unavailable, surge int)
 	return unavailable, surge
 }
 
-// PeakOf returns how many groups of a role a release has at its peak on top of the role's own, for a number of units.
-func PeakOf(o Observation, style pb.Style, role Role, units int) int {
+// PeakOf returns how many groups of a role a release has at its peak on top of the role's own: the promotion completes the new units before it
+// removes old ones.
+func PeakOf(style pb.Style, role Role, slices int) int {
 	if InPlace(style) {
-		return role.MaxSurge * max(o.Slices, 1)
+		return min(role.MaxSurge, role.Replicas) * slices
 	}
-	return o.partOf(role, "", units)
+	return role.Replicas * slices
 }
 
 // partOf returns how many groups of a role belong to a number of units of a revision. They fill one slice after another, and stay in theirs.

@@ -272,15 +272,12 @@ type part struct {
 
 // role returns the inventory of a role.
 func (s *Inventory) role(index int) *Inventory {
-	r, o := *s, plan.Observation{Slices: s.Slices}
-	for _, role := range s.Roles {
-		next := plan.Role{Name: role.Name, Replicas: replicasOf(role.Workload)}
-		next.MaxUnavailable, next.MaxSurge = plan.PaceOf(role.Workload.Spec, next.Replicas)
-		o.Roles = append(o.Roles, next)
-	}
+	r := *s
 	r.Workload, r.Roles = s.Roles[index].Workload, nil
 	r.Rolling = ptr.Deref(r.Workload.Spec.RolloutStrategy.RollingUpdateConfiguration, lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)})
-	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PeakOf(o, s.Policy.Style, o.Roles[index], s.Peak().Groups())}}
+	role := plan.Role{Replicas: replicasOf(r.Workload)}
+	_, role.MaxSurge = plan.PaceOf(r.Workload.Spec, role.Replicas)
+	r.part = &part{set: s, index: index, peak: capacity.Peak{Added: plan.PeakOf(s.Policy.Style, role, max(s.Slices, 1))}}
 	return &r
 }
 

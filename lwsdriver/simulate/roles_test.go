@@ -33,10 +33,11 @@ func TestRelease_Slices(t *testing.T) {
 			t.Fatal(bad)
 		}
 		one := lws.LeaderWorkerTemplate{Size: ptr.To[int32](1)}
-		r, err := Release(Input{
+		in := Input{
 			Replicas: 4, Slices: 2, Old: one, New: one, Policy: policy, Startup: time.Minute,
 			Roles: []Role{{plan.Role{Name: "prefill", Replicas: 2, MaxSurge: 1}, one, one}, {plan.Role{Name: "decode", Replicas: 1, MaxSurge: 1}, one, one}},
-		})
+		}
+		r, err := Release(in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,6 +49,22 @@ func TestRelease_Slices(t *testing.T) {
 		if got := strings.Join(steps, "; "); got != tt.want || r.GetSteps()[0].GetRoles()[1].GetReplicas() != 2 {
 			t.Errorf("%s: the steps are %s, want %s", tt.style, got, tt.want)
 		}
+		hasPeak(t, r, policy.Style, in)
+	}
+}
+
+// hasPeak fails the test unless the largest step of a forecast has the peak of all roles, for which capacity is checked.
+func hasPeak(t *testing.T, r *pb.PlanResponse, style pb.Style, in Input) {
+	t.Helper()
+	most, want := 0, 0
+	for _, s := range r.GetSteps() {
+		most = max(most, int(s.GetExtraGroups()))
+	}
+	for _, role := range in.Roles {
+		want += plan.PeakOf(style, role.Role, in.Slices)
+	}
+	if most != want {
+		t.Errorf("%s: the forecast has %d extra groups, and the peak is %d", style, most, want)
 	}
 }
 
@@ -79,13 +96,14 @@ func TestRelease_Roles(t *testing.T) {
 			t.Fatal(bad)
 		}
 		prefill, decode := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}, lws.LeaderWorkerTemplate{Size: ptr.To[int32](4)}
-		r, err := Release(Input{
-			Replicas: 4, Old: prefill, New: prefill, Policy: policy, Startup: time.Minute, Rollback: tt.rollback,
+		in := Input{
+			Replicas: 4, Slices: 1, Old: prefill, New: prefill, Policy: policy, Startup: time.Minute, Rollback: tt.rollback,
 			Roles: []Role{
 				{plan.Role{Name: "prefill", Replicas: 4, MaxUnavailable: 1}, prefill, prefill},
 				{plan.Role{Name: "decode", Replicas: 2, MaxUnavailable: tt.unavailable, MaxSurge: 1 - tt.unavailable}, decode, decode},
 			},
-		})
+		}
+		r, err := Release(in)
 		if err != nil {
 			t.Errorf("%v: %v", tt.policy, err)
 			continue
@@ -100,6 +118,9 @@ func TestRelease_Roles(t *testing.T) {
 		}
 		if got := strings.Join(steps, "; "); got != tt.want {
 			t.Errorf("%v: the steps are %s, want %s", tt.policy, got, tt.want)
+		}
+		if !tt.rollback {
+			hasPeak(t, r, policy.Style, in)
 		}
 		if len(r.GetBlockers()) > 0 || slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return int(s.GetMinAvailableGroups()) < tt.least }) {
 			t.Errorf("%v: %v", tt.policy, r)
