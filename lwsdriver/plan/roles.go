@@ -622,6 +622,7 @@ func inRoles(o Observation, d Decision) Decision {
 	if o.SlicesWaiting > 0 {
 		d.Message += fmt.Sprintf("; slices from %d on get groups once the template in the spec is released or restored", o.Slices)
 	}
+	d.Message += o.lackedChild()
 	if o.Record != nil && !o.BoundsEnforced {
 		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
 	}
@@ -629,6 +630,25 @@ func inRoles(o Observation, d Decision) Decision {
 		d.Action, d.Reason, d.Message, d.Wait, d.Remedy = nil, wait.Reason, wait.Message, wait.Wait, wait.Remedy
 	}
 	return d
+}
+
+// lackedChild says which child of the update revision was deleted, and how it returns: LWS creates those of a slice only all together.
+func (o Observation) lackedChild() string {
+	if o.Bounds == nil || !o.updates() {
+		return ""
+	}
+	lacks := func(slice int) func(Role) bool {
+		return func(r Role) bool { return o.child(slice, o.Bounds.Update, r.Name).Name == "" }
+	}
+	for slice := range o.Slices {
+		i := slices.IndexFunc(o.Roles, lacks(slice))
+		if i < 0 || !slices.ContainsFunc(o.Children, func(c Child) bool { return c.Slice == slice && c.Revision == o.Bounds.Update }) {
+			continue
+		}
+		return fmt.Sprintf("; there is no child of role %s at revision %s in slice %d, and LeaderWorkerSet creates it once the others of that "+
+			"revision and slice are gone: abort, and delete them", o.Roles[i].Name, o.Bounds.Update, slice)
+	}
+	return ""
 }
 
 // roleAction returns the write of children for one of units, nil if there is none.

@@ -241,6 +241,12 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	o := rolesObservation(2, 1)
+	whole := inRoles(Judge(o), Decision{}).Message
+	o.Children = slices.Delete(o.Children, 2, 3)
+	if lacks := inRoles(Judge(o), Decision{}).Message; !strings.Contains(lacks, "no child of role prefill at revision new in slice 0") || whole != "" {
+		t.Errorf("without the child of prefill: %q; with it: %q", lacks, whole)
+	}
+	o = rolesObservation(2, 1)
 	o.Children[3].Groups[0].ReadySince = noon.Add(time.Hour)
 	o.unite()
 	if since := o.Added[0].Groups[0].ReadySince; !since.Equal(noon.Add(time.Hour)) {
