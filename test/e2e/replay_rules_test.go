@@ -41,6 +41,11 @@ func TestReplayReportsViolations(t *testing.T) {
 		o.(metav1.Object).SetDeletionTimestamp(&metav1.Time{})
 		return o
 	}
+	scaled := func(replicas int32) *lws.LeaderWorkerSet {
+		s := stable("Progressing", held)
+		s.Spec.Replicas = &replicas
+		return s
+	}
 	const none, half, all = "", `{"groups":"50%"}`, `{"groups":"100%"}`
 	old0, old1 := podAt("m", 0, "old", true), podAt("m", 1, "old", true)
 	begun := []runtime.Object{stable("Progressing", held), old0, old1, canary("c", 0, none)}
@@ -54,6 +59,7 @@ func TestReplayReportsViolations(t *testing.T) {
 		{"", append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 1, "new", true), podAt("m", 0, "new", false), podAt("m", 0, "new", true),
 			stable("Promoted", held), deleting(canary("c", 2, all)))},
 		{"", append(full[:5:5], stable("CleaningUp", held), deleting(canary("c", 2, all)))},
+		{"", append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), scaled(1), scaled(0))},
 		{ruleOneCanary, append(begun[:4:4], canary("d", 0, none))},
 		{ruleCanarySize, append(begun[:4:4], canary("c", 2, half))},
 		{ruleCanarySize, append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), podAt("c", 2, "new", true))},

@@ -197,7 +197,13 @@ func (r *replay) stepSet(s *lws.LeaderWorkerSet, h clusterEvent) {
 // stableChanged checks a change of the user's workload.
 func (r *replay) stableChanged(old, s *lws.LeaderWorkerSet) {
 	if old != nil && replicasOf(old) != replicasOf(s) {
-		r.before[s.Name] = int(replicasOf(old))
+		before := int(replicasOf(old))
+		for name, set := range r.sets { // the groups of more replicas may still be there
+			if name == s.Name || set.Labels[stableLabel] == s.Name {
+				before = max(before, min(r.before[s.Name], r.leaders(name)))
+			}
+		}
+		r.before[s.Name] = before
 		// A scale-down in mid-promotion removes available groups while LWS rolls others: LWS does not count them together.
 		delete(r.whole, s.Name)
 	}
