@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
 // authorization lets a call pass if its caller has the permission.
@@ -33,7 +34,9 @@ type authorization struct {
 	// from has the connections of the calls, reading the calls whose request has not been read, and calls those in flight.
 	from           *connections
 	reading, calls *slots
-	refusals       *sampler
+	// plans and lists bound the calls at a time that compute much, and that answer much.
+	plans, lists *fair.Slots
+	refusals     *sampler
 	// refused counts the calls that the tap refuses, which no interceptor sees.
 	refused *prometheus.CounterVec
 }
@@ -46,6 +49,7 @@ func newAuthorization(from *connections, logger *slog.Logger, registry prometheu
 		}, []string{"grpc_code"}),
 		from: from, refusals: newSampler(logger),
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
+		plans: fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
 	}
 }
 
@@ -109,9 +113,28 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 		return err
 	}
 	defer end()
-	return handler(srv, &authorizedStream{
+	s := &authorizedStream{
 		contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod, lasts: info.IsServerStream,
-	})
+	}
+	defer func() {
+		if s.turn != nil {
+			s.turn.Release()
+		}
+	}()
+	return handler(srv, s)
+}
+
+// costly returns what a call of a request needs a slot of, nil if it costs little.
+func (a *authorization) costly(request any) *fair.Slots {
+	switch r := request.(type) {
+	case *pb.PlanRequest, *pb.PreflightRequest, *pb.ListRevisionsRequest:
+		return a.plans
+	case *pb.CalculateBatchContextRequest:
+		if r.GetIncludeGroups() {
+			return a.lists
+		}
+	}
+	return nil
 }
 
 // authorizedStream reads the request in time and checks the permission for it. A stream lasts longer than a permission, so that it checks
@@ -126,6 +149,8 @@ type authorizedStream struct {
 	// read is true once the request has been received. namespace is that of the request. Without one the driver asks what the caller sees.
 	read      bool
 	namespace string
+	// turn has the slot that the call holds, nil if it needs none.
+	turn *fair.Slots
 }
 
 // RecvMsg receives the request and checks it.
@@ -144,22 +169,36 @@ func (s *authorizedStream) RecvMsg(m any) error {
 	if s.namespace = namespaceOf(m); s.namespace == "" && verbs[s.method] == access.Get && s.lasts {
 		return nil
 	}
-	return s.by.check(s.ctx, s.method, s.namespace)
+	if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
+		return err
+	}
+	return s.await(s.by.costly(m))
 }
 
-// SendMsg sends a message. It ends a stream whose client does not read.
-func (s *authorizedStream) SendMsg(m any) error {
-	if !s.lasts {
-		return s.ServerStream.SendMsg(m) //nolint:wrapcheck // the stream's own
+// await waits for a slot. Namespaces take turns.
+func (s *authorizedStream) await(turn *fair.Slots) error {
+	if turn == nil {
+		return nil
 	}
-	if s.namespace != "" {
+	ctx, cancel := context.WithTimeout(s.ctx, turnTimeout)
+	defer cancel()
+	if !turn.Acquire(ctx, s.namespace) {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", s.namespace)
+	}
+	s.turn = turn
+	return nil
+}
+
+// SendMsg sends a message. It ends a call whose client does not read.
+func (s *authorizedStream) SendMsg(m any) error {
+	if s.lasts && s.namespace != "" {
 		if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 			return err
 		}
 	}
 	return within(sendTimeout, func() error { return s.ServerStream.SendMsg(m) }, func() error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
-			"the client has read nothing for %s: read faster, and watch again", sendTimeout)
+			"the client has read nothing for %s: read faster, and call again", sendTimeout)
 	})
 }
 

@@ -29,7 +29,11 @@ const (
 	maxReading, maxSourceReading = 1024, maxStreams
 	// maxCalls bounds the calls in flight, and maxUserCalls those of one user.
 	maxCalls, maxUserCalls = 2048, 256
-	// readTimeout ends calls whose request does not arrive, sendTimeout streams whose client does not read.
+	// maxPlans bounds the calls at a time that compute for up to seconds and take tens of MiB, and maxLists those that answer with a row for
+	// each group. Further ones wait, at most for turnTimeout: a client that does not read holds a slot until sendTimeout.
+	maxPlans, maxLists = 2, 16
+	turnTimeout        = 30 * time.Second
+	// readTimeout ends calls whose request does not arrive, sendTimeout those whose client does not read.
 	readTimeout, sendTimeout = 10 * time.Second, 20 * time.Second
 	// maxNamespace is the longest name of a namespace: longer ones are not asked about, since answers are cached.
 	maxNamespace = 63

@@ -5,7 +5,9 @@ package server_test
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,4 +69,61 @@ func TestCallsOfOneConnectionAreBounded(t *testing.T) {
 	if _, err := health.Watch(short, &healthpb.HealthCheckRequest{}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("call 101 of a connection: %v, want it to wait", err)
 	}
+}
+
+// planning is a driver whose plans last until the test lets one end.
+type planning struct {
+	*driver
+
+	begun chan string // namespaces
+	end   chan struct{}
+}
+
+func (p planning) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanResponse, error) {
+	p.begun <- req.GetWorkload().GetNamespace()
+	select {
+	case <-p.end:
+		return &pb.PlanResponse{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Few calls that compute much run at a time, and namespaces take turns. Others do not wait for them.
+func TestPlansTakeTurns(t *testing.T) {
+	d := planning{newDriver(), make(chan string, 10), make(chan struct{})}
+	client := pb.NewWorkloadDriverClient(connection(t, start(t, d, server.Options{Listen: "unix://" + socket(t)}).Addr()))
+	var calls sync.WaitGroup
+	plan := func(namespace string) {
+		calls.Go(func() {
+			if _, err := client.Plan(t.Context(), &pb.PlanRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: "x"}}); err != nil {
+				t.Errorf("%s: %v", namespace, err)
+			}
+		})
+	}
+	for range 5 {
+		plan("loud")
+	}
+	for range 2 {
+		<-d.begun
+	}
+	plan("quiet")
+	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
+		t.Errorf("a call that costs little: %v", err)
+	}
+	select {
+	case namespace := <-d.begun:
+		t.Errorf("a third plan began, for %s", namespace)
+	case <-time.After(200 * time.Millisecond):
+	}
+	var order []string
+	for range 4 {
+		d.end <- struct{}{}
+		order = append(order, <-d.begun)
+	}
+	if !slices.Contains(order[:2], "quiet") {
+		t.Errorf("the next plans are of %v", order)
+	}
+	close(d.end)
+	calls.Wait()
 }
