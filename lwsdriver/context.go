@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -20,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -49,18 +49,23 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	}
 	workload := d.engine.Observer.Follow(key)
 	defer workload.Stop()
-	var last *pb.BatchContext
+	defer d.states.watch()()
+	var last *encoded.Message
 	for {
 		changed := workload.Changed()
-		c, _, err := d.contextOf(key, req.GetReleaseId(), req.GetIncludeGroups())
+		if _, _, err := d.contextOf(key, req.GetReleaseId(), false); err != nil {
+			return err
+		}
+		state, err := d.sharedState(d.engine.Observer.Names.Resolve(key), req.GetIncludeGroups())
 		if err != nil {
 			return err
 		}
-		if !proto.Equal(c, last) {
-			if err := stream.Send(&pb.WatchBatchContextResponse{Context: c}); err != nil {
-				return err
+		if !state.Equal(last) {
+			// On the wire it is a WatchBatchContextResponse: both have the context in field 1.
+			if err := stream.SendMsg(state); err != nil {
+				return err //nolint:wrapcheck // the stream's own
 			}
-			last = c
+			last = state
 		}
 		select {
 		case <-changed:
@@ -179,8 +184,9 @@ func batchPlan(s *observe.Snapshot) []*pb.Batch {
 	return all
 }
 
-// maxGroupRows is how many groups an answer lists: with long messages they stay below the 4 MiB that gRPC's clients accept by default.
-const maxGroupRows = 5000
+// maxGroupRows is how many groups an answer lists: with long messages they stay below the 4 MiB that gRPC's clients accept by default. Of
+// groups that do not exist it lists fewer: anyone can write a large number into a spec.
+const maxGroupRows, maxMissingRows = 5000, 100
 
 // groupRows returns the groups, stable ones first, and how many it leaves out: missing ones before any that exists.
 func groupRows(s *observe.Snapshot) (rows []*pb.Group, omitted int) {
@@ -196,6 +202,7 @@ func groupRows(s *observe.Snapshot) (rows []*pb.Group, omitted int) {
 			}
 		}
 	}
+	missing = min(missing, maxMissingRows)
 	add := func(w plan.Workload, role pb.GroupRole, updated func(plan.Group) bool) {
 		for g, n := range w.All() {
 			list := min(n, left)

@@ -21,12 +21,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// maxLook and maxRows are how many bytes a look at a workload with two pods, and an answer about it with rows, may allocate, whatever its
-// spec says. A million listed groups take 340 MiB. What else the process does meanwhile is counted, too, and the race detector adds to it.
-const (
-	maxLook = 1 << 20
-	maxRows = 4 << 20
-)
+// maxLook is how many bytes a look at a workload with two pods, and an answer about it, may allocate, whatever its spec says. A million
+// listed groups take 340 MiB. What else the process does meanwhile is counted, too, and the race detector adds to it.
+const maxLook = 1 << 20
 
 // allocated returns how many bytes a call allocates.
 func allocated(call func()) uint64 {
@@ -90,7 +87,7 @@ func checkCheap(t *testing.T, b *fixture) {
 		"look": func() error { _, _, err := b.engine.Look(lwstest.VLLM); return err },
 		"rows": func() error {
 			c, _, err := b.contextOf(lwstest.VLLM, "", true)
-			if len(c.GetGroups()) != maxGroupRows || len(c.GetGroups())+int(c.GetGroupsOmitted()) != int(c.GetReplicas()) {
+			if len(c.GetGroups()) > maxMissingRows+2 || len(c.GetGroups())+int(c.GetGroupsOmitted()) != int(c.GetReplicas()) {
 				t.Errorf("%d rows and %d omitted of %d groups", len(c.GetGroups()), c.GetGroupsOmitted(), c.GetReplicas())
 			}
 			return err
@@ -105,7 +102,7 @@ func checkCheap(t *testing.T, b *fixture) {
 	} {
 		var err error
 		_ = call() // caches
-		if n := allocated(func() { err = call() }); n > maxLook && (name != "rows" || n > maxRows) {
+		if n := allocated(func() { err = call() }); n > maxLook {
 			t.Errorf("%s allocates %d kB", name, n>>10)
 		}
 		if err != nil {

@@ -183,8 +183,8 @@ type watchStream struct {
 	ctx context.Context //nolint:containedctx // this is how gRPC hands a stream its context
 }
 
-func (watchStream) Send(*pb.WatchBatchContextResponse) error { return nil }
-func (s watchStream) Context() context.Context               { return s.ctx }
+func (watchStream) SendMsg(any) error          { return nil }
+func (s watchStream) Context() context.Context { return s.ctx }
 
 var here = types.NamespacedName{Namespace: "ns", Name: "here"}
 

@@ -100,10 +100,7 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 		delete(w.sent, key)
 		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: observe.RefOf(key)}})
 	}
-	state, err := w.driver.states.of(stateKey{key, w.request.GetIncludeGroups()}, func() *pb.BatchContext {
-		c, _ := w.driver.stateOf(key, w.request.GetIncludeGroups())
-		return c
-	})
+	state, err := w.driver.sharedState(key, w.request.GetIncludeGroups())
 	if err != nil || state == last {
 		return err
 	}
@@ -120,6 +117,14 @@ func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext,
 		fail(c, err)
 	}
 	return c, s
+}
+
+// sharedState is stateOf, encoded once for all watches.
+func (d *Driver) sharedState(key types.NamespacedName, rows bool) (*encoded.Message, error) {
+	return d.states.of(stateKey{key, rows}, func() *pb.BatchContext {
+		c, _ := d.stateOf(key, rows)
+		return c
+	})
 }
 
 // sharedStates has the encoded state of each watched workload, which all watches of it share: it is computed once for each change, and

@@ -343,8 +343,8 @@ type BatchContext struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// When the last new group became ready, or the target changed. The progress deadline is measured from this time.
 	ProgressTime *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=progress_time,json=progressTime,proto3" json:"progress_time,omitempty"`
-	// One entry per group, stable groups first, ordered by index. Empty unless requested with include_groups. At most 5000:
-	// missing groups are left out first, then those of the highest indices.
+	// One entry per group, stable groups first, ordered by index. Empty unless requested with include_groups. At most 5000,
+	// and 100 missing ones: these are left out first, then those of the highest indices.
 	Groups []*Group `protobuf:"bytes,28,rep,name=groups,proto3" json:"groups,omitempty"`
 	// How many groups `groups` leaves out. 0 unless requested with include_groups.
 	GroupsOmitted int32 `protobuf:"varint,33,opt,name=groups_omitted,json=groupsOmitted,proto3" json:"groups_omitted,omitempty"`
