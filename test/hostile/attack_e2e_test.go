@@ -248,3 +248,24 @@ func (w *world) watchEverything(ctx context.Context, streams int, token string) 
 	})
 	return fmt.Sprintf("%d streams", streams)
 }
+
+// callsInFlight makes calls over connections, with so many at a time on each.
+func (w *world) callsInFlight(ctx context.Context, connections, calls int, method, token string, request func() proto.Message) string {
+	var answered atomic.Int64
+	together(ctx, connections, func(ctx context.Context, _ int) {
+		c, err := w.connect(ctx)
+		if err != nil {
+			return
+		}
+		defer c.raw.Close()
+		together(ctx, calls, func(ctx context.Context, _ int) {
+			if !c.conn.CanTakeNewRequest() {
+				return
+			}
+			if _, err := c.call(ctx, method, token, frame(request())); err == nil {
+				answered.Add(1)
+			}
+		})
+	})
+	return fmt.Sprintf("%d calls answered", answered.Load())
+}

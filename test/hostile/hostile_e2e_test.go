@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -16,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -85,6 +87,34 @@ var attacks = []struct {
 		token := w.token("viewer")
 		return func(ctx context.Context) string { return w.watchEverything(ctx, 50, token) }
 	}},
+	{"watches-of-one", func(w *world) func(context.Context) string {
+		w.fleet()
+		return w.viewer(pb.WorkloadDriver_WatchBatchContext_FullMethodName, func() proto.Message {
+			return &pb.WatchBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "fleet", Name: "model-0"}, IncludeGroups: true}
+		})
+	}},
+	{"plans", func(w *world) func(context.Context) string {
+		var batches []string
+		for groups := 4; groups <= simulate.MaxGroups; groups += 4 {
+			batches = append(batches, strconv.Itoa(groups))
+		}
+		request := &pb.PlanRequest{
+			Workload: w.planned(), IncludeFrames: true, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: batches},
+		}
+		return w.viewer(pb.WorkloadDriver_Plan_FullMethodName, func() proto.Message { return request })
+	}},
+	{"histories", func(w *world) func(context.Context) string {
+		request := &pb.ListRevisionsRequest{Workload: w.planned(), IncludeTemplates: true}
+		w.history(request.GetWorkload())
+		return w.viewer(pb.WorkloadDriver_ListRevisions_FullMethodName, func() proto.Message { return request })
+	}},
+}
+
+// viewer returns an attack of one user who may only read: as many calls at a time as a user may make.
+func (w *world) viewer(method string, request func() proto.Message) func(context.Context) string {
+	w.bind("lockstep-viewer", "viewer")
+	token := w.token("viewer")
+	return func(ctx context.Context) string { return w.callsInFlight(ctx, 4, 64, method, token, request) }
 }
 
 func randomToken() string { return strings.ToLower(forged()[100:]) }

@@ -15,19 +15,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/await"
@@ -201,5 +206,39 @@ func (w *world) fleet() {
 			_, err := client.Adopt(ctx, &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: name}})
 			return err
 		})
+	}
+}
+
+// planned returns a workload with as many replicas as a plan simulates, of which a quota allows two pods.
+func (w *world) planned() *pb.WorkloadRef {
+	w.t.Helper()
+	ref := &pb.WorkloadRef{Namespace: w.cluster.Namespace(w.t), Name: "planned"}
+	suite.Apply(w.t, w.cluster, ref.GetNamespace(), `{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {pods: "2"}}}`)
+	suite.Apply(w.t, w.cluster, ref.GetNamespace(), suite.Workload(ref.GetName(), simulate.MaxGroups, nil))
+	client, err := w.administrator()(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer client.Close()
+	await.Nil(w.t, "its plan is simulated", func(ctx context.Context) error {
+		_, err := client.Plan(ctx, &pb.PlanRequest{Workload: ref, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}})
+		return err
+	})
+	return ref
+}
+
+// history gives a workload a long history of large templates.
+func (w *world) history(ref *pb.WorkloadRef) {
+	w.t.Helper()
+	for i := range int64(10) {
+		revision := &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: fmt.Sprintf("%s-%d", ref.GetName(), i), Labels: map[string]string{record.RoleLabel: record.RoleSnapshot, record.StableLabel: ref.GetName()},
+			},
+			Revision: i, Data: runtime.RawExtension{Raw: []byte(`{"x":"` + strings.Repeat("x", 1<<20) + `"}`)},
+		}
+		if _, err := w.kube.AppsV1().ControllerRevisions(ref.GetNamespace()).Create(w.t.Context(), revision, metav1.CreateOptions{}); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
