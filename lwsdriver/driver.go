@@ -34,9 +34,9 @@ type Driver struct {
 	options Options
 	engine  *engine.Engine
 	// core and sets are for reads that callers cause: these must not delay the engine's writes.
-	core  kubernetes.Interface
-	sets  lwsclient.Interface
-	rooms rooms
+	core kubernetes.Interface
+	sets lwsclient.Interface
+	free freeCapacity
 	// states are what the watches of all workloads send.
 	states sharedStates
 
@@ -73,10 +73,10 @@ type Options struct {
 	// create a pod would choose a port of the node that the driver asks.
 	ProbeHostNetwork bool
 	// MaxGroupsInFlight limits how many groups all releases together create or replace at once. A step that needs more waits until others
-	// are ready, with reason WaitingForTurn; rollbacks never wait. 0 is no limit.
+	// are ready, with reason WaitingForAdmission; rollbacks never wait. 0 is no limit.
 	MaxGroupsInFlight int
 	// Limits are what policies may have. Without Metadata no canary_leader_metadata is allowed. ProgressDeadline limits that of policies, so
-	// that a release without progress does not keep others from their turn for long: a longer one is refused, and a recorded one counts as
+	// that a release without progress does not keep others waiting for long: a longer one is refused, and a recorded one counts as
 	// this long. It is at least record.DefaultProgressDeadline. The default is record.DefaultMaxProgressDeadline.
 	Limits record.Limits
 	// Decided is called with each decision, the observation it was made from, the intent it carries out (nil: what was requested before), and

@@ -105,7 +105,7 @@ func (b *fixture) showPod(p *corev1.Pod) {
 	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
 }
 
-// routedFixture is a driver of a cluster in which a release of default/vllm routes its requests: the stable Service is fenced,
+// routedFixture is a driver of a cluster in which a release of default/vllm routes its requests: the stable Service is isolated,
 // the canary Service is there, and the route gives the canary a share that its gateway has taken.
 type routedFixture struct {
 	*fixture

@@ -191,7 +191,7 @@ func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *pref
 func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
-	into.Room, err = d.rooms.read(ctx, d.core)
+	into.Free, err = d.free.read(ctx, d.core)
 	return err
 }
 
@@ -204,66 +204,66 @@ func withRemedy(err error) error {
 }
 
 const (
-	// roomPeriod is how long the free capacity of the nodes may be old. Pods start and end all the time, so it is an estimate anyway.
-	roomPeriod = 30 * time.Second
-	// roomTimeout bounds the lists of all nodes and pods.
-	roomTimeout = 30 * time.Second
-	// roomPage is how many objects the driver holds of them at a time.
-	roomPage = 500
+	// nodesPeriod is how long the free capacity of the nodes may be old. Pods start and end all the time, so it is an estimate anyway.
+	nodesPeriod = 30 * time.Second
+	// nodesTimeout bounds the lists of all nodes and pods.
+	nodesTimeout = 30 * time.Second
+	// nodesPage is how many objects the driver holds of them at a time.
+	nodesPage = 500
 )
 
-// rooms reads the free capacity of the cluster's nodes for all callers together: it costs lists of all nodes and pods.
-type rooms struct {
+// freeCapacity reads the free capacity of the cluster's nodes for all callers together: it costs lists of all nodes and pods.
+type freeCapacity struct {
 	reading singleflight.Group
 
 	mu     sync.Mutex
-	room   capacity.Room
+	free   capacity.Free
 	readAt time.Time
 }
 
 // read returns the free capacity, waiting for it until ctx ends.
-func (r *rooms) read(ctx context.Context, core kubernetes.Interface) (capacity.Room, error) {
+func (r *freeCapacity) read(ctx context.Context, core kubernetes.Interface) (capacity.Free, error) {
 	r.mu.Lock()
-	room, fresh := r.room, time.Since(r.readAt) <= roomPeriod
+	free, fresh := r.free, time.Since(r.readAt) <= nodesPeriod
 	r.mu.Unlock()
 	if fresh {
-		return room, nil
+		return free, nil
 	}
 	read := r.reading.DoChan("", func() (any, error) { return r.list(context.WithoutCancel(ctx), core) })
 	select {
 	case result := <-read:
-		room, _ := result.Val.(capacity.Room)
-		return room, result.Err
+		free, _ := result.Val.(capacity.Free)
+		return free, result.Err
 	case <-ctx.Done():
-		return capacity.Room{}, fmt.Errorf("read nodes and pods: %w", ctx.Err())
+		return capacity.Free{}, fmt.Errorf("read nodes and pods: %w", ctx.Err())
 	}
 }
 
-func (r *rooms) list(ctx context.Context, core kubernetes.Interface) (capacity.Room, error) {
-	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
+func (r *freeCapacity) list(ctx context.Context, core kubernetes.Interface) (capacity.Free, error) {
+	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
-	var room capacity.Room
-	if err := each(ctx, "nodes", "", room.AddNode, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	var free capacity.Free
+	if err := each(ctx, "nodes", "", free.AddNode, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return core.CoreV1().Nodes().List(ctx, o)
 	}); err != nil {
-		return room, err
+		return free, err
 	}
 	placed := fmt.Sprintf("spec.nodeName!=,status.phase!=%s,status.phase!=%s", corev1.PodSucceeded, corev1.PodFailed)
-	if err := each(ctx, "pods of all namespaces", placed, room.AddPod, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if err := each(ctx, "pods of all namespaces", placed, free.AddPod, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}); err != nil {
-		return room, err
+		return free, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.room, r.readAt = room, time.Now()
-	return room, nil
+	r.free, r.readAt = free, time.Now()
+	return free, nil
 }
 
 // each lists objects page by page.
 func each[T runtime.Object](ctx context.Context, what, fields string, do func(T), list pager.ListPageFunc) error {
 	p := pager.New(list)
-	p.PageSize, p.PageBufferSize = roomPage, 1
+	p.PageSize, p.PageBufferSize = nodesPage, 1
 	err := p.EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(o runtime.Object) error {
 		if t, ok := o.(T); ok {
 			do(t)

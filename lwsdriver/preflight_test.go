@@ -82,7 +82,7 @@ func aroundNeedy(t *testing.T, refuse ...string) *fixture {
 }
 
 func TestPreflight(t *testing.T) {
-	const everything = "BudgetBlocksEviction GitOpsTracked NodesLackRoom PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce"
+	const everything = "BudgetBlocksEviction GitOpsTracked NodesLackCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce"
 	for _, tt := range []struct {
 		name, reason string
 		request      *pb.PreflightRequest
@@ -105,15 +105,15 @@ func TestPreflight(t *testing.T) {
 			[]string{
 				"PersistentVolumeClaims [VolumeReadWriteOnce]: get persistentvolumeclaim default/weights: persistentvolumeclaims is forbidden: no such right (config/preflight",
 				"PodDisruptionBudgets [BudgetBlocksEviction BudgetCountsPods]: fill the cache of poddisruptionbudgets", "ResourceQuotas [QuotaExceeded]: fill the cache of resourcequotas",
-				"Services [ServiceSelectsWorkers ServiceExcludesAdded]: fill the cache of services", "nodes [NodesLackRoom]: list nodes: nodes is forbidden",
+				"Services [ServiceSelectsWorkers ServiceExcludesAdded]: fill the cache of services", "nodes [NodesLackCapacity]: list nodes: nodes is forbidden",
 				"the longest request [GracePeriodBelowLongestRequest]: how long it takes was not set",
 			},
 		},
 		{
 			"pods refused", "nodes alone tell nothing", &pb.PreflightRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Expectations: &pb.PreflightExpectations{
 				LongestRequest: durationpb.New(time.Second), TopologyKeys: []string{"rack", "zone"},
-			}, SkipNodes: true}, nil, strings.NewReplacer("NodesLackRoom ", "", "VolumeRead", "TopologyNotSpread VolumeRead").Replace(everything),
-			[]string{"nodes [NodesLackRoom]: not requested"},
+			}, SkipNodes: true}, nil, strings.NewReplacer("NodesLackCapacity ", "", "VolumeRead", "TopologyNotSpread VolumeRead").Replace(everything),
+			[]string{"nodes [NodesLackCapacity]: not requested"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func Check(s Setup, w World) error {
 	return nil
 }
 
-// checkStable requires that the Service selects all stable leaders, no workers, and no pods of others: the fence would exclude
+// checkStable requires that the Service selects all stable leaders, no workers, and no pods of others: the isolation would exclude
 // them. It may select the canary's leaders too.
 func checkStable(s Setup, w World) error {
 	svc := w.Stable
@@ -89,7 +89,7 @@ func (sel selector) check(s Setup) error {
 		return unusable("%s selects %s=%q and is applied by a tool (it has %s), which would restore the old name once %s is adopted: "+
 			"select by a label of your own instead, or promote in place", sel.of, lws.SetNameLabelKey, s.Stable, by, s.Canary)
 	}
-	_, _, _, err := sel.fence(s, Desired{})
+	_, _, _, err := sel.isolate(s, Desired{})
 	return err
 }
 
@@ -184,7 +184,7 @@ const nameAnotherService = "name another in " + policyField + ".canary_service"
 
 // A policy is read from an annotation of a workload, so any editor of the workload may have written it. Each object that it
 // names is therefore verified before the release's first write to it, by the same rules as in [Check]. The evidence of an
-// earlier write is on the objects themselves, which an editor of the workload can't change: the fence, the labels of generated
+// earlier write is on the objects themselves, which an editor of the workload can't change: the isolation, the labels of generated
 // objects, and the entry in managedFields. With it an object is restored whatever has become of it.
 
 // distrusted returns the error for an object that the policy names and that is neither marked by a release of the workload nor
@@ -199,9 +199,9 @@ func distrusted(s Setup, k Key, why string) error {
 // nameLabels are the labels of pods with the name of their workload.
 var nameLabels = []string{lws.SetNameLabelKey, disaggregated.SetNameLabelKey}
 
-// fencedFor returns the label and name of the workload that the selector is pinned to, by the fence's annotation or else by its user. Both
+// isolatedFor returns the label and name of the workload that the selector is pinned to, by the isolation's annotation or else by its user. Both
 // are empty if neither names one. An annotation that can't be read names none.
-func (s selector) fencedFor() (label, name string) {
+func (s selector) isolatedFor() (label, name string) {
 	added, err := s.added()
 	if err != nil {
 		added = nil
@@ -216,20 +216,20 @@ func (s selector) fencedFor() (label, name string) {
 	return "", ""
 }
 
-// ownFence reports whether a release of this workload has fenced the selector, or its user has pinned it to the workload.
-func (s selector) ownFence(setup Setup) bool {
-	return setup.namesWorkload(s.fencedFor())
+// ownIsolation reports whether a release of this workload has isolated the selector, or its user has pinned it to the workload.
+func (s selector) ownIsolation(setup Setup) bool {
+	return setup.namesWorkload(s.isolatedFor())
 }
 
-// foreignFence reports whether the fence is that of a release of another workload.
-func (s selector) foreignFence(setup Setup) bool {
-	label, _ := s.fencedFor()
-	return label != "" && !s.ownFence(setup)
+// foreignIsolation reports whether the isolation is that of a release of another workload.
+func (s selector) foreignIsolation(setup Setup) bool {
+	label, _ := s.isolatedFor()
+	return label != "" && !s.ownIsolation(setup)
 }
 
-// verify returns why the selector must not be fenced for the first time, or nil if a release of the workload has fenced it, or may.
+// verify returns why the selector must not be isolated for the first time, or nil if a release of the workload has isolated it, or may.
 func (w World) verify(sel selector, s Setup) error {
-	if sel.ownFence(s) {
+	if sel.ownIsolation(s) {
 		return nil
 	}
 	why := "the workload is deleted, so it is unknown whether the selector matches its leaders"
@@ -268,7 +268,7 @@ func (w World) stableBackend(s Setup) (selector, bool) {
 	return selector{}, false
 }
 
-// stableVerified reports whether the stable backend is fenced by a release of this workload, or may be.
+// stableVerified reports whether the stable backend is isolated by a release of this workload, or may be.
 func (w World) stableVerified(s Setup) bool {
 	sel, exists := w.stableBackend(s)
 	return exists && w.verify(sel, s) == nil

@@ -290,8 +290,8 @@ func withStatus(t testing.TB, r Route, change func([]any) []any) Route {
 	return Route{r.Key, o}
 }
 
-// settle makes writes until none is due, and returns them.
-func (c *fakeCluster) settle(d Desired) (writes []string) {
+// applyAll makes writes until none is due, and returns them.
+func (c *fakeCluster) applyAll(d Desired) (writes []string) {
 	c.t.Helper()
 	for range 20 {
 		write, err := Next(c.setup, d, c.world)
@@ -324,7 +324,7 @@ func (c *fakeCluster) through(stages []stage) {
 		if stage.before != nil {
 			stage.before()
 		}
-		if diff := cmp.Diff(stage.want, c.settle(stage.desired)); diff != "" {
+		if diff := cmp.Diff(stage.want, c.applyAll(stage.desired)); diff != "" {
 			c.t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
 		}
 		v := Look(c.setup, stage.desired, c.world)

@@ -25,13 +25,13 @@ type Desired struct {
 	Mirror int
 	// Prepared: the canary Service exists. Implied by all above.
 	Prepared bool
-	// Fenced: the stable Service selects stable leaders only. Implied by all above, unless Unfenced.
-	Fenced bool
-	// Unfenced ends a split in place: the stable Service selects the leaders of both revisions, and no route distinguishes
+	// Isolated: the stable Service selects stable leaders only. Implied by all above, unless SplitEnded.
+	Isolated bool
+	// SplitEnded ends a split in place: the stable Service selects the leaders of both revisions, and no route distinguishes
 	// them. It excludes shares, header routes and mirrors. In place, it is the default if nothing is desired.
-	Unfenced bool
+	SplitEnded bool
 	// HandedOver: the canary becomes the workload. The stable Service selects the canary's leaders only; if the user selects
-	// by the workload's name, the new name stays when the fence is lifted. It excludes shares, header routes and mirrors,
+	// by the workload's name, the new name stays when the isolation is removed. It excludes shares, header routes and mirrors,
 	// since requests return from the canary's Service to the stable one.
 	HandedOver bool
 }
@@ -39,13 +39,13 @@ type Desired struct {
 // complete returns d with all implied fields set.
 func (d Desired) complete(s Setup) Desired {
 	d.Prepared = d.Prepared || d.Weight > 0 || len(d.HeaderRoutes) > 0 || d.Mirror > 0
-	d.Fenced = !d.Unfenced && (d.Fenced || d.Prepared)
-	d.Unfenced = d.Unfenced || s.InPlace() && !d.Fenced && !d.HandedOver
+	d.Isolated = !d.SplitEnded && (d.Isolated || d.Prepared)
+	d.SplitEnded = d.SplitEnded || s.InPlace() && !d.Isolated && !d.HandedOver
 	return d
 }
 
 func (d Desired) equal(e Desired) bool {
-	return d.Weight == e.Weight && d.Mirror == e.Mirror && d.Prepared == e.Prepared && d.Fenced == e.Fenced && d.Unfenced == e.Unfenced &&
+	return d.Weight == e.Weight && d.Mirror == e.Mirror && d.Prepared == e.Prepared && d.Isolated == e.Isolated && d.SplitEnded == e.SplitEnded &&
 		d.HandedOver == e.HandedOver && slices.EqualFunc(d.HeaderRoutes, e.HeaderRoutes, HeaderRoute.equal)
 }
 
@@ -57,7 +57,7 @@ func (d Desired) check() error {
 	if d.Weight < 0 || d.Weight > 100 || d.Mirror < 0 || d.Mirror > 100 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "weight %d and mirror %d must be 0 to 100", d.Weight, d.Mirror)
 	}
-	if (d.Unfenced || d.HandedOver) && (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) {
+	if (d.SplitEnded || d.HandedOver) && (d.Weight > 0 || d.Mirror > 0 || len(d.HeaderRoutes) > 0) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "a stable Service that selects the canary's leaders can't be combined with a weight, a mirror or header routes")
 	}
 	return nil

@@ -9,9 +9,9 @@
 //
 // The user owns the stable Service and the routes; a release changes them and restores them at its end.
 //
-//   - Stable Service: one key is added to spec.selector (the fence), and an annotation lists it. A client-side apply of
+//   - Stable Service: one key is added to spec.selector (the isolation), and an annotation lists it. A client-side apply of
 //     the user's manifest keeps both. For server-side apply the selector is one atomic value: without force it conflicts;
-//     with force, or when the object is replaced, the fence is lost and restored at once. In between, the stable Service
+//     with force, or when the object is replaced, the isolation is lost and restored at once. In between, the stable Service
 //     may send requests to ready canary leaders.
 //   - Stable InferencePool, if the policy names one: the same key and annotation. Its labels are a map, so an apply of the
 //     user's manifest neither removes the key nor conflicts; only a replacement removes it, and is repaired.
@@ -33,12 +33,12 @@
 // Service. Releases that share a rule have one scale: a release that finds the canary of another one in it, by
 // [CanariesAnnotation], neither multiplies nor divides the weights. Without the annotation, proportions are still exact. So no stored state can be lost, be outdated by a manifest that is applied during the release, or be restored in the
 // wrong order by several releases that share a rule. If a manifest is applied during a release, all requests go to the
-// stable Service until the rules are restored. The Service keeps serving, and its fence still excludes canary leaders.
+// stable Service until the rules are restored. The Service keeps serving, and its isolation still excludes canary leaders.
 //
 // # InferencePools
 //
 // With a pool in the policy, rules are split between backendRefs to pools; refs to the stable Service in the same routes
-// are not split, and the Service is fenced too. An endpoint picker serves one pool, so the canary pool needs its own: the
+// are not split, and the Service is isolated too. An endpoint picker serves one pool, so the canary pool needs its own: the
 // user deploys it beforehand, configured to serve pool "<pool>-canary" (--pool-name for the Inference Extension's picker),
 // and names its Service in the policy. It becomes ready once the canary pool exists; before that, no request is routed to
 // the canary. A gateway reports on a pool only while a route leads to it. So a View is Verified once each gateway of the

@@ -107,10 +107,10 @@ func FuzzRoute(f *testing.F) {
 		c.setup.Policy.Routes = []Key{key}
 		c.world.Routes = map[Key]*unstructured.Unstructured{key: user}
 		before := user.DeepCopy()
-		c.hostile(Desired{Weight: int(weight % 101), Fenced: true, Prepared: true})
+		c.hostile(Desired{Weight: int(weight % 101), Isolated: true, Prepared: true})
 		checkUntouched(t, before, c.world.Routes[key], "rules")
 		c.world.CanaryReady = []string{"vllm-canary-0"}
-		c.hostile(Desired{Weight: int(weight % 101), Fenced: true, Prepared: true})
+		c.hostile(Desired{Weight: int(weight % 101), Isolated: true, Prepared: true})
 		checkUntouched(t, before, c.world.Routes[key], "rules")
 		if !c.hostile(Desired{}) || strings.Contains(raw, "canary") || strings.Contains(raw, "lockstep.dev") || strings.Contains(raw, "u00") {
 			return // what it had of ours is removed, too
@@ -124,12 +124,12 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
-// FuzzFence: whatever the stable Service and one of the canary's name contain, the writes end, change nothing of the user's Service but its
+// FuzzIsolation: whatever the stable Service and one of the canary's name contain, the writes end, change nothing of the user's Service but its
 // selector and our annotations, and are undone.
-func FuzzFence(f *testing.F) {
+func FuzzIsolation(f *testing.F) {
 	f.Add(asText(f, readService(f, "service.yaml")), "")
 	f.Add(`{"spec":{"selector":{"leaderworkerset.sigs.k8s.io/name":"vllm","lockstep.dev/serving":"true"}}}`, `{"spec":{"selector":{}}}`)
-	f.Add(`{"metadata":{"annotations":{"lockstep.dev/fence":"{\"a\":null}"}},"spec":{"type":"ExternalName"}}`, `{"metadata":{"labels":{"lockstep.dev/stable":"other"}}}`)
+	f.Add(`{"metadata":{"annotations":{"lockstep.dev/isolation":"{\"a\":null}"}},"spec":{"type":"ExternalName"}}`, `{"metadata":{"labels":{"lockstep.dev/stable":"other"}}}`)
 	f.Fuzz(func(t *testing.T, stable, canary string) {
 		c := newFakeCluster(t).withoutRoutes().withIngress()
 		serviceOf := func(raw, name string) *corev1.Service {
@@ -148,9 +148,9 @@ func FuzzFence(f *testing.F) {
 		c.world.Canary = serviceOf(canary, c.setup.Policy.CanaryService)
 		before := &unstructured.Unstructured{Object: c.asMap(c.world.Stable)}
 		after := func() *unstructured.Unstructured { return &unstructured.Unstructured{Object: c.asMap(c.world.Stable)} }
-		c.hostile(Desired{Fenced: true, Prepared: true})
+		c.hostile(Desired{Isolated: true, Prepared: true})
 		checkUntouched(t, before, after(), "selector")
-		c.hostile(Desired{Weight: 10, Fenced: true, Prepared: true})
+		c.hostile(Desired{Weight: 10, Isolated: true, Prepared: true})
 		checkUntouched(t, before, after(), "selector")
 		c.hostile(Desired{})
 		checkUntouched(t, before, after(), "selector")

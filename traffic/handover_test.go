@@ -20,7 +20,7 @@ func TestHandoverOrder(t *testing.T) {
 	both := []string{"vllm-abc123-0", "vllm-abc123-1", "vllm-1"}
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
 	handedOver := Desired{Prepared: true, HandedOver: true}
-	for name, pinned := range map[string]bool{"pinned by the fence": false, "pinned by the user": true} {
+	for name, pinned := range map[string]bool{"pinned by the isolation": false, "pinned by the user": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newFakeCluster(t)
 			c.world.Stable = c.world.Stable.DeepCopy()
@@ -43,12 +43,12 @@ func TestHandoverOrder(t *testing.T) {
 				{"too many", "not before all old endpoints are removed", func() { c.world.StableReady = both }, handedOver, nil, ReasonEndpointsNotFollowing},
 				{"return", "then the shares", func() { c.world.StableReady = green }, handedOver, []string{http, grpc}, ReasonRouteNotObserved},
 				{"returned", "the gateways have accepted it", c.acceptAll, handedOver, nil, ""},
-				{"clean up", "the canary Service, then what the fence added", nil, Desired{HandedOver: true}, lift, ""},
+				{"clean up", "the canary Service, then what the isolation added", nil, Desired{HandedOver: true}, lift, ""},
 			})
 			if diff := cmp.Diff(want, c.world.Stable.Spec.Selector); diff != "" {
 				t.Errorf("the stable Service's selector is wrong:\n%s", diff)
 			}
-			if note := c.world.Stable.Annotations[FenceAnnotation]; note != "" {
+			if note := c.world.Stable.Annotations[IsolationAnnotation]; note != "" {
 				t.Errorf("the annotation is left: %s", note)
 			}
 			if _, err := Next(c.setup, Desired{HandedOver: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
@@ -60,7 +60,7 @@ func TestHandoverOrder(t *testing.T) {
 
 // TestHandoverReverted: if the canary is lost during a handover, the Service is pinned to the stable leaders again.
 func TestHandoverReverted(t *testing.T) {
-	for name, pinned := range map[string]bool{"pinned by the fence": false, "pinned by the user": true} {
+	for name, pinned := range map[string]bool{"pinned by the isolation": false, "pinned by the user": true} {
 		c := newFakeCluster(t)
 		c.world.Stable = c.world.Stable.DeepCopy()
 		if delete(c.world.Stable.Spec.Selector, lws.SetNameLabelKey); pinned {
@@ -78,7 +78,7 @@ func TestHandoverReverted(t *testing.T) {
 				}
 				c.apply(write)
 			}
-			if v := Look(c.setup, d, c.world); d.Prepared && !v.Fenced {
+			if v := Look(c.setup, d, c.world); d.Prepared && !v.Pinned {
 				t.Errorf("%s: %+v is %+v", name, d, v)
 			}
 		}

@@ -98,9 +98,9 @@ func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	return next
 }
 
-// fenced returns the Service with the fence, and whether that changes it.
-func fenced(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
-	labels, note, changed, err := serviceSelector(svc).fence(s, Desired{})
+// isolated returns the Service with the isolation, and whether that changes it.
+func isolated(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
+	labels, note, changed, err := serviceSelector(svc).isolate(s, Desired{})
 	if err != nil || !changed {
 		return svc, false, err
 	}
@@ -109,13 +109,13 @@ func fenced(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, e
 	if want.Annotations == nil {
 		want.Annotations = map[string]string{}
 	}
-	if want.Annotations[FenceAnnotation] = note; note == "" {
-		delete(want.Annotations, FenceAnnotation)
+	if want.Annotations[IsolationAnnotation] = note; note == "" {
+		delete(want.Annotations, IsolationAnnotation)
 	}
 	return want, true, nil
 }
 
-// lifted returns the Service without the fence, and whether that changes it.
+// lifted returns the Service without the isolation, and whether that changes it.
 func lifted(svc *corev1.Service) (want *corev1.Service, changed bool, err error) {
 	labels, changed, err := serviceSelector(svc).lift()
 	if err != nil || !changed {
@@ -123,6 +123,6 @@ func lifted(svc *corev1.Service) (want *corev1.Service, changed bool, err error)
 	}
 	want = svc.DeepCopy()
 	want.Spec.Selector = labels
-	delete(want.Annotations, FenceAnnotation)
+	delete(want.Annotations, IsolationAnnotation)
 	return want, true, nil
 }

@@ -77,9 +77,9 @@ func TestSupported(t *testing.T) {
 				want = pb.ErrorReason_ERROR_REASON_UNSUPPORTED
 			}
 			checkSays(t, tt.name, Supported(c.setup.Policy, tt.desired), want, tt.says)
-			c.settle(Desired{Prepared: true})
+			c.applyAll(Desired{Prepared: true})
 			c.ready()
-			c.settle(Desired{Weight: 60})
+			c.applyAll(Desired{Weight: 60})
 			write, err := Next(c.setup, tt.desired, c.world)
 			if err != nil || write == nil || write.Key != (Key{KindIngress, "llm-canary"}) {
 				t.Fatalf("next is %v, %v: want the share to shrink first", write, err)
@@ -104,9 +104,9 @@ func TestSupported(t *testing.T) {
 // TestUnsupportedKeepsShare: what can't be expressed removes nothing that can.
 func TestUnsupportedKeepsShare(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(Desired{Weight: 10})
+	c.applyAll(Desired{Weight: 10})
 	for name, more := range map[string]Desired{
 		"mirror": {Weight: 10, Mirror: 1},
 		"route":  {Weight: 10, HeaderRoutes: []HeaderRoute{header("x-b", "1", false)}},
@@ -136,7 +136,7 @@ func TestIngressOrder(t *testing.T) {
 			o.Annotations[canaryTotal], o.Annotations["tool"] = "1000", "x"
 			c.world.Ingresses["llm-canary"] = o
 		}, Desired{Weight: 100}, []string{"patch " + ingress, "patch " + ingress}, ""},
-		{"clean up", "Ingress, Service, then the fence", nil, Desired{}, []string{"delete " + ingress, "delete " + canary, service}, ""},
+		{"clean up", "Ingress, Service, then the isolation", nil, Desired{}, []string{"delete " + ingress, "delete " + canary, service}, ""},
 	})
 }
 
@@ -144,9 +144,9 @@ func TestIngressOrder(t *testing.T) {
 func TestIngressFollows(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
 	half := Desired{Weight: 50}
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(half)
+	c.applyAll(half)
 	for _, tt := range []struct {
 		name, reason     string
 		change           func(*networkingv1.Ingress)
@@ -180,7 +180,7 @@ func TestIngressFollows(t *testing.T) {
 			tt.change(user)
 			c.world.Ingresses["llm"] = user
 		}
-		if diff := cmp.Diff(tt.want, c.settle(half)); diff != "" {
+		if diff := cmp.Diff(tt.want, c.applyAll(half)); diff != "" {
 			t.Errorf("%s: %s: writes (-want +got):\n%s", tt.name, tt.reason, diff)
 		}
 		got := ""
@@ -209,14 +209,14 @@ func TestIngressRepair(t *testing.T) {
 		"cookie":     func(o *networkingv1.Ingress) { o.Annotations[canaryMark+"-by-cookie"] = "x" },
 	} {
 		c := newFakeCluster(t).withoutRoutes().withIngress()
-		c.settle(Desired{Prepared: true})
+		c.applyAll(Desired{Prepared: true})
 		c.ready()
-		c.settle(half)
+		c.applyAll(half)
 		want := c.world.Ingresses["llm-canary"].DeepCopy()
 		edited := want.DeepCopy()
 		change(edited)
 		c.world.Ingresses["llm-canary"] = edited
-		c.settle(half)
+		c.applyAll(half)
 		got := c.world.Ingresses["llm-canary"]
 		got.ResourceVersion, got.Generation = want.ResourceVersion, want.Generation
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -260,12 +260,12 @@ func TestCheckIngress(t *testing.T) {
 // TestForeignIngressKept: a foreign Ingress is neither changed nor deleted; one that an earlier workload left is.
 func TestForeignIngressKept(t *testing.T) {
 	c := newFakeCluster(t).withoutRoutes().withIngress()
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(Desired{Weight: 10})
+	c.applyAll(Desired{Weight: 10})
 	c.world.Ingresses["llm-canary"].OwnerReferences[0].UID = "earlier"
 	want := []string{"delete Ingress llm-canary", "create Ingress llm-canary"}
-	if diff := cmp.Diff(want, c.settle(Desired{Weight: 20})); diff != "" {
+	if diff := cmp.Diff(want, c.applyAll(Desired{Weight: 20})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	c.world.Ingresses["llm-canary"].DeletionTimestamp = &metav1.Time{}
@@ -278,7 +278,7 @@ func TestForeignIngressKept(t *testing.T) {
 		t.Errorf("taken: %v", err)
 	}
 	want = []string{"delete Service vllm-canary", "patch Service vllm"}
-	if diff := cmp.Diff(want, c.settle(Desired{})); diff != "" {
+	if diff := cmp.Diff(want, c.applyAll(Desired{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -27,16 +27,16 @@ func TestOrderInPlace(t *testing.T) {
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
 	stableHalf := []string{"vllm-0", "vllm-1"}
 	all := []string{"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
-	unfenced := Desired{Prepared: true, Unfenced: true}
+	splitEnded := Desired{Prepared: true, SplitEnded: true}
 	c.through([]stage{
-		{"prepare", "the fence first; updated leaders are still endpoints", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ReasonFenceNotInForce},
+		{"prepare", "the isolation first; updated leaders are still endpoints", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ReasonIsolationNotInForce},
 		{"up", "as for a canary", func() { c.world.StableReady, c.world.CanaryReady = stableHalf, []string{"vllm-2", "vllm-3"} }, Desired{Weight: 50}, []string{http, grpc}, ReasonRouteNotObserved},
-		{"unfence", "the fence is lifted, and no share removed before the endpoints follow", c.acceptAll, unfenced, []string{stable}, ReasonEndpointsNotFollowing},
-		{"some endpoints", "not before all of them follow", func() { c.world.StableReady = all[:3] }, unfenced, nil, ReasonEndpointsNotFollowing},
-		{"down", "then the shares", func() { c.world.StableReady = all }, unfenced, []string{http, grpc}, ReasonRouteNotObserved},
-		{"unfenced", "the gateways have accepted it", c.acceptAll, unfenced, nil, ""},
-		{"split again", "the fence, then the shares", nil, Desired{Weight: 10}, []string{stable, http, grpc}, ReasonFenceNotInForce},
-		{"nothing desired", "the fence is lifted first here too", func() { c.world.StableReady = stableHalf; c.acceptAll() }, Desired{}, []string{stable}, ReasonEndpointsNotFollowing},
+		{"endSplit", "the isolation is removed, and no share removed before the endpoints follow", c.acceptAll, splitEnded, []string{stable}, ReasonEndpointsNotFollowing},
+		{"some endpoints", "not before all of them follow", func() { c.world.StableReady = all[:3] }, splitEnded, nil, ReasonEndpointsNotFollowing},
+		{"down", "then the shares", func() { c.world.StableReady = all }, splitEnded, []string{http, grpc}, ReasonRouteNotObserved},
+		{"splitEnded", "the gateways have accepted it", c.acceptAll, splitEnded, nil, ""},
+		{"split again", "the isolation, then the shares", nil, Desired{Weight: 10}, []string{stable, http, grpc}, ReasonIsolationNotInForce},
+		{"nothing desired", "the isolation is removed first here too", func() { c.world.StableReady = stableHalf; c.acceptAll() }, Desired{}, []string{stable}, ReasonEndpointsNotFollowing},
 		{"clean up", "then shares and canary Service", func() { c.world.StableReady = all }, Desired{}, []string{http, grpc, "delete " + canary}, ReasonRouteNotObserved},
 	})
 	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {
@@ -59,25 +59,25 @@ func TestSelectorsInPlace(t *testing.T) {
 		t.Errorf("stable %v, canary %v", stable, canary)
 	}
 	c.setup = NewSetupInPlace(workload("vllm"), "new", "newer", c.setup.Policy, nil)
-	want, changed, err := fenced(c.world.Stable, c.setup)
+	want, changed, err := isolated(c.world.Stable, c.setup)
 	if err != nil || !changed || want.Spec.Selector[lws.RevisionKey] != "new" {
-		t.Errorf("the fence does not follow the stable revision: %v, %v", want.Spec.Selector, err)
+		t.Errorf("the isolation does not follow the stable revision: %v, %v", want.Spec.Selector, err)
 	}
 	after, _, err := lifted(want)
 	if _, left := after.Spec.Selector[lws.RevisionKey]; err != nil || left {
-		t.Errorf("the fence is not lifted: %v, %v", after.Spec.Selector, err)
+		t.Errorf("the isolation is not removed: %v, %v", after.Spec.Selector, err)
 	}
 }
 
-// TestUnfenceInPlaceErrors: it is reported why the fence can't be lifted.
-func TestUnfenceInPlaceErrors(t *testing.T) {
+// TestEndSplitInPlaceErrors: it is reported why the isolation can't be removed.
+func TestEndSplitInPlaceErrors(t *testing.T) {
 	c := newFakeCluster(t).inPlace()
-	if _, err := Next(c.setup, Desired{Unfenced: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("unfenced, with a share: %v", err)
+	if _, err := Next(c.setup, Desired{SplitEnded: true, Weight: 10}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
+		t.Errorf("splitEnded, with a share: %v", err)
 	}
 	c.world.Stable, c.world.StableReady = nil, nil
-	v := Look(c.setup, Desired{Unfenced: true, Prepared: true}, c.world)
-	if _, err := Next(c.setup, Desired{Unfenced: true, Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
+	v := Look(c.setup, Desired{SplitEnded: true, Prepared: true}, c.world)
+	if _, err := Next(c.setup, Desired{SplitEnded: true, Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
 		t.Errorf("without the stable Service: %v", err)
 	}
 	if v.Stage != Blocked {

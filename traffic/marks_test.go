@@ -28,9 +28,9 @@ func TestForgedPolicy(t *testing.T) {
 func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 	t.Helper()
 	if rapid.Bool().Draw(rt, "released") {
-		c.settle(Desired{Prepared: true})
+		c.applyAll(Desired{Prepared: true})
 		c.ready()
-		c.settle(Desired{Weight: rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "share")})
+		c.applyAll(Desired{Weight: rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "share")})
 	}
 	own := c.world.Stable.DeepCopy()
 	own.Name, own.Annotations = "evil", nil
@@ -62,9 +62,9 @@ func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 		s.Leader, s.Worker = nil, nil
 	}
 	d := drawDesired(rt)
-	d.Prepared, d.Fenced = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "fenced")
+	d.Prepared, d.Isolated = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "isolated")
 	if d.Weight+d.Mirror+len(d.HeaderRoutes) == 0 {
-		d.Unfenced, d.HandedOver = rapid.Bool().Draw(rt, "unfenced"), rapid.Bool().Draw(rt, "handed over")
+		d.SplitEnded, d.HandedOver = rapid.Bool().Draw(rt, "splitEnded"), rapid.Bool().Draw(rt, "handed over")
 	}
 	write, err := Next(s, d, w)
 	if write != nil && write.Key != (Key{KindService, "evil"}) && (write.Key != Key{KindService, "missing"} || write.Verb != Create) {
@@ -75,7 +75,7 @@ func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 	}
 }
 
-// TestSharedService: a Service that leads to pods of others is neither accepted nor fenced, unless a release has fenced it.
+// TestSharedService: a Service that leads to pods of others is neither accepted nor isolated, unless a release has isolated it.
 func TestSharedService(t *testing.T) {
 	c := newFakeCluster(t)
 	c.world.StableReady = append(c.world.StableReady, "others-0")
@@ -86,9 +86,9 @@ func TestSharedService(t *testing.T) {
 		t.Errorf("view %+v", v)
 	}
 	c.world.Stable = c.world.Stable.DeepCopy()
-	c.world.Stable.Annotations = map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name": "vllm"}`}
+	c.world.Stable.Annotations = map[string]string{IsolationAnnotation: `{"leaderworkerset.sigs.k8s.io/name": "vllm"}`}
 	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage != Drifted {
-		t.Errorf("a fence that was removed: view %+v", v)
+		t.Errorf("isolation that was removed: view %+v", v)
 	}
 }
 
@@ -109,11 +109,11 @@ func TestMarksOutliveEverything(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFakeCluster(t)
-			c.settle(Desired{Prepared: true})
+			c.applyAll(Desired{Prepared: true})
 			c.ready()
-			c.settle(Desired{Weight: tt.weight})
+			c.applyAll(Desired{Weight: tt.weight})
 			tt.change(c)
-			c.settle(Desired{})
+			c.applyAll(Desired{})
 			if c.uses() != "" {
 				t.Errorf("%s still leads to the canary", c.uses())
 			}

@@ -9,10 +9,10 @@ import (
 )
 
 // Next returns the next write from the world towards what is desired, nil if none is due. The order is safe in both
-// directions. Up: fence, canary Service and pool, routes and canary Ingresses. Down: routes and canary Ingresses, canary pool
-// and Service, fence. Shares grow only while the canary has ready endpoints; they shrink whatever else is wrong.
+// directions. Up: isolation, canary Service and pool, routes and canary Ingresses. Down: routes and canary Ingresses, canary pool
+// and Service, isolation. Shares grow only while the canary has ready endpoints; they shrink whatever else is wrong.
 //
-// In place, the fence is lifted first on the way down: the stable Service selects the few remaining stable leaders, and must
+// In place, the isolation is removed first on the way down: the stable Service selects the few remaining stable leaders, and must
 // select all leaders before the canary's share is removed.
 //
 // The caller must wait until the gateways have accepted the routes before the canary Service may be deleted: see
@@ -22,8 +22,8 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	d = d.complete(s)
-	if d.Unfenced {
-		if write, err := unfence(s, d, w); write != nil || err != nil || w.unreachedPod(s, d) != "" {
+	if d.SplitEnded {
+		if write, err := endSplit(s, d, w); write != nil || err != nil || w.unreachedPod(s, d) != "" {
 			return write, err
 		}
 	}
@@ -33,7 +33,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
-		shrink, fence, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
+		shrink, isolate, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -42,8 +42,8 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	return nil, nil //nolint:nilnil // no write is an answer
 }
 
-// unfence has the stable Service select the leaders of both revisions.
-func unfence(s Setup, d Desired, w World) (*Write, error) {
+// endSplit has the stable Service select the leaders of both revisions.
+func endSplit(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
@@ -59,16 +59,16 @@ func handOver(s Setup, d Desired, w World) (*Write, error) {
 		return noWrite()
 	}
 	if !d.Prepared && !w.shares(s) {
-		return noWrite() // requests have returned, and the fence may be lifted already
+		return noWrite() // requests have returned, and the isolation may be removed already
 	}
-	d.Fenced = true
-	return fence(s, d, w)
+	d.Isolated = true
+	return isolate(s, d, w)
 }
 
-// fence pins the stable Service, and then the stable pool.
-func fence(s Setup, d Desired, w World) (*Write, error) {
+// isolate pins the stable Service, and then the stable pool.
+func isolate(s Setup, d Desired, w World) (*Write, error) {
 	switch {
-	case !d.Fenced:
+	case !d.Isolated:
 		return noWrite()
 	case w.Stable == nil:
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
@@ -83,7 +83,7 @@ func fence(s Setup, d Desired, w World) (*Write, error) {
 }
 
 func (w World) pin(sel selector, s Setup, d Desired) (*Write, error) {
-	labels, note, changed, err := sel.fence(s, d)
+	labels, note, changed, err := sel.isolate(s, d)
 	if err != nil || !changed {
 		return nil, err
 	}
@@ -99,9 +99,9 @@ func (w World) pin(sel selector, s Setup, d Desired) (*Write, error) {
 	return write, nil
 }
 
-// lift removes the fences of the workload's releases, that of the pool first.
+// lift removes the isolation of the workload's releases, that of the pool first.
 func lift(s Setup, d Desired, w World) (*Write, error) {
-	if d.Fenced {
+	if d.Isolated {
 		return noWrite()
 	}
 	for _, sel := range slices.Backward(w.selectors()) {
@@ -109,7 +109,7 @@ func lift(s Setup, d Desired, w World) (*Write, error) {
 		if err != nil {
 			return nil, err
 		}
-		if changed && sel.ownFence(s) {
+		if changed && sel.ownIsolation(s) {
 			return sel.write(labels, "", "restore the selector"), nil
 		}
 	}
@@ -157,7 +157,7 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 	return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
 }
 
-// checkSupported returns an error for what can't be expressed. It runs after shrink and fence, which must not be blocked by it.
+// checkSupported returns an error for what can't be expressed. It runs after shrink and isolate, which must not be blocked by it.
 func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
 // shrink reduces the canary's share to what is desired: in all objects, before it returns the error of one.

@@ -29,7 +29,7 @@ func TestOrder(t *testing.T) {
 	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
 	header := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}
 	c.through([]stage{
-		{"prepare", "fence first, then the canary Service, and no route yet", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ""},
+		{"prepare", "isolation first, then the canary Service, and no route yet", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ""},
 		{"too early", "no share for a canary that can't serve", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
 		{"up", "every route, once endpoints are ready", func() { c.world.CanaryReady = []string{"vllm-abc123-0"} }, Desired{Weight: 10}, []string{http, grpc}, ReasonRouteNotObserved},
 		{"again", "nothing to write", nil, Desired{Weight: 10}, nil, ReasonRouteNotObserved},
@@ -37,7 +37,7 @@ func TestOrder(t *testing.T) {
 		{"not up", "the canary has lost its endpoints: the share is kept, neither it nor header routes grow", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: []HeaderRoute{header}}, nil, ReasonNoCanaryEndpoints},
 		{"down", "a share shrinks whatever the state of the canary", nil, Desired{Prepared: true}, []string{http, grpc}, ReasonRouteNotObserved},
 		{"service deleted by hand", "it is recreated", func() { c.world.Canary = nil }, Desired{Prepared: true}, []string{"create " + canary}, ReasonRouteNotObserved},
-		{"clean up", "the canary Service, then the fence", c.acceptAll, Desired{}, []string{"delete " + canary, stable}, ""},
+		{"clean up", "the canary Service, then the isolation", c.acceptAll, Desired{}, []string{"delete " + canary, stable}, ""},
 	})
 	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {
 		t.Errorf("the stable Service differs from the user's:\n%s", diff)
@@ -82,7 +82,7 @@ func driveSafely(t *testing.T, rt *rapid.T, c *fakeCluster) {
 			c.acceptAll,
 		}).Draw(rt, "event")()
 		d := drawDesired(rt)
-		d.Prepared, d.Fenced = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "fenced")
+		d.Prepared, d.Isolated = rapid.Bool().Draw(rt, "prepared"), rapid.Bool().Draw(rt, "isolated")
 		if c.walk(rt, d); Supported(c.setup.Policy, d) != nil {
 			d = supported(d)
 			c.walk(rt, d)
@@ -155,17 +155,17 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 		c.apply(write)
 		if grew := c.grown(before); grew != "" && !write.Grows {
 			rt.Fatalf("%s: %s gets more, and the write does not say so", write, grew)
-		} else if grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.fenced(c.setup, Desired{}) || before.canaryPoolUnusable(c.setup) != "") {
-			rt.Fatalf("%s: %s gives more to a canary without a fence, an endpoint or a picker", write, grew)
+		} else if grew != "" && (len(before.CanaryReady) == 0 || !before.prepared(c.setup) || !before.isolated(c.setup, Desired{}) || before.canaryPoolUnusable(c.setup) != "") {
+			rt.Fatalf("%s: %s gives more to a canary without isolation, an endpoint or a picker", write, grew)
 		}
 		if gone := before.Canary != nil && c.world.Canary == nil || before.CanaryPool != nil && c.world.CanaryPool == nil; gone && c.uses() != "" {
 			rt.Fatalf("%s: %s still leads there", write, c.uses())
 		}
 		came := before.Canary == nil && c.world.Canary != nil || before.CanaryPool == nil && c.world.CanaryPool != nil
-		if came && !before.fenced(c.setup, Desired{}) {
-			rt.Fatalf("%s: before the fence", write)
+		if came && !before.isolated(c.setup, Desired{}) {
+			rt.Fatalf("%s: before the isolation", write)
 		}
-		if (c.world.Canary != nil || c.world.CanaryPool != nil) && before.fenced(c.setup, Desired{}) && !c.world.fenced(c.setup, Desired{}) {
+		if (c.world.Canary != nil || c.world.CanaryPool != nil) && before.isolated(c.setup, Desired{}) && !c.world.isolated(c.setup, Desired{}) {
 			rt.Fatalf("%s: while the canary Service or pool exists", write)
 		}
 	}
@@ -231,7 +231,7 @@ func (c *fakeCluster) reapplyRoutes(user World) {
 	}
 }
 
-// replaceService does what kubectl replace does: fence and annotation are lost.
+// replaceService does what kubectl replace does: isolation and annotation are lost.
 func (c *fakeCluster) replaceService(user World) {
 	c.world.Stable = user.Stable.DeepCopy()
 	c.world.Stable.ResourceVersion = c.version()
@@ -296,9 +296,9 @@ func TestUnverified(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFakeCluster(t)
-			c.settle(prepared)
+			c.applyAll(prepared)
 			c.ready()
-			c.settle(tt.desired)
+			c.applyAll(tt.desired)
 			c.acceptAll()
 			tt.change(c)
 			if v := Look(c.setup, tt.desired, c.world); v.Reason != tt.want || v.Stage < Written || (v.Stage == Verified) != (tt.want == "") {
@@ -311,14 +311,14 @@ func TestUnverified(t *testing.T) {
 // TestForeignServiceKept: a foreign Service is not deleted; one that an earlier workload left is.
 func TestForeignServiceKept(t *testing.T) {
 	c := newFakeCluster(t)
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.world.Canary.OwnerReferences[0].UID = "earlier"
 	want := []string{"delete Service vllm-canary", "create Service vllm-canary"}
-	if diff := cmp.Diff(want, c.settle(Desired{Prepared: true})); diff != "" {
+	if diff := cmp.Diff(want, c.applyAll(Desired{Prepared: true})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	delete(c.world.Canary.Labels, StableLabel)
-	if diff := cmp.Diff([]string{"patch Service vllm"}, c.settle(Desired{})); diff != "" {
+	if diff := cmp.Diff([]string{"patch Service vllm"}, c.applyAll(Desired{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -331,15 +331,15 @@ func TestBlocked(t *testing.T) {
 		desired      Desired
 		want         pb.ErrorReason
 	}{
-		{"stable Service missing", "it can't be fenced", func(c *fakeCluster) { c.world.Stable = nil }, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND},
+		{"stable Service missing", "it can't be isolated", func(c *fakeCluster) { c.world.Stable = nil }, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND},
 		{"selector moved", "a user's selector for another workload is not overwritten", func(c *fakeCluster) {
 			c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
 		}, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE},
 		{"name taken", "a foreign Service is never changed", func(c *fakeCluster) {
 			c.world.Canary = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary"}}
 		}, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
-		{"annotation edited", "the labels that the fence added are unknown", func(c *fakeCluster) {
-			c.world.Stable.Annotations[FenceAnnotation] = "x"
+		{"annotation edited", "the labels that the isolation added are unknown", func(c *fakeCluster) {
+			c.world.Stable.Annotations[IsolationAnnotation] = "x"
 		}, Desired{}, pb.ErrorReason_ERROR_REASON_RECORD_INVALID},
 		{"defect", "a weight beyond 100", func(*fakeCluster) {}, Desired{Weight: 101}, pb.ErrorReason_ERROR_REASON_INTERNAL},
 	} {
@@ -368,12 +368,12 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// TestShrinkWithoutFence: a share shrinks although the stable Service can't be fenced.
-func TestShrinkWithoutFence(t *testing.T) {
+// TestShrinkWithoutIsolation: a share shrinks although the stable Service can't be isolated.
+func TestShrinkWithoutIsolation(t *testing.T) {
 	c := newFakeCluster(t)
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(Desired{Weight: 50})
+	c.applyAll(Desired{Weight: 50})
 	c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
 	for _, want := range []Key{c.setup.Policy.Routes[0], c.setup.Policy.Routes[1]} {
 		write, err := Next(c.setup, Desired{Prepared: true}, c.world)
@@ -387,9 +387,9 @@ func TestShrinkWithoutFence(t *testing.T) {
 // TestShrinkOthers: a share shrinks in each route, although another can't express what is desired.
 func TestShrinkOthers(t *testing.T) {
 	c := newFakeCluster(t).withIngress()
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(Desired{Weight: 50})
+	c.applyAll(Desired{Weight: 50})
 	first, second := c.setup.Policy.Routes[0], c.setup.Policy.Routes[1]
 	rules := Route{first, c.world.Routes[first].DeepCopy()}.rules()
 	list(rules[2], "backendRefs")[0]["weight"] = int64(1_000_000)
@@ -415,19 +415,19 @@ func TestShrinkOthers(t *testing.T) {
 // does not grow.
 func TestShrinkDeletedRoute(t *testing.T) {
 	c := newFakeCluster(t)
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(Desired{Weight: 50})
+	c.applyAll(Desired{Weight: 50})
 	c.acceptAll()
 	key := c.setup.Policy.Routes[0]
 	c.world.Routes[key].SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
-	if wrote := c.settle(Desired{Weight: 60}); slices.Contains(wrote, "patch HTTPRoute llm") {
+	if wrote := c.applyAll(Desired{Weight: 60}); slices.Contains(wrote, "patch HTTPRoute llm") {
 		t.Errorf("%v, although it is being deleted", wrote)
 	}
 	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Withdrawn {
 		t.Errorf("%d %% of the requests are withdrawn: %+v", v.Weight, v)
 	}
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.acceptAll()
 	if v := Look(c.setup, Desired{Prepared: true}, c.world); !v.Withdrawn || v.Weight != 0 {
 		t.Errorf("view %+v", v)
@@ -457,12 +457,12 @@ func TestShrinkAddsNoHeaderRoute(t *testing.T) {
 	}
 }
 
-// TestFenceNotInForce: a fence is not in force before the endpoints follow.
-func TestFenceNotInForce(t *testing.T) {
+// TestIsolationNotInForce: isolation is not in force before the endpoints follow.
+func TestIsolationNotInForce(t *testing.T) {
 	c := newFakeCluster(t)
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.world.StableReady = []string{"vllm-0", "vllm-abc123-1"}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage == Verified || v.Reason != ReasonFenceNotInForce {
+	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage == Verified || v.Reason != ReasonIsolationNotInForce {
 		t.Errorf("view %+v", v)
 	}
 }

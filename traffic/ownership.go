@@ -116,11 +116,11 @@ func matchesKey(key string, keys []string) bool {
 // relinquish removes Lockstep's entries from managedFields once the fields are the user's again. Otherwise a server-side apply
 // of the user's manifest would conflict with a release that has ended.
 func relinquish(s Setup, d Desired, w World) (*Write, error) {
-	if d.Fenced {
+	if d.Isolated {
 		return noWrite()
 	}
 	for _, sel := range w.selectors() {
-		if sel.foreignFence(s) {
+		if sel.foreignIsolation(s) {
 			continue
 		}
 		if write := relinquishFields(sel.of, sel.object); write != nil {

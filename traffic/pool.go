@@ -96,7 +96,7 @@ func pickerPort(ref object) int64 {
 	return number(port, "number", 0)
 }
 
-// checkPool requires a pool with a selector that can be fenced and an endpoint picker for the canary's pool.
+// checkPool requires a pool with a selector that can be isolated and an endpoint picker for the canary's pool.
 func checkPool(s Setup, w World) error {
 	policy := s.Policy.Pool
 	if policy == nil {
@@ -207,7 +207,7 @@ func isGateway(ref gateway.ParentReference) bool {
 
 // unverifiedPools returns the pool that a gateway has not accepted. A gateway reports on a pool only while a route leads to it.
 func unverifiedPools(s Setup, d Desired, w World) (reason, message string) {
-	if s.Policy.Pool == nil || !d.Fenced && !d.Prepared {
+	if s.Policy.Pool == nil || !d.Isolated && !d.Prepared {
 		return "", ""
 	}
 	b := s.backend()

@@ -23,8 +23,8 @@ func TestCanaryPool(t *testing.T) {
 	c := newFakeCluster(t).withPool()
 	want := readRoute(t, "canary-pool.yaml").Object
 	before := c.world.StablePool.DeepCopy()
-	c.settle(Desired{Fenced: true})
-	for name, from := range map[string]*unstructured.Unstructured{"before the fence": before, "fenced": c.world.StablePool} {
+	c.applyAll(Desired{Isolated: true})
+	for name, from := range map[string]*unstructured.Unstructured{"before the isolation": before, "isolated": c.world.StablePool} {
 		got, err := CanaryPool(from, c.setup)
 		if err != nil {
 			t.Fatal(err)
@@ -104,9 +104,9 @@ func TestPoolOrder(t *testing.T) {
 		route                             = "patch HTTPRoute llm"
 	)
 	c.through([]stage{
-		{"prepare", "both fences first, then the canary's objects, and no route yet", nil, Desired{Prepared: true},
+		{"prepare", "both selectors first, then the canary's objects, and no route yet", nil, Desired{Prepared: true},
 			[]string{service, pool, "create " + canary, "create " + canaryPool}, ReasonPoolNotObserved},
-		{"fence in force", "the gateway has accepted the stable pool", c.acceptAll, Desired{Prepared: true}, nil, ""},
+		{"isolation in force", "the gateway has accepted the stable pool", c.acceptAll, Desired{Prepared: true}, nil, ""},
 		{"too early", "no leader", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
 		{"no picker", "no endpoint would be picked", func() { c.ready(); c.world.PickerReady = nil }, Desired{Weight: 10}, nil, ReasonNoPicker},
 		{"up", "once leaders and a picker are ready", c.ready, Desired{Weight: 10}, []string{route}, ReasonRouteNotObserved},
@@ -121,7 +121,7 @@ func TestPoolOrder(t *testing.T) {
 		{"all verified", "no route leads to the stable pool, so no gateway reports on it", c.acceptAll, Desired{Weight: 100}, nil, ""},
 		{"pool deleted by hand", "it is recreated", func() { c.world.CanaryPool = nil }, Desired{Weight: 100}, []string{"create " + canaryPool}, ReasonPoolNotObserved},
 		{"down", "a share shrinks whatever the state of the canary", func() { c.world.CanaryReady, c.world.PickerReady = nil, nil }, Desired{Prepared: true}, []string{route}, ReasonRouteNotObserved},
-		{"clean up", "pool, Service, then the fences", c.acceptAll, Desired{},
+		{"clean up", "pool, Service, then the isolations", c.acceptAll, Desired{},
 			[]string{"delete " + canaryPool, "delete " + canary, pool, service}, ""},
 	})
 	if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
@@ -260,12 +260,12 @@ func TestUnverifiedPool(t *testing.T) {
 // TestPoolObstacles: what blocks a release until a user acts, and what does not.
 func TestPoolObstacles(t *testing.T) {
 	c := newFakeCluster(t).withPool()
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.ready()
-	c.settle(Desired{Weight: 50})
+	c.applyAll(Desired{Weight: 50})
 	c.world.CanaryPool.SetOwnerReferences(nil)
 	want := []string{"delete InferencePool vllm-canary", "create InferencePool vllm-canary"}
-	if diff := cmp.Diff(want, c.settle(Desired{Weight: 50})); diff != "" {
+	if diff := cmp.Diff(want, c.applyAll(Desired{Weight: 50})); diff != "" {
 		t.Errorf("a pool that an earlier workload left (-want +got):\n%s", diff)
 	}
 	c.world.CanaryPool.SetDeletionTimestamp(ptr.To(metav1.Unix(1, 0)))
@@ -280,18 +280,18 @@ func TestPoolObstacles(t *testing.T) {
 	if write, err := Next(c.setup, Desired{Weight: 10}, c.world); err != nil || write == nil || write.Key.Kind != KindHTTPRoute {
 		t.Errorf("stable pool missing: %v, %v: a share shrinks nevertheless", write, err)
 	}
-	c.settle(Desired{})
+	c.applyAll(Desired{})
 	if c.world.CanaryPool != nil {
 		t.Error("the canary pool is left")
 	}
 	c = newFakeCluster(t).withPool()
-	c.settle(Desired{Prepared: true})
+	c.applyAll(Desired{Prepared: true})
 	c.world.CanaryPool.SetLabels(nil)
 	if _, err := Next(c.setup, Desired{Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
 		t.Errorf("a foreign pool: %v", err)
 	}
 	want = []string{"delete Service vllm-canary", "patch InferencePool vllm", "patch Service vllm"}
-	if got := c.settle(Desired{}); cmp.Diff(want, got) != "" || c.world.CanaryPool == nil {
+	if got := c.applyAll(Desired{}); cmp.Diff(want, got) != "" || c.world.CanaryPool == nil {
 		t.Errorf("wrote %v, want %v", got, want)
 	}
 }

@@ -19,7 +19,7 @@ func roleSetup() Setup {
 }
 
 // The sides of a DisaggregatedSet differ by the revision on their pods. A Service must select its entry role, and not by the name of a child.
-func TestRolesAreFencedByRevision(t *testing.T) {
+func TestRolesAreIsolatedByRevision(t *testing.T) {
 	t.Parallel()
 	s := roleSetup()
 	user := map[string]string{
@@ -44,16 +44,16 @@ func TestRolesAreFencedByRevision(t *testing.T) {
 		d    Desired
 		want string
 	}{{prepared, "00000001"}, {Desired{HandedOver: true, Prepared: true}, "00000002"}} {
-		labels, _, changed, err := svc(user).fence(s, tt.d)
+		labels, _, changed, err := svc(user).isolate(s, tt.d)
 		if err != nil || !changed || labels["disaggregatedset.x-k8s.io/revision"] != tt.want {
 			t.Errorf("%+v: %v, %v", tt.d, labels, err)
 		}
-		if !svc(labels).ownFence(s) {
-			t.Errorf("%v is not the set's own fence", labels)
+		if !svc(labels).ownIsolation(s) {
+			t.Errorf("%v is not the set's own isolation", labels)
 		}
 	}
-	if fenced := svc(map[string]string{"leaderworkerset.sigs.k8s.io/name": "llm"}); !fenced.foreignFence(s) {
-		t.Error("the fence of a LeaderWorkerSet with the set's name is the set's own")
+	if isolated := svc(map[string]string{"leaderworkerset.sigs.k8s.io/name": "llm"}); !isolated.foreignIsolation(s) {
+		t.Error("the isolation of a LeaderWorkerSet with the set's name is the set's own")
 	}
 }
 

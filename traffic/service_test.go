@@ -15,39 +15,39 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-func TestFence(t *testing.T) {
+func TestIsolation(t *testing.T) {
 	app := map[string]string{"app": "vllm", lws.WorkerIndexLabelKey: "0"}
 	named := map[string]string{"app": "vllm", lws.SetNameLabelKey: "vllm"}
-	note := map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`}
+	note := map[string]string{IsolationAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`}
 	for _, tt := range []struct {
 		name, reason              string
 		selector, annotations     map[string]string
-		fenced, lifted            map[string]string // selectors
+		isolated, lifted          map[string]string // selectors
 		wantNote, changed, refuse bool
 	}{
 		{name: "by app label", reason: "the usual selector, both sides",
-			selector: app, fenced: merged(app, named), lifted: app, wantNote: true, changed: true},
+			selector: app, isolated: merged(app, named), lifted: app, wantNote: true, changed: true},
 		{name: "by name label", reason: "the user's label stays after the release",
-			selector: named, fenced: named, lifted: named},
-		{name: "fenced", reason: "the second call changes nothing",
-			selector: merged(app, named), annotations: note, fenced: merged(app, named), lifted: app, wantNote: true},
+			selector: named, isolated: named, lifted: named},
+		{name: "isolated", reason: "the second call changes nothing",
+			selector: merged(app, named), annotations: note, isolated: merged(app, named), lifted: app, wantNote: true},
 		{name: "label lost, annotation kept", reason: "a manifest was applied again",
-			selector: app, annotations: note, fenced: merged(app, named), lifted: app, wantNote: true, changed: true},
+			selector: app, annotations: note, isolated: merged(app, named), lifted: app, wantNote: true, changed: true},
 		{name: "annotation of another pin", reason: "an added label is replaced if the pin changes",
 			selector:    merged(app, map[string]string{lws.SetNameLabelKey: "old"}),
-			annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"old"}`},
-			fenced:      merged(app, named), lifted: app, wantNote: true, changed: true},
+			annotations: map[string]string{IsolationAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"old"}`},
+			isolated:    merged(app, named), lifted: app, wantNote: true, changed: true},
 		{name: "another workload", reason: "a user's label for another workload is not overwritten",
 			selector: merged(app, map[string]string{lws.SetNameLabelKey: "others"}), refuse: true},
 		{name: "no selector", reason: "nothing to pin", refuse: true},
 		{name: "invalid annotation", reason: "the added labels are unknown",
-			selector: app, annotations: map[string]string{FenceAnnotation: "null"}, refuse: true},
+			selector: app, annotations: map[string]string{IsolationAnnotation: "null"}, refuse: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: maps.Clone(tt.annotations)}}
 			svc.Spec.Selector = maps.Clone(tt.selector)
 			before := svc.DeepCopy()
-			got, changed, err := fenced(svc, setupOf("vllm"))
+			got, changed, err := isolated(svc, setupOf("vllm"))
 			if diff := cmp.Diff(before, svc); diff != "" {
 				t.Errorf("the cached Service was modified:\n%s", diff)
 			}
@@ -57,12 +57,12 @@ func TestFence(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, noted := got.Annotations[FenceAnnotation]
-			if changed != tt.changed || noted != tt.wantNote || !serviceSelector(got).fenced(setupOf("vllm").StablePin) {
+			_, noted := got.Annotations[IsolationAnnotation]
+			if changed != tt.changed || noted != tt.wantNote || !serviceSelector(got).isolated(setupOf("vllm").StablePin) {
 				t.Errorf("%s: changed %t, noted %t", tt.reason, changed, noted)
 			}
-			if diff := cmp.Diff(tt.fenced, got.Spec.Selector); diff != "" {
-				t.Errorf("%s: fenced (-want +got):\n%s", tt.reason, diff)
+			if diff := cmp.Diff(tt.isolated, got.Spec.Selector); diff != "" {
+				t.Errorf("%s: isolated (-want +got):\n%s", tt.reason, diff)
 			}
 			after, _, err := lifted(got)
 			if err != nil {
@@ -78,10 +78,10 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestLiftKeepsEditedLabels: a label that a user changed on a fenced Service is kept.
+// TestLiftKeepsEditedLabels: a label that a user changed on a isolated Service is kept.
 func TestLiftKeepsEditedLabels(t *testing.T) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Annotations: map[string]string{FenceAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`},
+		Annotations: map[string]string{IsolationAnnotation: `{"leaderworkerset.sigs.k8s.io/name":"vllm"}`},
 	}}
 	svc.Spec.Selector = map[string]string{lws.SetNameLabelKey: "others"}
 	got, changed, err := lifted(svc)
@@ -92,11 +92,11 @@ func TestLiftKeepsEditedLabels(t *testing.T) {
 
 func TestCanaryService(t *testing.T) {
 	stable, s := readService(t, "service.yaml"), setupOf("vllm")
-	pinned, _, err := fenced(stable, s)
+	pinned, _, err := isolated(stable, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]*corev1.Service{"before the fence": stable, "fenced": pinned} {
+	for name, from := range map[string]*corev1.Service{"before the isolation": stable, "isolated": pinned} {
 		got, err := CanaryService(from, s)
 		if err != nil {
 			t.Fatal(err)
@@ -175,7 +175,7 @@ func TestServiceDrift(t *testing.T) {
 func TestWithoutToolMetadata(t *testing.T) {
 	got := WithoutToolMetadata(map[string]string{
 		"team": "x", "argocd.argoproj.io/tracking-id": "x", "meta.helm.sh/release-name": "x", "app.kubernetes.io/instance": "x",
-		"app.kubernetes.io/name": "vllm", "lockstep.dev/fence": "x", "applyset.kubernetes.io/part-of": "x",
+		"app.kubernetes.io/name": "vllm", "lockstep.dev/isolation": "x", "applyset.kubernetes.io/part-of": "x",
 	})
 	if diff := cmp.Diff(map[string]string{"team": "x", "app.kubernetes.io/name": "vllm"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -204,7 +204,7 @@ func TestRelinquish(t *testing.T) {
 		if diff := cmp.Diff(tt.want, meta["managedFields"]); diff != "" || write.Key != key || write.Body["spec"] != nil {
 			t.Errorf("%v (-want +got):\n%s", write, diff)
 		}
-		if write, _ := Next(c.setup, Desired{Fenced: true, Prepared: true}, c.world); write != nil && write.Key == key {
+		if write, _ := Next(c.setup, Desired{Isolated: true, Prepared: true}, c.world); write != nil && write.Key == key {
 			t.Errorf("%v during the release", write)
 		}
 	}
@@ -237,7 +237,7 @@ func TestRoutedPorts(t *testing.T) {
 			if got := c.world.RoutedPorts(c.setup); got != nil {
 				t.Errorf("%v without a canary Service", got)
 			}
-			c.settle(Desired{Prepared: true})
+			c.applyAll(Desired{Prepared: true})
 			if diff := cmp.Diff(tt.want, c.world.RoutedPorts(c.setup)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

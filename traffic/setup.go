@@ -53,7 +53,7 @@ type Setup struct {
 // InPlace reports whether the release is in place: stable and canary are the revisions of one workload.
 func (s Setup) InPlace() bool { return s.Canary == s.Stable }
 
-// pin returns the labels that fence the stable Service.
+// pin returns the labels that isolate the stable Service.
 func (s Setup) pin(d Desired) map[string]string {
 	if !d.HandedOver {
 		return s.StablePin
@@ -163,8 +163,8 @@ const (
 	// FieldManager owns the fields that are written.
 	FieldManager = "lockstep"
 
-	// FenceAnnotation on the stable Service and pool lists, as JSON, the labels that the fence added to the selector.
-	FenceAnnotation = "lockstep.dev/fence"
+	// IsolationAnnotation on the stable Service and pool lists, as JSON, the labels that the isolation added to the selector.
+	IsolationAnnotation = "lockstep.dev/isolation"
 
 	// CanariesAnnotation on a route lists the canaries that have a share of it: "Service/sglang-canary,Service/vllm-canary". The
 	// weights of a rule with a backendRef to one of them are multiplied.

@@ -41,7 +41,7 @@ func TestSharedRoute(t *testing.T) {
 			route = next
 			return changed
 		}
-		settle := func(a, b Desired) {
+		applyAll := func(a, b Desired) {
 			for range 6 {
 				one, two := step(vllm, a), step(sglang, b)
 				if !one && !two {
@@ -52,7 +52,7 @@ func TestSharedRoute(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 4).Draw(rt, "steps") {
 			a, b := drawDesired(rt), drawDesired(rt)
-			settle(a, b)
+			applyAll(a, b)
 			if RouteWeight(route, vllm) != a.Weight {
 				rt.Fatalf("vllm has weight %d, want %d", RouteWeight(route, vllm), a.Weight)
 			}
@@ -60,8 +60,8 @@ func TestSharedRoute(t *testing.T) {
 				route = original
 			}
 		}
-		settle(Desired{}, drawDesired(rt))
-		settle(Desired{}, Desired{})
+		applyAll(Desired{}, drawDesired(rt))
+		applyAll(Desired{}, Desired{})
 		if diff := diffJSON(original.Object.Object, route.Object.Object); diff != "" {
 			rt.Fatalf("the route differs from the user's:\n%s", diff)
 		}

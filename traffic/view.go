@@ -36,8 +36,8 @@ type View struct {
 	Reason, Message string
 	// Write is due, in the stage Drifted.
 	Write *Write
-	// Fenced: the stable Service and pool are pinned as desired.
-	Fenced bool
+	// Pinned: the stable Service and pool are pinned as desired.
+	Pinned bool
 	// Withdrawn: the canary's share is no larger than desired, and every gateway has accepted that. It may be true while
 	// another write is Blocked, and while a route has another backendRef that does not exist: neither sends requests to the
 	// canary.
@@ -76,7 +76,7 @@ const (
 	ReasonWriting               = "TrafficChanging"
 	ReasonServiceMissing        = "StableServiceMissing"
 	ReasonServiceDeleting       = "CanaryServiceDeleting"
-	ReasonFenceNotInForce       = "FenceNotInForce"
+	ReasonIsolationNotInForce   = "IsolationNotInForce"
 	ReasonEndpointsNotFollowing = "EndpointsNotFollowing"
 	ReasonNoCanaryEndpoints     = "NoCanaryEndpoints"
 	ReasonNoStableEndpoints     = "NoStableEndpoints"
@@ -100,7 +100,7 @@ const (
 // factsOf returns the facts about a world.
 func factsOf(s Setup, w World) Facts {
 	return Facts{
-		Prepared: w.prepared(s), Isolated: w.fenced(s, Desired{Fenced: true}), Weight: w.weight(s),
+		Prepared: w.prepared(s), Isolated: w.isolated(s, Desired{Isolated: true}), Weight: w.weight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), StablePods: w.StableReady, CanaryPods: w.CanaryReady,
 	}
 }
@@ -108,9 +108,9 @@ func factsOf(s Setup, w World) Facts {
 // Look compares the world with what is desired.
 func Look(s Setup, d Desired, w World) View {
 	d = d.complete(s)
-	v := View{Facts: factsOf(s, w), Fenced: w.fenced(s, d)}
+	v := View{Facts: factsOf(s, w), Pinned: w.isolated(s, d)}
 	write, err := Next(s, d, w)
-	lagging := d.Unfenced && w.unreachedPod(s, d) != "" || d.HandedOver && w.laggingPod(s, d) != ""
+	lagging := d.SplitEnded && w.unreachedPod(s, d) != "" || d.HandedOver && w.laggingPod(s, d) != ""
 	switch {
 	case err != nil:
 		v.Stage, v.Reason, v.Message = Blocked, ReasonBlocked, status.Convert(err).Message()
@@ -135,9 +135,9 @@ func Look(s Setup, d Desired, w World) View {
 	return v
 }
 
-func (w World) fenced(s Setup, d Desired) bool {
-	return w.Stable != nil && serviceSelector(w.Stable).fenced(s.pin(d)) &&
-		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).fenced(s.pin(d)))
+func (w World) isolated(s Setup, d Desired) bool {
+	return w.Stable != nil && serviceSelector(w.Stable).isolated(s.pin(d)) &&
+		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).isolated(s.pin(d)))
 }
 
 func (w World) prepared(s Setup) bool {
@@ -177,7 +177,7 @@ func firstReason(s Setup, d Desired, w World, parts ...func(Setup, Desired, Worl
 }
 
 func unverifiedObjects(s Setup, d Desired, w World) (reason, message string) {
-	needed := d.Weight > 0 || d.Fenced || d.Prepared
+	needed := d.Weight > 0 || d.Isolated || d.Prepared
 	switch {
 	case w.Canary != nil && w.Canary.DeletionTimestamp != nil && d.Prepared:
 		return ReasonServiceDeleting, fmt.Sprintf("Service %s is being deleted; it will be recreated", w.Canary.Name)
@@ -196,12 +196,12 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 	switch {
 	case w.Stable == nil:
 		return "", ""
-	case d.Unfenced && w.unreachedPod(s, d) != "":
+	case d.SplitEnded && w.unreachedPod(s, d) != "":
 		return ReasonEndpointsNotFollowing, fmt.Sprintf("Service %s has no endpoint for pod %s of the update revision yet", w.Stable.Name, w.unreachedPod(s, d))
 	case d.HandedOver && w.laggingPod(s, d) != "":
 		return ReasonEndpointsNotFollowing, fmt.Sprintf("the endpoints of Service %s have not caught up with its selector: pod %s", w.Stable.Name, w.laggingPod(s, d))
-	case d.Fenced && w.leakedPod(s) != "" && !d.HandedOver:
-		return ReasonFenceNotInForce, fmt.Sprintf("Service %s still has an endpoint for pod %s of the canary", w.Stable.Name, w.leakedPod(s))
+	case d.Isolated && w.leakedPod(s) != "" && !d.HandedOver:
+		return ReasonIsolationNotInForce, fmt.Sprintf("Service %s still has an endpoint for pod %s of the canary", w.Stable.Name, w.leakedPod(s))
 	case used && len(w.CanaryReady) == 0 && len(w.CanaryPortless) > 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("pod %s is ready, but lacks a port to which requests are sent: the targetPort of each of the ports %q of Service %s must be in its template",
 			w.CanaryPortless[0], w.RoutedPorts(s), s.Policy.CanaryService)
@@ -209,7 +209,7 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
 	case used && w.canaryPoolUnusable(s) == ReasonNoPicker:
 		return ReasonNoPicker, fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
-	case (d.Fenced || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
+	case (d.Isolated || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)
 	}
 	return "", ""

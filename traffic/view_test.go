@@ -44,7 +44,7 @@ func TestWithdrawn(t *testing.T) {
 		}, true, false},
 		{"not accepted", "a gateway may still serve the old rules", refs("Accepted"), false, false},
 		{"stable Service missing", "no route leads to the canary", func(c *fakeCluster) { c.acceptAll(); c.world.Stable = nil }, true, false},
-		{"fence blocked", "no route leads to the canary", func(c *fakeCluster) {
+		{"isolation blocked", "no route leads to the canary", func(c *fakeCluster) {
 			c.acceptAll()
 			c.world.Stable = c.world.Stable.DeepCopy()
 			c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
@@ -59,10 +59,10 @@ func TestWithdrawn(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFakeCluster(t)
-			c.settle(none)
+			c.applyAll(none)
 			c.ready()
-			c.settle(Desired{Weight: 50})
-			c.settle(none)
+			c.applyAll(Desired{Weight: 50})
+			c.applyAll(none)
 			for key, o := range c.world.Routes {
 				next := o.DeepCopy()
 				next.SetGeneration(7) // the gateways have observed an earlier one

@@ -72,7 +72,7 @@ func (w World) RoutedPorts(s Setup) []string {
 	return out
 }
 
-// leakedPod returns a canary pod that is an endpoint of the stable Service, "" if none is. With a fence, it means that the
+// leakedPod returns a canary pod that is an endpoint of the stable Service, "" if none is. With isolation, it means that the
 // endpoints have not caught up with the selector.
 func (w World) leakedPod(s Setup) string {
 	if s.InPlace() {

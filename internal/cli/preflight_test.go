@@ -32,8 +32,8 @@ func TestPreflightFiles(t *testing.T) {
 		},
 		"FailOnWarning": {reason: "a warning fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found of severity warning or above (--fail-on)"}},
 		"FailOnNote":    {reason: "a note fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"2 found"}},
-		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoRoomToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
-		"Never":         {reason: "nothing fails with never", args: []string{"-f", fail("NoRoomToRoll"), "--fail-on", "never"}, stdout: []string{"[NoRoomToRoll]"}},
+		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoCapacityToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
+		"Never":         {reason: "nothing fails with never", args: []string{"-f", fail("NoCapacityToRoll"), "--fail-on", "never"}, stdout: []string{"[NoCapacityToRoll]"}},
 		"OtherFiles": {
 			reason: "all files are one input", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/base/role.yaml", "--fail-on", "never"},
 			stdout: []string{"[PreStopMissing]"},

@@ -63,8 +63,8 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.restartGroup(ctx, s, t)
 	case plan.SetTraffic:
 		return a.setTraffic(ctx, s, t)
-	case plan.MarkLeader:
-		return a.markLeader(ctx, s, t)
+	case plan.LabelServing:
+		return a.labelServing(ctx, s, t)
 	case plan.LabelGroup:
 		return a.labelGroup(ctx, s, t)
 	case plan.HoldAutoscaler:
@@ -145,8 +145,8 @@ func (a *Applier) setTraffic(ctx context.Context, s *observe.Snapshot, t plan.Se
 	return a.observer.Router.Write(ctx, s.Key.Namespace, write)
 }
 
-// markLeader labels a leader pod, on condition that it is the observed one.
-func (a *Applier) markLeader(ctx context.Context, s *observe.Snapshot, t plan.MarkLeader) (bool, error) {
+// labelServing labels a leader pod, on condition that it is the observed one.
+func (a *Applier) labelServing(ctx context.Context, s *observe.Snapshot, t plan.LabelServing) (bool, error) {
 	pod := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}
 	seen := a.observer.Caches.Pod(pod)
 	if seen == nil {

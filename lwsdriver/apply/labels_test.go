@@ -32,7 +32,7 @@ func TestLabelGroup(t *testing.T) {
 	b.eventually("caches are filled", b.observer.Caches.Synced)
 	set := record.CanaryName("vllm", "vllm", "new")
 	s := b.look()
-	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Mark: plan.RolloutMark{ID: "k1", Batch: 1}}
+	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Labels: plan.RolloutLabels{ID: "k1", Batch: 1}}
 	other := a
 	other.Revision = "newer"
 	if wrote, err := b.Apply(t.Context(), s, other); wrote || err != nil {
@@ -43,7 +43,7 @@ func TestLabelGroup(t *testing.T) {
 		if wrote != want || err != nil {
 			t.Fatalf("write %d: %t, %v", i, wrote, err)
 		}
-		if i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Mark() != a.Mark {
+		if i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Rollout() != a.Labels {
 			t.Error("the leader was not the first")
 		}
 	}
@@ -56,12 +56,12 @@ func TestLabelGroup(t *testing.T) {
 			t.Errorf("%s has labels %v", p.Name, p.Labels)
 		}
 	}
-	if marks := b.look().Added[0].Groups[0].Marks; !cmp.Equal(marks, []plan.RolloutMark{a.Mark}) {
-		t.Errorf("the group is seen as %v", marks)
+	if labels := b.look().Added[0].Groups[0].Rollouts; !cmp.Equal(labels, []plan.RolloutLabels{a.Labels}) {
+		t.Errorf("the group is seen as %v", labels)
 	}
 }
 
-// Only the observed pod is marked, and after a lost race the caller waits for the cache.
+// Only the observed pod is labelled, and after a lost race the caller waits for the cache.
 func TestMarkLeader(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "x", errors.New("uid"))
@@ -72,7 +72,7 @@ func TestMarkLeader(t *testing.T) {
 		wrote   bool
 		problem bool
 	}{
-		{"marked", nil, true, true, false},
+		{"labelled", nil, true, true, false},
 		{"another pod", conflict, true, false, false},
 		{"deleted", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x"), true, false, false},
 		{"refused", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", nil), false, false, true},
@@ -98,7 +98,7 @@ func TestMarkLeader(t *testing.T) {
 				return true, next, tc.answer
 			})
 			began := time.Now()
-			wrote, err := b.Apply(t.Context(), &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.MarkLeader{Name: canary.Name, Leader: leader.Name, Serves: true})
+			wrote, err := b.Apply(t.Context(), &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.LabelServing{Name: canary.Name, Leader: leader.Name, Serves: true})
 			if wrote != tc.wrote || (err != nil) != tc.problem {
 				t.Errorf("wrote %t, %v", wrote, err)
 			}

@@ -92,17 +92,17 @@ func (a *Applier) saveTemplate(s *observe.Snapshot, rec *record.Record) error {
 	return nil
 }
 
-// labelGroup labels the group's next pod that lacks the mark, in the order of their names, so the leader first.
+// labelGroup labels the group's next pod that lacks the labels, in the order of their names, so the leader first.
 func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.LabelGroup) (bool, error) {
 	set, group := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}, strconv.Itoa(t.Group)
-	pod := a.observer.Caches.Groups.UnmarkedPod(set, group, t)
+	pod := a.observer.Caches.Groups.UnlabelledPod(set, group, t)
 	if pod == nil {
 		a.observer.Caches.Groups.Invalidate(set, group) // the cache is ahead of its events; the next observation decides
 		return false, nil
 	}
 	return a.labelPod(ctx, s.Key, pod, map[string]any{
-		record.RolloutIDLabel: t.Mark.ID, record.RolloutBatchLabel: strconv.Itoa(t.Mark.Batch),
-	}, func(now *observe.Pod) bool { return now.Mark() == t.Mark })
+		record.RolloutIDLabel: t.Labels.ID, record.RolloutBatchLabel: strconv.Itoa(t.Labels.Batch),
+	}, func(now *observe.Pod) bool { return now.Rollout() == t.Labels })
 }
 
 // labelPod sets labels of a pod, or removes those whose value is nil, on condition that it is the observed one. It returns once

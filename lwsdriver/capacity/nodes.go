@@ -15,8 +15,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Room is the free capacity of a cluster's nodes.
-type Room struct {
+// Free is the free capacity of a cluster's nodes.
+type Free struct {
 	nodes  []*node
 	byName map[string]*node // while it is filled
 }
@@ -30,9 +30,9 @@ type node struct {
 	taken bool
 }
 
-// RoomOf returns what pods leave free on nodes.
-func RoomOf(nodes []*corev1.Node, pods []*corev1.Pod) Room {
-	var r Room
+// FreeOf returns what pods leave free on nodes.
+func FreeOf(nodes []*corev1.Node, pods []*corev1.Pod) Free {
+	var r Free
 	for _, n := range nodes {
 		r.AddNode(n)
 	}
@@ -43,7 +43,7 @@ func RoomOf(nodes []*corev1.Node, pods []*corev1.Pod) Room {
 }
 
 // AddNode adds what a node has, and does not keep the node. Unschedulable and unready nodes are left out.
-func (r *Room) AddNode(n *corev1.Node) {
+func (r *Free) AddNode(n *corev1.Node) {
 	if n.Spec.Unschedulable || !isReady(n) {
 		return
 	}
@@ -57,7 +57,7 @@ func (r *Room) AddNode(n *corev1.Node) {
 }
 
 // AddPod takes what a pod has of its node, which was added before.
-func (r *Room) AddPod(p *corev1.Pod) {
+func (r *Free) AddPod(p *corev1.Pod) {
 	own := r.byName[p.Spec.NodeName]
 	if own == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return
@@ -93,7 +93,7 @@ type Placement struct {
 // It is not a scheduler: it knows requests, node selectors, required node affinity and taints, but not spreading, affinity
 // between pods, ports, volumes, preemption, or what a cluster autoscaler would add. So a group that does not fit here will
 // hardly be scheduled, and a group that fits may still wait.
-func (r Room) Place(n Need) (out Placement) {
+func (r Free) Place(n Need) (out Placement) {
 	r = r.clone()
 	for _, part := range n.Parts() {
 		p, placed := r.place(part), out.Placed
@@ -106,7 +106,7 @@ func (r Room) Place(n Need) (out Placement) {
 }
 
 // place puts the groups of one role on nodes, and takes what they request.
-func (r Room) place(n Need) Placement {
+func (r Free) place(n Need) Placement {
 	pods := n.group()
 	suited := make([][]*node, len(pods))
 	out, names := Placement{Exclusive: n.Exclusive}, map[string]bool{}
@@ -118,7 +118,7 @@ func (r Room) place(n Need) Placement {
 	}
 	out.Suited = len(names)
 	for range n.Groups {
-		domain, short, ok := settle(pods, suited, n.Exclusive, r.free(n.Exclusive))
+		domain, short, ok := placeGroup(pods, suited, n.Exclusive, r.free(n.Exclusive))
 		if !ok {
 			out.Short = short
 			return out
@@ -132,8 +132,8 @@ func (r Room) place(n Need) Placement {
 }
 
 // clone returns a copy to be filled.
-func (r Room) clone() Room {
-	out := Room{nodes: make([]*node, 0, len(r.nodes))}
+func (r Free) clone() Free {
+	out := Free{nodes: make([]*node, 0, len(r.nodes))}
 	for _, n := range r.nodes {
 		out.nodes = append(out.nodes, &node{Node: n.Node, left: n.left.DeepCopy(), taken: n.taken})
 	}
@@ -175,7 +175,7 @@ func demand(p *corev1.Pod) corev1.ResourceList {
 }
 
 // suited returns the nodes that a pod may run on, whatever their free capacity.
-func (r Room) suited(p *corev1.Pod) []*node {
+func (r Free) suited(p *corev1.Pod) []*node {
 	required := nodeaffinity.GetRequiredNodeAffinity(p)
 	var out []*node
 	for _, n := range r.nodes {
@@ -193,7 +193,7 @@ func keepsOut(t *corev1.Taint) bool {
 }
 
 // free returns the values of a node label that no group has yet, sorted.
-func (r Room) free(key string) []string {
+func (r Free) free(key string) []string {
 	values := map[string]bool{}
 	for _, n := range r.nodes {
 		if value, ok := n.Labels[key]; ok {
@@ -205,8 +205,8 @@ func (r Room) free(key string) []string {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// settle places one group: anywhere, or in one of the free domains.
-func settle(pods []alike, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
+// placeGroup places one group: anywhere, or in one of the free domains.
+func placeGroup(pods []alike, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
 	if exclusive == "" {
 		short, ok = fill(pods, suited, func(*node) bool { return true })
 		return "", short, ok

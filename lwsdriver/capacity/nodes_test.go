@@ -80,7 +80,7 @@ func TestPlace(t *testing.T) {
 		{"exclusive, too small", "no rack holds the whole group", need(1, 2, gpus("8")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 0, "[nvidia.com/gpu]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			room := RoomOf(tt.nodes, tt.pods)
+			room := FreeOf(tt.nodes, tt.pods)
 			tt.need.Exclusive = tt.exclusive
 			for i := range tt.need.Others {
 				tt.need.Others[i].Exclusive = tt.exclusive

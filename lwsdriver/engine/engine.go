@@ -43,10 +43,10 @@ type Engine struct {
 	locks  scope
 	errors lastErrors
 	// waits are what the last decisions wait for.
-	waits   perWorkload[plan.Waiting]
-	turns   turns
-	events  *eventRecorder
-	metrics *metrics
+	waits     perWorkload[plan.Waiting]
+	admission admission
+	events    *eventRecorder
+	metrics   *metrics
 }
 
 // Config is what an Engine needs.
@@ -89,8 +89,8 @@ func New(c Config) *Engine {
 		queue: newQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 30*time.Second)),
 	}
-	e.turns.limit, e.turns.wake = c.MaxGroupsInFlight, e.queue.Add
-	e.metrics = newMetrics(c.Registry, &e.turns)
+	e.admission.limit, e.admission.wake = c.MaxGroupsInFlight, e.queue.Add
+	e.metrics = newMetrics(c.Registry, &e.admission)
 	e.Observer = observe.New(observe.Config{
 		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
 		ProbeHostNetwork: c.ProbeHostNetwork, Limits: c.Limits,
@@ -178,7 +178,7 @@ func (e *Engine) Ready() error {
 
 // countEarlier counts the groups that releases in scope had in flight with an earlier driver.
 func (e *Engine) countEarlier() {
-	if e.turns.limit == 0 {
+	if e.admission.limit == 0 {
 		return
 	}
 	for _, key := range e.Observer.Held() {
@@ -186,7 +186,7 @@ func (e *Engine) countEarlier() {
 			_, _, _ = e.look(key) // its worker reports an error
 		}
 	}
-	e.turns.begin()
+	e.admission.begin()
 }
 
 // leads reports whether the engine may act.
@@ -242,5 +242,5 @@ func (e *Engine) forget(key types.NamespacedName) {
 	e.events.forget(key)
 	e.errors.set(key, nil)
 	e.waits.set(key, plan.Waiting{})
-	e.turns.settle(key, plan.Decision{}, nil)
+	e.admission.record(key, plan.Decision{}, nil)
 }

@@ -184,11 +184,11 @@ func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Dec
 	return s, d, err
 }
 
-// look is Look for the holder of the workload's lock: the decision counts for the turns, and what it waits for is remembered. A
+// look is Look for the holder of the workload's lock: the decision counts for admission, and what it waits for is remembered. A
 // workload that can't be observed holds up no other. Its effects begin, and are observed at once.
 func (e *Engine) look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	s, decision, err := e.Look(key)
-	for !e.turns.settle(key, decision, nil) || err == nil && e.Observer.Keep(s, decision.Effects) {
+	for !e.admission.record(key, decision, nil) || err == nil && e.Observer.Keep(s, decision.Effects) {
 		s, decision, err = e.Look(key)
 	}
 	if err == nil {
@@ -215,15 +215,15 @@ func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan
 // Decide has the planner carry out an intent. The caller holds the workload's lock. The error has an ErrorReason.
 func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	decision, err := e.plan(s, i)
-	for err == nil && !e.turns.settle(s.Key, decision, i) {
+	for err == nil && !e.admission.record(s.Key, decision, i) {
 		decision, err = e.plan(s, i)
 	}
 	return decision, err
 }
 
-// plan calls the planner with the room that other releases leave. A nil intent continues what was requested before.
+// plan calls the planner within what other releases leave. A nil intent continues what was requested before.
 func (e *Engine) plan(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
-	s.Room = e.turns.room(s.Key)
+	s.MaxInFlight = e.admission.maxInFlight(s.Key)
 	decision, err := plan.Decide(s.Observation, i)
 	if e.config.Decided != nil {
 		e.config.Decided(s.Observation, i, decision, err)

@@ -25,7 +25,7 @@ type metrics struct {
 	reconciles *prometheus.HistogramVec
 }
 
-func newMetrics(r prometheus.Registerer, t *turns) *metrics {
+func newMetrics(r prometheus.Registerer, t *admission) *metrics {
 	register := promauto.With(r)
 	m := &metrics{
 		writes: register.NewCounterVec(prometheus.CounterOpts{
@@ -47,7 +47,7 @@ func newMetrics(r prometheus.Registerer, t *turns) *metrics {
 		Help: "Groups of all releases that were created or replaced and are not ready yet; --max-groups-in-flight limits them.",
 	}, func() float64 { n, _ := t.counts(); return float64(n) })
 	register.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: "lockstep", Name: "releases_waiting_for_turn",
+		Namespace: "lockstep", Name: "releases_waiting_for_admission",
 		Help: "Releases that wait until fewer groups are in flight.",
 	}, func() float64 { _, n := t.counts(); return float64(n) })
 	if r != nil {

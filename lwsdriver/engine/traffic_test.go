@@ -130,10 +130,10 @@ func (b *routedFixture) mustGiveBack() {
 		raw, _ := json.Marshal(got.Object["spec"])
 		return !strings.Contains(string(raw), "vllm-canary")
 	})
-	b.eventually("the fence is lifted", func() bool {
+	b.eventually("the isolation is removed", func() bool {
 		got, err := b.Core.CoreV1().Services("default").Get(b.t.Context(), "vllm", metav1.GetOptions{})
 		return err == nil && got.Spec.Selector[lws.SetNameLabelKey] == "" && got.Spec.Selector[lws.RevisionKey] == "" &&
-			got.Annotations[traffic.FenceAnnotation] == ""
+			got.Annotations[traffic.IsolationAnnotation] == ""
 	})
 	b.eventually("the canary Service is deleted", func() bool {
 		_, err := b.Core.CoreV1().Services("default").Get(b.t.Context(), "vllm-canary", metav1.GetOptions{})

@@ -97,12 +97,12 @@ func RoutedObjects(t testing.TB, setup traffic.Setup, weight int, leader string)
 			Selector: map[string]string{"app": "vllm", lws.WorkerIndexLabelKey: "0"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}},
 		},
 	}
-	fenced := fence(t, user, setup)
-	second, err := traffic.CanaryService(fenced, setup)
+	isolated := isolate(t, user, setup)
+	second, err := traffic.CanaryService(isolated, setup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	core := fake.NewClientset(fenced, second, endpoints("vllm", "vllm-0", "vllm-1"), endpoints("vllm-canary", leader))
+	core := fake.NewClientset(isolated, second, endpoints("vllm", "vllm-0", "vllm-1"), endpoints("vllm-canary", leader))
 	if d, ok := core.Discovery().(*fakediscovery.FakeDiscovery); ok {
 		d.Resources = append(d.Resources, &metav1.APIResourceList{
 			GroupVersion: GatewayAPI.String(), APIResources: []metav1.APIResource{{Name: "httproutes"}},
@@ -112,20 +112,20 @@ func RoutedObjects(t testing.TB, setup traffic.Setup, weight int, leader string)
 	_ = corev1.AddToScheme(scheme)
 	return core, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{
 		GatewayAPI.WithResource("httproutes"): "HTTPRouteList",
-	}, Route(t, setup, weight), fenced, second)
+	}, Route(t, setup, weight), isolated, second)
 }
 
-// fence returns the Service as a release has fenced it.
-func fence(t testing.TB, user *corev1.Service, setup traffic.Setup) *corev1.Service {
+// isolate returns the Service as a release has isolated it.
+func isolate(t testing.TB, user *corev1.Service, setup traffic.Setup) *corev1.Service {
 	t.Helper()
 	note, err := json.Marshal(setup.StablePin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fenced := user.DeepCopy()
-	maps.Copy(fenced.Spec.Selector, setup.StablePin)
-	fenced.Annotations = map[string]string{traffic.FenceAnnotation: string(note)}
-	return fenced
+	isolated := user.DeepCopy()
+	maps.Copy(isolated.Spec.Selector, setup.StablePin)
+	isolated.Annotations = map[string]string{traffic.IsolationAnnotation: string(note)}
+	return isolated
 }
 
 // Route returns a route with the canary's weight, acknowledged by its gateway.
@@ -168,7 +168,7 @@ func endpoints(service string, pods ...string) *discoveryv1.EndpointSlice {
 }
 
 // RoutedRelease returns clients with the objects of a release that routes requests by TrafficPolicy, and its canary: the
-// stable Service is fenced, the canary Service exists, and the gateway has acknowledged the weight of the route.
+// stable Service is isolated, the canary Service exists, and the gateway has acknowledged the weight of the route.
 func RoutedRelease(t testing.TB, stable *lws.LeaderWorkerSet, weight int) (core *fake.Clientset, routes *dynamicfake.FakeDynamicClient, canary *lws.LeaderWorkerSet) {
 	t.Helper()
 	canary = RoutedCanary(t, stable)

@@ -244,7 +244,7 @@ func (e *groupEntry) whole(size int, sizes map[string]int) plan.Group {
 		out.Pods = size
 	}
 	e.built.checkBuilt(&out, sizes, size)
-	settle(&out)
+	setComplete(&out)
 	return out
 }
 
@@ -296,14 +296,14 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		next.Revision, next.Leader, next.Serving = leader.Revision, leader.Name, leader.Serving
 		next.Terminating = leader.Terminating
 	}
-	next.Marks = marksOf(pods, next.Revision)
+	next.Rollouts = distinctLabels(pods, next.Revision)
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
 	e.built = builtFor(pods, next.Revision)
 	e.group.Pod, e.group.Reason, e.group.Message = obstacle(pods, leader, agree)
 }
 
-// settle decides whether the group is complete, now that its size is known.
-func settle(g *plan.Group) {
+// setComplete decides whether the group is complete, now that its size is known.
+func setComplete(g *plan.Group) {
 	whole := g.Reason == "" && g.ReadyPods >= g.Pods
 	if g.Reason == "" && !whole {
 		g.Reason, g.Pod = plan.ReasonPodMissing, g.Leader

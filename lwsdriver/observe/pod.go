@@ -47,7 +47,7 @@ type Pod struct {
 	size        int // pods of its group, from LWS's annotation; 0: not annotated
 	subdomain   subdomain
 	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero means none.
-	labelled unique.Handle[plan.RolloutMark]
+	labelled unique.Handle[plan.RolloutLabels]
 
 	ready           bool
 	since           time.Time // when it became ready, or when it ceased to be
@@ -76,7 +76,7 @@ func NewPod(pod *corev1.Pod) *Pod {
 		Serving:  pod.Labels[record.ServingLabel] == record.Serving,
 	}
 	v.Terminating = pod.DeletionTimestamp != nil
-	v.labelled = markOf(pod.Labels)
+	v.labelled = rolloutLabels(pod.Labels)
 	// The IP of a pod that has ended may be another pod's.
 	if v.leader && pod.Status.Phase == corev1.PodRunning {
 		v.address = strings.Clone(pod.Status.PodIP)

@@ -467,12 +467,12 @@ func (s *Snapshot) RolesToBe() []preflight.Role {
 	return all
 }
 
-// withoutMarks returns the template of a child without the labels that LWS adds to it.
-func withoutMarks(child *lws.LeaderWorkerSet) lws.LeaderWorkerTemplate {
+// withoutLWSLabels returns the template of a child without the labels that LWS adds to it.
+func withoutLWSLabels(child *lws.LeaderWorkerSet) lws.LeaderWorkerTemplate {
 	t := *child.Spec.LeaderWorkerTemplate.DeepCopy()
 	for _, pod := range []*corev1.PodTemplateSpec{t.LeaderTemplate, &t.WorkerTemplate} {
 		if pod != nil {
-			maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return preflight.IsMark(key) })
+			maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return preflight.IsLWSLabel(key) })
 		}
 	}
 	return t
@@ -483,7 +483,7 @@ func (s *Snapshot) ChildrenTemplate(revision string) (t record.Template, err err
 	for _, role := range s.Roles {
 		for _, c := range s.Children {
 			if c.Revision == revision && c.Role == role.Name && c.Slice == 0 {
-				t.Roles = append(t.Roles, record.Role{Name: role.Name, Spec: record.Template{LeaderWorkerTemplate: withoutMarks(s.AddedObjects[c.Name])}})
+				t.Roles = append(t.Roles, record.Role{Name: role.Name, Spec: record.Template{LeaderWorkerTemplate: withoutLWSLabels(s.AddedObjects[c.Name])}})
 			}
 		}
 	}

@@ -208,8 +208,8 @@ func unscanned(o Observation, state pb.State) *Decision {
 	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
 }
 
-// settleAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
-func settleAutoscalers(o Observation, state pb.State) *Decision {
+// restoreAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
+func restoreAutoscalers(o Observation, state pb.State) *Decision {
 	var wait *Decision
 	for _, a := range o.Autoscalers {
 		if d := awaitLoad(o, a, state); d != nil {

@@ -27,7 +27,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 	switch {
 	case d != nil:
 		return *d
-	case c == nil && !fenced(v):
+	case c == nil && !isolated(v):
 		return *awaitTraffic(v, pb.State_STATE_PREPARING)
 	case c == nil:
 		if d := awaitLeftover(o); d != nil {
@@ -70,11 +70,11 @@ func advanceCanary(o Observation, s Progress) Decision {
 	return judgeBatch(o, s, v, c.All())
 }
 
-// scalable returns what to wait for before the canary is scaled: a fence before it grows; before it shrinks, that the
+// scalable returns what to wait for before the canary is scaled: isolation before it grows; before it shrinks, that the
 // surplus groups receive no requests and have finished theirs.
 func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision {
 	switch {
-	case planned > c.Replicas && !fenced(v),
+	case planned > c.Replicas && !isolated(v),
 		planned < c.Replicas && !inForce(v):
 		return awaitTraffic(v, pb.State_STATE_UPGRADING)
 	case planned < c.Replicas && c.reachable(v, planned):

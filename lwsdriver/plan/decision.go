@@ -39,7 +39,7 @@ type Decision struct {
 	Progress Progress
 	// Effects are what the engine keeps doing until the next decision. The next observations have the results.
 	Effects Effects
-	// InFlight is how many groups the release has in flight, and Starts how many more the Action puts there. See turn.go.
+	// InFlight is how many groups the release has in flight, and Starts how many more the Action puts there. See admission.go.
 	InFlight, Starts int
 	// Warnings are for the caller whose intent was decided. They do not refuse it.
 	Warnings []*pb.Warning
@@ -62,44 +62,44 @@ func (d Decision) repairs(what, by string) Decision {
 
 // Reasons of a Decision. They are part of the contract: hosts and users match on them.
 const (
-	ReasonNotAdopted         = "NotAdopted"
-	ReasonHoldWithoutRecord  = "HoldWithoutRecord"
-	ReasonHeld               = "Held"
-	ReasonNewRevisionWaits   = "NewRevisionWaits"
-	ReasonHoldDrifted        = "HoldDrifted"
-	ReasonWaitingForLWS      = "WaitingForLeaderWorkerSet"
-	ReasonCreatingCanary     = "CreatingCanary"
-	ReasonNewRevision        = "NewRevision"
-	ReasonCanaryDeleted      = "CanaryDeleted"
-	ReasonCanaryDrifted      = "CanaryDrifted"
-	ReasonScaling            = "Scaling"
-	ReasonNoBatch            = "WaitingForFirstBatch"
-	ReasonGroupsNotReady     = "GroupsNotReady"
-	ReasonMinReady           = "WaitingForMinReady"
-	ReasonBatchReady         = "BatchReady"
-	ReasonDeadline           = "ProgressDeadlineExceeded"
-	ReasonRolling            = "StableRolling"
-	ReasonCleaningUp         = "CanaryTerminating"
-	ReasonPromoted           = "Promoted"
-	ReasonRolledBack         = "RolledBack"
-	ReasonNothing            = "NothingToRelease"
-	ReasonMixedRevisions     = "MixedRevisions"
-	ReasonRestarting         = "RestartingGroups"
-	ReasonScaleDownDelay     = "WaitingForScaleDownDelay"
-	ReasonOpening            = "EndingTrafficSplit"
-	ReasonDraining           = "Draining"
-	ReasonMarking            = "MarkingLeaders"
-	ReasonTemplateRestored   = "StableTemplateRestored"
-	ReasonDeleting           = "WorkloadDeleting"
-	ReasonScaledToZero       = "ScaledToZero"
-	ReasonUnreleased         = "UnreleasedRevision"
-	ReasonStableShrunk       = "StableCapacityReduced"
-	ReasonNewerDriver        = "NewerDriver"
-	ReasonWaitingForTurn     = "WaitingForTurn"
-	ReasonStyleNotSupported  = "StyleNotSupported"
-	ReasonTemplateRefused    = "TemplateUnsupported"
-	ReasonCacheStale         = "CacheStale"
-	ReasonInvariantViolation = "InvariantViolation"
+	ReasonNotAdopted          = "NotAdopted"
+	ReasonHoldWithoutRecord   = "HoldWithoutRecord"
+	ReasonHeld                = "Held"
+	ReasonNewRevisionWaits    = "NewRevisionWaits"
+	ReasonHoldDrifted         = "HoldDrifted"
+	ReasonWaitingForLWS       = "WaitingForLeaderWorkerSet"
+	ReasonCreatingCanary      = "CreatingCanary"
+	ReasonNewRevision         = "NewRevision"
+	ReasonCanaryDeleted       = "CanaryDeleted"
+	ReasonCanaryDrifted       = "CanaryDrifted"
+	ReasonScaling             = "Scaling"
+	ReasonNoBatch             = "WaitingForFirstBatch"
+	ReasonGroupsNotReady      = "GroupsNotReady"
+	ReasonMinReady            = "WaitingForMinReady"
+	ReasonBatchReady          = "BatchReady"
+	ReasonDeadline            = "ProgressDeadlineExceeded"
+	ReasonRolling             = "StableRolling"
+	ReasonCleaningUp          = "CanaryTerminating"
+	ReasonPromoted            = "Promoted"
+	ReasonRolledBack          = "RolledBack"
+	ReasonNothing             = "NothingToRelease"
+	ReasonMixedRevisions      = "MixedRevisions"
+	ReasonRestarting          = "RestartingGroups"
+	ReasonScaleDownDelay      = "WaitingForScaleDownDelay"
+	ReasonOpening             = "EndingTrafficSplit"
+	ReasonDraining            = "Draining"
+	ReasonLabelling           = "LabellingLeaders"
+	ReasonTemplateRestored    = "StableTemplateRestored"
+	ReasonDeleting            = "WorkloadDeleting"
+	ReasonScaledToZero        = "ScaledToZero"
+	ReasonUnreleased          = "UnreleasedRevision"
+	ReasonStableShrunk        = "StableCapacityReduced"
+	ReasonNewerDriver         = "NewerDriver"
+	ReasonWaitingForAdmission = "WaitingForAdmission"
+	ReasonStyleNotSupported   = "StyleNotSupported"
+	ReasonTemplateRefused     = "TemplateUnsupported"
+	ReasonCacheStale          = "CacheStale"
+	ReasonInvariantViolation  = "InvariantViolation"
 )
 
 // ReasonTwoRevisions is the reason of a group whose pods LWS built from two revisions.
@@ -166,8 +166,8 @@ type SetTraffic struct {
 	Why string
 }
 
-// MarkLeader sets or removes the label that lets a leader of an updated group receive requests.
-type MarkLeader struct {
+// LabelServing sets or removes the label that lets a leader of an updated group receive requests.
+type LabelServing struct {
 	// Name is the added workload, or the user's own in place. Leader is the pod.
 	Name, Leader string
 	Serves       bool
@@ -176,7 +176,7 @@ type MarkLeader struct {
 func (SetStable) action()       {}
 func (RestartGroup) action()    {}
 func (SetTraffic) action()      {}
-func (MarkLeader) action()      {}
+func (LabelServing) action()    {}
 func (RemoveRecord) action()    {}
 func (CreateCanary) action()    {}
 func (RepairCanary) action()    {}
@@ -185,11 +185,11 @@ func (RemoveFinalizer) action() {}
 func (DeleteCanary) action()    {}
 
 func (a SetTraffic) String() string { return a.Why }
-func (a MarkLeader) String() string {
+func (a LabelServing) String() string {
 	if a.Serves {
-		return fmt.Sprintf("mark leader %s as serving, since its group is ready", a.Leader)
+		return fmt.Sprintf("label leader %s as serving, since its group is ready", a.Leader)
 	}
-	return fmt.Sprintf("remove the serving mark from leader %s", a.Leader)
+	return fmt.Sprintf("remove the serving label from leader %s", a.Leader)
 }
 func (a SetStable) String() string { return a.Why }
 func (a RestartGroup) String() string {

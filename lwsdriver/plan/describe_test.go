@@ -25,8 +25,8 @@ func describe(o Observation, d Decision) string {
 	if !s.ProgressAt.IsZero() {
 		fmt.Fprintf(&b, "progress: %s\n", o.Now.Sub(s.ProgressAt))
 	}
-	if o.Room != nil {
-		fmt.Fprintf(&b, "in flight: %d, starts %d, room for %d\n", d.InFlight, d.Starts, *o.Room)
+	if o.MaxInFlight != nil {
+		fmt.Fprintf(&b, "in flight: %d, starts %d, limit %d\n", d.InFlight, d.Starts, *o.MaxInFlight)
 	}
 	if d.Recheck != 0 {
 		fmt.Fprintf(&b, "recheck: %s\n", d.Recheck)
@@ -109,8 +109,8 @@ func describeRecord(r record.Record) string {
 	if r.Release != nil && r.Release.StableTemplate != nil {
 		s += " template"
 	}
-	if r.Release != nil && r.Release.Unfenced {
-		s += " unfenced"
+	if r.Release != nil && r.Release.SplitEnded {
+		s += " splitEnded"
 	}
 	return s
 }

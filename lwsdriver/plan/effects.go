@@ -77,12 +77,12 @@ func leadersOf(groups []Group) (names []string) {
 	return names
 }
 
-// warmsUp reports whether a group gets requests only by a mark of its leader, so that it may be warmed up before.
+// warmsUp reports whether a group gets requests only by a label of its leader, so that it may be warmed up before.
 func (o Observation) warmsUp(w Workload, g Group) bool {
 	if w.Name != o.Stable.Name {
 		return o.Traffic != nil
 	}
-	return o.routesInPlace() && !o.unfenced() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
+	return o.routesInPlace() && !o.splitEnded() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
 }
 
 // reasonWarmUp is the reason of a complete group whose leader has not answered its warm-up request.

@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
-// A group that gets requests only by a mark is ready once its leader has answered its warm-up request, or has the mark.
+// A group that gets requests only by a serving label is ready once its leader has answered its warm-up request, or has the serving label.
 func TestColdGroups(t *testing.T) {
-	o := releasing(record.Progressing, "3", routing{fenced: true, prepared: true, stable: 4})
+	o := releasing(record.Progressing, "3", routing{isolated: true, prepared: true, stable: 4})
 	o.Policy.WarmUp = probe.WarmUp{Endpoint: probe.Endpoint{Port: 8080, Path: "/"}}
 	shared := o.Added[0].Groups
 	shared[0].Serving, shared[1].Serving, shared[2].Serving = true, false, false
@@ -63,7 +63,7 @@ func TestColdGroups(t *testing.T) {
 
 // The loop's decision names the leaders to ask, whatever it writes or waits for.
 func TestEffects(t *testing.T) {
-	o := releasing(record.CleaningUp, "3", routing{fenced: true, prepared: true, stable: 4})
+	o := releasing(record.CleaningUp, "3", routing{isolated: true, prepared: true, stable: 4})
 	if d := reconcile(o); d.Effects.Drain != nil || d.Effects.WarmUp != nil {
 		t.Errorf("without a policy: %+v", d.Effects)
 	}

@@ -200,7 +200,7 @@ func disturbances(w *world, s *state) []act {
 				all = append(all, act{do: do, set: at, index: uint8(i)})
 			}
 			if w.routed && (at == 1 || w.inPlace()) {
-				all = append(all, act{do: actMark, set: at, index: uint8(i)})
+				all = append(all, act{do: actLabel, set: at, index: uint8(i)})
 			}
 		}
 	}
@@ -220,7 +220,7 @@ func disturbances(w *world, s *state) []act {
 	down(s.lwsDown, actLWSDown, actLWSUp)
 	if w.routed {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
-		all = append(all, act{do: actRevert}, act{do: actUnfence}, act{do: actUnserve})
+		all = append(all, act{do: actRevert}, act{do: actEndSplit}, act{do: actUnserve})
 	}
 	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})
 	if s.budget.exists {

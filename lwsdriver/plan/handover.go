@@ -270,7 +270,7 @@ func (o Observation) belongings() belongings {
 func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
 	own := o.belongings().autoscalers
 	if len(own) == 0 {
-		return settleAutoscalers(o, state)
+		return restoreAutoscalers(o, state)
 	}
 	return &Decision{
 		Action: ReleaseAutoscaler{Kind: own[0].Kind, Name: own[0].Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,

@@ -374,7 +374,7 @@ func (p Promote) checkRevision(o Observation, r *record.Release) error {
 
 // promoteNow records the intent to promote and releases the hold, unless requests have to move first.
 func promoteNow(o Observation) SetStable {
-	next := withRelease(o, func(r *record.Release) { r.Phase, r.Unfenced = record.Promoting, o.routesInPlace() })
+	next := withRelease(o, func(r *record.Release) { r.Phase, r.SplitEnded = record.Promoting, o.routesInPlace() })
 	pace := o.pace(Saved(o))
 	switch {
 	case o.routesInPlace():

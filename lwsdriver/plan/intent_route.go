@@ -142,7 +142,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
 	}
 	r := o.Record.Release
-	if o.unfenced() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
+	if o.splitEnded() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
 		return v.followGroups(o, weight)
 	}
 	last := r.Traffic.RequestedWeight()

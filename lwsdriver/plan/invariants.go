@@ -45,10 +45,10 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		if len(o.Added) > 0 {
 			return errors.New("a second canary is created")
 		}
-		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o), checkLeftovers(o, a))
+		return errors.Join(checkReplicas(o, a.Replicas), checkIsolation(o), checkLeftovers(o, a))
 	case ScaleCanary:
 		if o.handingOver() {
-			return nil // it is no longer fenced, and checkHandover checks the number
+			return nil // it is no longer isolated, and checkHandover checks the number
 		}
 		switch c := o.canary(); {
 		case c != nil && a.Replicas == c.Replicas:
@@ -56,7 +56,7 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 		case c != nil && a.Replicas < c.Replicas:
 			return checkReplicas(o, a.Replicas)
 		}
-		return errors.Join(checkReplicas(o, a.Replicas), checkFence(o))
+		return errors.Join(checkReplicas(o, a.Replicas), checkIsolation(o))
 	case DeleteCanary, RemoveFinalizer:
 		return errors.Join(checkDeletion(o), checkWithdrawn(o))
 	case SetStable:
@@ -114,10 +114,10 @@ func checkReplicas(o Observation, n int) error {
 	return nil
 }
 
-// checkFence: canary leaders never receive requests through the stable Service.
-func checkFence(o Observation) error {
+// checkIsolation: canary leaders never receive requests through the stable Service.
+func checkIsolation(o Observation) error {
 	if o.Traffic != nil && !o.Traffic.Facts().Isolated {
-		return errors.New("canary groups are created before the stable Service is fenced")
+		return errors.New("canary groups are created before the stable Service is isolated")
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestCheckDecision(t *testing.T) {
 		o.Stable.Deleting = true
 		return o
 	}
-	fenced, split := routing{fenced: true, stable: 4}, routing{fenced: true, weight: 10, stable: 4}
+	isolated, split := routing{isolated: true, stable: 4}, routing{isolated: true, weight: 10, stable: 4}
 	canary, old := Workload{Name: "vllm-b", Carries: "B"}, Workload{Name: "vllm-a", Carries: "A"}
 	native := rollingOf(0, "1", "0")
 	tests := []struct {
@@ -64,13 +64,13 @@ func TestCheckDecision(t *testing.T) {
 		{"ReleaseHoldToRollBack", "The template is the stable one.", returned(record.CleaningUp), set(record.RollingBack, native), false},
 		{"RollBackToAnother", "A rollback never rolls forward.", at(record.CleaningUp), set(record.RollingBack, native), true},
 		{"CreateUnfenced", "Canary leaders would get requests through the stable Service.", routed(record.Progressing, routing{}), CreateCanary{Replicas: 1}, true},
-		{"CreateFenced", "They would not.", routed(record.Progressing, fenced), CreateCanary{Replicas: 1}, false},
+		{"CreateIsolated", "They would not.", routed(record.Progressing, isolated), CreateCanary{Replicas: 1}, false},
 		{"GrowUnfenced", "So would later leaders.", routed(record.Progressing, routing{}, canary), ScaleCanary{Replicas: 1}, true},
-		{"GrowFenced", "They would not.", routed(record.Progressing, fenced, canary), ScaleCanary{Replicas: 1}, false},
-		{"ShrinkUnfenced", "Fewer leaders get fewer requests.", routed(record.Progressing, routing{}, canary), ScaleCanary{Replicas: 0}, false},
+		{"GrowIsolated", "They would not.", routed(record.Progressing, isolated, canary), ScaleCanary{Replicas: 1}, false},
+		{"ShrinkNotIsolated", "Fewer leaders get fewer requests.", routed(record.Progressing, routing{}, canary), ScaleCanary{Replicas: 0}, false},
 		{"DeleteWithShare", "It still receives requests.", routed(record.CleaningUp, split, canary), DeleteCanary{}, true},
 		{"RemoveFinalizerWithShare", "It still receives requests.", routed(record.CleaningUp, split, canary), RemoveFinalizer{}, true},
-		{"DeleteWithoutShare", "It receives none.", routed(record.CleaningUp, fenced, canary), DeleteCanary{}, false},
+		{"DeleteWithoutShare", "It receives none.", routed(record.CleaningUp, isolated, canary), DeleteCanary{}, false},
 		{"RemoveFinalizerOfDeleted", "The stable leaders are being deleted, too.", gone(routed(record.CleaningUp, split, canary)), RemoveFinalizer{}, false},
 		{"ReleaseHoldToPromote", "Promotion is what releases it.", at(record.Promoting), set(record.Promoting, native), false},
 	}

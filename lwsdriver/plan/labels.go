@@ -10,9 +10,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// RolloutMark identifies the rollout and batch that updated a pod, as recorded in the pod's labels. It is zero for a pod
+// RolloutLabels identifies the rollout and batch that updated a pod, as recorded in the pod's labels. It is zero for a pod
 // without these labels.
-type RolloutMark struct {
+type RolloutLabels struct {
 	ID string
 	// Batch counts from 1.
 	Batch int
@@ -24,13 +24,13 @@ type LabelGroup struct {
 	Name     string
 	Group    int
 	Revision string
-	Mark     RolloutMark
+	Labels   RolloutLabels
 }
 
 func (LabelGroup) action() {}
 
 func (a LabelGroup) String() string {
-	return fmt.Sprintf("label group %d of %s: rollout %s, batch %d", a.Group, a.Name, a.Mark.ID, a.Mark.Batch)
+	return fmt.Sprintf("label group %d of %s: rollout %s, batch %d", a.Group, a.Name, a.Labels.ID, a.Labels.Batch)
 }
 
 // ReasonLabeling means that the batch is ready except for the labels of its pods.
@@ -92,27 +92,27 @@ func (o Observation) labelOf(w Workload, g Group, revision string, position int)
 	if !g.at(revision) || g.Terminating || g.Index >= w.Replicas {
 		return nil
 	}
-	mark := o.mark(g, position)
-	if len(g.Marks) == 1 && g.Marks[0] == mark {
+	labels := o.rolloutOf(g, position)
+	if len(g.Rollouts) == 1 && g.Rollouts[0] == labels {
 		return nil
 	}
-	return &LabelGroup{Name: w.Name, Group: g.Index, Revision: revision, Mark: mark}
+	return &LabelGroup{Name: w.Name, Group: g.Index, Revision: revision, Labels: labels}
 }
 
-// mark returns the labels of a group's pods. A batch number that one of them has is kept, so that scaling in mid-release,
+// rolloutOf returns the labels of a group's pods. A batch number that one of them has is kept, so that scaling in mid-release,
 // which changes the meaning of percentages, relabels no group. Without one, the batch follows from the position.
-func (o Observation) mark(g Group, position int) RolloutMark {
-	mark := RolloutMark{ID: o.Policy.RolloutID}
-	for _, m := range g.Marks {
-		if m.ID == mark.ID && m.Batch > 0 && m.Batch <= len(o.Policy.Batches) && (mark.Batch == 0 || m.Batch < mark.Batch) {
-			mark.Batch = m.Batch
+func (o Observation) rolloutOf(g Group, position int) RolloutLabels {
+	labels := RolloutLabels{ID: o.Policy.RolloutID}
+	for _, m := range g.Rollouts {
+		if m.ID == labels.ID && m.Batch > 0 && m.Batch <= len(o.Policy.Batches) && (labels.Batch == 0 || m.Batch < labels.Batch) {
+			labels.Batch = m.Batch
 		}
 	}
-	for i := 0; mark.Batch == 0; i++ {
+	for i := 0; labels.Batch == 0; i++ {
 		// Groups after the last batch are those of an absolute target, or of the promotion.
 		if i >= len(o.Policy.Batches)-1 || o.Policy.Batches[i].Up(o.Stable.Replicas) > position {
-			mark.Batch = i + 1
+			labels.Batch = i + 1
 		}
 	}
-	return mark
+	return labels
 }

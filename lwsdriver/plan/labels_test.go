@@ -32,7 +32,7 @@ func TestMark(t *testing.T) {
 		}
 		var got []int
 		for i := range tt.replicas {
-			got = append(got, o.mark(Group{Index: i}, i).Batch)
+			got = append(got, o.rolloutOf(Group{Index: i}, i).Batch)
 		}
 		if fmt.Sprint(got) != tt.want {
 			t.Errorf("%d groups in batches %v: %v, want %s", tt.replicas, tt.batches, got, tt.want)

@@ -81,12 +81,12 @@ func (o Observation) needsFresh(action Action) bool {
 		if o.Traffic == nil || a.Desired.HandedOver {
 			return true
 		}
-		apart, write := a.Desired.Fenced || a.Desired.Prepared || a.Desired.Weight > 0, o.Traffic.Look(a.Desired).Write
+		apart, write := a.Desired.Isolated || a.Desired.Prepared || a.Desired.Weight > 0, o.Traffic.Look(a.Desired).Write
 		return write != nil && write.Grows || o.Traffic.Facts().Isolated && !apart
 	case ScaleCanary:
 		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
 		return i >= 0 && a.Replicas < o.Added[i].Replicas
-	case MarkLeader:
+	case LabelServing:
 		return a.Serves || o.shifts() && o.unsized() != "" // which groups leave follows from how many there are to be
 	case SetBounds:
 		return o.lowersBounds(a.Bounds)

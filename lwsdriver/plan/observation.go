@@ -36,8 +36,8 @@ type Observation struct {
 	Added []Workload `json:"added,omitzero"`
 	// Leftovers are added workloads of which only pods that can't be deleted are left; see [Judge].
 	Leftovers []Workload `json:"leftovers,omitzero"`
-	// Room is how many groups the release may have in flight: what others leave of the server's limit. Nil means that there is none.
-	Room *int `json:"room,omitzero"`
+	// MaxInFlight is how many groups the release may have in flight: what others leave of the server's limit. Nil means that there is none.
+	MaxInFlight *int `json:"maxInFlight,omitzero"`
 	// Waiting is what the last decision waited for. Zero means nothing, or the driver has just started.
 	Waiting Waiting `json:"waiting,omitzero"`
 	// Record is the release record. Nil means that the workload is not adopted.
@@ -179,8 +179,8 @@ type Group struct {
 	Terminating bool `json:"terminating,omitzero"`
 	// Restarts is how often the driver has restarted the group without changing its revision.
 	Restarts int `json:"restarts,omitzero"`
-	// Marks are the distinct rollout labels of its pods, except for those being deleted. Nil means that none has any.
-	Marks []RolloutMark `json:"marks,omitzero"`
+	// Rollouts are the distinct rollout labels of its pods, except for those being deleted. Nil means that none has any.
+	Rollouts []RolloutLabels `json:"rollouts,omitzero"`
 	// ReadyPods is the number of ready pods, Pods the number that makes the group complete.
 	ReadyPods int `json:"readyPods,omitzero"`
 	Pods      int `json:"pods,omitzero"`

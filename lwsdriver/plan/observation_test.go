@@ -20,15 +20,15 @@ func TestInFlightUntilRestored(t *testing.T) {
 		o.Traffic = v.observe(o)
 		return o
 	}
-	damaged := at(routing{fenced: true}, record.Promoted).Traffic
-	damaged.World.Stable.Annotations[traffic.FenceAnnotation] = "?"
+	damaged := at(routing{isolated: true}, record.Promoted).Traffic
+	damaged.World.Stable.Annotations[traffic.IsolationAnnotation] = "?"
 	for _, tc := range []struct {
 		name string
 		at   func(record.Phase) Observation
 		want bool
 	}{
 		{"restored", func(p record.Phase) Observation { return at(routing{}, p) }, false},
-		{"a fence is left", func(p record.Phase) Observation { return at(routing{fenced: true}, p) }, true},
+		{"isolation is left", func(p record.Phase) Observation { return at(routing{isolated: true}, p) }, true},
 		{"not synced", func(p record.Phase) Observation { return at(routing{unread: true}, p) }, true},
 		{"it can't be restored", func(p record.Phase) Observation { o := at(routing{}, p); o.Traffic = damaged; return o }, false},
 	} {

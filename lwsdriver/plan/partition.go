@@ -70,7 +70,9 @@ func restartAbandoned(o Observation, s Progress) *Decision {
 	}
 	if i := slices.IndexFunc(offRevision, restartsExhausted); i >= 0 {
 		why := fmt.Sprintf("restarts leave groups at revision %s: they stay until a batch reaches them", offRevision[i].Revision)
-		next := withRelease(o, func(r *record.Release) { r.RestartsExhausted, r.Unfenced = offRevision[i].Revision, o.routesInPlace() })
+		next := withRelease(o, func(r *record.Release) {
+			r.RestartsExhausted, r.SplitEnded = offRevision[i].Revision, o.routesInPlace()
+		})
 		if len(o.Stable.revisions()) == 1 {
 			why = fmt.Sprintf("every group serves revision %s: it becomes the stable revision", offRevision[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = offRevision[i].Revision, nil

@@ -25,7 +25,7 @@ import (
 // steps follow the decision of the release, in this order: each sees what those before it have decided. Writes that move groups come
 // first, and those of the history last.
 var steps = []func(Observation, Decision) Decision{
-	withinLimits, awaitFresh, awaitTurn, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
+	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
 	limitWait, saveWait, countInFlight, keepEffects,
 }
 
@@ -148,11 +148,11 @@ func finalizeDeleted(o Observation) Decision {
 		Message: fmt.Sprintf("%s is being deleted, and so is what its release added", o.Stable.Name),
 	}
 	// Routes and Services first, as far as they can be written: no event triggers that later, and the next workload may
-	// use them. Removing the fence loses no request, since the stable leaders are being deleted, too. Deletion does not
+	// use them. Removing the isolation loses no request, since the stable leaders are being deleted, too. Deletion does not
 	// wait for what only a user can repair.
 	want := traffic.Desired{}
 	if o.orphansServe() {
-		want = prepared() // the stable leaders stay, and the fence keeps their requests from the canary's until these are deleted
+		want = prepared() // the stable leaders stay, and the isolation keeps their requests from the canary's until these are deleted
 	}
 	v, write := reconcileTraffic(o, want, d.State)
 	switch {
@@ -241,7 +241,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	if d := restoreTraffic(o, cleanUpState(rest.State)); d != nil {
 		return *d
 	}
-	if d := settleAutoscalers(o, cleanUpState(rest.State)); d != nil {
+	if d := restoreAutoscalers(o, cleanUpState(rest.State)); d != nil {
 		if _, ok := d.Action.(HoldAutoscaler); ok {
 			d.State = rest.State // for a template that waits: the release is over
 		}
@@ -250,7 +250,7 @@ func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
 	return warnLeftovers(o, warnUnscanned(o, rest))
 }
 
-// cleanUpState returns the state of a release that is over except for marks on the user's objects.
+// cleanUpState returns the state of a release that is over except for what it left on the user's objects.
 func cleanUpState(rest pb.State) pb.State {
 	switch rest {
 	case pb.State_STATE_COMPLETED:
@@ -426,7 +426,7 @@ func startOver(o Observation) Decision {
 			r.Target, r.Traffic = nil, nil
 		}
 		if o.promotedAll() {
-			r.StableRevision, r.StableTemplate, r.Unfenced = r.UpdateRevision, nil, false
+			r.StableRevision, r.StableTemplate, r.SplitEnded = r.UpdateRevision, nil, false
 		}
 		r.Phase, r.UpdateRevision, r.RestartsExhausted = record.Progressing, o.Stable.Revision, ""
 	})

@@ -77,7 +77,7 @@ func (s *Progress) measureGoal(o Observation) {
 	for g, n := range w.Wanted(from) {
 		if !g.at(revision) {
 			s.addLost(g, n)
-			if !g.Ready { // a group that serves at another revision waits for its turn
+			if !g.Ready { // a group that serves at another revision is updated later
 				s.noteBlocking(g)
 			}
 			continue

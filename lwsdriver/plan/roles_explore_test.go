@@ -30,7 +30,7 @@ var roleNames = [rolesOf]string{"prefill", "decode"}
 type roleChild struct {
 	exists          bool
 	replicas, ready uint8
-	serving, busy   uint8 // of the entry role, as bits: the leaders with the mark, and those with requests
+	serving, busy   uint8 // of the entry role, as bits: the leaders with the serving label, and those with requests
 }
 
 // roleState is one state. It is comparable: record and bounds are JSON.
@@ -307,8 +307,8 @@ func (s roleState) write(action Action) (roleState, error) {
 			return s.look(records.of(s.record).record.Release)
 		})
 		return s, err
-	case MarkLeader:
-		err := s.mark(a)
+	case LabelServing:
+		err := s.label(a)
 		return s, err
 	default:
 		return s, fmt.Errorf("%T is no write of a DisaggregatedSet", action)

@@ -160,8 +160,8 @@ func (s *roleState) drain(o *Observation) {
 	})
 }
 
-// mark applies a mark of the driver.
-func (s *roleState) mark(a MarkLeader) error {
+// label applies a serving label of the driver.
+func (s *roleState) label(a LabelServing) error {
 	for r := revision(1); r <= revisions; r++ {
 		for slice := range s.children[r] {
 			c := &s.children[r][slice][0]

@@ -126,12 +126,12 @@ func TestRoleUnsized(t *testing.T) {
 	}
 	lower := *o.Bounds
 	lower.Min = map[string]int{"0-prefill": 3, "0-decode": 2}
-	for _, action := range []Action{SetBounds{Bounds: lower}, ScaleChild{Name: "llm-old-prefill", Replicas: 3}, MarkLeader{Serves: true}} {
+	for _, action := range []Action{SetBounds{Bounds: lower}, ScaleChild{Name: "llm-old-prefill", Replicas: 3}, LabelServing{Serves: true}} {
 		if limitStale(o, action) == nil {
 			t.Errorf("%T is written", action)
 		}
 	}
-	if shift := unsized(1, record.Progressing, pb.Style_STYLE_PARTITION); limitStale(shift, MarkLeader{}) == nil {
+	if shift := unsized(1, record.Progressing, pb.Style_STYLE_PARTITION); limitStale(shift, LabelServing{}) == nil {
 		t.Error("a stable group loses its requests although the number of groups is unknown")
 	}
 }

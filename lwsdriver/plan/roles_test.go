@@ -383,7 +383,7 @@ func TestRolesAreWarmedUp(t *testing.T) {
 		for i := range o.Children[2].Groups {
 			o.Children[2].Groups[i].WarmUp = &Answer{Done: true}
 		}
-		o.Traffic = routing{fenced: true, prepared: true, stable: 4}.observe(o)
+		o.Traffic = routing{isolated: true, prepared: true, stable: 4}.observe(o)
 		change(&o)
 		var all []string
 		for _, g := range Judge(o).canary().Groups {
@@ -430,8 +430,8 @@ func TestRolesFinishTheirRequests(t *testing.T) {
 		routing routing
 		from    int // the index of the first child that goes
 	}{
-		record.HandingOver: {routing{fenced: true, prepared: true, handedOver: true, pods: []string{"llm-new-prefill-0"}}, 0},
-		record.CleaningUp:  {routing{fenced: true, prepared: true, stable: 4}, 2},
+		record.HandingOver: {routing{isolated: true, prepared: true, handedOver: true, pods: []string{"llm-new-prefill-0"}}, 0},
+		record.CleaningUp:  {routing{isolated: true, prepared: true, stable: 4}, 2},
 	} {
 		o := rolesObservation(4, 2)
 		o.Record.Release.Phase, o.Record.Release.Groups = phase, 4

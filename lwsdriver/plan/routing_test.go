@@ -20,10 +20,10 @@ import (
 
 // routing describes the objects that carry a release's requests. See [TestScenarios] for the fields.
 type routing struct {
-	fenced, prepared, handedOver bool
-	weight, seen                 int
-	leaking, endpointsLag        bool
-	gone, blocked, unread        bool
+	isolated, prepared, handedOver bool
+	weight, seen                   int
+	leaking, endpointsLag          bool
+	gone, blocked, unread          bool
 	// stable is the number of ready endpoints of the stable Service, pods are those of the canary's.
 	stable int
 	pods   []string
@@ -75,7 +75,7 @@ func (v routing) observe(o Observation) *traffic.Observed {
 		made bool
 		d    traffic.Desired
 	}{
-		{v.fenced, traffic.Desired{Fenced: true}}, {v.prepared, prepared()}, {v.weight > 0, traffic.Desired{Weight: v.weight}},
+		{v.isolated, traffic.Desired{Isolated: true}}, {v.prepared, prepared()}, {v.weight > 0, traffic.Desired{Weight: v.weight}},
 		{v.handedOver, requestsToSecondSet()},
 	} {
 		for range 3 { // as many as there are objects
@@ -84,7 +84,7 @@ func (v routing) observe(o Observation) *traffic.Observed {
 			}
 		}
 	}
-	if !v.fenced && !v.handedOver {
+	if !v.isolated && !v.handedOver {
 		m.Stable = user
 	}
 	if m = m.Accept(); v.seen != v.weight {
@@ -96,7 +96,7 @@ func (v routing) observe(o Observation) *traffic.Observed {
 	for i := range v.stable {
 		m.StableReady = append(m.StableReady, fmt.Sprintf("%s-%d", o.Stable.Name, i))
 	}
-	if (s.InPlace() && !v.fenced || v.handedOver) && !v.endpointsLag {
+	if (s.InPlace() && !v.isolated || v.handedOver) && !v.endpointsLag {
 		m.StableReady = slices.Compact(slices.Sorted(slices.Values(append(m.StableReady, v.pods...))))
 	}
 	if v.handedOver {

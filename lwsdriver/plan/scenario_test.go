@@ -27,14 +27,14 @@ import (
 // decision.
 //
 //	workload NAME replicas=N revision=R [size=N] [autoscaled] [recorded=R,R] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting [orphans]] [unobserved]
-//	record [version=N] [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [unfenced] [forced=INDEX,INDEX]
+//	record [version=N] [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [splitEnded] [forced=INDEX,INDEX]
 //	  [began-with=N]
 //	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned]
-//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [marks=ID/BATCH,-]
+//	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [rollouts=ID/BATCH,-]
 //	  [terminating] [restarts=N]
-//	traffic [requested=N [for=N]] [fenced] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
+//	traffic [requested=N [for=N]] [isolated] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
 //	history REVISION | history unread
 //	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
@@ -49,13 +49,13 @@ import (
 //	newer TEXT
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
-// missing. marks are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
+// missing. rollouts are the rollout labels of their pods, - for pods without. A target is QUANTITY@AGE, or
 // QUANTITY#BATCH@AGE. An AGE is how long ago. lingers: it is being deleted in the background.
 //
-// traffic is the routing of the release: the host requested a share for a number of groups, the stable Service is fenced, the canary Service
+// traffic is the routing of the release: the host requested a share for a number of groups, the stable Service is isolated, the canary Service
 // exists, the route has a weight, which the gateway has seen; how many endpoints the stable Service has, and which canary
 // leaders the canary Service has. leaking: the stable Service still has endpoints of canary leaders. endpoints-lag: in
-// place, the stable Service is unfenced, but its endpoints are not updated yet. handed-over: the stable Service selects
+// place, the stable Service is no longer isolated, but its endpoints are not updated yet. handed-over: the stable Service selects
 // the canary's leaders. gone: the stable Service is missing; blocked: the next write is refused; unread: the caches are
 // empty. drain is how far the leaders that are to finish their requests have; unanswered: they were not asked yet.
 //
@@ -242,7 +242,7 @@ func parseObservation(text string) (o Observation, err error) {
 		case "driver":
 			o.Rendering = l.number("rendering", 0)
 		case "room":
-			o.Room = ptr.To(l.number("groups", 0))
+			o.MaxInFlight = ptr.To(l.number("groups", 0))
 		case "unscanned":
 			o.Unscanned = &drivererr.Problem{Message: l.name}
 		case "groups":
@@ -351,7 +351,7 @@ func parseRecord(l line) *record.Record {
 		if !l.has("since") {
 			r.Release.PhaseAt = ago("1h")
 		}
-		r.Release.Unfenced = l.has("unfenced")
+		r.Release.SplitEnded = l.has("splitEnded")
 		if given, ok := l.attrs["forced"]; ok {
 			r.Release.Force = true
 			for _, index := range strings.Split(given, ",") {
@@ -383,17 +383,17 @@ func parseBudget(l line) Budget {
 	return b
 }
 
-func parseMarks(text string) []RolloutMark {
+func parseRollouts(text string) []RolloutLabels {
 	if text == "" {
 		return nil
 	}
-	var all []RolloutMark
+	var all []RolloutLabels
 	for one := range strings.SplitSeq(text, ",") {
 		id, batch, _ := strings.Cut(one, "/")
 		if id == "-" {
 			id = ""
 		}
-		all = append(all, RolloutMark{ID: id, Batch: line{attrs: map[string]string{"b": batch}}.number("b", 0)})
+		all = append(all, RolloutLabels{ID: id, Batch: line{attrs: map[string]string{"b": batch}}.number("b", 0)})
 	}
 	return all
 }
@@ -401,7 +401,7 @@ func parseMarks(text string) []RolloutMark {
 // parseTraffic returns the routing of the observation so far.
 func parseTraffic(l line, o Observation) routing {
 	v := routing{
-		fenced: l.has("fenced"), prepared: l.has("prepared"), handedOver: l.has("handed-over"), leaking: l.has("leaking"),
+		isolated: l.has("isolated"), prepared: l.has("prepared"), handedOver: l.has("handed-over"), leaking: l.has("leaking"),
 		endpointsLag: l.has("endpoints-lag"), weight: l.number("weight", 0), gone: l.has("gone"), blocked: l.has("blocked"),
 		unread: l.has("unread"), stable: l.number("stable", o.Stable.Replicas),
 	}
@@ -465,7 +465,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 		}
 		g.LostAt, g.Serving = l.age("lost"), l.has("serving")
 		g.Terminating, g.Restarts = l.has("terminating"), l.number("restarts", 0)
-		g.Marks = parseMarks(l.attrs["marks"])
+		g.Rollouts = parseRollouts(l.attrs["rollouts"])
 		out = append(out, g)
 	}
 	return out

@@ -143,7 +143,7 @@ func (o Observation) currentShare() (share, bool) {
 	}
 	switch r, c := o.Record.Release, o.canary(); {
 	case o.routesInPlace():
-		if r.Phase != record.Progressing || o.unfenced() || r.UpdateRevision != o.Stable.Revision || len(o.abandoned()) > 0 {
+		if r.Phase != record.Progressing || o.splitEnded() || r.UpdateRevision != o.Stable.Revision || len(o.abandoned()) > 0 {
 			return share{}, false
 		}
 		return o.shareFor(o.planned()), true

@@ -96,7 +96,7 @@ func TestGroupReturned(t *testing.T) {
 
 // TestWeightIsRecordedForGroups checks for how many groups a weight counts.
 func TestWeightIsRecordedForGroups(t *testing.T) {
-	v := routing{fenced: true, prepared: true, stable: 4}
+	v := routing{isolated: true, prepared: true, stable: 4}
 	for _, tc := range []struct {
 		name   string
 		ready  int
@@ -150,7 +150,7 @@ func partlyReady(readyGroups int, v routing) Observation {
 // TestVerificationOfCappedShare checks that a share below the requested weight is not verified, whatever is asked.
 func TestVerificationOfCappedShare(t *testing.T) {
 	at := func(weight int) routing {
-		return routing{fenced: true, prepared: true, weight: weight, seen: weight, stable: 4, pods: []string{"vllm-b-0", "vllm-b-1"}}
+		return routing{isolated: true, prepared: true, weight: weight, seen: weight, stable: 4, pods: []string{"vllm-b-0", "vllm-b-1"}}
 	}
 	blocked := at(100)
 	blocked.blocked = true
@@ -179,7 +179,7 @@ func TestVerificationOfCappedShare(t *testing.T) {
 
 // TestCheckShare checks the rule that no write raises a share above what the groups carry.
 func TestCheckShare(t *testing.T) {
-	v := routing{fenced: true, prepared: true, weight: 20, seen: 20, stable: 4, pods: []string{"vllm-b-0", "vllm-b-1"}}
+	v := routing{isolated: true, prepared: true, weight: 20, seen: 20, stable: 4, pods: []string{"vllm-b-0", "vllm-b-1"}}
 	for _, tc := range []struct {
 		name   string
 		o      Observation

@@ -255,14 +255,14 @@ func (o Observation) leavingUnits() (leaving []Group) {
 	return leaving
 }
 
-// markStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
-// selects them by a mark, so that a group gets no requests any more before it is removed. Nil means that none is due.
-func markStable(o Observation, state pb.State) *Decision {
+// labelStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
+// selects them by a label, so that a group gets no requests any more before it is removed. Nil means that none is due.
+func labelStable(o Observation, state pb.State) *Decision {
 	if !o.shifts() || o.Traffic == nil {
 		return nil
 	}
 	leaving := leadersOf(o.leavingUnits())
-	return markGroups(o.Stable, state, func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) })
+	return labelServing(o.Stable, state, func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) })
 }
 
 // shiftedShare returns the share of the update revision that follows its units, since the host has requested none, or since they shrink. Then
@@ -316,7 +316,7 @@ func (o Observation) checkShift() error {
 		Phase: record.Progressing, StableRevision: b.Stable, UpdateRevision: "next",
 	}}, record.Policy{Style: pb.Style_STYLE_PARTITION}, nil
 	for {
-		next := o.settled(b)
+		next := o.afterBounds(b)
 		if next.unitsOf(func(r Role) int { return b.Exact[Member(0, r.Name)] }) == last && last > 0 {
 			return nil
 		}
@@ -338,8 +338,8 @@ func (o Observation) checkShift() error {
 		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles: raise maxSurge, or release with STYLE_CANARY", o.object())
 }
 
-// settled returns the observation once every child has the groups of its bounds, all ready for long.
-func (o Observation) settled(b Bounds) Observation {
+// afterBounds returns the observation once every child has the groups of its bounds, all ready for long.
+func (o Observation) afterBounds(b Bounds) Observation {
 	o.Bounds, o.Children, o.Added = &b, nil, nil
 	o.Stable.Revision = b.Update
 	long := o.Now.AddDate(-1, 0, 0)

@@ -24,7 +24,7 @@ func shifting(inSlices int, prefill, decode Role) Observation {
 	for slice := range inSlices {
 		b.Min[Member(slice, prefill.Name)], b.Min[Member(slice, decode.Name)] = prefill.Replicas, decode.Replicas
 	}
-	return o.settled(b)
+	return o.afterBounds(b)
 }
 
 // Where no role may have another group, or too few may be replaced at a time, the release is refused, and the message says what to change.
@@ -94,7 +94,7 @@ func TestShiftEnds(t *testing.T) {
 						t.Fatalf("%+v: %d units are left in slice %d by %+v after %+v", o.Roles, left, slice, next, *o.Bounds)
 					}
 				}
-				o = o.settled(next)
+				o = o.afterBounds(next)
 			}
 		}
 		last := o.shiftable() * o.Slices

@@ -33,7 +33,7 @@ func (a act) String() string {
 		s += " " + [...]string{"own", "added"}[a.set]
 	case actEdit:
 		s += " " + a.revision.String()
-	case actMark:
+	case actLabel:
 		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
 	case actPace:
 		s += " " + paces[a.number]
@@ -77,7 +77,7 @@ const (
 	actBreak       = "break"
 	actRepair      = "repair"
 	actRevert      = "revert route"
-	actUnfence     = "unfence"
+	actEndSplit    = "end split"
 	actUnhold      = "unhold"
 	actLWSDown     = "lws down"
 	actLWSUp       = "lws up"
@@ -90,7 +90,7 @@ const (
 	actPace        = "pace"
 	actForget      = "delete record"
 	actOldObject   = "restore old object"
-	actMark        = "toggle mark"
+	actLabel       = "toggle serving label"
 	actUnserve     = "delete canary service"
 	actUnbudget    = "delete budget"
 	actRefuse      = "refuse"
@@ -114,7 +114,7 @@ func refusalOf(a Action) uint8 {
 		return 2
 	case SetTraffic:
 		return 3
-	case RestartGroup, MarkLeader:
+	case RestartGroup, LabelServing:
 		return 4
 	}
 	return 0
@@ -175,7 +175,7 @@ func (w *world) apply(s *state, action Action) error {
 		s.restarting = true
 	case SetTraffic:
 		return w.write(s, a.Desired)
-	case MarkLeader:
+	case LabelServing:
 		set := &s.own
 		i := slices.Index(leaderNames["vllm"], a.Leader)
 		if i < 0 {
@@ -616,7 +616,7 @@ func (w *world) disturb(s *state, a act) bool {
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
 	case actOldObject:
 		w.restoreOld(s)
-	case actMark:
+	case actLabel:
 		m.serving = !m.serving
 	case actUnbudget:
 		s.budget = budget{}
@@ -629,7 +629,7 @@ func (w *world) disturb(s *state, a act) bool {
 	case actRevert:
 		s.own.blame()
 		w.editObjects(s, a.do, func(o *model.Objects) { o.Routes = w.worlds.values[w.untouched].Routes })
-	case actUnfence:
+	case actEndSplit:
 		s.own.blame()
 		w.editObjects(s, a.do, func(o *model.Objects) { o.Stable = w.worlds.values[w.untouched].Stable })
 	case actUnhold:
@@ -715,7 +715,7 @@ func (w *world) restoreOld(s *state) {
 	}
 	old, release := *r, *r.Release
 	release.Phase, release.Target, release.Traffic, release.StableTemplate = record.Progressing, nil, nil, nil
-	release.Unfenced, release.RestartsExhausted, release.Force, release.GivenUp = false, "", false, nil
+	release.SplitEnded, release.RestartsExhausted, release.Force, release.GivenUp = false, "", false, nil
 	release.Successor, release.Groups, release.Waiting = "", 0, record.Waiting{}
 	old.Release = &release
 	w.setRecord(s, old.WithSet(record.Hold()))
@@ -771,7 +771,7 @@ func (w *world) stale(late Action, before, after *state) bool {
 		return spec(&before.added) != spec(&after.added)
 	case SetTraffic:
 		return before.objects != after.objects
-	case RestartGroup, MarkLeader:
+	case RestartGroup, LabelServing:
 		return pods(&before.own) != pods(&after.own) || pods(&before.added) != pods(&after.added)
 	}
 	return before.held != after.held || before.budget != after.budget

@@ -74,9 +74,9 @@ type writing struct {
 
 // plainDesired is a [traffic.Desired] that is comparable.
 type plainDesired struct {
-	weight, mirror                         int
-	prepared, fenced, unfenced, handedOver bool
-	headers                                int
+	weight, mirror                             int
+	prepared, isolated, splitEnded, handedOver bool
+	headers                                    int
 }
 
 type written struct {
@@ -294,7 +294,7 @@ func (w *world) write(s *state, d traffic.Desired) (err error) {
 
 // advance returns the objects after the next write towards a desired routing.
 func (n *network) advance(v view, d traffic.Desired, observe func() *traffic.Observed) (uint8, error) {
-	k := writing{v, plainDesired{d.Weight, d.Mirror, d.Prepared, d.Fenced, d.Unfenced, d.HandedOver, len(d.HeaderRoutes)}}
+	k := writing{v, plainDesired{d.Weight, d.Mirror, d.Prepared, d.Isolated, d.SplitEnded, d.HandedOver, len(d.HeaderRoutes)}}
 	made, ok := n.written[k]
 	if !ok {
 		o := observe()

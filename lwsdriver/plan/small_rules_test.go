@@ -354,7 +354,7 @@ func restsOnPods(o Observation, action Action) bool {
 	switch a := action.(type) {
 	case RepairCanary, HandOver:
 		return true
-	case MarkLeader:
+	case LabelServing:
 		return a.Serves
 	case SetTraffic:
 		return a.Desired.HandedOver || !a.Desired.Prepared && o.Traffic.Look(a.Desired).Write.Verb != traffic.Delete && o.Traffic.Facts().Isolated

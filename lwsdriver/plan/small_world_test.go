@@ -79,7 +79,7 @@ type leaderSet struct {
 type member struct {
 	revision revision // 0: it does not exist
 	ready    bool
-	serving  bool // its leader has the mark
+	serving  bool // its leader has the serving label
 	hurt     bool // the environment took it
 	busy     bool // it received requests that it has not finished
 	since    age  // it is ready

@@ -19,7 +19,7 @@ import (
 // In place, stable and updated groups belong to one workload. Requests are split between them while a batch leaves stable
 // groups. Before the last stable groups are replaced, the split ends: the stable Service selects the leaders of both
 // revisions, the routes lose the share, and requests follow the groups. The record says so first, so that a driver that
-// starts in between does not fence the few groups that are left.
+// starts in between does not isolate the few groups that are left.
 
 // splitMoves reports whether the split is to end, or to begin again, and the record does not say so yet. It begins again once every
 // group is stable and the batch leaves stable groups. Fencing the Service earlier would leave the updated groups without requests.
@@ -29,7 +29,7 @@ func (o Observation) splitMoves() bool {
 	}
 	r := o.Record.Release
 	progressing := r.Phase == record.Progressing
-	if r.Unfenced {
+	if r.SplitEnded {
 		return progressing && !o.coversAllGroups() && len(o.groupsOffRevision()) == 0
 	}
 	return r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.outdated())
@@ -41,7 +41,7 @@ func (o Observation) outdated() bool {
 	return o.Record.Release.Traffic.RequestedWeight() == 0 && len(o.groupsOffRevision()) > 0 && o.strands()
 }
 
-// strands reports whether the stable groups can't carry all requests once the stable Service is fenced around them.
+// strands reports whether the stable groups can't carry all requests once the stable Service is isolated around them.
 func (o Observation) strands() bool {
 	f := o.carriers()
 	lacked := o.lacks(f, f.Weight)
@@ -51,9 +51,9 @@ func (o Observation) strands() bool {
 	return o.exceeds(f, 0, lacked)
 }
 
-// unfenced reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
-func (o Observation) unfenced() bool {
-	return o.routesInPlace() && o.Record.Release.Unfenced && !o.splitMoves()
+// splitEnded reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
+func (o Observation) splitEnded() bool {
+	return o.routesInPlace() && o.Record.Release.SplitEnded && !o.splitMoves()
 }
 
 // moveSplit returns the decision that records that the split ends, or begins again, or nil if neither is due. Another write of the record
@@ -62,17 +62,17 @@ func moveSplit(o Observation, state pb.State) *Decision {
 	if !o.splitMoves() {
 		return nil
 	}
-	return recordSplit(o, !o.Record.Release.Unfenced, state)
+	return recordSplit(o, !o.Record.Release.SplitEnded, state)
 }
 
 // recordSplit records whether the split has ended, before the effect.
-func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
+func recordSplit(o Observation, splitEnded bool, state pb.State) *Decision {
 	why := "split requests by weight again, since every group is at the stable revision"
-	if unfenced {
+	if splitEnded {
 		why = "end the split of requests, which follow the groups from now on"
 	}
 	next, r := *o.Record, *o.Record.Release
-	r.Unfenced, next.Release = unfenced, &r
+	r.SplitEnded, next.Release = splitEnded, &r
 	a := SetStable{Record: next, Rolling: hold(), Why: why}
 	if r.Phase != record.RollingBack {
 		a.Rolling = ptr.To(o.unchangedPace())
@@ -80,8 +80,8 @@ func recordSplit(o Observation, unfenced bool, state pb.State) *Decision {
 	return ptr.To(writes(a, state, ReasonOpening))
 }
 
-// requestsUnfenced returns the routing once the split has ended.
-func requestsUnfenced() traffic.Desired { return traffic.Desired{Prepared: true, Unfenced: true} }
+// routingAfterSplit returns the routing once the split has ended.
+func routingAfterSplit() traffic.Desired { return traffic.Desired{Prepared: true, SplitEnded: true} }
 
 // routesInPlace reports whether the release routes requests between groups of the workload itself.
 func (o Observation) routesInPlace() bool { return o.Traffic != nil && o.inPlace() }
@@ -98,7 +98,7 @@ func (o Observation) allUpdated() bool {
 	return o.Stable.Replicas == o.Stable.count(func(g Group) bool { return g.Index < o.Stable.Replicas && g.at(to) })
 }
 
-// staysStable reports whether, in place, the fenced stable Service may select a group.
+// staysStable reports whether, in place, the isolated stable Service may select a group.
 func (o Observation) staysStable(g Group) bool {
 	return g.Revision == "" || g.at(o.Record.Release.StableRevision)
 }
@@ -109,7 +109,7 @@ func (o Observation) requestedInPlace() traffic.Desired {
 	serves := func(g Group) bool {
 		return g.Index < o.Stable.Replicas && g.Ready && g.at(o.Record.Release.UpdateRevision)
 	}
-	if requested != nil && !o.unfenced() && slices.ContainsFunc(o.Stable.Groups, serves) {
+	if requested != nil && !o.splitEnded() && slices.ContainsFunc(o.Stable.Groups, serves) {
 		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.Routes()
 	}
 	return d
@@ -117,8 +117,8 @@ func (o Observation) requestedInPlace() traffic.Desired {
 
 // keptInPlace returns the routing without a share for the update revision.
 func (o Observation) keptInPlace() traffic.Desired {
-	if o.unfenced() {
-		return requestsUnfenced()
+	if o.splitEnded() {
+		return routingAfterSplit()
 	}
 	return prepared()
 }
@@ -130,7 +130,7 @@ func (o Observation) requestsInPlace() traffic.Desired {
 	case r.UpdateRevision == "":
 		return traffic.Desired{}
 	case r.Phase == record.Promoting:
-		return requestsUnfenced()
+		return routingAfterSplit()
 	case r.Phase == record.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0:
 		return o.requestedInPlace()
 	case r.Phase == record.Progressing, r.Phase == record.RollingBack:
@@ -152,7 +152,7 @@ func (o Observation) unchangedPace() rolling {
 	return same
 }
 
-// routeInPlace applies the requested routing while batches run: the routes, then the marks of leaders. It returns the
+// routeInPlace applies the requested routing while batches run: the routes, then the serving labels. It returns the
 // state of the routing, and a decision if a write is due.
 func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 	if !o.routesInPlace() {
@@ -161,10 +161,10 @@ func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
 	if d := moveSplit(o, state); d != nil {
 		return traffic.View{}, d
 	}
-	if o.unfenced() {
+	if o.splitEnded() {
 		return reconcileTraffic(o, o.requestedInPlace(), state)
 	}
-	return routeAndMark(o, o.Stable, o.Stable.Replicas, o.requestedInPlace(), state)
+	return routeAndLabel(o, o.Stable, o.Stable.Replicas, o.requestedInPlace(), state)
 }
 
 // endSplit ends the split of requests. Nil means that it has ended, and every group may be replaced.
@@ -175,15 +175,15 @@ func endSplit(o Observation, state pb.State) *Decision {
 	if d := moveSplit(o, state); d != nil {
 		return d
 	}
-	v, d := reconcileTraffic(o, requestsUnfenced(), state)
-	if d == nil && !splitEnded(v) {
+	v, d := reconcileTraffic(o, routingAfterSplit(), state)
+	if d == nil && !splitEndInForce(v) {
 		d = awaitTraffic(v, state)
 	}
 	return d
 }
 
-// splitEnded reports whether requests are no longer split, as far as routes and gateways show.
-func splitEnded(v traffic.View) bool { return withdrawn(v) && !v.Fenced }
+// splitEndInForce reports whether requests are no longer split, as far as routes and gateways show.
+func splitEndInForce(v traffic.View) bool { return withdrawn(v) && !v.Pinned }
 
 // withdrawInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
 // restarted. Nil means done, or the stable Service selects them like other groups.
@@ -194,13 +194,13 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	offRevision := o.groupsOffRevision()
 	v, d := reconcileTraffic(o, o.keptInPlace(), state)
 	switch {
-	case !o.unfenced() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.strands():
+	case !o.splitEnded() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.strands():
 		return recordSplit(o, true, state) // the other groups can't carry all requests
 	case d != nil:
 		return d
 	case !v.Withdrawn:
 		return awaitTraffic(v, state)
-	case o.unfenced() || len(offRevision) == 0:
+	case o.splitEnded() || len(offRevision) == 0:
 		return nil
 	}
 	return drained(o, state)
@@ -214,7 +214,7 @@ func (o Observation) drainingInPlace() []Group {
 		groups = o.abandoned()
 	}
 	batches := r.Phase == record.Progressing || r.Phase == record.RollingBack
-	if !batches || o.unfenced() || o.Stable.Revision == "" || len(groups) == 0 {
+	if !batches || o.splitEnded() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
 	if !withdrawn(o.Traffic.Look(prepared())) {
@@ -228,10 +228,10 @@ func (o Observation) lowersPartition(next rolling) bool {
 	return ptr.Deref(next.Partition, 0) < ptr.Deref(o.Stable.Rolling.Partition, 0)
 }
 
-// awaitSplit returns what to wait for before LWS updates groups: the fence around the stable ones, or the end of the
+// awaitSplit returns what to wait for before LWS updates groups: the isolation around the stable ones, or the end of the
 // split.
 func (o Observation) awaitSplit(v traffic.View) *Decision {
-	if !o.routesInPlace() || fenced(v) && !o.unfenced() || splitEnded(v) && o.unfenced() {
+	if !o.routesInPlace() || isolated(v) && !o.splitEnded() || splitEndInForce(v) && o.splitEnded() {
 		return nil
 	}
 	return awaitTraffic(v, pb.State_STATE_UPGRADING)
@@ -258,8 +258,8 @@ func checkSplit(o Observation, a SetStable) error {
 		return fmt.Errorf("groups are replaced while they get %d %% of the requests", f.Weight)
 	case !back && all && f.Isolated:
 		return errors.New("the last stable group is replaced while the stable Service selects no other")
-	case !back && !all && !r.Unfenced && !f.Isolated:
-		return errors.New("groups are updated before the stable Service is fenced")
+	case !back && !all && !r.SplitEnded && !f.Isolated:
+		return errors.New("groups are updated before the stable Service is isolated")
 	}
 	return nil
 }

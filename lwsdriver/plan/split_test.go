@@ -30,7 +30,7 @@ func replacing(phase record.Phase, change ...func(*Observation)) Observation {
 			Index: i, Leader: "vllm-" + string(rune('0'+i)), Revision: revision, Ready: true, ReadySince: noon,
 		})
 	}
-	by(routing{fenced: true, prepared: true})(&o)
+	by(routing{isolated: true, prepared: true})(&o)
 	for _, f := range change {
 		f(&o)
 	}
@@ -42,7 +42,7 @@ func by(v routing) func(*Observation) {
 	return func(o *Observation) { o.Traffic = v.observe(*o) }
 }
 
-func declared(o *Observation) { o.Record.Release.Unfenced = true }
+func declared(o *Observation) { o.Record.Release.SplitEnded = true }
 
 func indices(groups []Group) []int {
 	var out []int
@@ -55,8 +55,8 @@ func indices(groups []Group) []int {
 // TestDrainingInPlace checks that groups drain before they are restarted, once they receive no share; where the Service
 // selects all leaders, readiness does it.
 func TestDrainingInPlace(t *testing.T) {
-	split := by(routing{fenced: true, prepared: true, weight: 50, seen: 50})
-	behind := by(routing{fenced: true, prepared: true, seen: 50})
+	split := by(routing{isolated: true, prepared: true, weight: 50, seen: 50})
+	behind := by(routing{isolated: true, prepared: true, seen: 50})
 	template := func(revision string) func(*Observation) {
 		return func(o *Observation) { o.Stable.Revision = revision }
 	}
@@ -69,7 +69,7 @@ func TestDrainingInPlace(t *testing.T) {
 		{"rollback", "they are restarted", replacing(record.RollingBack), []int{2, 3}},
 		{"rollback, split", "they receive requests", replacing(record.RollingBack, split), nil},
 		{"rollback, gateway behind", "it may still send requests", replacing(record.RollingBack, behind), nil},
-		{"rollback, unfenced", "all ready leaders receive requests", replacing(record.RollingBack, declared), nil},
+		{"rollback, no longer isolated", "all ready leaders receive requests", replacing(record.RollingBack, declared), nil},
 		{"rolled back", "nothing is restarted any more", replacing(record.CleaningUp), nil},
 		{"new template", "they are restarted", replacing(record.Progressing, template("C")), []int{2, 3}},
 		{"new template, not recorded", "its revision is unknown", replacing(record.Progressing, template("")), nil},
@@ -106,16 +106,16 @@ func TestRequestsInPlace(t *testing.T) {
 			o.Stable.Groups[2].Ready, o.Stable.Groups[3].Ready = false, false
 		}), prepared()},
 		{"last batch, not recorded as such", replacing(record.Progressing, target("100%")), shared},
-		{"last batch", replacing(record.Progressing, target("100%"), declared), requestsUnfenced()},
-		{"groups came later", replacing(record.Progressing, declared), requestsUnfenced()},
+		{"last batch", replacing(record.Progressing, target("100%"), declared), routingAfterSplit()},
+		{"groups came later", replacing(record.Progressing, declared), routingAfterSplit()},
 		{"all of them are stable again", replacing(record.Progressing, declared, stable), prepared()},
 		{"new template", replacing(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
-		{"new template, unfenced", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), requestsUnfenced()},
+		{"new template, no longer isolated", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), routingAfterSplit()},
 		{"no revision yet", replacing(record.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
-		{"promoting", replacing(record.Promoting, declared), requestsUnfenced()},
+		{"promoting", replacing(record.Promoting, declared), routingAfterSplit()},
 		{"promoted", replacing(record.Promoted, declared), traffic.Desired{}},
 		{"rolling back", replacing(record.RollingBack), prepared()},
-		{"rolling back, unfenced", replacing(record.RollingBack, declared), requestsUnfenced()},
+		{"rolling back, no longer isolated", replacing(record.RollingBack, declared), routingAfterSplit()},
 		{"rolled back", replacing(record.CleaningUp), traffic.Desired{}},
 	} {
 		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
@@ -124,7 +124,7 @@ func TestRequestsInPlace(t *testing.T) {
 	}
 }
 
-// TestWarmsUp checks that a group is warmed up only where a mark lets it receive requests.
+// TestWarmsUp checks that a group is warmed up only where a serving label lets it receive requests.
 func TestWarmsUp(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -132,7 +132,7 @@ func TestWarmsUp(t *testing.T) {
 		want []int
 	}{
 		{"batch", replacing(record.Progressing), []int{2, 3}},
-		{"unfenced", replacing(record.Progressing, declared), nil},
+		{"splitEnded", replacing(record.Progressing, declared), nil},
 		{"promoting", replacing(record.Promoting), nil},
 		{"nothing routed", replacing(record.Progressing, func(o *Observation) { o.Traffic = nil }), nil},
 	} {
@@ -155,12 +155,12 @@ func TestRequestsFollowGroups(t *testing.T) {
 		o            Observation
 		follows, all bool
 	}{
-		"split":     {replacing(record.Progressing), false, false},
-		"unfenced":  {replacing(record.Progressing, declared), true, false},
-		"all":       {replacing(record.Progressing, declared, updated), true, true},
-		"no record": {replacing(record.Progressing, func(o *Observation) { o.Record = nil }), false, false},
+		"split":      {replacing(record.Progressing), false, false},
+		"splitEnded": {replacing(record.Progressing, declared), true, false},
+		"all":        {replacing(record.Progressing, declared, updated), true, true},
+		"no record":  {replacing(record.Progressing, func(o *Observation) { o.Record = nil }), false, false},
 	} {
-		if follows := tc.o.unfenced(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
+		if follows := tc.o.splitEnded(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
 			t.Errorf("%s: %t", name, follows)
 		}
 	}
@@ -187,7 +187,7 @@ func TestBeginPromotionInPlace(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := promoteNow(replacing(record.Progressing, tc.o))
-			if !a.Record.Release.Unfenced || !record.SameRolling(*a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
+			if !a.Record.Release.SplitEnded || !record.SameRolling(*a.Rolling, tc.want) || a.Record.Release.Phase != record.Promoting {
 				t.Errorf("%s %s, want %s; record %+v", tc.reason, describeSet(a.Rolling), describeRolling(tc.want), a.Record.Release)
 			}
 		})
@@ -195,12 +195,12 @@ func TestBeginPromotionInPlace(t *testing.T) {
 }
 
 func TestCheckDecisionInPlace(t *testing.T) {
-	fenced := routing{fenced: true, prepared: true}
-	split, open := fenced, routing{prepared: true}
+	isolated := routing{isolated: true, prepared: true}
+	split, open := isolated, routing{prepared: true}
 	split.weight, split.seen = 50, 50
 	set := func(phase record.Phase, partition int, open bool) SetStable {
 		return SetStable{
-			Record:  record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", Unfenced: open, StableTemplate: &record.Template{}}},
+			Record:  record.Record{Release: &record.Release{Phase: phase, StableRevision: "A", UpdateRevision: "B", SplitEnded: open, StableTemplate: &record.Template{}}},
 			Rolling: ptr.To(rollingOf(partition, "1", "0")),
 		}
 	}
@@ -213,17 +213,17 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		a            Action
 		bad          bool
 	}{
-		{"Batch", "The Service is fenced.", replacing(record.Progressing, hold, by(split)), set(record.Progressing, 2, false), false},
+		{"Batch", "The Service is isolated.", replacing(record.Progressing, hold, by(split)), set(record.Progressing, 2, false), false},
 		{"BatchUnfenced", "Updated leaders would get requests through the stable Service.", replacing(record.Progressing, hold, by(open)), set(record.Progressing, 2, false), true},
 		{"LastBatch", "Requests follow the groups.", replacing(record.Progressing, all, by(open)), set(record.Progressing, 0, true), false},
-		{"LastBatchFenced", "The Service would have no endpoint.", replacing(record.Progressing, all, by(fenced)), set(record.Progressing, 0, true), true},
+		{"LastBatchIsolated", "The Service would have no endpoint.", replacing(record.Progressing, all, by(isolated)), set(record.Progressing, 0, true), true},
 		{"LastBatchSplit", "The stable side of the routes would have no endpoint.", replacing(record.Progressing, all, by(routing{weight: 50, seen: 50})), set(record.Progressing, 0, true), true},
 		{"Promotion", "Requests follow the groups.", replacing(record.Promoting, by(open)), set(record.Promoting, 0, true), false},
-		{"PromotionFenced", "The Service would have no endpoint.", replacing(record.Promoting, by(fenced)), set(record.Promoting, 0, true), true},
+		{"PromotionIsolated", "The Service would have no endpoint.", replacing(record.Promoting, by(isolated)), set(record.Promoting, 0, true), true},
 		{"Restored", "A partition that is raised moves no group.", replacing(record.Progressing, func(o *Observation) { o.Stable.Rolling = rollingOf(0, "1", "0") }, by(split)), set(record.Progressing, 2, false), false},
-		{"RollBack", "No share is left.", replacing(record.RollingBack, old, by(fenced)), set(record.RollingBack, 0, false), false},
+		{"RollBack", "No share is left.", replacing(record.RollingBack, old, by(isolated)), set(record.RollingBack, 0, false), false},
 		{"RollBackSplit", "LWS would replace groups that have a share.", replacing(record.RollingBack, old, by(split)), set(record.RollingBack, 0, false), true},
-		{"Restart", "No share is left.", replacing(record.RollingBack, hold, by(fenced)), RestartGroup{Leader: "vllm-3"}, false},
+		{"Restart", "No share is left.", replacing(record.RollingBack, hold, by(isolated)), RestartGroup{Leader: "vllm-3"}, false},
 		{"RestartSplit", "It has a share.", replacing(record.RollingBack, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -179,7 +179,7 @@ func (g Group) mayServe(planned int) bool { return g.Ready && g.Index < planned 
 // Without a traffic policy that is verified.
 func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
 	if o.Traffic == nil {
-		return traffic.View{Facts: traffic.Facts{Prepared: true}, Fenced: true, Withdrawn: true, Stage: traffic.Verified}, nil
+		return traffic.View{Facts: traffic.Facts{Prepared: true}, Pinned: true, Withdrawn: true, Stage: traffic.Verified}, nil
 	}
 	v := o.Traffic.Look(want)
 	if v.Stage != traffic.Drifted {
@@ -201,9 +201,9 @@ func inForce(v traffic.View) bool {
 	return v.Stage == traffic.Verified || v.Stage == traffic.Acknowledged && v.Reason == traffic.ReasonNoStableEndpoints
 }
 
-// fenced reports whether canary leaders may become ready without receiving requests through the stable Service.
-func fenced(v traffic.View) bool {
-	return v.Fenced && v.Stage != traffic.Blocked && v.Reason != traffic.ReasonFenceNotInForce
+// isolated reports whether canary leaders may become ready without receiving requests through the stable Service.
+func isolated(v traffic.View) bool {
+	return v.Pinned && v.Stage != traffic.Blocked && v.Reason != traffic.ReasonIsolationNotInForce
 }
 
 func awaitTraffic(v traffic.View, state pb.State) *Decision {
@@ -236,8 +236,8 @@ func restoreTraffic(o Observation, state pb.State) *Decision {
 	case v.Stage <= traffic.Blocked:
 		return awaitTraffic(v, state)
 	}
-	if d = markLeaders(o, o.Stable, 0, true, state); d != nil {
-		d.Message = "requests are routed as before the release; the marks on leaders are being removed"
+	if d = labelLeaders(o, o.Stable, 0, true, state); d != nil {
+		d.Message = "requests are routed as before the release; the labels on leaders are being removed"
 	}
 	return d
 }
@@ -245,54 +245,54 @@ func restoreTraffic(o Observation, state pb.State) *Decision {
 // withdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
 func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
-// markLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. If settled is true,
-// the routes are in force, and a group that is about to be deleted may lose its mark.
-func markLeaders(o Observation, c Workload, planned int, settled bool, state pb.State) *Decision {
+// labelLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. If settled is true,
+// the routes are in force, and a group that is about to be deleted may lose its label.
+func labelLeaders(o Observation, c Workload, planned int, settled bool, state pb.State) *Decision {
 	if o.Traffic == nil {
 		return nil
 	}
-	return markGroups(c, state, func(g Group) bool {
+	return labelServing(c, state, func(g Group) bool {
 		return g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)) || g.Serving && g.Ready && !settled
 	})
 }
 
-// markGroups returns the write that marks the first leader as serving, or removes its mark, as its group requires, or nil if none is due.
-func markGroups(w Workload, state pb.State, serves func(Group) bool) *Decision {
+// labelServing returns the write that labels the first leader as serving, or removes that label, as its group requires, or nil if none is due.
+func labelServing(w Workload, state pb.State, serves func(Group) bool) *Decision {
 	for _, g := range w.Groups {
 		if want := serves(g); g.Serving != want && g.Revision != "" {
-			m := MarkLeader{Name: w.Name, Leader: g.Leader, Serves: want}
-			return &Decision{Action: m, State: state, Reason: ReasonMarking, Message: m.String()}
+			m := LabelServing{Name: w.Name, Leader: g.Leader, Serves: want}
+			return &Decision{Action: m, State: state, Reason: ReasonLabelling, Message: m.String()}
 		}
 	}
 	return nil
 }
 
-// routeCanary applies the requested routing while a canary serves: the routes, then the marks of leaders. It returns the
+// routeCanary applies the requested routing while a canary serves: the routes, then the serving labels. It returns the
 // state of the routing, and a decision if a write is due.
 func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
 	c := o.canary()
 	if c == nil || c.Deleting {
 		return reconcileTraffic(o, o.requested(planned), state)
 	}
-	return routeAndMark(o, *c, planned, o.requested(planned), state)
+	return routeAndLabel(o, *c, planned, o.requested(planned), state)
 }
 
-// routeAndMark applies a routing: the routes, then the marks of leaders. Only before the share grows, the leaders that it
-// was computed for are marked first.
-func routeAndMark(o Observation, w Workload, planned int, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
+// routeAndLabel applies a routing: the routes, then the serving labels. Only before the share grows, the leaders that it
+// was computed for are labelled first.
+func routeAndLabel(o Observation, w Workload, planned int, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
 	v, write := reconcileTraffic(o, want, state)
-	if grows := v.Fenced && v.Prepared && want.Weight > v.Weight; write != nil && !grows {
+	if grows := v.Pinned && v.Prepared && want.Weight > v.Weight; write != nil && !grows {
 		return v, write
 	}
-	if mark := markLeaders(o, w, planned, write == nil && inForce(v), state); mark != nil {
-		return v, mark
+	if label := labelLeaders(o, w, planned, write == nil && inForce(v), state); label != nil {
+		return v, label
 	}
 	return v, write
 }
 
 // share sets the percentage of requests to the update revision: that of the routes, unless it follows from group counts.
 func (s *Progress) share(o Observation) {
-	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.unfenced() {
+	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.splitEnded() {
 		return
 	}
 	switch o.Record.Release.Phase {
@@ -311,14 +311,14 @@ func (s *Progress) share(o Observation) {
 // protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
 // these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
 func protectRequests(o Observation, state pb.State) *Decision {
-	if d := markStable(o, state); d != nil {
+	if d := labelStable(o, state); d != nil {
 		return d // requests can't return to old units without it
 	}
 	r, c := o.release(), o.canary()
 	if o.inPlace() {
 		c = &o.Stable
 	}
-	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.Unfenced || o.splitMoves() || r.Phase != record.Progressing) {
+	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.SplitEnded || o.splitMoves() || r.Phase != record.Progressing) {
 		return nil
 	}
 	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
@@ -326,5 +326,5 @@ func protectRequests(o Observation, state pb.State) *Decision {
 			return d
 		}
 	}
-	return markGroups(*c, state, func(g Group) bool { return g.Serving && g.Ready })
+	return labelServing(*c, state, func(g Group) bool { return g.Serving && g.Ready })
 }

@@ -36,7 +36,7 @@ func releasing(phase record.Phase, groups string, v routing) Observation {
 
 // A stale cache gives the canary no more requests of any kind, and withdraws all the same.
 func TestStaleRoutes(t *testing.T) {
-	split := routing{fenced: true, prepared: true, stable: 4, weight: 50, seen: 50, pods: []string{"vllm-b-0", "vllm-b-1", "vllm-b-2"}}
+	split := routing{isolated: true, prepared: true, stable: 4, weight: 50, seen: 50, pods: []string{"vllm-b-0", "vllm-b-1", "vllm-b-2"}}
 	testers := []traffic.HeaderRoute{{Name: "testers", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}
 	for name, tt := range map[string]struct {
 		is, want traffic.Desired
@@ -62,7 +62,7 @@ func TestStaleRoutes(t *testing.T) {
 
 // TestDraining checks that groups drain once they are to be deleted and can receive no request.
 func TestDraining(t *testing.T) {
-	whole, none := routing{fenced: true, prepared: true, stable: 4}, routing{}
+	whole, none := routing{isolated: true, prepared: true, stable: 4}, routing{}
 	split := whole
 	split.weight, split.seen, split.pods = 50, 50, []string{"vllm-b-0", "vllm-b-1"}
 	behind, reached := split, split
@@ -118,7 +118,7 @@ func TestDraining(t *testing.T) {
 
 // TestRequests checks that the desired routing follows from the phase and the groups that can serve.
 func TestRequests(t *testing.T) {
-	v := routing{fenced: true, prepared: true, stable: 4}
+	v := routing{isolated: true, prepared: true, stable: 4}
 	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}, prepared(), traffic.Desired{}
 	change := func(phase record.Phase, f func(*Observation)) Observation {
 		o := releasing(phase, "3", v)

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Wait is what a decision without an Action waits for. Every wait but WaitTimer and WaitTurn ends at the progress deadline.
+// Wait is what a decision without an Action waits for. Every wait but WaitTimer and WaitAdmission ends at the progress deadline.
 type Wait int
 
 const (
@@ -27,8 +27,8 @@ const (
 	WaitTimer
 	// WaitCache is for a cache that the API server does not confirm.
 	WaitCache
-	// WaitTurn is for groups of other releases, which have deadlines of their own.
-	WaitTurn
+	// WaitAdmission is for groups of other releases, which have deadlines of their own.
+	WaitAdmission
 )
 
 // Reasons of waits that have lasted longer than the progress deadline. ReasonDeadline is that of WaitProgress.
@@ -81,7 +81,7 @@ func limitWait(o Observation, d Decision) Decision {
 	}
 	now, same := o.waits(d)
 	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
-	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitTurn):
+	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitAdmission):
 		if r := o.release(); r != nil && r.Waiting.For == now.For {
 			d.Waiting.For = now.For // it is reached, whatever the record says until it is written
 		}
@@ -219,7 +219,7 @@ func atRestIn(s pb.State) bool {
 // besides reports whether a write is made beside a wait, which continues after it.
 func besides(a Action) bool {
 	switch a.(type) {
-	case MarkLeader, LabelGroup, SaveRevision, DeleteRevision, SetBudget, DeleteBudget:
+	case LabelServing, LabelGroup, SaveRevision, DeleteRevision, SetBudget, DeleteBudget:
 		return true
 	default:
 		return false
@@ -280,7 +280,7 @@ func trafficRemedy(reason string) string {
 		return "repair the object that the message names, or let the driver read it"
 	case traffic.ReasonRouteNotObserved, traffic.ReasonPoolNotObserved:
 		return "check that the gateway's controller runs and serves each parentRef"
-	case traffic.ReasonFenceNotInForce, traffic.ReasonEndpointsNotFollowing:
+	case traffic.ReasonIsolationNotInForce, traffic.ReasonEndpointsNotFollowing:
 		return "check that the endpointslice controller runs"
 	case traffic.ReasonNoStableEndpoints, traffic.ReasonNoCanaryEndpoints:
 		return "check why the Service has no ready leader"

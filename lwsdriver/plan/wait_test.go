@@ -27,7 +27,7 @@ func checkEnds(o Observation, d Decision) error {
 			d = reconcile(o)
 		}
 		switch {
-		case d.Action != nil, d.State == pb.State_STATE_FAILED, atRestIn(d.State), d.Wait == WaitTurn:
+		case d.Action != nil, d.State == pb.State_STATE_FAILED, atRestIn(d.State), d.Wait == WaitAdmission:
 			return nil
 		case d.Recheck <= 0:
 			return fmt.Errorf("%s, %s waits without an end", d.State, d.Reason)
@@ -91,9 +91,9 @@ func TestWaitIsRemembered(t *testing.T) {
 			t.Errorf("%s: since %s, deadline %s", name, got.Waiting.Since, got.Deadline)
 		}
 	}
-	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: ReasonMarking, Action: MarkLeader{}})
+	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: ReasonLabelling, Action: LabelServing{}})
 	if got := decide(wait); !got.Waiting.Since.Equal(begun) {
-		t.Errorf("a mark began the wait anew: %s", got.Waiting.Since)
+		t.Errorf("a serving label began the wait anew: %s", got.Waiting.Since)
 	}
 	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: traffic.ReasonWriting, Action: SetTraffic{}})
 	if got := decide(wait); !got.Waiting.Since.Equal(begun) {
@@ -121,7 +121,7 @@ record phase=Progressing stable=A update=B since=1h
 groups 0-3 revision=A ready=2h
 canary vllm-b replicas=2 carries=B target=50%%#0@30s
 groups 0-1 revision=B ready=1m serving
-traffic requested=50 for=2 fenced prepared pods=0,1 weight=%d seen=%d`
+traffic requested=50 for=2 isolated prepared pods=0,1 weight=%d seen=%d`
 	world := func(weight, seen int) Observation {
 		o, err := parseObservation(fmt.Sprintf(text, weight, seen))
 		if err != nil {

@@ -180,8 +180,8 @@ var byThemselves = []string{
 }
 
 var disturbing = []string{
-	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actUnfence, actUnhold,
-	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actMark, actUnserve, actUnbudget, actRefuse,
+	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
+	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actUnbudget, actRefuse,
 }
 
 // randomConfig returns a world that may be larger than those of [runs].

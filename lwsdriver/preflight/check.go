@@ -127,6 +127,6 @@ const (
 
 // Rules returns all rules, in the order in which findings are reported.
 func Rules() []Rule {
-	return slices.Concat(ownerRules, paceRules, roomRules, gateRules, probeRules, endingRules, budgetRules, serviceRules, routeRules,
+	return slices.Concat(ownerRules, paceRules, capacityRules, gateRules, probeRules, endingRules, budgetRules, serviceRules, routeRules,
 		volumeRules, liveRules, spreadRules, scalerRules, trackingRules)
 }

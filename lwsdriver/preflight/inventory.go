@@ -57,8 +57,8 @@ type Inventory struct {
 	Autoscalers []Autoscaler
 	// Routes are the HTTPRoutes and GRPCRoutes of the policy, and possibly others.
 	Routes []traffic.Route
-	// Room is the free capacity of the nodes.
-	Room capacity.Room
+	// Free is the free capacity of the nodes.
+	Free capacity.Free
 
 	// Unseen are the sources that were not read, with the reason.
 	Unseen map[Source]string
@@ -236,8 +236,8 @@ type Role struct {
 	Workload *lws.LeaderWorkerSet
 }
 
-// IsMark reports whether LWS sets a label on the children of a DisaggregatedSet and on their pods, also over the user's own.
-func IsMark(label string) bool {
+// IsLWSLabel reports whether LWS sets a label on the children of a DisaggregatedSet and on their pods, also over the user's own.
+func IsLWSLabel(label string) bool {
 	return label == "app" || strings.HasPrefix(label, disaggregated.GroupVersion.Group+"/")
 }
 
@@ -249,7 +249,7 @@ func NewRole(set metav1.Object, role disaggregated.DisaggregatedRoleSpec, child 
 	marks := map[string]string{disaggregated.SetNameLabelKey: set.GetName(), disaggregated.RoleLabelKey: role.Name, "app": w.Name}
 	if child != nil {
 		w.Name, marks = child.Name, maps.Clone(child.Labels)
-		maps.DeleteFunc(marks, func(key, _ string) bool { return !IsMark(key) })
+		maps.DeleteFunc(marks, func(key, _ string) bool { return !IsLWSLabel(key) })
 	}
 	for _, pod := range []*corev1.PodTemplateSpec{w.Spec.LeaderWorkerTemplate.LeaderTemplate, &w.Spec.LeaderWorkerTemplate.WorkerTemplate} {
 		if pod != nil && pod.Labels == nil {

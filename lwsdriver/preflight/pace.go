@@ -16,12 +16,12 @@ import (
 
 var paceRules = []Rule{
 	{
-		ID: "NoRoomToRoll", Severity: severe, Applies: rollsGroups,
+		ID: "NoCapacityToRoll", Severity: severe, Applies: rollsGroups,
 		Title: "maxUnavailable and maxSurge both resolve to 0",
 		Why: "No group may be deleted before another is created, and none may be created, so LeaderWorkerSet's webhook refuses it. If a " +
 			"scale-down under hold caused it, Lockstep promotes with maxUnavailable 1, which the user did not request",
 		Fix:   "Set maxSurge to 1 or more, or maxUnavailable where there are no spare nodes",
-		Check: noRoomToRoll,
+		Check: noCapacityToRoll,
 	},
 	{
 		ID: "AllUnavailable", Severity: severe, Applies: rollsGroups,
@@ -45,7 +45,7 @@ var paceRules = []Rule{
 // rollsGroups reports whether LWS rolls the groups of the workload: a release replaces those of a role by the groups of another child.
 func rollsGroups(s *Inventory) bool { return s.part == nil }
 
-func noRoomToRoll(s *Inventory, report func(Hit)) {
+func noCapacityToRoll(s *Inventory, report func(Hit)) {
 	if s.replicas() > 0 && native.LimitsOf(s.Rolling, s.replicas()).Batch() == 0 {
 		report(Hit{Field: rollingField, Message: fmt.Sprintf("of %d groups maxUnavailable %s and maxSurge %s are 0 each",
 			s.replicas(), s.Rolling.MaxUnavailable.String(), s.Rolling.MaxSurge.String())})

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-var roomRules = []Rule{
+var capacityRules = []Rule{
 	{
 		ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: grows,
 		Title: "A ResourceQuota does not hold the additional groups",
@@ -28,7 +28,7 @@ var roomRules = []Rule{
 		Check: quotaExceeded,
 	},
 	{
-		ID: "NodesLackRoom", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
+		ID: "NodesLackCapacity", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
 		Title: "The nodes have no room for the additional groups",
 		Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
 		Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
@@ -37,7 +37,7 @@ var roomRules = []Rule{
 			"cluster autoscaling are not, so passing is no guarantee",
 		Fix: "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its " +
 			"limit allows these",
-		Check: nodesLackRoom,
+		Check: nodesLackCapacity,
 	},
 }
 
@@ -68,9 +68,9 @@ func quotaExceeded(s *Inventory, report func(Hit)) {
 	}
 }
 
-func nodesLackRoom(s *Inventory, report func(Hit)) {
+func nodesLackCapacity(s *Inventory, report func(Hit)) {
 	need := s.Need()
-	p := s.Room.Place(need)
+	p := s.Free.Place(need)
 	if p.Placed >= need.AllGroups() {
 		return
 	}

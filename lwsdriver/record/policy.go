@@ -266,7 +266,7 @@ func (l Limits) Check(p Policy) []Violation {
 }
 
 // Apply returns a recorded policy with the longest deadline that the limits allow. An older release has no exception: every editor of the
-// workload can write the record, and its groups keep others waiting for their turn.
+// workload can write the record, and its groups keep others waiting.
 func (l Limits) Apply(p Policy) Policy {
 	if l.ProgressDeadline > 0 {
 		p.ProgressDeadline = min(p.ProgressDeadline, l.ProgressDeadline)

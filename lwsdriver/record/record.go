@@ -99,8 +99,8 @@ type Release struct {
 	StableTemplate *Template `json:"stableTemplate,omitempty"`
 	// RestartsExhausted is an earlier update revision whose groups restarts did not change. In place only.
 	RestartsExhausted string `json:"restartsExhausted,omitempty"`
-	// Unfenced: the split of requests in place has ended, and requests follow the groups. In place only.
-	Unfenced bool `json:"unfenced,omitempty"`
+	// SplitEnded: the split of requests in place has ended, and requests follow the groups. In place only.
+	SplitEnded bool `json:"splitEnded,omitempty"`
 	// Replicas is how many groups the workload had when the release began. It is lowered when a person scales the workload
 	// down.
 	Replicas int `json:"replicas,omitempty"`

@@ -42,8 +42,8 @@ func sampleRecord(t testing.TB) *Record {
 			ID: "r-1", Owner: "argo-rollouts/default/vllm", Policy: samplePolicy(t),
 			StableRevision: "aaaa", UpdateRevision: "bbbb", Phase: Progressing,
 			StartedAt: start, PhaseAt: start.Add(time.Second),
-			Target:   &Target{Groups: "25%", Batch: ptr.To(0), At: start.Add(time.Minute)},
-			Unfenced: true,
+			Target:     &Target{Groups: "25%", Batch: ptr.To(0), At: start.Add(time.Minute)},
+			SplitEnded: true,
 		},
 	}
 }
@@ -169,7 +169,7 @@ func TestDecodeRecordIsStrict(t *testing.T) {
 		{"UnknownReleaseField", "A newer driver's release can be rolled back.", replace(`{"id":`, `{"extra":1,"id":`), false},
 		{"UnknownPolicyField", "A newer driver's policy can be rolled back.", replace(`"minReady"`, `"maxReady"`), false},
 		{"UnknownPolicyFieldAndBadStyle", "A rollback needs the style.", replace(`"style":"STYLE_CANARY"`, `"style":"STYLE_NEW","x":1`), true},
-		{"WrongType", "No driver wrote it.", replace(`"unfenced":true`, `"unfenced":"yes"`), true},
+		{"WrongType", "No driver wrote it.", replace(`"splitEnded":true`, `"splitEnded":"yes"`), true},
 		{"WrongTypeInSaved", "No driver wrote it.", replace(`"partition":0`, `"partition":"0"`), true},
 		{"NoVersion", "A schema without a version.", replace(`"version":1,`, ``), true},
 		{"OlderVersion", "No version wrote it.", replace(`"version":1`, `"version":0`), true},

@@ -252,7 +252,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 	}
 	o.Policy.Style = pb.Style_STYLE_CANARY
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Annotations: map[string]string{
-		"example.com/key": "secret-2", "lockstep.dev/fence": "{}",
+		"example.com/key": "secret-2", "lockstep.dev/isolation": "{}",
 	}}}
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Namespace: "default"}}
 	o.Traffic = &traffic.Observed{
@@ -271,7 +271,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 				t.Errorf("templates kept: %t; %s recorded: %t\n%s", keep, secret, got, &recording)
 			}
 		}
-		if !strings.Contains(recording.String(), "lockstep.dev/fence") {
+		if !strings.Contains(recording.String(), "lockstep.dev/isolation") {
 			t.Error("Lockstep's own annotations are missing")
 		}
 	}

@@ -84,7 +84,7 @@ func (w *world) applyRoles(action plan.Action) bool {
 				c.Replicas = a.Replicas
 			}
 		}
-	case plan.MarkLeader:
+	case plan.LabelServing:
 		for _, c := range w.children {
 			for i, g := range c.Groups {
 				if leader(c.name, i) == a.Leader {

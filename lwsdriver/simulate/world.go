@@ -94,10 +94,10 @@ func (w *world) sets() (all []*native.Set) {
 	return []*native.Set{w.stable, w.canary}
 }
 
-// settle runs LWS and the StatefulSet controller.
-func (w *world) settle() {
+// reconcile runs LWS and the StatefulSet controller.
+func (w *world) reconcile() {
 	for _, s := range w.sets() {
-		for _, i := range s.Settle() {
+		for _, i := range s.Reconcile() {
 			w.due[s.Groups[i]] = w.now + w.in.startup()
 		}
 	}
@@ -126,7 +126,7 @@ func (w *world) advance(recheck time.Duration) bool {
 			}
 		}
 	}
-	w.settle()
+	w.reconcile()
 	return true
 }
 
@@ -177,7 +177,7 @@ func leader(name string, index int) string { return fmt.Sprintf("%s-%d", name, i
 // apply applies the planner's write.
 func (w *world) apply(action plan.Action) error {
 	if len(w.children) > 0 && w.applyRoles(action) {
-		w.settle()
+		w.reconcile()
 		return nil
 	}
 	switch a := action.(type) {
@@ -203,7 +203,7 @@ func (w *world) apply(action plan.Action) error {
 		}
 	case plan.SetTraffic:
 		return w.route(a.Desired)
-	case plan.MarkLeader:
+	case plan.LabelServing:
 		for _, s := range w.sets() {
 			for i, g := range s.Groups {
 				if leader(a.Name, i) == a.Leader && (s == w.stable) == (a.Name == w.name) {
@@ -221,7 +221,7 @@ func (w *world) apply(action plan.Action) error {
 	if w.deleting && !w.hasFinalizer {
 		w.canary, w.target, w.deleting = nil, nil, false
 	}
-	w.settle()
+	w.reconcile()
 	return nil
 }
 

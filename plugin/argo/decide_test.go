@@ -296,7 +296,7 @@ func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
 		"promoted already": {func(f *Facts) { f.StepsDone, f.Stable = true, f.Hash }, false},
 	} {
 		router := &RouterPlugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
-		_, err := router.settle(done, rollout.NewTarget(unreached{}, facts(test.change).Facts, &settings().Config))
+		_, err := router.reconcileEnd(done, rollout.NewTarget(unreached{}, facts(test.change).Facts, &settings().Config))
 		if (err != nil) != test.want {
 			t.Errorf("%s: error %v, want one %v", name, err, test.want)
 		}

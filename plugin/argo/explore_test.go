@@ -200,7 +200,7 @@ type explorer struct {
 	t      *testing.T
 	steps  []v1alpha1.CanaryStep
 	config *Config
-	done   context.Context // has ended, so that SettleNow makes one call
+	done   context.Context // has ended, so that ReconcileEndNow makes one call
 	broken string
 }
 
@@ -303,14 +303,14 @@ func (e *explorer) reconcile(w *world, calls int) {
 	}
 	router := &RouterPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
 	if w.stable != "" && !e.settled(func() error {
-		_, err := router.settle(e.done, target(func(*Facts) {}))
+		_, err := router.reconcileEnd(e.done, target(func(*Facts) {}))
 		return err
 	}) {
 		return
 	}
 	if w.abort && w.begun != "" {
 		abort := func() error {
-			_, err := rollout.SettleNow(e.done, target(func(f *Facts) { f.Abort = true }))
+			_, err := rollout.ReconcileEndNow(e.done, target(func(f *Facts) { f.Abort = true }))
 			return err
 		}
 		_ = e.settled(abort) // an error is not retried
@@ -326,7 +326,7 @@ func (e *explorer) reconcile(w *world, calls int) {
 	e.saw(w)
 }
 
-// settled calls until there is no error. It reports false for an error that lasts.
+// endGoal calls until there is no error. It reports false for an error that lasts.
 func (e *explorer) settled(call func() error) bool {
 	for range 6 {
 		if call() == nil {

@@ -30,7 +30,7 @@ func plan(t rollout.Target, f Facts, c *pb.BatchContext) move {
 	if f.Rival != "" {
 		return move{}
 	}
-	if m := t.Settle(c); m.Outcome != converge.Wait {
+	if m := t.ReconcileEnd(c); m.Outcome != converge.Wait {
 		return move{Move: m}
 	}
 	return trackRevisions(f, c, !t.Config.Manual && !f.Referenced)

@@ -22,8 +22,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// settleTimeout bounds a call of the router. Argo's controller calls again.
-const settleTimeout = 5 * time.Second
+// endTimeout bounds a call of the router. Argo's controller calls again.
+const endTimeout = 5 * time.Second
 
 // RouterPlugin is Argo's traffic-router plugin. Argo's controller calls it on every reconcile of a Rollout, so it sees what
 // no step sees: promote --full, abort, the end of the last step. It reads the driver's caches, and writes only if an
@@ -59,7 +59,7 @@ func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.We
 // RemoveManagedRoutes ends the release if Argo has ended it. Routes are removed with the release, not before.
 func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
 	return p.call(ro, "settle", func(ctx context.Context, t rollout.Target) error {
-		_, err := p.settle(ctx, t)
+		_, err := p.reconcileEnd(ctx, t)
 		return err
 	})
 }
@@ -67,7 +67,7 @@ func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError 
 // SetWeight ends the release if Argo has ended it, and otherwise sets the weight of the last setWeight step.
 func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination) types.RpcError {
 	return p.call(ro, "weight", func(ctx context.Context, t rollout.Target) error {
-		c, err := p.settle(ctx, t)
+		c, err := p.reconcileEnd(ctx, t)
 		weight, set := nativeWeight(ro)
 		if err != nil || c == nil || !set {
 			return err
@@ -81,22 +81,22 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.Wei
 	})
 }
 
-// settle ends the release if Argo has ended it. Unless the Rollout is aborted, promoted in full or at the end of its steps, an
+// reconcileEnd ends the release if Argo has ended it. Unless the Rollout is aborted, promoted in full or at the end of its steps, an
 // unavailable driver is no error: that would block the Rollout, and the Controller ends the release later. At the end of the steps Argo
 // must not go on before the driver has the promotion, because afterwards nothing tells it from a first deployment.
-func (p *RouterPlugin) settle(ctx context.Context, t rollout.Target) (*pb.BatchContext, error) {
+func (p *RouterPlugin) reconcileEnd(ctx context.Context, t rollout.Target) (*pb.BatchContext, error) {
 	if f := t.Facts; f.Abort || f.PromoteFull || f.StepsDone && f.Stable != f.Hash {
-		return rollout.SettleNow(ctx, t)
+		return rollout.ReconcileEndNow(ctx, t)
 	}
 	c, err := t.Look(ctx)
 	if err != nil {
 		return c, nil //nolint:nilerr // See above.
 	}
-	m := t.Settle(c)
+	m := t.ReconcileEnd(c)
 	if _, undo := m.Request.(*pb.UndoRequest); undo || m.Outcome == converge.Wait {
 		return c, nil // a template that can't be restored does not block Argo: the Controller reports it
 	}
-	return rollout.SettleNow(ctx, t)
+	return rollout.ReconcileEndNow(ctx, t)
 }
 
 // VerifyWeight reports whether the weight of the last setWeight step is in force, for which Argo waits. The steps of this plugin
@@ -174,7 +174,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	if config == nil || f.Stable == "" {
 		return types.RpcError{}
 	}
-	ctx, cancel := context.WithTimeout(p.Context, settleTimeout)
+	ctx, cancel := context.WithTimeout(p.Context, endTimeout)
 	defer cancel()
 	err := work(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
 	if err == nil {

@@ -100,7 +100,7 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcSt
 	change(&f)
 	ctx, cancel := context.WithTimeout(p.Context, abortTimeout)
 	defer cancel()
-	c, err := rollout.SettleNow(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
+	c, err := rollout.ReconcileEndNow(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
 	if err != nil {
 		p.log(f, "end of a step", "", err)
 		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}

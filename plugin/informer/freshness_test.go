@@ -144,7 +144,7 @@ func TestRefusedWatch(t *testing.T) {
 		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Minute {
 			t.Errorf("answered again: %q since %s", got, since)
 		}
-		time.Sleep(settleTime)
+		time.Sleep(catchUpTime)
 		if got, _ := why(f); got != "" {
 			t.Errorf("read: %q", got)
 		}
@@ -181,7 +181,7 @@ func TestSuspended(t *testing.T) {
 		if got, _ := why(f); !strings.Contains(got, "suspended") {
 			t.Errorf("resumed: %q", got)
 		}
-		time.Sleep(settleTime)
+		time.Sleep(catchUpTime)
 		if got, _ := why(f); got != "" {
 			t.Errorf("read: %q", got)
 		}

@@ -24,9 +24,9 @@ import (
 // MaxSilence is how long a silent watch counts as fresh: the API server sends a bookmark about once a minute, and one may be late.
 const MaxSilence = 2 * time.Minute
 
-// settleTime is how long a cache may take to read what it has missed, after its watch was refused or the process was suspended. The API
+// catchUpTime is how long a cache may take to read what it has missed, after its watch was refused or the process was suspended. The API
 // server sends that at once, from memory. A list or a bookmark ends it.
-const settleTime = 5 * time.Second
+const catchUpTime = 5 * time.Second
 
 // reopenTime is how long it may take to open the next watch once one has ended, as each does after some minutes.
 const reopenTime = time.Second
@@ -146,7 +146,7 @@ func (s *Source) stale() (since time.Time, why error) {
 	case s.confirmed.IsZero(), s.optional && apierrors.IsNotFound(s.err): // it is not filled
 	case s.err != nil:
 		return s.failed, s.err
-	case now.Sub(s.mended) < settleTime:
+	case now.Sub(s.mended) < catchUpTime:
 		return s.failed, errors.New("it is watched again, and reads what it has missed")
 	case !s.ended.IsZero() && now.Sub(s.ended) > reopenTime:
 		return s.ended, errors.New("its watch has ended, and no other is open")
@@ -292,7 +292,7 @@ func (f *Freshness) Of(sources ...*Source) (stale []Stale) {
 	}
 	for _, s := range sources {
 		since, why := s.stale()
-		if f.now().Sub(resumed) < settleTime {
+		if f.now().Sub(resumed) < catchUpTime {
 			since, why = asleep, errors.New("the driver was suspended, and reads what it has missed")
 		}
 		if why != nil {

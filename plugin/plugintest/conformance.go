@@ -66,17 +66,17 @@ type Acted interface {
 	GetAction() pb.Action
 }
 
-// Idempotent makes a call, waits with settle, makes the call again, and fails unless the second one changed nothing.
-// It returns the second response. A nil settle waits for nothing.
+// Idempotent makes a call, waits with wait, makes the call again, and fails unless the second one changed nothing.
+// It returns the second response. A nil wait waits for nothing.
 func Idempotent[Req any, Resp Acted](
-	t testing.TB, settle func(testing.TB), call func(context.Context, Req) (Resp, error), req Req,
+	t testing.TB, wait func(testing.TB), call func(context.Context, Req) (Resp, error), req Req,
 ) Resp {
 	t.Helper()
 	if _, err := call(t.Context(), req); err != nil {
 		t.Fatalf("first call: %v", err)
 	}
-	if settle != nil {
-		settle(t)
+	if wait != nil {
+		wait(t)
 	}
 	resp, err := call(t.Context(), req)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// settlePoll is how often a run polls for a settled state.
-const settlePoll = 50 * time.Millisecond
+// pollInterval is how often a run polls for a settled state.
+const pollInterval = 50 * time.Millisecond
 
 // run is one Conformance.
 type run struct {
@@ -36,8 +36,8 @@ func plain[Req, Resp any](
 	return func(ctx context.Context, req Req) (Resp, error) { return call(ctx, req) }
 }
 
-// settled waits for a settled state.
-func (r *run) settled(t testing.TB) {
+// waitSettled waits for a settled state.
+func (r *run) waitSettled(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), r.Timeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func (r *run) settled(t testing.TB) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("still %v (%s) after %v: %s", c.GetState(), c.GetReason(), r.Timeout, c.GetMessage())
-		case <-time.After(settlePoll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (r *run) refusals(t *testing.T) {
 }
 
 func (r *run) adopt(t *testing.T) {
-	Idempotent(t, r.settled, plain(r.client.Adopt), &pb.AdoptRequest{Workload: r.Workload})
+	Idempotent(t, r.waitSettled, plain(r.client.Adopt), &pb.AdoptRequest{Workload: r.Workload})
 	if err := r.Change(t.Context()); err != nil {
 		t.Fatalf("change the template: %v", err)
 	}
@@ -93,7 +93,7 @@ func (r *run) adopt(t *testing.T) {
 func (r *run) initialize(t *testing.T) {
 	ctx := t.Context()
 	req := &pb.InitializeRequest{Workload: r.Workload, ReleaseId: r.ReleaseID, Policy: r.Policy, Owner: "plugintest"}
-	resp := Idempotent(t, r.settled, plain(r.client.Initialize), req)
+	resp := Idempotent(t, r.waitSettled, plain(r.client.Initialize), req)
 	if got := resp.GetContext(); got.GetReleaseId() != r.ReleaseID || got.GetState() != pb.State_STATE_HOLDING {
 		t.Errorf("release %q is %v, want %q and HOLDING", got.GetReleaseId(), got.GetState(), r.ReleaseID)
 	}
@@ -118,7 +118,7 @@ func (r *run) upgrade(t *testing.T) {
 	WantReason(t, err, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED)
 
 	req := &pb.UpgradeBatchRequest{Workload: r.Workload, ReleaseId: r.ReleaseID, Target: &pb.UpgradeBatchRequest_Batch{}}
-	resp := Idempotent(t, r.settled, plain(r.client.UpgradeBatch), req)
+	resp := Idempotent(t, r.waitSettled, plain(r.client.UpgradeBatch), req)
 	before := resp.GetContext()
 	if before.GetState() != pb.State_STATE_READY || before.GetUpdatedReady() < before.GetPlanned()-before.GetFailureThreshold() {
 		t.Errorf("state is %v with %d of %d ready, want READY", before.GetState(), before.GetUpdatedReady(), before.GetPlanned())
@@ -173,7 +173,7 @@ func (r *run) finalize(t *testing.T) {
 		Workload: r.Workload, ReleaseId: r.ReleaseID, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, UpdateRevision: "another",
 		Message: "why " + strings.Repeat("o", 2*keptMessage),
 	}
-	resp := Idempotent(t, r.settled, plain(r.client.Finalize), req)
+	resp := Idempotent(t, r.waitSettled, plain(r.client.Finalize), req)
 	if !resp.GetDone() || resp.GetContext().GetState() != pb.State_STATE_ROLLED_BACK {
 		t.Errorf("done is %v in state %v, want true and ROLLED_BACK", resp.GetDone(), resp.GetContext().GetState())
 	}

@@ -100,7 +100,7 @@ func (p resourcePlugin) PromoteFull(ctx context.Context, r rolloutPlugin) error 
 func (p resourcePlugin) Abort(ctx context.Context, r rolloutPlugin) error {
 	t := p.target(r)
 	t.Facts.Abort = true
-	_, err := rollout.SettleNow(ctx, t)
+	_, err := rollout.ReconcileEndNow(ctx, t)
 	return err
 }
 

@@ -337,7 +337,7 @@ func describe(t *testing.T, m Move) string {
 	return text
 }
 
-func TestSettle(t *testing.T) {
+func TestReconcileEnd(t *testing.T) {
 	t.Parallel()
 	abort := func(f *Facts) { f.Abort = true }
 	full := func(f *Facts) { f.PromoteFull = true }
@@ -447,7 +447,7 @@ func TestSettle(t *testing.T) {
 			if config == nil {
 				config = settings()
 			}
-			if got := describe(t, target(test.facts, config, false).Settle(test.context)); got != test.want {
+			if got := describe(t, target(test.facts, config, false).ReconcileEnd(test.context)); got != test.want {
 				t.Errorf("%s\ngot %s, want %s", test.reason, got, test.want)
 			}
 		})

@@ -5,7 +5,7 @@
 // commands that abort, promote and retry. It knows no host. An adapter reads the host's resource ([Facts], [Config]) and calls
 //
 //   - [Target.Run] for a step;
-//   - [Settle] whenever the resource or the workload changes, and [SettleNow] when the host must hear the result: it ends what the
+//   - [Target.ReconcileEnd] whenever the resource or the workload changes, and [ReconcileEndNow] when the host must hear the result: it ends what the
 //     host's commands end;
 //   - [Register] to own a workload at rest.
 //
@@ -210,7 +210,7 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 	}
 	id, revision := c.GetReleaseId(), c.GetUpdateRevision()
 	switch {
-	case !settledForStep(c):
+	case !doneForStep(c):
 		return wait("%s", c.GetMessage())
 	case s.step.Headers != nil && !s.headersSet:
 		return callDriver(&pb.SetHeaderRouteRequest{
@@ -237,7 +237,7 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 // autoscaler has removed groups, which a user adds again. Failing the step would abort, and roll those groups back.
 var servesWhileFailed = []string{"CleanupDeadlineExceeded", "StableCapacityReduced"}
 
-// settledForStep reports whether groups, routes and endpoints are at what was requested.
-func settledForStep(c *pb.BatchContext) bool {
+// doneForStep reports whether groups, routes and endpoints are at what was requested.
+func doneForStep(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
 }

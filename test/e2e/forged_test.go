@@ -127,13 +127,13 @@ type forgery struct {
 	Policy      *pb.ReleasePolicy
 	Weight      int
 	Successor   string
-	Unfenced    bool
+	SplitEnded  bool
 	Target      string
 }
 
 func (f forgery) String() string {
 	raw, _ := protojson.Marshal(f.Policy)
-	return fmt.Sprintf("%s: phase %s, weight %d, unfenced %t, successor %q, alias %q, target %q, policy %s", f.Name, f.Phase, f.Weight, f.Unfenced, f.Successor, f.Alias, f.Target, raw)
+	return fmt.Sprintf("%s: phase %s, weight %d, splitEnded %t, successor %q, alias %q, target %q, policy %s", f.Name, f.Phase, f.Weight, f.SplitEnded, f.Successor, f.Alias, f.Target, raw)
 }
 
 // stable and canary as in record.Release.
@@ -142,7 +142,7 @@ func (f forgery) record(w *lws.LeaderWorkerSet, id, stable, update string) strin
 	now := time.Now().UTC()
 	release := map[string]any{
 		"id": id, "policy": json.RawMessage(policy), "stableRevision": stable, "updateRevision": update, "phase": f.Phase,
-		"startedAt": now, "phaseAt": now, "unfenced": f.Unfenced, "replicas": 2, "groups": 2, "successor": f.Successor,
+		"startedAt": now, "phaseAt": now, "splitEnded": f.SplitEnded, "replicas": 2, "groups": 2, "successor": f.Successor,
 		"traffic": map[string]any{"weight": f.Weight},
 	}
 	if f.Target != "" {
@@ -166,13 +166,13 @@ var attacks = []forgery{
 		&pb.TrafficPolicy{StableService: "evil-http", CanaryService: "dangling", HttpRoutes: []string{"idle"}})},
 	{Name: "a Service for dangling backendRefs", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
 		&pb.TrafficPolicy{StableService: "evil-http", CanaryService: "dangling", HttpRoutes: []string{"idle"}})},
-	{Name: "another team's Service is fenced", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
+	{Name: "another team's Service is isolated", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
 		&pb.TrafficPolicy{StableService: "idle-app", HttpRoutes: []string{"idle"}})},
-	{Name: "a Service of several workloads is fenced", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
+	{Name: "a Service of several workloads is isolated", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
 		&pb.TrafficPolicy{StableService: "shared", HttpRoutes: []string{"victim"}})},
-	{Name: "another release's fence is lifted", Phase: "CleaningUp", Policy: styled(pb.Style_STYLE_CANARY,
+	{Name: "another release's isolation is removed", Phase: "CleaningUp", Policy: styled(pb.Style_STYLE_CANARY,
 		&pb.TrafficPolicy{StableService: "victim-app", CanaryService: "evil-canary", Ingresses: []string{"victim"}})},
-	{Name: "another team's pool is fenced", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
+	{Name: "another team's pool is isolated", Phase: "Progressing", Policy: styled(pb.Style_STYLE_CANARY,
 		&pb.TrafficPolicy{StableService: "evil-http", HttpRoutes: []string{"pooled"}, InferencePool: &pb.InferencePoolPolicy{Name: "idle-pool", CanaryEndpointPicker: "idle-epp"}})},
 	{Name: "another release's autoscaler is restored", Phase: "CleaningUp", Successor: "victim", Policy: handover(policy("100%"), 0)},
 	{Name: "an autoscaler is pointed at the workload", Phase: "HandingOver", Successor: "ghost", Policy: handover(policy("100%"), 0)},
@@ -200,7 +200,7 @@ var anyForgery = rapid.Custom(func(t *rapid.T) forgery {
 		p.Traffic.HttpRoutes = []string{"idle"}
 	}
 	f := forgery{
-		Name: "generated", Policy: p, Weight: rapid.SampledFrom([]int{0, 50, 100}).Draw(t, "weight"), Unfenced: rapid.Bool().Draw(t, "unfenced"),
+		Name: "generated", Policy: p, Weight: rapid.SampledFrom([]int{0, 50, 100}).Draw(t, "weight"), SplitEnded: rapid.Bool().Draw(t, "splitEnded"),
 		Phase:     one("phase", "Progressing", "Promoting", "Standby", "HandingOver", "Promoted", "RollingBack", "CleaningUp", "Nothing"),
 		Successor: one("successor", "", "victim", "idle", "ghost"), Alias: one("alias", "", "victim", "idle"), Target: one("target", "", "50%", "100%"),
 	}

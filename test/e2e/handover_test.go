@@ -98,8 +98,8 @@ func (w *workload) mustServe(name string) {
 	if got := s.Spec.Selector[lws.SetNameLabelKey]; got != name || len(s.Spec.Selector) != 2 {
 		w.t.Errorf("the Service selects %v, not %s", s.Spec.Selector, name)
 	}
-	if note := s.Annotations["lockstep.dev/fence"]; note != "" {
-		w.t.Errorf("the Service still has the fence's annotation: %s", note)
+	if note := s.Annotations["lockstep.dev/isolation"]; note != "" {
+		w.t.Errorf("the Service still has the isolation's annotation: %s", note)
 	}
 	for what, err := range map[string]error{
 		"canary Service": func() error {

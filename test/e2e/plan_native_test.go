@@ -125,7 +125,7 @@ func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 		return 0, err
 	}
 	u.set.Template = "new"
-	for u.set.Settle(); ; u.set.Settle() {
+	for u.set.Reconcile(); ; u.set.Reconcile() {
 		if err := u.agree(ctx); err != nil {
 			return stages, fmt.Errorf("stage %d: %w", stages, err)
 		}

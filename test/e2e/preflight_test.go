@@ -135,9 +135,9 @@ func TestPreflight(t *testing.T) {
 	w.preflightCommand()
 
 	permitted := w.withDriver(driver.Start(t, e.preflightKubeconfig(), e.namespace))
-	r = permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackRoom PreStopMissing "+
+	r = permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackCapacity PreStopMissing "+
 		"QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce", "the longest request")
-	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackRoom" })
+	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackCapacity" })
 	w.mustContain(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
 	w.edit(gpus("1"), wellConfigured)
 	permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")

@@ -99,11 +99,11 @@ func TestTenantsMarks(t *testing.T) {
 
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1"},
-		ObjectMeta: metav1.ObjectMeta{Name: frontend, Annotations: map[string]string{"lockstep.dev/fence": "{}"}},
+		ObjectMeta: metav1.ObjectMeta{Name: frontend, Annotations: map[string]string{"lockstep.dev/isolation": "{}"}},
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "a"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	_, err := editor.Resource(servicesResource).Namespace(e.namespace).Create(t.Context(), asUser(service, "Service"), metav1.CreateOptions{})
-	if err := tenant.Refused(err, e.namespace, "lockstep.dev/fence", "services"); err != nil {
+	if err := tenant.Refused(err, e.namespace, "lockstep.dev/isolation", "services"); err != nil {
 		t.Errorf("Service: %v", err)
 	}
 	if _, err := operator.Resource(servicesResource).Namespace(e.namespace).Create(t.Context(), asUser(service, "Service"), metav1.CreateOptions{}); err != nil {
@@ -198,8 +198,8 @@ func TestTenantsMarks(t *testing.T) {
 	if _, err := services.Patch(t.Context(), frontend, types.MergePatchType, []byte(`{"spec":{"selector":{"app":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Errorf("a Service's selector: %v", err)
 	}
-	_, err = services.Patch(t.Context(), frontend, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lockstep.dev/fence":null}}}`), metav1.PatchOptions{})
-	if err := tenant.Refused(err, e.namespace, "lockstep.dev/fence"); err != nil {
+	_, err = services.Patch(t.Context(), frontend, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lockstep.dev/isolation":null}}}`), metav1.PatchOptions{})
+	if err := tenant.Refused(err, e.namespace, "lockstep.dev/isolation"); err != nil {
 		t.Errorf("a Service's mark: %v", err)
 	}
 	// The cleanup of the namespace needs no driver.

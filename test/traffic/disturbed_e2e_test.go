@@ -88,7 +88,7 @@ spec:
   selector: {leaderworkerset.sigs.k8s.io/worker-index: "0"}
   ports: [{name: http, port: 80, targetPort: http}]
 `)
-	s.Eventually("the fence is back", func(ctx context.Context) error {
+	s.Eventually("the isolation is back", func(ctx context.Context) error {
 		svc, err := s.Kube.CoreV1().Services(s.Namespace).Get(ctx, "stable", metav1.GetOptions{})
 		if err == nil && svc.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] != s.Name {
 			err = fmt.Errorf("it selects %v", svc.Spec.Selector)

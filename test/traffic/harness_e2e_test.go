@@ -89,8 +89,8 @@ func TestHarnessFindsWorkers(t *testing.T) {
 	}
 }
 
-// One Service for both sides, without a fence: the share follows the pods, not the weights.
-func TestHarnessFindsMissingFence(t *testing.T) {
+// One Service for both sides, without isolation: the share follows the pods, not the weights.
+func TestHarnessFindsMissingIsolation(t *testing.T) {
 	e := serving.NewEnv(t)
 	for name, groups := range map[string]int{"model": 3, "model-canary": 1} {
 		e.Deploy(name, groups)
@@ -100,7 +100,7 @@ func TestHarnessFindsMissingFence(t *testing.T) {
 	e.Route(serving.Split(90, 10))
 	e.Served()
 	g := e.Load(load.Options{Rate: 300})
-	g.Begin(load.Phase{Name: "unfenced", Want: load.Shares{"model": 90, "model-canary": 10}})
+	g.Begin(load.Phase{Name: "splitEnded", Want: load.Shares{"model": 90, "model-canary": 10}})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if err := g.Await(ctx, 100); err == nil {

@@ -257,8 +257,8 @@ func (e *env) write(ctx context.Context, d traffic.Desired) (wrote bool, what st
 	return wrote, next.String(), err
 }
 
-// settle applies until no write is due. Each write is observed at once.
-func (e *env) settle(d traffic.Desired) (writes []string) {
+// applyAll applies until no write is due. Each write is observed at once.
+func (e *env) applyAll(d traffic.Desired) (writes []string) {
 	e.Helper()
 	for range 16 {
 		wrote, what, err := e.write(e.Context(), d)

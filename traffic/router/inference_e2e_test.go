@@ -107,7 +107,7 @@ func TestPoolRelease(t *testing.T) {
 
 	prepared, d := traffic.Desired{Prepared: true}, traffic.Desired{Weight: 25}
 	want := []string{"patch Service vllm", "patch InferencePool llm", "create Service vllm-canary", "create InferencePool llm-canary"}
-	if diff := cmp.Diff(want, e.settle(prepared)); diff != "" {
+	if diff := cmp.Diff(want, e.applyAll(prepared)); diff != "" {
 		t.Fatalf("prepare (-want +got):\n%s", diff)
 	}
 	e.view(prepared, traffic.ReasonRouteNotObserved)
@@ -119,7 +119,7 @@ func TestPoolRelease(t *testing.T) {
 
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
 	e.endpoint()
-	if got := e.settle(d); got != nil {
+	if got := e.applyAll(d); got != nil {
 		t.Errorf("wrote %v without a picker", got)
 	}
 	e.view(d, traffic.ReasonNoPicker)
@@ -130,14 +130,14 @@ func TestPoolRelease(t *testing.T) {
 		}
 		return nil
 	})
-	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
+	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.applyAll(d)); diff != "" {
 		t.Fatalf("up (-want +got):\n%s", diff)
 	}
 	e.view(d, traffic.ReasonRouteNotObserved)
 	e.accept(e.get(httpRoute))
 	e.view(d, traffic.ReasonPoolNotObserved)
 	e.gateway()
-	if v := e.view(d, ""); v.Weight != 25 || !v.Fenced || !v.Prepared {
+	if v := e.view(d, ""); v.Weight != 25 || !v.Pinned || !v.Prepared {
 		t.Errorf("view %+v", v)
 	}
 
@@ -145,7 +145,7 @@ func TestPoolRelease(t *testing.T) {
 
 	for _, weight := range []int{100, 0} {
 		d := traffic.Desired{Weight: weight, Prepared: true}
-		if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
+		if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.applyAll(d)); diff != "" {
 			t.Errorf("to %d %% (-want +got):\n%s", weight, diff)
 		}
 		e.gateway()
@@ -155,7 +155,7 @@ func TestPoolRelease(t *testing.T) {
 		"delete InferencePool llm-canary", "delete Service vllm-canary", "patch InferencePool llm", "patch Service vllm",
 		"patch Service vllm", "patch HTTPRoute llm", // managedFields entries of the atomic selector and the rules are removed
 	}
-	if diff := cmp.Diff(want, e.settle(traffic.Desired{})); diff != "" {
+	if diff := cmp.Diff(want, e.applyAll(traffic.Desired{})); diff != "" {
 		t.Fatalf("end (-want +got):\n%s", diff)
 	}
 	e.asBefore(user)
@@ -209,10 +209,10 @@ func (e *env) reapplyPool(d traffic.Desired) {
 		e.Errorf("server-side apply without force: %v, want none: the added label is a separate map key", err)
 	}
 	if o := e.get(stablePool); o.GetGeneration() != before {
-		e.Errorf("server-side apply removed the fence: %v", o.Object["spec"])
+		e.Errorf("server-side apply removed the isolation: %v", o.Object["spec"])
 	}
-	if got := e.settle(d); got != nil {
-		e.Errorf("wrote %v although the fence is kept", got)
+	if got := e.applyAll(d); got != nil {
+		e.Errorf("wrote %v although the isolation is kept", got)
 	}
 
 	// kubectl replace
@@ -223,8 +223,8 @@ func (e *env) reapplyPool(d traffic.Desired) {
 	}
 	e.view(d, traffic.ReasonWriting)
 	want := []string{"patch InferencePool llm", "patch InferencePool llm-canary"}
-	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
-		e.Errorf("the fence is repaired, and the canary pool follows (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
+		e.Errorf("the isolation is repaired, and the canary pool follows (-want +got):\n%s", diff)
 	}
 	e.apply("argocd", poolManifest)
 	eventually(e.T, "the port is restored", func(context.Context) error {
@@ -234,12 +234,12 @@ func (e *env) reapplyPool(d traffic.Desired) {
 		return nil
 	})
 	e.view(d, traffic.ReasonWriting)
-	e.settle(d)
+	e.applyAll(d)
 
 	// The route only: it leads to the stable pool until it is repaired.
 	e.apply("argocd", poolRouteManifest)
 	e.view(d, traffic.ReasonWriting)
-	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.settle(d)); diff != "" {
+	if diff := cmp.Diff([]string{"patch HTTPRoute llm"}, e.applyAll(d)); diff != "" {
 		e.Errorf("(-want +got):\n%s", diff)
 	}
 	e.gateway()
@@ -253,14 +253,14 @@ func TestForeignPool(t *testing.T) {
 	e.refusedAsTaken()
 	foreign := traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"}
 	before := e.get(foreign)
-	e.settle(traffic.Desired{Fenced: true})
+	e.applyAll(traffic.Desired{Isolated: true})
 	for range 2 {
 		_, _, err := e.write(t.Context(), traffic.Desired{Prepared: true})
 		if err != nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
 			t.Errorf("write: %v", err)
 		}
 	}
-	e.settle(traffic.Desired{})
+	e.applyAll(traffic.Desired{})
 	if diff := cmp.Diff(before.Object, e.get(foreign).Object); diff != "" {
 		t.Errorf("it was changed:\n%s", diff)
 	}

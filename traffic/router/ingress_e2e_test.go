@@ -64,14 +64,14 @@ func TestIngressRelease(t *testing.T) {
 	ingress := e.get(userIngress)
 
 	prepared := traffic.Desired{Prepared: true}
-	if diff := cmp.Diff([]string{"patch Service vllm", "create Service vllm-canary"}, e.settle(prepared)); diff != "" {
+	if diff := cmp.Diff([]string{"patch Service vllm", "create Service vllm-canary"}, e.applyAll(prepared)); diff != "" {
 		t.Fatalf("prepare (-want +got):\n%s", diff)
 	}
 	e.view(prepared, "")
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
 	e.endpoint()
 	d := traffic.Desired{Weight: 25}
-	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.settle(d)); diff != "" {
+	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.applyAll(d)); diff != "" {
 		t.Fatalf("up (-want +got):\n%s", diff)
 	}
 	if v := e.view(d, ""); v.Weight != 25 || v.StableEndpoints != 1 {
@@ -80,7 +80,7 @@ func TestIngressRelease(t *testing.T) {
 	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "25"})
 
 	d = traffic.Desired{Weight: 60}
-	if diff := cmp.Diff([]string{"patch Ingress llm-canary"}, e.settle(d)); diff != "" {
+	if diff := cmp.Diff([]string{"patch Ingress llm-canary"}, e.applyAll(d)); diff != "" {
 		t.Fatalf("more (-want +got):\n%s", diff)
 	}
 	e.canaryIngress(map[string]string{"canary": "true", "canary-weight": "60"})
@@ -90,13 +90,13 @@ func TestIngressRelease(t *testing.T) {
 
 	t.Run("manifests applied again", func(t *testing.T) { e.in(t).reapplyIngress(d) })
 
-	if diff := cmp.Diff([]string{"delete Ingress llm-canary"}, e.settle(prepared)); diff != "" {
+	if diff := cmp.Diff([]string{"delete Ingress llm-canary"}, e.applyAll(prepared)); diff != "" {
 		t.Errorf("down (-want +got):\n%s", diff)
 	}
 	if v := e.view(prepared, ""); v.Weight != 0 {
 		t.Errorf("view %+v", v)
 	}
-	if diff := cmp.Diff([]string{"delete Service vllm-canary", "patch Service vllm", "patch Service vllm"}, e.settle(traffic.Desired{})); diff != "" {
+	if diff := cmp.Diff([]string{"delete Service vllm-canary", "patch Service vllm", "patch Service vllm"}, e.applyAll(traffic.Desired{})); diff != "" {
 		t.Fatalf("end (-want +got):\n%s", diff)
 	}
 	e.asBefore(user)
@@ -138,7 +138,7 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 	if err := e.applyError("argocd", ingressManifest, false); err != nil {
 		e.Errorf("server-side apply without force: %v", err)
 	}
-	if got := e.settle(d); got != nil {
+	if got := e.applyAll(d); got != nil {
 		e.Errorf("wrote %v although nothing has changed", got)
 	}
 	e.apply("argocd", strings.Replace(ingressManifest, "path: /v1", "path: /v2", 1))
@@ -146,12 +146,12 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 	// The old path is removed whatever the state of the canary, and with the last path the Ingress; the new path is added once
 	// the canary can serve.
 	want := []string{"delete Ingress llm-canary", "create Ingress llm-canary"}
-	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
 		e.Errorf("the canary's follows the user's (-want +got):\n%s", diff)
 	}
 	e.apply("argocd", ingressManifest)
 	e.view(d, traffic.ReasonWriting)
-	e.settle(d)
+	e.applyAll(d)
 
 	// The canary's Ingress is edited, then deleted.
 	o := e.get(canaryIngress)
@@ -160,12 +160,12 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 		e.Fatal(err)
 	}
 	e.view(d, traffic.ReasonWriting)
-	e.settle(d)
+	e.applyAll(d)
 	if err := e.client(traffic.KindIngress).Delete(e.Context(), canaryIngress.Name, metav1.DeleteOptions{}); err != nil {
 		e.Fatal(err)
 	}
 	e.view(d, traffic.ReasonWriting)
-	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.settle(d)); diff != "" {
+	if diff := cmp.Diff([]string{"create Ingress llm-canary"}, e.applyAll(d)); diff != "" {
 		e.Errorf("it is recreated (-want +got):\n%s", diff)
 	}
 	e.view(d, "")
@@ -177,13 +177,13 @@ func TestForeignIngress(t *testing.T) {
 	e.apply("another-tool", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
 	e.refusedAsTaken()
 	before := e.get(canaryIngress)
-	e.settle(traffic.Desired{Prepared: true})
+	e.applyAll(traffic.Desired{Prepared: true})
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
 	e.endpoint()
 	if _, _, err := e.write(t.Context(), traffic.Desired{Weight: 10}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
 		t.Errorf("write: %v", err)
 	}
-	e.settle(traffic.Desired{})
+	e.applyAll(traffic.Desired{})
 	if diff := cmp.Diff(before.Object, e.get(canaryIngress).Object); diff != "" {
 		t.Errorf("it was changed:\n%s", diff)
 	}
@@ -203,10 +203,10 @@ func TestIngressCollected(t *testing.T) {
 	if err := e.router.Check(t.Context(), e.setup); err != nil {
 		t.Fatal(err)
 	}
-	e.settle(traffic.Desired{Prepared: true})
+	e.applyAll(traffic.Desired{Prepared: true})
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
 	e.endpoint()
-	e.settle(traffic.Desired{Weight: 10})
+	e.applyAll(traffic.Desired{Weight: 10})
 	if err := e.kube.CoreV1().ConfigMaps(e.namespace).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -70,11 +70,11 @@ func TestRelease(t *testing.T) {
 
 	prepared := traffic.Desired{Prepared: true}
 	want := []string{"patch Service vllm", "create Service vllm-canary"}
-	if diff := cmp.Diff(want, e.settle(prepared)); diff != "" {
+	if diff := cmp.Diff(want, e.applyAll(prepared)); diff != "" {
 		t.Fatalf("prepare (-want +got):\n%s", diff)
 	}
 	e.gateway()
-	if v := e.view(prepared, ""); v.StableEndpoints != 1 || !v.Fenced || !v.Prepared {
+	if v := e.view(prepared, ""); v.StableEndpoints != 1 || !v.Pinned || !v.Prepared {
 		t.Errorf("view %+v: the leader alone serves", v)
 	}
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
@@ -90,22 +90,22 @@ func TestRelease(t *testing.T) {
 		return nil
 	})
 	want = []string{"patch HTTPRoute llm", "patch GRPCRoute llm"}
-	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
+	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
 		t.Fatalf("up (-want +got):\n%s", diff)
 	}
 	e.view(d, traffic.ReasonRouteNotObserved)
 	e.gateway()
 	if v := e.view(d, ""); v.Weight != 25 || v.StableEndpoints != 1 {
-		t.Errorf("view %+v: the fence keeps the canary out", v)
+		t.Errorf("view %+v: the isolation keeps the canary out", v)
 	}
 
 	t.Run("manifests applied again", func(t *testing.T) { e.in(t).reapply(d) })
 
-	e.settle(prepared)
+	e.applyAll(prepared)
 	e.gateway()
 	e.view(prepared, "")
 	want = []string{"delete Service vllm-canary", "patch Service vllm", "patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
-	if diff := cmp.Diff(want, e.settle(traffic.Desired{})); diff != "" {
+	if diff := cmp.Diff(want, e.applyAll(traffic.Desired{})); diff != "" {
 		t.Fatalf("end (-want +got):\n%s", diff)
 	}
 	for key, spec := range user {
@@ -118,8 +118,8 @@ func TestRelease(t *testing.T) {
 				t.Errorf("%s: fields are still ours: %s", key, entry.FieldsV1)
 			}
 		}
-		if _, ok := o.GetAnnotations()[traffic.FenceAnnotation]; ok {
-			t.Errorf("%s still has the note of the fence", key)
+		if _, ok := o.GetAnnotations()[traffic.IsolationAnnotation]; ok {
+			t.Errorf("%s still has the note of the isolation", key)
 		}
 	}
 	for manifest, change := range map[string][2]string{httpManifest: {"/old", "/older"}, serviceManifest: {"app: vllm", "app: sglang"}} {
@@ -174,11 +174,11 @@ func (e *env) reapply(d traffic.Desired) {
 		e.onlyStable(key)
 	}
 	want := []string{"patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
-	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
-		e.Errorf("server-side apply removes fence and rules; they are repaired (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
+		e.Errorf("server-side apply removes isolation and rules; they are repaired (-want +got):\n%s", diff)
 	}
 
-	// kubectl apply, client-side, merges with the last applied configuration: the fence is kept.
+	// kubectl apply, client-side, merges with the last applied configuration: the isolation is kept.
 	patch := []byte(`{"metadata": {"annotations": {"owner": "infra"}}, "spec": {"selector": {"app": "vllm"}}}`)
 	if _, err := e.client(traffic.KindService).Patch(e.Context(), "vllm", types.MergePatchType, patch,
 		metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"}); err != nil {
@@ -186,8 +186,8 @@ func (e *env) reapply(d traffic.Desired) {
 	}
 	e.view(d, traffic.ReasonWriting)
 	want = []string{"patch Service vllm-canary"}
-	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
-		e.Errorf("the fence is kept, and the canary Service follows (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
+		e.Errorf("the isolation is kept, and the canary Service follows (-want +got):\n%s", diff)
 	}
 
 	// kubectl replace
@@ -202,8 +202,8 @@ func (e *env) reapply(d traffic.Desired) {
 	}
 	e.view(d, traffic.ReasonWriting)
 	want = []string{"patch Service vllm", "patch Service vllm-canary"}
-	if diff := cmp.Diff(want, e.settle(d)); diff != "" {
-		e.Errorf("the fence is repaired (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
+		e.Errorf("the isolation is repaired (-want +got):\n%s", diff)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestPrecondition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stale, err := traffic.Next(e.setup, traffic.Desired{Fenced: true}, w)
+	stale, err := traffic.Next(e.setup, traffic.Desired{Isolated: true}, w)
 	if err != nil || stale == nil {
 		t.Fatalf("next is %v, %v", stale, err)
 	}
@@ -241,7 +241,7 @@ func TestPrecondition(t *testing.T) {
 	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"})
 
 	// Two drivers create the canary Service: one succeeds, the other observes it.
-	e.settle(traffic.Desired{Fenced: true})
+	e.applyAll(traffic.Desired{Isolated: true})
 	w, err = e.router.look(e.setup)
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestCatchUp(t *testing.T) {
 	if err := e.router.Check(t.Context(), e.setup); err != nil {
 		t.Fatal(err)
 	}
-	e.settle(traffic.Desired{Prepared: true})
+	e.applyAll(traffic.Desired{Prepared: true})
 	eventually(t, "the canary has an endpoint", func(context.Context) error {
 		if v := e.router.Observe(e.setup, traffic.Desired{}); v.CanaryEndpoints != 1 {
 			return fmt.Errorf("view %+v", v)
@@ -287,14 +287,14 @@ func TestCatchUp(t *testing.T) {
 	})
 	for weight := 1; weight <= 100; weight += 3 {
 		d := traffic.Desired{Weight: weight}
-		if got := e.settle(d); len(got) != 2 {
+		if got := e.applyAll(d); len(got) != 2 {
 			t.Fatalf("weight %d: writes %v", weight, got)
 		}
 		if v := e.router.Observe(e.setup, d); v.Weight != weight || v.Stage < traffic.Written {
 			t.Fatalf("weight %d: view %+v", weight, v)
 		}
 	}
-	e.settle(traffic.Desired{})
+	e.applyAll(traffic.Desired{})
 }
 
 // TestForeignService: a foreign Service with the canary's name.
@@ -310,12 +310,12 @@ func TestForeignService(t *testing.T) {
 		}
 		return fmt.Errorf("Check: %w", err)
 	})
-	e.settle(traffic.Desired{Fenced: true})
+	e.applyAll(traffic.Desired{Isolated: true})
 	_, _, err := e.write(t.Context(), traffic.Desired{Prepared: true})
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
 		t.Errorf("write: %v", err)
 	}
-	e.settle(traffic.Desired{})
+	e.applyAll(traffic.Desired{})
 	if _, err := e.kube.CoreV1().Services(e.namespace).Get(t.Context(), "vllm-canary", metav1.GetOptions{}); err != nil {
 		t.Errorf("it was deleted: %v", err)
 	}
@@ -372,7 +372,7 @@ func TestOldGatewayAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { gatewayInstalled = false }()
-	e.settle(traffic.Desired{Prepared: true})
+	e.applyAll(traffic.Desired{Prepared: true})
 	d := traffic.Desired{HeaderRoutes: []traffic.HeaderRoute{{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
 	eventually(t, "the write is rejected", func(ctx context.Context) error {
 		_, what, err := e.write(ctx, d)
@@ -384,5 +384,5 @@ func TestOldGatewayAPI(t *testing.T) {
 	if rules, _, _ := unstructured.NestedSlice(e.get(grpcRoute).Object, "spec", "rules"); len(rules) != 1 {
 		t.Errorf("the GRPCRoute has %d rules", len(rules))
 	}
-	e.settle(traffic.Desired{})
+	e.applyAll(traffic.Desired{})
 }

@@ -146,8 +146,8 @@ func TestObserve(t *testing.T) {
 	if err := w.Check(t.Context(), setup(http)); err != nil {
 		t.Fatal(err)
 	}
-	v := w.Observe(setup(http), traffic.Desired{Fenced: true})
-	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Fenced || v.Stage != traffic.Drifted || v.Write == nil {
+	v := w.Observe(setup(http), traffic.Desired{Isolated: true})
+	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Pinned || v.Stage != traffic.Drifted || v.Write == nil {
 		t.Errorf("view %+v: want the two ready pods, each once", v)
 	}
 	for _, action := range append(w.dynamic.Actions(), w.core.Actions()...) {
@@ -260,7 +260,7 @@ func TestNotSynced(t *testing.T) {
 	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Stage != traffic.Blocked {
 		t.Errorf("view %+v", v)
 	}
-	if v := w.Observe(s, traffic.Desired{Fenced: true}); v.Write != nil {
+	if v := w.Observe(s, traffic.Desired{Isolated: true}); v.Write != nil {
 		t.Errorf("%s is due with unsynced caches", v.Write)
 	}
 }

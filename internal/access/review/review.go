@@ -39,7 +39,7 @@ const (
 	// allowTTL and denyTTL are how long answers are cached, and so how long a revoked permission lasts at most. A token that was invalid
 	// becomes valid only if the API server restarts with other keys, so that refusals are remembered longer.
 	allowTTL, denyTTL, refusalTTL = 10 * time.Second, 5 * time.Second, 30 * time.Second
-	// timeout bounds one request, with its retries and its turn.
+	// timeout bounds one request, with its retries and its wait for the limit.
 	timeout = 10 * time.Second
 	// maxTokens bounds the tokens that are remembered: as many valid as invalid ones, so that random tokens displace no valid one.
 	maxTokens = 4096
@@ -80,7 +80,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(inTurn(config))
+	client, err := kubernetes.NewForConfig(limited(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
 	}
@@ -96,7 +96,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 }
 
 func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
-	client, err := kubernetes.NewForConfig(inTurn(config))
+	client, err := kubernetes.NewForConfig(limited(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
 	}
@@ -170,7 +170,7 @@ func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) 
 	if r.audience != "" {
 		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{r.audience})
 	}
-	response, ok, err := reviewer.AuthenticateToken(withTurn(ctx, by), token)
+	response, ok, err := reviewer.AuthenticateToken(withSource(ctx, by), token)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, err)
@@ -193,7 +193,7 @@ func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb
 
 // may reports whether a user may do something.
 func (r *Reviewer) may(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
-	ctx, cancel := context.WithTimeout(withTurn(ctx, what.User.GetName()), timeout)
+	ctx, cancel := context.WithTimeout(withSource(ctx, what.User.GetName()), timeout)
 	defer cancel()
 	decision, _, err := r.users.Authorize(ctx, what)
 	if err != nil {

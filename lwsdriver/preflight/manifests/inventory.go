@@ -61,7 +61,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	if r.err == nil {
 		r.err = err
 	}
-	out.Room = capacity.RoomOf(nodes, pods)
+	out.Free = capacity.FreeOf(nodes, pods)
 	if len(w.Status.Conditions) == 0 {
 		out.Unseen[preflight.Status] = "the manifest has none"
 	}

@@ -195,11 +195,11 @@ func TestSettleCountsUnavailable(t *testing.T) {
 	s.Parallel = true
 	s.Groups[0].Ready = false
 	s.Template = "b"
-	if fresh := s.Settle(); len(fresh) != 0 || s.Partition() != 4 {
+	if fresh := s.Reconcile(); len(fresh) != 0 || s.Partition() != 4 {
 		t.Errorf("new groups %v, partition %d: one group is down already", fresh, s.Partition())
 	}
 	s.Groups[0].Ready = true
-	if fresh := s.Settle(); !slices.Equal(fresh, []int{3}) {
+	if fresh := s.Reconcile(); !slices.Equal(fresh, []int{3}) {
 		t.Errorf("new groups %v, want the last", fresh)
 	}
 }

@@ -98,7 +98,7 @@ func Roll(s Settings) (Rollout, error) {
 	r.set.Watch = func(partition, replicas int) { r.Trail = append(r.Trail, Parameters{partition, replicas}) }
 	r.set.Template = newRevision
 	for {
-		r.settle()
+		r.reconcile()
 		if len(r.set.Unready()) == 0 {
 			return r.finish(), nil
 		}
@@ -106,8 +106,8 @@ func Roll(s Settings) (Rollout, error) {
 	}
 }
 
-func (r *roll) settle() {
-	for _, i := range r.set.Settle() {
+func (r *roll) reconcile() {
+	for _, i := range r.set.Reconcile() {
 		r.due[r.set.Groups[i]] = r.now + r.s.Startup
 	}
 	r.note()

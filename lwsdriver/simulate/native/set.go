@@ -11,7 +11,7 @@ import (
 )
 
 // Set is one LeaderWorkerSet, its leader StatefulSet and its groups. The caller changes its spec, which is Replicas,
-// Rolling and Template; [Set.Settle] does the rest.
+// Rolling and Template; [Set.Reconcile] does the rest.
 type Set struct {
 	Replicas int
 	Rolling  lws.RollingUpdateConfiguration
@@ -54,9 +54,9 @@ func (s *Set) Partition() int { return s.leaders.Partition }
 // LeaderReplicas returns the replicas that LWS has set on the leader StatefulSet: the wanted ones and the surge.
 func (s *Set) LeaderReplicas() int { return s.leaders.Replicas }
 
-// Settle runs both controllers until they wait for a group or for a change of the spec. It returns the indices of new
+// Reconcile runs both controllers until they wait for a group or for a change of the spec. It returns the indices of new
 // groups, sorted.
-func (s *Set) Settle() []int {
+func (s *Set) Reconcile() []int {
 	before := maps.Clone(s.Groups)
 	for s.reconcile() || s.run() {
 	}

@@ -59,7 +59,7 @@ type WorkloadDriverClient interface {
 	// release is in progress. Disowning a workload that is not adopted changes nothing. If a template change is waiting
 	// under the hold, the workload's own controller then rolls it out.
 	Disown(ctx context.Context, in *DisownRequest, opts ...grpc.CallOption) (*DisownResponse, error)
-	// Initialize starts a release: it records the release durably, fences traffic to the stable groups and prepares the
+	// Initialize starts a release: it records the release durably, isolates traffic to the stable groups and prepares the
 	// canary at 0 groups. Repeating id and policy of the workload's last release returns that release as observed,
 	// finished or not. Ids of earlier releases are not remembered.
 	Initialize(ctx context.Context, in *InitializeRequest, opts ...grpc.CallOption) (*InitializeResponse, error)
@@ -269,7 +269,7 @@ type WorkloadDriverServer interface {
 	// release is in progress. Disowning a workload that is not adopted changes nothing. If a template change is waiting
 	// under the hold, the workload's own controller then rolls it out.
 	Disown(context.Context, *DisownRequest) (*DisownResponse, error)
-	// Initialize starts a release: it records the release durably, fences traffic to the stable groups and prepares the
+	// Initialize starts a release: it records the release durably, isolates traffic to the stable groups and prepares the
 	// canary at 0 groups. Repeating id and policy of the workload's last release returns that release as observed,
 	// finished or not. Ids of earlier releases are not remembered.
 	Initialize(context.Context, *InitializeRequest) (*InitializeResponse, error)

@@ -21,36 +21,36 @@ const (
 	maxInFlight = 32
 )
 
-// ErrBusy is wrapped by errors of reviews that had no turn in time, since their address or user causes too many.
+// ErrBusy is wrapped by errors of reviews that were not admitted in time, since their address or user causes too many.
 var ErrBusy = errors.New("too many reviews are waiting")
 
-type turnKey struct{}
+type sourceKey struct{}
 
-// withTurn returns a context of requests that wait for the turn of a source.
-func withTurn(ctx context.Context, source string) context.Context {
-	return context.WithValue(ctx, turnKey{}, source)
+// withSource returns a context of requests that wait for the turn of a source.
+func withSource(ctx context.Context, source string) context.Context {
+	return context.WithValue(ctx, sourceKey{}, source)
 }
 
-// inTurn returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
-func inTurn(config *rest.Config) *rest.Config {
+// limited returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
+func limited(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.RateLimiter = -1, nil
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &turns{next: next, rates: NewRates(perSource), inFlight: make(chan struct{}, maxInFlight)}
+		return &limiter{next: next, rates: NewRates(perSource), inFlight: make(chan struct{}, maxInFlight)}
 	})
 	return config
 }
 
-type turns struct {
+type limiter struct {
 	next     http.RoundTripper
 	rates    *Rates
 	inFlight chan struct{}
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *turns) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *limiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
-	source, _ := ctx.Value(turnKey{}).(string)
+	source, _ := ctx.Value(sourceKey{}).(string)
 	if err := t.rates.Of(source).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("%w for %q: %w", ErrBusy, source, err)
 	}

@@ -15,7 +15,7 @@ import (
 
 // A server with --max-groups-in-flight 2 starts a third group once another is ready or given up, also after a restart. An abort does
 // not wait. It is not parallel: tests beside it have drivers for all namespaces, which have no limit.
-func TestTurns(t *testing.T) {
+func TestAdmission(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, e.cluster), e.namespace)
 	e.driver.Args = []string{"--max-groups-in-flight", "2"}
@@ -41,15 +41,15 @@ func TestTurns(t *testing.T) {
 		if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
 			t.Fatal(err)
 		}
-		w.await("it waits for its turn", reason("WaitingForTurn"))
+		w.await("it waits for admission", reason("WaitingForAdmission"))
 	}
 	e.driver.Kill()
 	e.driver.Restart()
 	for _, w := range []*workload{next, last} {
-		w.await("it still waits for its turn", reason("WaitingForTurn"))
+		w.await("it still waits for admission", reason("WaitingForAdmission"))
 	}
 	if n := next.context().GetTotal(); n != 2 {
-		t.Errorf("next has %d groups before its turn, want its own 2", n)
+		t.Errorf("next has %d groups before admission, want its own 2", n)
 	}
 
 	last.finalize("r1", rollback)

@@ -18,7 +18,7 @@ import (
 )
 
 // Callers share the lists of nodes and pods, one that gives up does not end them, and an error is not kept.
-func TestRoomsAreShared(t *testing.T) {
+func TestFreeCapacityIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, broken := fake.NewClientset(), true
 		core.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -28,7 +28,7 @@ func TestRoomsAreShared(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		var r rooms
+		var r freeCapacity
 		read := func(want int) {
 			t.Helper()
 			core.ClearActions()
@@ -55,7 +55,7 @@ func TestRoomsAreShared(t *testing.T) {
 		broken = false
 		read(2)
 		read(0)
-		time.Sleep(roomPeriod + time.Second)
+		time.Sleep(nodesPeriod + time.Second)
 		read(2)
 	})
 }

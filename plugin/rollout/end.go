@@ -15,22 +15,22 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Settle decides what the host's own commands mean for the workload: abort, promotion in full, the end of the last step, and the return
+// ReconcileEnd decides what the host's own commands mean for the workload: abort, promotion in full, the end of the last step, and the return
 // to an older template. Steps are not called for these, or once only. Wait means that no action is due.
 //
 // It ends releases of this Rollout only, and begins one only if the Rollout was promoted in full.
-func (t Target) Settle(c *pb.BatchContext) Move {
+func (t Target) ReconcileEnd(c *pb.BatchContext) Move {
 	if t.Facts.Rival != "" && !plugin.InFlight(c) {
 		return wait("Rollout %s releases %s", t.Facts.Rival, plugin.ObjectOf(t.Ref))
 	}
 	if t.undone(c) && (t.Facts.Promoted() || t.promotedInFull(c)) {
 		return t.undo(c.GetTemplateRevision()) // no step does it
 	}
-	return callOrWait(converge.Next(t.settled(c), c))
+	return callOrWait(converge.Next(t.endGoal(c), c))
 }
 
-// settled returns the goal of the host's own commands.
-func (t Target) settled(c *pb.BatchContext) converge.Goal {
+// endGoal returns the goal of the host's own commands.
+func (t Target) endGoal(c *pb.BatchContext) converge.Goal {
 	f := t.Facts
 	if !plugin.InFlight(c) {
 		g := t.goal(converge.Promote, c)
@@ -107,9 +107,9 @@ func (t Target) pending(c *pb.BatchContext) bool {
 	return !plugin.InFlight(c) && t.Facts.Rival == "" && t.promotedInFull(c) && (template == "" || template == t.Facts.Wanted && plugin.Waits(c))
 }
 
-// SettleNow does what Settle decides until nothing is due, or ctx ends. The driver then completes the release by itself. An error means
+// ReconcileEndNow does what ReconcileEnd decides until nothing is due, or ctx ends. The driver then completes the release by itself. An error means
 // that it must be called again.
-func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
+func ReconcileEndNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 	for {
 		c, err := t.Look(ctx)
 		pause := 20 * time.Millisecond
@@ -117,7 +117,7 @@ func SettleNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 			return &pb.BatchContext{Message: status.Convert(err).Message()}, nil
 		case err == nil:
-			m := t.Settle(c)
+			m := t.ReconcileEnd(c)
 			if m.Outcome == converge.Wait && !t.pending(c) {
 				return c, nil
 			}

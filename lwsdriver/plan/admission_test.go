@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// A request whose effect has to wait for its turn is recorded at once.
+// A request whose effect has to wait for admission is recorded at once.
 func TestRecordOnly(t *testing.T) {
 	const text = `workload vllm replicas=4 revision=B hold
 record phase=Progressing stable=A update=B since=1h set=hold
@@ -27,7 +27,7 @@ groups 0-0 revision=B ready=5m`
 		canary int
 		held   bool
 	}{{nil, 2, false}, {ptr.To(1), 2, false}, {ptr.To(0), 1, true}} {
-		o.Room = tt.room
+		o.MaxInFlight = tt.room
 		d, err := Decide(o, SetTarget{ReleaseID: o.Record.Release.ID, Groups: "50%"})
 		if err != nil {
 			t.Fatal(err)

@@ -13,18 +13,18 @@ import (
 )
 
 // A server may limit how many groups all its releases have in flight: groups that a release created or has replaced, and that are
-// not ready yet. A write that would exceed the limit waits for its turn. The request is recorded at once, and only its effect waits.
+// not ready yet. A write that would exceed the limit waits for admission. The request is recorded at once, and only its effect waits.
 // Rollbacks never wait.
 
-// awaitTurn withholds a write of the loop that starts more groups than the release may have in flight. A release that starts groups
+// awaitAdmission withholds a write of the loop that starts more groups than the release may have in flight. A release that starts groups
 // under a limit may have waited, so its deadline begins now.
-func awaitTurn(o Observation, d Decision) Decision {
+func awaitAdmission(o Observation, d Decision) Decision {
 	n := o.starts(d.Action)
 	switch a, stable := d.Action.(SetStable); {
-	case n == 0 || o.Room == nil:
-	case o.inFlight(d.State)+n > *o.Room:
-		d.Action, d.Wait, d.Reason = nil, WaitTurn, ReasonWaitingForTurn
-		d.Message = fmt.Sprintf("the next %d groups wait for their turn: as many groups of other releases are starting as --max-groups-in-flight allows", n)
+	case n == 0 || o.MaxInFlight == nil:
+	case o.inFlight(d.State)+n > *o.MaxInFlight:
+		d.Action, d.Wait, d.Reason = nil, WaitAdmission, ReasonWaitingForAdmission
+		d.Message = fmt.Sprintf("the next %d groups wait for admission: as many groups of other releases are starting as --max-groups-in-flight allows", n)
 	case stable:
 		next := *a.Record.Release
 		next.PhaseAt, a.Record.Release = o.Now, &next
@@ -33,9 +33,9 @@ func awaitTurn(o Observation, d Decision) Decision {
 	return d
 }
 
-// recordOnly returns the write that records an intent, without its effect if that has to wait for its turn.
+// recordOnly returns the write that records an intent, without its effect if that has to wait for admission.
 func recordOnly(o Observation, a Action) Action {
-	if n := o.starts(a); n == 0 || o.Room == nil || o.inFlight(pb.State_STATE_UPGRADING)+n <= *o.Room {
+	if n := o.starts(a); n == 0 || o.MaxInFlight == nil || o.inFlight(pb.State_STATE_UPGRADING)+n <= *o.MaxInFlight {
 		return a
 	}
 	switch a := a.(type) {

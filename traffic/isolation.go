@@ -39,7 +39,7 @@ func (w World) selectors() (all []selector) {
 	return all
 }
 
-func (s selector) fenced(pin map[string]string) bool {
+func (s selector) isolated(pin map[string]string) bool {
 	for k, v := range pin {
 		if s.labels[k] != v {
 			return false
@@ -48,10 +48,10 @@ func (s selector) fenced(pin map[string]string) bool {
 	return true
 }
 
-// fence returns the fenced labels, and the annotation that lists which of them were added.
-func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
+// isolate returns the isolated labels, and the annotation that lists which of them were added.
+func (s selector) isolate(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
 	pin := setup.pin(d)
-	if s.fenced(pin) {
+	if s.isolated(pin) {
 		return s.labels, "", false, nil
 	}
 	added, err := s.added()
@@ -82,14 +82,14 @@ func (s selector) fence(setup Setup, d Desired) (labels map[string]string, note 
 	}
 	raw, err := json.Marshal(added)
 	if err != nil {
-		return nil, "", false, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "encode fence: %v", err)
+		return nil, "", false, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "encode isolation: %v", err)
 	}
 	return labels, string(raw), true, nil
 }
 
-// lift returns the labels without those that the fence added.
+// lift returns the labels without those that the isolation added.
 func (s selector) lift() (labels map[string]string, changed bool, err error) {
-	if _, noted := s.object.GetAnnotations()[FenceAnnotation]; !noted {
+	if _, noted := s.object.GetAnnotations()[IsolationAnnotation]; !noted {
 		return s.labels, false, nil
 	}
 	added, err := s.added()
@@ -101,17 +101,17 @@ func (s selector) lift() (labels map[string]string, changed bool, err error) {
 	return labels, true, nil
 }
 
-// added returns the labels that the fence added. It is never nil without an error.
+// added returns the labels that the isolation added. It is never nil without an error.
 func (s selector) added() (map[string]string, error) {
 	added := map[string]string{}
-	note, ok := s.object.GetAnnotations()[FenceAnnotation]
+	note, ok := s.object.GetAnnotations()[IsolationAnnotation]
 	if !ok {
 		return added, nil
 	}
 	if err := json.Unmarshal([]byte(note), &added); err != nil || added == nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-			"annotation %s of %s is invalid (%v): restore it, or remove it together with the labels that the fence added to the selector",
-			FenceAnnotation, s.of, err)
+			"annotation %s of %s is invalid (%v): restore it, or remove it together with the labels that the isolation added to the selector",
+			IsolationAnnotation, s.of, err)
 	}
 	return added, nil
 }
@@ -136,9 +136,9 @@ func (s selector) write(labels map[string]string, note, why string) *Write {
 	p := patch{}
 	p.set(mergePatch(anyMap(s.labels), anyMap(labels)), s.path...)
 	if note == "" {
-		p.set(nil, "metadata", "annotations", FenceAnnotation)
+		p.set(nil, "metadata", "annotations", IsolationAnnotation)
 	} else {
-		p.set(note, "metadata", "annotations", FenceAnnotation)
+		p.set(note, "metadata", "annotations", IsolationAnnotation)
 	}
 	return patchOf(s.of, s.object, p, why)
 }

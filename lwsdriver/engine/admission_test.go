@@ -16,9 +16,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// table is turns with a limit of 4, and who was woken.
+// table is admission with a limit of 4, and who was woken.
 type table struct {
-	turns
+	admission
 
 	t     *testing.T
 	woken []string
@@ -35,15 +35,15 @@ func named(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
 
-// decide settles a decision of the loop for a release that has groups in flight and is to start more, and reports whether they
+// decide records a decision of the loop for a release that has groups in flight and is to start more, and reports whether they
 // start.
 func (b *table) decide(name string, flying, more int) bool {
 	b.t.Helper()
 	d := plan.Decision{InFlight: flying, Starts: more}
-	if room := b.room(named(name)); more > 0 && room != nil && flying+more > *room {
-		d.Starts, d.Reason = 0, plan.ReasonWaitingForTurn
+	if room := b.maxInFlight(named(name)); more > 0 && room != nil && flying+more > *room {
+		d.Starts, d.Reason = 0, plan.ReasonWaitingForAdmission
 	}
-	if !b.settle(named(name), d, nil) {
+	if !b.record(named(name), d, nil) {
 		b.t.Errorf("%s had room, and is refused", name)
 	}
 	return d.Reason == ""
@@ -57,7 +57,7 @@ func (b *table) wokenNow(want ...string) {
 	b.woken = nil
 }
 
-func TestTurns(t *testing.T) {
+func TestAdmission(t *testing.T) {
 	b := newTable(t)
 	b.begin()
 	if !b.decide("a", 0, 3) || !b.decide("b", 0, 1) {
@@ -87,12 +87,12 @@ func TestTurns(t *testing.T) {
 }
 
 // A release that needs more than the limit runs once no other does, and one that gives up leaves the queue to the next.
-func TestTurnOfLargeRelease(t *testing.T) {
+func TestAdmissionOfLargeRelease(t *testing.T) {
 	b := newTable(t)
 	b.begin()
 	b.decide("a", 0, 1)
 	if b.decide("large", 0, 9) || b.decide("b", 0, 1) {
-		t.Error("started beside others, or before its turn")
+		t.Error("started beside others, or before admission")
 	}
 	b.decide("a", 0, 0)
 	b.wokenNow("large")
@@ -105,7 +105,7 @@ func TestTurnOfLargeRelease(t *testing.T) {
 	}
 	b.decide("b", 0, 0) // aborted
 	b.wokenNow("c")
-	b.settle(named("large"), plan.Decision{}, nil) // deleted
+	b.record(named("large"), plan.Decision{}, nil) // deleted
 	b.wokenNow("c")
 	if !b.decide("c", 0, 1) {
 		t.Error("the deleted release still counts")
@@ -113,7 +113,7 @@ func TestTurnOfLargeRelease(t *testing.T) {
 }
 
 // Until the releases of an earlier driver are counted, none starts groups. A call does not lose the place in the queue.
-func TestTurnsOfEarlierReleases(t *testing.T) {
+func TestAdmissionOfEarlierReleases(t *testing.T) {
 	b := newTable(t)
 	b.decide("a", 3, 0)
 	if b.decide("b", 0, 2) || b.decide("c", 0, 1) {
@@ -121,45 +121,45 @@ func TestTurnsOfEarlierReleases(t *testing.T) {
 	}
 	b.begin()
 	b.wokenNow("b")
-	b.settle(named("b"), plan.Decision{}, plan.SetTarget{})
+	b.record(named("b"), plan.Decision{}, plan.SetTarget{})
 	if b.decide("c", 0, 1) {
 		t.Error("a call has cost b its place")
 	}
 }
 
 // Of two workers that both saw room, the second has to decide again.
-func TestTurnTakenMeanwhile(t *testing.T) {
+func TestAdmittedMeanwhile(t *testing.T) {
 	b := newTable(t)
 	b.begin()
 	b.decide("a", 0, 1)
-	seen := b.room(named("b"))
+	seen := b.maxInFlight(named("b"))
 	b.decide("c", 0, 2)
-	if d := (plan.Decision{Starts: 2}); *seen != 3 || b.settle(named("b"), d, nil) {
+	if d := (plan.Decision{Starts: 2}); *seen != 3 || b.record(named("b"), d, nil) {
 		t.Errorf("saw room for %d, and 2 more were accepted", *seen)
 	}
-	if got := b.room(named("b")); *got != 1 {
+	if got := b.maxInFlight(named("b")); *got != 1 {
 		t.Errorf("room for %d", *got)
 	}
-	if b.limit = 0; b.room(named("b")) != nil || !b.settle(named("b"), plan.Decision{Starts: 99}, nil) {
+	if b.limit = 0; b.maxInFlight(named("b")) != nil || !b.record(named("b"), plan.Decision{Starts: 99}, nil) {
 		t.Error("limited without a limit")
 	}
 }
 
 // A release whose record has become unreadable neither keeps its place in the queue nor the groups it had in flight: others do not
 // wait for a user to repair it.
-func TestTurnOfUnreadableRelease(t *testing.T) {
+func TestAdmissionOfUnreadableRelease(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
 	b := newFixture(t, stable)
-	b.turns.limit, b.turns.counted = 4, true
-	b.turns.wake = func(types.NamespacedName) {}
-	b.turns.settle(lwstest.VLLM, plan.Decision{InFlight: 3, Reason: plan.ReasonWaitingForTurn}, nil)
+	b.admission.limit, b.admission.counted = 4, true
+	b.admission.wake = func(types.NamespacedName) {}
+	b.admission.record(lwstest.VLLM, plan.Decision{InFlight: 3, Reason: plan.ReasonWaitingForAdmission}, nil)
 	stable = stable.DeepCopy()
 	stable.Annotations[record.RecordAnnotation] = "{"
 	lwstest.UpdateCache(t, b.Observer.Caches.Workloads, stable)
 	if _, _, err := b.Reconcile(t.Context(), lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Fatal(err)
 	}
-	if n, waiting := b.turns.counts(); n != 0 || waiting != 0 {
+	if n, waiting := b.admission.counts(); n != 0 || waiting != 0 {
 		t.Errorf("%d groups in flight and %d releases in the queue", n, waiting)
 	}
 }
@@ -168,12 +168,12 @@ func TestTurnOfUnreadableRelease(t *testing.T) {
 // groups that the write starts would seem to be free for other releases.
 func TestReadDoesNotCount(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
-	b.turns.limit, b.turns.counted = 4, true
-	b.turns.settle(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
+	b.admission.limit, b.admission.counted = 4, true
+	b.admission.record(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
 	if _, _, err := b.Look(lwstest.VLLM); err != nil {
 		t.Fatal(err)
 	}
-	if n, _ := b.turns.counts(); n != 3 {
+	if n, _ := b.admission.counts(); n != 3 {
 		t.Errorf("%d groups in flight", n)
 	}
 }
@@ -184,30 +184,30 @@ func TestEarlierReleasesInScope(t *testing.T) {
 		other := lwstest.InPhase(t, record.Progressing)
 		other.Name, other.UID = "other", "other"
 		b := newFixture(t, other, lwstest.Canary(t, other))
-		b.turns.limit, b.locks.workload = 4, scope
+		b.admission.limit, b.locks.workload = 4, scope
 		b.countEarlier()
-		if n, _ := b.turns.counts(); n != want {
+		if n, _ := b.admission.counts(); n != want {
 			t.Errorf("for %q: %d groups in flight, want %d", scope, n, want)
 		}
 	}
 }
 
 // A namespace with many releases delays one of another by one.
-func TestTurnsOfNamespaces(t *testing.T) {
+func TestAdmissionByNamespace(t *testing.T) {
 	b := newTable(t)
 	b.begin()
-	b.settle(named("flying"), plan.Decision{InFlight: 4}, nil)
+	b.record(named("flying"), plan.Decision{InFlight: 4}, nil)
 	quiet := types.NamespacedName{Namespace: "quiet", Name: "vllm"}
 	for _, key := range []types.NamespacedName{named("a"), named("b"), named("c"), quiet} {
-		b.settle(key, plan.Decision{Reason: plan.ReasonWaitingForTurn}, nil)
+		b.record(key, plan.Decision{Reason: plan.ReasonWaitingForAdmission}, nil)
 	}
 	var order []string
 	for range 4 {
 		first := b.first()
 		order = append(order, first.Name)
-		b.settle(first, plan.Decision{}, nil)
+		b.record(first, plan.Decision{}, nil)
 	}
 	if want := []string{"a", "vllm", "b", "c"}; !slices.Equal(order, want) {
-		t.Errorf("turns %v, want %v", order, want)
+		t.Errorf("admitted %v, want %v", order, want)
 	}
 }

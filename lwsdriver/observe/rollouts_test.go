@@ -29,28 +29,28 @@ func at(revision string) func(*corev1.Pod) {
 }
 
 func TestGroupMarks(t *testing.T) {
-	mark := func(id string, batch int) plan.RolloutMark { return plan.RolloutMark{ID: id, Batch: batch} }
+	labels := func(id string, batch int) plan.RolloutLabels { return plan.RolloutLabels{ID: id, Batch: batch} }
 	for _, tt := range []struct {
 		name, reason string
 		pods         []*corev1.Pod
-		want         []plan.RolloutMark
+		want         []plan.RolloutLabels
 	}{
 		{"none", "", []*corev1.Pod{lwstest.Pod("vllm-1"), lwstest.Pod("vllm-1-1")}, nil},
-		{"all", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("k", "2"))}, []plan.RolloutMark{mark("k", 2)}},
-		{"some", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1")}, []plan.RolloutMark{{}, mark("k", 2)}},
+		{"all", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("k", "2"))}, []plan.RolloutLabels{labels("k", 2)}},
+		{"some", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1")}, []plan.RolloutLabels{{}, labels("k", 2)}},
 		{
 			"different", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("j", "2"))},
-			[]plan.RolloutMark{mark("j", 2), mark("k", 2)},
+			[]plan.RolloutLabels{labels("j", 2), labels("k", 2)},
 		},
-		{"no number", "a user's own value", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "two"))}, []plan.RolloutMark{mark("k", -1)}},
-		{"no plain number", "it must be as we write it", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "02"))}, []plan.RolloutMark{mark("k", -1)}},
+		{"no number", "a user's own value", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "two"))}, []plan.RolloutLabels{labels("k", -1)}},
+		{"no plain number", "it must be as we write it", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "02"))}, []plan.RolloutLabels{labels("k", -1)}},
 		{
 			"terminating", "a pod that is being deleted does not count", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", terminating)},
-			[]plan.RolloutMark{mark("k", 2)},
+			[]plan.RolloutLabels{labels("k", 2)},
 		},
 		{
 			"left over", "nor has a worker of the group before", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", at("r0"))},
-			[]plan.RolloutMark{mark("k", 2)},
+			[]plan.RolloutLabels{labels("k", 2)},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestGroupMarks(t *testing.T) {
 			for _, p := range tt.pods {
 				b.put(p)
 			}
-			if diff := cmp.Diff(tt.want, b.group1(0, 0).Marks); diff != "" {
+			if diff := cmp.Diff(tt.want, b.group1(0, 0).Rollouts); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
 			}
 		})

@@ -15,13 +15,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
-// turns limit how many groups all releases have in flight. Namespaces get their turns one after the other, and a namespace's releases in
+// admission limits how many groups all releases have in flight. Namespaces get their turns one after the other, and a namespace's releases in
 // the order of the requests, however many groups one needs: the later ones wait behind it. A release that needs more than the limit runs
 // alone.
-type turns struct {
+type admission struct {
 	// limit is the number of groups. 0: there is none.
 	limit int
-	// wake is called with a workload whose turn may have come. It must not block.
+	// wake is called with a workload that may be admitted now. It must not block.
 	wake func(types.NamespacedName)
 
 	mu sync.Mutex
@@ -32,8 +32,8 @@ type turns struct {
 	queue   fair.Queue[types.NamespacedName]
 }
 
-// room returns how many groups a release may have in flight, or nil if there is no limit.
-func (t *turns) room(key types.NamespacedName) *int {
+// maxInFlight returns how many groups a release may have in flight, or nil if there is no limit.
+func (t *admission) maxInFlight(key types.NamespacedName) *int {
 	if t.limit == 0 {
 		return nil
 	}
@@ -49,9 +49,9 @@ func (t *turns) room(key types.NamespacedName) *int {
 	return ptr.To(max(t.limit-others, 0))
 }
 
-// settle counts a decision, and one of the loop, without an intent, also takes its place in the queue or leaves it. It reports false,
-// and does nothing, if others have taken the room meanwhile.
-func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent) bool {
+// record counts a decision, and one of the loop, without an intent, also takes its place in the queue or leaves it. It reports false,
+// and does nothing, if others have been admitted meanwhile.
+func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Intent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, now := t.flying[key], d.InFlight+d.Starts
@@ -68,7 +68,7 @@ func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent)
 		t.flying[key] = now
 	}
 	first := t.first()
-	switch waits := d.Reason == plan.ReasonWaitingForTurn; {
+	switch waits := d.Reason == plan.ReasonWaitingForAdmission; {
 	case i != nil:
 	case !waits:
 		t.queue.Remove(key.Namespace, key)
@@ -82,13 +82,13 @@ func (t *turns) settle(key types.NamespacedName, d plan.Decision, i plan.Intent)
 }
 
 // first returns whose turn is next, or zero if none does.
-func (t *turns) first() types.NamespacedName {
+func (t *admission) first() types.NamespacedName {
 	key, _ := t.queue.First()
 	return key
 }
 
 // begin ends the count of earlier releases.
-func (t *turns) begin() {
+func (t *admission) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counted = true
@@ -98,7 +98,7 @@ func (t *turns) begin() {
 }
 
 // counts returns how many groups all releases have in flight, and how many releases wait for their turn.
-func (t *turns) counts() (inFlight, waiting int) {
+func (t *admission) counts() (inFlight, waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.total, t.queue.Len()

@@ -1,0 +1,70 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// rolloutLabels returns the rollout that a pod's labels name.
+func rolloutLabels(labels map[string]string) (none unique.Handle[plan.RolloutLabels]) {
+	id, batch := labels[record.RolloutIDLabel], labels[record.RolloutBatchLabel]
+	if id == "" && batch == "" {
+		return none
+	}
+	n, err := strconv.Atoi(batch)
+	if err != nil || strconv.Itoa(n) != batch {
+		n = -1 // no batch has this number, so the label is corrected
+	}
+	return unique.Make(plan.RolloutLabels{ID: id, Batch: n})
+}
+
+// Rollout returns the rollout that the pod's labels name.
+func (v *Pod) Rollout() plan.RolloutLabels {
+	if v.labelled == (unique.Handle[plan.RolloutLabels]{}) {
+		return plan.RolloutLabels{}
+	}
+	return v.labelled.Value()
+}
+
+// stays reports whether the pod remains part of its group at the revision; others are about to be replaced.
+func (v *Pod) stays(revision string) bool { return !v.Terminating && v.Revision == revision }
+
+// distinctLabels returns the distinct labels of a group's pods that stay at its revision, nil if none has any.
+func distinctLabels(pods []*Pod, revision string) []plan.RolloutLabels {
+	var all []plan.RolloutLabels
+	bare := false
+	for _, pod := range pods {
+		if !pod.stays(revision) {
+			continue
+		}
+		switch labels := pod.Rollout(); {
+		case labels == plan.RolloutLabels{}:
+			bare = true
+		case !slices.Contains(all, labels):
+			all = append(all, labels)
+		}
+	}
+	if bare && all != nil {
+		all = append(all, plan.RolloutLabels{})
+	}
+	slices.SortFunc(all, func(a, b plan.RolloutLabels) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Batch, b.Batch))
+	})
+	return all
+}
+
+// UnlabelledPod returns the first pod of a group that lacks the labels, nil if all that stay have it.
+func (g *Groups) UnlabelledPod(set types.NamespacedName, group string, t plan.LabelGroup) *Pod {
+	return firstByName(g.podsOf(set, group), func(p *Pod) bool { return p.stays(t.Revision) && p.Rollout() != t.Labels })
+}
