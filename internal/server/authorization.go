@@ -117,14 +117,14 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 		contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod, lasts: info.IsServerStream,
 	}
 	defer func() {
-		if s.turn != nil {
-			s.turn.Release()
+		if s.held != nil {
+			s.held.Release()
 		}
 	}()
 	return handler(srv, s)
 }
 
-// costly returns what a call of a request needs a slot of, nil if it costs little.
+// costly returns the slots of which a request must acquire one, nil if it is cheap.
 func (a *authorization) costly(request any) *fair.Slots {
 	switch r := request.(type) {
 	case *pb.PlanRequest, *pb.PreflightRequest, *pb.ListRevisionsRequest:
@@ -149,8 +149,8 @@ type authorizedStream struct {
 	// read is true once the request has been received. namespace is that of the request. Without one the driver asks what the caller sees.
 	read      bool
 	namespace string
-	// turn has the slot that the call holds, nil if it needs none.
-	turn *fair.Slots
+	// held has the slots of which the call holds one, nil if it needs none.
+	held *fair.Slots
 }
 
 // RecvMsg receives the request and checks it.
@@ -172,20 +172,20 @@ func (s *authorizedStream) RecvMsg(m any) error {
 	if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 		return err
 	}
-	return s.await(s.by.costly(m))
+	return s.acquire(s.by.costly(m))
 }
 
-// await waits for a slot. Namespaces take turns.
-func (s *authorizedStream) await(turn *fair.Slots) error {
-	if turn == nil {
+// acquire waits for a slot. Namespaces take turns.
+func (s *authorizedStream) acquire(from *fair.Slots) error {
+	if from == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, turnTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, slotTimeout)
 	defer cancel()
-	if !turn.Acquire(ctx, s.namespace) {
+	if !from.Acquire(ctx, s.namespace) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", s.namespace)
 	}
-	s.turn = turn
+	s.held = from
 	return nil
 }
 

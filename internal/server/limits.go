@@ -30,9 +30,9 @@ const (
 	// maxCalls bounds the calls in flight, and maxUserCalls those of one user.
 	maxCalls, maxUserCalls = 2048, 256
 	// maxPlans bounds the calls at a time that compute for up to seconds and take tens of MiB, and maxLists those that answer with a row for
-	// each group. Further ones wait, at most for turnTimeout: a client that does not read holds a slot until sendTimeout.
+	// each group. Further ones wait, at most for slotTimeout: a client that does not read holds a slot until sendTimeout.
 	maxPlans, maxLists = 2, 16
-	turnTimeout        = 30 * time.Second
+	slotTimeout        = 30 * time.Second
 	// readTimeout ends calls whose request does not arrive, sendTimeout those whose client does not read.
 	readTimeout, sendTimeout = 10 * time.Second, 20 * time.Second
 	// maxNamespace is the longest name of a namespace: longer ones are not asked about, since answers are cached.
