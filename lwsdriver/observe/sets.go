@@ -202,7 +202,17 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 
 // enforced reports whether bounds are enforced.
 func (s *Sets) enforced() bool {
-	return len(s.policies.GetIndexer().ListKeys()) >= policiesOfBounds && len(s.bindings.GetIndexer().ListKeys()) >= policiesOfBounds
+	return denying(s.policies) >= policiesOfBounds && denying(s.bindings) >= policiesOfBounds
+}
+
+// denying returns how many policies or bindings of a cache deny requests: an edited one may only warn or audit.
+func denying(cache *informer.Informer) (n int) {
+	for _, o := range cache.GetIndexer().List() {
+		if p, ok := o.(*admissionPolicy); ok && p.Denies {
+			n++
+		}
+	}
+	return n
 }
 
 // policiesOfBounds is how many admission policies config/disaggregated has: one for the children, one for their scale, and one for the bounds.
@@ -312,8 +322,20 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	return b
 }
 
-func stripPolicy(u *unstructured.Unstructured) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
+// admissionPolicy is an admission policy or a binding.
+type admissionPolicy struct {
+	metav1.ObjectMeta
+
+	Denies bool
+}
+
+func stripPolicy(u *unstructured.Unstructured) *admissionPolicy {
+	failure, _, _ := unstructured.NestedString(u.Object, "spec", "failurePolicy")
+	actions, binds, _ := unstructured.NestedStringSlice(u.Object, "spec", "validationActions")
+	return &admissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
+		Denies:     failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny))),
+	}
 }
 
 // setIndex finds the children of DisaggregatedSets.

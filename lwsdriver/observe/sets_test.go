@@ -54,6 +54,26 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 	}
 }
 
+// Only a policy whose failures deny, and a binding that denies, hold children within bounds.
+func TestDenyingPolicies(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		spec map[string]any
+		want bool
+	}{
+		{"policy", map[string]any{"failurePolicy": "Fail"}, true},
+		{"policy without a failure policy", map[string]any{}, true},
+		{"policy that ignores failures", map[string]any{"failurePolicy": "Ignore"}, false},
+		{"binding", map[string]any{"validationActions": []any{"Audit", "Deny"}}, true},
+		{"binding that audits", map[string]any{"validationActions": []any{"Audit"}}, false},
+	} {
+		if got := stripPolicy(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}); got.Denies != tt.want {
+			t.Errorf("%s: denies %t, want %t", tt.name, got.Denies, tt.want)
+		}
+	}
+}
+
 // The template of a revision is read from the children although LWS has added labels. One that LWS would give another revision is refused.
 func TestChildrenTemplate(t *testing.T) {
 	t.Parallel()
