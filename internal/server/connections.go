@@ -5,12 +5,14 @@ package server
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
 const (
@@ -19,15 +21,16 @@ const (
 	maxStrangers = 256
 	// maxHTTPConnections is that of connections without TLS, such as those of probes, which cost less.
 	maxHTTPConnections = 1024
-	// strangerTimeout closes connections without an authenticated caller. None is replaced before strangerGrace: new ones wait.
-	strangerTimeout, strangerGrace = 30 * time.Second, 500 * time.Millisecond
+	// strangerTimeout closes connections without an authenticated caller. Before strangerGrace they give way only to addresses with fewer: new
+	// ones of theirs wait, up to maxWaiting, in which they cost a socket.
+	strangerTimeout, strangerGrace, maxWaiting = 30 * time.Second, 500 * time.Millisecond, 4096
 	// maxConnections bounds the other connections, and maxUserConnections those of one user.
 	maxConnections, maxUserConnections = 768, 128
 	// refusalPause is how long a connection with an invalid token may try no other one.
 	refusalPause = time.Second
 )
 
-// connections is a TCP listener with bounded connections.
+// connections is a TCP listener with bounded connections. Those of an address that has the most wait for each other, and hold up no other one.
 type connections struct {
 	net.Listener
 
@@ -35,9 +38,21 @@ type connections struct {
 	strangers int
 	// patience is how long a connection without an authenticated caller may stay. 0: for ever.
 	patience time.Duration
+	// accepted has what Accept returns, until done is closed.
+	accepted chan accepted
+	done     chan struct{}
+	end      sync.Once
 
 	mu   sync.Mutex
 	open map[string]*connection // by the peer's address
+	// waiting are connections that are not served yet. retries is true if a timer will look again.
+	waiting fair.Queue[*connection]
+	retries bool
+}
+
+type accepted struct {
+	conn net.Conn
+	err  error
 }
 
 // connection is under the lock of its listener.
@@ -58,48 +73,127 @@ type connection struct {
 }
 
 func limitConnections(l net.Listener, strangers int, patience time.Duration) *connections {
-	return &connections{Listener: l, strangers: strangers, patience: patience, open: map[string]*connection{}}
+	c := &connections{
+		Listener: l, strangers: strangers, patience: patience, open: map[string]*connection{},
+		accepted: make(chan accepted), done: make(chan struct{}),
+	}
+	go c.accept()
+	return c
 }
 
 // Accept implements net.Listener.
 func (c *connections) Accept() (net.Conn, error) {
-	conn, err := c.Listener.Accept()
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the listener's own
+	select {
+	case a := <-c.accepted:
+		return a.conn, a.err
+	case <-c.done:
+		return nil, net.ErrClosed
 	}
-	if _, ok := conn.(*net.TCPConn); !ok {
-		return conn, nil // only one user can connect, and the peer's uid must stay readable
-	}
-	added := &connection{Conn: conn, by: c, source: host(conn.RemoteAddr()), opened: time.Now()}
+}
+
+// Close implements net.Listener. Connections that Accept has returned stay open.
+func (c *connections) Close() error {
+	c.end.Do(func() { close(c.done) })
 	c.mu.Lock()
-	if c.patience > 0 {
+	defer c.mu.Unlock()
+	for c.waiting.Len() > 0 {
+		_ = c.waiting.Pop().Conn.Close()
+	}
+	return c.Listener.Close() //nolint:wrapcheck // the listener's own
+}
+
+// accept reads the listener until it is closed.
+func (c *connections) accept() {
+	for {
+		conn, err := c.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if _, ok := conn.(*net.TCPConn); !ok { // a Unix socket is one user's, and the peer's uid must stay readable
+			c.serve(accepted{conn, err})
+			continue
+		}
+		added := &connection{Conn: conn, by: c, source: host(conn.RemoteAddr())}
+		c.mu.Lock()
+		ready, _ := c.admit(added, c.waiting.Len() > 0)
+		full := !ready && c.waiting.Len() >= maxWaiting
+		if !ready && !full {
+			c.waiting.Push(added.source, added)
+		}
+		c.mu.Unlock()
+		switch {
+		case ready:
+			c.serve(accepted{conn: added})
+		case full:
+			_ = conn.Close()
+		default:
+			c.next()
+		}
+	}
+}
+
+// serve has Accept return a connection or an error.
+func (c *connections) serve(a accepted) {
+	select {
+	case c.accepted <- a:
+	case <-c.done:
+		if a.conn != nil {
+			_ = a.conn.Close()
+		}
+	}
+}
+
+// next serves the connections that need not wait any more, and looks again when the others need not.
+func (c *connections) next() {
+	for {
+		c.mu.Lock()
+		added, ok := c.waiting.First()
+		if !ok {
+			c.mu.Unlock()
+			return
+		}
+		ready, wait := c.admit(added, false)
+		switch {
+		case ready:
+			c.waiting.Pop()
+		case !c.retries:
+			c.retries = true
+			time.AfterFunc(wait, func() {
+				c.mu.Lock()
+				c.retries = false
+				c.mu.Unlock()
+				c.next()
+			})
+		}
+		c.mu.Unlock()
+		if !ready {
+			return
+		}
+		c.serve(accepted{conn: added})
+	}
+}
+
+// admit opens a connection, in place of another one if there is no room, or returns how long it has to wait for that. It does not overtake
+// one that waits, unless its address has fewer than the one that gives way.
+func (c *connections) admit(added *connection, behind bool) (ready bool, wait time.Duration) {
+	oldest, louder := c.oldestStranger(added.source)
+	if oldest != nil {
+		if wait = strangerGrace - time.Since(oldest.opened); c.patience > 0 && !louder && (behind || wait > 0) {
+			return false, wait
+		}
+		oldest.remove()
+		_ = oldest.Conn.Close()
+	}
+	if added.opened = time.Now(); c.patience > 0 {
 		added.late = time.AfterFunc(c.patience, func() { _ = added.Close() })
 	}
-	oldest := c.oldestStranger()
-	c.open[conn.RemoteAddr().String()] = added
-	c.mu.Unlock()
-	if oldest != nil {
-		if c.patience > 0 {
-			<-time.After(strangerGrace - time.Since(oldest.opened))
-		}
-		c.replace(oldest)
-	}
-	return added, nil
+	c.open[added.RemoteAddr().String()] = added
+	return true, 0
 }
 
-// replace closes a connection unless its caller has been authenticated meanwhile.
-func (c *connections) replace(oldest *connection) {
-	c.mu.Lock()
-	stranger := oldest.user == ""
-	c.mu.Unlock()
-	if stranger {
-		_ = oldest.Close()
-	}
-}
-
-// oldestStranger returns the connection to replace, nil if there is room.
-func (c *connections) oldestStranger() (oldest *connection) {
-	total, of := 0, map[string]int{}
+// oldestStranger returns the connection to replace, nil if there is room, and whether its address has more than another one with a new one.
+func (c *connections) oldestStranger(source string) (oldest *connection, louder bool) {
+	total, of := 0, map[string]int{source: 1}
 	for _, conn := range c.open {
 		if conn.user == "" {
 			total++
@@ -107,14 +201,14 @@ func (c *connections) oldestStranger() (oldest *connection) {
 		}
 	}
 	if total < c.strangers {
-		return nil
+		return nil, false
 	}
 	for _, conn := range c.open {
 		if conn.user == "" && (oldest == nil || cmp.Or(of[oldest.source]-of[conn.source], conn.order(oldest)) < 0) {
 			oldest = conn
 		}
 	}
-	return oldest
+	return oldest, of[oldest.source] > of[source]
 }
 
 // order is negative if a connection gives way before another one of its address.
@@ -140,12 +234,17 @@ func (c *connections) refuse(peer net.Addr) {
 // Close implements net.Conn.
 func (c *connection) Close() error {
 	c.by.mu.Lock()
+	c.remove()
+	c.by.mu.Unlock()
+	return c.Conn.Close() //nolint:wrapcheck // the connection's own
+}
+
+// remove takes the connection out of those that are open.
+func (c *connection) remove() {
 	c.stay()
 	if key := c.RemoteAddr().String(); c.by.open[key] == c {
 		delete(c.by.open, key)
 	}
-	c.by.mu.Unlock()
-	return c.Conn.Close() //nolint:wrapcheck // the connection's own
 }
 
 // known keeps the connection of an authenticated user. It returns an error if there are too many.

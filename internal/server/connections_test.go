@@ -6,9 +6,11 @@ package server
 import (
 	"net"
 	"testing"
+	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // accepting returns a listener, and how to connect to it: with the client's connection and the server's.
@@ -81,19 +83,38 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 	}
 }
 
-// The address with the most connections gives way.
+// The address with the most connections gives way: to others at once, to itself once its connections have had their time.
 func TestLoudestAddressGivesWay(t *testing.T) {
-	l := limitConnections(nil, maxStrangers, 0)
-	add := func(source string, port int) {
-		address := &net.TCPAddr{IP: net.ParseIP(source), Port: port}
-		l.open[address.String()] = &connection{source: source, by: l}
+	l, connect := accepting(t)
+	for range maxStrangers {
+		connect()
 	}
-	add("192.0.2.1", 1)
-	for port := range maxStrangers {
-		add("192.0.2.2", port)
+	all := func(source string, opened time.Time) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, conn := range l.open {
+			conn.source, conn.opened = source, opened
+		}
 	}
-	if oldest := l.oldestStranger(); oldest == nil || oldest.source != "192.0.2.2" {
-		t.Errorf("%v gives way", oldest)
+	all("192.0.2.1", time.Now().Add(time.Hour))
+	connect() // of another address: it does not wait for an hour
+
+	all("127.0.0.1", time.Now().Add(time.Hour))
+	louder, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer louder.Close()
+	await.True(t, "the connection waits", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.waiting.Len() == 1
+	})
+	all("127.0.0.1", time.Now().Add(-strangerGrace))
+	go l.next() // as after the hour
+	served, err := l.Accept()
+	if err != nil || served.RemoteAddr().String() != louder.LocalAddr().String() {
+		t.Errorf("%v is served: %v", served, err)
 	}
 }
 

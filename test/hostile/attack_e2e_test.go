@@ -152,6 +152,24 @@ func (w *world) unfinishedRequests(ctx context.Context, connections, calls int, 
 
 func none() string { return "" }
 
+// silentConnections opens TCP connections as fast as it can from another address than the administrator's, and sends nothing.
+func (w *world) silentConnections(ctx context.Context) string {
+	var opened atomic.Int64
+	dialer := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	together(ctx, 16, func(ctx context.Context, _ int) {
+		for ctx.Err() == nil {
+			conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(w.address, "dns:///"))
+			if err != nil {
+				continue
+			}
+			opened.Add(1)
+			go func() { _, _ = conn.Read(make([]byte, 1)); _ = conn.Close() }()
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+	})
+	return fmt.Sprintf("%d connections", opened.Load())
+}
+
 // manyConnections holds connections with a watch of health each, and idle ones of the port for probes.
 func (w *world) manyConnections(ctx context.Context) string {
 	var opened atomic.Int64

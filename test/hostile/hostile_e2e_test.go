@@ -60,6 +60,7 @@ var attacks = []struct {
 		}
 	}},
 	{"connections", func(w *world) func(context.Context) string { return w.manyConnections }},
+	{"silent-connections", func(w *world) func(context.Context) string { return w.silentConnections }},
 	{"random-tokens", func(w *world) func(context.Context) string {
 		return func(ctx context.Context) string { return w.callsAtRate(ctx, 500, 8, randomToken, nowhere) }
 	}},
