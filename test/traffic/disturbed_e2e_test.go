@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,14 +36,22 @@ import (
 
 var services = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 
-// enforce applies a manifest as a GitOps tool that forces ownership of every field.
+// enforce applies a manifest as a GitOps tool that forces ownership of every field, and waits until the driver has repaired the object.
 func enforce(s *serving.Release, resource schema.GroupVersionResource, name, manifest string) {
 	s.T.Helper()
 	objects := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(resource).Namespace(s.Namespace)
-	if _, err := objects.Patch(s.T.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
-		metav1.PatchOptions{FieldManager: "argocd-controller", Force: ptr.To(true)}); err != nil {
+	applied, err := objects.Patch(s.T.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
+		metav1.PatchOptions{FieldManager: "argocd-controller", Force: ptr.To(true)})
+	if err != nil {
 		s.T.Fatal(err)
 	}
+	s.Eventually(name+" is repaired", func(ctx context.Context) error {
+		now, err := objects.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && cmp.Equal(now.Object["spec"], applied.Object["spec"]) {
+			err = errors.New("its spec is as it was applied")
+		}
+		return err
+	})
 }
 
 // verified waits until the driver reports a share as verified again.
@@ -67,7 +76,7 @@ func TestTrafficManifestsAppliedAgain(t *testing.T) {
 	half := load.Shares{"model": 50, canary: 50}
 	g.Begin(load.Phase{Name: "50 %", Want: half})
 	s.Await(g, 1000)
-	g.Begin(load.Phase{Name: "route applied again", Want: half})
+	g.Begin(load.Phase{Name: "route applied again"}) // until the gateway serves the repaired route
 	enforce(s, serving.HTTPRoutes, "model", fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -78,8 +87,10 @@ spec:
   rules: %s
 `, cluster.GatewayName, cluster.GatewayNamespace, s.Host(), serving.Only))
 	verified(s, 50)
-	s.Await(g, 2000)
-	g.Begin(load.Phase{Name: "Service applied again", Want: half})
+	s.Await(g, 1000)
+	g.Begin(load.Phase{Name: "route restored", Want: half})
+	s.Await(g, 1000)
+	g.Begin(load.Phase{Name: "Service applied again"})
 	enforce(s, services, "stable", `
 apiVersion: v1
 kind: Service
@@ -96,7 +107,9 @@ spec:
 		return err
 	})
 	verified(s, 50)
-	s.Await(g, 2000)
+	s.Await(g, 1000)
+	g.Begin(load.Phase{Name: "Service restored", Want: half})
+	s.Await(g, 1000)
 	g.Begin(load.Phase{Name: "rolled back", Want: load.Shares{"model": 100}})
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	s.Await(g, 1000)
