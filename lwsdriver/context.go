@@ -53,10 +53,11 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	var last *encoded.Message
 	for {
 		changed := workload.Changed()
-		if _, _, err := d.contextOf(key, req.GetReleaseId(), false); err != nil {
+		now := d.engine.Observer.Names.Resolve(key) // a handover changes it
+		if _, _, err := d.lookAt(now, req.GetReleaseId()); err != nil {
 			return err
 		}
-		state, err := d.sharedState(d.engine.Observer.Names.Resolve(key), req.GetIncludeGroups())
+		state, err := d.sharedState(now, req.GetIncludeGroups())
 		if err != nil {
 			return err
 		}
@@ -80,20 +81,24 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 // contextOf observes a workload and returns its context. A release that it names must be the workload's. It writes nothing.
 func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
 	key = d.engine.Observer.Names.Resolve(key)
-	s, decision, err := d.engine.Look(key)
+	s, decision, err := d.lookAt(key, release)
 	if err != nil {
 		return nil, nil, err
-	}
-	if release != "" {
-		if _, err := plan.CurrentRelease(s.Observation, release); err != nil {
-			return nil, nil, err
-		}
 	}
 	c := contextFor(s, decision, rows)
 	if err := d.engine.LastError(key); err != nil {
 		explain(c, err)
 	}
 	return c, s, nil
+}
+
+// lookAt observes a workload and decides. A release that is named must be the workload's.
+func (d *Driver) lookAt(key types.NamespacedName, release string) (*observe.Snapshot, plan.Decision, error) {
+	s, decision, err := d.engine.Look(key)
+	if err == nil && release != "" {
+		_, err = plan.CurrentRelease(s.Observation, release)
+	}
+	return s, decision, err
 }
 
 // contextFor returns the context of an observation and its decision, with rows for its groups on request.
