@@ -130,9 +130,8 @@ func together(ctx context.Context, n int, attacker func(context.Context, int)) {
 	group.Wait()
 }
 
-// unfinishedRequests sends requests that never end, over connections with this many calls each.
-func (w *world) unfinishedRequests(ctx context.Context, connections, calls int, token func() string) string {
-	var begun atomic.Int64
+// overConnections makes calls over connections, with so many at a time on each.
+func (w *world) overConnections(ctx context.Context, connections, calls int, call func(context.Context, *caller)) {
 	together(ctx, connections, func(ctx context.Context, _ int) {
 		c, err := w.connect(ctx)
 		if err != nil {
@@ -140,12 +139,19 @@ func (w *world) unfinishedRequests(ctx context.Context, connections, calls int, 
 		}
 		defer c.raw.Close()
 		together(ctx, calls, func(ctx context.Context, _ int) {
-			if !c.conn.CanTakeNewRequest() {
-				return
+			if c.conn.CanTakeNewRequest() {
+				call(ctx, c)
 			}
-			begun.Add(1)
-			_, _ = c.call(ctx, pb.WorkloadDriver_Adopt_FullMethodName, token(), &unfinished{ctx: ctx})
 		})
+	})
+}
+
+// unfinishedRequests sends requests that never end, over connections with this many calls each.
+func (w *world) unfinishedRequests(ctx context.Context, connections, calls int, token func() string) string {
+	var begun atomic.Int64
+	w.overConnections(ctx, connections, calls, func(ctx context.Context, c *caller) {
+		begun.Add(1)
+		_, _ = c.call(ctx, pb.WorkloadDriver_Adopt_FullMethodName, token(), &unfinished{ctx: ctx})
 	})
 	return fmt.Sprintf("%d calls", begun.Load())
 }
@@ -270,20 +276,10 @@ func (w *world) watchEverything(ctx context.Context, streams int, token string) 
 // callsInFlight makes calls over connections, with so many at a time on each.
 func (w *world) callsInFlight(ctx context.Context, connections, calls int, method, token string, request func() proto.Message) string {
 	var answered atomic.Int64
-	together(ctx, connections, func(ctx context.Context, _ int) {
-		c, err := w.connect(ctx)
-		if err != nil {
-			return
+	w.overConnections(ctx, connections, calls, func(ctx context.Context, c *caller) {
+		if _, err := c.call(ctx, method, token, frame(request())); err == nil {
+			answered.Add(1)
 		}
-		defer c.raw.Close()
-		together(ctx, calls, func(ctx context.Context, _ int) {
-			if !c.conn.CanTakeNewRequest() {
-				return
-			}
-			if _, err := c.call(ctx, method, token, frame(request())); err == nil {
-				answered.Add(1)
-			}
-		})
 	})
 	return fmt.Sprintf("%d calls answered", answered.Load())
 }
