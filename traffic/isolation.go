@@ -87,7 +87,7 @@ func (s selector) isolate(setup Setup, d Desired) (labels map[string]string, not
 	return labels, string(raw), true, nil
 }
 
-// lift returns the labels without those that the isolation added.
+// lift returns the labels without the isolation's.
 func (s selector) lift() (labels map[string]string, changed bool, err error) {
 	if _, noted := s.object.GetAnnotations()[IsolationAnnotation]; !noted {
 		return s.labels, false, nil

@@ -239,7 +239,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close() //nolint:wrapcheck // the connection's own
 }
 
-// remove takes the connection out of those that are open.
+// remove deletes the connection from the open ones.
 func (c *connection) remove() {
 	c.stay()
 	if key := c.RemoteAddr().String(); c.by.open[key] == c {

@@ -29,8 +29,8 @@ const (
 	maxReading, maxSourceReading = 1024, maxStreams
 	// maxCalls bounds the calls in flight, and maxUserCalls those of one user.
 	maxCalls, maxUserCalls = 2048, 256
-	// maxPlans bounds the calls at a time that compute for up to seconds and take tens of MiB, and maxLists those that answer with a row for
-	// each group. Further ones wait, at most for slotTimeout: a client that does not read holds a slot until sendTimeout.
+	// maxPlans bounds the concurrent calls that compute for up to seconds and take tens of MiB, and maxLists the concurrent answers with a row
+	// for each group. Further calls wait, at most for slotTimeout: a client that does not read holds a slot until sendTimeout.
 	maxPlans, maxLists = 2, 16
 	slotTimeout        = 30 * time.Second
 	// readTimeout ends calls whose request does not arrive, sendTimeout those whose client does not read.
