@@ -4,6 +4,7 @@
 package server
 
 import (
+	"maps"
 	"net"
 	"testing"
 	"time"
@@ -54,15 +55,20 @@ func TestConnectionsAreBounded(t *testing.T) {
 	for range maxStrangers - 1 {
 		connect()
 	}
-	if len(l.open) != maxStrangers+1 {
-		t.Fatalf("%d connections are open", len(l.open))
+	open := func() map[string]*connection {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return maps.Clone(l.open)
+	}
+	if got := len(open()); got != maxStrangers+1 {
+		t.Fatalf("%d connections are open", got)
 	}
 	newest, _ := connect()
 	if !closed(oldest) {
 		t.Error("the oldest connection is open")
 	}
-	if l.open[known.RemoteAddr().String()] == nil || l.open[newest.LocalAddr().String()] == nil || len(l.open) != maxStrangers+1 {
-		t.Errorf("of %d connections, the known or the newest one was closed", len(l.open))
+	if got := open(); got[known.RemoteAddr().String()] == nil || got[newest.LocalAddr().String()] == nil || len(got) != maxStrangers+1 {
+		t.Errorf("of %d connections, the known or the newest one was closed", len(got))
 	}
 }
 
