@@ -46,10 +46,6 @@ var disaggregated = []string{
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
 var whole = []suite{
 	{name: "e2e", packages: []string{"./test/e2e"}, apart: slices.Concat(monitored, disaggregated), budget: budget{tests: 180, writes: 33000}},
-	{
-		name: "traffic", packages: []string{"./test/traffic", "./traffic/router"},
-		needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()},
-	},
 	{name: "argo", packages: []string{"./test/argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
 	{name: "kruise", packages: []string{"./test/kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
 	{name: "batchrelease", packages: []string{"./test/batchrelease"}},
@@ -67,6 +63,10 @@ var whole = []suite{
 	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
 	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
+	{
+		name: "traffic", packages: []string{"./test/traffic", "./traffic/router"}, alone: true,
+		needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()},
+	},
 	{name: "hostile", packages: []string{"./test/hostile"}, alone: true},
 	{name: "node", packages: []string{"./test/node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
 }
