@@ -234,13 +234,24 @@ func TestReleaseEnds(t *testing.T) {
 	t.Logf("%d releases", n)
 }
 
-// TestLargest: a forecast of the most groups ends, also if they become ready one by one and are not available at once.
+// TestLargest: a forecast of the most groups ends, also if they become ready one by one and are not available at once. Its frames share
+// equal groups.
 func TestLargest(t *testing.T) {
 	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
 		in := input(t, &pb.ReleasePolicy{Style: style, Batches: []string{"100%"}, MinReady: durationpb.New(90 * time.Second)})
-		in.Replicas, in.Startup, in.StatefulSetMaxUnavailable, in.Frames = MaxGroups, time.Minute, false, false
-		if _, err := Release(in); err != nil {
+		in.Replicas, in.Startup, in.StatefulSetMaxUnavailable, in.Frames = MaxGroups, time.Minute, false, true
+		r, err := Release(in)
+		if err != nil {
 			t.Errorf("%v: %v", style, err)
+		}
+		groups := map[*pb.PlanGroup]bool{}
+		for _, f := range r.GetFrames() {
+			for _, g := range f.GetGroups() {
+				groups[g] = true
+			}
+		}
+		if len(groups) > 8*MaxGroups {
+			t.Errorf("%v: %d frames have %d groups of their own", style, len(r.GetFrames()), len(groups))
 		}
 	}
 }

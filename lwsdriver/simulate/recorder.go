@@ -22,10 +22,12 @@ import (
 
 // recorder records what happens in the world, as steps and frames.
 type recorder struct {
-	in     Input
-	world  *world
-	steps  []*pb.PlanStep
+	in    Input
+	world *world
+	steps []*pb.PlanStep
+	// frames are all of them if they are requested, else the last one. They share equal groups.
 	frames []*pb.PlanFrame
+	groups map[groupView]*pb.PlanGroup
 	// stepStart and peak are of the current step, the first from its beginning; weight is the planner's share.
 	stepStart time.Duration
 	peak      corev1.ResourceList
@@ -35,7 +37,26 @@ type recorder struct {
 	blockers               []*pb.Warning
 }
 
-func newRecorder(in Input, w *world) *recorder { return &recorder{in: in, world: w} }
+// groupView is what a frame shows of a group.
+type groupView struct {
+	role           pb.GroupRole
+	index          int
+	updated, ready bool
+}
+
+func newRecorder(in Input, w *world) *recorder {
+	return &recorder{in: in, world: w, groups: map[groupView]*pb.PlanGroup{}}
+}
+
+// group returns the message of a group.
+func (r *recorder) group(v groupView) *pb.PlanGroup {
+	g := r.groups[v]
+	if g == nil {
+		g = &pb.PlanGroup{Role: v.role, Index: int32(v.index), Updated: v.updated, Ready: v.ready} //nolint:gosec // a group's index
+		r.groups[v] = g
+	}
+	return g
+}
 
 // begin begins a step.
 func (r *recorder) begin(name string) {
@@ -105,9 +126,7 @@ func (r *recorder) addWorldFrame() {
 	o := r.world.observeGroups()
 	for i, w := range append([]plan.Workload{o.Stable}, o.Added...) {
 		for _, g := range w.Groups {
-			f.Groups = append(f.Groups, &pb.PlanGroup{
-				Role: roles[i], Index: int32(g.Index), Updated: g.Revision == newRevision, Ready: g.Ready, //nolint:gosec // a group's index
-			})
+			f.Groups = append(f.Groups, r.group(groupView{roles[i], g.Index, g.Revision == newRevision, g.Ready}))
 		}
 	}
 	r.steps[len(r.steps)-1].Roles = r.world.roles()
@@ -141,6 +160,9 @@ func (r *recorder) addFrame(f *pb.PlanFrame) {
 			return
 		}
 		f.At = at
+	}
+	if !r.in.Frames {
+		r.frames = nil
 	}
 	r.frames = append(r.frames, f)
 }
