@@ -22,7 +22,7 @@ const (
 	// maxHTTPConnections is that of connections without TLS, such as those of probes, which cost less.
 	maxHTTPConnections = 1024
 	// strangerTimeout closes connections without an authenticated caller. Before strangerGrace they give way only to addresses with fewer: new
-	// ones of theirs wait, up to maxWaiting, in which they cost a socket.
+	// ones of theirs wait, up to maxWaiting, in which they cost a socket. As many more may have sent nothing yet: the oldest of them gives way.
 	strangerTimeout, strangerGrace, maxWaiting = 30 * time.Second, 500 * time.Millisecond, 4096
 	// maxConnections bounds the other connections, and maxUserConnections those of one user.
 	maxConnections, maxUserConnections = 768, 128
@@ -45,6 +45,8 @@ type connections struct {
 
 	mu   sync.Mutex
 	open map[string]*connection // by the peer's address
+	// silent are connections whose client has sent nothing. All protocols begin with the client.
+	silent fair.Queue[*connection]
 	// waiting are connections that are not served yet. retries is true if a timer will look again.
 	waiting fair.Queue[*connection]
 	retries bool
@@ -61,6 +63,7 @@ type connection struct {
 
 	by     *connections
 	source string
+	first  []byte // what was read of it before it was served
 	opened time.Time
 	late   *time.Timer // nil if it may stay
 	// user is the first who authenticated, "" before one has.
@@ -96,8 +99,10 @@ func (c *connections) Close() error {
 	c.end.Do(func() { close(c.done) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.waiting.Len() > 0 {
-		_ = c.waiting.Pop().Conn.Close()
+	for _, q := range []*fair.Queue[*connection]{&c.silent, &c.waiting} {
+		for q.Len() > 0 {
+			_ = q.Pop().Conn.Close()
+		}
 	}
 	return c.Listener.Close() //nolint:wrapcheck // the listener's own
 }
@@ -113,22 +118,40 @@ func (c *connections) accept() {
 			c.serve(accepted{conn, err})
 			continue
 		}
-		added := &connection{Conn: conn, by: c, source: host(conn.RemoteAddr())}
+		added := &connection{Conn: conn, by: c, source: host(conn.RemoteAddr()), first: make([]byte, 1)}
 		c.mu.Lock()
-		ready, _ := c.admit(added, c.waiting.Len() > 0)
-		full := !ready && c.waiting.Len() >= maxWaiting
-		if !ready && !full {
-			c.waiting.Push(added.source, added)
+		if c.silent.Push("", added); c.silent.Len() > maxWaiting {
+			_ = c.silent.Pop().Conn.Close()
 		}
 		c.mu.Unlock()
-		switch {
-		case ready:
-			c.serve(accepted{conn: added})
-		case full:
-			_ = conn.Close()
-		default:
-			c.next()
-		}
+		go c.hear(added)
+	}
+}
+
+// hear admits a connection, or has it wait, once its client has sent something.
+func (c *connections) hear(added *connection) {
+	_ = added.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	_, err := added.Conn.Read(added.first)
+	_ = added.SetReadDeadline(time.Time{})
+	c.mu.Lock()
+	if !c.silent.Remove("", added) || err != nil {
+		c.mu.Unlock()
+		_ = added.Conn.Close()
+		return
+	}
+	ready, _ := c.admit(added, c.waiting.Len() > 0)
+	full := !ready && c.waiting.Len() >= maxWaiting
+	if !ready && !full {
+		c.waiting.Push(added.source, added)
+	}
+	c.mu.Unlock()
+	switch {
+	case ready:
+		c.serve(accepted{conn: added})
+	case full:
+		_ = added.Conn.Close()
+	default:
+		c.next()
 	}
 }
 
@@ -229,6 +252,15 @@ func (c *connections) refuse(peer net.Addr) {
 	if conn := c.open[peer.String()]; conn != nil {
 		conn.refused = true
 	}
+}
+
+// Read implements net.Conn.
+func (c *connection) Read(p []byte) (int, error) {
+	if n := copy(p, c.first); n > 0 {
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p) //nolint:wrapcheck // the connection's own
 }
 
 // Close implements net.Conn.

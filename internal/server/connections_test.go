@@ -4,6 +4,7 @@
 package server
 
 import (
+	"io"
 	"maps"
 	"net"
 	"testing"
@@ -25,10 +26,7 @@ func accepting(t *testing.T) (*connections, func() (client, served net.Conn)) {
 	t.Cleanup(func() { _ = l.Close() })
 	return l, func() (client, served net.Conn) {
 		t.Helper()
-		client, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		client = speaking(t, inner.Addr())
 		served, err = l.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -36,6 +34,20 @@ func accepting(t *testing.T) (*connections, func() (client, served net.Conn)) {
 		t.Cleanup(func() { _, _ = client.Close(), served.Close() })
 		return client, served
 	}
+}
+
+// speaking returns a connection whose client has sent something.
+func speaking(t *testing.T, to net.Addr) net.Conn {
+	t.Helper()
+	client, err := net.Dial("tcp", to.String())
+	if err == nil {
+		_, err = client.Write([]byte("hi"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 // closed waits until the other side has closed a connection.
@@ -106,11 +118,7 @@ func TestLoudestAddressGivesWay(t *testing.T) {
 	connect() // of another address: it does not wait for an hour
 
 	all("127.0.0.1", time.Now().Add(time.Hour))
-	louder, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer louder.Close()
+	louder := speaking(t, l.Addr())
 	await.True(t, "the connection waits", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -121,6 +129,30 @@ func TestLoudestAddressGivesWay(t *testing.T) {
 	served, err := l.Accept()
 	if err != nil || served.RemoteAddr().String() != louder.LocalAddr().String() {
 		t.Errorf("%v is served: %v", served, err)
+	}
+}
+
+// Silent connections are not served, and one that speaks passes them all.
+func TestSilentConnectionsGiveWay(t *testing.T) {
+	l, connect := accepting(t)
+	var silent []net.Conn
+	for range maxWaiting + 1 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		silent = append(silent, conn)
+	}
+	client, served := connect()
+	if got := served.RemoteAddr().String(); got != client.LocalAddr().String() {
+		t.Errorf("%s is served, and it is silent", got)
+	}
+	if got, err := io.ReadAll(io.LimitReader(served, 2)); string(got) != "hi" {
+		t.Errorf("it has sent %q: %v", got, err)
+	}
+	if !closed(silent[0]) {
+		t.Error("the oldest silent connection is open")
 	}
 }
 
