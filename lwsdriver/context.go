@@ -85,7 +85,10 @@ func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) 
 	if err != nil {
 		return nil, nil, err
 	}
-	c := contextFor(s, decision, rows)
+	c := describe(s, decision)
+	if rows {
+		addGroups(c, s, maxGroupRows)
+	}
 	if err := d.engine.LastError(key); err != nil {
 		explain(c, err)
 	}
@@ -99,16 +102,6 @@ func (d *Driver) lookAt(key types.NamespacedName, release string) (*observe.Snap
 		_, err = plan.CurrentRelease(s.Observation, release)
 	}
 	return s, decision, err
-}
-
-// contextFor returns the context of an observation and its decision, with rows for its groups on request.
-func contextFor(s *observe.Snapshot, decision plan.Decision, rows bool) *pb.BatchContext {
-	c := describe(s, decision)
-	if rows {
-		rows, omitted := groupRows(s)
-		c.Groups, c.GroupsOmitted = rows, int32of(min(omitted, math.MaxInt32))
-	}
-	return c
 }
 
 // explain adds the last error to the context: a retryable one as a remark, any other as the failure.
@@ -193,13 +186,13 @@ func batchPlan(s *observe.Snapshot) []*pb.Batch {
 // groups that do not exist it lists fewer: anyone can write a large number into a spec.
 const maxGroupRows, maxMissingRows = 5000, 100
 
-// groupRows returns the groups, stable ones first, and how many it leaves out: missing ones before any that exists.
-func groupRows(s *observe.Snapshot) (rows []*pb.Group, omitted int) {
+// addGroups adds at most so many groups, stable ones first, and how many it leaves out: missing ones before any that exists.
+func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 	update := s.Stable.Revision
 	if s.Record != nil && s.Record.Release != nil {
 		update = s.Record.Release.UpdateRevision
 	}
-	left, missing := maxGroupRows, maxGroupRows
+	left, missing, omitted := most, most, 0
 	for _, w := range append(s.Added, s.Stable) {
 		for _, g := range w.Groups {
 			if exists(g) {
@@ -220,7 +213,7 @@ func groupRows(s *observe.Snapshot) (rows []*pb.Group, omitted int) {
 				if i > 0 {
 					g = plan.MissingGroup(w.Name, g.Index+1, w.Size)
 				}
-				rows = append(rows, groupRow(g, role, updated(g)))
+				c.Groups = append(c.Groups, groupRow(g, role, updated(g)))
 			}
 		}
 	}
@@ -228,7 +221,7 @@ func groupRows(s *observe.Snapshot) (rows []*pb.Group, omitted int) {
 	for _, w := range s.Added {
 		add(w, pb.GroupRole_GROUP_ROLE_CANARY, func(g plan.Group) bool { return w.Carries == update && g.Revision != "" })
 	}
-	return rows, omitted
+	c.GroupsOmitted = int32of(min(omitted, math.MaxInt32))
 }
 
 // exists reports whether pods of a group exist that count.

@@ -258,21 +258,29 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*obs
 }
 
 // await returns the context of the workload that was changed once it is settled, at the latest after wait, and before the call's own
-// deadline.
+// deadline. Its groups are left out if too many answers with groups are being made: what was asked for is recorded.
 func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation, wait *durationpb.Duration, rows bool) (*pb.BatchContext, error) {
+	var c *pb.BatchContext
+	var s *observe.Snapshot
 	if m.after != nil {
-		c := contextFor(m.after.snapshot, m.after.decision, rows)
-		if wait.AsDuration() == 0 || plugin.Settled(c.GetState()) {
-			return c, nil
+		s, c = m.after.snapshot, describe(m.after.snapshot, m.after.decision)
+	}
+	if c == nil || wait.AsDuration() > 0 && !plugin.Settled(c.GetState()) {
+		if err := d.until(ctx, key, wait, func() (_ bool, err error) {
+			c, s, err = d.contextOf(key, "", false)
+			return plugin.Settled(c.GetState()), err
+		}); err != nil {
+			return nil, err
 		}
 	}
-	var c *pb.BatchContext
-	err := d.until(ctx, key, wait, func() (bool, error) {
-		var err error
-		c, _, err = d.contextOf(key, "", rows)
-		return plugin.Settled(c.GetState()), err
-	})
-	return c, err
+	switch {
+	case !rows:
+	case access.Turn(ctx):
+		addGroups(c, s, maxGroupRows)
+	default:
+		addGroups(c, s, 0)
+	}
+	return c, nil
 }
 
 // until calls look after each change until it is done, at the latest after wait.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -58,6 +59,31 @@ func TestAwaitReturnsBeforeDeadline(t *testing.T) {
 					t.Errorf("answered after %s, want %s", took, tt.want)
 				}
 			})
+		})
+	}
+}
+
+// A call waits without its groups, and answers without them if it gets no turn for a large answer.
+func TestAwaitAddsGroupsInTurn(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newFixture(t, lwstest.InPhase(t, record.Progressing))
+			defer b.end()
+			start := time.Now()
+			ctx := access.WithTurn(t.Context(), func(context.Context) bool {
+				if time.Since(start) != time.Minute {
+					t.Errorf("the turn is taken after %s, want the end of the wait", time.Since(start))
+				}
+				return may
+			})
+			want, left := 4, 0
+			if !may {
+				want, left = left, want
+			}
+			c, err := b.await(ctx, lwstest.VLLM, mutation{}, durationpb.New(time.Minute), true)
+			if err != nil || len(c.GetGroups()) != want || int(c.GetGroupsOmitted()) != left {
+				t.Errorf("turn %t: %d groups, %d omitted, want %d and %d: %v", may, len(c.GetGroups()), c.GetGroupsOmitted(), want, left, err)
+			}
 		})
 	}
 }

@@ -57,3 +57,16 @@ func Sees(ctx context.Context, namespace string) (bool, error) {
 	}
 	return true, nil
 }
+
+type turnKey struct{}
+
+// WithTurn returns a context of a call that takes turns with others before it makes a large answer.
+func WithTurn(ctx context.Context, turn func(context.Context) bool) context.Context {
+	return context.WithValue(ctx, turnKey{}, turn)
+}
+
+// Turn reports whether a call may make a large answer. It may wait for a moment.
+func Turn(ctx context.Context) bool {
+	turn, ok := ctx.Value(turnKey{}).(func(context.Context) bool)
+	return !ok || turn(ctx)
+}

@@ -116,6 +116,7 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	s := &authorizedStream{
 		contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod, lasts: info.IsServerStream,
 	}
+	s.ctx = access.WithTurn(ctx, func(ctx context.Context) bool { return s.acquire(ctx, a.lists, turnTimeout) })
 	defer func() {
 		if s.held != nil {
 			s.held.Release()
@@ -124,7 +125,8 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	return handler(srv, s)
 }
 
-// costly returns the slots of which a request must acquire one, nil if it is cheap.
+// costly returns the slots of which a request must acquire one, nil if it is cheap. A call that waits for the cluster needs one for its
+// answer only: it takes a turn.
 func (a *authorization) costly(request any) *fair.Slots {
 	switch r := request.(type) {
 	case *pb.PlanRequest, *pb.PreflightRequest, *pb.ListRevisionsRequest:
@@ -172,21 +174,21 @@ func (s *authorizedStream) RecvMsg(m any) error {
 	if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 		return err
 	}
-	return s.acquire(s.by.costly(m))
-}
-
-// acquire waits for a slot. Namespaces take turns.
-func (s *authorizedStream) acquire(from *fair.Slots) error {
-	if from == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, slotTimeout)
-	defer cancel()
-	if !from.Acquire(ctx, s.namespace) {
+	if slots := s.by.costly(m); slots != nil && !s.acquire(s.ctx, slots, slotTimeout) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", s.namespace)
 	}
-	s.held = from
 	return nil
+}
+
+// acquire waits for a slot, which the call holds until it ends, and reports whether it got one. Namespaces take turns.
+func (s *authorizedStream) acquire(ctx context.Context, from *fair.Slots, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if !from.Acquire(ctx, s.namespace) {
+		return false
+	}
+	s.held = from
+	return true
 }
 
 // SendMsg sends a message. It ends a call whose client does not read.

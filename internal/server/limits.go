@@ -33,6 +33,8 @@ const (
 	// for each group. Further calls wait, at most for slotTimeout: a client that does not read holds a slot until sendTimeout.
 	maxPlans, maxLists = 2, 16
 	slotTimeout        = 30 * time.Second
+	// turnTimeout bounds that wait for the answer of a call whose intent is recorded: less than the driver keeps for it.
+	turnTimeout = 200 * time.Millisecond
 	// readTimeout ends calls whose request does not arrive, sendTimeout those whose client does not read.
 	readTimeout, sendTimeout = 10 * time.Second, 20 * time.Second
 	// maxNamespace is the longest name of a namespace: longer ones are not asked about, since answers are cached.

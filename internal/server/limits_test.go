@@ -17,6 +17,7 @@ import (
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
@@ -125,5 +126,49 @@ func TestPlansTakeTurns(t *testing.T) {
 		t.Errorf("the next plans are of %v", order)
 	}
 	close(d.end)
+	calls.Wait()
+}
+
+// answering is a driver whose UpgradeBatch takes its turn, and then lasts until the test lets it end.
+type answering struct {
+	*driver
+
+	turns chan bool
+	end   chan struct{}
+}
+
+func (a answering) UpgradeBatch(ctx context.Context, _ *pb.UpgradeBatchRequest) (*pb.UpgradeBatchResponse, error) {
+	a.turns <- access.Turn(ctx)
+	<-a.end
+	return &pb.UpgradeBatchResponse{}, nil
+}
+
+// Few large answers are made at a time. A call whose intent is recorded is told soon that it gets no turn.
+func TestLargeAnswersTakeTurns(t *testing.T) {
+	const most = 16
+	d := answering{newDriver(), make(chan bool), make(chan struct{})}
+	client := pb.NewWorkloadDriverClient(connection(t, start(t, d, server.Options{Listen: "unix://" + socket(t)}).Addr()))
+	var calls sync.WaitGroup
+	call := func() bool {
+		calls.Go(func() {
+			if _, err := client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: vllm()}); err != nil {
+				t.Error(err)
+			}
+		})
+		return <-d.turns
+	}
+	for i := range most {
+		if !call() {
+			t.Errorf("answer %d gets no turn", i)
+		}
+	}
+	if call() {
+		t.Errorf("answer %d gets a turn", most)
+	}
+	close(d.end)
+	calls.Wait()
+	if !call() {
+		t.Error("the calls that ended keep their turns")
+	}
 	calls.Wait()
 }
