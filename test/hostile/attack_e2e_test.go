@@ -158,10 +158,10 @@ func (w *world) unfinishedRequests(ctx context.Context, connections, calls int, 
 
 func none() string { return "" }
 
-// silentConnections opens TCP connections as fast as it can from another address than the administrator's, and sends nothing.
+// silentConnections opens TCP connections as fast as it can from the administrator's address, and sends nothing.
 func (w *world) silentConnections(ctx context.Context) string {
 	var opened atomic.Int64
-	dialer := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	dialer := net.Dialer{Timeout: time.Second}
 	together(ctx, 16, func(ctx context.Context, _ int) {
 		for ctx.Err() == nil {
 			conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(w.address, "dns:///"))

@@ -61,6 +61,10 @@ var attacks = []struct {
 	}},
 	{"connections", func(w *world) func(context.Context) string { return w.manyConnections }},
 	{"silent-connections", func(w *world) func(context.Context) string { return w.silentConnections }},
+	{"floods", func(w *world) func(context.Context) string {
+		token := w.token("stranger")
+		return func(ctx context.Context) string { return w.floods(ctx, token) }
+	}},
 	{"random-tokens", func(w *world) func(context.Context) string {
 		return func(ctx context.Context) string { return w.callsAtRate(ctx, 500, 8, randomToken, nowhere) }
 	}},
@@ -130,13 +134,13 @@ func nowhere() proto.Message {
 func TestHostile(t *testing.T) {
 	var table strings.Builder
 	out := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "attack\tdid\tpeak MiB\tkilled\tcalls\tnew connections\tprobes\tsteps of releases\tlog KiB")
+	fmt.Fprintln(out, "attack\tdid\tpeak MiB\tkilled\tcalls\tnew connections\tprobes\tsteps of releases\tlog KiB\tcpu s")
 	for _, attack := range attacks {
 		t.Run(attack.name, func(t *testing.T) {
 			w := newWorld(t)
 			v := w.attack(attack.prepare)
-			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\n", attack.name, v.did, v.peak>>20, v.killed,
-				&v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10)
+			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\t%.1f\n", attack.name, v.did, v.peak>>20, v.killed,
+				&v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10, v.cpu.Seconds())
 			if v.killed || v.peak > memoryLimit {
 				t.Errorf("peak %d MiB, killed: %t", v.peak>>20, v.killed)
 			}
@@ -178,7 +182,9 @@ func (w *world) attack(prepare func(*world) func(context.Context) string) *verdi
 	defer cancel()
 	done := make(chan string, 1)
 	go func() { done <- run(ctx) }()
+	before := w.memory.cpu()
 	v := w.observe(ctx, client, connect)
+	v.cpu = w.memory.cpu() - before
 	v.did = <-done
 	if info, err := os.Stat(w.log); err == nil {
 		v.logged = info.Size()

@@ -71,6 +71,7 @@ type verdict struct {
 	peak                              int64
 	killed                            bool
 	logged                            int64
+	cpu                               time.Duration
 	// did is what the attacker achieved.
 	did string
 }

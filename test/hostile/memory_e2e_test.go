@@ -76,3 +76,15 @@ func (m *memory) peak() (bytesResident int64) {
 	}
 	return 0
 }
+
+// cpu returns how long the process has run.
+func (m *memory) cpu() time.Duration {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')'):])
+	user, _ := strconv.Atoi(string(fields[12]))
+	system, _ := strconv.Atoi(string(fields[13]))
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
