@@ -34,7 +34,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
-	s, err := d.observeNew(ctx, key)
+	s, err := d.observeNew(ctx, key, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 		New: s.StableObject.Spec.LeaderWorkerTemplate, Old: s.StableObject.Spec.LeaderWorkerTemplate,
 		Startup: req.GetStartup().AsDuration(), StatefulSetMaxUnavailable: req.GetStatefulSetMaxUnavailable(), Frames: req.GetIncludeFrames(),
 	}
-	for _, role := range s.Roles {
+	for _, role := range plan.EntryFirst(s.Observation) {
 		t := s.Set.Spec(role.Name).LeaderWorkerTemplate
 		in.Roles = append(in.Roles, simulate.Role{Role: role, Old: t, New: t})
 	}
@@ -118,8 +118,10 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 			"the template that the groups of %s run could not be read, so they are assumed to request what the new ones do: %v", s.Key, err)})
 	}
 	in.Old = old.LeaderWorkerTemplate
-	for i, role := range old.Roles {
-		in.Roles[i].Old = role.Spec.LeaderWorkerTemplate
+	for _, role := range old.Roles {
+		if i := slices.IndexFunc(in.Roles, func(r simulate.Role) bool { return r.Name == role.Name }); i >= 0 {
+			in.Roles[i].Old = role.Spec.LeaderWorkerTemplate
+		}
 	}
 	if len(in.Roles) > 0 {
 		in.Old = in.Roles[0].Old

@@ -40,7 +40,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 		return nil, err
 	}
 	d.awaitNearby(ctx, key)
-	s, err := d.observeNew(ctx, key)
+	s, err := d.observeNew(ctx, key, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}

@@ -111,10 +111,14 @@ func (d *Driver) checkTraffic(ctx context.Context, s *observe.Snapshot, p *pb.Re
 	if policy.Traffic == nil {
 		return nil
 	}
-	if err := d.engine.Observer.Router.Check(ctx, s.SetupFor(policy)); err != nil {
-		return observe.ContractError(err)
+	err, entry := d.engine.Observer.Router.Check(ctx, s.SetupFor(policy)), s.EntryRole
+	if err == nil {
+		return nil
 	}
-	return nil
+	if d.engine.Observer.Enter(s, p); s.EntryRole != entry { // the cache of Services was behind
+		err = fmt.Errorf("%w: Service %s", observe.ErrChanged, policy.Traffic.StableService)
+	}
+	return observe.ContractError(err)
 }
 
 // UpgradeBatch moves the release to a batch or to an absolute target.

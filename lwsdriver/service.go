@@ -209,7 +209,11 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 
 // carryOut observes, decides and writes once.
 func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
-	s, err := d.observeNew(ctx, key)
+	var policies []*pb.ReleasePolicy
+	if begin, is := i.(plan.Begin); is {
+		policies = append(policies, begin.Policy)
+	}
+	s, err := d.observeNew(ctx, key, policies...)
 	if err != nil {
 		return mutation{}, err
 	}
@@ -238,9 +242,9 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 
 // observeNew observes a workload that may have just been created: one that is not in the cache is requested from the API server
 // before the call fails with WORKLOAD_NOT_FOUND.
-func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, error) {
+func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName, next ...*pb.ReleasePolicy) (*observe.Snapshot, error) {
 	d.awaitSets(ctx, key)
-	s, err := d.engine.Observe(key)
+	s, err := d.engine.Observe(key, next...)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND || observe.IsSet(key) {
 		return s, err
 	}

@@ -165,10 +165,13 @@ func (e *Engine) perform(ctx context.Context, s *observe.Snapshot, decision plan
 	return err
 }
 
-// Observe returns the state of a workload, as it is judged. The error has an ErrorReason.
-func (e *Engine) Observe(key types.NamespacedName) (*observe.Snapshot, error) {
+// Observe returns the state of a workload, as it is judged, before a release by the policy next, if one is given. The error has an ErrorReason.
+func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*observe.Snapshot, error) {
 	s, err := e.Observer.Observe(key)
 	if err == nil {
+		for _, policy := range next {
+			e.Observer.Enter(s, policy)
+		}
 		s.Observation = plan.Judge(s.Observation)
 	}
 	return s, err

@@ -82,19 +82,20 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 		if s.Policy.Traffic == nil {
 			return
 		}
-		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID, r.ID}
+		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID, r.ID, r.EntryRole}
 	case ok && s.Set != nil:
 		s.Policy.Traffic = kept.policy
+		s.enter(kept.entry)
 	case ok && s.carrier() == "":
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
 }
 
-// keptPolicy is the traffic policy of a release in place, the UID of its workload, and its ID.
+// keptPolicy is the traffic policy of a release, the UID of its workload, its ID, and its entry role.
 type keptPolicy struct {
-	policy  *traffic.Policy
-	of      types.UID
-	release string
+	policy         *traffic.Policy
+	of             types.UID
+	release, entry string
 }
 
 // ForgetPolicy drops the traffic policy that is remembered of a release in place.
@@ -195,7 +196,7 @@ func setupOf(s *Snapshot) traffic.Setup {
 func (s *Snapshot) setup(p record.Policy, canary, stable, update string, updated []string) (setup traffic.Setup) {
 	switch inPlace := plan.InPlace(p.Style); {
 	case s.Set != nil:
-		setup = traffic.NewSetupOfRole(s.StableObject, plan.ServingRoles(s.Observation)[0].Name, stable, update, *p.Traffic)
+		setup = traffic.NewSetupOfRole(s.StableObject, plan.EntryRole(s.Observation), stable, update, *p.Traffic)
 		if inPlace {
 			setup.StablePin[record.ServingLabel] = record.Serving // a group gets no requests any more before a new one takes its place
 		}

@@ -91,7 +91,7 @@ type Set struct {
 	Revision string
 	// Specs are those of the roles.
 	Specs []disaggregated.DisaggregatedRoleSpec
-	// View is the set as a workload: its metadata, and the spec of its entry role.
+	// View is the set as a workload: its metadata, and the spec of its first role.
 	View *lws.LeaderWorkerSet
 }
 
@@ -414,7 +414,37 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		s.BoundsObject, s.BoundsBy = object, object.ChangedBy
 	}
 	o.readScalers(s, set)
+	if s.Record != nil && s.Record.Release != nil {
+		s.enter(s.Record.Release.EntryRole)
+	}
 	return nil
+}
+
+// enter has requests enter by the leaders of a role, those of the first with "". It describes the set with that role's spec.
+func (s *Snapshot) enter(role string) {
+	view := *s.Set.View
+	for _, r := range s.Set.Specs {
+		if r.Name == role {
+			view.Spec = r.Spec
+		}
+	}
+	s.EntryRole, s.StableObject = role, &view
+}
+
+// Enter has requests enter as a release by this policy will have them: by the role whose leaders its Service selects. A release in flight
+// keeps the role that it began with.
+func (o *Observer) Enter(s *Snapshot, next *pb.ReleasePolicy) {
+	if s.Set == nil || s.Record != nil && s.Record.Release != nil && s.Record.Release.Phase.Unfinished() || s.Bounds != nil && s.Bounds.Update != "" {
+		return
+	}
+	near := preflight.Inventory{Workload: s.StableObject, Roles: s.RolesToBe(), Slices: s.Slices}
+	near.Policy, _ = record.ParsePolicy(next)
+	near.Services, _ = o.Nearby.Services(s.Key.Namespace) // the release is refused where they can't be read
+	entry := ""
+	if i := near.EntryRole(); i > 0 {
+		entry = near.Roles[i].Name
+	}
+	s.enter(entry)
 }
 
 // children returns the children of a set.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -113,5 +115,80 @@ func TestSetupFollowsUnits(t *testing.T) {
 		if got := setupOf(s).CanaryPin[disaggregated.RevisionLabelKey]; got != tt.want {
 			t.Errorf("%s: the canary Service selects revision %q, want %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// A release has the entry role whose leaders its Service selects, and keeps it while it is in flight, also if its record is removed.
+func TestEntryRole(t *testing.T) {
+	key, service := KeyFor(KindSet, lwstest.VLLM.Namespace, "llm"), "llm"
+	policy := &pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"},
+		Traffic: &pb.TrafficPolicy{StableService: service, HttpRoutes: []string{"llm"}},
+	}
+	began := func(phase record.Phase) *unstructured.Unstructured {
+		raw, err := record.EncodePolicy(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := &record.Release{ID: "r1", Policy: raw, StableRevision: "a", UpdateRevision: "b", Phase: phase, StartedAt: lwstest.Noon, PhaseAt: lwstest.Noon, EntryRole: "decode"}
+		set := llm("Static")
+		set.SetAnnotations(lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{UID: "set", Saved: record.Native(record.Hold()), Release: release}).Annotations)
+		return set
+	}
+	role := func(name string) map[string]string { return map[string]string{disaggregated.RoleLabelKey: name} }
+	for _, test := range []struct {
+		name     string
+		set      *unstructured.Unstructured
+		selector map[string]string
+		policy   *pb.ReleasePolicy
+		now      string
+		want     string
+	}{
+		{name: "decode", set: llm("Static"), selector: role("decode"), policy: policy, now: "prefill", want: "decode"},
+		{name: "the first", set: llm("Static"), selector: role("prefill"), policy: policy, now: "prefill", want: "prefill"},
+		{name: "none", set: llm("Static"), selector: role("embed"), policy: policy, now: "prefill", want: "prefill"},
+		{name: "both", set: llm("Static"), selector: map[string]string{disaggregated.SetNameLabelKey: "llm"}, policy: policy, now: "prefill", want: "prefill"},
+		{name: "no traffic", set: llm("Static"), selector: role("decode"), policy: &pb.ReleasePolicy{}, now: "prefill", want: "prefill"},
+		{name: "in flight", set: began(record.Progressing), selector: role("prefill"), policy: policy, now: "decode", want: "decode"},
+		{name: "over", set: began(record.Promoted), selector: role("prefill"), policy: policy, now: "decode", want: "prefill"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			core, generic := setsServed(true, test.set)
+			if err := core.Tracker().Add(&corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: lwstest.VLLM.Namespace, Name: service}, Spec: corev1.ServiceSpec{Selector: test.selector},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			b := newFixtureOn(t, core, generic)
+			b.run()
+			b.Nearby.Start()
+			var s *Snapshot
+			b.eventually("the caches are filled", func() (done bool) {
+				s, _ = b.Observe(key)
+				return s != nil && !b.Nearby.Pending()
+			})
+			enters := func(want string) {
+				t.Helper()
+				replicas := map[string]int32{"prefill": 4, "decode": 2}[want]
+				pin := s.SetupFor(record.Policy{Traffic: &traffic.Policy{}}).StablePin[disaggregated.RoleLabelKey]
+				if got := plan.EntryRole(s.Observation); got != want || pin != want || *s.StableObject.Spec.Replicas != replicas {
+					t.Errorf("the entry role is %s, the Service selects %s, and the spec has %d groups; want %s", got, pin, *s.StableObject.Spec.Replicas, want)
+				}
+			}
+			enters(test.now)
+			b.Enter(s, test.policy)
+			enters(test.want)
+			if test.name != "in flight" {
+				return
+			}
+			if _, err := generic.Resource(SetsResource).Namespace(key.Namespace).Update(t.Context(), llm("Static"), metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			b.eventually("the record is gone", func() bool {
+				s, _ = b.Observe(key)
+				return s.Record == nil
+			})
+			enters("decode")
+		})
 	}
 }

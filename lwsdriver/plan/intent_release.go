@@ -52,7 +52,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	r := &record.Release{
 		ID: b.ReleaseID, Owner: b.Owner, StartedBy: b.User, Policy: policy,
 		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
-		Replicas: o.Stable.Replicas, Rendering: o.Rendering,
+		Replicas: o.Stable.Replicas, Rendering: o.Rendering, EntryRole: o.EntryRole,
 	}
 	if now := o.Stable.revisions(); len(now) == 1 {
 		r.StableRevision = now[0]

@@ -78,6 +78,8 @@ type Observation struct {
 	Roles    []Role  `json:"roles,omitzero"`
 	Slices   int     `json:"slices,omitzero"`
 	Children []Child `json:"children,omitzero"`
+	// EntryRole is the role whose leaders get the requests. Empty, or a role that the groups do not have, means the first one.
+	EntryRole string `json:"entryRole,omitzero"`
 	// SlicesWaiting is how many slices of the spec LWS creates only once the template in the spec is released or restored; see [Judge].
 	SlicesWaiting int `json:"slicesWaiting,omitzero"`
 	// RolesWaiting are the names of the roles in the spec, if they are others than those of the groups; see [Judge].

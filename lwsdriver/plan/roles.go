@@ -32,7 +32,7 @@ import (
 // revision keep their groups, those of the update revision have exactly the groups of the batch, and all others have none. So LWS, which rolls
 // a DisaggregatedSet by scaling its children, can't.
 
-// Role is a role of a DisaggregatedSet. The first is the entry role, which gets the requests.
+// Role is a role of a DisaggregatedSet.
 type Role struct {
 	Name string `json:"name,omitzero"`
 	// Replicas is the number of groups in the spec, in each slice. Size is the number of pods of a group.
@@ -113,6 +113,23 @@ const (
 // hasRoles reports whether the workload is a DisaggregatedSet.
 func (o Observation) hasRoles() bool { return len(o.Roles) > 0 }
 
+// entryRole returns the role whose leaders get the requests.
+func (o Observation) entryRole() Role { return o.Roles[max(indexRole(o.Roles, o.EntryRole), 0)] }
+
+// EntryRole returns the name of that role of an observation that is not judged yet.
+func EntryRole(o Observation) string {
+	o.Roles = ServingRoles(o)
+	return o.entryRole().Name
+}
+
+// EntryFirst returns the roles, the entry role first.
+func EntryFirst(o Observation) []Role {
+	if !o.hasRoles() {
+		return nil
+	}
+	return append([]Role{o.entryRole()}, slices.DeleteFunc(slices.Clone(o.Roles), func(r Role) bool { return r.Name == o.entryRole().Name })...)
+}
+
 // object returns the kind, namespace and name of the workload, for messages.
 func (o Observation) object() string {
 	kind := "LeaderWorkerSet"
@@ -160,7 +177,7 @@ func (o Observation) partOf(role Role, revision string, units int) (groups int) 
 // opposite order. Where units are replaced, the last ones of each slice follow those of all slices. A slice never loses a unit to another
 // one, also if the number of units of a slice has changed.
 func (o Observation) place(revision string, units int) []int {
-	full, placed := o.Roles[0].Replicas, make([]int, max(o.Slices, 1))
+	full, placed := o.entryRole().Replicas, make([]int, max(o.Slices, 1))
 	beside := full
 	if o.shifts() {
 		beside = min(full, o.shiftable())
@@ -184,7 +201,7 @@ func (o Observation) place(revision string, units int) []int {
 
 // placed returns how many units of a revision a slice may have now.
 func (o Observation) placed(slice int, revision string) int {
-	entry := o.Roles[0].Name
+	entry := o.entryRole().Name
 	if b := o.Bounds; b != nil && b.Update == revision {
 		return b.Exact[Member(slice, entry)]
 	}
@@ -193,7 +210,7 @@ func (o Observation) placed(slice int, revision string) int {
 
 // part returns how many groups of a role belong to a number of units of a slice: at least one of each, and all of them at the end.
 func (o Observation) part(role Role, units int) int {
-	entry := o.Roles[0].Replicas
+	entry := o.entryRole().Replicas
 	if entry == 0 {
 		return 0
 	}
@@ -219,7 +236,7 @@ func indexRole(roles []Role, name string) int {
 	return slices.IndexFunc(roles, func(r Role) bool { return r.Name == name })
 }
 
-// ServingRoles returns the roles of the groups, the entry role first. While another template waits, its roles may be others: those of the
+// ServingRoles returns the roles of the groups. While another template waits, its roles may be others: those of the
 // groups keep their order, and a removed one its numbers.
 func ServingRoles(o Observation) []Role {
 	stable, spec := o.stableSide(), o.Roles
@@ -288,7 +305,7 @@ func (o *Observation) unite() {
 	}
 	o.cover()
 	o.coolRoles()
-	entry, stable := o.Roles[0], o.stableSide()
+	entry, stable := o.entryRole(), o.stableSide()
 	o.Stable.Replicas, o.Stable.Size = entry.Replicas*o.Slices, entry.Size
 	if b := o.Bounds; b != nil {
 		o.Stable.Rolling = record.Hold()
@@ -348,7 +365,7 @@ func (o Observation) stableSide() string {
 func (o Observation) units(placed []int, total int, in func(Child) bool) []Group {
 	var all []Group
 	for _, c := range o.Children {
-		if c.Role != o.Roles[0].Name || !in(c) {
+		if c.Role != o.entryRole().Name || !in(c) {
 			continue
 		}
 		groups := slices.Clone(c.Groups)
@@ -380,7 +397,10 @@ func (o Observation) pair(c Child, groups []Group) {
 	if o.shifts() {
 		slices.Sort(ready) // the last ones are removed first
 	}
-	for _, role := range o.Roles[1:] {
+	for _, role := range o.Roles {
+		if role.Name == c.Role {
+			continue
+		}
 		partners := o.child(c.Slice, c.Revision, role.Name).Groups
 		has := readyFirst(partners)
 		for n, i := range ready {
@@ -488,10 +508,10 @@ func (o Observation) presentBounds(stable string) *Bounds {
 		b.Update = r.UpdateRevision
 	}
 	for slice := range o.Slices {
-		for i, role := range o.Roles {
+		for _, role := range o.Roles {
 			at := Member(slice, role.Name)
 			b.Min[at], b.Exact[at] = role.Replicas, min(o.child(slice, b.Update, role.Name).Replicas, role.Replicas)
-			if i == 0 {
+			if role.Name == o.entryRole().Name {
 				b.Units += b.Exact[at]
 			}
 		}
@@ -550,7 +570,7 @@ func (o Observation) drainOrder() []Role {
 // They are asked only when the whole revision goes: before, the rest of it still needs them.
 func (o Observation) side(revision string, entry []Group) []Group {
 	for _, c := range o.Children {
-		if c.Revision == revision && c.Role != o.Roles[0].Name && slices.Contains(o.Policy.DrainRoles, c.Role) {
+		if c.Revision == revision && c.Role != o.entryRole().Name && slices.Contains(o.Policy.DrainRoles, c.Role) {
 			entry = append(slices.Clip(entry), Workload{Groups: c.Groups}.existingFrom(0)...)
 		}
 	}
@@ -559,7 +579,7 @@ func (o Observation) side(revision string, entry []Group) []Group {
 
 // warmsUpRole reports whether the groups of a child of another role than the entry role must be warmed up.
 func (o Observation) warmsUpRole(c Child) bool {
-	return o.Policy.WarmsUp() && o.Traffic != nil && slices.Contains(o.Policy.WarmUpRoles, c.Role) && c.Role != o.Roles[0].Name &&
+	return o.Policy.WarmsUp() && o.Traffic != nil && slices.Contains(o.Policy.WarmUpRoles, c.Role) && c.Role != o.entryRole().Name &&
 		o.updates() && c.Revision == o.Bounds.Update
 }
 
@@ -572,7 +592,7 @@ func (o *Observation) coolRoles() {
 			continue
 		}
 		serving := 0
-		for _, g := range o.child(c.Slice, c.Revision, o.Roles[0].Name).Groups {
+		for _, g := range o.child(c.Slice, c.Revision, o.entryRole().Name).Groups {
 			if g.Serving {
 				serving++
 			}
@@ -708,10 +728,10 @@ func sameBounds(a, b Bounds) bool {
 		reflect.DeepEqual(a.Target, b.Target)
 }
 
-// RoleCounts returns the groups of each role, nil for a LeaderWorkerSet.
+// RoleCounts returns the groups of each role, those of the entry role first, nil for a LeaderWorkerSet.
 func RoleCounts(o Observation) (all []*pb.Role) {
 	stable := o.stableSide()
-	for _, role := range o.Roles {
+	for _, role := range EntryFirst(o) {
 		r := &pb.Role{Name: role.Name, Replicas: int32(role.Replicas * o.Slices)} //nolint:gosec // replicas of a spec
 		for _, c := range o.Children {
 			if c.Role != role.Name {
@@ -797,7 +817,7 @@ func keepRoles(o Observation, d Decision) Decision {
 		if wait := drained(o, d.State); wait != nil {
 			d.Recheck = earliest(d.Recheck, wait.Recheck)
 		}
-		d.Message += fmt.Sprintf("; %d groups of %s are to finish their requests", len(leaving), o.Roles[0].Name)
+		d.Message += fmt.Sprintf("; %d groups of %s are to finish their requests", len(leaving), o.entryRole().Name)
 		d = scalesRoles(d)
 	}
 	for _, c := range o.Children {
@@ -894,8 +914,8 @@ func (b Begin) checkRoles(o Observation) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
 	}
 	switch p := b.Policy; {
-	case o.Roles[0].Replicas == 0:
-		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.Roles[0].Name, o.object())
+	case o.entryRole().Replicas == 0:
+		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.entryRole().Name, o.object())
 	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
 		return refuse("policy.group_disruption_budget, policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s",
 			o.object())

@@ -55,6 +55,8 @@ type roleState struct {
 	deletes uint8
 	// third is what template 3 does to the roles.
 	third roleChange
+	// second: the entry role, prefill, is the second one in the spec and removed last, as decode is in a set whose Service selects decode.
+	second bool
 	// net is the routing, nil without a traffic policy. objects are what the API server has, selectors those that the endpoints follow, and
 	// served the routes that the gateway serves. reverts is how often another client may still restore the routes.
 	net                                 *network
@@ -76,7 +78,8 @@ func (s roleState) lacks(r revision, role int) bool {
 	return r == 3 && (s.third == removesDecode && role == 1 || s.third == removesPrefill && role == 0)
 }
 
-func (s roleState) observe() Observation {
+// observe returns what is observed, before a request of the host.
+func (s roleState) observe(next ...Intent) Observation {
 	o := Observation{
 		Now: noon, Slices: int(s.slices), BoundsEnforced: true,
 		Stable: Workload{Name: "llm"},
@@ -126,6 +129,14 @@ func (s roleState) observe() Observation {
 	}
 	if s.unsized {
 		o.Roles[0].Replicas = LastSize(o, roleNames[0])
+	}
+	if s.second {
+		slices.Reverse(o.Roles)
+	}
+	if r := o.release(); r != nil && (r.Phase.Unfinished() || len(next) == 0 || o.Bounds != nil && o.Bounds.Update != "") {
+		o.EntryRole = r.EntryRole
+	} else if len(next) > 0 && s.second {
+		o.EntryRole = roleNames[0] // as its Service selects
 	}
 	s.routeRequests(&o)
 	o = Judge(o)
@@ -338,6 +349,9 @@ type roleStep struct {
 // policy is that of the release.
 func (s roleState) policy() *pb.ReleasePolicy {
 	p := &pb.ReleasePolicy{Style: s.style, Batches: []string{"1", "100%"}}
+	if s.second {
+		p.RoleOrder = []string{roleNames[1], roleNames[0]}
+	}
 	if s.net != nil {
 		p.Traffic = &pb.TrafficPolicy{StableService: routed.StableService, HttpRoutes: []string{routed.Routes[0].Name}}
 	}
@@ -347,6 +361,10 @@ func (s roleState) policy() *pb.ReleasePolicy {
 // steps returns all that may happen next. The error is a defect of the driver.
 func (s roleState) steps(o Observation) (all []roleStep, err error) {
 	act := func(by string, i Intent, with func(*roleState)) error {
+		o := o
+		if _, begins := i.(Begin); begins && s.second {
+			o = s.observe(i)
+		}
 		d, err := Decide(o, i)
 		if err != nil && i != nil {
 			return nil // the host is refused
@@ -581,6 +599,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		}
 	}
 	if b := step.bounds; b != nil {
+		first, _ := s.drained()
 		lowers, broken := s.lowers(o, *b), ""
 		if !shifts {
 			broken = s.breachOfSlices(o, *b, before)
@@ -592,7 +611,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return "the stable revision changes without a promotion"
 		case b.Stable == before.Stable && lowers && phase != record.HandingOver && !shifts:
 			return "stable groups may go before a promotion hands over"
-		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[0])] == int(s.wanted[0]) && s.units(update) < int(s.wanted[0])*o.Slices:
+		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[first])] == int(s.wanted[first]) && s.units(update) < int(s.wanted[0])*o.Slices:
 			return "stable groups may go before every unit of the update is ready"
 		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String() && phase != record.HandingOver):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
@@ -613,14 +632,23 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < had.replicas:
 				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
 			}
-			before, after := s.children[r][m.slice][1].replicas, n.children[r][m.slice][1].replicas
-			prefill := s.children[r][0][0].replicas + s.children[r][1][0].replicas
-			if r == stable && phase == record.HandingOver && n.children[r][m.slice][1].exists && after < before && prefill > 0 && (!shifts || after == 0) {
-				return "decode goes before prefill"
+			first, last := s.drained()
+			before, after := s.children[r][m.slice][last].replicas, n.children[r][m.slice][last].replicas
+			others := s.children[r][0][first].replicas + s.children[r][1][first].replicas
+			if r == stable && phase == record.HandingOver && n.children[r][m.slice][last].exists && after < before && others > 0 && (!shifts || after == 0) {
+				return fmt.Sprintf("%s goes before %s", roleNames[last], roleNames[first])
 			}
 		}
 	}
 	return ""
+}
+
+// drained returns which role a promotion removes first, and which last.
+func (s roleState) drained() (first, last int) {
+	if s.second {
+		return 1, 0
+	}
+	return 0, 1
 }
 
 // lowers reports whether bounds let a role have fewer groups than in the spec.
@@ -759,7 +787,7 @@ func (s roleState) promotes() roleState {
 	for _, i := range []Intent{
 		Begin{ReleaseID: "r", Policy: s.policy()}, SetTarget{ReleaseID: "r", Groups: "100%"}, Promote{ReleaseID: "r"},
 	} {
-		d, err := Decide(s.observe(), i)
+		d, err := Decide(s.observe(i), i)
 		no(err)
 		s, err = s.write(d.Action)
 		no(err)
@@ -817,6 +845,10 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{wanted: two{2, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_BLUE_GREEN}, 2, true},
 		{roleState{wanted: two{1, 1}, edits: 2, losses: 1, slices: 2, style: pb.Style_STYLE_CANARY}, 2, true},
+		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, second: true, style: pb.Style_STYLE_CANARY}, 2, true},
+		{roleState{wanted: two{2, 2}, edits: 2, second: true, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
+		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, deletes: 1, second: true, promoted: true, style: pb.Style_STYLE_CANARY}, 2, false},
+		{roleState{template: 2, wanted: two{1, 2}, edits: 1, third: removesPrefill, slices: 1, second: true, style: pb.Style_STYLE_CANARY}, 2, false},
 		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_CANARY}, 4, false},
 		{roleState{wanted: two{1, 2}, edits: 2, third: removesDecode, promoted: true, style: pb.Style_STYLE_CANARY}, 2, false},
 		{roleState{wanted: two{2, 2}, edits: 1, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 4, false},

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -82,6 +83,38 @@ func TestPartOf(t *testing.T) {
 		if last != o.Roles[1].Replicas || o.partOf(o.Roles[1], "", 0) != 0 {
 			t.Fatalf("all units have %d of %d groups", last, o.Roles[1].Replicas)
 		}
+	}
+}
+
+// A release has the entry role that its Service selects. Units are groups of that role, whatever its place in the spec.
+func TestEntryRole(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(0, 0)
+	o.Record, o.EntryRole = &record.Record{}, "decode"
+	d, err := Decide(Judge(o), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := d.Action.(SetStable).Record
+	o.Record = &rec
+	if r := o.Record.Release; r.EntryRole != "decode" || r.Replicas != 2 {
+		t.Errorf("the release has entry role %q and %d units", r.EntryRole, r.Replicas)
+	}
+	o = Judge(o)
+	b := o.withUnits(*withUpdate(o, "new", 1), 1)
+	if want := map[string]int{"0-prefill": 2, "0-decode": 1}; !maps.Equal(b.Exact, want) || roleNamesOf(b.Roles) != "prefill, decode" {
+		t.Errorf("a unit has %v of roles %v, want %v", b.Exact, b.Roles, want)
+	}
+	o.Bounds = &b
+	if n := o.presentBounds("old").Units; n != 0 {
+		t.Errorf("%d units of no groups", n)
+	}
+	if roles := RoleCounts(o); roles[0].GetName() != "decode" || roles[1].GetName() != "prefill" || roles[0].GetPlanned() != 1 || roles[1].GetPlanned() != 2 {
+		t.Errorf("the roles are %v", roles)
+	}
+	o.EntryRole = "embed"
+	if name := EntryRole(o); name != "prefill" {
+		t.Errorf("%s is the entry role where the groups have no other one", name)
 	}
 }
 
@@ -458,9 +491,16 @@ func TestRolesFinishTheirRequests(t *testing.T) {
 	}
 }
 
-// While a template with other roles waits, the groups keep theirs, with or without bounds that name them. No release of it begins.
+// While a template with other roles waits, the groups keep theirs, with or without bounds that name them, and so does the entry role. No
+// release of it begins.
 func TestOtherRolesWait(t *testing.T) {
 	t.Parallel()
+	t.Run("first", func(t *testing.T) { t.Parallel(); otherRolesWait(t, "", 4) })
+	t.Run("second", func(t *testing.T) { t.Parallel(); otherRolesWait(t, "decode", 2) })
+}
+
+func otherRolesWait(t *testing.T, entry string, units int) {
+	t.Helper()
 	embed := Role{Name: "embed", Replicas: 1, Size: 1}
 	for _, tt := range []struct {
 		name string
@@ -469,13 +509,15 @@ func TestOtherRolesWait(t *testing.T) {
 		{"removed", rolesOf4and2[:1]}, {"added", append(slices.Clone(rolesOf4and2), embed)},
 		{"replaced", []Role{rolesOf4and2[0], embed}}, {"reordered", []Role{rolesOf4and2[1], rolesOf4and2[0]}},
 	} {
-		o := rolesObservation(1, 1)
+		o := rolesObservation(4/units, 1)
+		o.EntryRole = entry
+		o.Bounds = withUpdate(o, "new", 1)
 		o.Roles, o.Stable.Revision = tt.spec, "third"
 		d := reconcile(Judge(o))
 		if d.State != pb.State_STATE_FAILED || d.Reason != ReasonTemplateRefused || d.Action != nil || !strings.Contains(d.Message, "Restore the roles") {
 			t.Errorf("%s: %s %s: %v, %s", tt.name, d.State, d.Reason, d.Action, d.Message)
 		}
-		if s := Judge(o); roleNamesOf(s.Roles) != "prefill, decode" || s.Stable.Replicas != 4 || s.bounds().Min["0-decode"] != 2 || s.bounds().Exact["0-decode"] != 1 {
+		if s := Judge(o); roleNamesOf(s.Roles) != "prefill, decode" || s.Stable.Replicas != units || s.bounds().Min["0-decode"] != 2 || s.bounds().Exact["0-decode"] != 1 {
 			t.Errorf("%s: roles %v, bounds %v", tt.name, s.Roles, s.bounds())
 		}
 		rest := o

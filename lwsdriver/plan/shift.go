@@ -52,7 +52,7 @@ func (o Observation) wayBack() record.Phase {
 
 // unitsOf returns how many units of a slice a number of groups of each role makes.
 func (o Observation) unitsOf(groups func(Role) int) int {
-	units := o.Roles[0].Replicas
+	units := o.entryRole().Replicas
 	for slices.ContainsFunc(o.Roles, func(r Role) bool { return o.part(r, units) > max(groups(r), 0) }) {
 		units--
 	}
@@ -78,7 +78,7 @@ func (o Observation) shiftLacks() int { return o.sliceLacks() * o.Slices }
 
 // sliceLacks returns how many units the roles of a slice may lack.
 func (o Observation) sliceLacks() int {
-	return o.Roles[0].Replicas - o.unitsOf(func(r Role) int { return r.Replicas - r.MaxUnavailable })
+	return o.entryRole().Replicas - o.unitsOf(func(r Role) int { return r.Replicas - r.MaxUnavailable })
 }
 
 // shiftBackTo returns to how many units the update revision may shrink, from the last slice on: they and the old units of the slice that are
@@ -88,7 +88,7 @@ func (o Observation) shiftBackTo() int {
 	if c == nil || o.forced() {
 		return 0
 	}
-	full, placed := o.Roles[0].Replicas, o.place(c.Carries, c.Replicas)
+	full, placed := o.entryRole().Replicas, o.place(c.Carries, c.Replicas)
 	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
 		before -= placed[slice]
 		ready, useful := Workload{Groups: within(o.Stable.Groups, slice*full, full)}.count(o.receives), 0
@@ -143,7 +143,8 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	grown := o.unitsOf(func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(slice, b.Stable, r)))
 	})
-	for i, r := range o.Roles {
+	for _, r := range o.Roles {
+		entry := r.Name == o.entryRole().Name
 		if b.Update != "" {
 			b.Exact[at(r)] = min(o.part(r, units), max(had(r), o.part(r, grown)))
 		}
@@ -159,7 +160,7 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 			b.Min[at(r)] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))))
 		case b.Units != have.Units: // which groups leave, and so drain, follows from the units
 			b.Min[at(r)] = n
-		case i > 0 && len(leaving) > 0, i == 0 && !o.finished(leaving):
+		case !entry && len(leaving) > 0, entry && !o.finished(leaving):
 			b.Min[at(r)] = n // the groups of the entry role leave first: the others serve them
 		default:
 			b.Min[at(r)] = o.lowered(slice, r, n, keep)
@@ -186,8 +187,8 @@ func (o Observation) groupsOf(slice int, revision string, role Role) int {
 // starts may become ready before it is removed.
 func (o Observation) lowered(slice int, role Role, had, keep int) int {
 	serving := o.servingUnits(slice)
-	entry := role.Name == o.Roles[0].Name
-	need := max(role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.Roles[0].Replicas-o.sliceLacks()-serving))
+	entry := role.Name == o.entryRole().Name
+	need := max(role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving))
 	groups, ready := map[int]Group{}, 0
 	counts := func(g Group) bool { return g.Ready && (!entry || o.receives(g)) }
 	for _, g := range o.child(slice, o.stableSide(), role.Name).Groups {
@@ -225,7 +226,7 @@ func (o Observation) servingUnits(slice int) (serving int) {
 		return 0 // a gateway may still send their requests to old units
 	}
 	if o.Traffic != nil {
-		share := ((o.Traffic.Facts().Weight+1)*o.Roles[0].Replicas*len(placed) - 1) / 100 //nolint:mnd // the units of a share that was rounded down
+		share := ((o.Traffic.Facts().Weight+1)*o.entryRole().Replicas*len(placed) - 1) / 100 //nolint:mnd // the units of a share that was rounded down
 		serving = min(serving, max(share-before, 0))
 	}
 	return serving
@@ -247,7 +248,7 @@ func (o Observation) leavingUnits() (leaving []Group) {
 	if !o.shifts() || b == nil || b.Stable != o.stableSide() || o.handingOver() {
 		return nil
 	}
-	r := o.Roles[0]
+	r := o.entryRole()
 	for slice, units := range o.place(b.Update, b.Units) {
 		left := o.lowered(slice, r, min(b.Min[Member(slice, r.Name)], r.Replicas), o.keeps(r, units))
 		leaving = append(leaving, Workload{Groups: o.child(slice, b.Stable, r.Name).Groups}.existingFrom(left)...)

@@ -28,10 +28,10 @@ import (
 
 // Inventory is everything that the rules judge.
 type Inventory struct {
-	// Workload is the LeaderWorkerSet, or a DisaggregatedSet as one: its kind and metadata, with the spec of its entry role. It must not be
+	// Workload is the LeaderWorkerSet, or a DisaggregatedSet as one: its kind and metadata, with the spec of one of its roles. It must not be
 	// modified.
 	Workload *lws.LeaderWorkerSet
-	// Roles are those of a DisaggregatedSet, the entry role first, and Slices is how often it has them all. A LeaderWorkerSet has none.
+	// Roles are those of a DisaggregatedSet, and Slices is how often it has them all. A LeaderWorkerSet has none.
 	Roles  []Role
 	Slices int
 	// Rolling is the user's own rolling update configuration, also under hold.

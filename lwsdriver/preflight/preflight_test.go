@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
@@ -238,5 +239,47 @@ func TestRolesAreJudged(t *testing.T) {
 	}
 	if strings.Contains(text, "maxUnavailable") {
 		t.Errorf("the groups of a role are not rolled:\n%s", text)
+	}
+}
+
+// Requests enter by the role whose leaders the Service selects, by whatever labels, and else by the first one.
+func TestEntryRole(t *testing.T) {
+	const role = "disaggregatedset.x-k8s.io/role"
+	for _, tt := range []struct {
+		name     string
+		selector map[string]string
+		replicas int32
+		want     int
+	}{
+		{"the role", map[string]string{role: "decode"}, 2, 1},
+		{"a label of the template", map[string]string{"part": "answers"}, 2, 1},
+		{"the first role", map[string]string{role: "prefill"}, 2, 0},
+		{"a role without groups", map[string]string{role: "decode"}, 0, 1},
+		{"no role", map[string]string{role: "embed"}, 2, 0},
+		{"both roles", map[string]string{"disaggregatedset.x-k8s.io/name": "llm"}, 2, 0},
+		{"workers only", map[string]string{role: "decode", "leaderworkerset.sigs.k8s.io/worker-index": "1"}, 2, 0},
+		{"no selector", nil, 2, 0},
+	} {
+		s := snapshotOf(t, "testdata/RolesNotPaired/fail.yaml")
+		decode := s.Roles[1].Workload
+		decode.Spec.Replicas, decode.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["part"] = ptr.To(tt.replicas), "answers"
+		for _, o := range s.Services {
+			if o.Name == "llm" {
+				o.Spec.Selector = tt.selector
+			}
+		}
+		if got := s.EntryRole(); got != tt.want {
+			t.Errorf("%s: the entry role is %s", tt.name, s.Roles[got].Name)
+		}
+	}
+}
+
+// A Service of the first role is no way past a release whose requests enter by the second one.
+func TestRolesNotPairedFollowsEntryRole(t *testing.T) {
+	s := snapshotOf(t, "testdata/RolesNotPaired/fail.yaml")
+	s.Policy.Traffic.StableService = "llm-decode"
+	text := describe(preflight.Check(s).GetFindings())
+	if !strings.Contains(text, "role prefill: it selects 8 pods by other labels than their revision") || strings.Contains(text, "role decode: it selects") {
+		t.Errorf("the findings are\n%s", text)
 	}
 }

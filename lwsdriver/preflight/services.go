@@ -43,9 +43,34 @@ var serviceRules = []Rule{{
 	Check:   notPaired,
 }}
 
+// EntryRole returns the index of the role that the requests of the release enter by: the one whose leaders its Service selects, or else, as
+// if it selects those of several, the first.
+func (s *Inventory) EntryRole() int {
+	var selected []int
+	for _, o := range s.Services {
+		if s.Policy.Traffic == nil || o.Name != s.Policy.Traffic.StableService || o.Namespace != s.Workload.Namespace {
+			continue
+		}
+		for i := range s.Roles {
+			w := s.role(i).Disruptable()
+			w.Groups = max(w.Groups, 1)
+			if leaders, _ := w.Selected(labels.SelectorFromSet(o.Spec.Selector)); leaders > 0 {
+				selected = append(selected, i)
+			}
+		}
+	}
+	if len(selected) != 1 {
+		return 0
+	}
+	return selected[0]
+}
+
 // notPaired finds Services that select other roles than the entry role, whatever their revision.
 func notPaired(s *Inventory, report func(Hit)) {
-	for i := 1; i < len(s.Roles); i++ {
+	for i := range s.Roles {
+		if i == s.EntryRole() {
+			continue
+		}
 		role := s.role(i)
 		role.judgeServices(func(h Hit) { report(role.part.inSet(h)) }, func(o *corev1.Service, leaders, workers int) string {
 			if _, revision := o.Spec.Selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {

@@ -110,6 +110,8 @@ type Release struct {
 	// up, sorted.
 	Force   bool  `json:"force,omitempty"`
 	GivenUp []int `json:"givenUp,omitempty"`
+	// EntryRole is the role of a DisaggregatedSet whose leaders get the requests, since the Service selects them. Empty means the first one.
+	EntryRole string `json:"entryRole,omitempty"`
 	// Successor names the second set during a handover, and Groups is how many groups the workload had before.
 	Successor string `json:"successor,omitempty"`
 	Groups    int    `json:"groups,omitempty"`

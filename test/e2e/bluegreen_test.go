@@ -78,19 +78,23 @@ func TestBlueGreenSwitch(t *testing.T) {
 // since LWS creates one with the workload's name.
 func (w *workload) expose() {
 	w.t.Helper()
-	service := w.name + "-http"
+	w.exposeBy(w.name, map[string]string{lws.SetNameLabelKey: w.name, lws.WorkerIndexLabelKey: "0"})
+}
+
+// exposeBy creates an Ingress with a name, and its Service with a selector.
+func (e *env) exposeBy(name string, selector map[string]string) {
+	e.t.Helper()
+	service := name + "-http"
 	port := corev1.ServicePort{Name: "http", Port: 80}
-	_, err := w.kube.CoreV1().Services(w.namespace).Create(w.t.Context(), &corev1.Service{
+	_, err := e.kube.CoreV1().Services(e.namespace).Create(e.t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: service},
-		Spec: corev1.ServiceSpec{
-			Ports: []corev1.ServicePort{port}, Selector: map[string]string{lws.SetNameLabelKey: w.name, lws.WorkerIndexLabelKey: "0"},
-		},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{port}, Selector: selector},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	_, err = w.kube.NetworkingV1().Ingresses(w.namespace).Create(w.t.Context(), &networkingv1.Ingress{
-		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+	_, err = e.kube.NetworkingV1().Ingresses(e.namespace).Create(e.t.Context(), &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: networkingv1.IngressSpec{
 			IngressClassName: ptr.To("nginx"),
 			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
@@ -99,6 +103,6 @@ func (w *workload) expose() {
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 }

@@ -288,12 +288,25 @@ func (s *roleSet) refuses() {
 // begin begins a release of the set.
 func (s *roleSet) begin(id string, style pb.Style, batches ...string) {
 	s.t.Helper()
+	s.beginWith(id, &pb.ReleasePolicy{Style: style, Batches: batches})
+}
+
+func (s *roleSet) beginWith(id string, policy *pb.ReleasePolicy) {
+	s.t.Helper()
 	s.eventually("the release begins", func(ctx context.Context) error {
-		_, err := s.driver.Initialize(ctx, &pb.InitializeRequest{
-			Workload: s.ref, ReleaseId: id, Owner: "test", Policy: &pb.ReleasePolicy{Style: style, Batches: batches},
-		})
+		_, err := s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref, ReleaseId: id, Owner: "test", Policy: policy})
 		return err
 	})
+}
+
+// service returns the selector of the Service of requests.
+func (s *roleSet) service() map[string]string {
+	s.t.Helper()
+	service, err := s.kube.CoreV1().Services(s.namespace).Get(s.t.Context(), s.name+"-http", metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return service.Spec.Selector
 }
 
 // upgrade asks for a batch, and waits until it is ready.
@@ -323,7 +336,8 @@ func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
 }
 
 // TestDisaggregatedReleased: batches are units, both ways: aborted, the update's groups go and the stable ones were never touched; promoted,
-// they become the set without a second start, decode last. The hold is that of the new revision.
+// they become the set without a second start, decode last. The hold is that of the new revision. The second release has a Service, which selects
+// decode: its units are groups of decode.
 func TestDisaggregatedReleased(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)
@@ -346,13 +360,34 @@ func TestDisaggregatedReleased(t *testing.T) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
 	}
 
-	s.begin("promoted", pb.Style_STYLE_CANARY, "50%", "100%")
-	s.upgrade("promoted", 0)
+	decode := map[string]string{disaggregated.SetNameLabelKey: s.name, disaggregated.RoleLabelKey: "decode", lws.WorkerIndexLabelKey: "0"}
+	s.exposeBy(s.name, decode)
+	policy := &pb.ReleasePolicy{
+		Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}, Traffic: &pb.TrafficPolicy{StableService: s.name + "-http", Ingresses: []string{s.name}},
+	}
+	forecast, err := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref, Policy: policy})
+	if err != nil || len(forecast.GetBlockers()) > 0 {
+		t.Fatalf("plan: %v, %v", forecast.GetBlockers(), err)
+	}
+	s.beginWith("promoted", policy)
+	c := s.upgrade("promoted", 0)
+	s.Await("v2", 2, 1)
+	for what, roles := range map[string][]*pb.Role{"plan": forecast.GetSteps()[0].GetRoles(), "context": c.GetRoles()} {
+		if c.GetReplicas() != 2 || c.GetUpdatedReady() != 1 || roles[0].GetName() != "decode" || roles[0].GetUpdatedReady() != 1 || roles[1].GetUpdatedReady() != 2 {
+			t.Errorf("%s: %d of %d units are ready, roles %v", what, c.GetUpdatedReady(), c.GetReplicas(), roles)
+		}
+	}
+	if now := s.service(); now[disaggregated.RoleLabelKey] != "decode" || now[disaggregated.RevisionLabelKey] != c.GetStableRevision() {
+		t.Errorf("the Service selects %v", now)
+	}
 	s.driver.Kill()
 	s.driver.Restart()
 	s.upgrade("promoted", 1)
 	updated := s.Leaders("v2")
 	s.finalize("promoted", promote)
+	if now := s.service(); !maps.Equal(now, decode) {
+		t.Errorf("the Service selects %v", now)
+	}
 	s.Await("v1", -1, -1)
 	s.Await("v2", 4, 2)
 	if now := s.Leaders("v2"); len(now) != 6 || !maps.Equal(now, updated) {

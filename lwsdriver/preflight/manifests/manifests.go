@@ -85,7 +85,7 @@ func (s *Set) add(file string, document any) {
 var clusterScoped = map[string]bool{"Node": true}
 
 // Workloads returns the LeaderWorkerSets and DisaggregatedSets, in the order of the files. A DisaggregatedSet has its kind, and the spec of its
-// entry role.
+// first role.
 func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 	var all []*lws.LeaderWorkerSet
 	for _, o := range s.objects {

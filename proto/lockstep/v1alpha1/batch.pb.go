@@ -372,8 +372,8 @@ type BatchContext struct {
 	// The last metadata.generation of the workload that its own controller has observed. After a write that returned generation N, a
 	// context with N or more knows of it. 0: the workload's controller has observed none.
 	ObservedGeneration int64 `protobuf:"varint,38,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	// Optional. The roles of a DisaggregatedSet, in the order of its spec. All other counts are units, in groups of the entry role: a unit
-	// is one of these and its part of every other role. Empty means that the workload has no roles.
+	// Optional. The roles of a DisaggregatedSet, its entry role first. All other counts are units, in groups of the entry role: a unit is one
+	// of these and its part of every other role. Empty means that the workload has no roles.
 	Roles         []*Role `protobuf:"bytes,39,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1810,7 +1810,7 @@ type PlanStep struct {
 	MaxCapacity float64 `protobuf:"fixed64,12,opt,name=max_capacity,json=maxCapacity,proto3" json:"max_capacity,omitempty"`
 	// Percentage of requests sent to the update revision after the step.
 	TrafficWeight int32 `protobuf:"varint,13,opt,name=traffic_weight,json=trafficWeight,proto3" json:"traffic_weight,omitempty"`
-	// Optional. The groups of each role of a DisaggregatedSet after the step, in the order of its spec, without `planned`. Then `extra_groups`,
+	// Optional. The groups of each role of a DisaggregatedSet after the step, its entry role first, without `planned`. Then `extra_groups`,
 	// `extra_pods` and `extra_resources` are those of all roles, and the other counts are units, as in BatchContext. Empty means that the workload has
 	// no roles.
 	Roles         []*Role `protobuf:"bytes,15,rep,name=roles,proto3" json:"roles,omitempty"`
