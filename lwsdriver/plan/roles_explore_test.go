@@ -847,6 +847,7 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{wanted: two{1, 1}, edits: 2, losses: 1, slices: 2, style: pb.Style_STYLE_CANARY}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, second: true, style: pb.Style_STYLE_CANARY}, 2, true},
 		{roleState{wanted: two{2, 2}, edits: 2, second: true, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
+		{roleState{wanted: two{2, 1}, edits: 2, second: true, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 0}, surge: two{0, 1}}, 1, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, deletes: 1, second: true, promoted: true, style: pb.Style_STYLE_CANARY}, 2, false},
 		{roleState{template: 2, wanted: two{1, 2}, edits: 1, third: removesPrefill, slices: 1, second: true, style: pb.Style_STYLE_CANARY}, 2, false},
 		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, deletes: 1, promoted: true, style: pb.Style_STYLE_CANARY}, 4, false},

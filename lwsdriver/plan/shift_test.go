@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -117,5 +118,25 @@ func TestShiftEnds(t *testing.T) {
 	}
 	if accepted < 500 {
 		t.Errorf("only %d were accepted", accepted)
+	}
+}
+
+// While units are replaced, a group of the entry role leaves first, whatever its place in the spec: the others serve it.
+func TestEntryRoleLeavesFirst(t *testing.T) {
+	t.Parallel()
+	for _, entry := range []string{"prefill", "decode"} {
+		o := rolesObservation(0, 0)
+		for i := range o.Roles {
+			o.Roles[i].Replicas, o.Roles[i].MaxUnavailable = 2, 1
+		}
+		o.EntryRole, o.Policy.Style = entry, pb.Style_STYLE_PARTITION
+		next := o.afterBounds(Bounds{
+			Roles: o.Roles, Stable: "old", Min: map[string]int{"0-prefill": 2, "0-decode": 2}, Update: "new", Units: 1, Exact: map[string]int{"0-prefill": 1, "0-decode": 1},
+		})
+		want := map[string]int{"0-prefill": 2, "0-decode": 2}
+		want[Member(0, entry)] = 1
+		if got := next.withUnits(*next.bounds(), 1).Min; !maps.Equal(got, want) {
+			t.Errorf("%s is the entry role: the groups that stay are %v, want %v", entry, got, want)
+		}
 	}
 }
