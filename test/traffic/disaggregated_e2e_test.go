@@ -32,11 +32,12 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
-// roleSet is a DisaggregatedSet named model: its prefill gets the requests, and for each it calls decode.
+// roleSet is a DisaggregatedSet named model: its entry role gets the requests, and for each it calls the other one.
 type roleSet struct {
 	*serving.Release
 
-	sets dynamic.ResourceInterface
+	entry string
+	sets  dynamic.ResourceInterface
 	// pairs counts the served requests whose two revisions are equal, and mixed the others.
 	pairs, mixed atomic.Int64
 }
@@ -50,29 +51,35 @@ func serveRoles(t *testing.T) *roleSet {
 // serveRolesWith is serveRoles with annotations of the pods of decode.
 func serveRolesWith(t *testing.T, decode map[string]string) *roleSet {
 	t.Helper()
+	return serveRolesBy(t, "prefill", map[string]map[string]string{"prefill": {podserver.AnnotationCalls: "decode"}, "decode": decode})
+}
+
+// serveRolesBy is serveRoles with an entry role, and annotations of the pods of each role.
+func serveRolesBy(t *testing.T, entry string, calls map[string]map[string]string) *roleSet {
+	t.Helper()
 	e := serving.NewEnv(t)
 	suite.InstallRoles(t, e.Cluster)
-	s := &roleSet{Release: serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))}
+	s := &roleSet{entry: entry, Release: serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))}
 	s.Ref.Kind = "DisaggregatedSet"
 	s.sets = dynamic.NewForConfigOrDie(e.Cluster.RESTConfig()).
 		Resource(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}).Namespace(e.Namespace)
-	calls := map[string]map[string]string{"prefill": {podserver.AnnotationCalls: "decode"}, "decode": decode}
 	e.Apply("%s", suite.RolesManifest("model", func(role string) string {
 		return fmt.Sprintf(`{metadata: {annotations: %s}, spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}`,
 			text.JSON(calls[role]), podserver.Port)
 	}))
-	e.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0", disaggregatedset.x-k8s.io/name: model, disaggregatedset.x-k8s.io/role: prefill}`, 4)
+	e.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0", disaggregatedset.x-k8s.io/name: model, disaggregatedset.x-k8s.io/role: `+entry+`}`,
+		map[string]int{"prefill": 4, "decode": 2}[entry])
 	e.Route(serving.Only)
 	e.Served()
 	s.User = s.Carriers()
 	return s
 }
 
-// prefill returns the name of the prefill child of the template in the spec, once LWS has created it.
-func (s *roleSet) prefill(known string) (name string) {
+// child returns the name of the entry role's child of the template in the spec, once LWS has created it.
+func (s *roleSet) child(known string) (name string) {
 	s.T.Helper()
-	s.Eventually("LWS creates a child of prefill", func(ctx context.Context) error {
-		list, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "disaggregatedset.x-k8s.io/role=prefill"})
+	s.Eventually("LWS creates a child of "+s.entry, func(ctx context.Context) error {
+		list, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "disaggregatedset.x-k8s.io/role=" + s.entry})
 		if err != nil {
 			return err
 		}
@@ -87,7 +94,7 @@ func (s *roleSet) prefill(known string) (name string) {
 	return name
 }
 
-// begin adopts the set, gives both roles another image, and begins release r1. It returns the names of both prefill children.
+// begin adopts the set, gives both roles another image, and begins release r1. It returns the names of the entry role's children.
 func (s *roleSet) begin(style pb.Style, batches ...string) (stable, update string) {
 	s.T.Helper()
 	return s.beginWith(&pb.ReleasePolicy{Style: style, Batches: batches, Traffic: serving.ByRoute()})
@@ -98,7 +105,7 @@ func (s *roleSet) beginWith(policy *pb.ReleasePolicy) (stable, update string) {
 	if _, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
 		s.T.Fatal(err)
 	}
-	stable = s.prefill("")
+	stable = s.child("")
 	var patch []byte
 	for i := range 2 {
 		patch = fmt.Appendf(patch, `,{"op":"replace","path":"/spec/roles/%d/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":%q}`, i, s.Image("v2"))
@@ -106,7 +113,7 @@ func (s *roleSet) beginWith(policy *pb.ReleasePolicy) (stable, update string) {
 	if _, err := s.sets.Patch(s.T.Context(), s.Name, types.JSONPatchType, append([]byte("["), append(patch[1:], ']')...), metav1.PatchOptions{}); err != nil {
 		s.T.Fatal(err)
 	}
-	update = s.prefill(stable)
+	update = s.child(stable)
 	s.Eventually("the release begins", func(ctx context.Context) error {
 		_, err := s.Initialize(ctx, &pb.InitializeRequest{Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long, Policy: policy})
 		return err
@@ -163,9 +170,9 @@ func (s *roleSet) promote(n int) {
 
 // The entry role's leaders get the requests of a DisaggregatedSet, and the revision tells the sides apart. A canary is promoted: its requests
 // move before the old groups go, and none is lost. Each is served by prefill and decode of one revision. The user's Service and route are
-// restored.
+// restored. As in llm-d, requests enter by decode, the second role of the spec.
 func TestTrafficDisaggregated(t *testing.T) {
-	serveRoles(t).promote(6000)
+	serveRolesBy(t, "decode", map[string]map[string]string{"prefill": {}, "decode": {podserver.AnnotationCalls: "prefill"}}).promote(6000)
 }
 
 // TestTrafficDisaggregatedPairs sends enough requests to show a loss, or a pair of two revisions, of one in ten thousand: while a canary is
