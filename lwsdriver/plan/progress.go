@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
@@ -136,7 +137,11 @@ func (s Progress) diagnosis(o Observation) string {
 	if g == nil {
 		return ""
 	}
-	since, what := g.LostAt, "has not been ready"
+	since, what, do := g.LostAt, "has not been ready", remedy(*g)
+	if _, _, revision := o.goal(s.Planned); g.Revision == "" || g.Pod == "" { // no pod is to blame
+		_, child := o.lackedChild(revision)
+		do = cmp.Or(child, do)
+	}
 	if since.IsZero() {
 		since = s.ProgressAt
 	}
@@ -146,7 +151,7 @@ func (s Progress) diagnosis(o Observation) string {
 	case g.Revision == "" && g.LostAt.IsZero():
 		what = "has had no pod"
 	}
-	return fmt.Sprintf(". Group %d (%s) %s since %s: %s.%s", g.Index, g.Leader, what, clock(since), remedy(*g), remediation(o.release()))
+	return fmt.Sprintf(". Group %d (%s) %s since %s: %s.%s", g.Index, g.Leader, what, clock(since), do, remediation(o.release()))
 }
 
 // remediation returns how the release can continue, if it can.

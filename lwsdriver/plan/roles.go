@@ -642,7 +642,11 @@ func inRoles(o Observation, d Decision) Decision {
 	if o.SlicesWaiting > 0 {
 		d.Message += fmt.Sprintf("; slices from %d on get groups once the template in the spec is released or restored", o.Slices)
 	}
-	d.Message += o.lackedChild()
+	for _, revision := range []string{o.stableSide(), o.Stable.Revision} {
+		if lacks, remedy := o.lackedChild(revision); lacks != "" {
+			d.Message += "; " + lacks + ": " + remedy
+		}
+	}
 	if o.Record != nil && !o.BoundsEnforced {
 		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
 	}
@@ -652,23 +656,36 @@ func inRoles(o Observation, d Decision) Decision {
 	return d
 }
 
-// lackedChild says which child of the update revision was deleted, and how it returns: LWS creates those of a slice only all together.
-func (o Observation) lackedChild() string {
-	if o.Bounds == nil || !o.updates() {
-		return ""
-	}
-	lacks := func(slice int) func(Role) bool {
-		return func(r Role) bool { return o.child(slice, o.Bounds.Update, r.Name).Name == "" }
+// lackedChild says which child of a revision was deleted although it is needed, and how it returns: while a template waits, LWS creates
+// children of its revision only, and those of a slice only all together. It recreates those of a stable revision without another one itself.
+func (o Observation) lackedChild(revision string) (lacks, remedy string) {
+	b, waits := o.bounds(), o.Stable.Revision
+	if b == nil || o.Record == nil || (revision == b.Stable) == (revision == waits) {
+		return "", ""
 	}
 	for slice := range o.Slices {
-		i := slices.IndexFunc(o.Roles, lacks(slice))
-		if i < 0 || !slices.ContainsFunc(o.Children, func(c Child) bool { return c.Slice == slice && c.Revision == o.Bounds.Update }) {
-			continue
+		groups, others := false, false
+		for _, c := range o.Children {
+			if c.Slice == slice && c.Revision == revision {
+				others, groups = true, groups || c.Replicas > 0
+			}
 		}
-		return fmt.Sprintf("; there is no child of role %s at revision %s in slice %d, and LeaderWorkerSet creates it once the others of that "+
-			"revision and slice are gone: abort, and delete them", o.Roles[i].Name, o.Bounds.Update, slice)
+		for _, role := range o.Roles {
+			switch needed := b.Min[Member(slice, role.Name)] > 0; {
+			case o.child(slice, revision, role.Name).Name != "", revision == b.Stable && !needed, revision == waits && (!others || o.RolesWaiting != ""):
+				continue
+			case revision == b.Stable:
+				remedy = fmt.Sprintf("restore the template of revision %s, and LeaderWorkerSet creates it", revision)
+			default:
+				remedy = fmt.Sprintf("delete the others of revision %s in slice %d, and LeaderWorkerSet creates them all", revision, slice)
+			}
+			if revision == waits && groups {
+				remedy = "abort, and then " + remedy
+			}
+			return fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice), remedy
+		}
 	}
-	return ""
+	return "", ""
 }
 
 // roleAction returns the write of children for one of units, nil if there is none.

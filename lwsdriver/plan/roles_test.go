@@ -274,16 +274,72 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	o := rolesObservation(2, 1)
-	whole := inRoles(Judge(o), Decision{}).Message
-	o.Children = slices.Delete(o.Children, 2, 3)
-	if lacks := inRoles(Judge(o), Decision{}).Message; !strings.Contains(lacks, "no child of role prefill at revision new in slice 0") || whole != "" {
-		t.Errorf("without the child of prefill: %q; with it: %q", lacks, whole)
-	}
-	o = rolesObservation(2, 1)
 	o.Children[3].Groups[0].ReadySince = noon.Add(time.Hour)
 	o.unite()
 	if since := o.Added[0].Groups[0].ReadySince; !since.Equal(noon.Add(time.Hour)) {
 		t.Errorf("a unit is ready since %s, before its group of decode", since)
+	}
+}
+
+// A child that was deleted is named whenever it is needed, with how it returns: in a batch, after an abort, and while a template only waits.
+// One that LWS recreates by itself, or that is not needed any more, is not.
+func TestLackedChild(t *testing.T) {
+	t.Parallel()
+	aborted := func(o *Observation) {
+		o.Record.Release.Phase, o.Bounds.Update, o.Bounds.Exact = record.CleaningUp, "", nil
+	}
+	held := func(o *Observation) { *o.Record = record.Record{} }
+	restored := func(o *Observation) { *o.Record, o.Stable.Revision = record.Record{}, "old" }
+	drained := func(o *Observation) {
+		o.Record.Release.Phase, o.Record.Release.Groups, o.Bounds.Min = record.HandingOver, 4, map[string]int{"0-prefill": 0, "0-decode": 0}
+	}
+	const (
+		stable  = "revision old in slice 0: restore the template of revision old, and LeaderWorkerSet creates it"
+		waiting = "revision new in slice 0: delete the others of revision new in slice 0"
+		batch   = "revision new in slice 0: abort, and then delete the others of revision new in slice 0"
+	)
+	for _, tt := range []struct {
+		name    string
+		units   int
+		change  func(*Observation)
+		deleted []string
+		want    string
+	}{
+		{"update, in a batch", 2, nil, []string{"llm-new-prefill"}, "role prefill at " + batch},
+		{"stable, in a batch", 2, nil, []string{"llm-old-decode"}, "role decode at " + stable},
+		{"waiting, before the first batch", 0, nil, []string{"llm-new-decode"}, "role decode at " + waiting},
+		{"waiting, after an abort", 0, aborted, []string{"llm-new-decode"}, "role decode at " + waiting},
+		{"stable, after an abort", 0, aborted, []string{"llm-old-prefill"}, "role prefill at " + stable},
+		{"waiting, only held", 0, held, []string{"llm-new-prefill"}, "role prefill at " + waiting},
+		{"stable, only held", 0, held, []string{"llm-old-decode"}, "role decode at " + stable},
+		{"none", 2, nil, nil, ""},
+		{"all that wait: LWS creates them", 0, held, []string{"llm-new-prefill", "llm-new-decode"}, ""},
+		{"stable, no template waits: LWS creates it", 0, restored, []string{"llm-old-decode", "llm-new-prefill", "llm-new-decode"}, ""},
+		{"stable, drained", 4, drained, []string{"llm-old-prefill"}, ""},
+		{"waiting, with other roles: the template is refused", 0, func(o *Observation) {
+			held(o)
+			o.Roles[1].Name = "embed"
+		}, []string{"llm-new-prefill"}, ""},
+	} {
+		o := rolesObservation(tt.units, (tt.units+1)/2)
+		if tt.change != nil {
+			tt.change(&o)
+		}
+		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return slices.Contains(tt.deleted, c.Name) })
+		d := reconcile(Judge(o))
+		if has := strings.Contains(d.Message, "there is no child of "+tt.want); has != (tt.want != "") || tt.want == "" && strings.Contains(d.Message, "there is no child") {
+			t.Errorf("%s: %s %s: %s", tt.name, d.State, d.Reason, d.Message)
+		}
+	}
+	for _, role := range []string{"prefill", "decode"} { // nothing else helps once the deadline has passed
+		o := rolesObservation(2, 1)
+		o.Policy.ProgressDeadline = time.Minute
+		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Name == "llm-new-"+role })
+		d := reconcile(Judge(o))
+		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ": abort, and then delete the others of revision new in slice 0, and LeaderWorkerSet creates them all. The release") ||
+			strings.Contains(d.Message, "quota") || strings.Contains(d.Message, "kubectl describe pod") {
+			t.Errorf("%s: %s %s: %s", role, d.State, d.Reason, d.Message)
+		}
 	}
 }
 
