@@ -43,6 +43,7 @@ func stripRoleScaler(u *unstructured.Unstructured) (*roleScaler, error) {
 	}
 	return &roleScaler{replicas: int(replicas), ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
+		Generation: u.GetGeneration(),
 	}}, nil
 }
 
@@ -110,13 +111,16 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 			continue
 		}
 		found, unsized := o.Disaggregated.scaler(set, role.Name)
-		if role.Unsized = unsized; unsized == "" {
-			role.Replicas = found.replicas
-		} else {
-			role.Replicas = plan.LastSize(s.Observation, role.Name)
-		}
 		if found == nil || unsized == "" {
 			targets = append(targets, set.scalerOf(*role).Name)
+		}
+		last := plan.LastSize(s.Observation, role.Name)
+		if unsized == "" && found.Generation == 1 && found.replicas != last { // LWS has added up all revisions and slices
+			unsized = fmt.Sprintf("DisaggregatedSetRoleScaler %s/%s has %d groups, as LeaderWorkerSet counted them in all revisions and slices when it "+
+				"created it, and the role keeps %d: scale it to the groups of one revision in one slice", found.Namespace, found.Name, found.replicas, last)
+		}
+		if role.Unsized, role.Replicas = unsized, last; unsized == "" {
+			role.Replicas = found.replicas
 		}
 		role.MaxUnavailable, role.MaxSurge = plan.PaceOf(set.Specs[i].Spec, role.Replicas)
 	}

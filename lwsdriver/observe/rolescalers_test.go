@@ -56,6 +56,13 @@ func scalerOf6(owner string) *unstructured.Unstructured {
 	return u
 }
 
+// created is a scaler as LWS creates it. Each change of its number is another generation.
+func created(scaler *unstructured.Unstructured, groups int64) *unstructured.Unstructured {
+	scaler.SetGeneration(1)
+	_ = unstructured.SetNestedField(scaler.Object, groups, "spec", "replicas")
+	return scaler
+}
+
 // childOf5 is the child of role prefill, with 5 groups.
 func childOf5() *lws.LeaderWorkerSet {
 	return &lws.LeaderWorkerSet{
@@ -135,6 +142,14 @@ func TestRoleScalers(t *testing.T) {
 		{
 			name: "forged", objects: []runtime.Object{llm("External"), scalerOf6("other")}, hpa: lwstest.HPA("", ofRole), replicas: 5, unsized: "is not one of DisaggregatedSet llm",
 			reason: "neither the scaler nor its autoscaler counts",
+		},
+		{
+			name: "first number", objects: []runtime.Object{llm("External"), created(scalerOf6("set"), 6)}, hpa: lwstest.HPA("", ofRole), replicas: 5,
+			unsized: "has 6 groups, as LeaderWorkerSet counted them", reason: "it was created in mid-release, and its autoscaler is held", want: []plan.Autoscaler{hpa},
+		},
+		{
+			name: "first number of one revision", objects: []runtime.Object{llm("External"), created(scalerOf6("set"), 5)}, hpa: lwstest.HPA("", ofRole),
+			replicas: 5, want: []plan.Autoscaler{hpa},
 		},
 		{name: "static", objects: []runtime.Object{llm("Static"), scalerOf6("set")}, hpa: lwstest.HPA("", ofRole), replicas: 4, reason: "the spec has the number"},
 		{name: "without the API", objects: []runtime.Object{llm("External")}, lws9: true, replicas: 5, unsized: "has not created"},

@@ -130,7 +130,8 @@ func (o Observation) unsized() string {
 // What to do about a cache that stays stale, and about a role without a number of groups.
 const (
 	staleRemedy   = "Check that the API server answers the driver's watches: see its log, and the metric lockstep_cache_stale"
-	unsizedRemedy = "Check that the controller of LWS runs, in version v0.10.0 or later, and that the driver may list disaggregatedsetrolescalers"
+	unsizedRemedy = "Check that its DisaggregatedSetRoleScaler has that number, that the controller of LWS runs, in version v0.10.0 or later, and that " +
+		"the driver may list disaggregatedsetrolescalers"
 )
 
 // awaitFresh has no batch count as ready by what is not known for certain.
