@@ -252,6 +252,9 @@ func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.
 }
 
 func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t plan.RemoveFinalizer) (bool, error) {
+	if observe.IsSet(s.Key) {
+		return a.dropBoundsFinalizer(ctx, s)
+	}
 	if t.Name == s.Key.Name {
 		return a.dropFinalizer(ctx, s.Key, s.StableObject)
 	}

@@ -41,7 +41,7 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 		canary.Labels[record.WorkloadLabel] = known
 	}
 	canary.Annotations[record.OwnerAnnotation] = s.StableObject.Namespace + "/" + string(s.StableObject.UID)
-	if err := noteTraffic(canary, s); err != nil {
+	if err := noteTraffic(&canary.ObjectMeta, s); err != nil {
 		return nil, err
 	}
 	if a.Target != nil {
@@ -59,8 +59,8 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	return canary, nil
 }
 
-// noteTraffic annotates the canary with the release's traffic policy; see record.TrafficAnnotation.
-func noteTraffic(canary *lws.LeaderWorkerSet, s *observe.Snapshot) error {
+// noteTraffic annotates what carries the release's traffic policy; see record.TrafficAnnotation.
+func noteTraffic(carrier *metav1.ObjectMeta, s *observe.Snapshot) error {
 	if s.Policy.Traffic == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func noteTraffic(canary *lws.LeaderWorkerSet, s *observe.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	canary.Annotations[record.TrafficAnnotation] = value
+	carrier.Annotations[record.TrafficAnnotation] = value
 	return nil
 }
 

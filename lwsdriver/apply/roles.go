@@ -6,6 +6,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,7 +44,16 @@ func (a *Applier) bounds(s *observe.Snapshot) dynamic.ResourceInterface {
 
 // setBounds creates or replaces the bounds, on condition that they have not changed since.
 func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.SetBounds) (bool, error) {
-	object, err := observe.BoundsFor(s.Set, t.Bounds)
+	if left := s.BoundsObject; left != nil && left.DeletionTimestamp != nil { // another client has deleted them, and they are written again
+		return a.dropBoundsFinalizer(ctx, s)
+	}
+	noted := metav1.ObjectMeta{Annotations: map[string]string{}}
+	if t.Bounds.Routes != "" {
+		if err := noteTraffic(&noted, s); err != nil {
+			return false, err
+		}
+	}
+	object, err := observe.BoundsFor(s.Set, t.Bounds, noted.Annotations[record.TrafficAnnotation])
 	if err != nil {
 		return false, err
 	}
@@ -67,10 +77,38 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	}, s.Key)
 }
 
+// dropBoundsFinalizer removes the driver's finalizer from the bounds of a set, which may be gone.
+func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) (bool, error) {
+	left := s.BoundsObject
+	b := left.Bounds
+	b.Routes = ""
+	object, err := observe.BoundsFor(&observe.Set{ObjectMeta: metav1.ObjectMeta{Namespace: left.Namespace, Name: left.Name}}, b, "")
+	if err != nil {
+		return false, err
+	}
+	object.SetOwnerReferences(left.OwnerReferences)
+	object.SetFinalizers(slices.DeleteFunc(slices.Clone(left.Finalizers), func(f string) bool { return f == record.Finalizer }))
+	object.SetUID(left.UID)
+	object.SetResourceVersion(left.ResourceVersion)
+	_, err = a.bounds(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
+	if apierrors.IsConflict(err) {
+		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
+	}
+	return a.deleted(ctx, s.Key, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
+		now := a.observer.Disaggregated.Bounds(s.Key)
+		return now == nil || now.UID != left.UID || now.ResourceVersion != left.ResourceVersion
+	})
+}
+
 // removeBounds deletes the bounds, if there are any.
 func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 	if s.BoundsObject == nil {
 		return nil
+	}
+	if slices.Contains(s.BoundsObject.Finalizers, record.Finalizer) {
+		if _, err := a.dropBoundsFinalizer(ctx, s); err != nil {
+			return err
+		}
 	}
 	err := a.bounds(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
 	_, err = a.deleted(ctx, s.Key, "the bounds of "+observe.Object(s.Key), err, func() bool {

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -54,6 +55,12 @@ func (o *Observer) newCaches() *Caches {
 		sources: []*informer.Source{workloads, pods, revisions},
 		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{
 			addedIndex: informer.Index(stableOfAdded), trafficIndex: informer.Index(carriersOf), aliasIndex: informer.Index(aliasKeys), setIndex: informer.Index(setOfChild),
+			namesakeIndex: informer.Index(func(w *lws.LeaderWorkerSet) (keys []string) {
+				for _, key := range setsByName(w) {
+					keys = append(keys, key.String())
+				}
+				return keys
+			}),
 		})),
 		Pods: pods.Informer(&corev1.Pod{}, guard.Indexers(cache.Indexers{podGroupIndex: informer.Index((*Pod).groupKeys)})),
 		revisions: revisions.Informer(&appsv1.ControllerRevision{}, guard.Indexers(cache.Indexers{
@@ -65,7 +72,11 @@ func (o *Observer) newCaches() *Caches {
 		if before != nil && (after == nil || after.UID != before.UID) { // the watch may have missed that it was recreated
 			o.deleted(KeyOf(before))
 		}
-		for _, key := range informer.Keys(before, after, StableKey) {
+		keys := informer.Keys(before, after, StableKey)
+		if before == nil || after == nil {
+			keys = append(keys, setsByName(cmp.Or(before, after))...)
+		}
+		for _, key := range keys {
 			o.changed(key)
 		}
 	}))

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -39,6 +40,38 @@ func TestForgedCanary(t *testing.T) {
 		if len(s.Added) != tt.added || tt.added == 1 && s.Added[0].Orphaned == tt.counts {
 			t.Errorf("%s: added workloads %+v", tt.name, s.Added)
 		}
+	}
+}
+
+// A LeaderWorkerSet that is labelled as a child of a DisaggregatedSet counts only if that very set controls it. Bounds count on the same
+// condition. What only has the name of a child is none, and no bounds hold it.
+func TestForgedChild(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name            string
+		change          func(*lws.LeaderWorkerSet)
+		child, namesake bool
+	}{
+		{"created by LWS", func(*lws.LeaderWorkerSet) {}, true, false},
+		{"owner of another UID", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].UID = "other" }, false, false},
+		{"no owner", func(w *lws.LeaderWorkerSet) { w.OwnerReferences = nil }, false, false},
+		{"an owner that is no controller", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Controller = nil }, false, false},
+		{"owner of another kind", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Kind = "Deployment" }, false, false},
+		{"owner of another group", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "apps/v1" }, false, false},
+		{"label of another set", func(w *lws.LeaderWorkerSet) { w.Labels[disaggregated.SetNameLabelKey] = "other" }, false, false},
+		{"no labels, and the name of a child", func(w *lws.LeaderWorkerSet) {
+			w.Labels, w.OwnerReferences, w.Name = nil, nil, "llm-1-0123abcd-prefill"
+		}, false, true},
+	} {
+		core, generic := setsServed(true, llm("Static"))
+		w := childOf5()
+		tt.change(w)
+		b := newFixtureOn(t, core, generic, w)
+		b.run()
+		b.eventually(tt.name, func() bool {
+			s, err := b.Observe(KeyFor(KindSet, lwstest.VLLM.Namespace, "llm"))
+			return err == nil && (len(s.Children) == 1) == tt.child && (len(s.Namesakes) == 1) == tt.namesake && b.Caches.Synced() && s.Bounds == nil
+		})
 	}
 }
 

@@ -152,11 +152,11 @@ func orphaned(w *lws.LeaderWorkerSet) bool {
 }
 
 // ownerUID returns the UID of the user's workload that w was added to.
-func ownerUID(w *lws.LeaderWorkerSet) types.UID {
+func ownerUID(w metav1.Object) types.UID {
 	if owner := metav1.GetControllerOf(w); owner != nil {
 		return owner.UID
 	}
-	_, uid, _ := strings.Cut(w.Annotations[record.OwnerAnnotation], "/")
+	_, uid, _ := strings.Cut(w.GetAnnotations()[record.OwnerAnnotation], "/")
 	return types.UID(uid)
 }
 
@@ -176,9 +176,9 @@ func OurLabels(w *lws.LeaderWorkerSet) []string {
 	return found
 }
 
-// hasFinalizer reports whether the finalizer of added workloads is on w.
-func hasFinalizer(w *lws.LeaderWorkerSet) bool {
-	return slices.Contains(w.Finalizers, record.Finalizer)
+// hasFinalizer reports whether the finalizer of added workloads, and of bounds, is on an object.
+func hasFinalizer(o metav1.Object) bool {
+	return slices.Contains(o.GetFinalizers(), record.Finalizer)
 }
 
 // Lingers reports whether a workload is being deleted without its groups: not in the foreground.

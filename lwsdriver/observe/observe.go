@@ -89,8 +89,8 @@ func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 	s.Now, s.Key, s.Gone, s.Stable.Name = o.now(), key, true, RefOf(key).GetName()
 	o.readAdded(s)
 	o.readAutoscalers(s)
-	o.readTrafficLeft(s)
 	o.readBoundsLeft(s)
+	o.readTrafficLeft(s)
 	return s
 }
 

@@ -103,11 +103,11 @@ func (o *Observer) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer o.prober.Close()
-	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer, o.Disaggregated.sets} {
+	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer, o.Disaggregated.sets, o.Disaggregated.bounds} {
 		i.Start() // before calls are served, which wait for what is pending
 		running.Go(func() { i.Run(ctx) })
 	}
-	for _, i := range o.Disaggregated.informers()[1:] {
+	for _, i := range o.Disaggregated.informers()[2:] {
 		running.Go(func() { i.Run(ctx) })
 	}
 	running.Go(func() { o.Freshness.Run(ctx) })

@@ -40,7 +40,13 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 // readTrafficLeft reads the traffic objects of a deleted workload's release.
 func (o *Observer) readTrafficLeft(s *Snapshot) {
 	var setup traffic.Setup
-	switch kept := o.policyOf(s.Key); {
+	kept := o.policyOf(s.Key)
+	if kept == nil && s.BoundsObject != nil {
+		if policy, _, _ := trafficPolicyOn(s.BoundsObject); policy != nil {
+			kept = &keptPolicy{policy: policy, of: ownerUID(s.BoundsObject)}
+		}
+	}
+	switch {
 	case kept != nil && IsSet(s.Key):
 		setup = traffic.NewSetupOfRole(deletedWorkload(s.Key, kept.of), "", unknownRevision, unknownRevision, *kept.policy)
 	case kept != nil:
@@ -65,7 +71,8 @@ func deletedWorkload(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerS
 }
 
 // keepPolicy remembers the traffic policy of a release in place or of a DisaggregatedSet, and restores it if it is removed from the record,
-// or the record is: such a release adds no object that could carry it. In memory only: a driver that starts later does not know it.
+// or the record is: such a release adds no object that could carry it. In memory only: a driver that starts later reads that of a
+// DisaggregatedSet from its bounds, and does not know the other.
 func (o *Observer) keepPolicy(s *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,6 +93,8 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 	case ok && s.Set != nil:
 		s.Policy.Traffic = kept.policy
 		s.enter(kept.entry)
+	case s.BoundsObject != nil:
+		s.Policy.Traffic, _, _ = trafficPolicyOn(s.BoundsObject)
 	case ok && s.carrier() == "":
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
@@ -130,9 +139,9 @@ func readAddedPolicy(s *Snapshot) error {
 	return nil
 }
 
-// trafficPolicyOn reads the traffic policy on an added workload, nil if there is none.
-func trafficPolicyOn(w *lws.LeaderWorkerSet) (*traffic.Policy, probe.Drain, error) {
-	value := w.Annotations[record.TrafficAnnotation]
+// trafficPolicyOn reads the traffic policy on an added workload, or on bounds, nil if there is none.
+func trafficPolicyOn(w metav1.Object) (*traffic.Policy, probe.Drain, error) {
+	value := w.GetAnnotations()[record.TrafficAnnotation]
 	if value == "" {
 		return nil, probe.Drain{}, nil
 	}

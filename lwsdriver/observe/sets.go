@@ -6,6 +6,7 @@ package observe
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,8 +74,8 @@ func Object(key types.NamespacedName) string {
 	return fmt.Sprintf("%s %s/%s", ref.GetKind(), ref.GetNamespace(), ref.GetName())
 }
 
-// Sets are the caches of DisaggregatedSets, of the bounds of their children, and of what enforces these. They stay empty where there is no
-// DisaggregatedSet.
+// Sets are the caches of DisaggregatedSets, of the bounds of their children, and of what enforces these. The last stay empty where there is
+// no DisaggregatedSet: bounds may outlive theirs.
 type Sets struct {
 	sets, bounds, policies, bindings *informer.Informer
 	// scalers is filled once a role has its number of groups in one.
@@ -265,6 +266,8 @@ type replicaBounds struct {
 		Roles  []plan.Role   `json:"roles"`
 		Stable stableBounds  `json:"stable"`
 		Update *updateBounds `json:"update,omitempty"`
+		Routes string        `json:"routes,omitempty"`
+		Others []string      `json:"others,omitempty"`
 	} `json:"spec"`
 }
 
@@ -281,8 +284,8 @@ type updateBounds struct {
 	Target   *record.Target `json:"target,omitempty"`
 }
 
-// BoundsFor returns the object that bounds the children of a set.
-func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
+// BoundsFor returns the object that bounds the children of a set. Policy is the traffic policy of the release that routes their requests.
+func BoundsFor(set *Set, b plan.Bounds, policy string) (*unstructured.Unstructured, error) {
 	object := replicaBounds{
 		TypeMeta: metav1.TypeMeta{APIVersion: BoundsResource.GroupVersion().String(), Kind: BoundsKind},
 		ObjectMeta: metav1.ObjectMeta{
@@ -290,7 +293,10 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 		},
 	}
-	object.Spec.Set, object.Spec.Roles = set.Name, b.Roles
+	object.Spec.Set, object.Spec.Roles, object.Spec.Others = set.Name, b.Roles, b.Others
+	if object.Spec.Routes = b.Routes; b.Routes != "" {
+		object.Finalizers, object.Annotations = []string{record.Finalizer}, map[string]string{record.TrafficAnnotation: policy}
+	}
 	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min, Max: b.Max}
 	if b.Update != "" {
 		object.Spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
@@ -305,7 +311,7 @@ func BoundsFor(set *Set, b plan.Bounds) (*unstructured.Unstructured, error) {
 func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	b := &BoundsObject{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
-		DeletionTimestamp: u.GetDeletionTimestamp(),
+		DeletionTimestamp: u.GetDeletionTimestamp(), Finalizers: u.GetFinalizers(), Annotations: u.GetAnnotations(),
 	}}
 	if last := traffic.LastWriter(u.GetManagedFields(), `"f:spec"`); last != nil {
 		b.ChangedBy = last.Manager
@@ -315,7 +321,10 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 		b.Problem = err.Error()
 		return b
 	}
-	b.Bounds = plan.Bounds{Roles: object.Spec.Roles, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max}
+	b.Bounds = plan.Bounds{
+		Roles: object.Spec.Roles, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max,
+		Routes: object.Spec.Routes, Others: object.Spec.Others,
+	}
 	if up := object.Spec.Update; up != nil {
 		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
 	}
@@ -345,6 +354,44 @@ const setIndex = "set"
 func setOf(w *lws.LeaderWorkerSet) (key types.NamespacedName, ok bool) {
 	name := controllerOf(w, disaggregated.GroupVersion.Group, KindSet)
 	return KeyFor(KindSet, w.Namespace, name), name != "" && w.Labels[disaggregated.SetNameLabelKey] == name
+}
+
+// namesakeIndex finds LeaderWorkerSets by the DisaggregatedSets that they seem to be children of, by their names.
+const namesakeIndex = "namesake"
+
+// setsByName returns the DisaggregatedSets that would name a child like w, which is none of theirs: <set>-<revision>-<role>, or
+// <set>-<slice>-<revision>-<role> from LWS v0.10.0 on.
+func setsByName(w *lws.LeaderWorkerSet) (keys []types.NamespacedName) {
+	own, _ := setOf(w)
+	for i := 1; i+10 < len(w.Name); i++ {
+		if w.Name[i] != '-' || !revisionInName.MatchString(w.Name[i:i+10]) {
+			continue
+		}
+		set := w.Name[:i]
+		for _, name := range slices.Compact([]string{set, sliceInName.ReplaceAllString(set, "")}) {
+			if key := KeyFor(KindSet, w.Namespace, name); key != own {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+var (
+	revisionInName = regexp.MustCompile("^-[0-9a-f]{8}-$")
+	sliceInName    = regexp.MustCompile("-[0-9]+$")
+)
+
+// maxNamesakes is how many names bounds can leave out.
+const maxNamesakes = 100
+
+// namesakes returns the names of LeaderWorkerSets that the policy of scales would take for children of a set, sorted.
+func (o *Observer) namesakes(set *Set) (names []string) {
+	for _, w := range informer.List[*lws.LeaderWorkerSet](o.Caches.Workloads, namesakeIndex, set.Key().String()) {
+		names = append(names, w.Name)
+	}
+	slices.Sort(names)
+	return names[:min(len(names), maxNamesakes)]
 }
 
 // Workload returns the user's workload of a key, a DisaggregatedSet as its view, nil if it does not exist.
@@ -382,11 +429,12 @@ func UnderHold(w *lws.LeaderWorkerSet) bool {
 	return recorded && !added
 }
 
-// readBoundsLeft reads the bounds of a set that was deleted without its children. Garbage collection deletes those of any other.
+// readBoundsLeft reads the bounds of a set that was deleted: those that say how its requests are routed, and those that it left without its
+// children. Garbage collection deletes any other.
 func (o *Observer) readBoundsLeft(s *Snapshot) {
-	object := o.Disaggregated.Bounds(s.Key)
-	if IsSet(s.Key) && object != nil && object.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(object) == nil {
-		s.BoundsObject, s.BoundsLeft = object, true
+	if object := o.Disaggregated.Bounds(s.Key); IsSet(s.Key) && object != nil {
+		s.BoundsObject, s.Stable.HasFinalizer, s.Stable.Deleting = object, hasFinalizer(object), true
+		s.BoundsLeft = object.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(object) == nil
 	}
 }
 
@@ -397,21 +445,22 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
 		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
 	}
-	s.Children = o.children(s, set)
+	s.Children, s.Namesakes = o.children(s, set), o.namesakes(set)
 	s.Stable.Recorded = recordedRoles(s.Children, set)
 	s.Stable.Revision, s.Stable.Observed = set.Revision, slices.Contains(s.Stable.Recorded, set.Revision)
 	o.readHistory(s)
-	if object := o.Disaggregated.Bounds(s.Key); object != nil && object.DeletionTimestamp == nil {
-		switch {
-		case object.Problem != "":
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
-				"%s %s/%s can't be read: %s. Delete it, and it is written again", BoundsKind, object.Namespace, object.Name, object.Problem)
-		case metav1.IsControlledBy(object, set):
+	switch object := o.Disaggregated.Bounds(s.Key); {
+	case object == nil, object.DeletionTimestamp != nil && !hasFinalizer(object):
+	case object.DeletionTimestamp == nil && object.Problem != "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
+			"%s %s/%s can't be read: %s. Delete it, and it is written again", BoundsKind, object.Namespace, object.Name, object.Problem)
+	default:
+		if object.DeletionTimestamp == nil && metav1.IsControlledBy(object, set) {
 			s.Bounds = &object.Bounds
-		default: // of an earlier set with this name
+		} else { // of an earlier set with this name, or deleted by another client
 			s.BoundsLeft = s.Record == nil
 		}
-		s.BoundsObject, s.BoundsBy = object, object.ChangedBy
+		s.BoundsObject, s.BoundsBy, s.Stable.HasFinalizer = object, object.ChangedBy, s.Stable.Deleting && hasFinalizer(object)
 	}
 	o.readScalers(s, set)
 	if s.Record != nil && s.Record.Release != nil {

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,10 +31,10 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 		{Roles: []plan.Role{{Name: "prefill", Replicas: 4, Size: 2, MaxSurge: 1}, {Name: "decode"}}, Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
 		{
 			Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 0}, Update: "b", Units: 3, Exact: map[string]int{"0-prefill": 3, "0-decode": 2},
-			Target: &record.Target{Groups: "75%", Batch: &batch, At: lwstest.Noon.UTC()},
+			Target: &record.Target{Groups: "75%", Batch: &batch, At: lwstest.Noon.UTC()}, Others: []string{"llm-1-0123abcd-prefill"}, Routes: "r1",
 		},
 	} {
-		object, err := BoundsFor(set, want)
+		object, err := BoundsFor(set, want, "{}")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,6 +54,40 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 	broken := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"stable": "a"}}}
 	if got := stripBounds(broken); got.Problem == "" {
 		t.Errorf("%+v has no problem", got)
+	}
+}
+
+// A Scale has no labels, so the policy of scales takes its name for that of a child. The sets that could name a child so are known, but for its own.
+func TestSetsByName(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"llm-0123abcd-prefill":          "llm",
+		"llm-1-0123abcd-prefill":        "llm-1 llm",
+		"llm-1-0-0123abcd-prefill":      "llm-1-0 llm-1",
+		"llm-20260101-0123abcd-prefill": "llm llm-20260101 llm",
+		"llm-0123abcd-0123abcd-x-y":     "llm llm-0123abcd",
+		"llm-0123ABCD-prefill":          "",
+		"llm-0123abcd-":                 "",
+		"llm-0123abc-prefill":           "",
+		"-0123abcd-prefill":             "",
+		"model":                         "",
+	} {
+		w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: name}}
+		found := ""
+		for _, key := range setsByName(w) {
+			found += " " + RefOf(key).GetName()
+		}
+		if found = strings.TrimSpace(found); found != want {
+			t.Errorf("%s: %q, want %q", name, found, want)
+		}
+	}
+	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm-1", UID: "1"}}
+	child := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "serving", Name: "llm-1-0123abcd-prefill", Labels: map[string]string{disaggregated.SetNameLabelKey: "llm-1"},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
+	}}
+	if keys := setsByName(child); len(keys) != 1 || RefOf(keys[0]).GetName() != "llm" {
+		t.Errorf("a child of llm-1 may be one of %v, too", keys)
 	}
 }
 

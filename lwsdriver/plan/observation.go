@@ -80,6 +80,8 @@ type Observation struct {
 	Children []Child `json:"children,omitzero"`
 	// EntryRole is the role whose leaders get the requests. Empty, or a role that the groups do not have, means the first one.
 	EntryRole string `json:"entryRole,omitzero"`
+	// Namesakes are other LeaderWorkerSets with names like children.
+	Namesakes []string `json:"namesakes,omitzero"`
 	// SlicesWaiting is how many slices of the spec LWS creates only once the template in the spec is released or restored; see [Judge].
 	SlicesWaiting int `json:"slicesWaiting,omitzero"`
 	// RolesWaiting are the names of the roles in the spec, if they are others than those of the groups; see [Judge].

@@ -75,6 +75,10 @@ type Bounds struct {
 	Exact  map[string]int `json:"exact,omitzero"`
 	// Target is the batch that Units were last set for, nil if there was none yet.
 	Target *record.Target `json:"target,omitzero"`
+	// Routes is the release that routes requests: the bounds outlive their set until these are routed as before.
+	Routes string `json:"routes,omitzero"`
+	// Others are LeaderWorkerSets that only have names like children.
+	Others []string `json:"others,omitzero"`
 }
 
 // SetBounds writes the bounds of a DisaggregatedSet's children.
@@ -470,10 +474,13 @@ func (o Observation) bounds() *Bounds {
 	if o.Bounds == nil {
 		o.Bounds = o.presentBounds(stable)
 	}
-	b := Bounds{Stable: stable, Min: map[string]int{}}
+	b := Bounds{Stable: stable, Min: map[string]int{}, Others: o.Namesakes}
 	for _, r := range o.Roles {
 		r.External, r.Unsized = false, ""
 		b.Roles = append(b.Roles, r)
+	}
+	if r := o.release(); r != nil && o.Traffic != nil && (r.Phase.Unfinished() || o.trafficDrifted()) {
+		b.Routes = r.ID
 	}
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
@@ -617,7 +624,7 @@ func (o Observation) left(revision, role string) bool {
 
 // inRoles returns a decision whose write is one of children instead of units.
 func inRoles(o Observation, d Decision) Decision {
-	if o.BoundsLeft && d.Action == nil {
+	if o.BoundsLeft && d.Action == nil && !o.trafficDrifted() { // they say how requests were routed
 		d.Action = RemoveBounds{}
 	}
 	if !o.hasRoles() || o.Stable.Deleting || o.Gone {
@@ -708,6 +715,12 @@ func (o Observation) roleAction(action Action) Action {
 			b.keep(o, o.drainOrder()[0], 0)
 		}
 		return o.boundsAction(*b, a.Why)
+	case SetTraffic:
+		if b := o.bounds(); b != nil && o.Bounds != nil && b.Routes != "" && b.Routes != o.Bounds.Routes {
+			next := *o.Bounds
+			next.Routes = b.Routes
+			return SetBounds{Bounds: next, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
+		}
 	case CreateCanary:
 		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, a.Replicas))
 	case ScaleCanary:
@@ -742,7 +755,7 @@ func (o Observation) boundsAction(b Bounds, why string) Action {
 
 func sameBounds(a, b Bounds) bool {
 	return slices.Equal(a.Roles, b.Roles) && a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) && maps.Equal(a.Exact, b.Exact) &&
-		reflect.DeepEqual(a.Target, b.Target)
+		reflect.DeepEqual(a.Target, b.Target) && a.Routes == b.Routes && slices.Equal(a.Others, b.Others)
 }
 
 // RoleCounts returns the groups of each role, those of the entry role first, nil for a LeaderWorkerSet.

@@ -395,10 +395,63 @@ func TestInRoles(t *testing.T) {
 	if b := bounds(o, DeleteCanary{Name: "llm-new"}); b.Update != "new" || b.Units != 0 || b.Exact["0-decode"] != 0 {
 		t.Errorf("the units are removed by %+v", b)
 	}
+	o.Namesakes = []string{"llm-1-0123abcd-prefill"}
+	if d := keepRoles(o, Decision{}); d.Action.(SetBounds).Bounds.Others[0] != o.Namesakes[0] {
+		t.Errorf("the bounds hold what only has the name of a child: %v", d.Action)
+	}
 	empty := rolesObservation(0, 0)
 	empty.Bounds = withUpdate(empty, "new", 0)
 	if b := bounds(empty, DeleteCanary{Name: "llm-new"}); b.Update != "" {
 		t.Errorf("the revision stays in %+v", b)
+	}
+}
+
+// The bounds note a release that routes requests before its first write of routes, and until these are as before. So they outlive a set that is
+// deleted while no driver runs, and the next one restores its routes, and lets them go.
+func TestBoundsOutliveTheSet(t *testing.T) {
+	t.Parallel()
+	routed := func(isolated bool) Observation {
+		o := rolesObservation(1, 1)
+		o.Traffic = routing{isolated: isolated, prepared: isolated, stable: 4}.observe(o)
+		return Judge(o)
+	}
+	o := routed(false)
+	first, ok := o.roleAction(SetTraffic{}).(SetBounds)
+	if !ok || first.Bounds.Routes != "r" {
+		t.Fatalf("the routes change before the bounds note it: %v", o.roleAction(SetTraffic{}))
+	}
+	o.Bounds = &first.Bounds
+	if a, ok := o.roleAction(SetTraffic{}).(SetTraffic); !ok {
+		t.Errorf("then follows %v", a)
+	}
+	for phase, want := range map[record.Phase]string{record.Progressing: "r", record.Promoted: ""} {
+		end := routed(false)
+		end.Record.Release.Phase, end.Record.Release.UpdateRevision = phase, "old"
+		if b := end.bounds(); b.Routes != want {
+			t.Errorf("%s: the bounds note %q", phase, b.Routes)
+		}
+	}
+	left := routed(true)
+	left.Record.Release.Phase = record.Promoted
+	if b := left.bounds(); b.Routes != "r" {
+		t.Errorf("the selector is pinned, and the bounds note %q", b.Routes)
+	}
+	gone := Observation{Key: o.Key, Gone: true, Stable: Workload{Name: "llm", HasFinalizer: true, Deleting: true}, Traffic: left.Traffic}
+	if d := reconcile(gone); fmt.Sprintf("%T", d.Action) != "plan.SetTraffic" {
+		t.Errorf("before the routes are restored: %v", d.Action)
+	}
+	orphaned := gone
+	orphaned.BoundsLeft, orphaned.Traffic = true, routing{unread: true}.observe(o)
+	if d := reconcile(orphaned); d.Action != nil {
+		t.Errorf("before the routes are known: %v", d.Action)
+	}
+	gone.Traffic = routed(false).Traffic
+	if d := reconcile(gone); d.Action != (RemoveFinalizer{Name: "llm"}) {
+		t.Errorf("once they are: %v", d.Action)
+	}
+	orphaned.Stable.HasFinalizer, orphaned.Traffic = false, gone.Traffic
+	if d := reconcile(orphaned); d.Action != (RemoveBounds{}) {
+		t.Errorf("at last: %v", d.Action)
 	}
 }
 
@@ -530,7 +583,7 @@ func TestRolesFinishTheirRequests(t *testing.T) {
 			o.Stable.Revision = "old"
 		}
 		o.Policy.Drain, o.Policy.DrainRoles = probe.Drain{Period: time.Minute}, []string{"decode"}
-		o.Traffic = tt.routing.observe(Judge(o))
+		o.Traffic, o.Bounds.Routes = tt.routing.observe(Judge(o)), "r"
 		want := leadersOf(slices.Concat(o.Children[tt.from].Groups, o.Children[tt.from+1].Groups))
 		d := reconcile(Judge(o))
 		if !slices.Equal(d.Effects.Drain, want) || d.Action != nil || d.Reason != ReasonDraining {

@@ -17,6 +17,7 @@ import (
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,6 +36,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
+	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
 var (
@@ -671,6 +673,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 
 	s.setImage("v3")
 	s.Await("v3", 0, 0)
+	s.switchesScaling(before)
 	s.begin("shifted", pb.Style_STYLE_PARTITION, "50%", "100%")
 	s.upgrade("shifted", 0)
 	s.Await("v3", 2, 1)
@@ -682,6 +685,47 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	s.finalize("shifted", promote)
 	s.Await("v2", -1, -1)
 	s.Await("v3", 6, 2)
+	s.awaitHold("", before)
+}
+
+// switchesScaling gives prefill its groups in the spec and then in a scaler again, both in mid-release. LWS counts the groups of both revisions
+// in a scaler that it creates: no group is started for it, and the release waits until the scaler has the groups of one.
+func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	s.begin("switched", pb.Style_STYLE_CANARY, "50%", "100%")
+	s.upgrade("switched", 0)
+	s.awaitHold("down", before)
+	patch := []byte(`[{"op":"remove","path":"/spec/roles/0/scaling"},{"op":"replace","path":"/spec/roles/0/spec/replicas","value":5}]`)
+	if _, err := s.sets().Patch(ctx, s.name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Await("v2", 5, 2)
+	s.Await("v3", 3, 2)
+	s.awaitState(pb.State_STATE_READY, "BatchReady")
+	s.awaitHold("", before) // LWS has deleted what it scaled
+	stable, updated := s.Leaders("v2"), s.Leaders("v3")
+
+	s.scaleExternally(0)
+	c := s.awaitState(pb.State_STATE_VERIFYING, "RoleUnsized")
+	if !strings.Contains(c.GetMessage(), s.name+"-prefill has 8 groups") || !strings.Contains(c.GetMessage(), "the role keeps 5") {
+		s.t.Errorf("it waits with %q", c.GetMessage())
+	}
+	s.awaitHold("down", before)
+	_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "switched", Intent: promote})
+	mustFail(s.t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, s.name+"-prefill has 8 groups")
+	s.scaleRole(5)
+	s.awaitState(pb.State_STATE_READY, "BatchReady")
+	if err := errors.Join(s.Check(ctx, "v2", 5, 2), s.Check(ctx, "v3", 3, 2)); err != nil {
+		s.t.Error(err)
+	}
+	if !maps.Equal(s.Leaders("v2"), stable) || !maps.Equal(s.Leaders("v3"), updated) {
+		s.t.Error("groups were started again")
+	}
+	s.scaleRole(4)
+	s.finalize("switched", rollback)
+	s.Await("v3", 0, 0)
+	s.Await("v2", 4, 2)
 	s.awaitHold("", before)
 }
 
@@ -848,6 +892,8 @@ func TestDisaggregatedForeign(t *testing.T) {
 	s := newRoleSet(t, 2, 1)
 	bounds := s.dynamic.Resource(boundsResource).Namespace(s.namespace)
 	s.adopt()
+	s.leavesNamesakes()
+	s.refusesForeignBounds()
 	s.setImage("v2")
 	s.begin("r1", pb.Style_STYLE_CANARY, "50%", "100%")
 	s.upgrade("r1", 0)
@@ -894,6 +940,71 @@ func TestDisaggregatedForeign(t *testing.T) {
 	}
 	s.awaitNoBounds()
 	s.Await("v1", 2, 1)
+}
+
+// leavesNamesakes scales LeaderWorkerSets with names like children of the set through their scale, which has no labels: a child of the set
+// llm-1, which is under its own hold, and one that is of no set. Neither set bounds what is not its own.
+func (s *roleSet) leavesNamesakes() {
+	s.t.Helper()
+	ctx, sets := s.t.Context(), s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
+	other := *s
+	other.name, other.Roles = s.name+"-1", &suite.Roles{T: s.t, Cluster: s.cluster, Namespace: s.namespace, Name: s.name + "-1"}
+	other.ref = &pb.WorkloadRef{Namespace: s.namespace, Name: other.name, Kind: "DisaggregatedSet"}
+	other.create(2, 1)
+	other.Await("v1", 2, 1)
+	plain := model(s.name+"-1-20260101-prefill", 2, 1, rolling("1", "0", 0)) // as LWS v0.9.0 names a child of llm-1, and v0.10.0 one of llm
+	if _, err := sets.Create(ctx, plain, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	other.adopt()
+	own, errOwn := s.Children(ctx, "v1")
+	others, errOthers := other.Children(ctx, "v1")
+	if errOwn != nil || errOthers != nil {
+		s.t.Fatal(errOwn, errOthers)
+	}
+	scale := func(child string, groups int) error {
+		_, err := s.dynamic.Resource(setsResource).Namespace(s.namespace).Patch(ctx, child, types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
+		return err
+	}
+	s.eventually("the namesakes are scaled", func(context.Context) error {
+		return errors.Join(scale(plain.Name, 0), scale(plain.Name, 3), scale(others["prefill"].Name, 3), scale(own["prefill"].Name, 3))
+	})
+	for set, child := range map[string]string{s.name: own["prefill"].Name, other.name: others["prefill"].Name} {
+		if err := scale(child, 1); err == nil || !strings.Contains(err.Error(), "DisaggregatedSet "+set+" is under Lockstep's hold: "+child+" has at least 2") {
+			s.t.Errorf("%s is scaled below its minimum: %v", child, err)
+		}
+	}
+	if err := errors.Join(sets.Delete(ctx, plain.Name, metav1.DeleteOptions{}), s.sets().Delete(ctx, other.name, metav1.DeleteOptions{})); err != nil {
+		s.t.Fatal(err)
+	}
+	other.awaitNoBounds()
+	s.eventually("the name is bound again", func(ctx context.Context) error {
+		b, err := s.dynamic.Resource(boundsResource).Namespace(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
+		if left, _, _ := unstructured.NestedStringSlice(b.Object, "spec", "others"); err == nil && len(left) > 0 {
+			err = fmt.Errorf("%q are left out", left)
+		}
+		return err
+	})
+}
+
+// refusesForeignBounds has an editor of bounds, who may not drive releases, write some for the set. An operator may.
+func (s *roleSet) refusesForeignBounds() {
+	s.t.Helper()
+	editor, operator := tenant.Pair(s.t, s.cluster, s.namespace, rbacv1.PolicyRule{APIGroups: []string{"lockstep.dev"}, Resources: []string{"replicabounds"}, Verbs: []string{"*"}})
+	forged := "metadata: {name: forged}\napiVersion: lockstep.dev/v1alpha1\nkind: ReplicaBounds\nspec: {set: llm, roles: [{name: prefill}], stable: {revision: a, min: {}}}"
+	lower := `{"spec":{"stable":{"min":{"0-prefill":0}}}}`
+	for what, err := range map[string]error{
+		"created": editor.Create(boundsResource, forged), "lowered": editor.Patch(boundsResource, s.name, lower),
+		"deleted": editor.Resource(boundsResource).Namespace(s.namespace).Delete(s.t.Context(), s.name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}),
+	} {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may not write ReplicaBounds: requires the verb drive") {
+			s.t.Errorf("bounds are %s by an editor: %v", what, err)
+		}
+	}
+	if err := operator.Patch(boundsResource, s.name, lower); err != nil {
+		s.t.Errorf("an operator: %v", err)
+	}
 }
 
 // awaitNoBounds waits until the set has no bounds.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -134,6 +135,45 @@ func (s *roleSet) load() *load.Generator {
 		}
 		return a.Workload
 	}})
+}
+
+// TestTrafficDisaggregatedDeleted: a set is deleted in mid-release while no driver runs. The next driver frees its requests, whatever becomes
+// of the children, and its bounds with them.
+func TestTrafficDisaggregatedDeleted(t *testing.T) {
+	for _, way := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
+		t.Run(string(way), func(t *testing.T) {
+			s := serveRoles(t)
+			bounds := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).
+				Resource(schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "replicabounds"}).Namespace(s.Namespace)
+			s.begin(pb.Style_STYLE_CANARY, "50%", "100%")
+			s.Upgrade(0)
+			s.Weight(10)
+			s.Kill()
+			if err := s.sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &way}); err != nil {
+				t.Fatal(err)
+			}
+			s.Eventually("no object but the bounds names the set", func(ctx context.Context) error {
+				set, err := s.sets.Get(ctx, s.Name, metav1.GetOptions{})
+				if way == metav1.DeletePropagationForeground && err == nil && set.GetDeletionTimestamp() != nil {
+					return nil // it waits for its bounds
+				}
+				if !apierrors.IsNotFound(err) {
+					return fmt.Errorf("the set exists: %w", err)
+				}
+				return nil
+			})
+			s.Restart()
+			s.Eventually("the requests are free", func(ctx context.Context) error {
+				if _, err := bounds.Get(ctx, s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Errorf("the bounds exist: %w", err)
+				}
+				if _, err := s.sets.Get(ctx, s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Errorf("the set exists: %w", err)
+				}
+				return restored(ctx, s.Release)
+			})
+		})
+	}
 }
 
 // passes ends the load, and fails the test for a lost request, a wrong share, or a request that prefill and decode served at different
