@@ -132,7 +132,7 @@ test-controlplane:
 
 .PHONY: explore
 explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2), and take WALKS (100000) long random courses; `make test` visits the worst ones.
-	$(GO) test ./lwsdriver/plan -run '^(TestExplore|TestWalks)$$' -count 1 -v -timeout 2h -explore.states=$(STATES) -explore.disturbances=$(DISTURBANCES) -explore.walks=$(WALKS)
+	$(GO) test ./lwsdriver/plan -run '^(TestExplore|TestWalks|TestWalksOfRoles)$$' -count 1 -v -timeout 2h -explore.states=$(STATES) -explore.disturbances=$(DISTURBANCES) -explore.walks=$(WALKS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under testdata/fuzz.

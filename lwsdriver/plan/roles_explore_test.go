@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math/bits"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,9 +31,12 @@ var roleNames = [rolesOf]string{"prefill", "decode"}
 
 // roleChild is a child. Its groups exist as soon as its spec has them.
 type roleChild struct {
-	exists          bool
-	replicas, ready uint8
-	serving, busy   uint8 // of the entry role, as bits: the leaders with the serving label, and those with requests
+	exists        bool
+	replicas      uint8
+	ready         uint8 // as bits: the ready groups
+	serving, busy uint8 // of the entry role, as bits: the leaders with the serving label, and those with requests
+	hurt          uint8 // in a walk, as bits: those that the environment took, and has not given back
+	deleted       bool  // in a walk: by another client, and not created again
 }
 
 // roleState is one state. It is comparable: record and bounds are JSON.
@@ -61,6 +67,14 @@ type roleState struct {
 	// served the routes that the gateway serves. reverts is how often another client may still restore the routes.
 	net                                 *network
 	objects, selectors, served, reverts uint8
+	// walk is true if acts happen that only walks take. refuses is a kind of writes that the API server refuses, and late one that is decided and
+	// not made.
+	walk                 bool
+	lwsDown, gatewayDown bool
+	refuses              uint8
+	late                 *lateWrite
+	unnamed              bool // another client has deleted the record, and nothing else names the routes
+	tampered             bool // another client has edited or deleted the bounds, and the driver has not repaired them
 }
 
 // roleChange is what an edit of the template does to the roles.
@@ -111,7 +125,7 @@ func (s roleState) observe(next ...Intent) Observation {
 			child := Child{Name: name, Role: roleNames[m.role], Slice: m.slice, Revision: r.String(), Replicas: int(c.replicas)}
 			for g := range int(c.replicas) {
 				group := Group{Index: g, Leader: m.leader(r, g), Revision: "lws", Pods: 1, LostAt: noon, Reason: "Starting", Serving: c.serving&(1<<g) != 0}
-				if g < int(c.ready) {
+				if c.ready&(1<<g) != 0 {
 					group.Ready, group.ReadyPods, group.LostAt, group.Reason = true, 1, time.Time{}, ""
 					group.ReadySince, group.FirstReady = noon.Add(-time.Hour), noon.Add(-time.Hour)
 				}
@@ -193,16 +207,16 @@ func (s *roleState) at(r revision, m roleMember) *roleChild { return &s.children
 
 // decoded keeps what was decoded from JSON: states share few records and bounds.
 type decoded[T any] struct {
-	known map[string]*T
+	known sync.Map
 	read  func([]byte) *T
 }
 
 func (d *decoded[T]) of(raw string) *T {
-	v, ok := d.known[raw]
-	if !ok {
-		v = d.read([]byte(raw))
-		d.known[raw] = v
+	if v, ok := d.known.Load(raw); ok {
+		return v.(*T)
 	}
+	v := d.read([]byte(raw))
+	d.known.Store(raw, v)
 	return v
 }
 
@@ -213,7 +227,7 @@ type recordRead struct {
 }
 
 var (
-	records = decoded[recordRead]{known: map[string]*recordRead{}, read: func(raw []byte) *recordRead {
+	records = decoded[recordRead]{read: func(raw []byte) *recordRead {
 		v := &recordRead{}
 		no(json.Unmarshal(raw, &v.record))
 		if r := v.record.Release; r != nil {
@@ -223,7 +237,7 @@ var (
 		}
 		return v
 	}}
-	boundsRead = decoded[Bounds]{known: map[string]*Bounds{}, read: func(raw []byte) *Bounds {
+	boundsRead = decoded[Bounds]{read: func(raw []byte) *Bounds {
 		v := &Bounds{}
 		no(json.Unmarshal(raw, v))
 		return v
@@ -269,8 +283,13 @@ func (s roleState) allows(r revision, m roleMember, want uint8, create bool) boo
 // scale sets the groups of a child: new ones are not ready, and the last ones go first.
 func (s roleState) scale(r revision, m roleMember, n uint8) roleState {
 	c := s.at(r, m)
-	c.replicas, c.ready = n, min(c.ready, n)
-	c.serving, c.busy = c.serving&(1<<n-1), c.busy&(1<<n-1)
+	if hurt := (uint8(1)<<c.replicas - 1) &^ (1<<n - 1); s.tampered {
+		c.hurt |= hurt
+	} else {
+		c.hurt &^= hurt
+	}
+	c.replicas = n
+	c.ready, c.serving, c.busy = c.ready&(1<<n-1), c.serving&(1<<n-1), c.busy&(1<<n-1)
 	return s
 }
 
@@ -358,73 +377,104 @@ func (s roleState) policy() *pb.ReleasePolicy {
 	return p
 }
 
+// ask is a request of the host.
+type ask struct {
+	by   string
+	i    Intent
+	with func(*roleState)
+}
+
+// driver is what decides without a request.
+var driver = ask{by: "driver"}
+
+// asks returns what the host may ask for.
+func (s roleState) asks() (all []ask) {
+	if s.record == "" && (!s.left || s.walk) {
+		all = append(all, ask{"host adopts", Adopt{}, func(n *roleState) { n.left = false }})
+	}
+	if s.record == "" {
+		return all
+	}
+	all = append(all,
+		ask{"host begins", Begin{ReleaseID: s.nextID(), Policy: s.policy()}, func(n *roleState) { n.asked = 0 }},
+		ask{"host asks for a unit", SetTarget{ReleaseID: s.id(), Groups: "1"}, func(n *roleState) { n.asked = max(n.asked, 1) }},
+		ask{"host asks for all units", SetTarget{ReleaseID: s.id(), Groups: "100%"}, func(n *roleState) { n.asked = 9 }},
+		ask{"host promotes", Promote{ReleaseID: s.id()}, func(n *roleState) { n.promoted, n.asked = true, 9 }},
+		ask{"host aborts", RollBack{ReleaseID: s.id()}, nil},
+		ask{"host disowns", Disown{}, nil})
+	for _, weight := range []int{50, 100} {
+		if s.net != nil {
+			all = append(all, ask{fmt.Sprintf("host asks for %d %%", weight), Route{ReleaseID: s.id(), Weight: &weight}, nil})
+		}
+	}
+	return all
+}
+
+// id returns that of the recorded release, or of the first one.
+func (s roleState) id() string {
+	if r := records.of(s.record).record.Release; r != nil {
+		return r.ID
+	}
+	return releaseIDs[0]
+}
+
+// nextID returns the id of a release that may begin. In a walk one follows another.
+func (s roleState) nextID() string {
+	if r := records.of(s.record).record.Release; s.walk && r != nil && r.ID == releaseIDs[0] {
+		return releaseIDs[1]
+	}
+	return releaseIDs[0]
+}
+
+// decides returns the step of a request of the host, or that of the driver, nil if there is none. The error is a defect of the driver.
+func (s roleState) decides(o Observation, a ask) (*roleStep, error) {
+	if r, routes := a.i.(Route); routes && !carries(&o, *r.Weight) {
+		return nil, nil // a host does not ask for more than its batch can carry
+	}
+	if _, begins := a.i.(Begin); begins && s.second {
+		o = s.observe(a.i)
+	}
+	d, err := Decide(o, a.i)
+	switch {
+	case err != nil && a.i != nil:
+		return nil, nil // it is refused
+	case d.Reason == ReasonInvariantViolation:
+		return nil, fmt.Errorf("%s: %s", a.by, d.Message)
+	case d.Action == nil, s.refuses != 0 && roleRefusal(d.Action) == s.refuses:
+		return nil, nil
+	}
+	next, err := s.write(d.Action)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.by, err)
+	}
+	if a.with != nil {
+		a.with(&next)
+	}
+	switch next.receive(); {
+	case next == s && a.i != nil:
+		return nil, nil
+	case next == s:
+		return nil, fmt.Errorf("%s: %s changes nothing", a.by, d.Action)
+	}
+	step := roleStep{by: a.by + ": " + d.Action.String(), next: next, own: a.i == nil}
+	if b, ok := d.Action.(SetBounds); ok {
+		step.bounds = &b.Bounds
+	}
+	return &step, nil
+}
+
 // steps returns all that may happen next. The error is a defect of the driver.
 func (s roleState) steps(o Observation) (all []roleStep, err error) {
-	act := func(by string, i Intent, with func(*roleState)) error {
-		o := o
-		if _, begins := i.(Begin); begins && s.second {
-			o = s.observe(i)
-		}
-		d, err := Decide(o, i)
-		if err != nil && i != nil {
-			return nil // the host is refused
-		}
-		if d.Reason == ReasonInvariantViolation {
-			return fmt.Errorf("%s: %s", by, d.Message)
-		}
-		if d.Action == nil {
-			return nil
-		}
-		next, err := s.write(d.Action)
+	for _, a := range append([]ask{driver}, s.asks()...) {
+		step, err := s.decides(o, a)
 		if err != nil {
-			return fmt.Errorf("%s: %w", by, err)
+			return nil, err
 		}
-		if with != nil {
-			with(&next)
-		}
-		next.receive()
-		if next == s && i != nil {
-			return nil
-		}
-		if next == s {
-			return fmt.Errorf("%s: %s changes nothing", by, d.Action)
-		}
-		step := roleStep{by: by + ": " + d.Action.String(), next: next, own: i == nil}
-		if a, ok := d.Action.(SetBounds); ok {
-			step.bounds = &a.Bounds
-		}
-		all = append(all, step)
-		return nil
-	}
-	if err := act("driver", nil, nil); err != nil {
-		return nil, err
-	}
-	if s.record == "" && !s.left {
-		err = act("host adopts", Adopt{}, nil)
-	}
-	for _, host := range []struct {
-		by   string
-		i    Intent
-		with func(*roleState)
-	}{
-		{"host begins", Begin{ReleaseID: "r", Policy: s.policy()}, func(n *roleState) { n.asked = 0 }},
-		{"host asks for a unit", SetTarget{ReleaseID: "r", Groups: "1"}, func(n *roleState) { n.asked = max(n.asked, 1) }},
-		{"host asks for all units", SetTarget{ReleaseID: "r", Groups: "100%"}, func(n *roleState) { n.asked = 9 }},
-		{"host promotes", Promote{ReleaseID: "r"}, func(n *roleState) { n.promoted, n.asked = true, 9 }},
-		{"host aborts", RollBack{ReleaseID: "r"}, nil},
-		{"host disowns", Disown{}, nil},
-	} {
-		if err == nil && s.record != "" {
-			err = act(host.by, host.i, host.with)
+		if step != nil {
+			all = append(all, *step)
 		}
 	}
-	for _, weight := range []int{50, 100} {
-		if err == nil && s.net != nil && carries(&o, weight) {
-			err = act(fmt.Sprintf("host asks for %d %%", weight), Route{ReleaseID: "r", Weight: &weight}, nil)
-		}
-	}
-	all = append(all, s.others()...)
-	return all, err
+	return append(all, s.others()...), nil
 }
 
 // others returns what everybody but the driver and its host may do.
@@ -440,12 +490,13 @@ func (s roleState) others() (all []roleStep) {
 	}
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
-			if !c.exists && r == s.template && m.slice < int(s.slices) && !s.lacks(r, m.role) {
-				n := s
-				if s.serving(r, m.slice) { // another revision has groups
-					*n.at(r, m) = roleChild{exists: true}
-				} else {
-					*n.at(r, m) = roleChild{exists: true, replicas: s.wanted[m.role]}
+			if !s.lwsDown && !c.exists && r == s.template && m.slice < int(s.slices) && !s.lacks(r, m.role) {
+				n, another := s, s.serving(r, m.slice)
+				if another && c.deleted && s.children[r][m.slice][1-m.role].exists {
+					continue // as long as another revision has groups, LeaderWorkerSet creates the children of one together
+				}
+				if *n.at(r, m) = (roleChild{exists: true, hurt: c.hurt}); !another {
+					n.at(r, m).replicas = s.wanted[m.role]
 				}
 				if s.allows(r, m, n.at(r, m).replicas, true) {
 					happens(fmt.Sprintf("LWS creates %s of %s", m, r), n)
@@ -455,6 +506,9 @@ func (s roleState) others() (all []roleStep) {
 				continue
 			}
 			for want := range s.wanted[m.role] + 2 {
+				if s.lwsDown {
+					break
+				}
 				if s.unsized && m.role == 0 {
 					break // LWS keeps what there is
 				}
@@ -462,31 +516,47 @@ func (s roleState) others() (all []roleStep) {
 					break // without bounds it rolls past maxSurge, and nothing can take that back without a loss
 				}
 				up := r == s.template && want > c.replicas && want <= s.wanted[m.role]
-				if down := r != s.template && want < c.replicas; (up || down) && s.allows(r, m, want, false) {
+				down := want < c.replicas && (r != s.template || s.walk && want == s.wanted[m.role] && !s.serving(r, m.slice))
+				if (up || down) && s.allows(r, m, want, false) {
 					happens(fmt.Sprintf("LWS scales %s of %s to %d", m, r, want), s.scale(r, m, want))
 				}
 			}
-			if c.ready < c.replicas {
-				n := s
-				if n.at(r, m).ready++; m.role == 0 {
-					n.resync()
+			for g := range c.replicas {
+				if c.ready&(1<<g) == 0 {
+					n := s
+					n.at(r, m).hurt &^= 1 << g
+					if n.at(r, m).ready |= 1 << g; m.role == 0 {
+						n.resync()
+					}
+					happens(fmt.Sprintf("a group of %s of %s is ready", m, r), n)
+					break // the first one
 				}
-				happens(fmt.Sprintf("a group of %s of %s is ready", m, r), n)
 			}
-			if c.ready > 0 && s.losses > 0 {
+			for g := range c.replicas {
+				last := c.ready>>g == 1
+				if s.losses == 0 || c.ready&(1<<g) == 0 || !last && !s.walk {
+					continue
+				}
 				n := s
 				n.losses--
-				n.at(r, m).ready--
-				n.at(r, m).busy &= 1<<n.at(r, m).ready - 1
-				add(fmt.Sprintf("a group of %s of %s is lost", m, r), n)
+				n.at(r, m).ready &^= 1 << g
+				n.at(r, m).busy &^= 1 << g
+				if s.walk {
+					n.at(r, m).hurt |= 1 << g
+					add(fmt.Sprintf("group %d of %s of %s is lost", g, m, r), n)
+				}
+				if last {
+					add(fmt.Sprintf("a group of %s of %s is lost", m, r), n)
+				}
 			}
 		}
 		for slice, roles := range s.children[r] {
 			drained := roles[0].replicas == 0 && roles[1].replicas == 0
-			if exists := roles[0].exists || roles[1].exists; exists && (drained && r != s.template || slice >= int(s.slices)) {
+			if exists := roles[0].exists || roles[1].exists; exists && !s.lwsDown && (drained && r != s.template || slice >= int(s.slices)) {
 				n := s
 				n.children[r][slice] = [rolesOf]roleChild{}
 				happens(fmt.Sprintf("LWS deletes the children of %s in slice %d", r, slice), n)
+				all[len(all)-1].disturbs = s.walk && slice >= int(s.slices) // the user has removed it
 			}
 		}
 	}
@@ -496,7 +566,7 @@ func (s roleState) others() (all []roleStep) {
 		add("another client restores the routes", n)
 	}
 	if n := s; s.deletes > 0 && s.bounds != "" {
-		n.bounds, n.deletes = "", s.deletes-1
+		n.bounds, n.deletes, n.tampered = "", s.deletes-1, s.walk
 		add("another client deletes the bounds", n)
 	}
 	if n := s; s.resizes > 0 {
@@ -504,8 +574,18 @@ func (s roleState) others() (all []roleStep) {
 		add(fmt.Sprintf("the user sets slices to %d", n.slices), n)
 	}
 	if n := s; s.unsized {
-		n.unsized = false
-		happens("LWS creates the scaler", n)
+		if n.unsized = false; s.walk { // with as many groups as there are, of all slices and revisions
+			sum := uint8(0)
+			for r, m := range s.all() {
+				if m.role == 0 {
+					sum += s.at(r, m).replicas
+				}
+			}
+			n.resize(0, max(min(sum, maxIndices-2), 1))
+		}
+		if !s.lwsDown {
+			happens("LWS creates the scaler", n)
+		}
 	} else if s.scalers > 0 {
 		n.unsized, n.scalers = true, s.scalers-1
 		add("the scaler is deleted", n)
@@ -522,7 +602,19 @@ func (s roleState) others() (all []roleStep) {
 			add(fmt.Sprintf("the user edits the template to %s", r), n)
 		}
 	}
+	if s.walk {
+		all = append(all, s.walkSteps()...)
+	}
 	return all
+}
+
+// counted returns how many groups of a member the bounds keep for the user. LeaderWorkerSet may remove one that was added after the driver has
+// counted them.
+func (s roleState) counted(b Bounds, m roleMember) uint8 {
+	if least := uint8(b.Min[m.String()]); s.walk {
+		return min(s.wanted[m.role], least)
+	}
+	return s.wanted[m.role]
 }
 
 // within reports whether every group that the bounds let LWS remove is removed: the rules judge it by the number of groups before it was
@@ -567,7 +659,7 @@ func (s roleState) part(role, units int) int {
 func (s roleState) unitsIn(r revision, slice int) int {
 	units := int(s.wanted[0])
 	for i, c := range s.children[r][slice] {
-		units = min(units, int(c.ready)*int(s.wanted[0])/int(s.wanted[i]))
+		units = min(units, bits.OnesCount8(c.ready)*int(s.wanted[0])/int(s.wanted[i]))
 	}
 	return units
 }
@@ -575,6 +667,9 @@ func (s roleState) unitsIn(r revision, slice int) int {
 // breach returns the rule that a step breaks, or "" if there is none.
 func (s roleState) breach(o Observation, step roleStep) string {
 	n := step.next
+	if step.disturbs && s.walk || s.tampered && strings.HasPrefix(step.by, "LWS") { // LeaderWorkerSet does what the edited bounds let it
+		return ""
+	}
 	if s.net != nil {
 		if broken := s.breachOfRequests(o, step); broken != "" {
 			return broken
@@ -623,13 +718,13 @@ func (s roleState) breach(o Observation, step roleStep) string {
 				continue // the user has removed it
 			}
 			switch had := *s.at(r, m); {
-			case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.wanted[m.role] && phase != record.HandingOver && phase != record.Promoted:
+			case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.counted(before, m) && phase != record.HandingOver && phase != record.Promoted:
 				return fmt.Sprintf("%s of the stable revision loses groups in phase %q", m, phase)
 			case r != stable && r != update && c.replicas > had.replicas:
 				return fmt.Sprintf("%s of revision %s gets groups without a step", m, r)
 			case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
 				return fmt.Sprintf("%s of the update has more groups than its batch", m)
-			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < had.replicas:
+			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < min(had.replicas, s.wanted[m.role]):
 				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
 			}
 			first, last := s.drained()
@@ -655,7 +750,7 @@ func (s roleState) drained() (first, last int) {
 func (s roleState) lowers(o Observation, b Bounds) bool {
 	for slice := range o.Slices {
 		for i, name := range roleNames {
-			if b.Min[Member(slice, name)] < int(s.wanted[i]) && (s.third == sameRoles || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
+			if b.Min[Member(slice, name)] < int(s.wanted[i]) && (s.third == sameRoles && !s.walk || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
 				return true
 			}
 		}
@@ -685,7 +780,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 	for slice := range o.Slices {
 		entry := Member(slice, roleNames[0])
 		if b := step.bounds; b != nil && update != 0 && b.Exact[entry] < min(s.unitsIn(update, slice), boundsRead.of(s.bounds).Exact[entry]) && phase != record.Promoted {
-			if left := s.unitsIn(stable, slice) + b.Exact[entry]; left < int(s.wanted[0])-o.sliceLacks() {
+			if left := s.unitsIn(stable, slice) + b.Exact[entry]; left < int(s.wanted[0])-o.sliceLacks()-s.hurtUnits(anyRevision, slice) {
 				return fmt.Sprintf("ready units of the update are removed, and %d of %d are left", left, s.wanted[0])
 			}
 		}
@@ -701,11 +796,11 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				updated = n.unitsIn(update, m.slice)
 				part = s.part(i, updated)
 			}
-			if left := n.unitsIn(stable, m.slice) + updated; n.unitsIn(stable, m.slice) < s.unitsIn(stable, m.slice) && left < int(s.wanted[0])-o.sliceLacks() {
+			if left := n.unitsIn(stable, m.slice) + updated; n.unitsIn(stable, m.slice) < s.unitsIn(stable, m.slice) && left < int(s.wanted[0])-o.sliceLacks()-s.hurtUnits(anyRevision, m.slice) {
 				return fmt.Sprintf("%s: %d units are left of %d", m, left, s.wanted[0])
 			}
-			if is.ready < was.ready && int(is.ready)+part < int(s.wanted[i])-int(s.unavailable[i]) {
-				return fmt.Sprintf("%s: %d stable groups and %d of the update's units are left of %d", m, is.ready, part, s.wanted[i])
+			if left := bits.OnesCount8(is.ready); is.ready != was.ready && left+part < int(s.wanted[i])-int(s.unavailable[i])-bits.OnesCount8(is.hurt&^is.ready) {
+				return fmt.Sprintf("%s: %d stable groups and %d of the update's units are left of %d", m, left, part, s.wanted[i])
 			}
 		}
 		total := func(s roleState) (all uint8) {
@@ -732,7 +827,7 @@ func (s roleState) settled(o Observation, d Decision) string {
 	}
 	for r := revision(1); r <= revisions; r++ {
 		for _, c := range s.members(r) {
-			if c.ready < c.replicas {
+			if c.ready != 1<<c.replicas-1 {
 				return ""
 			}
 		}
@@ -763,7 +858,7 @@ func (s roleState) atRest() roleState {
 	s.template, s.slices = max(s.template, 1), max(s.slices, 1)
 	for m := range s.members(1) {
 		if m.slice < int(s.slices) {
-			*s.at(1, m) = roleChild{exists: true, replicas: s.wanted[m.role], ready: s.wanted[m.role]}
+			*s.at(1, m) = roleChild{exists: true, replicas: s.wanted[m.role], ready: 1<<s.wanted[m.role] - 1}
 		}
 	}
 	return s

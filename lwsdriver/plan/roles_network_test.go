@@ -60,12 +60,12 @@ func (s *roleState) route() {
 }
 
 // entries yields the leaders of the entry role's ready groups, each with its bit.
-func (s *roleState) entries(yield func(r revision, c *roleChild, slice, group int, bit uint32) bool) {
+func (s *roleState) entries(yield func(r revision, c *roleChild, slice, group int, bit uint64) bool) {
 	for r := revision(1); r <= revisions; r++ {
 		for slice := range s.children[r] {
 			c := &s.children[r][slice][0]
-			for g := range int(c.ready) {
-				if !yield(r, c, slice, g, 1<<((int(r-1)*slicesOf+slice)*maxIndices+g)) {
+			for g := range int(c.replicas) {
+				if c.ready&(1<<g) != 0 && !yield(r, c, slice, g, 1<<((int(r-1)*slicesOf+slice)*maxIndices+g)) {
 					return
 				}
 			}
@@ -74,8 +74,8 @@ func (s *roleState) entries(yield func(r revision, c *roleChild, slice, group in
 }
 
 // endpoints returns the ready leaders behind a Service with some selectors, as bits.
-func (s *roleState) endpoints(selectors uint8, canary bool) (behind uint32) {
-	s.entries(func(r revision, c *roleChild, _, g int, bit uint32) bool {
+func (s *roleState) endpoints(selectors uint8, canary bool) (behind uint64) {
+	s.entries(func(r revision, c *roleChild, _, g int, bit uint64) bool {
 		if s.net.selects(endpoint{selectors: selectors, canary: canary, revision: r, serving: c.serving&(1<<g) != 0}) {
 			behind |= bit
 		}
@@ -90,14 +90,14 @@ func (s *roleState) receive() {
 		return
 	}
 	_, share := s.net.shares(s.objects, s.served)
-	var behind uint32
+	var behind uint64
 	if share < 100 {
 		behind |= s.endpoints(s.selectors, false)
 	}
 	if share > 0 {
 		behind |= s.endpoints(s.selectors, true)
 	}
-	s.entries(func(_ revision, c *roleChild, _, g int, bit uint32) bool {
+	s.entries(func(_ revision, c *roleChild, _, g int, bit uint64) bool {
 		if behind&bit != 0 {
 			c.busy |= 1 << g
 		}
@@ -121,7 +121,7 @@ func (s *roleState) look(r *record.Release) *traffic.Observed {
 	v := s.view(r)
 	return s.net.look(v, func() (traffic.Setup, []string, []string) {
 		var stable, canary []string
-		s.entries(func(r revision, _ *roleChild, slice, g int, bit uint32) bool {
+		s.entries(func(r revision, _ *roleChild, slice, g int, bit uint64) bool {
 			name := roleMember{slice, 0}.leader(r, g)
 			if v.stable&bit != 0 {
 				stable = append(stable, name)
@@ -152,7 +152,7 @@ func (s *roleState) drain(o *Observation) {
 		return
 	}
 	o.Drain = &Drain{leadersOf(draining), Answer{Done: true, Message: "requests are running"}}
-	s.entries(func(r revision, c *roleChild, slice, g int, _ uint32) bool {
+	s.entries(func(r revision, c *roleChild, slice, g int, _ uint64) bool {
 		if c.busy&(1<<g) != 0 && slices.Contains(o.Drain.Leaders, roleMember{slice, 0}.leader(r, g)) {
 			o.Drain.Done, o.Drain.Recheck = false, time.Minute
 		}
@@ -202,9 +202,11 @@ func (s roleState) networkSteps() (all []roleStep) {
 	add("the endpoints follow", n)
 	n = s
 	n.served = s.net.of[s.objects].route
-	add("the gateway accepts the routes", n)
+	if !s.gatewayDown {
+		add("the gateway accepts the routes", n)
+	}
 	n = s
-	n.entries(func(_ revision, c *roleChild, _, _ int, _ uint32) bool { c.busy = 0; return true })
+	n.entries(func(_ revision, c *roleChild, _, _ int, _ uint64) bool { c.busy = 0; return true })
 	add("the requests end", n)
 	return all
 }
@@ -215,8 +217,8 @@ func (s *roleState) sides(selectors uint8) (units [2]int) {
 		behind := s.endpoints(selectors, side == 1)
 		for r := revision(1); r <= revisions; r++ {
 			for slice := range s.children[r] {
-				of := uint32(1<<maxIndices-1) << ((int(r-1)*slicesOf + slice) * maxIndices)
-				units[side] += min(bits.OnesCount32(behind&of), s.unitsIn(r, slice))
+				of := uint64(1<<maxIndices-1) << ((int(r-1)*slicesOf + slice) * maxIndices)
+				units[side] += min(bits.OnesCount64(behind&of), s.unitsIn(r, slice))
 			}
 		}
 	}
@@ -249,10 +251,10 @@ func (s *roleState) shortage() (worst, void, alone int) {
 // breachOfRequests returns the rule about requests that a step breaks, or "" if there is none.
 func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	n := step.next
-	if n.left && n.objects != s.net.untouched {
+	if n.left && n.objects != s.net.untouched && !n.unnamed {
 		return "rule 7: the record is removed, and the routing is not restored"
 	}
-	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" || step.disturbs {
+	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" || step.disturbs || s.unnamed {
 		return ""
 	}
 	phase := record.Phase("")
@@ -261,16 +263,26 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	}
 	lacked, was, _ := s.shortage()
 	lacks, void, alone := n.shortage()
-	switch allowed := s.allowed(o, phase); {
+	switch allowed := s.allowed(o, phase) + n.hurtUnits(anyRevision, -1) + int(s.wanted[0])*o.SlicesWaiting; {
 	case lacks > max(lacked, allowed):
 		return fmt.Sprintf("rule 2, 5: the sides lack %d units for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
-	case void&^was&alone != 0:
+	case void&^was&alone != 0 && (n.hurtUnits(anyRevision, -1) == 0 || n.objects != s.objects):
 		return "rule 2: requests go to a side without a whole unit, and the other one has some"
 	}
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
 			left := n.at(r, m)
-			if gone := c.busy &^ (1<<left.replicas - 1); m.role == 0 && gone != 0 {
+			gone := c.busy &^ (1<<left.replicas - 1)
+			if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update {
+				gone = 0 // no release has them: LeaderWorkerSet rolled to a template that waits, once another client let it
+			}
+			if r.String() == o.stableSide() {
+				gone &= 1<<s.wanted[0] - 1 // the user has removed the others
+				if phase != record.HandingOver && !o.shifts() {
+					gone &= 1<<s.counted(*boundsRead.of(s.bounds), m) - 1
+				}
+			}
+			if m.role == 0 && gone != 0 {
 				return fmt.Sprintf("rule 3: %s of revision %s loses groups %03b, which have requests", m, r, gone)
 			}
 			if b := step.bounds; b != nil && m.role == 0 && r.String() == b.Update && phase != record.HandingOver && b.Exact[m.String()] > int(c.replicas) &&
@@ -312,7 +324,7 @@ func (s roleState) misrouted(o Observation, d Decision) string {
 		}
 	default:
 	}
-	if written > 0 && lacks > s.allowed(o, phase) && alone < lacks {
+	if written > 0 && lacks > s.allowed(o, phase)+s.hurtUnits(anyRevision, -1)+int(s.wanted[0])*o.SlicesWaiting && alone < lacks {
 		return fmt.Sprintf("rule 2: the requests stay where %d units are missing", lacks)
 	}
 	return ""
@@ -340,16 +352,12 @@ func (s roleState) course(hosts ...string) (all []roleStep) {
 // tellRoles runs a course of a DisaggregatedSet, and returns what the driver writes in it, which rule is broken, and how it ends.
 func tellRoles(text string) string {
 	first, acts, _ := strings.Cut(text, "\n")
-	l := parseLine("set " + first)
-	s := roleState{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), slices: uint8(l.number("slices", 1)), edits: 9, losses: 9}
-	for i, name := range roleNames {
-		s.wanted[i], s.unavailable[i], s.surge[i] = uint8(l.number(name, 1)), uint8(l.number("unavailable", 0)), uint8(l.number("surge", 0))
-	}
-	s = s.atRest().adopted()
-	s.route()
+	s := parseRoles(first)
 	var b strings.Builder
 	for _, do := range strings.Split(acts, "\n") {
-		fmt.Fprintf(&b, "%s\n", do)
+		if !s.walk || do != driver.by {
+			fmt.Fprintf(&b, "%s\n", do)
+		}
 		for range maxTold {
 			o := s.observe()
 			steps, err := s.steps(o)
@@ -369,15 +377,39 @@ func tellRoles(text string) string {
 			if broken := s.breach(o, steps[i]); broken != "" {
 				return b.String() + "BREACH: " + broken + "\n"
 			}
-			if s = steps[i].next; do != actRest {
+			if s = s.after(steps[i]); do != actRest {
 				break
 			}
+		}
+	}
+	if s.walk {
+		s = s.healed()
+		for range maxTold {
+			o := s.observe()
+			step, err := s.decides(o, driver)
+			if err != nil {
+				return b.String() + "BREACH: " + err.Error() + "\n"
+			}
+			if step == nil {
+				if step = s.own(); step == nil {
+					break
+				}
+			}
+			fmt.Fprintf(&b, "  %s\n", strings.TrimPrefix(step.by, "driver: "))
+			if broken := s.breach(o, *step); broken != "" {
+				return b.String() + "BREACH: " + broken + "\n"
+			}
+			s = s.after(*step)
 		}
 	}
 	o := s.observe()
 	d := reconcile(o)
 	fmt.Fprintf(&b, "end: %s, %s: %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason, d.Message)
-	if wrong := s.settled(o, d); wrong != "" {
+	wrong := s.settled(o, d)
+	if s.walk && wrong == "" {
+		wrong = s.unended(o, d)
+	}
+	if wrong != "" {
 		fmt.Fprintf(&b, "BREACH: %s\n", wrong)
 	}
 	return b.String()

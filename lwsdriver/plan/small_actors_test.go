@@ -424,7 +424,7 @@ func (w *world) settle(s *state) {
 		return
 	}
 	_, served := w.share(s)
-	var bits uint32
+	var bits uint64
 	if served < 100 {
 		bits |= w.endpoints(s, s.selectors, false)
 	}

@@ -63,7 +63,7 @@ type view struct {
 	setup           [3]revision // of the added set, and of both sides in place
 	objects         uint8
 	accepted, blind bool
-	stable, canary  uint32 // endpoints, as bits: the user's own groups first
+	stable, canary  uint64 // endpoints, as bits: the user's own groups first
 	updated         uint8  // in place, the leaders that are not at the stable revision
 }
 
@@ -208,7 +208,7 @@ func (n *network) selects(k endpoint) bool {
 }
 
 // endpoints returns the ready groups behind a Service with some selectors, as bits.
-func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint32) {
+func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint64) {
 	for at, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
@@ -242,7 +242,7 @@ func (w *world) observeTraffic(s *state) *traffic.Observed {
 	return w.look(v, func() (traffic.Setup, []string, []string) {
 		setup := w.setup(s)
 		if setup.Updated = nil; v.updated != 0 {
-			setup.Updated = w.names(s, uint32(v.updated))
+			setup.Updated = w.names(s, uint64(v.updated))
 		}
 		return setup, w.names(s, v.stable), w.names(s, v.canary)
 	})
@@ -271,7 +271,7 @@ func (n *network) look(v view, of func() (setup traffic.Setup, stable, canary []
 }
 
 // names returns the leaders of groups.
-func (w *world) names(s *state, bits uint32) (out []string) {
+func (w *world) names(s *state, bits uint64) (out []string) {
 	for i := range 2 * maxIndices {
 		switch {
 		case bits&(1<<i) == 0:

@@ -58,9 +58,9 @@ func (w *world) shortage(s *state) int {
 			lacks := 0
 			for _, side := range []struct {
 				share int
-				bits  uint32
+				bits  uint64
 			}{{100 - share, w.endpoints(s, selectors, false)}, {share, w.endpoints(s, selectors, true)}} {
-				lacks += max((n*side.share+99)/100-bits.OnesCount32(side.bits), 0)
+				lacks += max((n*side.share+99)/100-bits.OnesCount64(side.bits), 0)
 			}
 			worst = max(worst, lacks-roundedUp(n, share))
 		}
@@ -113,7 +113,7 @@ func (w *world) isolated(s *state) (n int) {
 	if !w.routed || r == nil && !w.inPlace() {
 		return 0
 	}
-	var bits uint32
+	var bits uint64
 	now := w.of[s.objects].selectors
 	if written, served := w.share(s); written > 0 && served > 0 {
 		bits = w.endpoints(s, s.selectors, true) & w.endpoints(s, now, true)
@@ -128,7 +128,7 @@ func (w *world) isolated(s *state) (n int) {
 }
 
 // unreached returns the ready groups, as bits, that the stable Service selects and has no endpoint for yet.
-func (w *world) unreached(s *state) uint32 {
+func (w *world) unreached(s *state) uint64 {
 	if !w.routed {
 		return 0
 	}
@@ -520,7 +520,7 @@ func (w *world) misrouted(s *state) bool {
 		return false
 	}
 	now := w.shortage(s)
-	stable := bits.OnesCount32(w.endpoints(s, s.selectors, false))
+	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false))
 	written, _ := w.share(s)
 	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
 }
@@ -542,7 +542,7 @@ func (w *world) unreturned(s *state) bool {
 		return cleans && w.forced(s) && s.added.exists
 	}
 	written, _ := w.share(s)
-	stable := bits.OnesCount32(w.endpoints(s, s.selectors, false))
+	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false))
 	return written > 0 && stable > 0 && int(s.own.replicas)-stable <= w.allowed(s)
 }
 

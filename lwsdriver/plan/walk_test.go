@@ -27,21 +27,34 @@ var (
 
 // TestWalks takes courses of random acts, which are longer than those of [TestExplore], in larger worlds, and with any number of
 // disturbances. A breach is printed as a course without the acts that it does not need.
-func TestWalks(t *testing.T) {
+func TestWalks(t *testing.T) { takeWalks(t, *walks, walk) }
+
+// walked is the course of a walk.
+type walked interface {
+	fmt.Stringer
+	length() int
+	without(from, to int) walked
+	// breaks reports whether it breaks a rule of a kind, and returns it with only the acts until then that are possible.
+	breaks(kind string) (walked, bool)
+	tell() string
+}
+
+// takeWalks takes walks by their seeds.
+func takeWalks(t *testing.T, most uint64, walk func(seed uint64) (walked, string)) {
 	var next, acts atomic.Uint64
 	var known sync.Map
 	var wait sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
-			for i := next.Add(1); i <= *walks; i = next.Add(1) {
+			for i := next.Add(1); i <= most; i = next.Add(1) {
 				c, breach := walk(*walkSeed + i - 1)
-				acts.Add(uint64(len(c.acts)))
+				acts.Add(uint64(c.length()))
 				kind := kindOf(breach)
 				if _, again := known.LoadOrStore(kind, true); breach == "" || again {
 					continue
 				}
 				short := shrunk(c, kind)
-				t.Errorf("walk %d: %s\n%s\n%s", *walkSeed+i-1, breach, short, tell(short))
+				t.Errorf("walk %d: %s\n%s\n%s", *walkSeed+i-1, breach, short, short.tell())
 			}
 		})
 	}
@@ -50,8 +63,8 @@ func TestWalks(t *testing.T) {
 }
 
 // walk takes a course of random acts, and returns it with the rule that it breaks, or "".
-func walk(seed uint64) (c course, breach string) {
-	r := rand.New(rand.NewPCG(seed, 0))
+func walk(seed uint64) (walked, string) {
+	c, r := course{}, rand.New(rand.NewPCG(seed, 0))
 	for c.config = randomConfig(r); !strings.Contains(c.config.String(), *exploreRuns); c.config = randomConfig(r) {
 	}
 	w, s := newWorld(c.config)
@@ -131,14 +144,13 @@ func (w *world) breachOfEnd(s state) string {
 }
 
 // shrunk returns the course without the acts that it does not need to break a rule of a kind.
-func shrunk(c course, kind string) course {
+func shrunk(c walked, kind string) walked {
 	until := time.Now().Add(2 * time.Minute)
-	for size := max(len(c.acts)/2, 1); ; {
+	for size := max(c.length()/2, 1); ; {
 		less := false
-		for i := 0; i < len(c.acts) && time.Now().Before(until); {
-			next := course{c.config, slices.Delete(slices.Clone(c.acts), i, min(i+size, len(c.acts)))}
-			if acts, ok := next.breaks(kind); ok {
-				c.acts, less = acts, true
+		for i := 0; i < c.length() && time.Now().Before(until); {
+			if next, ok := c.without(i, min(i+size, c.length())).breaks(kind); ok {
+				c, less = next, true
 			} else {
 				i += size
 			}
@@ -153,9 +165,18 @@ func shrunk(c course, kind string) course {
 	}
 }
 
-// breaks reports whether a course breaks a rule of a kind, and returns the acts of it until then that are possible.
-func (c course) breaks(kind string) (acts []string, breaks bool) {
+func (c course) length() int { return len(c.acts) }
+
+func (c course) tell() string { return tell(c) }
+
+func (c course) without(from, to int) walked {
+	c.acts = slices.Delete(slices.Clone(c.acts), from, to)
+	return c
+}
+
+func (c course) breaks(kind string) (walked, bool) {
 	w, s := newWorld(c.config)
+	var acts []string
 	for _, do := range c.acts {
 		w.onlyOf(do)
 		s.spent = 0
@@ -165,11 +186,11 @@ func (c course) breaks(kind string) (acts []string, breaks bool) {
 		}
 		acts = append(acts, do)
 		if t.breach != "" {
-			return acts, kindOf(t.breach) == kind
+			return course{c.config, acts}, kindOf(t.breach) == kind
 		}
 		s = t.state
 	}
-	return acts, kindOf(w.breachOfEnd(s)) == kind
+	return course{c.config, acts}, kindOf(w.breachOfEnd(s)) == kind
 }
 
 var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt}

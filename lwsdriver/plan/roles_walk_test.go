@@ -1,0 +1,466 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"iter"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// TestWalksOfRoles is [TestWalks] for DisaggregatedSets. Not a breach, since no driver can prevent it: groups that the environment takes or a user
+// adds, until they are ready; what LeaderWorkerSet does while another client has edited or deleted the bounds, and that groups which it rolled to
+// meanwhile are removed with their requests; a group that LeaderWorkerSet removes before the driver has counted it; what is in a slice that the user
+// removes; requests after the record is deleted, since nothing else names the routes.
+func TestWalksOfRoles(t *testing.T) {
+	t.Parallel()
+	takeWalks(t, *walks/6, walkRoles) // each costs six times as much
+}
+
+// roleCourse is a small DisaggregatedSet and what happens in it.
+type roleCourse struct {
+	world string
+	acts  []string
+}
+
+func (c roleCourse) String() string {
+	return "roles\n" + c.world + "\n" + strings.Join(c.acts, "\n") + "\n----"
+}
+
+func (c roleCourse) tell() string { return tellRoles(c.world + "\n" + strings.Join(c.acts, "\n")) }
+
+func (c roleCourse) length() int { return len(c.acts) }
+
+func (c roleCourse) without(from, to int) walked {
+	c.acts = slices.Delete(slices.Clone(c.acts), from, to)
+	return c
+}
+
+// parseRoles returns what a course begins with.
+func parseRoles(world string) roleState {
+	l := parseLine("set " + world)
+	s := roleState{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), slices: uint8(l.number("slices", 1)), edits: 9, losses: 9, walk: l.has("walk")}
+	pair := func(key string, i int) uint8 {
+		first, second, two := strings.Cut(l.attrs[key], "/")
+		if i == 1 && two {
+			first = second
+		}
+		return uint8(line{attrs: map[string]string{key: first}}.number(key, 0))
+	}
+	for i, name := range roleNames {
+		s.wanted[i], s.unavailable[i], s.surge[i] = uint8(l.number(name, 1)), pair("unavailable", i), pair("surge", i)
+	}
+	if s.walk {
+		s.edits, s.losses, s.deletes, s.resizes = many, many, many, many
+		if l.has("scaler") {
+			s.scalers = many
+		}
+	}
+	s = s.atRest().adopted()
+	if !l.has("unrouted") {
+		s.route()
+		s.reverts = s.deletes
+	}
+	return s
+}
+
+const many = 200
+
+// randomRoles returns a world of a course.
+func randomRoles(r *rand.Rand) string {
+	styles := []string{"CANARY", "BLUE_GREEN", "PARTITION"}
+	world := fmt.Sprintf("style=%s prefill=%d decode=%d slices=%d", styles[r.IntN(len(styles))], 1+r.IntN(4), 1+r.IntN(4), 1+r.IntN(slicesOf))
+	pace := func() (unavailable, surge int) {
+		p := [...][2]int{{0, 1}, {1, 0}, {1, 1}, {0, 2}, {2, 0}}[r.IntN(5)]
+		return p[0], p[1]
+	}
+	u0, s0 := pace()
+	u1, s1 := pace()
+	world += fmt.Sprintf(" unavailable=%d/%d surge=%d/%d walk", u0, u1, s0, s1)
+	if r.IntN(3) == 0 {
+		world += " unrouted"
+	}
+	if r.IntN(4) == 0 {
+		world += " scaler"
+	}
+	return world
+}
+
+// walkRoles takes a course of random acts, and returns it with the rule that it breaks, or "".
+func walkRoles(seed uint64) (walked, string) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	c := roleCourse{world: randomRoles(r)}
+	for !strings.Contains(c.world, *exploreRuns) {
+		c.world = randomRoles(r)
+	}
+	s := parseRoles(c.world)
+	never := map[string]bool{}
+	calm, host := 0.4+0.5*r.Float64(), 0.3+0.4*r.Float64()
+	for range *walkSteps {
+		o := s.observe()
+		step, err := s.decides(o, driver)
+		acts := []roleStep{}
+		switch {
+		case r.Float64() < calm:
+			if step == nil && err == nil {
+				step = s.own()
+			}
+		case r.Float64() < host:
+			asks := s.asks()
+			step, err = s.decides(o, asks[r.IntN(len(asks))])
+		case r.IntN(4) > 0:
+			step, err = nil, nil
+			for _, t := range s.others() {
+				kind := actOf(t.by)
+				if _, drawn := never[kind]; !drawn {
+					never[kind] = r.IntN(3) > 0
+				}
+				if t.disturbs && !never[kind] {
+					acts = append(acts, t)
+				}
+			}
+			acts = oneKind(r, acts)
+		default:
+			for _, t := range s.others() {
+				if t.own {
+					acts = append(acts, t)
+				}
+			}
+			if acts = oneKind(r, acts); step != nil && err == nil && len(acts) > 0 {
+				step = nil
+			}
+		}
+		if len(acts) > 0 {
+			step = &acts[r.IntN(len(acts))]
+		}
+		if err != nil {
+			c.acts = append(c.acts, driver.by)
+			return c, err.Error()
+		}
+		if step == nil {
+			continue
+		}
+		c.acts = append(c.acts, nameOf(step.by))
+		if broken := s.breach(o, *step); broken != "" {
+			return c, broken
+		}
+		s = s.after(*step)
+	}
+	return c, s.breachOfEnd()
+}
+
+// own returns what happens next by itself without the driver, nil if nothing does.
+func (s roleState) own() *roleStep {
+	all := s.others()
+	if i := slices.IndexFunc(all, func(t roleStep) bool { return t.own }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// nameOf returns how a course names an act: what is written follows from it.
+func nameOf(by string) string {
+	name, _, _ := strings.Cut(by, ": ")
+	return name
+}
+
+// actOf returns a kind of acts, whatever they are done to.
+func actOf(by string) string {
+	words := slices.DeleteFunc(strings.Fields(by), func(w string) bool { return len(w) == 1 || strings.ContainsAny(w, "0123456789") })
+	return strings.Join(words, " ")
+}
+
+// oneKind returns acts of a random kind.
+func oneKind(r *rand.Rand, acts []roleStep) []roleStep {
+	if len(acts) == 0 {
+		return nil
+	}
+	var kinds []string
+	for _, t := range acts {
+		if k := actOf(t.by); !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	kind := kinds[r.IntN(len(kinds))]
+	return slices.DeleteFunc(acts, func(t roleStep) bool { return actOf(t.by) != kind })
+}
+
+// step returns the step of an act of a course, nil if it is not possible.
+func (s roleState) step(o Observation, do string) (*roleStep, error) {
+	if do == driver.by {
+		return s.decides(o, driver)
+	}
+	for _, a := range s.asks() {
+		if a.by == do {
+			return s.decides(o, a)
+		}
+	}
+	for _, t := range s.others() {
+		if t.by == do {
+			return &t, nil
+		}
+	}
+	return nil, nil
+}
+
+// breaks reports whether a course breaks a rule of a kind, and returns it with only the acts until then that are possible.
+func (c roleCourse) breaks(kind string) (walked, bool) {
+	s, acts := parseRoles(c.world), []string(nil)
+	for _, do := range c.acts {
+		o := s.observe()
+		step, err := s.step(o, do)
+		if err != nil {
+			return roleCourse{c.world, append(acts, do)}, kindOf(err.Error()) == kind
+		}
+		if step == nil {
+			continue
+		}
+		acts = append(acts, do)
+		if broken := s.breach(o, *step); broken != "" {
+			return roleCourse{c.world, acts}, kindOf(broken) == kind
+		}
+		s = s.after(*step)
+	}
+	return roleCourse{c.world, acts}, kindOf(s.breachOfEnd()) == kind
+}
+
+// after returns the state after a step. A late write is refused once its object has changed.
+func (s roleState) after(step roleStep) roleState {
+	n := step.next
+	if n.late != nil && n.late == s.late && n.late.stale(&s, &n) {
+		n.late = nil
+	}
+	if step.bounds != nil {
+		n.tampered = false
+	}
+	n.unnamed = n.unnamed && n.objects != n.net.untouched
+	return n
+}
+
+// lateWrite is a write that is decided, and not made yet.
+type lateWrite struct{ action Action }
+
+// stale reports whether the object of the write has changed.
+func (l *lateWrite) stale(before, after *roleState) bool {
+	switch l.action.(type) {
+	case SetBounds:
+		return before.bounds != after.bounds
+	case ScaleChild, LabelServing:
+		return before.children != after.children
+	case SetTraffic:
+		return before.objects != after.objects
+	default:
+		return before.record != after.record || before.template != after.template || before.wanted != after.wanted || before.slices != after.slices ||
+			before.unavailable != after.unavailable || before.surge != after.surge
+	}
+}
+
+// roleRefusals are kinds of writes, by what they write.
+var roleRefusals = [...]string{"nothing", "the set", "bounds", "children", "routing", "pods"}
+
+func roleRefusal(a Action) uint8 {
+	switch a.(type) {
+	case SetStable, RemoveRecord:
+		return 1
+	case SetBounds, RemoveBounds:
+		return 2
+	case ScaleChild:
+		return 3
+	case SetTraffic:
+		return 4
+	case LabelServing:
+		return 5
+	}
+	return 0
+}
+
+// walkSteps returns what only walks do.
+func (s roleState) walkSteps() (all []roleStep) {
+	add := func(by string, change func(*roleState)) {
+		n := s
+		if change(&n); n != s {
+			n.receive()
+			all = append(all, roleStep{by: by, next: n, disturbs: true})
+		}
+	}
+	for i, name := range roleNames {
+		for _, to := range []uint8{s.wanted[i] - 1, s.wanted[i] + 1} {
+			if to > 0 && to < maxIndices-1 && !(i == 0 && s.scalers > 0 && s.unsized) {
+				add(fmt.Sprintf("the user sets %s to %d groups", name, to), func(n *roleState) { n.resize(i, to) })
+			}
+		}
+		for _, pace := range [...][2]uint8{{0, 1}, {1, 0}, {1, 1}, {2, 0}} {
+			add(fmt.Sprintf("the user sets the pace of %s to %d/%d", name, pace[0], pace[1]), func(n *roleState) { n.unavailable[i], n.surge[i] = pace[0], pace[1] })
+		}
+	}
+	for r, m := range s.all() {
+		if c := *s.at(r, m); c.exists {
+			add(fmt.Sprintf("another client deletes child %s of %s", m, r), func(n *roleState) {
+				*n.at(r, m) = roleChild{deleted: true, hurt: 1<<s.wanted[m.role] - 1}
+			})
+			for want := range s.wanted[m.role] + 2 {
+				if want != c.replicas && s.allows(r, m, want, false) {
+					add(fmt.Sprintf("another client scales child %s of %s to %d", m, r, want), func(n *roleState) { *n = n.scale(r, m, want) })
+				}
+			}
+		}
+	}
+	if s.bounds != "" {
+		edit := func(by string, change func(*Bounds)) {
+			add(by, func(n *roleState) {
+				var b Bounds
+				b = *boundsRead.of(s.bounds)
+				change(&b)
+				n.bounds, n.tampered = encodeJSON(b), true
+			})
+		}
+		edit("another client opens the bounds", func(b *Bounds) {
+			least := map[string]int{}
+			for at := range b.Min {
+				least[at] = 0
+			}
+			b.Min = least
+		})
+		edit("another client removes the update from the bounds", func(b *Bounds) { b.Update, b.Units, b.Exact, b.Target = "", 0, nil, nil })
+	}
+	if s.record != "" && !s.left {
+		add("another client deletes the record", func(n *roleState) {
+			n.record, n.unnamed = "", s.net != nil && s.objects != s.net.untouched
+		})
+	}
+	toggle := func(is bool, down, up string, change func(*roleState)) {
+		if is {
+			down = up
+		}
+		add(down, change)
+	}
+	toggle(s.lwsDown, "LWS stops", "LWS starts", func(n *roleState) { n.lwsDown = !n.lwsDown })
+	if s.net != nil {
+		toggle(s.gatewayDown, "the gateway stops", "the gateway starts", func(n *roleState) { n.gatewayDown = !n.gatewayDown })
+	}
+	if s.refuses != 0 {
+		add("the API server accepts writes", func(n *roleState) { n.refuses = 0 })
+	}
+	for i, what := range roleRefusals {
+		if i > 0 && s.refuses == 0 {
+			add("the API server refuses "+what, func(n *roleState) { n.refuses = uint8(i) })
+		}
+	}
+	if s.late == nil {
+		if d := reconcile(s.observe()); d.Action != nil {
+			add("the driver decides", func(n *roleState) { n.late = &lateWrite{d.Action} })
+		}
+	} else if refused := s.refuses != 0 && roleRefusal(s.late.action) == s.refuses; !refused {
+		n := s
+		n.late = nil
+		if next, err := n.write(s.late.action); err == nil {
+			add("late write", func(n *roleState) { *n = next })
+		}
+	}
+	return all
+}
+
+// all yields the children of all revisions.
+func (s roleState) all() iter.Seq2[revision, roleMember] {
+	return func(yield func(revision, roleMember) bool) {
+		for r := revision(1); r <= revisions; r++ {
+			for m := range s.members(r) {
+				if !yield(r, m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// resize has the user scale a role. Groups that are added are missing until they are ready.
+func (s *roleState) resize(role int, to uint8) {
+	was := s.wanted[role]
+	s.wanted[role] = to
+	for r, m := range s.all() {
+		if c := s.at(r, m); m.role != role {
+			continue
+		} else if to > was {
+			c.hurt |= (1<<to - 1) &^ (1<<was - 1)
+		} else {
+			c.hurt &= 1<<to - 1
+		}
+	}
+}
+
+// hurtUnits returns how many units of a slice, with -1 of all, the environment took from a revision, and has not given back.
+func (s roleState) hurtUnits(of func(revision) bool, slice int) (units int) {
+	for r := revision(1); r <= revisions; r++ {
+		for at := range int(s.slices) {
+			if !of(r) || slice >= 0 && at != slice {
+				continue
+			}
+			worst := 0
+			for role, c := range s.children[r][at] {
+				hurt := bits.OnesCount8(c.hurt &^ c.ready)
+				worst = max(worst, (hurt*int(s.wanted[0])+int(s.wanted[role])-1)/int(s.wanted[role]))
+			}
+			units += worst
+		}
+	}
+	return units
+}
+
+func anyRevision(revision) bool { return true }
+
+// healed returns the state in which nothing disturbs any more.
+func (s roleState) healed() roleState {
+	s.lwsDown, s.gatewayDown, s.refuses, s.late = false, false, 0, nil
+	return s
+}
+
+// breachOfEnd returns which rule is broken from a state on once nothing disturbs any more, or "".
+func (s roleState) breachOfEnd() string {
+	s = s.healed()
+	for range maxTold {
+		o := s.observe()
+		step, err := s.decides(o, driver)
+		if err != nil {
+			return err.Error()
+		}
+		if step == nil {
+			step = s.own()
+		}
+		if step == nil {
+			return s.unended(o, reconcile(o))
+		}
+		if broken := s.breach(o, *step); broken != "" {
+			return broken
+		}
+		s = s.after(*step)
+	}
+	return "it never comes to rest"
+}
+
+// unended returns what is wrong with a state in which nothing happens any more, or "" if nothing is.
+func (s roleState) unended(o Observation, d Decision) string {
+	lacks := false
+	for r, m := range s.all() {
+		lacks = lacks || s.at(r, m).deleted && m.slice < int(s.slices)
+	}
+	switch final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE; {
+	case lacks && d.Message != "": // LeaderWorkerSet does not create it, and the message says what to do
+		return ""
+	case s.settled(o, d) != "":
+		return s.settled(o, d)
+	case d.State == pb.State_STATE_FAILED && d.Message == "", d.State != pb.State_STATE_FAILED && !atRestIn(d.State):
+		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
+	case final && s.serving(revisionOf(o.stableSide()), -1):
+		return fmt.Sprintf("rule 7: %s with groups of another revision", d.State)
+	case s.net != nil && (final || s.record != "" && o.release() == nil) && s.objects != s.net.untouched && !s.unnamed:
+		return fmt.Sprintf("rule 7: %s with objects of a release", d.State)
+	}
+	return ""
+}
