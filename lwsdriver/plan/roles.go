@@ -824,6 +824,7 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 	case b == nil || b.Update == "":
 		return nil
 	case b.Units > 0:
+		b.Target = nil // the batch is over
 		return o.boundsAction(o.withUnits(*b, 0), a.String())
 	case o.left(b.Update, ""):
 		return nil
@@ -857,6 +858,10 @@ func keepRoles(o Observation, d Decision) Decision {
 			want = b.Min[c.member()]
 		case b.Update:
 			want = b.Exact[c.member()]
+		case o.Stable.Revision:
+			if o.Stable.serving(o.Stable.Replicas) == o.Stable.Replicas {
+				want = 0 // LWS rolled to it without bounds, and drains only what is not in the spec
+			}
 		}
 		if c.Deleting || c.Replicas == want {
 			continue
