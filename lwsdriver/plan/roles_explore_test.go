@@ -427,9 +427,9 @@ func (s roleState) nextID() string {
 }
 
 // decides returns the step of a request of the host, or that of the driver, nil if there is none. The error is a defect of the driver.
-func (s roleState) decides(o Observation, a ask) (*roleStep, error) {
+func (s roleState) decides(o Observation, a ask) (step *roleStep, err error) {
 	if r, routes := a.i.(Route); routes && !carries(&o, *r.Weight) {
-		return nil, nil // a host does not ask for more than its batch can carry
+		return step, nil // a host does not ask for more than its batch can carry
 	}
 	if _, begins := a.i.(Begin); begins && s.second {
 		o = s.observe(a.i)
@@ -437,11 +437,11 @@ func (s roleState) decides(o Observation, a ask) (*roleStep, error) {
 	d, err := Decide(o, a.i)
 	switch {
 	case err != nil && a.i != nil:
-		return nil, nil // it is refused
+		return step, nil // it is refused
 	case d.Reason == ReasonInvariantViolation:
 		return nil, fmt.Errorf("%s: %s", a.by, d.Message)
 	case d.Action == nil, s.refuses != 0 && roleRefusal(d.Action) == s.refuses:
-		return nil, nil
+		return step, nil
 	}
 	next, err := s.write(d.Action)
 	if err != nil {
@@ -452,15 +452,15 @@ func (s roleState) decides(o Observation, a ask) (*roleStep, error) {
 	}
 	switch next.receive(); {
 	case next == s && a.i != nil:
-		return nil, nil
+		return step, nil
 	case next == s:
 		return nil, fmt.Errorf("%s: %s changes nothing", a.by, d.Action)
 	}
-	step := roleStep{by: a.by + ": " + d.Action.String(), next: next, own: a.i == nil}
+	step = &roleStep{by: a.by + ": " + d.Action.String(), next: next, own: a.i == nil}
 	if b, ok := d.Action.(SetBounds); ok {
 		step.bounds = &b.Bounds
 	}
-	return &step, nil
+	return step, nil
 }
 
 // steps returns all that may happen next. The error is a defect of the driver.

@@ -193,7 +193,7 @@ func oneKind(r *rand.Rand, acts []roleStep) []roleStep {
 }
 
 // step returns the step of an act of a course, nil if it is not possible.
-func (s roleState) step(o Observation, do string) (*roleStep, error) {
+func (s roleState) step(o Observation, do string) (step *roleStep, err error) {
 	if do == driver.by {
 		return s.decides(o, driver)
 	}
@@ -204,10 +204,10 @@ func (s roleState) step(o Observation, do string) (*roleStep, error) {
 	}
 	for _, t := range s.others() {
 		if t.by == do {
-			return &t, nil
+			step = &t
 		}
 	}
-	return nil, nil
+	return step, nil
 }
 
 // breaks reports whether a course breaks a rule of a kind, and returns it with only the acts until then that are possible.
@@ -292,7 +292,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 	}
 	for i, name := range roleNames {
 		for _, to := range []uint8{s.wanted[i] - 1, s.wanted[i] + 1} {
-			if to > 0 && to < maxIndices-1 && !(i == 0 && s.scalers > 0 && s.unsized) {
+			if to > 0 && to < maxIndices-1 && (i > 0 || s.scalers == 0 || !s.unsized) {
 				add(fmt.Sprintf("the user sets %s to %d groups", name, to), func(n *roleState) { n.resize(i, to) })
 			}
 		}
@@ -315,8 +315,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 	if s.bounds != "" {
 		edit := func(by string, change func(*Bounds)) {
 			add(by, func(n *roleState) {
-				var b Bounds
-				b = *boundsRead.of(s.bounds)
+				b := *boundsRead.of(s.bounds)
 				change(&b)
 				n.bounds, n.tampered = encodeJSON(b), true
 			})
