@@ -67,10 +67,14 @@ func (o Observation) shiftable() int {
 // beforePromotion returns how many of a number of groups a release may have beside the stable ones: if it replaces units, the last follow in the
 // promotion, in the place of old ones.
 func (o Observation) beforePromotion(groups int) int {
-	if o.shifts() {
-		return min(groups, o.shiftable()*o.Slices)
+	if !o.shifts() {
+		return groups
 	}
-	return groups
+	most := o.shiftable() * o.Slices
+	if c := o.canary(); c != nil && !o.handingOver() {
+		most = max(most, c.Replicas) // the user may have lowered the pace since: no group starts twice
+	}
+	return min(groups, most)
 }
 
 // shiftLacks returns how many units the roles may lack.
