@@ -707,10 +707,14 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 	stable, updated := s.Leaders("v2"), s.Leaders("v3")
 
 	s.scaleExternally(0)
-	c := s.awaitState(pb.State_STATE_VERIFYING, "RoleUnsized")
-	if !strings.Contains(c.GetMessage(), s.name+"-prefill has 8 groups") || !strings.Contains(c.GetMessage(), "the role keeps 5") {
-		s.t.Errorf("it waits with %q", c.GetMessage())
-	}
+	s.eventually("it waits for the scaler", func(ctx context.Context) error {
+		c, err := s.context(ctx)
+		if text := c.GetMessage(); err == nil && (c.GetReason() != "RoleUnsized" || !strings.Contains(text, s.name+"-prefill has 8 groups") || !strings.Contains(text, "the role keeps 5")) {
+			return fmt.Errorf("it waits with %q", text) // LWS has yet to create it
+		}
+		return err
+	})
+	s.awaitState(pb.State_STATE_VERIFYING, "RoleUnsized")
 	s.awaitHold("down", before)
 	_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "switched", Intent: promote})
 	mustFail(s.t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, s.name+"-prefill has 8 groups")
