@@ -41,8 +41,12 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 		canary.Labels[record.WorkloadLabel] = known
 	}
 	canary.Annotations[record.OwnerAnnotation] = s.StableObject.Namespace + "/" + string(s.StableObject.UID)
-	if err := noteTraffic(&canary.ObjectMeta, s); err != nil {
+	note, err := trafficNote(s)
+	if err != nil {
 		return nil, err
+	}
+	if note != "" {
+		canary.Annotations[record.TrafficAnnotation] = note
 	}
 	if a.Target != nil {
 		target, err := a.Target.Encode()
@@ -59,21 +63,20 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	return canary, nil
 }
 
-// noteTraffic annotates what carries the release's traffic policy; see record.TrafficAnnotation.
-func noteTraffic(carrier *metav1.ObjectMeta, s *observe.Snapshot) error {
-	if s.Policy.Traffic == nil {
-		return nil
+// trafficNote returns the annotation of what carries the release's traffic policy, "" if it has none; see record.TrafficAnnotation. Without
+// the record bounds keep theirs.
+func trafficNote(s *observe.Snapshot) (string, error) {
+	switch {
+	case s.Policy.Traffic == nil:
+		return "", nil
+	case s.Record == nil || s.Record.Release == nil:
+		return s.BoundsObject.Annotations[record.TrafficAnnotation], nil
 	}
 	policy, err := s.Record.Release.PolicyMessage()
 	if err != nil {
-		return err
+		return "", err
 	}
-	value, err := record.EncodeTraffic(policy.GetTraffic())
-	if err != nil {
-		return err
-	}
-	carrier.Annotations[record.TrafficAnnotation] = value
-	return nil
+	return record.EncodeTraffic(policy.GetTraffic())
 }
 
 // The writes by which a second set becomes the workload.

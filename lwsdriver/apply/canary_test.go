@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 func TestNewCanary(t *testing.T) {
@@ -132,5 +133,19 @@ func TestRepairCanary(t *testing.T) {
 	}
 	if value := got.Annotations[corev1.LastAppliedConfigAnnotation]; value != applied {
 		t.Errorf("last-applied is %q", value)
+	}
+}
+
+// Bounds keep the traffic policy that they carry while the record, which has it, is missing.
+func TestTrafficNoteWithoutRecord(t *testing.T) {
+	s := &observe.Snapshot{BoundsObject: &observe.BoundsObject{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{record.TrafficAnnotation: "{}"}},
+	}}
+	s.Policy.Traffic = &traffic.Policy{StableService: "llm"}
+	for _, kept := range []*record.Record{nil, {}} {
+		s.Record = kept
+		if note, err := trafficNote(s); err != nil || note != "{}" {
+			t.Errorf("record %v: they carry %q, %v", kept, note, err)
+		}
 	}
 }

@@ -47,13 +47,14 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if left := s.BoundsObject; left != nil && left.DeletionTimestamp != nil { // another client has deleted them, and they are written again
 		return a.dropBoundsFinalizer(ctx, s)
 	}
-	noted := metav1.ObjectMeta{Annotations: map[string]string{}}
+	note := ""
 	if t.Bounds.Routes != "" {
-		if err := noteTraffic(&noted, s); err != nil {
+		var err error
+		if note, err = trafficNote(s); err != nil {
 			return false, err
 		}
 	}
-	object, err := observe.BoundsFor(s.Set, t.Bounds, noted.Annotations[record.TrafficAnnotation])
+	object, err := observe.BoundsFor(s.Set, t.Bounds, note)
 	if err != nil {
 		return false, err
 	}

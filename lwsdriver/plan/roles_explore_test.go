@@ -35,7 +35,7 @@ type roleChild struct {
 	replicas      uint8
 	ready         uint8 // as bits: the ready groups
 	serving, busy uint8 // of the entry role, as bits: the leaders with the serving label, and those with requests
-	hurt          uint8 // in a walk, as bits: those that the environment took, and has not given back
+	hurt          uint8 // in a walk, as bits: those that the environment took, until they are ready again
 	deleted       bool  // in a walk: by another client, and not created again
 }
 
