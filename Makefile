@@ -12,8 +12,8 @@ BUF     := $(GO) tool -modfile=tools/proto/go.mod buf
 LINT    := GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 # go test, and at the end once more what failed.
 TESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/test/go.mod gotestsum
-# The end-to-end suites.
-SUITES  := $(GO) run ./test/run
+# The suites and what they run on are a module of their own.
+SUITES  := $(GO) run -C test ./run
 # CRD and deep copies of a package: $(call CRD,PACKAGE,FOLDER OF THE CRD).
 CRD     = $(GO) tool -modfile=tools/crd/go.mod controller-gen paths=./plugin/kruise/v1alpha1 \
 	object:headerFile=tools/crd/header.txt output:object:dir=$(1) crd output:crd:dir=$(2)
@@ -27,6 +27,8 @@ export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath -gcflags=all=-dwa
 
 # Which end-to-end tests `make e2e` runs: one suite or several; see test/run.
 SUITE   ?=
+# Which of their tests: a pattern for the names. Empty: all.
+RUN     ?=
 # How often `make e2e` runs each test.
 COUNT   ?= 1
 STYLE   ?= canary
@@ -80,12 +82,12 @@ release: ## Build everything that a release publishes into dist/, e.g. VERSION=v
 
 .PHONY: demo
 demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode; KUBECONFIG=FILE in a cluster of yours with LWS.
-	$(GO) run ./test/demo -lockstep bin/lockstep $(if $(filter command,$(origin KUBECONFIG)),-kubeconfig '$(KUBECONFIG)') -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
+	$(GO) run -C test ./demo $(if $(filter command,$(origin KUBECONFIG)),-kubeconfig '$(abspath $(KUBECONFIG))') -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.
-	$(GO) build -o bin/cluster ./test/cluster/cmd/cluster
-	exec bin/cluster
+	$(GO) build -C test -o ../bin/cluster ./cluster/cmd/cluster
+	cd test && exec ../bin/cluster
 
 .PHONY: test
 test: test-unit ## Run the unit tests and the core courses on Kubernetes and LWS, before every commit.
@@ -124,6 +126,7 @@ test-all: test-unit test-controlplane ## Run every test, every fuzz target for a
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
 	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
+	cd test && $(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
 
 # Kruise's own control planes over the driver, a module of its own.
 .PHONY: test-controlplane
@@ -139,18 +142,18 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s); what fails is kept under test
 	@for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' "$$file"); do \
 	    echo "$$target in $$(dirname "$$file")"; \
-	    $(GO) test "./$$(dirname "$$file")" -vet off -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 1s; \
+	    $(GO) test -C "$$(dirname "$$file")" . -vet off -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 1s; \
 	  done; \
 	done
 
 .PHONY: mutations
 mutations: ## Take each limit of the planner out, one after another, and see which rule the explorer finds broken; ONLY=limits.go those of one file.
-	$(GO) run ./test/mutations -only '$(ONLY)'
+	$(GO) run -C test ./mutations -only '$(ONLY)'
 
 .PHONY: e2e
-e2e: ## Run every end-to-end test, or those of SUITE, COUNT times; on other versions with KUBERNETES=, LWS=, ARGO=, KRUISE=, GATEWAY_API=.
+e2e: ## Run every end-to-end test, or those of SUITE whose names match RUN, COUNT times; on other versions with KUBERNETES=, LWS=, ARGO=, KRUISE=, GATEWAY_API=.
 	LOCKSTEP_TEST_KUBERNETES='$(KUBERNETES)' LOCKSTEP_TEST_LWS='$(LWS)' LOCKSTEP_TEST_ARGO='$(ARGO)' LOCKSTEP_TEST_KRUISE='$(KRUISE)' \
-	  LOCKSTEP_TEST_GATEWAY_API='$(GATEWAY_API)' LOCKSTEP_E2E_FAULTS='$(FAULTS)' $(SUITES) -count $(COUNT) $(SUITE)
+	  LOCKSTEP_TEST_GATEWAY_API='$(GATEWAY_API)' LOCKSTEP_E2E_FAULTS='$(FAULTS)' $(SUITES) -count $(COUNT) $(if $(RUN),-run '$(RUN)') $(SUITE)
 
 .PHONY: robustness
 robustness: ## Release one workload after the other for DURATION (5m) under random faults, from SEED on; a course that fails is kept and replayed.
@@ -158,8 +161,8 @@ robustness: ## Release one workload after the other for DURATION (5m) under rand
 
 .PHONY: bench
 bench: ## Measure, side by side with LWS's own rolling update, and print a table.
-	$(GO) run ./test/cluster/cmd/cluster -prebuild$(if $(findstring hosts,$(PARTS)), -kruise)
-	$(GO) run ./test/bench -parts '$(PARTS)'
+	$(GO) run -C test ./cluster/cmd/cluster -prebuild$(if $(findstring hosts,$(PARTS)), -kruise)
+	$(GO) run -C test ./bench -parts '$(PARTS)'
 
 .PHONY: generate
 generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
@@ -173,8 +176,8 @@ generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 
 .PHONY: images
 images: bin/lockstep ## Draw the plans in docs/images, and record the terminal sessions there on a real control plane.
-	$(GO) test ./test/picture -run Documented -update
-	$(GO) run ./test/sessions
+	$(GO) test -C test ./picture -run Documented -update
+	$(GO) run -C test ./sessions
 
 .PHONY: site
 site: ## Build the documentation as a static site into dist/site, with npm.
@@ -187,6 +190,7 @@ lint: ## Lint Go, protobuf and the workflows.
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(LINT) run ./...
+	cd test && $(LINT) run ./...
 
 .PHONY: verify
 verify: lint verify-breaking verify-generated verify-tidy verify-vulnerabilities verify-licenses verify-docs verify-reproducible ## All that must hold before a change lands, but for the tests.
@@ -217,6 +221,7 @@ verify-generated:
 .PHONY: verify-tidy
 verify-tidy:
 	$(GO) mod tidy -diff
+	cd test && $(GO) mod tidy -diff
 	cd test/kruise/controlplane && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null
 
@@ -231,12 +236,12 @@ verify-vulnerabilities:
 # Links and anchors, words to avoid, and what documents say about the code.
 .PHONY: verify-docs
 verify-docs:
-	$(GO) test -vet off ./test/docs
+	$(GO) test -C test -vet off ./docs
 
 # The licenses of the binary's modules, and the header of each source. Never cached: go does not see what the tests run.
 .PHONY: verify-licenses
 verify-licenses:
-	$(GO) test -vet off -count 1 ./test/licenses
+	$(GO) test -C test -vet off -count 1 ./licenses
 
 # Two copies of the sources, in folders of different names, make the same binary. A comment that differs has our own packages compiled
 # for each; their dependencies and the standard library come from the build cache.

@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const kubeconfigText = `apiVersion: v1

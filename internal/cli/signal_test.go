@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 // childEnv carries the arguments of a program that TestChild runs, one per line.

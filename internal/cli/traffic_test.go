@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 )
 
 // Header routes are set once, when the first batch is ready, before any weight.

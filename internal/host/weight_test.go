@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
 )
 
 func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {

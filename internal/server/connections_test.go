@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/await"
 )
 
 // accepting returns a listener, and how to connect to it: with the client's connection and the server's.

@@ -37,9 +37,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
-	"github.com/lockstep-rollouts/lockstep/test/await"
-	"github.com/lockstep-rollouts/lockstep/test/text"
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 )
 
 const testTimeout = 30 * time.Second

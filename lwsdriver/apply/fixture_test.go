@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 // fixture is an Applier of a cluster of fake clients. Its observer does not run unless a test runs it; until then its caches hold

@@ -20,7 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
-	"github.com/lockstep-rollouts/lockstep/test/fakes"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 )
 
 // NoRoutes returns a client of a cluster without routes.

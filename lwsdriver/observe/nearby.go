@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // Nearby are the caches of the ResourceQuotas, PodDisruptionBudgets and Services around workloads, by which releases are judged
@@ -30,7 +31,7 @@ func (o *Observer) newNearby() *Nearby {
 		Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 		Handler:  informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
 	})
-	return &Nearby{quotas, o.Budgets.informer, o.Router.Services()}
+	return &Nearby{quotas, o.Budgets.informer, o.Router.Cache(traffic.KindService)}
 }
 
 func (n *Nearby) informers() []*informer.Informer {

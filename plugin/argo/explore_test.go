@@ -19,9 +19,9 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/explore"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/explore"
 )
 
 // world is a state of a small world: one LeaderWorkerSet with templates a, b and c, one Rollout, Argo's controller, this plugin's

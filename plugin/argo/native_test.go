@@ -12,7 +12,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lockstep-rollouts/lockstep/test/nativetest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/nativetest"
 )
 
 var update = flag.Bool("update", false, "write the table of fields in docs/reference-argo-fields.md")

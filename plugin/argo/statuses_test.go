@@ -10,8 +10,8 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
 	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
-	"github.com/lockstep-rollouts/lockstep/test/statuses"
 )
 
 // TestRecordedStatuses: on the Rollouts that Argo's own controller wrote, the plugin decides as before.

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/explore"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/explore"
 )
 
 // world is a state of a small world: one LeaderWorkerSet with templates a, b and c, one RolloutTarget, one Rollout of two steps, Kruise's

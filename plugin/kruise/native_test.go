@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/nativetest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/nativetest"
 )
 
 var update = flag.Bool("update", false, "write the table of fields in docs/reference-kruise-fields.md")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 )
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {

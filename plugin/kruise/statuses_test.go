@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/statuses"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
 )
 
 // moves are the kinds of moves as the recordings have them.

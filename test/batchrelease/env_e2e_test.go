@@ -26,12 +26,12 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 const (

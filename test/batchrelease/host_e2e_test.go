@@ -24,12 +24,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/config"
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // process is a `lockstep batchrelease`.

@@ -128,7 +128,7 @@ func (b *bench) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.log, "bench: "+format+"\n", args...)
 }
 
-// moduleRoot is the folder of this module's go.mod.
+// moduleRoot is the folder of the module that is measured: the one above that of the tests.
 func moduleRoot(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
@@ -138,7 +138,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 	if path == "" || path == os.DevNull {
 		return "", errors.New("find go.mod: run this inside Lockstep's repository")
 	}
-	return filepath.Dir(path), nil
+	return filepath.Dir(filepath.Dir(path)), nil
 }
 
 func command(ctx context.Context, dir, name string, args ...string) error {

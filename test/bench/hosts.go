@@ -21,9 +21,9 @@ import (
 	runtimeclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	lockstepconfig "github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // The same release by three hosts: 4 steps without pauses, of 4 groups or of a Deployment with 4 pods, whose pods are ready at

@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run ./test/bench [-reps 9] [-parts start,release,scale,fleet,hosts] [-o json]
+//	go run -C test ./bench [-reps 9] [-parts start,release,scale,fleet,hosts] [-o json]
 //
 // docs/benchmarks.md explains each figure.
 package main

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 )
 
 // ErrStopped is returned by methods that need a running cluster after it was stopped.

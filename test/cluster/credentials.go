@@ -20,7 +20,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
 
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 )
 
 // masters is the group with all permissions.

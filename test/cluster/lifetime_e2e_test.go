@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 // helperEnv makes the test binary start a cluster in a directory and wait.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 var (

@@ -91,7 +91,7 @@ type script struct {
 func parse(args []string) (script, error) {
 	var c script
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
-	flags.StringVar(&c.lockstep, "lockstep", "bin/lockstep", "the lockstep binary")
+	flags.StringVar(&c.lockstep, "lockstep", "../bin/lockstep", "the lockstep binary")
 	flags.StringVar(&c.host, "host", "grpc", "the host: grpc (lockstep release), argo (Argo Rollouts) or kruise (Kruise Rollouts)")
 	flags.StringVar(&c.style, "style", "canary", "how to release")
 	flags.StringVar(&c.kind, "kind", "leaderworkerset", "what to release: leaderworkerset, or disaggregated (prefill and decode as a DisaggregatedSet)")

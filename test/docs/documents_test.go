@@ -118,7 +118,7 @@ func TestMissingMarksAreFound(t *testing.T) {
 	t.Parallel()
 	tests := map[string][]source{
 		"TestTutorial": {{path: "test/commands/commands_e2e_test.go", text: `run("docs/tutorial.md")`}},
-		"TestHost":     {{path: "examples/run_test.go"}},
+		"TestHost":     {{path: "test/examples/run_test.go"}},
 	}
 	for _, c := range []struct {
 		name, path string
@@ -126,7 +126,7 @@ func TestMissingMarksAreFound(t *testing.T) {
 		want       bool
 	}{
 		{"test names the document", "docs/tutorial.md", document.Block{Test: "TestTutorial"}, true},
-		{"test of the folder above", "examples/host-go/README.md", document.Block{Test: "TestHost"}, true},
+		{"test of the folder", "examples/host-go/README.md", document.Block{Test: "TestHost"}, true},
 		{"reason", "docs/guide.md", document.Block{Reason: "needs a gateway"}, true},
 		{"no mark", "docs/guide.md", document.Block{}, false},
 		{"blank reason", "docs/guide.md", document.Block{Reason: " "}, false},
@@ -181,9 +181,9 @@ var testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
 // source is a file with tests.
 type source struct{ path, text string }
 
-// reads reports whether tests of the file may read a document: they name it, or it is in a folder below theirs.
+// reads reports whether tests of the file may read a document: they name it, or it is below the folder that theirs is named after.
 func (s source) reads(path string) bool {
-	return strings.Contains(s.text, `"`+path+`"`) || strings.HasPrefix(path, filepath.Dir(s.path)+"/")
+	return strings.Contains(s.text, `"`+path+`"`) || strings.HasPrefix(path, strings.TrimPrefix(filepath.Dir(s.path), "test/")+"/")
 }
 
 // testFunctions returns the files that have a test, by the test's name.

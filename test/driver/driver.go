@@ -21,8 +21,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -76,7 +76,7 @@ var NewerBinary = sync.OnceValues(func() (string, error) {
 func build(dir, ldflags string) (string, error) {
 	path := filepath.Join(dir, "lockstep")
 	// As test/run does, so that packages are compiled once.
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", ldflags, "-o", path, "github.com/lockstep-rollouts/lockstep/cmd/lockstep")
+	cmd := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-trimpath", "-ldflags", ldflags, "-o", path, "./cmd/lockstep")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build lockstep: %w\n%s", err, out)
 	}

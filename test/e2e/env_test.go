@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 // Of returns the image tag of each group with this many pods, in the order of their indices: "v1 v1 v1 v2". A group that is

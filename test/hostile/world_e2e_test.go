@@ -34,13 +34,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 // world is a driver that serves all namespaces over TCP and authorizes its callers, and the namespace of a release.

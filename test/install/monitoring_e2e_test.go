@@ -14,7 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 // The alerts fire when testdata/alerts_test.yaml says, by Prometheus's own tool. Each has a test that it fires, and a section of the

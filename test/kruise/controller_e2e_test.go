@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // controller is the `lockstep kruise` of this test binary, with exactly the permissions of config/kruise.

@@ -4,7 +4,7 @@
 // Command mutations judges the explorer: it takes each limit of the planner out, one after another, and runs the explorer as `make test`
 // does. Each mutation of mutations.txt has to be found, or the list says why it is not:
 //
-//	go run ./test/mutations -only limits.go
+//	make mutations ONLY=limits.go
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-const planner = "lwsdriver/plan"
+const planner = "../lwsdriver/plan"
 
 // list has for each mutation its file and what it takes out, the old lines after "-", the new ones after "+", and a line with the reason if
 // the explorer can't find it. What follows the last "-" may be the begin of a line.
@@ -137,7 +137,7 @@ func (m mutation) run() (rule string, states int, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	args := append([]string{"test", "./" + planner, "-overlay", overlay, "-run", explorer(m.file), "-v", "-failfast", "-vet", "off", "-timeout", timeout}, flag.Args()...)
+	args := append([]string{"test", "-C", planner, ".", "-overlay", overlay, "-run", explorer(m.file), "-v", "-failfast", "-vet", "off", "-timeout", timeout}, flag.Args()...)
 	out, err := exec.Command("go", args...).CombinedOutput()
 	for _, match := range visits.FindAllStringSubmatch(string(out), -1) {
 		n, _ := strconv.Atoi(match[1])

@@ -15,7 +15,7 @@ func TestMutations(t *testing.T) {
 		t.Errorf("the list has %d mutations", len(all))
 	}
 	for _, m := range all {
-		if _, err := m.mutate(filepath.Join("..", "..", planner, m.file)); err != nil {
+		if _, err := m.mutate(filepath.Join("..", planner, m.file)); err != nil {
 			t.Errorf("%s: %s: %v", m.file, m.what, err)
 		}
 	}

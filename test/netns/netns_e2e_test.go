@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 const local = "10.128.0.0/9"

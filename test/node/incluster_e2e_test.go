@@ -28,12 +28,12 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/tlstest"
 )
 
 // A release of this checkout is installed on the node with Helm and with kustomize, its image by digest, and removed.

@@ -26,12 +26,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/poolgateway"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 

@@ -129,7 +129,7 @@ func TestPlanPictures(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the pictures of the documentation")
 
-// The pictures in the documentation are of the planner's forecasts. go test ./test/picture -update writes them.
+// The pictures in the documentation are of the planner's forecasts. make images writes them.
 func TestPlanPicturesAreDocumented(t *testing.T) {
 	for name, c := range map[string]struct {
 		title   string
@@ -164,7 +164,7 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is out of date: run go test ./test/picture -update", path)
+			t.Errorf("%s is out of date: run make images", path)
 		}
 	}
 }

@@ -1,14 +1,14 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command run runs end-to-end suites concurrently, and prints the time of each and the tests that failed.
+// Command run runs end-to-end suites concurrently, and prints the time of each and the tests that failed. In the folder test:
 //
-//	go run ./test/run                          every suite, every test
-//	go run ./test/run -level test e2e          what `make test` runs
-//	go run ./test/run -level test -without e2e what `make test-others` runs
-//	go run ./test/run -matrix                  every suite, and smoke tests on each other version
-//	go run ./test/run -count 5 batchrelease    one suite, five times
-//	go run ./test/run -run '^TestUndo' argo    some of its tests
+//	go run ./run                          every suite, every test
+//	go run ./run -level test e2e          what `make test` runs
+//	go run ./run -level test -without e2e what `make test-others` runs
+//	go run ./run -matrix                  every suite, and smoke tests on each other version
+//	go run ./run -count 5 batchrelease    one suite, five times
+//	go run ./run -run '^TestUndo' argo    some of its tests
 //
 // The requirement table of test/README.md is the only list of the tests of the levels smoke and test. A level fails if one of its
 // tests in the table did not run. A test that fails is not retried.

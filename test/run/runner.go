@@ -58,7 +58,7 @@ func newRunner(ctx context.Context, c config, out, log io.Writer) (*runner, erro
 		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	r := &runner{config: c, dir: dir, out: out, log: log}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", r.binary(), "./cmd/lockstep")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "..", "-trimpath", "-o", r.binary(), "./cmd/lockstep")
 	if output, err := build.CombinedOutput(); err != nil {
 		r.close()
 		return nil, fmt.Errorf("build lockstep: %w\n%s", err, output)
@@ -142,7 +142,7 @@ func (r *runner) run(ctx context.Context, j job, brief bool) result {
 
 // arguments returns the arguments of the go command, which runs gotestsum, which runs go test.
 func (r *runner) arguments(j job, format, events string) []string {
-	args := []string{"tool", "-modfile=" + filepath.Join("tools", "test", "go.mod"), "gotestsum", "--format", format, "--format-hide-empty-pkg", "--jsonfile", events}
+	args := []string{"tool", "-modfile=" + filepath.Join("..", "tools", "test", "go.mod"), "gotestsum", "--format", format, "--format-hide-empty-pkg", "--jsonfile", events}
 	args = append(args, "--packages="+strings.Join(j.suite.packages, " "), "--", "-tags", "e2e", "-vet", "off", "-p", "1", "-timeout", "90m",
 		"-count", strconv.Itoa(r.config.count))
 	switch {

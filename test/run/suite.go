@@ -45,30 +45,30 @@ var disaggregated = []string{
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
 var whole = []suite{
-	{name: "e2e", packages: []string{"./test/e2e"}, apart: slices.Concat(monitored, disaggregated), budget: budget{tests: 180, writes: 33000}},
-	{name: "argo", packages: []string{"./test/argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
-	{name: "kruise", packages: []string{"./test/kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
-	{name: "batchrelease", packages: []string{"./test/batchrelease"}},
+	{name: "e2e", packages: []string{"./e2e"}, apart: slices.Concat(monitored, disaggregated), budget: budget{tests: 180, writes: 33000}},
+	{name: "argo", packages: []string{"./argo"}, needs: []cluster.Option{cluster.WithTraefik(), cluster.WithArgo()}},
+	{name: "kruise", packages: []string{"./kruise"}, needs: []cluster.Option{cluster.WithGatewayAPI(), cluster.WithKruise()}},
+	{name: "batchrelease", packages: []string{"./batchrelease"}},
 	{
-		name: "cluster", packages: []string{"./test/cluster", "./test/netns"}, needs: []cluster.Option{cluster.WithTraefik()},
+		name: "cluster", packages: []string{"./cluster", "./netns"}, needs: []cluster.Option{cluster.WithTraefik()},
 		lacks: netns.NodePossible, demanding: []string{"TestNodeIsGone"},
 	},
 	{
-		name: "disaggregated", packages: []string{"./test/e2e"}, only: disaggregated,
+		name: "disaggregated", packages: []string{"./e2e"}, only: disaggregated,
 		lacks: scalersOfRoles, demanding: []string{"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices"},
 	},
-	{name: "monitoring", packages: []string{"./test/e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
-	{name: "install", packages: []string{"./test/install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
-	{name: "artifacts", packages: []string{"./tools/release", "./test/docs"}},
-	{name: "commands", packages: []string{"./test/commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
+	{name: "monitoring", packages: []string{"./e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
+	{name: "install", packages: []string{"./install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
+	{name: "artifacts", packages: []string{"github.com/lockstep-rollouts/lockstep/tools/release", "./docs"}},
+	{name: "commands", packages: []string{"./commands"}, needs: []cluster.Option{cluster.WithInstallers()}},
 	{name: "examples", packages: []string{"./examples"}, needs: []cluster.Option{cluster.WithTraefik()}},
-	{name: "demo", packages: []string{"./test/demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
+	{name: "demo", packages: []string{"./demo"}, lacks: netns.NodePossible, demanding: []string{"TestDemoOnNode"}},
 	{
-		name: "traffic", packages: []string{"./test/traffic", "./traffic/router"}, alone: true,
+		name: "traffic", packages: []string{"./traffic", "./router"}, alone: true,
 		needs: []cluster.Option{cluster.WithTraefik(), cluster.WithPrometheus()},
 	},
-	{name: "hostile", packages: []string{"./test/hostile"}, alone: true},
-	{name: "node", packages: []string{"./test/node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
+	{name: "hostile", packages: []string{"./hostile"}, alone: true},
+	{name: "node", packages: []string{"./node"}, alone: true, needs: node.Options(1), lacks: netns.NodePossible},
 }
 
 // scalersOfRoles returns an error where LWS has neither DisaggregatedSetRoleScalers nor slices: v0.10.0 is the first that has them.

@@ -17,11 +17,12 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 )
 
-const root = "../.."
+// module is the folder of the tests' module, in which the suites run.
+const module = ".."
 
 func readRepositoryTable(t *testing.T) []requirement {
 	t.Helper()
-	table, err := readTable(filepath.Join(root, tableFile))
+	table, err := readTable(filepath.Join(module, tableFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,10 @@ func declared(t *testing.T, s suite) []string {
 	t.Helper()
 	var names []string
 	for _, folder := range s.packages {
-		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		if rest, outside := strings.CutPrefix(folder, "github.com/lockstep-rollouts/lockstep/"); outside {
+			folder = filepath.Join("..", rest)
+		}
+		files, err := filepath.Glob(filepath.Join(module, folder, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // tableFile has the requirement table.
-const tableFile = "test/README.md"
+const tableFile = "README.md"
 
 // level is a set of tests. Each level includes the ones before.
 type level int

@@ -15,11 +15,11 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // Release is a workload that serves requests, its driver, and a release of it named r1.

@@ -4,7 +4,7 @@
 // Command sessions records the terminal sessions in docs/images. It runs the commands of
 // docs/tutorial.md on a real control plane of its own:
 //
-//	make build && go run ./test/sessions
+//	make images
 package main
 
 import (
@@ -28,8 +28,8 @@ import (
 const patience = 10 * time.Minute
 
 func main() {
-	lockstep := flag.String("lockstep", "bin/lockstep", "the lockstep binary")
-	images := flag.String("images", "docs/images", "the directory to write to")
+	lockstep := flag.String("lockstep", "../bin/lockstep", "the lockstep binary")
+	images := flag.String("images", "../docs/images", "the directory to write to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -128,7 +128,7 @@ func (r recorder) session(ctx context.Context, name string, lines ...string) err
 
 // write renders what a terminal showed.
 func (r recorder) write(ctx context.Context, name, shown string) error {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools/freeze/go.mod", "freeze", "--language", "ansi",
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=../tools/freeze/go.mod", "freeze", "--language", "ansi",
 		"--font.family", "monospace", "--padding", "16", "--output", filepath.Join(r.images, "session-"+name+".svg"))
 	cmd.Stdin = strings.NewReader(shown)
 	if out, err := cmd.CombinedOutput(); err != nil {

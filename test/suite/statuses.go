@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
-	"github.com/lockstep-rollouts/lockstep/test/statuses"
 )
 
 // statusesVariable names the directory to which RecordStatuses writes.

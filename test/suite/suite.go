@@ -25,9 +25,9 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // Main is [cluster.Main] with this many parallel tests, in a cluster with the policies of config/permissions. Tests mostly wait, so

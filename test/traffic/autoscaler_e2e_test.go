@@ -17,12 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
-	"github.com/lockstep-rollouts/lockstep/test/text"
 )
 
 // autoscaled is a workload that a HorizontalPodAutoscaler scales by the requests that its leaders receive.

@@ -91,8 +91,9 @@ func (r *Router) Sources(objects ...traffic.Key) (sources []*informer.Source) {
 	return sources
 }
 
-// Services returns the cache of Services, by namespace (cache.NamespaceIndex). It is filled once it is started.
-func (r *Router) Services() *informer.Informer { return r.sources[traffic.KindService] }
+// Cache returns the cache of a kind, such as [traffic.KindService]. It is filled once it is started. Services are indexed by namespace
+// (cache.NamespaceIndex).
+func (r *Router) Cache(kind string) *informer.Informer { return r.sources[kind] }
 
 // Check returns why a release can't begin, see [traffic.Check]. It waits for caches to sync, and a moment for objects that
 // were written just before.

@@ -34,8 +34,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/fakes"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 

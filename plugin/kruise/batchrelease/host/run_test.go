@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 )
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {

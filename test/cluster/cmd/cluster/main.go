@@ -3,7 +3,7 @@
 
 // Command cluster runs a real Kubernetes control plane with LeaderWorkerSet and fake nodes on this machine until Ctrl-C.
 //
-//	go run ./test/cluster/cmd/cluster
+//	go run -C test ./cluster/cmd/cluster
 package main
 
 import (

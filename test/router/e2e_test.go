@@ -3,20 +3,23 @@
 
 //go:build e2e
 
-package router
+package router_test
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,11 +30,11 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
 func TestMain(m *testing.M) { os.Exit(cluster.Main(m, cluster.WithoutLWS())) }
@@ -48,7 +51,7 @@ type env struct {
 	namespace string
 	kube      kubernetes.Interface
 	dynamic   dynamic.Interface
-	router    *Router
+	router    *router.Router
 	setup     traffic.Setup
 
 	mu      sync.Mutex
@@ -78,7 +81,7 @@ func newEnv(t *testing.T, config *rest.Config) *env {
 
 func (e *env) start(config *rest.Config) {
 	e.Helper()
-	router := New(Config{
+	r := router.New(router.Config{
 		Core: kubernetes.NewForConfigOrDie(config), Dynamic: dynamic.NewForConfigOrDie(config), Namespace: e.namespace,
 		Log: slog.New(slog.DiscardHandler), Changed: func(_, kind, name string) {
 			e.mu.Lock()
@@ -88,7 +91,7 @@ func (e *env) start(config *rest.Config) {
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { router.Run(ctx); close(done) }()
+	go func() { r.Run(ctx); close(done) }()
 	e.Cleanup(func() {
 		stop()
 		select {
@@ -97,7 +100,7 @@ func (e *env) start(config *rest.Config) {
 			e.Error("Run does not return")
 		}
 	})
-	e.router = router
+	e.router = r
 }
 
 // newSetup returns a Setup whose owner exists, so that garbage collection is real.
@@ -167,16 +170,20 @@ func (e *env) applyError(manager, manifest string, force bool) error {
 
 func (e *env) client(kind string) dynamic.ResourceInterface {
 	e.Helper()
-	s := e.sources()[kind]
-	if s == nil {
+	resource, known := resources[kind]
+	if !known {
 		e.Fatalf("no kind %s", kind)
 	}
-	return e.dynamic.Resource(s.Source().Resource).Namespace(e.namespace)
+	return e.dynamic.Resource(resource).Namespace(e.namespace)
 }
 
-func (e *env) sources() map[string]*informer.Informer {
-	e.Helper()
-	return newSources(e.kube, e.dynamic, "", func(string, string, string) {})
+// resources are those of the kinds that the router reads.
+var resources = map[string]schema.GroupVersionResource{
+	traffic.KindService:       corev1.SchemeGroupVersion.WithResource("services"),
+	traffic.KindIngress:       networkingv1.SchemeGroupVersion.WithResource("ingresses"),
+	traffic.KindHTTPRoute:     {Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "httproutes"},
+	traffic.KindGRPCRoute:     {Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "grpcroutes"},
+	traffic.KindInferencePool: {Group: traffic.InferenceGroup, Version: traffic.InferenceVersion, Resource: "inferencepools"},
 }
 
 func (e *env) get(key traffic.Key) *unstructured.Unstructured {
@@ -323,15 +330,17 @@ var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "
 // uninstall removes an API that another test may have installed.
 func (e *env) uninstall(group string) {
 	e.Helper()
-	for _, s := range e.sources() {
-		if s.Source().Resource.Group != group {
+	for _, resource := range resources {
+		if resource.Group != group {
 			continue
 		}
-		name := s.Source().Resource.Resource + "." + group
+		name := resource.Resource + "." + group
 		eventually(e.T, name+" is gone", func(ctx context.Context) error {
 			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
-			if installed, errLook := s.Installed(); installed || errLook != nil || !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it is there: %w", err)
+			list, errLook := e.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String())
+			installed := errLook == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource })
+			if installed || errLook != nil && !apierrors.IsNotFound(errLook) || !apierrors.IsNotFound(err) {
+				return fmt.Errorf("it is there: %w", errors.Join(err, errLook))
 			}
 			return nil
 		})
@@ -359,7 +368,7 @@ func (e *env) applyRoutes(manager string) {
 	e.Helper()
 	for _, manifest := range []string{httpManifest, grpcManifest} {
 		eventually(e.T, "the routes are accepted", func(context.Context) error {
-			return e.applyError(manager, manifest, true) //nolint:contextcheck // it has the test's own
+			return e.applyError(manager, manifest, true)
 		})
 	}
 }

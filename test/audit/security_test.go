@@ -1,26 +1,25 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package audit
 
 import (
 	"bytes"
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
-
-	"github.com/lockstep-rollouts/lockstep/test/audit"
 )
 
 // docs/security.md claims exactly the rights that the manifests grant. test/e2e compares it with the API server's audit log.
 func TestSecurityDocumentMatchesRoles(t *testing.T) {
-	claims, err := audit.Claims("../docs/security.md")
+	claims, err := Claims("../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,13 +30,13 @@ func TestSecurityDocumentMatchesRoles(t *testing.T) {
 	}
 	var manifests []byte
 	for _, path := range []string{"base/role", "base/gateway", "base/ingress", "base/pools", "base/autoscalers", "base/disaggregated", "preflight/role", "deployment/lease"} {
-		raw, err := os.ReadFile(path + ".yaml")
+		raw, err := os.ReadFile(filepath.Join("..", "..", "config", path+".yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		manifests = append(append(manifests, "\n---\n"...), raw...)
 	}
-	granted := map[string]map[audit.Right]bool{}
+	granted := map[string]map[Right]bool{}
 	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), len(manifests)); ; {
 		var role rbacv1.ClusterRole // a Role has the same fields
 		if err := d.Decode(&role); errors.Is(err, io.EOF) {
@@ -54,40 +53,15 @@ func TestSecurityDocumentMatchesRoles(t *testing.T) {
 	}
 }
 
-// Each part of the driver's role is in its kustomization, and has the label by which the driver's ClusterRole collects it.
-func TestDriverRolesAreAggregated(t *testing.T) {
-	kustomization, err := os.ReadFile("base/kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range driverRoles {
-		manifest, err := stream(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if file := strings.TrimPrefix(name, "base/") + ".yaml"; !strings.Contains(string(kustomization), "- "+file) {
-			t.Errorf("config/base/kustomization.yaml lacks %s", file)
-		}
-		parts := strings.Split(string(manifest), "---\n")
-		var role rbacv1.ClusterRole
-		if err := yaml.Unmarshal([]byte(parts[len(parts)-1]), &role); err != nil {
-			t.Fatal(err)
-		}
-		if role.Labels["rbac.lockstep.dev/aggregate-to-driver"] != "true" {
-			t.Errorf("%s lacks the label of the driver's parts", role.Name)
-		}
-	}
-}
-
 // rights returns the rights of rules. The virtual resource of Lockstep's own permission is part of docs/permissions.md.
-func rights(rules []rbacv1.PolicyRule) map[audit.Right]bool {
-	all := map[audit.Right]bool{}
+func rights(rules []rbacv1.PolicyRule) map[Right]bool {
+	all := map[Right]bool{}
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
 					if group != "lockstep.dev" || resource != "releases" {
-						all[audit.RightOf(verb, group, resource)] = true
+						all[RightOf(verb, group, resource)] = true
 					}
 				}
 			}

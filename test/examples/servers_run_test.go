@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -42,7 +42,7 @@ func TestModelServers(t *testing.T) {
 			for line := range strings.Lines(e.block(server, "kubectl apply -k")) {
 				switch command := strings.TrimSpace(line); {
 				case command == "kubectl apply -k examples/"+server+"/base":
-					suite.Apply(t, c, namespace, modelservers.Manifest(t, ".", server, "base", namespace))
+					suite.Apply(t, c, namespace, modelservers.Manifest(t, source(), server, "base", namespace))
 					await.Nil(t, "all groups are ready", func(ctx context.Context) error {
 						if w := suite.Get(ctx, t, workloads, server); w.Status.ReadyReplicas != *w.Spec.Replicas {
 							return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, *w.Spec.Replicas)
@@ -94,7 +94,7 @@ func (e *env) mustRunReleased(server string, prometheus *modelservers.Prometheus
 // quickPolicy returns the file of a server's policy, whose gates are measured within seconds.
 func quickPolicy(t *testing.T, server string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(server, "policy.yaml"))
+	text, err := os.ReadFile(source(server, "policy.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package gitops_test
 
 import (
 	"strings"
@@ -42,11 +42,11 @@ func updated(groups int32) func(*lws.LeaderWorkerSet) {
 
 // What Argo CD and Flux say about a LeaderWorkerSet of 4 groups at rest under hold after a promotion, and about changes of it.
 func TestGitOpsHealth(t *testing.T) {
-	argo, err := gitops.ArgoCD("argo/argo-cd/argocd-cm.yaml")
+	argo, err := gitops.ArgoCD("../../config/argo/argo-cd/argocd-cm.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	flux, err := gitops.Flux("../examples/gitops/flux.yaml")
+	flux, err := gitops.Flux("../../examples/gitops/flux.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 // Kind is a kind that a host watches. The API server has the kinds of all groups but the core group.

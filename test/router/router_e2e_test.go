@@ -3,7 +3,7 @@
 
 //go:build e2e
 
-package router
+package router_test
 
 import (
 	"context"
@@ -149,7 +149,7 @@ func (e *env) caughtUp(keys ...traffic.Key) {
 	for _, key := range keys {
 		version := e.get(key).GetResourceVersion()
 		eventually(e.T, "the cache shows "+key.String(), func(context.Context) error {
-			seen, err := apimeta.Accessor(informer.Get[any](e.router.sources[key.Kind], types.NamespacedName{Namespace: e.namespace, Name: key.Name}))
+			seen, err := apimeta.Accessor(informer.Get[any](e.router.Cache(key.Kind), types.NamespacedName{Namespace: e.namespace, Name: key.Name}))
 			if err != nil {
 				return fmt.Errorf("read it: %w", err)
 			}
@@ -225,13 +225,9 @@ func TestPrecondition(t *testing.T) {
 	e := newEnv(t, nil)
 	e.applyRoutes("someone")
 	eventually(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
-	w, err := e.router.look(e.setup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale, err := traffic.Next(e.setup, traffic.Desired{Isolated: true}, w)
-	if err != nil || stale == nil {
-		t.Fatalf("next is %v, %v", stale, err)
+	stale := e.router.Observe(e.setup, traffic.Desired{Isolated: true}).Write
+	if stale == nil {
+		t.Fatal("there is nothing to write")
 	}
 	e.apply("another-tool", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
 	if wrote, err := e.router.Write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
@@ -242,13 +238,9 @@ func TestPrecondition(t *testing.T) {
 
 	// Two drivers create the canary Service: one succeeds, the other observes it.
 	e.applyAll(traffic.Desired{Isolated: true})
-	w, err = e.router.look(e.setup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	create, err := traffic.Next(e.setup, traffic.Desired{Prepared: true}, w)
-	if err != nil || create == nil || create.Verb != traffic.Create {
-		t.Fatalf("next is %v, %v", create, err)
+	create := e.router.Observe(e.setup, traffic.Desired{Prepared: true}).Write
+	if create == nil || create.Verb != traffic.Create {
+		t.Fatalf("next is %v", create)
 	}
 	for _, first := range []bool{true, false} {
 		if wrote, err := e.router.Write(t.Context(), e.namespace, create); wrote != first || err != nil {

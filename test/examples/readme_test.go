@@ -25,7 +25,7 @@ var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 // the namespace by those of the test.
 func (e *env) block(folder, text string) string {
 	e.t.Helper()
-	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	readme, err := os.ReadFile(source(folder, "README.md"))
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func (e *env) block(folder, text string) string {
 // command runs a script in the repository's root.
 func (e *env) command(ctx context.Context, script string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "timeout", "--kill-after=5s", commandLimit, "bash", "-euo", "pipefail", "-c", script)
-	cmd.Dir = ".."
+	cmd.Dir = source("..")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.kubeconfig, "npm_config_prefer_offline=true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

@@ -14,7 +14,7 @@ import (
 // The set has fields of its kind only. decode is its entry role, and the leaders of both roles are ready with their group.
 func TestDisaggregatedSet(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("disaggregated/set.yaml")
+	text, err := os.ReadFile(source("disaggregated", "set.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

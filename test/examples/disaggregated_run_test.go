@@ -17,7 +17,7 @@ import (
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/config"
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -57,7 +57,7 @@ func TestDisaggregated(t *testing.T) {
 				t.Fatal(err)
 			}
 		case command == "kubectl apply -f examples/disaggregated/set.yaml":
-			set, err := os.ReadFile("disaggregated/set.yaml")
+			set, err := os.ReadFile(source("disaggregated", "set.yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}

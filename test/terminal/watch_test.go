@@ -1,10 +1,11 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package main_test
+package terminal_test
 
 import (
 	"bufio"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -12,10 +13,27 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/hosttest"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/terminal"
 )
+
+// binary returns the path of lockstep, which the tests share.
+func binary(t *testing.T) string {
+	t.Helper()
+	path, err := driver.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	driver.Cleanup()
+	os.Exit(code)
+}
 
 // watch starts `lockstep watch vllm` on a terminal, with a fake driver.
 func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, *hosttest.Driver, *plugintest.Server) {
@@ -30,7 +48,7 @@ func watch(t *testing.T, width, height int, env ...string) (*terminal.Terminal, 
 		}
 	})
 	server := hosttest.Serve(t, fake)
-	cmd := exec.CommandContext(t.Context(), binary, "watch", "vllm", "-n", "default", "--address", server.Address)
+	cmd := exec.CommandContext(t.Context(), binary(t), "watch", "vllm", "-n", "default", "--address", server.Address)
 	cmd.Env = env
 	return terminal.Start(t, cmd, width, height), fake, server
 }
@@ -146,7 +164,7 @@ func promote(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
 func TestWatchShowsRunningReleases(t *testing.T) {
 	t.Parallel()
 	client, address := fleet(t)
-	p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-A", "--address", address), 100, 50)
+	p := terminal.Start(t, exec.CommandContext(t.Context(), binary(t), "watch", "-A", "--address", address), 100, 50)
 	text := p.AwaitWords("Workload  default/aya", "Batch     1/2 (50%): 2/2 groups ready")
 	if strings.Contains(text, "bert") || strings.Contains(text, "cohere") {
 		t.Errorf("a workload at rest is shown:\n%s", text)
@@ -169,7 +187,7 @@ func TestStatusLists(t *testing.T) {
 	t.Parallel()
 	_, address := fleet(t)
 	list := func(args ...string) string {
-		out, err := exec.CommandContext(t.Context(), binary, append([]string{"status", "--address", address}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), binary(t), append([]string{"status", "--address", address}, args...)...).CombinedOutput()
 		if err != nil {
 			t.Errorf("%q: %v", args, err)
 		}
@@ -206,9 +224,9 @@ func TestWatchSaysThatNothingRuns(t *testing.T) {
 		"other": "no release is running, workloads under hold: 1",
 		"empty": "no release is running, and no workload is under hold: see lockstep adopt",
 	} {
-		p := terminal.Start(t, exec.CommandContext(t.Context(), binary, "watch", "-n", namespace, "--address", address), 100, 30)
+		p := terminal.Start(t, exec.CommandContext(t.Context(), binary(t), "watch", "-n", namespace, "--address", address), 100, 30)
 		p.AwaitWords(want)
-		cmd := exec.CommandContext(t.Context(), "env", "TERM=dumb", binary, "watch", "-n", namespace, "--address", address)
+		cmd := exec.CommandContext(t.Context(), "env", "TERM=dumb", binary(t), "watch", "-n", namespace, "--address", address)
 		plain := terminal.Start(t, cmd, 100, 30)
 		plain.AwaitWords(want)
 		if strings.Contains(plain.Raw(), "\x1b[?") {
@@ -220,7 +238,7 @@ func TestWatchSaysThatNothingRuns(t *testing.T) {
 func TestWatchPrintsLines(t *testing.T) {
 	t.Parallel()
 	client, address := fleet(t)
-	cmd := exec.CommandContext(t.Context(), binary, "watch", "-n", "default", "--address", address)
+	cmd := exec.CommandContext(t.Context(), binary(t), "watch", "-n", "default", "--address", address)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -262,11 +280,11 @@ func TestWatchErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"watch"}, tc.args...)
-			cmd := exec.CommandContext(t.Context(), binary, args...)
+			cmd := exec.CommandContext(t.Context(), binary(t), args...)
 			if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != tc.code || !strings.Contains(string(out), tc.want) {
 				t.Errorf("lockstep %q: exit code %d, want %d and %q:\n%s", args, cmd.ProcessState.ExitCode(), tc.code, tc.want, out)
 			}
-			p := terminal.Start(t, exec.CommandContext(t.Context(), binary, args...), 160, 24)
+			p := terminal.Start(t, exec.CommandContext(t.Context(), binary(t), args...), 160, 24)
 			if code, text := p.Exit(); code != tc.code || !strings.Contains(text, tc.want) {
 				t.Errorf("on a terminal: exit code %d, want %d and %q:\n%s", code, tc.code, tc.want, text)
 			}

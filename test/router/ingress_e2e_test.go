@@ -3,7 +3,7 @@
 
 //go:build e2e
 
-package router
+package router_test
 
 import (
 	"context"

@@ -3,7 +3,7 @@
 
 //go:build e2e
 
-package router
+package router_test
 
 import (
 	"context"
@@ -72,7 +72,7 @@ func newPoolEnv(t *testing.T) *env {
 	e.apply("another-tool", pickerManifest)
 	for _, manifest := range []string{poolManifest, poolRouteManifest} {
 		eventually(t, "the API is served", func(context.Context) error {
-			return e.applyError("argocd", manifest, true) //nolint:contextcheck // it has the test's own
+			return e.applyError("argocd", manifest, true)
 		})
 	}
 	return e
@@ -88,7 +88,7 @@ func TestInferenceAPIComesLater(t *testing.T) {
 	}
 	installInference(t)
 	eventually(t, "the pool is accepted", func(context.Context) error {
-		return e.applyError("argocd", poolManifest, true) //nolint:contextcheck // it has the test's own
+		return e.applyError("argocd", poolManifest, true)
 	})
 	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 }
@@ -228,7 +228,7 @@ func (e *env) reapplyPool(d traffic.Desired) {
 	}
 	e.apply("argocd", poolManifest)
 	eventually(e.T, "the port is restored", func(context.Context) error {
-		if got := e.get(stablePool).Object["spec"]; !strings.Contains(fmt.Sprint(got), "8000") { //nolint:contextcheck // it has the test's own
+		if got := e.get(stablePool).Object["spec"]; !strings.Contains(fmt.Sprint(got), "8000") {
 			return fmt.Errorf("spec %v", got)
 		}
 		return nil

@@ -34,7 +34,7 @@ import (
 // build returns the documents that kustomize builds of an example.
 func build(t *testing.T, server, overlay string) []string {
 	t.Helper()
-	documents, err := modelservers.Build(".", server, overlay)
+	documents, err := modelservers.Build(source(), server, overlay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,18 +63,18 @@ func TestPreflightIsClean(t *testing.T) {
 			}
 		})
 	}
-	workload, err := os.ReadFile("workload.yaml")
+	workload, err := os.ReadFile(source("workload.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	partition := []string{"--style", "partition", "--batches", "50%,100%"}
-	for _, policy := range [][]string{{}, {"--policy", "gates.yaml"}, {"--policy", "inferencepool/policy.yaml"}, partition} {
+	for _, policy := range [][]string{{}, {"--policy", source("gates.yaml")}, {"--policy", source("inferencepool/policy.yaml")}, partition} {
 		check("workload", string(workload), append(policy, "--longest-request", "5m")...)
 	}
 	for _, server := range modelservers.Names() {
 		for _, overlay := range modelservers.Overlays() {
 			manifest := strings.Join(build(t, server, overlay), "---\n")
-			for _, policy := range [][]string{{}, {"--policy", server + "/policy.yaml"}, partition} {
+			for _, policy := range [][]string{{}, {"--policy", source(server, "policy.yaml")}, partition} {
 				check(server+"/"+overlay, manifest, append(policy, "--longest-request", "10m")...)
 			}
 		}
@@ -235,7 +235,7 @@ func TestServers(t *testing.T) {
 			}
 			mustFitTheWorkload(t, server, objects, template.LeaderTemplate)
 			for _, file := range []string{"policy.yaml", "argo/rollout.yaml", "kruise/rollout.yaml"} {
-				text, err := os.ReadFile(filepath.Join(server, file))
+				text, err := os.ReadFile(source(server, file))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -334,7 +334,7 @@ func TestGitOps(t *testing.T) {
 	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
 		t.Error("Argo CD reverts ignored fields in a sync for another reason")
 	}
-	page, err := os.ReadFile("gitops/README.md")
+	page, err := os.ReadFile(source("gitops", "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,13 +359,13 @@ func gitOps(t *testing.T) (*application, *fluxKustomization) {
 	t.Helper()
 	objects := map[string]any{}
 	for _, file := range []string{"gitops/argo-cd.yaml", "gitops/flux.yaml"} {
-		text, err := os.ReadFile(file)
+		text, err := os.ReadFile(source(file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		maps.Copy(objects, decode(t, strings.Split(string(text), "\n---\n")...))
 		for _, path := range regexp.MustCompile(`examples/[a-z-]+/[a-z]+`).FindAllString(string(text), -1) {
-			if _, err := os.Stat(filepath.Join("..", path, "kustomization.yaml")); err != nil {
+			if _, err := os.Stat(source("..", path, "kustomization.yaml")); err != nil {
 				t.Errorf("%s: %v", file, err)
 			}
 		}
@@ -387,7 +387,7 @@ func gitOps(t *testing.T) (*application, *fluxKustomization) {
 func mustBeIn(t *testing.T, tool, namespace, server, overlay string) {
 	t.Helper()
 	dir := t.TempDir()
-	examples, err := filepath.Abs(".")
+	examples, err := filepath.Abs(source())
 	if err != nil {
 		t.Fatal(err)
 	}

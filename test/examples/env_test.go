@@ -20,7 +20,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/test/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -58,7 +58,7 @@ func newEnv(t *testing.T) *env {
 		kube:       kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
 	}
 	e.permit(c)
-	manifest, err := os.ReadFile("workload.yaml")
+	manifest, err := os.ReadFile(source("workload.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

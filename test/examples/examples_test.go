@@ -8,14 +8,20 @@ package examples
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 )
+
+// source returns the path of a file of the examples.
+func source(path ...string) string {
+	return filepath.Join(append([]string{"..", "..", "examples"}, path...)...)
+}
 
 // A contract that needs a long host is too hard to use.
 func TestHostsStaySmall(t *testing.T) {
 	const limit = 150
 	for _, path := range []string{"host-go/main.go", "host-node/main.ts"} {
-		source, err := os.ReadFile(path)
+		source, err := os.ReadFile(source(path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +34,7 @@ func TestHostsStaySmall(t *testing.T) {
 // npm must use the user's registry, not the one that the lock file was made with.
 func TestLockFileNamesNoRegistry(t *testing.T) {
 	for _, path := range []string{"host-node/package-lock.json", "../docs/package-lock.json"} {
-		lock, err := os.ReadFile(path)
+		lock, err := os.ReadFile(source(path))
 		if err != nil {
 			t.Fatal(err)
 		}
