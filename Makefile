@@ -172,6 +172,7 @@ generate: ## Generate Go from proto/, the CRD, and the reference in docs/.
 	$(GO) test ./lwsdriver/preflight -run TestRulesReference -update
 	$(GO) test ./lwsdriver -run TestMetricsReference -update
 	$(GO) test ./plugin/argo ./plugin/kruise -run TestFieldsReference -update
+	$(GO) test -C test ./run -run TestTable -update
 	$(call CRD,plugin/kruise/v1alpha1,config/kruise/crd)
 
 .PHONY: images

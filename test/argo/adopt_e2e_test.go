@@ -18,6 +18,8 @@ import (
 
 // A promotion that adopts the second set: the workload has another object each time, and the Rollout keeps its name. An abort
 // while the old set is on standby returns to it.
+//
+// Proves: Argo: idle costs no request; a driver apart; handover; latency.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 2s}`)
@@ -33,6 +35,7 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestAbortOfAnAdoption(t *testing.T) {
 	t.Parallel()
 	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 1h}`)

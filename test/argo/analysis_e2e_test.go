@@ -44,6 +44,8 @@ spec:
 const analysis = "- analysis: {templates: [{templateName: success}]}\n"
 
 // A successful analysis between steps continues the release.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestAnalysisSucceeds(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -57,6 +59,8 @@ func TestAnalysisSucceeds(t *testing.T) {
 }
 
 // A failed analysis aborts the Rollout, and the workload returns to the stable revision.
+//
+// Proves (test): Argo: first deployment; deletion; analysis; the controller is killed in each phase.
 func TestAnalysisFails(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -76,6 +80,8 @@ func TestAnalysisFails(t *testing.T) {
 }
 
 // A background analysis fails while a step waits for groups.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestBackgroundAnalysisFails(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

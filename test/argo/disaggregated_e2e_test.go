@@ -17,6 +17,8 @@ import (
 
 // A Rollout releases prefill and decode together: an abort removes the new groups and touches no other, a retry is promoted, and its groups
 // become the set.
+//
+// Proves: Hosts release a DisaggregatedSet: to the end, and back.
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

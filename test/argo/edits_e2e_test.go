@@ -13,6 +13,8 @@ import (
 )
 
 // Edits in quick succession: only the last template is released, through all steps, and the groups' own template is none to release.
+//
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestEditsInQuickSuccession(t *testing.T) {
 	t.Parallel()
 	for _, tags := range [][]string{
@@ -41,6 +43,8 @@ func TestEditsInQuickSuccession(t *testing.T) {
 // A promotion in full is about the template that the user saw: another one, which arrives while no controller runs, has its own steps.
 //
 // It is not parallel: the controller is that of all tests.
+//
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestEditedAfterPromoteFullWhileDown(t *testing.T) {
 	for _, test := range []struct{ name, flag string }{{"promote-full", "--full"}, {"skip-all-steps", "--skip-all-steps"}} {
 		t.Run(test.name, func(t *testing.T) {

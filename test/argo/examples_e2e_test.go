@@ -76,6 +76,8 @@ var examples = []example{
 
 // The published examples, unmodified. An example of a style that the driver does not support must be refused; the driver's
 // capabilities decide, so that the example runs once it does.
+//
+// Proves: Argo: idle costs no request; a driver apart; handover; latency.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	info, err := driver.Start(t, driver.Kubeconfig(t, cluster.Shared(t)), "default").GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})

@@ -27,6 +27,8 @@ import (
 
 // Argo CD, Flux and `lockstep status --wait` call a template released once every group runs it, and at no moment before: neither while
 // Argo, plugin and driver are stopped, nor while the release runs.
+//
+// Proves (test): GitOps and CI: a template that waits is healthy at no moment, with host and driver stopped.
 func TestGitOpsHealth(t *testing.T) {
 	e := newRelease(t, step("upgrade: 25%")+pause+step("promote: true"), slow())
 	m := e.monitor()

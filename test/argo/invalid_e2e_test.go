@@ -21,6 +21,9 @@ var invalid = step("upgrade: 25%") + "- analysis: {templates: [{templateName: mi
 
 // An invalid Rollout releases nothing: Argo observes its spec, and its status keeps the hashes of the last valid one. Once it is valid, the
 // release begins at the first step.
+//
+// Proves (test, edited): Safety rule 11, Argo: an invalid Rollout, and one that is applied again, release nothing before their first step.
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestInvalidRollout(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -56,6 +59,8 @@ func TestInvalidRollout(t *testing.T) {
 }
 
 // A release is under way when the Rollout becomes invalid: another template does not replace the one that the steps asked for.
+//
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestInvalidInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -73,6 +78,8 @@ func TestInvalidInMidRelease(t *testing.T) {
 }
 
 // undo on an invalid Rollout changes the Rollout's template only.
+//
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestUndoInvalid(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())

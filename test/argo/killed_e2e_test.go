@@ -97,6 +97,9 @@ var phases = []phase{
 
 // Whichever process is killed in whichever phase, the release continues where it was. All phases are reached before a kill,
 // so that each process is killed once.
+//
+// Proves (test, controller): Argo: first deployment; deletion; analysis; the controller is killed in each phase.
+// Proves: Argo: each plugin is killed in each phase.
 func TestKilled(t *testing.T) {
 	c := cluster.Shared(t)
 	for _, victim := range []struct {
@@ -204,6 +207,8 @@ func (e *env) heal() {
 }
 
 // The plugins end when the controller is killed, also during a step.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestPluginsEndWithTheController(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))

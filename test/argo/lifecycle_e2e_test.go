@@ -31,6 +31,8 @@ import (
 var quarters = step("upgrade: 25%") + pause + step("upgrade: 50%") + pause + step("upgrade: 100%") + step("promote: true")
 
 // The first deployment has nothing to release: the Rollout is healthy at once, and the workload is held.
+//
+// Proves (test): Argo: first deployment; deletion; analysis; the controller is killed in each phase.
 func TestFirstDeployment(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -46,6 +48,8 @@ func TestFirstDeployment(t *testing.T) {
 
 // An edit of the LeaderWorkerSet starts the Rollout; each step moves whole groups; the Rollout is healthy only after the
 // promotion.
+//
+// Proves (smoke): Argo: an edit runs through all steps to Healthy.
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -72,6 +76,8 @@ func TestRelease(t *testing.T) {
 }
 
 // The workload is created after its Rollout: it is held from the beginning.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestWorkloadLater(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -86,6 +92,8 @@ func TestWorkloadLater(t *testing.T) {
 }
 
 // An edit during the release: Argo restarts at the first step, with the new template.
+//
+// Proves (test): Argo: retry; an edit in mid-release; undo, also with all steps skipped.
 func TestEditInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -107,6 +115,8 @@ func TestEditInMidRelease(t *testing.T) {
 }
 
 // promote --full, in each state of the Rollout. Between steps Argo calls no step for it.
+//
+// Proves (test): Argo: abort, also while promoting; promote --full.
 func TestPromoteFull(t *testing.T) {
 	t.Parallel()
 	for _, test := range append(slices.Clone(states), state{"last-step", func(e *env) {
@@ -126,6 +136,8 @@ func TestPromoteFull(t *testing.T) {
 }
 
 // promote during a running step skips it. What it requested stays requested, and the next steps continue from there.
+//
+// Proves: Argo: undo and steps skipped in every way; a scaled Rollout.
 func TestPromoteWhileAStepRuns(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, podsWith(cluster.AnnotationStartup, "20s"))
@@ -143,6 +155,8 @@ func TestPromoteWhileAStepRuns(t *testing.T) {
 }
 
 // What these verbs do in Argo changes no group.
+//
+// Proves: Argo: undo and steps skipped in every way; a scaled Rollout.
 func TestVerbsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	t.Run("set-image", func(t *testing.T) {
@@ -204,6 +218,8 @@ var states = []state{
 func toPauseAgain(e *env) { toPause(e); e.argo("promote", name); e.awaitPause(3) }
 
 // Argo calls Abort once. The canary is deleted, and no group of the workload is touched.
+//
+// Proves (test): Argo: abort, also while promoting; promote --full.
 func TestAbort(t *testing.T) {
 	t.Parallel()
 	for _, test := range states {
@@ -220,6 +236,8 @@ func TestAbort(t *testing.T) {
 }
 
 // A promotion that has begun is rolled back.
+//
+// Proves (test): Argo: abort, also while promoting; promote --full.
 func TestAbortWhilePromoting(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), podsWith(cluster.AnnotationStartup, "2s"))
@@ -236,6 +254,8 @@ func TestAbortWhilePromoting(t *testing.T) {
 }
 
 // A canary that never becomes ready: the step reports why, and an abort ends it.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -251,6 +271,8 @@ func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 }
 
 // After an abort, retry runs all steps again with the same template.
+//
+// Proves (test): Argo: retry; an edit in mid-release; undo, also with all steps skipped.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -270,6 +292,8 @@ func TestRetry(t *testing.T) {
 }
 
 // After an abort, another template is a new release.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestEditAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -284,6 +308,8 @@ func TestEditAfterAbort(t *testing.T) {
 }
 
 // After an abort, the old template in Git makes the Rollout healthy again, and no group is touched.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestRevertAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -297,6 +323,8 @@ func TestRevertAfterAbort(t *testing.T) {
 }
 
 // undo releases the template of an older revision through all steps, although LWS has deleted its revision.
+//
+// Proves (test): Argo: retry; an edit in mid-release; undo, also with all steps skipped.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -321,6 +349,9 @@ func TestUndo(t *testing.T) {
 }
 
 // undo, and then no step of the plugin runs: Argo considers the older template stable at once, and the groups get it.
+//
+// Proves (test, promote-full): Argo: retry; an edit in mid-release; undo, also with all steps skipped.
+// Proves: Argo: undo and steps skipped in every way; a scaled Rollout.
 func TestUndoSkipped(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -356,6 +387,8 @@ func TestUndoSkipped(t *testing.T) {
 
 // A template that the history no longer has: the step reports it at once, no group is touched, and the remedy in the message
 // works.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestUndoForgotten(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -418,6 +451,8 @@ func (e *env) annotateWorkload(key, value string) {
 }
 
 // restart makes Argo restart the pods of a Rollout. Here it has none; the documented behaviour is that no group restarts.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -434,6 +469,8 @@ func TestRestart(t *testing.T) {
 }
 
 // Deleting the Rollout restores the workload, in any state of a release.
+//
+// Proves (test): Argo: first deployment; deletion; analysis; the controller is killed in each phase.
 func TestRolloutDeleted(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -487,6 +524,8 @@ func (e *env) disowned(ctx context.Context, tag string) error {
 }
 
 // Manual: an edit waits for a user, who changes the Rollout's template as for any Rollout.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestManualTrigger(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, withConfig("trigger: Manual"), slow())
@@ -508,6 +547,8 @@ func TestManualTrigger(t *testing.T) {
 }
 
 // Groups are added during the release, as by an autoscaler.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())

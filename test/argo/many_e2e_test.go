@@ -22,6 +22,8 @@ import (
 )
 
 // More Rollouts wait for groups that never start than the controller has workers: another Rollout still progresses.
+//
+// Proves: Argo: its own traffic steps, with requests; waiting steps leave workers for others.
 func TestWaitingStepsLeaveWorkers(t *testing.T) {
 	t.Parallel()
 	const stuck = 12

@@ -25,6 +25,8 @@ import (
 
 // The published trigger of Argo's notifications says when a release is over. After `promote --full` that is not when the Rollout is
 // Healthy.
+//
+// Proves: Argo: analysis by revision with a real Prometheus; notification at the end.
 func TestNotification(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

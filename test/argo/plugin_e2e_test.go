@@ -96,6 +96,8 @@ func killPlugins(t *testing.T, c *cluster.Cluster, kind string) {
 }
 
 // The controller is not an administrator, and its plugins are two processes of one binary.
+//
+// Proves (test): Argo: published rights; unreadable steps; its progress deadline.
 func TestInstallation(t *testing.T) {
 	e := newRelease(t, step("upgrade: 25%")+pause+step("promote: true"))
 	e.edit("v2")

@@ -19,6 +19,10 @@ import (
 
 // A Rollout that is deleted and applied again, as GitOps tools do, has no status: Argo takes its template for an initial deployment. The
 // template that waits is released at the first step, whatever of the old Rollout Argo finds, and however often it is repeated.
+//
+// Proves (test, background): Safety rule 11, Argo: an invalid Rollout, and one that is applied again, release nothing before their first
+// step.
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestRolloutAppliedAgain(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -65,6 +69,8 @@ func TestRolloutAppliedAgain(t *testing.T) {
 }
 
 // The workload is edited while it has no Rollout.
+//
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestEditedWithoutRollout(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -81,6 +87,8 @@ func TestEditedWithoutRollout(t *testing.T) {
 }
 
 // A backup has the annotations of the Rollout that it was made of, and no status. It is restored as another object.
+//
+// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
 func TestRolloutFromBackup(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

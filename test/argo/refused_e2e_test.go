@@ -17,6 +17,8 @@ import (
 )
 
 // An invalid step fails and names the invalid field. It has no effect, and the controller continues with other Rollouts.
+//
+// Proves (test): Argo: published rights; unreadable steps; its progress deadline.
 func TestStepRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -49,6 +51,8 @@ func TestStepRefused(t *testing.T) {
 }
 
 // The configuration that all steps share is read as strictly.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestConfigRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -64,6 +68,8 @@ func TestConfigRefused(t *testing.T) {
 }
 
 // What Argo does to its own pods has no meaning here: an event says what to use instead, at once, and a release does not begin.
+//
+// Proves (test): Argo: the traffic-router plugin is required; what Argo does to its pods is refused.
 func TestNativeFeaturesRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -95,6 +101,8 @@ func TestNativeFeaturesRefused(t *testing.T) {
 }
 
 // A field that is set in mid-release neither aborts nor promotes it, and one without effect refuses none.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestNativeFieldsInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -112,6 +120,8 @@ func TestNativeFieldsInMidRelease(t *testing.T) {
 }
 
 // Without a step of the plugin Argo would promote every change: the workload stays under hold.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestStepRequired(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, "  []")
@@ -126,6 +136,8 @@ func TestStepRequired(t *testing.T) {
 }
 
 // Without the traffic-router plugin nothing would watch the Rollout between its steps.
+//
+// Proves (test): Argo: the traffic-router plugin is required; what Argo does to its pods is refused.
 func TestTrafficRouterRequired(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -141,6 +153,8 @@ func TestTrafficRouterRequired(t *testing.T) {
 }
 
 // A Rollout that is scaled, by an autoscaler or a person, runs placeholder pods, and the release is not affected.
+//
+// Proves: Argo: undo and steps skipped in every way; a scaled Rollout.
 func TestRolloutScaled(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -155,6 +169,8 @@ func TestRolloutScaled(t *testing.T) {
 }
 
 // A Rollout whose progress deadline can end the steps for good is refused before anything moves.
+//
+// Proves (test): Argo: published rights; unreadable steps; its progress deadline.
 func TestProgressDeadlineRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, spec string }{
@@ -186,6 +202,8 @@ func TestProgressDeadlineRefused(t *testing.T) {
 }
 
 // A second Rollout for the same workload is refused, and does not affect the first one.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestTwoRollouts(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
@@ -205,6 +223,8 @@ func TestTwoRollouts(t *testing.T) {
 }
 
 // A Rollout of another instance of Argo's controller is left to it, and is a rival all the same.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestRolloutOfAnotherInstance(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -221,6 +241,8 @@ func TestRolloutOfAnotherInstance(t *testing.T) {
 }
 
 // The message of a step names the pod that keeps a group from being ready, and why.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestMessageNamesThePod(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)

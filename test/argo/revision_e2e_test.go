@@ -18,6 +18,8 @@ import (
 
 // The published analysis compares canary and stable groups by their revisions, which are annotations of the Rollout: it passes, and it
 // fails for a canary that is slow, and for one whose requests fail.
+//
+// Proves: Argo: analysis by revision with a real Prometheus; notification at the end.
 func TestAnalysisByRevision(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

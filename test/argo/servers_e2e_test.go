@@ -17,6 +17,8 @@ import (
 
 // The examples of model servers with Argo Rollouts: a canary of one group, its analysis and its promotion. One server after the other,
 // because the nodes have GPUs for one release.
+//
+// Proves: Examples of model servers, each: without a host, with Argo, with Kruise.
 func TestModelServers(t *testing.T) {
 	t.Parallel()
 	modelservers.InstallCRDs(t, cluster.Shared(t))

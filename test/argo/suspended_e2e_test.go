@@ -80,6 +80,8 @@ func suspend(t *testing.T, c *cluster.Cluster, controller bool, meanwhile func()
 
 // The controller and its plugins, or the plugins alone, stand still for a minute, as on a machine that is paused. Nothing that they knew
 // before has an effect on the groups, and what users did meanwhile has.
+//
+// Proves: Argo's controller, its plugins, or Kruise's host stand still in mid-release.
 func TestSuspended(t *testing.T) {
 	c := cluster.Shared(t)
 	for _, victim := range []struct {

@@ -16,6 +16,8 @@ import (
 
 // Users without the permission neither create nor change nor promote a Rollout that uses the plugin; others' Rollouts are none of
 // Lockstep's business.
+//
+// Proves: Hosts' objects: only users with `drive` create or change them.
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -124,6 +124,8 @@ func (e *env) mustBeRestored() {
 }
 
 // The share is in force when a step is done, and never before its groups are ready.
+//
+// Proves (test): Argo: weights and header routes with requests.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, routed, slow())
@@ -139,6 +141,8 @@ func TestWeights(t *testing.T) {
 }
 
 // A step may set only the weight.
+//
+// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
 func TestWeightAlone(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, step("upgrade: 100%")+pause+step("weight: 30")+pause+step("promote: true"))
@@ -156,6 +160,8 @@ func TestWeightAlone(t *testing.T) {
 
 // Argo's own setWeight, setHeaderRoute and setMirrorRoute route requests, although Argo knows no canary pods. Each is in force before
 // the next step.
+//
+// Proves: Argo: its own traffic steps, with requests; waiting steps leave workers for others.
 func TestNativeRouting(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, step("upgrade: 50%")+"- setWeight: 20\n"+pause+
@@ -260,6 +266,8 @@ func (m *moments) check(t *testing.T) {
 }
 
 // An abort withdraws the requests first, then the capacity.
+//
+// Proves (test): Argo: weights and header routes with requests.
 func TestAbortWithTraffic(t *testing.T) {
 	t.Parallel()
 	for i, want := range []int64{10, 50, 100} {
@@ -285,6 +293,8 @@ func TestAbortWithTraffic(t *testing.T) {
 }
 
 // promote --full while both sides get requests.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
 func TestPromoteFullWithTraffic(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, routed, slow())
@@ -300,6 +310,8 @@ func TestPromoteFullWithTraffic(t *testing.T) {
 }
 
 // Requests with a header reach the canary, whatever the share.
+//
+// Proves (test): Argo: weights and header routes with requests.
 func TestHeaderRoute(t *testing.T) {
 	t.Parallel()
 	e := newRouted(t, step(`upgrade: 25%, headers: [{name: x-canary, exact: "yes"}]`)+pause+

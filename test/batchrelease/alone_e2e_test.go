@@ -17,6 +17,7 @@ import (
 
 // These tests are not parallel: each has its own hosts, without the shared one.
 
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestReportsMissingCRD(t *testing.T) {
 	c := alone(t)
 	uninstallKind(t, c)
@@ -34,6 +35,7 @@ kind: MutatingWebhookConfiguration
 metadata: {name: kruise-rollout-mutating-webhook-configuration}
 `
 
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
@@ -54,6 +56,7 @@ func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	p.mustEnd(t, "Kruise Rollouts' own manager is installed here", "lockstep kruise")
 }
 
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestSeparateDriver(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
@@ -75,6 +78,7 @@ func TestSeparateDriver(t *testing.T) {
 	e.mustHave("v1 v1 v2 v2")
 }
 
+// Proves (test): BatchRelease: host killed; two replicas.
 func TestHostIsKilled(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
@@ -102,6 +106,8 @@ func TestHostIsKilled(t *testing.T) {
 }
 
 // Of two replicas one is active; when it is killed, the standby continues where it was.
+//
+// Proves (test): BatchRelease: host killed; two replicas.
 func TestTwoReplicas(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)

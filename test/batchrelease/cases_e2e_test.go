@@ -68,6 +68,7 @@ func (e *env) mustBeLabelled(workload, rolloutID, want string) {
 	})
 }
 
+// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
 func TestBlueGreenRollback(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
@@ -83,6 +84,7 @@ func TestBlueGreenRollback(t *testing.T) {
 	e.mustKeep(before, 0, 1, 2, 3)
 }
 
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestBlueGreenContinuousRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
@@ -101,6 +103,7 @@ func TestBlueGreenContinuousRelease(t *testing.T) {
 	e.mustRest("v3 v3 v3 v3")
 }
 
+// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
 func TestBlueGreenScaling(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
@@ -117,6 +120,8 @@ func TestBlueGreenScaling(t *testing.T) {
 }
 
 // A template whose groups never start is followed by one whose groups do.
+//
+// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
 func TestBrokenTemplateThenAnother(t *testing.T) {
 	t.Parallel()
 	for _, style := range []string{"Canary", "BlueGreen", "Partition"} {
@@ -146,6 +151,8 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 }
 
 // A batch is ready with as many unready groups as the threshold allows, and not with one more. As in Kruise, 26 % of 4 groups are 2.
+//
+// Proves: BatchRelease: plans, scaling, ids, thresholds.
 func TestFailureThreshold(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -180,6 +187,8 @@ func TestFailureThreshold(t *testing.T) {
 
 // Pods have the rollout's id and their batch, also if the workload was scaled during the release. An id that changes during the
 // release applies to the next one, and has no effect on this one.
+//
+// Proves: BatchRelease: plans, scaling, ids, thresholds.
 func TestBatchIDs(t *testing.T) {
 	t.Parallel()
 	t.Run("scaled", func(t *testing.T) {

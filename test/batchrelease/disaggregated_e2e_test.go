@@ -17,6 +17,8 @@ import (
 )
 
 // A BatchRelease releases prefill and decode together. Its deletion rolls back and touches no stable group; the next one is promoted.
+//
+// Proves: Hosts release a DisaggregatedSet: to the end, and back.
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

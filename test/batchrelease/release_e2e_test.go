@@ -30,6 +30,7 @@ type status = v1beta1.BatchReleaseStatus
 
 var deleteNow = metav1.DeleteOptions{}
 
+// Proves (smoke): BatchRelease: canary, blue-green and partition to the end.
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary")+`
@@ -93,6 +94,7 @@ func (e *env) mustBePatched(canary string) {
 	})
 }
 
+// Proves (smoke): BatchRelease: canary, blue-green and partition to the end.
 func TestBlueGreen(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, "rollingStyle: BlueGreen\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 100%}]")
@@ -109,6 +111,7 @@ func TestBlueGreen(t *testing.T) {
 	e.mustRest("v2 v2 v2 v2")
 }
 
+// Proves (smoke): BatchRelease: canary, blue-green and partition to the end.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, "batchPartition: 1\nbatches: [{canaryReplicas: 1}, {canaryReplicas: 3}, {canaryReplicas: 4}]")
@@ -131,6 +134,7 @@ func TestPartition(t *testing.T) {
 	e.mustHave("v2 v2 v2 v3")
 }
 
+// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
 func TestImmediate(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary")+"\nfinalizingPolicy: Immediate")
@@ -141,6 +145,7 @@ func TestImmediate(t *testing.T) {
 	e.mustRest("v2 v2 v2 v2")
 }
 
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestWithoutPartition(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -158,6 +163,7 @@ func TestWithoutPartition(t *testing.T) {
 	e.mustHave("v2 v2 v2 v2")
 }
 
+// Proves (test): BatchRelease: rollback, deletion, a new template.
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Partition"))
@@ -176,6 +182,7 @@ func TestRollback(t *testing.T) {
 	e.mustKeep(before, 0, 1, 2)
 }
 
+// Proves (test): BatchRelease: rollback, deletion, a new template.
 func TestContinuousRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary"))
@@ -189,6 +196,7 @@ func TestContinuousRelease(t *testing.T) {
 	e.mustHave("v1 v1 v1 v1")
 }
 
+// Proves: BatchRelease: plans, scaling, ids, thresholds.
 func TestScaling(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, strings.Replace(quarters("Canary"), "batchPartition: 0", "batchPartition: 1", 1))
@@ -211,6 +219,7 @@ func TestScaling(t *testing.T) {
 	}
 }
 
+// Proves: BatchRelease: plans, scaling, ids, thresholds.
 func TestPlanChange(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary"))
@@ -238,6 +247,7 @@ func TestPlanChange(t *testing.T) {
 	e.mustHaveIn(e.added(), "v2 v2 v2 v2")
 }
 
+// Proves (test): BatchRelease: rollback, deletion, a new template.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	for _, style := range []string{"Canary", "BlueGreen", "Partition"} {
@@ -265,6 +275,7 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
+// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
 func TestWorkloadDeleted(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -290,6 +301,7 @@ func TestWorkloadDeleted(t *testing.T) {
 	})
 }
 
+// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -329,6 +341,8 @@ func TestBadInput(t *testing.T) {
 }
 
 // The host does not poll: each batch begins as soon as the previous one is ready. Kruise's own takes 22 s for 4 steps of a Deployment.
+//
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestNoTicks(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -373,6 +387,7 @@ func (e *env) requests() []string {
 	return found
 }
 
+// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -15,6 +15,8 @@ import (
 )
 
 // Users without the permission neither create nor change nor resume a BatchRelease of a LeaderWorkerSet.
+//
+// Proves: Hosts' objects: only users with `drive` create or change them.
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

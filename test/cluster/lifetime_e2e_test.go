@@ -39,6 +39,8 @@ func helper() int {
 }
 
 // The processes of a cluster end with the process that started it.
+//
+// Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestNoProcessOutlivesItsParent(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -64,6 +66,8 @@ func TestNoProcessOutlivesItsParent(t *testing.T) {
 }
 
 // Ctrl-C on the command, also during startup, leaves no processes and no files.
+//
+// Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestCommandInterrupt(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "cluster")
 	if out, err := exec.Command("go", "build", "-o", binary, "./cmd/cluster").CombinedOutput(); err != nil {
@@ -158,6 +162,8 @@ func zombie(pid int) bool {
 }
 
 // A component that dies ends the cluster with an error.
+//
+// Proves: The test cluster ends with its context, and when a component dies.
 func TestComponentDies(t *testing.T) {
 	c := startSmall(t)
 	p, err := c.process(Scheduler)
@@ -178,6 +184,8 @@ func TestComponentDies(t *testing.T) {
 }
 
 // The cluster ends with the context of Start.
+//
+// Proves: The test cluster ends with its context, and when a component dies.
 func TestContextEndsCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := Start(ctx, WithNodes(1, nil), WithoutLWS(), WithLog(t.Output()))

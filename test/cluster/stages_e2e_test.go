@@ -19,6 +19,8 @@ import (
 )
 
 // A late request of KWOK for an earlier pod of the same name changes nothing.
+//
+// Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestLateRequestsOfKWOK(t *testing.T) {
 	c := Shared(t)
 	namespace := c.Namespace(t)

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestTutorial(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/tutorial.md")
@@ -41,37 +42,45 @@ const (
 	change = "sed s/vllm:v1/vllm:v2/ examples/tutorial.yaml | kubectl apply -f -"
 )
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestReadmeCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("README.md", deploy)
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestGuideCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/guide.md", deploy, change)
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestPlanCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/plan.md", deploy)
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestPreflightCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/plan.md", deploy)
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestHistoryCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/guide.md", deploy+" && lockstep adopt vllm")
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestAlertCommands(t *testing.T) {
 	t.Parallel()
 	newReader(t).run("docs/alerts.md", deploy+" && lockstep adopt vllm")
 }
 
 // TestInstallCommands has a control plane of its own: what it installs is cluster-scoped.
+//
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestInstallCommands(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithInstallers(), cluster.WithLog(t.Output()))
@@ -91,6 +100,7 @@ func TestInstallCommands(t *testing.T) {
 			"kubectl apply -k config/monitoring")
 }
 
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestPermissionCommands(t *testing.T) {
 	t.Parallel()
 	r := newReader(t)
@@ -99,6 +109,8 @@ func TestPermissionCommands(t *testing.T) {
 }
 
 // kubectl runs the binary as its plugin, and help has the command that the user types.
+//
+// Proves (test): The commands of the documentation, run as a reader would.
 func TestKubectlPlugin(t *testing.T) {
 	t.Parallel()
 	r := newReader(t)

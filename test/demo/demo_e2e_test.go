@@ -84,6 +84,7 @@ func mustContain(t *testing.T, text string, patterns ...string) {
 	}
 }
 
+// Proves: `make demo`, also when interrupted; `NODE=1` loses no request.
 func TestDemo(t *testing.T) {
 	text := playDemo(t, "", nil, "-pause", "1s")
 	mustContain(t, text, "is complete: 4 groups run revision", "llama-4-70b ready")
@@ -93,6 +94,8 @@ func TestDemo(t *testing.T) {
 }
 
 // Prefill and decode are released together.
+//
+// Proves: `make demo KIND=disaggregated`.
 func TestDemoDisaggregated(t *testing.T) {
 	text := playDemo(t, "", nil, "-kind", "disaggregated", "-pause", "1s")
 	mustContain(t, text, "pods unchanged", "is complete: 4 groups run revision", `(?m)^decode .* registry.example/vllm:llama-4-70b ready`)
@@ -102,6 +105,8 @@ func TestDemoDisaggregated(t *testing.T) {
 }
 
 // In a cluster at hand the demo leaves nothing, also when it is interrupted in the middle of a release: its canary has a finalizer.
+//
+// Proves: `make demo KUBECONFIG=FILE` in a cluster at hand.
 func TestDemoAtHand(t *testing.T) {
 	c, err := cluster.Start(t.Context(), cluster.WithLog(t.Output()))
 	if err != nil {
@@ -118,6 +123,8 @@ func TestDemoAtHand(t *testing.T) {
 }
 
 // Ctrl-C reaches the whole process group. It is not an error.
+//
+// Proves: `make demo`, also when interrupted; `NODE=1` loses no request.
 func TestDemoInterrupted(t *testing.T) {
 	text := playDemo(t, "pausing 1h0m0s before the promotion", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h")
 	mustContain(t, text, "batch 1/1 .1. is ready", "pausing 1h0m0s before the promotion")
@@ -125,6 +132,8 @@ func TestDemoInterrupted(t *testing.T) {
 
 // On a real node the demo releases containers under streaming requests, loses none, and leaves nothing. What it runs in namespaces of
 // its own ends with them: netns.TestNodeIsGone.
+//
+// Proves: `make demo`, also when interrupted; `NODE=1` loses no request.
 func TestDemoOnNode(t *testing.T) {
 	if err := netns.NodePossible(); err != nil {
 		t.Skipf("this machine can't run a node: %v", err)

@@ -14,6 +14,8 @@ import (
 
 // TestSite: the documentation is built as a site, in which each page is, and no link is dead. It has no limit of its own, since npm downloads
 // 60 MB, which took from 10 s to 2 min.
+//
+// Proves (test): The documentation is a site, in which each page is and no link is dead.
 func TestSite(t *testing.T) {
 	t.Parallel()
 	build := exec.CommandContext(t.Context(), "make", "site")

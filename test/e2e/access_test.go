@@ -187,6 +187,8 @@ func (s *tcpDriver) certified(user string, groups ...string) (*plugin.Client, er
 
 // A caller over TCP is a bearer of a token or has a certificate, and may do what RBAC grants on releases.lockstep.dev in the
 // workload's namespace, and nothing else.
+//
+// Proves (test): Access: callers over TCP, who began and ended a release, marks.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -250,6 +252,8 @@ func TestAccess(t *testing.T) {
 }
 
 // The history, the context, events and the audit log say who began a release, and who promoted it.
+//
+// Proves (test): Access: callers over TCP, who began and ended a release, marks.
 func TestAccessAudit(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -312,6 +316,8 @@ func TestAccessAudit(t *testing.T) {
 }
 
 // A watch of all namespaces shows a caller's own only. A permission that is revoked ends within the time that answers are cached.
+//
+// Proves: Watches show what the caller may see, until it is revoked; no plaintext by default.
 func TestAccessWatch(t *testing.T) {
 	t.Parallel()
 	mine, other := newEnvIn(t, cluster.Shared(t)), newEnvIn(t, cluster.Shared(t))
@@ -379,6 +385,8 @@ func TestAccessWatch(t *testing.T) {
 }
 
 // Metrics beyond loopback are for users who may get their path, with a token of the API server.
+//
+// Proves: Watches show what the caller may see, until it is revoked; no plaintext by default.
 func TestAccessMetrics(t *testing.T) {
 	t.Parallel()
 	s := newEnvIn(t, cluster.Shared(t)).serveTCP("--metrics-address", "0.0.0.0:0")
@@ -430,6 +438,8 @@ func TestAccessMetrics(t *testing.T) {
 }
 
 // Without credentials that can be checked, no TCP address is served; plaintext is for loopback and only when asked for.
+//
+// Proves: Watches show what the caller may see, until it is revoked; no plaintext by default.
 func TestAccessPlaintext(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))

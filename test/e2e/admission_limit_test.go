@@ -15,6 +15,8 @@ import (
 
 // A server with --max-groups-in-flight 2 starts a third group once another is ready or given up, also after a restart. An abort does
 // not wait. It is not parallel: tests beside it have drivers for all namespaces, which have no limit.
+//
+// Proves (test): Several servers: one acts, another takes over; the limit of groups in flight.
 func TestAdmission(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, e.cluster), e.namespace)

@@ -211,6 +211,8 @@ func (w *workload) mustNotRestart(before map[string]corev1.Pod) {
 
 // Applying a manifest again removes the hold, however it is applied, with a new template and later without. With the policy no
 // group rolls although no driver runs, and the requested settings are noted; without it every group rolls.
+//
+// Proves: The admission policy holds a template before the driver observes it.
 func TestAdmissionKeepsHold(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []bool{true, false} {
@@ -289,6 +291,8 @@ func notes(object *lws.LeaderWorkerSet) map[string]string {
 }
 
 // Per request: what the policy enforces, what it notes and what it leaves unchanged.
+//
+// Proves: The admission policy holds a template before the driver observes it.
 func TestAdmissionRequests(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
@@ -385,6 +389,9 @@ func TestAdmissionRequests(t *testing.T) {
 
 // Releases under the policy end as they do without it. Settings that are applied in between are those that a promotion rolls
 // by and Disown restores.
+//
+// Proves: The admission policy holds a template before the driver observes it.
+// Proves (test, promote_and_disown): Under the admission policy a release ends as without it.
 func TestAdmissionReleases(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
@@ -454,6 +461,8 @@ func TestAdmissionReleases(t *testing.T) {
 }
 
 // One request in mid-promotion reverts the template and changes the rolling update settings: both take effect.
+//
+// Proves: The admission policy holds a template before the driver observes it.
 func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
@@ -476,6 +485,8 @@ func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 
 // The template changes in mid-promotion while no driver runs: with the policy no group rolls to it before the driver has
 // restarted and a host has released it; without it groups roll to it.
+//
+// Proves: The admission policy holds a template before the driver observes it.
 func TestAdmissionTemplateInPromotion(t *testing.T) {
 	t.Parallel()
 	for _, admitted := range []bool{true, false} {

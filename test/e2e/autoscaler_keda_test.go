@@ -92,6 +92,8 @@ func (w *workload) awaitPaused(value string, noted bool) {
 
 // KEDA is installed while the driver runs. A ScaledObject is paused during a blue-green release, also when the annotation is
 // removed, and has the user's annotation afterwards.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerScaledObject(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -123,6 +125,8 @@ func TestAutoscalerScaledObject(t *testing.T) {
 
 // A ScaledObject may scale to 0 by KEDA's default. It is kept from it as soon as a template waits, also without a release,
 // and during a canary release, and has its user's annotations afterwards.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerScaledObjectToZero(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -189,6 +193,8 @@ func (w *workload) awaitScaleInPaused(paused bool) {
 
 // KEDA deletes its HorizontalPodAutoscaler once the ScaledObject is paused. Until then the HorizontalPodAutoscaler still scales,
 // so no second set is created; and KEDA owns it, so the driver does not write it.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerWaitsForScaledObject(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)

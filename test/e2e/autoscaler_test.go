@@ -187,6 +187,8 @@ func (w *workload) awaitReplicas(n int32) {
 
 // The load falls and rises during a blue-green release: the autoscaler scales neither set. It scales the workload before and
 // after the release.
+//
+// Proves (test): Safety rule 4: an autoscaler removes no groups whose load a release moved, and is restored.
 func TestAutoscalerBlueGreen(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -233,6 +235,8 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 
 // However a release ends, the autoscaler is restored, with a behavior and without. That is also true if the driver does not run while the
 // user ends it, and never before no release needs it held.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerRestored(t *testing.T) {
 	t.Parallel()
 	finalize := func(intent pb.FinalizeIntent) func(*workload) { return func(w *workload) { w.finalize("r1", intent) } }
@@ -310,6 +314,8 @@ func TestAutoscalerRestored(t *testing.T) {
 
 // The driver is killed while it promotes or rolls back: after the restart it finishes without a host, and restores the
 // autoscaler.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerKilledWhileFinalizing(t *testing.T) {
 	t.Parallel()
 	for _, intent := range []pb.FinalizeIntent{promote, rollback} {
@@ -332,6 +338,8 @@ func TestAutoscalerKilledWhileFinalizing(t *testing.T) {
 }
 
 // The user edits the autoscaler in mid-release: it stays held, and the edit is kept when it is restored.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerEdited(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -372,6 +380,8 @@ func TestAutoscalerEdited(t *testing.T) {
 
 // In a canary release the autoscaler adds stable groups, batches are computed from the new number, and it removes groups
 // only when its user lowers its bounds.
+//
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerCanary(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -420,6 +430,7 @@ func TestAutoscalerCanary(t *testing.T) {
 	}
 }
 
+// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerPartition(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
@@ -452,6 +463,9 @@ func TestAutoscalerPartition(t *testing.T) {
 
 // A person scales the workload to 0 and up again in mid-release. LeaderWorkerSet starts the template in the spec, which is
 // not released. The release fails at once, and an abort restores the stable template.
+//
+// Proves (test, canary): Scaling in mid-release; to 0 and up again: it fails, and an abort restores the revision.
+// Proves: Scaled to 0 in place.
 func TestScaledToZero(t *testing.T) {
 	t.Parallel()
 	for name, release := range map[string]*pb.ReleasePolicy{"canary": policy("25%", "50%", "100%"), "partition": inPlace("25%", "50%", "100%")} {

@@ -20,6 +20,8 @@ import (
 )
 
 // Without traffic the weight follows the groups; the promotion completes the second set, which stays for the delay.
+//
+// Proves: Each style: promote and roll back from each batch; scale-down delay.
 func TestBlueGreenScaleDownDelay(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
@@ -43,6 +45,8 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 
 // With traffic one write switches the requests to the second set, the workload's own groups are replaced all at once, and the
 // requests return to them.
+//
+// Proves (smoke): Blue-green: one write switches; the workload is replaced at once.
 func TestBlueGreenSwitch(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

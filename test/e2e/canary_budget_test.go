@@ -66,6 +66,8 @@ func (w *workload) evict(pod string) bool {
 
 // During a release budgets over the pods of workload and canary count groups. They follow the canary, are recreated when they
 // are deleted by hand, and are deleted when the release ends, also when the driver was killed.
+//
+// Proves: Budgets: conflicts, other budgets.
 func TestCanaryBudget(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -110,6 +112,8 @@ func TestCanaryBudget(t *testing.T) {
 }
 
 // A node drain evicts one worker, and with it one group, and no second group until the first is ready again.
+//
+// Proves (test): Budgets count groups, and Kubernetes enforces them.
 func TestCanaryBudgetCountsGroups(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -136,6 +140,8 @@ func TestCanaryBudgetCountsGroups(t *testing.T) {
 
 // The driver warns of the user's budgets that do not mean for groups what they mean for pods, and refuses a release whose own
 // budgets would conflict with them.
+//
+// Proves: Budgets: conflicts, other budgets.
 func TestCanaryForeignBudgets(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

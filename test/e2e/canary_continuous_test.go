@@ -13,6 +13,8 @@ import (
 
 // A third template in mid-release deletes the canary and restarts the release; a host that decided on the second template gets
 // an error.
+//
+// Proves (test): A third template in mid-release replaces the canary.
 func TestCanaryContinuousRelease(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -43,6 +45,8 @@ func TestCanaryContinuousRelease(t *testing.T) {
 }
 
 // The template changes repeatedly while groups are starting: there are never two canaries, and the last template wins.
+//
+// Proves: Templates that change at every moment.
 func TestCanaryManyTemplates(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2, annotated("test.lockstep.dev/startup", "200ms")))
@@ -69,6 +73,8 @@ func TestCanaryManyTemplates(t *testing.T) {
 
 // A third template in mid-promotion starts the release over. It can be promoted. A rollback returns the promoted groups to the stable
 // revision, although the template is at neither of the groups' two revisions.
+//
+// Proves: A promotion is rolled back in blue-green; after a third template.
 func TestCanaryTemplateChangesInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -24,6 +24,9 @@ import (
 )
 
 // Disown restores the spec byte for byte, for all kinds of rolling update settings, with and without a release in between.
+//
+// Proves: Safety rule 7: Disown restores the spec byte for byte.
+// Proves (test, canary/percent): Safety rule 7: Disown restores percentages; a waiting template rolls.
 func TestStylesDisown(t *testing.T) { inStyles(t, disownExactly) }
 
 func disownExactly(t *testing.T, s style) {
@@ -84,6 +87,8 @@ func disownExactly(t *testing.T, s style) {
 }
 
 // Disowning a workload whose template waits lets LWS roll it, with a warning.
+//
+// Proves (test): Safety rule 7: Disown restores percentages; a waiting template rolls.
 func TestCanaryDisownRolls(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -109,6 +114,8 @@ func (w *workload) awaitRolled() {
 }
 
 // A request with `wait` returns as soon as the host can decide, and at the latest when the wait is over.
+//
+// Proves: SPEC: the conformance suite; rule 4: wait and watches; rule 7: two drivers, two callers.
 func TestCanaryWait(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 1))
@@ -159,6 +166,8 @@ func TestCanaryWait(t *testing.T) {
 }
 
 // A stream sends the states in order, and ends with a retryable error or none when the driver stops.
+//
+// Proves: SPEC: the conformance suite; rule 4: wait and watches; rule 7: two drivers, two callers.
 func TestCanaryWatch(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationStartup, "200ms")))

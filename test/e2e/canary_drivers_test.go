@@ -19,6 +19,8 @@ import (
 )
 
 // Two drivers serve the same namespace and get concurrent calls.
+//
+// Proves: SPEC: the conformance suite; rule 4: wait and watches; rule 7: two drivers, two callers.
 func TestCanaryTwoDrivers(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -29,6 +29,8 @@ func withBehavior(behavior string) func(*lws.LeaderWorkerSet) {
 var heal = map[string]any{cluster.AnnotationBehavior: nil}
 
 // Groups never become ready: after the deadline the release fails with the group and the reason, and the host decides.
+//
+// Proves (test): Safety rule 8: a deadline with the group and the remedy.
 func TestCanaryFailures(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -81,6 +83,8 @@ func TestCanaryFailures(t *testing.T) {
 }
 
 // A failed release continues by itself once the cause is removed.
+//
+// Proves: Safety rule 8: recovery, flapping, thresholds, minReady.
 func TestCanaryRecovers(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -109,6 +113,8 @@ func TestCanaryRecovers(t *testing.T) {
 }
 
 // A flapping group does not count as progress.
+//
+// Proves: Safety rule 8: recovery, flapping, thresholds, minReady.
 func TestCanaryFlapping(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 1))

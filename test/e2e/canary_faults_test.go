@@ -28,6 +28,8 @@ const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 
 // A cluster without LWS, and an API server that stops in mid-release: the driver reports it, and continues once it can. The test
 // has its own cluster.
+//
+// Proves: An API server that stops; no LWS yet.
 func TestCanaryControlPlaneFaults(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithoutLWS(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
@@ -146,6 +148,8 @@ func (w *workload) retryUnavailable(call func() error) {
 }
 
 // A driver with the permissions of config/base in one namespace only works there; a driver that lacks a permission names it.
+//
+// Proves (test): The shipped RBAC: one namespace; a missing permission is named.
 func TestCanaryPermissions(t *testing.T) {
 	t.Parallel()
 	c := cluster.Shared(t)

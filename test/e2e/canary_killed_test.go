@@ -24,6 +24,10 @@ const (
 
 // The driver is killed and restarted, and no host repeats its call. Where the host had requested the end, the driver reaches it; otherwise
 // the host continues the release. TestStylesKilledAtEveryWrite has the other moments.
+//
+// Proves (test, upgrade-in-flight, partly-promoted, rollback-requested, template-changed): SPEC rule 2: a driver that restarts continues
+// from the cluster.
+// Proves: SPEC rule 2, at every moment of a canary release.
 func TestCanaryKilled(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

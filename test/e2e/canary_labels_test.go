@@ -87,6 +87,8 @@ func (w *workload) podWrites(set string) int {
 
 // By the time a batch is ready, each pod of its groups has labels with the rollout and the batch. They are written once, restored
 // when they are removed by hand, set on replacement pods, and survive a restart of the driver.
+//
+// Proves: Labels of batches; leader metadata; slow termination; a retry.
 func TestCanaryBatchLabels(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -151,6 +153,8 @@ func TestCanaryBatchLabels(t *testing.T) {
 }
 
 // Neither a rollback nor a release without a rollout id labels pods.
+//
+// Proves: Labels of batches; leader metadata; slow termination; a retry.
 func TestCanaryNoBatchLabels(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

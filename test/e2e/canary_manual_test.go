@@ -47,6 +47,8 @@ func (w *workload) awaitNothing() {
 }
 
 // The user deletes the workload in mid-release: everything that the release added is deleted, also if the driver was down.
+//
+// Proves: The workload or the canary is deleted or edited by hand.
 func TestCanaryStableDeleted(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -89,6 +91,8 @@ func TestCanaryStableDeleted(t *testing.T) {
 
 // The user deletes the workload with --cascade=orphan in mid-release: its pods stay, and what the release added is deleted, also if
 // the driver starts after Kubernetes has removed the owner reference.
+//
+// Proves: The workload or the canary is deleted or edited by hand.
 func TestCanaryStableOrphaned(t *testing.T) {
 	t.Parallel()
 	for name, down := range map[string]bool{"driver-up": false, "driver-down": true} {
@@ -146,6 +150,8 @@ func TestCanaryStableOrphaned(t *testing.T) {
 }
 
 // The canary is deleted by hand in mid-release and is recreated with as many groups.
+//
+// Proves: The workload or the canary is deleted or edited by hand.
 func TestCanaryDeletedByHand(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -187,6 +193,8 @@ func TestCanaryDeletedByHand(t *testing.T) {
 }
 
 // The canary is scaled and edited by hand: the driver restores it.
+//
+// Proves: The workload or the canary is deleted or edited by hand.
 func TestCanaryEditedByHand(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -224,6 +232,8 @@ func TestCanaryEditedByHand(t *testing.T) {
 
 // The user applies other rolling update settings over the hold, as a GitOps tool would: the hold is restored, and the new
 // settings are those that a promotion uses and Disown restores.
+//
+// Proves: GitOps, in each style and at each moment.
 func TestCanaryHoldEdited(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -273,6 +283,8 @@ func TestCanaryHoldEdited(t *testing.T) {
 }
 
 // A record that was edited by hand is refused until it is valid again.
+//
+// Proves: Safety rule 9: a record edited, copied or removed by hand.
 func TestCanaryRecordEdited(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))

@@ -19,6 +19,8 @@ import (
 
 // The record is removed by hand, which is the remedy for an invalid record: the release is dropped, the hold stays until Adopt
 // and Disown remove it, and LWS rolls the workload again.
+//
+// Proves: Safety rule 9: a record edited, copied or removed by hand.
 func TestCanaryRecordRemoved(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -61,6 +63,8 @@ func (w *workload) mergePatch(patch string) {
 
 // After a scale-down under the hold the user's percentages round to zero groups, which LWS refuses: Disown fails with a remedy,
 // and the remedy works.
+//
+// Proves: Labels of batches; leader metadata; slow termination; a retry.
 func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))

@@ -22,6 +22,8 @@ import (
 const invalid = pb.ErrorReason_ERROR_REASON_INVALID_REQUEST
 
 // Invalid requests are refused with the field's name and write nothing.
+//
+// Proves (test): SPEC rule 9 and errors: UNIMPLEMENTED; invalid requests name the field.
 func TestCanaryInvalidRequests(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).deploy(model("model", 2, 1))
@@ -79,6 +81,8 @@ func TestCanaryInvalidRequests(t *testing.T) {
 }
 
 // Requests that the state of the cluster does not allow are refused with a reason and details, and write nothing.
+//
+// Proves: SPEC errors: the cluster's refusals have a reason and write nothing.
 func TestCanaryRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -206,6 +210,8 @@ func (w *workload) mustBeUntouched() {
 }
 
 // GetDriverInfo reports the driver's name, version, kinds, styles and capabilities.
+//
+// Proves (test): SPEC rule 9 and errors: UNIMPLEMENTED; invalid requests name the field.
 func TestCanaryCapabilities(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

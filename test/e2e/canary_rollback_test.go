@@ -12,6 +12,8 @@ import (
 )
 
 // After a rollback the same template can be released under another id.
+//
+// Proves: Labels of batches; leader metadata; slow termination; a retry.
 func TestCanaryRetryAfterRollback(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

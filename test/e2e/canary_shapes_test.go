@@ -48,6 +48,8 @@ func subGroups(size int32) func(*lws.LeaderWorkerSet) {
 }
 
 // Releases of workloads with different sizes, startup policies, templates and rolling update settings.
+//
+// Proves: Every sample that LWS publishes; shapes; volume claims.
 func TestStylesShapes(t *testing.T) { inStyles(t, releaseShapes) }
 
 func releaseShapes(t *testing.T, s style) {
@@ -76,6 +78,8 @@ func releaseShapes(t *testing.T, s style) {
 }
 
 // A workload without groups has nothing to release, and is held like any other.
+//
+// Proves: Scaling in each style; no groups at all.
 func TestCanaryNoReplicas(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 0, 2))
@@ -101,6 +105,8 @@ func TestCanaryNoReplicas(t *testing.T) {
 }
 
 // A driver that does not allow the metadata refuses it.
+//
+// Proves: Leader metadata that the driver's operator does not allow.
 func TestCanaryLeaderMetadataNotAllowed(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -117,6 +123,8 @@ func TestCanaryLeaderMetadataNotAllowed(t *testing.T) {
 }
 
 // The policy's metadata is set on the canary's leaders only, if the driver's operator allows its keys.
+//
+// Proves: Labels of batches; leader metadata; slow termination; a retry.
 func TestCanaryLeaderMetadata(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -164,6 +172,8 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 }
 
 // Pods terminate slowly: the next canary waits until they are deleted, and so does the end of the release.
+//
+// Proves: Labels of batches; leader metadata; slow termination; a retry.
 func TestCanarySlowTermination(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "100ms")))

@@ -15,6 +15,8 @@ import (
 
 // The API server refuses reads of pods while the updated group breaks. Nothing is promoted by what the driver knew, and an abort is
 // accepted; its effects follow once the pods are read again.
+//
+// Proves (test): Safety rule 13: reads of pods are refused in mid-release, in each style.
 func TestStylesStale(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnvIn(t, cluster.Shared(t))

@@ -34,6 +34,8 @@ func wantOf(c *pb.BatchContext) want {
 }
 
 // A release in three batches, with each RPC called twice: the second call writes nothing.
+//
+// Proves (smoke): SPEC rule 1: repeating a request changes nothing.
 func TestCanaryPromote(t *testing.T) {
 	e := newEnv(t)
 	w := e.deploy(model("model", 4, 2))

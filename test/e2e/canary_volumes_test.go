@@ -19,6 +19,8 @@ import (
 )
 
 // The volume claims of added groups are deleted with them; the user's stay.
+//
+// Proves: Every sample that LWS publishes; shapes; volume claims.
 func TestStylesVolumeClaims(t *testing.T) { inStyles(t, releaseVolumes) }
 
 func releaseVolumes(t *testing.T, s style) {

@@ -77,6 +77,8 @@ func (w *workload) mustContain(text string, words ...string) {
 
 // Initialize warns of the resources that a canary adds, and of a quota that is too small for them; batches within the quota
 // are released.
+//
+// Proves: Quotas and extra capacity are reported before they are used.
 func TestCanaryCapacity(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -98,6 +100,8 @@ func TestCanaryCapacity(t *testing.T) {
 }
 
 // A blue-green release that exceeds a quota is refused, unless the policy forces it.
+//
+// Proves: Quotas and extra capacity are reported before they are used.
 func TestStylesQuota(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

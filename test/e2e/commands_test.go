@@ -65,6 +65,8 @@ func (c *command) mustExit(code int, words ...string) {
 }
 
 // Each command of a release on the real controllers, while another process runs `lockstep release`.
+//
+// Proves: Commands and events while `lockstep release` runs.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(w *workload){

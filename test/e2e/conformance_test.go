@@ -14,6 +14,8 @@ import (
 )
 
 // The driver passes the conformance suite that the SDK has for any driver.
+//
+// Proves: SPEC: the conformance suite; rule 4: wait and watches; rule 7: two drivers, two callers.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, style := range map[string]pb.Style{"canary": pb.Style_STYLE_CANARY, "partition": pb.Style_STYLE_PARTITION} {

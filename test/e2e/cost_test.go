@@ -20,6 +20,8 @@ const maxWrites = 12
 
 // A release writes a few objects, however many groups there are, and the second one of a process reads none. Events, leases and
 // reviews don't count.
+//
+// Proves (test): A canary of four batches: at most 12 writes, and no reads after the first of a process.
 func TestCanaryCost(t *testing.T) {
 	e := newEnv(t)
 	w := e.deploy(model("model", 4, 2))

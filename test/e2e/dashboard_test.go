@@ -109,6 +109,8 @@ func mustBeAccessible(t *testing.T, p *browser.Page, want ...string) {
 }
 
 // A user with read-only permissions sees in a browser how a release breaks, recovers and is aborted, and how the next one completes.
+//
+// Proves (test): `lockstep dashboard` in a headless Chromium: a release over time, layout, links, screen readers; a driver that restarts.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -241,6 +243,8 @@ func TestDashboard(t *testing.T) {
 }
 
 // The page reports that the driver is down, and continues once it has restarted.
+//
+// Proves (test): `lockstep dashboard` in a headless Chromium: a release over time, layout, links, screen readers; a driver that restarts.
 func TestDashboardDriver(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

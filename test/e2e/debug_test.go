@@ -22,6 +22,8 @@ import (
 )
 
 // `lockstep debug record` records a release until it ends, and `lockstep debug replay` makes every decision again.
+//
+// Proves: `lockstep debug record` and `replay`: every decision of a release is made again.
 func TestDebugRecord(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 1))

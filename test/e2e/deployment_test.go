@@ -24,6 +24,8 @@ import (
 
 // The API server accepts the pods of the shipped Deployments in Lockstep's namespace, which enforces the Pod Security level
 // restricted, and mounts no other token than theirs.
+//
+// Proves: Security: requests are those of docs/security.md, each right is used; the pods are restricted.
 func TestDeploymentsAreRestricted(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))

@@ -18,6 +18,9 @@ import (
 
 // TestDisaggregatedFaults: the driver is killed at every write of a release, or its writes are refused or lost, their answers are lost, or its
 // caches are stale after them. The release ends as without faults, and no group starts twice.
+//
+// Proves: A DisaggregatedSet whose driver is killed at every write, or whose writes and answers are lost: the end is the same, no group
+// starts twice.
 func TestDisaggregatedFaults(t *testing.T) {
 	t.Parallel()
 	kinds := slices.DeleteFunc(slices.Clone(faultKinds), fault.slow)

@@ -18,6 +18,8 @@ import (
 
 // TestDisaggregatedRoles: a template that replaces a role in mid-release, or adds one, is refused in words. No group of either revision is
 // removed, also by those who scale children themselves. With its roles restored the release continues; disowned, LWS rolls the set.
+//
+// Proves: A template that adds or removes roles in mid-release is refused, and no group is lost.
 func TestDisaggregatedRoles(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 2, 1)

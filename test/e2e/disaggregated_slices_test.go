@@ -79,6 +79,9 @@ func (s *roleSet) keepsSlices(stable, update string) {
 
 // TestDisaggregatedSlices: a batch fills one slice after another with whole units, in every style and both ways, with a third template, a
 // driver that is killed, and slices that are added and removed in mid-release.
+//
+// Proves (smoke): A DisaggregatedSet with slices is released slice after slice, in every style and both ways; slices are added and removed
+// (LWS v0.10.0).
 func TestDisaggregatedSlices(t *testing.T) {
 	t.Parallel()
 	needsScalers(t)

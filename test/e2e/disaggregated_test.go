@@ -210,6 +210,8 @@ func (s *roleSet) dryScale(ctx context.Context, child string, groups int) error 
 
 // TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled, groups fail, and LWS
 // restarts under the hold as without it. The first template again leaves nothing behind. Disown lets LWS roll.
+//
+// Proves (test): A DisaggregatedSet is held for every client, and scaled, edited and disowned under the hold.
 func TestDisaggregatedHeld(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)
@@ -340,6 +342,9 @@ func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
 // TestDisaggregatedReleased: batches are units, both ways: aborted, the update's groups go and the stable ones were never touched; promoted,
 // they become the set without a second start, decode last. The hold is that of the new revision. The second release has a Service, which selects
 // decode: its units are groups of decode.
+//
+// Proves (test): A DisaggregatedSet is released by units: aborted, promoted, the driver killed; blue-green and a third template; refused in
+// words.
 func TestDisaggregatedReleased(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)
@@ -485,6 +490,9 @@ func (c *census) remove(p *corev1.Pod) {
 
 // TestDisaggregatedShifted: new units take the place of old ones, and no role ever has more groups than in the spec. Aborted, the old units
 // return the same way. Promoted, the last ones are replaced, and no group starts twice.
+//
+// Proves (test): A DisaggregatedSet is released with its own capacity, unit by unit, both ways: no role ever has more groups than in its
+// spec.
 func TestDisaggregatedShifted(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)
@@ -621,6 +629,9 @@ func needsScalers(t *testing.T) {
 
 // TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches, in a whole second set and in a shift. The HPA that scales
 // it is held during a release, and restored after an abort and a promotion. Only a scaler that belongs to the set counts.
+//
+// Proves (smoke): The groups of a role follow its scaler, also one that comes and goes in mid-release, and an HPA that scales it is held
+// (LWS v0.10.0).
 func TestDisaggregatedRoleScaler(t *testing.T) {
 	t.Parallel()
 	needsScalers(t)
@@ -734,6 +745,9 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 }
 
 // TestDisaggregatedBlueGreen: a whole second set is started beside the first. A third template in mid-release starts over.
+//
+// Proves (test): A DisaggregatedSet is released by units: aborted, promoted, the driver killed; blue-green and a third template; refused in
+// words.
 func TestDisaggregatedBlueGreen(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 2, 1)
@@ -774,6 +788,8 @@ func (s *roleSet) awaitHistory(want ...string) (all []*pb.Revision) {
 
 // TestDisaggregatedUndone: the history keeps the templates of all roles, for as long as the set exists. An undo restores one under the hold
 // without what is no part of it, also of a set that is not adopted. Roles can't be added, removed or reordered by it.
+//
+// Proves (test): A DisaggregatedSet is planned, checked, released and undone; its history survives, and is deleted with it.
 func TestDisaggregatedUndone(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 2, 1)
@@ -851,6 +867,9 @@ func TestDisaggregatedUndone(t *testing.T) {
 }
 
 // TestDisaggregatedRefused: what a release or the hold can't do is refused in words, and changes nothing.
+//
+// Proves (test): A DisaggregatedSet is released by units: aborted, promoted, the driver killed; blue-green and a third template; refused in
+// words.
 func TestDisaggregatedRefused(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 2, 1)
@@ -891,6 +910,9 @@ func TestDisaggregatedRefused(t *testing.T) {
 
 // TestDisaggregatedForeign: what another client deletes or forges is restored or refused. A set that is deleted in mid-release takes everything
 // of it along; one that is orphaned leaves no bounds behind that keep its children from being scaled.
+//
+// Proves (test): Bounds that are deleted are restored, forged ones refused, and hold no LeaderWorkerSet that only has the name of a child;
+// a DisaggregatedSet that is deleted or orphaned leaves none behind.
 func TestDisaggregatedForeign(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 2, 1)

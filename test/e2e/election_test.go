@@ -72,6 +72,8 @@ func (w *workload) healUntil(set string, state pb.State) {
 
 // Of two servers one acts, although a third one that may not read pods has started before. The other refuses calls until the leader
 // is killed in mid-promotion, then completes the promotion; no write of the one follows a write of the other.
+//
+// Proves (test): Several servers: one acts, another takes over; the limit of groups in flight.
 func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))

@@ -28,6 +28,8 @@ func (w *workload) lose(groups ...int) {
 
 // A broken stable group uses up maxUnavailable: a rollback in place waits for it, names it and the way out, and with force
 // continues past it, also in another process. The broken group itself is never restarted.
+//
+// Proves: A rollback with force goes past broken stable groups.
 func TestForcedRollback(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))
@@ -65,6 +67,8 @@ func TestForcedRollback(t *testing.T) {
 }
 
 // Every group has been updated to the stable revision again but for a broken one: without force the rollback waits for it.
+//
+// Proves: A rollback with force goes past broken stable groups.
 func TestForcedRollbackEnds(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2, rolling("2", "0", -1)))

@@ -107,6 +107,8 @@ func gates(documents []view.Document, name string) (results []gate.Result) {
 
 // The published policy releases a canary whose metrics are those of the stable groups, and rolls back one that is slow. The reason is
 // in the history, in the context and in the event.
+//
+// Proves (test): Gates with a real Prometheus: a slow canary is rolled back, a good one promoted.
 func TestGates(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t)
@@ -159,6 +161,8 @@ func (e *env) hasEvent(ctx context.Context, name, words string) error {
 }
 
 // With --on-gate-failure pause the release stays at its batch, and the same command continues it.
+//
+// Proves: Gates: a pause, no data, no answer.
 func TestGatesPause(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t)
@@ -179,6 +183,8 @@ func TestGatesPause(t *testing.T) {
 
 // Prometheus accepts the query of each template. Without data the release is rolled back. When Prometheus ends in mid-release, the
 // release stays at its batch, and without Prometheus nothing is released.
+//
+// Proves: Gates: a pause, no data, no answer.
 func TestGatesWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t)

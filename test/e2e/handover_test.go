@@ -119,6 +119,8 @@ func (w *workload) mustServe(name string) {
 
 // The second set becomes the workload, found by the old name and by its own, with the history, the Service and the autoscaler;
 // and so does the second set of the next release.
+//
+// Proves (test): Handover: the second set becomes the workload.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))
@@ -198,6 +200,8 @@ func TestHandover(t *testing.T) {
 
 // While the workload's own groups are on standby, one write returns the requests to them, whether a host or a template change
 // rolls back, and across a restart of the driver.
+//
+// Proves: Handover: rolled back, second set deleted, refused, copied.
 func TestHandoverRolledBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -251,6 +255,8 @@ func TestHandoverRolledBack(t *testing.T) {
 
 // The second set is deleted by hand while the workload's own groups scale down: they are recreated, then another second set is
 // created and becomes the workload.
+//
+// Proves: Handover: rolled back, second set deleted, refused, copied.
 func TestHandoverSuccessorDeleted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "3s")))
@@ -268,6 +274,8 @@ func TestHandoverSuccessorDeleted(t *testing.T) {
 }
 
 // A handover that would lose something, or that a GitOps tool would undo, is refused before the first write.
+//
+// Proves: Handover: rolled back, second set deleted, refused, copied.
 func TestHandoverRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -332,6 +340,8 @@ func TestHandoverRefused(t *testing.T) {
 }
 
 // A copy of the successor's manifest, including its labels, is not found by the workload's name.
+//
+// Proves: Handover: rolled back, second set deleted, refused, copied.
 func TestHandoverCopied(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -361,6 +371,8 @@ func TestHandoverCopied(t *testing.T) {
 }
 
 // A ScaledObject is pointed at the successor in the same write that resumes it.
+//
+// Proves: Handover: rolled back, second set deleted, refused, copied.
 func TestHandoverScaledObject(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -33,6 +33,8 @@ const (
 
 // The revision history outlives LWS's own revisions and restarts of the driver, and names the user, the release and the outcome.
 // Undo restores an older template byte for byte, as a new release.
+//
+// Proves (test): Plan predicts the release, and writes nothing; undo restores a template that LWS no longer has.
 func TestHistoryUndo(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 2))
@@ -112,6 +114,8 @@ func TestHistoryUndo(t *testing.T) {
 }
 
 // The history keeps as many revisions as the annotation sets, and never fewer than those in use.
+//
+// Proves: History: limits, edits, permissions, commands.
 func TestHistoryLimit(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -138,6 +142,8 @@ func TestHistoryLimit(t *testing.T) {
 }
 
 // A revision that was edited by hand is reported and not restored, and is recreated once it is deleted.
+//
+// Proves: History: limits, edits, permissions, commands.
 func TestHistoryEdited(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -196,6 +202,8 @@ func TestHistoryEdited(t *testing.T) {
 }
 
 // A driver without the permission to write a history warns of it, and releases nevertheless.
+//
+// Proves: History: limits, edits, permissions, commands.
 func TestHistoryForbidden(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Start(t, e.grant("no-history", func(resource, verb string) bool {
@@ -212,6 +220,8 @@ func TestHistoryForbidden(t *testing.T) {
 }
 
 // The commands history and undo, with their own driver.
+//
+// Proves: History: limits, edits, permissions, commands.
 func TestHistoryCommands(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 2, 1))

@@ -56,6 +56,8 @@ func queued(w *lws.LeaderWorkerSet) {
 
 // The groups of a release wait for the quota of their queue like others: a canary within it is promoted, and one above it waits, says
 // so and is aborted. The test has its own cluster, since Kueue's webhooks see each pod.
+//
+// Proves: Kueue: a canary within the quota is promoted, one above it waits, says so and is aborted.
 func TestKueue(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))

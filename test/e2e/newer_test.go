@@ -39,6 +39,8 @@ func (w *workload) mustKeep(texts ...string) {
 
 // A release of a newer driver is not carried on: with another schema, or with a field of the record or policy that this driver does not
 // know. It can be aborted in mid-batch, and what the newer driver wrote stays.
+//
+// Proves: Records of a newer version: only a rollback, which keeps unknown fields.
 func TestNewerReleaseIsAborted(t *testing.T) {
 	t.Parallel()
 	kept := map[string][]string{
@@ -91,6 +93,8 @@ func TestNewerReleaseIsAborted(t *testing.T) {
 }
 
 // A record of a newer driver that lacks what a rollback needs is refused by name, with what to do by hand.
+//
+// Proves: Records of a newer version: only a rollback, which keeps unknown fields.
 func TestNewerReleaseThatCannotBeAborted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

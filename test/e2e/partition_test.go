@@ -14,6 +14,8 @@ import (
 func inPlace(batches ...string) *pb.ReleasePolicy { return partitionStyle.policy(policy(batches...)) }
 
 // A release in place: it adds no groups, and groups outside the batch are not restarted.
+//
+// Proves (smoke): Partition: groups are replaced in place, only those of the batch.
 func TestPartitionPromote(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -40,6 +42,8 @@ func TestPartitionPromote(t *testing.T) {
 
 // The record is removed by hand in mid-batch: no group is restarted, the partition stays, and Adopt warns of groups at two
 // revisions.
+//
+// Proves: Safety rule 9: a record edited, copied or removed by hand.
 func TestPartitionRecordRemoved(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))

@@ -42,6 +42,8 @@ const (
 
 // The forecasts' model of LWS's rolling update matches the real controllers at each stage: after each group that becomes ready, the
 // leader StatefulSet has the same partition and replicas, and the groups are at the same revisions.
+//
+// Proves: Plan in each style; its model of LWS's update, group by group.
 func TestPlanNative(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))

@@ -111,6 +111,8 @@ func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightRespo
 
 // With the permissions of config/base preflight reports problems and what it may not read, and writes nothing; with those of
 // config/preflight it checks nodes and volumes, too. Plan and Initialize report the same findings.
+//
+// Proves (test): Preflight under the shipped RBAC; preflight, plan and status as a reader.
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -207,6 +209,8 @@ func (w *workload) lockstep(args ...string) (stdout string, code int) {
 
 // A user who may only read tries preflight, plan and status. Without LeaderWorkerSets the error says what to ask for, and nothing else
 // is printed.
+//
+// Proves (test): Preflight under the shipped RBAC; preflight, plan and status as a reader.
 func TestPreflightByReader(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -21,6 +21,8 @@ import (
 )
 
 // Each rule is violated by a history made for it, and only this rule is: an observer that reports nothing would prove nothing.
+//
+// Proves (test): Safety rule 5, checked after every event: the observer reports each violation.
 func TestReplayReportsViolations(t *testing.T) {
 	held := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](holdPartition), MaxUnavailable: intstr.FromInt32(1)}
 	native := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1)}
@@ -137,6 +139,8 @@ func deletedAt(o runtime.Object, clock string) runtime.Object {
 }
 
 // TestReplayReportsViolations for releases in place.
+//
+// Proves (test): Safety rule 5, checked after every event: the observer reports each violation.
 func TestReplayReportsViolationsInPlace(t *testing.T) {
 	set := func(phase string, partition int32, target string, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
 		return inRelease(phase, partition, `{"style":"STYLE_PARTITION"}`, target, changes...)
@@ -198,6 +202,8 @@ func greenSet(replicas int32, target string) *lws.LeaderWorkerSet {
 }
 
 // TestReplayReportsViolations for blue-green.
+//
+// Proves (test): Safety rule 5, checked after every event: the observer reports each violation.
 func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	const plain, routed = `{"style":"STYLE_BLUE_GREEN","blueGreen":{"scaleDownDelay":"30s"}}`, `{"style":"STYLE_BLUE_GREEN","traffic":{}}`
 	set := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {

@@ -61,6 +61,8 @@ var optional = map[string]string{
 
 // The driver sends no request that docs/security.md does not claim, and uses each right there. The courses are in one namespace, and
 // the log has the requests of all drivers of the suite.
+//
+// Proves: Security: requests are those of docs/security.md, each right is used; the pods are restricted.
 func TestRightsInAuditLog(t *testing.T) {
 	t.Parallel()
 	claims, err := audit.Claims("../../docs/security.md")

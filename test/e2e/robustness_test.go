@@ -104,6 +104,8 @@ func drawCourse(seed uint64) randomCourse {
 // TestRobustness runs random courses of faults and requests against one workload after the other, on a control plane of its own. After each
 // course the faults end, and a last release is promoted. The observer judges every change, the drivers' decisions are replayed, and every
 // answer is judged by the history of requests.
+//
+// Proves: Random faults and requests for five minutes: the safety rules hold, each granted request is in force or superseded.
 func TestRobustness(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
@@ -466,6 +468,8 @@ func (r *requests) judge(inForce request, revision string) error {
 }
 
 // A granted request that is lost, and one that was never made, are reported.
+//
+// Proves: The observer reports a granted request that is lost, and one that was never made.
 func TestRequestsAreJudged(t *testing.T) {
 	var r requests
 	r.answered(r.send(request{id: "r1"}), &pb.BatchContext{UpdateRevision: "a"}, nil)

@@ -21,6 +21,9 @@ var unready = map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverRe
 
 // A share follows the ready groups: it falls while too few are ready, in blue-green back to the workload's own groups, and
 // rises by itself. An abort is not held up by it.
+//
+// Proves (test, canary): Safety rule 2: a share follows the ready groups.
+// Proves: Safety rule 2, in each style; a flap moves no route.
 func TestShareFollowsCapacity(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -79,6 +82,8 @@ func TestShareFollowsCapacity(t *testing.T) {
 }
 
 // One group that is unready for a short time moves no route.
+//
+// Proves: Safety rule 2, in each style; a flap moves no route.
 func TestShareOutlivesFlap(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))

@@ -19,6 +19,8 @@ import (
 
 // A release without progress reports the blocking group, since when, and a remedy. Once that group is ready, the next broken
 // group is reported after a deadline of its own; then the release continues.
+//
+// Proves (test): Safety rule 8: a deadline with the group and the remedy.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -21,6 +21,12 @@ import (
 )
 
 // A release is promoted, and rolled back, from each of its batches and from before the first one.
+//
+// Proves (smoke, canary/rollback-0, canary/rollback-1, canary/rollback-2, canary/rollback-3): Canary: rollback from each batch leaves
+// stable groups alone.
+// Proves: Each style: promote and roll back from each batch; scale-down delay.
+// Proves (test, blue-green/promote-3, blue-green/rollback-2): Blue-green: promoted from batch 3, rolled back from batch 2.
+// Proves (test, partition/rollback-2, partition/rollback-3): Partition: rolled back from batches 2 and 3.
 func TestStylesEnds(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -67,6 +73,8 @@ func TestStylesEnds(t *testing.T) {
 }
 
 // In mid-release the template is reverted, which rolls back, or changes again, which restarts the release.
+//
+// Proves: Templates that change at every moment.
 func TestStylesTemplateChanges(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -167,6 +175,9 @@ func TestStylesTemplateChanges(t *testing.T) {
 }
 
 // A promotion is rolled back after it updated some of the groups, and after it updated all of them.
+//
+// Proves (test, partition, canary): A promotion is rolled back, with some and with all groups updated.
+// Proves: A promotion is rolled back in blue-green; after a third template.
 func TestStylesPromotionRolledBack(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -197,6 +208,8 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 
 // Groups of the new template never become ready: the release fails at the deadline, and the host rolls back. In place it restarts a
 // group, and no worker of the group is left for the next leader.
+//
+// Proves: Safety rule 8: recovery, flapping, thresholds, minReady.
 func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
@@ -234,6 +247,8 @@ func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 
 // Groups do not count before they have been ready for minReady, and a batch is ready with as many failed groups as the policy's
 // failure threshold allows.
+//
+// Proves: Safety rule 8: recovery, flapping, thresholds, minReady.
 func TestStylesReadiness(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -299,6 +314,9 @@ func TestStylesReadiness(t *testing.T) {
 
 // A user scales in mid-batch. Under a partition LWS creates the groups of a scale-up at the update revision; a
 // scale-down removes those first.
+//
+// Proves (test, partition): Scaling in mid-release; to 0 and up again: it fails, and an abort restores the revision.
+// Proves: Scaling in each style; no groups at all.
 func TestStylesScaling(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
@@ -337,6 +355,8 @@ func TestStylesScaling(t *testing.T) {
 }
 
 // Different rolling update settings of the user, and a workload of one group: promoted and rolled back.
+//
+// Proves: Scaling in each style; no groups at all.
 func TestStylesRollingUpdateSettings(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
@@ -368,6 +388,9 @@ func TestStylesRollingUpdateSettings(t *testing.T) {
 
 // A GitOps tool applies the manifest again in mid-batch, with rolling update settings: they are saved, the batch's partition is
 // restored, and Disown restores the applied settings.
+//
+// Proves (test, partition): GitOps applies its settings over the hold.
+// Proves: GitOps, in each style and at each moment.
 func TestStylesManifestApplied(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)

@@ -67,6 +67,10 @@ func meets(n, fault, courses int) bool {
 }
 
 // The driver is killed after every write of a release, before or right after it receives the answer.
+//
+// Proves (test, canary/rollback, blue-green/promote, partition/promotion-rolled-back, handover/promote): Safety rule 6: killed after every
+// write, a course of each style.
+// Proves: Safety rule 6: killed after every write, in every course; every write refused, lost or observed late.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	eachCourse(t, fullHandoverStyle, killedCourses, func(t *testing.T, s style, c course, n int, want string) {
@@ -90,6 +94,8 @@ func TestStylesKilledAtEveryWrite(t *testing.T) {
 }
 
 // Faults at the writes of a release: the write is refused or lost, its answer is lost, or the caches are stale after it.
+//
+// Proves: Safety rule 6: killed after every write, in every course; every write refused, lost or observed late.
 func TestStylesFaultyTransport(t *testing.T) {
 	t.Parallel()
 	eachCourse(t, handoverStyle, courses, func(t *testing.T, s style, c course, n int, want string) {

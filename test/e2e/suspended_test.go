@@ -22,6 +22,8 @@ const leaseDuration = 15 * time.Second
 // The driver is suspended for longer than its Lease lasts. Meanwhile the updated group breaks, and a host asks for the promotion, which
 // the driver reads first of all when it continues. It promotes nothing by what it knew, and the release is continued, by it or by the
 // server that took over.
+//
+// Proves: Safety rule 13: the driver is suspended for longer than its Lease lasts, alone and with another server.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	t.Run("alone", func(t *testing.T) {

@@ -84,6 +84,8 @@ func (w *workload) deleteLeader(group int) {
 }
 
 // A template with another size waits: a group that restarts is built from two revisions, and does not count as ready.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateSizeWaits(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -122,6 +124,8 @@ func (w *workload) awaitBuiltFromTwo(group int, words ...string) {
 }
 
 // Groups without workers get some as soon as their leaders change.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateSizeFromOne(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 1))
@@ -135,6 +139,8 @@ func TestTemplateSizeFromOne(t *testing.T) {
 }
 
 // Workers of a group that restarts have the new subdomain, its leader has the old one.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateSubdomain(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -153,6 +159,8 @@ func TestTemplateSubdomain(t *testing.T) {
 }
 
 // A release ends by the old template: the driver restarts a group that was built from two revisions.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateSizeRestored(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -171,6 +179,8 @@ func TestTemplateSizeRestored(t *testing.T) {
 }
 
 // Groups of another size beside the stable ones work to the end.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateSizeCanary(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -205,6 +215,8 @@ func TestTemplateSizeCanary(t *testing.T) {
 }
 
 // In place, old and new groups of different sizes can't exist beside each other.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateSizeInPlace(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -229,6 +241,8 @@ func TestTemplateSizeInPlace(t *testing.T) {
 }
 
 // LWS accepts other volumeClaimTemplates and never applies them.
+//
+// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
 func TestTemplateVolumeClaims(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

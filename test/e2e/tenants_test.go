@@ -67,6 +67,8 @@ func asUser(object any, kind string) *unstructured.Unstructured {
 
 // An editor of LeaderWorkerSets and Services changes everything but the marks, whatever the request; users who may drive the
 // releases of the namespace change marks too, and those of another namespace do not.
+//
+// Proves (test): Access: callers over TCP, who began and ended a release, marks.
 func TestTenantsMarks(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -210,6 +212,8 @@ func TestTenantsMarks(t *testing.T) {
 }
 
 // A request for the status of a built-in kind may change its metadata, so that it needs the permission for marks, too.
+//
+// Proves: Marks in requests for the status; the driver's account touches only what has its marks.
 func TestTenantsStatus(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -240,6 +244,8 @@ func TestTenantsStatus(t *testing.T) {
 }
 
 // The driver's own account touches only what has its marks, however much RBAC allows.
+//
+// Proves: Marks in requests for the status; the driver's account touches only what has its marks.
 func TestTenantsDriver(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -46,6 +46,8 @@ func (w *workload) mustLeave() {
 
 // A release that an older driver has begun is taken over and promoted by a newer one. The older one, which runs on, leaves
 // it alone from the newer one's first write on.
+//
+// Proves: The driver is upgraded, or downgraded, in mid-release.
 func TestUpgradeInMidRelease(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]*pb.ReleasePolicy{"canary": quarters(), "partition": inPlace("25%", "50%", "100%")} {
@@ -79,6 +81,8 @@ func TestUpgradeInMidRelease(t *testing.T) {
 
 // An older driver neither carries on nor repairs what a newer one has begun, and rolls it back on request. The newer one
 // then releases again.
+//
+// Proves: The driver is upgraded, or downgraded, in mid-release.
 func TestDowngradeInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))

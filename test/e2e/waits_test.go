@@ -45,6 +45,8 @@ func (w *workload) setPodFinalizers(ctx context.Context, pod, finalizers string)
 
 // A pod of the canary can't be deleted. After the progress deadline the release ends without it and names it, and a next release
 // runs beside it. Only a canary of the same name has to wait, which fails with the pod's name.
+//
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
 func TestWaitLeftoverPod(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -110,6 +112,8 @@ func TestWaitLeftoverPod(t *testing.T) {
 
 // A surge group of a promotion can't be deleted. The promotion fails with the name of its pod, since a group that is lost under the
 // hold would be recreated at the old revision; once the pod is gone it completes, and a lost group keeps its revision.
+//
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
 func TestWaitSurgePod(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, rolling("0", "1", -1), annotated(cluster.AnnotationWarmup, "1s")))
@@ -199,6 +203,8 @@ func (w *workload) refuseStatefulSetsUnless(expression string) (permit func()) {
 
 // LWS can't apply a new template and never observes it, so the hold is not known to be in force. The release fails and names the
 // controller; once LWS can write again, it continues.
+//
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
 func TestWaitForLWS(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -222,6 +228,8 @@ func TestWaitForLWS(t *testing.T) {
 
 // The user's Service is deleted in mid-release, so a batch's requests can't be routed. The release fails, and continues once the
 // Service exists again.
+//
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
 func TestWaitForTraffic(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

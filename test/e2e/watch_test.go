@@ -63,6 +63,8 @@ func (e *env) watch(args ...string) *terminal.Terminal {
 }
 
 // A user with read-only permissions sees a release with its broken group, its traffic and its end, and the next release.
+//
+// Proves: `lockstep watch`.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -120,6 +122,8 @@ func TestWatch(t *testing.T) {
 }
 
 // The command reports that the driver is down, and continues once it has restarted.
+//
+// Proves: `lockstep watch`.
 func TestWatchDriver(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -23,6 +23,8 @@ import (
 )
 
 // The commands of the README release prefill and decode together.
+//
+// Proves: Example: prefill and decode as one DisaggregatedSet.
 func TestDisaggregated(t *testing.T) {
 	c := cluster.Shared(t)
 	e := &env{t: t, namespace: c.Namespace(t), binary: binary(t), kubeconfig: c.Kubeconfig()}

@@ -77,6 +77,7 @@ func (e *env) yields(script string) {
 	}
 }
 
+// Proves (test): Examples: grpcurl and the Go host.
 func TestGrpcurl(t *testing.T) {
 	e := newEnv(t)
 	e.serve("grpcurl")
@@ -84,6 +85,8 @@ func TestGrpcurl(t *testing.T) {
 }
 
 // A release can be aborted after its host has exited.
+//
+// Proves: Examples: Node.js; aborts and template changes with grpcurl.
 func TestGrpcurlAbort(t *testing.T) {
 	e := newEnv(t)
 	e.serve("grpcurl")
@@ -103,6 +106,8 @@ func TestGrpcurlAbort(t *testing.T) {
 }
 
 // After another template change the script continues only when the user runs it again.
+//
+// Proves: Examples: Node.js; aborts and template changes with grpcurl.
 func TestGrpcurlTemplateChange(t *testing.T) {
 	e := newEnv(t)
 	e.serve("grpcurl")
@@ -119,6 +124,7 @@ func TestGrpcurlTemplateChange(t *testing.T) {
 	e.mustRest("v3")
 }
 
+// Proves (test): Examples: grpcurl and the Go host.
 func TestHostGo(t *testing.T) {
 	e := newEnv(t)
 	script := e.block("host-go", "go run")
@@ -126,6 +132,7 @@ func TestHostGo(t *testing.T) {
 	e.follows(script)
 }
 
+// Proves: Examples: Node.js; aborts and template changes with grpcurl.
 func TestHostNode(t *testing.T) {
 	for _, tool := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(tool); err != nil {

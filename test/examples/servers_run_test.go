@@ -25,6 +25,9 @@ import (
 
 // The commands of each model server's README: a clean preflight, and a release whose gates are measured. One server after the other,
 // because the nodes have GPUs for one release.
+//
+// Proves: Examples of model servers, each: without a host, with Argo, with Kruise.
+// Proves (test, vllm): Examples of model servers: the commands of their READMEs; preflight is clean.
 func TestModelServers(t *testing.T) {
 	for _, server := range modelservers.Names() {
 		t.Run(server, func(t *testing.T) {

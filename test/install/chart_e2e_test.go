@@ -24,6 +24,8 @@ const (
 )
 
 // The chart renders the objects of the kustomizations.
+//
+// Proves (test): The chart: equal to kustomize; values; installed, upgraded, uninstalled.
 func TestChartEqualsKustomize(t *testing.T) {
 	for _, test := range []struct {
 		name, values string
@@ -82,6 +84,8 @@ func TestChartEqualsKustomize(t *testing.T) {
 }
 
 // Values reach the pods.
+//
+// Proves (test): The chart: equal to kustomize; values; installed, upgraded, uninstalled.
 func TestChartValues(t *testing.T) {
 	e := newEnv(t)
 	e.run(e.helm, "lint", "--strict", e.chart())
@@ -178,6 +182,8 @@ kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "20
 
 // An earlier chart is installed, upgraded to this one, uninstalled, and this one is installed again. The kind is upgraded and kept, and
 // with it its objects.
+//
+// Proves (test): The chart: equal to kustomize; values; installed, upgraded, uninstalled.
 func TestChartLifecycle(t *testing.T) {
 	e := newEnv(t)
 	const target = `

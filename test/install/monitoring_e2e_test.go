@@ -19,6 +19,8 @@ import (
 
 // The alerts fire when testdata/alerts_test.yaml says, by Prometheus's own tool. Each has a test that it fires, and a section of the
 // documentation.
+//
+// Proves (test): Monitoring: alerts; the account that reads metrics; queries of the dashboard.
 func TestAlerts(t *testing.T) {
 	e := newEnv(t)
 	promtool, err := e.cluster.Promtool(t.Context())
@@ -61,6 +63,8 @@ func TestAlerts(t *testing.T) {
 
 // The alert about an absent driver can be left out: Prometheus scrapes no driver inside Argo Rollouts or `lockstep batchrelease`. The
 // chart does so by itself.
+//
+// Proves (test): Monitoring: alerts; the account that reads metrics; queries of the dashboard.
 func TestAlertsWithoutServer(t *testing.T) {
 	e := newEnv(t)
 	chart := func(values string) string {
@@ -93,6 +97,8 @@ func TestAlertsWithoutServer(t *testing.T) {
 }
 
 // Prometheus's account may read metrics, by the token that Kubernetes writes into the Secret of the PodMonitor, and nothing else.
+//
+// Proves (test): Monitoring: alerts; the account that reads metrics; queries of the dashboard.
 func TestMonitoringAccount(t *testing.T) {
 	e := newEnv(t)
 	e.operator()

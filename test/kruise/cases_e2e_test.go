@@ -31,6 +31,8 @@ func (e *env) patchWorkload(raw string) {
 }
 
 // Percentages refer to the present number of groups.
+//
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -47,6 +49,7 @@ func TestScaledInMidRelease(t *testing.T) {
 	e.mustHave("v2 v2")
 }
 
+// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
 func TestPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -65,6 +68,8 @@ func TestPausedAndResumed(t *testing.T) {
 }
 
 // A template whose groups never start is followed by one whose groups do.
+//
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestBrokenTemplateThenAnother(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -81,6 +86,8 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 }
 
 // A jump over a step, to the last one, at which Kruise does not wait.
+//
+// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
 func TestStepJump(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -93,6 +100,8 @@ func TestStepJump(t *testing.T) {
 }
 
 // A jump back, as by `kubectl kruise rollout undo --fast`, repeats steps. Updated groups stay: Kruise does not raise a partition.
+//
+// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
 func TestStepJumpBack(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -123,6 +132,8 @@ func (e *env) jump(to int) {
 }
 
 // Steps are changed during the release: Kruise continues at the step that matches the updated groups.
+//
+// Proves: Kruise Rollouts: the other verbs in docs/kruise-rollouts.md.
 func TestStepsChanged(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -139,6 +150,8 @@ func TestStepsChanged(t *testing.T) {
 }
 
 // What Kruise would ignore for a target is refused before a group is replaced, and can be corrected after a rollback.
+//
+// Proves: Kruise: ignored fields are refused; rollback in batches; another rollout id.
 func TestUnsupportedPlan(t *testing.T) {
 	t.Parallel()
 	for field, value := range map[string]string{
@@ -166,6 +179,8 @@ func TestUnsupportedPlan(t *testing.T) {
 }
 
 // With Kruise's annotation a rollback passes through the steps again. Only the count does: the groups return at once.
+//
+// Proves: Kruise: ignored fields are refused; rollback in batches; another rollout id.
 func TestRollbackInBatches(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -190,6 +205,8 @@ func TestRollbackInBatches(t *testing.T) {
 
 // Kruise counts the batches again when the id changes or is removed, and the Rollout stays at its step. The pods keep the id with
 // which the release began.
+//
+// Proves: Kruise: ignored fields are refused; rollback in batches; another rollout id.
 func TestRolloutIDChangedInMidRelease(t *testing.T) {
 	t.Parallel()
 	for id, label := range map[string]string{"changed": `"r8"`, "removed": "null"} {
@@ -214,6 +231,8 @@ func TestRolloutIDChangedInMidRelease(t *testing.T) {
 }
 
 // A step is ready with as many unready groups as the Rollout's threshold allows, and not with one more.
+//
+// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
 func TestFailureThreshold(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -17,6 +17,8 @@ import (
 
 // A Rollout of a target releases prefill and decode together, beside the old groups: the first template again rolls back and touches no
 // stable group, and the next template is promoted.
+//
+// Proves: Hosts release a DisaggregatedSet: to the end, and back.
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

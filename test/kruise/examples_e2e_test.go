@@ -11,6 +11,7 @@ import (
 	"testing"
 )
 
+// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -27,6 +28,7 @@ func TestExample(t *testing.T) {
 	e.mustRest("v2")
 }
 
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestExampleWithTraffic(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

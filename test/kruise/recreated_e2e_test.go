@@ -20,6 +20,10 @@ import (
 
 // A target that is applied again has no template yet, so that Kruise's webhook does not hold it, and the BatchRelease of the target before
 // is left over, after which Kruise begins no other. The template that waits is released at the first step once that is deleted.
+//
+// Proves (test, same-template): Safety rule 11, Kruise: a target that is applied again, and a release that was aborted, begin nothing
+// without a step.
+// Proves: Safety rule 11, Kruise: no Rollout, a disabled one, edits meanwhile.
 func TestTargetAppliedAgain(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -65,6 +69,8 @@ func TestTargetAppliedAgain(t *testing.T) {
 }
 
 // Without a Rollout nothing asks for a template: it waits. The release begins at the first step of a Rollout that is created later.
+//
+// Proves: Safety rule 11, Kruise: no Rollout, a disabled one, edits meanwhile.
 func TestTargetWithoutRollout(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -81,6 +87,8 @@ func TestTargetWithoutRollout(t *testing.T) {
 }
 
 // A Rollout that is disabled releases nothing: the template waits until the Rollout is enabled.
+//
+// Proves: Safety rule 11, Kruise: no Rollout, a disabled one, edits meanwhile.
 func TestEditedWhileDisabled(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -95,6 +103,8 @@ func TestEditedWhileDisabled(t *testing.T) {
 }
 
 // Another client aborts the release, and an autoscaler then scales the workload: the release does not begin again.
+//
+// Proves (test): Safety rule 11, Kruise: a target that is applied again, and a release that was aborted, begin nothing without a step.
 func TestScaledAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)

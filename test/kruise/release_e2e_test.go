@@ -23,6 +23,7 @@ const quarters = `
 - {replicas: 100%, pause: {}}
 `
 
+// Proves (smoke): Kruise: all steps to Healthy.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -45,6 +46,7 @@ func TestSteps(t *testing.T) {
 	suite.AwaitEvents(t, e.kube, e.namespace, "RolloutTarget", name, "Normal BatchReady", "Normal Promoted")
 }
 
+// Proves (test): Kruise: rollback by edit; delete in mid-release.
 func TestRollbackByEdit(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -79,6 +81,7 @@ func (e *env) leaders() map[string]string {
 	return out
 }
 
+// Proves: Kruise: a second template; scale.
 func TestContinuousRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -101,6 +104,7 @@ func TestContinuousRelease(t *testing.T) {
 	e.mustRest("v3")
 }
 
+// Proves: Kruise Rollouts: the other verbs in docs/kruise-rollouts.md.
 func TestDisabledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -120,6 +124,7 @@ func TestDisabledInMidRelease(t *testing.T) {
 	e.mustHave("v2 v2 v2 v3")
 }
 
+// Proves (test): Kruise: rollback by edit; delete in mid-release.
 func TestRolloutDeletedInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)

@@ -40,6 +40,8 @@ func (e *env) mustOwn(manager, server string) {
 
 // The examples of model servers with Kruise: in place, and the second group after an approval. One server after the other, because the
 // nodes have GPUs for one release.
+//
+// Proves: Examples of model servers, each: without a host, with Argo, with Kruise.
 func TestModelServers(t *testing.T) {
 	t.Parallel()
 	modelservers.InstallCRDs(t, cluster.Shared(t))

@@ -28,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
+// Proves: Kruise Rollouts: the other verbs in docs/kruise-rollouts.md.
 func TestRolloutIDLabels(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -57,6 +58,7 @@ func (e *env) mustLabel(id string, batches map[string]string) {
 	})
 }
 
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestTargetDeleted(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -67,6 +69,8 @@ func TestTargetDeleted(t *testing.T) {
 }
 
 // The release ends as the target says, by default with a rollback. Then the template waits under the hold.
+//
+// Proves: Kruise: the target is deleted in mid-release or after a failure; its own settings.
 func TestTargetDeletedInMidRelease(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, onDeletion, event, tag string }{
@@ -97,6 +101,8 @@ func TestTargetDeletedInMidRelease(t *testing.T) {
 }
 
 // A release that failed is rolled back, too: no group of the template that failed is left when the workload is disowned.
+//
+// Proves: Kruise: the target is deleted in mid-release or after a failure; its own settings.
 func TestTargetDeletedAfterFailure(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -114,6 +120,8 @@ func TestTargetDeletedAfterFailure(t *testing.T) {
 }
 
 // Kruise counts a group once it has been ready for the target's minReadySeconds, which Kruise does not know.
+//
+// Proves: Kruise: the target is deleted in mid-release or after a failure; its own settings.
 func TestMinReadySeconds(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -199,6 +207,7 @@ func (e *env) awaitNoTarget() {
 	})
 }
 
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestWorkloadAppearsLater(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -214,6 +223,7 @@ func TestWorkloadAppearsLater(t *testing.T) {
 	e.mustHave("v1 v1 v1 v2")
 }
 
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestSecondTarget(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -228,6 +238,7 @@ func TestSecondTarget(t *testing.T) {
 	e.mustRest("v1")
 }
 
+// Proves: Kruise: a second template; scale.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -250,6 +261,7 @@ func TestScale(t *testing.T) {
 	})
 }
 
+// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
 func TestSpecIsValidated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -271,6 +283,8 @@ func TestSpecIsValidated(t *testing.T) {
 }
 
 // Other tests keep running and must only be delayed. The second time another replica is on standby, and takes over.
+//
+// Proves (test): Kruise: routes by the leaders' revision; controller killed, a replica takes over.
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -289,6 +303,8 @@ func TestControllerKilled(t *testing.T) {
 
 // It stands still, as on a machine that is paused, until its Lease is another's. Meanwhile the next batch is asked for. When it continues it
 // ends, since it leads no more, and the release goes on with the other one.
+//
+// Proves: Argo's controller, its plugins, or Kruise's host stand still in mid-release.
 func TestControllerSuspended(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.edit("v2")
@@ -316,6 +332,8 @@ func TestControllerSuspended(t *testing.T) {
 }
 
 // As documented: Kruise handles the LeaderWorkerSet as a StatefulSet, and observes no template change.
+//
+// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
 func TestRolloutOfTheWorkloadItselfReleasesNothing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

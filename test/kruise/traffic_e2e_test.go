@@ -42,6 +42,8 @@ spec:
 `
 
 // Kruise distinguishes leaders by controller-revision-hash, which the target's revisions are.
+//
+// Proves (test): Kruise: routes by the leaders' revision; controller killed, a replica takes over.
 func TestKruiseRoutesTraffic(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

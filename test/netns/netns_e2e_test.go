@@ -81,6 +81,8 @@ func helper(t *testing.T, what string) *exec.Cmd {
 }
 
 // One listener answers for every address of the range, and sees which one was dialed.
+//
+// Proves: A namespace of tests: its addresses, what it refuses, and the exit code of what runs in it.
 func TestEveryAddressIsLocal(t *testing.T) {
 	listener, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -106,6 +108,7 @@ func TestEveryAddressIsLocal(t *testing.T) {
 	}
 }
 
+// Proves: A namespace of tests reaches nothing else; a node's processes, mounts and cgroups end with it.
 func TestNothingElseIsReachable(t *testing.T) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -126,6 +129,7 @@ func TestNothingElseIsReachable(t *testing.T) {
 	}
 }
 
+// Proves: A namespace of tests: its addresses, what it refuses, and the exit code of what runs in it.
 func TestExitCode(t *testing.T) {
 	var exit *exec.ExitError
 	if err := helper(t, "exit").Run(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
@@ -133,6 +137,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
+// Proves: A namespace of tests reaches nothing else; a node's processes, mounts and cgroups end with it.
 func TestSignalsAndParent(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -182,6 +187,7 @@ func zombie(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
+// Proves: A namespace of tests: its addresses, what it refuses, and the exit code of what runs in it.
 func TestPrepare(t *testing.T) {
 	failing := func() error { return errors.New("no network") }
 	if code := Main(failing, func() int { t.Error("run was called although prepare failed"); return 0 }); code != exitPrepare {
@@ -189,6 +195,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// Proves: A namespace of tests: its addresses, what it refuses, and the exit code of what runs in it.
 func TestRangeIsRefused(t *testing.T) {
 	for _, cidr := range []string{"10.0.0.0", "fd00::/8", "nonsense"} {
 		if err := setUp("another", config{local: []string{cidr}}); err == nil {
@@ -198,6 +205,8 @@ func TestRangeIsRefused(t *testing.T) {
 }
 
 // A process with insideEnv set by hand does not change the network of its namespace.
+//
+// Proves: A namespace of tests: its addresses, what it refuses, and the exit code of what runs in it.
 func TestOuterNamespaceIsNotConfigured(t *testing.T) {
 	current, err := namespace()
 	if err != nil {
@@ -211,6 +220,8 @@ func TestOuterNamespaceIsNotConfigured(t *testing.T) {
 }
 
 // A node's processes, mounts and cgroups are its own, and are gone when it ends, also if it is killed.
+//
+// Proves: A namespace of tests reaches nothing else; a node's processes, mounts and cgroups end with it.
 func TestNodeIsGone(t *testing.T) {
 	if err := NodePossible(); err != nil {
 		t.Skipf("this machine can't run a node: %v", err)

@@ -27,6 +27,9 @@ import (
 )
 
 // A revision that can't start costs no request. The message names why, and a rollback removes it.
+//
+// Proves (test, crash-loop): Real containers that fail: the cause is named, no request is lost.
+// Proves: Real containers that fail in other ways.
 func TestBrokenRevision(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -60,6 +63,9 @@ func TestBrokenRevision(t *testing.T) {
 }
 
 // Groups of a canary without requests fail in the ways of model servers. LWS recreates them, and the release continues.
+//
+// Proves (test, out-of-memory): Real containers that fail: the cause is named, no request is lost.
+// Proves: Real containers that fail in other ways.
 func TestGroupFails(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -99,6 +105,8 @@ func TestGroupFails(t *testing.T) {
 }
 
 // A kubelet dies, and its containers live on. No request is lost, nothing is updated on its node, and the release continues once it is back.
+//
+// Proves: A node is drained, its kubelet dies, it dies with its containers.
 func TestKubeletDies(t *testing.T) {
 	c := begin(t, canary())
 	c.batch(0)
@@ -124,6 +132,8 @@ func TestKubeletDies(t *testing.T) {
 }
 
 // The pods of a node are evicted, as far as the release's budgets allow at a time.
+//
+// Proves: A node is drained, its kubelet dies, it dies with its containers.
 func TestDrain(t *testing.T) {
 	policy := canary()
 	policy.GroupDisruptionBudget = true
@@ -143,6 +153,8 @@ func TestDrain(t *testing.T) {
 
 // A node dies with its containers. Only requests to its endpoints are lost, until Kubernetes has noticed; the groups of the other node
 // serve, and the release continues once the node is back.
+//
+// Proves: A node is drained, its kubelet dies, it dies with its containers.
 func TestNodeDies(t *testing.T) {
 	c := beginOf(serve(t, together), canary())
 	c.batch(0)

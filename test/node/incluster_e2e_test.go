@@ -37,6 +37,8 @@ import (
 )
 
 // A release of this checkout is installed on the node with Helm and with kustomize, its image by digest, and removed.
+//
+// Proves (test): A release's image, chart and kustomizations, installed on a node and removed.
 func TestDriverInCluster(t *testing.T) {
 	e := serving.NewEnv(t)
 	in := &installation{Env: e, dist: buildRelease(t, e.Cluster)}
@@ -268,6 +270,8 @@ func buildRelease(t *testing.T, c *cluster.Cluster) string {
 }
 
 // A HorizontalPodAutoscaler adds groups in mid-release, by the leaders' own metric. No request is lost while it does.
+//
+// Proves: Groups are added by an autoscaler in mid-release of real containers.
 func TestAutoscaler(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

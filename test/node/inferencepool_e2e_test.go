@@ -54,6 +54,8 @@ type poolCourse struct {
 
 // A release between InferencePools, whose endpoints the pickers of the Inference Extension choose. A picker chooses ready leaders of its
 // pool's revision only. The canary's pool has a ready picker before it has a share.
+//
+// Proves: InferencePools with real endpoint pickers: chosen leaders, exact shares.
 func TestInferencePool(t *testing.T) {
 	t.Parallel()
 	t.Run("promoted", func(t *testing.T) {

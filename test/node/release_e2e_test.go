@@ -21,6 +21,8 @@ const (
 )
 
 // A canary: 10, 50 and 100 % of the requests, then the promotion. No stream is cut.
+//
+// Proves (test): Real containers under streaming requests: canary, partition, abort of a promotion.
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	c := begin(t, canary())
@@ -32,6 +34,8 @@ func TestCanary(t *testing.T) {
 }
 
 // Requests switch to a complete second set, back, and to it again; the promotion replaces the first set.
+//
+// Proves: Real containers: blue-green, handover, an abort in each phase.
 func TestBlueGreen(t *testing.T) {
 	t.Parallel()
 	c := begin(t, blueGreen())
@@ -43,6 +47,8 @@ func TestBlueGreen(t *testing.T) {
 }
 
 // The second set becomes the workload.
+//
+// Proves: Real containers: blue-green, handover, an abort in each phase.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	policy := blueGreen()
@@ -59,6 +65,8 @@ func TestHandover(t *testing.T) {
 }
 
 // Groups are replaced in place, and requests follow the weight while both revisions exist.
+//
+// Proves (test): Real containers under streaming requests: canary, partition, abort of a promotion.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	c := begin(t, partition())
@@ -72,6 +80,9 @@ func TestPartition(t *testing.T) {
 }
 
 // An abort in each phase of a release restores the stable revision, and cuts no stream.
+//
+// Proves (test, canary-in-promotion): Real containers under streaming requests: canary, partition, abort of a promotion.
+// Proves: Real containers: blue-green, handover, an abort in each phase.
 func TestAbort(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

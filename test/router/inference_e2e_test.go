@@ -79,6 +79,8 @@ func newPoolEnv(t *testing.T) *env {
 }
 
 // TestInferenceAPIComesLater begins on a cluster without the Inference Extension.
+//
+// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
 func TestInferenceAPIComesLater(t *testing.T) {
 	e := newPoolEnv(t)
 	e.uninstall(traffic.InferenceGroup)
@@ -94,6 +96,8 @@ func TestInferenceAPIComesLater(t *testing.T) {
 }
 
 // TestPoolRelease runs a release between pools while tools and users change them.
+//
+// Proves (test): InferencePool and Ingress objects.
 func TestPoolRelease(t *testing.T) {
 	e := newPoolEnv(t)
 	e.pod("vllm-0", "vllm", "0")
@@ -247,6 +251,8 @@ func (e *env) reapplyPool(d traffic.Desired) {
 }
 
 // TestForeignPool: a foreign pool with the canary's name.
+//
+// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
 func TestForeignPool(t *testing.T) {
 	e := newPoolEnv(t)
 	e.apply("another-tool", strings.Replace(poolManifest, "name: llm,", "name: llm-canary,", 1))

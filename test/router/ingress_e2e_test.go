@@ -53,6 +53,8 @@ func newIngressEnv(t *testing.T) *env {
 }
 
 // TestIngressRelease runs a release with an Ingress while tools and users change the objects.
+//
+// Proves (test): InferencePool and Ingress objects.
 func TestIngressRelease(t *testing.T) {
 	e := newIngressEnv(t)
 	e.pod("vllm-0", "vllm", "0")
@@ -172,6 +174,8 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 }
 
 // TestForeignIngress: a foreign Ingress with the canary's name, and one that is a canary itself.
+//
+// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
 func TestForeignIngress(t *testing.T) {
 	e := newIngressEnv(t)
 	e.apply("another-tool", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
@@ -198,6 +202,8 @@ func TestForeignIngress(t *testing.T) {
 }
 
 // TestIngressCollected: the canary's Ingress is deleted with the stable workload.
+//
+// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
 func TestIngressCollected(t *testing.T) {
 	e := newIngressEnv(t)
 	if err := e.router.Check(t.Context(), e.setup); err != nil {

@@ -37,6 +37,8 @@ func decode(t *testing.T, manifest string) *unstructured.Unstructured {
 }
 
 // TestAPIComesLater begins on a cluster without the Gateway API.
+//
+// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
 func TestAPIComesLater(t *testing.T) {
 	e := newEnv(t, nil)
 	e.uninstallGateway()
@@ -53,6 +55,8 @@ func TestAPIComesLater(t *testing.T) {
 }
 
 // TestRelease runs a release while tools and users change the objects.
+//
+// Proves (smoke): HTTPRoute objects: a release beside other writers.
 func TestRelease(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -220,6 +224,8 @@ func (e *env) onlyStable(key traffic.Key) {
 }
 
 // TestPrecondition: a write that is based on an outdated object fails.
+//
+// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
 func TestPrecondition(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -262,6 +268,8 @@ func TestPrecondition(t *testing.T) {
 }
 
 // TestCatchUp: an observation after a write is never older than the write.
+//
+// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
 func TestCatchUp(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -290,6 +298,8 @@ func TestCatchUp(t *testing.T) {
 }
 
 // TestForeignService: a foreign Service with the canary's name.
+//
+// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
 func TestForeignService(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -314,6 +324,8 @@ func TestForeignService(t *testing.T) {
 }
 
 // TestForbidden: a driver without read permission reports which one is missing.
+//
+// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
 func TestForbidden(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
@@ -350,6 +362,8 @@ func TestForbidden(t *testing.T) {
 }
 
 // TestOldGatewayAPI: a CRD without names of rules. Rules that could not be recognized later are not written.
+//
+// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
 func TestOldGatewayAPI(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)

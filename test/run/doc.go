@@ -10,6 +10,6 @@
 //	go run ./run -count 5 batchrelease    one suite, five times
 //	go run ./run -run '^TestUndo' argo    some of its tests
 //
-// The requirement table of test/README.md is the only list of the tests of the levels smoke and test. A level fails if one of its
-// tests in the table did not run. A test that fails is not retried.
+// What a test proves, and in which level it runs, is in its comment: "Proves (test): REQUIREMENT." The table in test/README.md is generated
+// from these. A level fails if one of its tests did not run. A test that fails is not retried.
 package main

@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	table, err := readTable(tableFile)
+	table, err := readTable(".")
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,10 @@ package main
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
-	"regexp"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,56 +23,36 @@ const module = ".."
 
 func readRepositoryTable(t *testing.T) []requirement {
 	t.Helper()
-	table, err := readTable(filepath.Join(module, tableFile))
+	table, err := readTable(module)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return table
 }
 
-// testFunction matches the declaration of a test.
-var testFunction = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9]*)\(`)
+// update is set by make generate.
+var update = flag.Bool("update", false, "rewrite the table in test/README.md")
 
-// declared returns the end-to-end tests of a suite's packages, as package.Test.
-func declared(t *testing.T, s suite) []string {
-	t.Helper()
-	var names []string
-	for _, folder := range s.packages {
-		if rest, outside := strings.CutPrefix(folder, "github.com/lockstep-rollouts/lockstep/"); outside {
-			folder = filepath.Join("..", rest)
+// The table of test/README.md is what the comments of the tests say.
+func TestTable(t *testing.T) {
+	file := filepath.Join(module, tableFile)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := markdown(readRepositoryTable(t))
+	heading, _, _ := strings.Cut(table, "\n")
+	before, rest, found := strings.Cut(string(content), heading+"\n")
+	_, after, ends := strings.Cut(rest, "\n\n")
+	if !found || !ends {
+		t.Fatalf("%s has no table %q", tableFile, heading)
+	}
+	if want := before + table + "\n" + after; want != string(content) {
+		if !*update {
+			t.Fatalf("the table of test/%s is stale: run make generate", tableFile)
 		}
-		files, err := filepath.Glob(filepath.Join(module, folder, "*_test.go"))
-		if err != nil {
+		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
-		}
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, match := range testFunction.FindAllSubmatch(content, -1) {
-				names = append(names, filepath.Base(folder)+"."+string(match[1]))
-			}
-		}
-	}
-	return names
-}
-
-func TestTestsOfTableExist(t *testing.T) {
-	var all []string
-	for _, s := range whole {
-		names := declared(t, s)
-		if len(names) == 0 {
-			t.Errorf("suite %s has no tests in %v", s.name, s.packages)
-		}
-		all = append(all, names...)
-	}
-	for _, row := range readRepositoryTable(t) {
-		for _, test := range row.tests {
-			function, _, _ := strings.Cut(test.name, "/")
-			if !slices.Contains(all, test.pkg+"."+function) {
-				t.Errorf("%q has %s.%s, which is in no suite", row.text, test.pkg, function)
-			}
 		}
 	}
 }
@@ -175,29 +156,33 @@ func TestMatrixHasEveryOtherVersion(t *testing.T) {
 	}
 }
 
-func TestRows(t *testing.T) {
+func TestComments(t *testing.T) {
 	for _, test := range []struct {
-		name, row, fail string
-		want            requirement
+		name, comment, fail string
+		want                []requirement
 	}{
+		{name: "it proves nothing", comment: "TestPlan plans.\n"},
 		{
-			name: "two tests, one of them a subtest",
-			row:  "| a rule | `e2e.TestPlan`, `argo.TestKilled/in-step=2` | test |",
-			want: requirement{"a rule", []testName{{"e2e", "TestPlan"}, {"argo", "TestKilled/in-step=2"}}, levelTest},
+			name:    "a whole test, and two subtests at a level, on two lines",
+			comment: "TestPlan plans.\n\nProves: a rule.\nProves (test, canary, in-step=2/x): another: one\nof two.\n\nIt is fast.\n",
+			want: []requirement{
+				{"a rule", []testName{{"e2e", "TestPlan"}}, levelAll},
+				{"another: one of two", []testName{{"e2e", "TestPlan/canary"}, {"e2e", "TestPlan/in-step=2/x"}}, levelTest},
+			},
 		},
-		{name: "unknown level", row: "| a rule | `e2e.TestPlan` | sometimes |", fail: "test-all"},
-		{name: "no package", row: "| a rule | `TestPlan` | test |", fail: "TestPlan"},
-		{name: "two cells", row: "| a rule | `e2e.TestPlan` |", fail: "2 cells"},
+		{name: "subtests without a level", comment: "Proves (canary): a rule.", want: []requirement{{"a rule", []testName{{"e2e", "TestPlan/canary"}}, levelAll}}},
+		{name: "no requirement", comment: "Proves (test).", fail: "REQUIREMENT"},
+		{name: "a level that does not exist", comment: "Proves (some times): a rule.", fail: "some times"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := readRow(test.row)
+			got, err := readComment("e2e", "TestPlan", test.comment)
 			if test.fail != "" {
 				if err == nil || !strings.Contains(err.Error(), test.fail) {
 					t.Errorf("want an error with %q, got %v", test.fail, err)
 				}
 				return
 			}
-			if err != nil || got.text != test.want.text || got.level != test.want.level || !slices.Equal(got.tests, test.want.tests) {
+			if err != nil || !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		})

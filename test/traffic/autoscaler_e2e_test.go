@@ -204,6 +204,9 @@ const noStabilization = `{scaleDown: {stabilizationWindowSeconds: 0, policies: [
 
 // All requests move to the canary, and the autoscaler sees idle stable leaders. The release keeps it from removing them:
 // after the promotion, or an abort, as many groups serve as before.
+//
+// Proves (test, promote): Safety rule 4: an autoscaler removes no groups whose load a release moved, and is restored.
+// Proves: Safety rule 4, after an abort.
 func TestTrafficAutoscaledCanary(t *testing.T) {
 	for name, end := range map[string]pb.FinalizeIntent{
 		"promote": pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, "abort": pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,

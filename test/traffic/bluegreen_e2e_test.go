@@ -32,6 +32,8 @@ func blueGreen(batches ...string) *pb.ReleasePolicy {
 
 // A second set beside the first: a header route for testers, then all requests to green, back to blue, and to green again; and
 // the promotion, in which all of the user's own groups are replaced at once, since they serve no requests. No request is lost.
+//
+// Proves (test): Order of effects: down (share, drain, capacity), blue-green, in place.
 func TestTrafficBlueGreen(t *testing.T) {
 	s := serving.Serve(t)
 	g := s.Load(load.Options{Rate: 600, LongEvery: 100, LongFor: serving.Longest, MatchEvery: 10, Match: http.Header{serving.Match: {"yes"}}})
@@ -81,6 +83,8 @@ func TestTrafficBlueGreen(t *testing.T) {
 }
 
 // Promotion at weight 0 completes green and moves the requests itself; a rollback after the switch takes one write.
+//
+// Proves: Order of effects, handover; shortcuts of blue-green.
 func TestTrafficBlueGreenShortcuts(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	t.Run("promoted before any batch", func(t *testing.T) {
@@ -150,6 +154,8 @@ func TestTrafficBlueGreenShortcuts(t *testing.T) {
 
 // The second set is adopted: requests reach green through the canary's Service first, and finally through the user's, with or
 // without a selector that names the workload. In the delay before that they return to blue. No request is lost.
+//
+// Proves: Order of effects, handover; shortcuts of blue-green.
 func TestTrafficBlueGreenAdopt(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	adopt := func(delay time.Duration) *pb.ReleasePolicy {

@@ -30,6 +30,8 @@ import (
 )
 
 // Each query of the published dashboard returns data of a release whose driver a real Prometheus scrapes: no query names a metric or label that does not exist.
+//
+// Proves (test): Monitoring: alerts; the account that reads metrics; queries of the dashboard.
 func TestDashboardQueries(t *testing.T) {
 	began := time.Now()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -139,6 +139,8 @@ func (s *roleSet) load() *load.Generator {
 
 // TestTrafficDisaggregatedDeleted: a set is deleted in mid-release while no driver runs. The next driver frees its requests, whatever becomes
 // of the children, and its bounds with them.
+//
+// Proves (test): A DisaggregatedSet is deleted in mid-release while no driver runs: the next one frees its requests.
 func TestTrafficDisaggregatedDeleted(t *testing.T) {
 	for _, way := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		t.Run(string(way), func(t *testing.T) {
@@ -211,12 +213,16 @@ func (s *roleSet) promote(n int) {
 // The entry role's leaders get the requests of a DisaggregatedSet, and the revision tells the sides apart. A canary is promoted: its requests
 // move before the old groups go, and none is lost. Each is served by prefill and decode of one revision. The user's Service and route are
 // restored. As in llm-d, requests enter by decode, the second role of the spec.
+//
+// Proves (test): Requests of a DisaggregatedSet through a real gateway: promoted, rolled back, and unit by unit, none lost.
 func TestTrafficDisaggregated(t *testing.T) {
 	serveRolesBy(t, "decode", map[string]map[string]string{"prefill": {}, "decode": {podserver.AnnotationCalls: "prefill"}}).promote(6000)
 }
 
 // TestTrafficDisaggregatedPairs sends enough requests to show a loss, or a pair of two revisions, of one in ten thousand: while a canary is
 // promoted, and while it is aborted.
+//
+// Proves: 50,000 requests each, to prefill that calls decode of its revision: promoted and aborted, no pair is mixed, none lost.
 func TestTrafficDisaggregatedPairs(t *testing.T) {
 	const n = serving.Enough * 2 / 7
 	t.Run("promoted", func(t *testing.T) { serveRoles(t).promote(n) })
@@ -241,6 +247,8 @@ func TestTrafficDisaggregatedPairs(t *testing.T) {
 
 // Requests that decode has still got, as one that generates for long after prefill has answered, end before its old groups are removed, also
 // if they are removed first.
+//
+// Proves (test): Requests that decode still has end before its old groups are removed.
 func TestTrafficDisaggregatedDrainsRoles(t *testing.T) {
 	s := serveRoles(t)
 	policy := &pb.ReleasePolicy{
@@ -299,6 +307,8 @@ func generate(ctx context.Context, url string) error {
 }
 
 // An abort withdraws the share before the update's groups go.
+//
+// Proves (test): Requests of a DisaggregatedSet through a real gateway: promoted, rolled back, and unit by unit, none lost.
 func TestTrafficDisaggregatedRollback(t *testing.T) {
 	s := serveRoles(t)
 	g := s.load()
@@ -319,6 +329,8 @@ func TestTrafficDisaggregatedRollback(t *testing.T) {
 
 // While units are replaced, the share follows them, both ways, and no request is lost: the leaders of prefill are drained, and pods of decode
 // finish their requests while they terminate.
+//
+// Proves (test): Requests of a DisaggregatedSet through a real gateway: promoted, rolled back, and unit by unit, none lost.
 func TestTrafficDisaggregatedShifted(t *testing.T) {
 	s := serveRolesWith(t, map[string]string{cluster.AnnotationTermination: serving.Longest.String()})
 	g := s.load()

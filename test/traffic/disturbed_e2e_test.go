@@ -67,6 +67,8 @@ func verified(s *serving.Release, weight int32) {
 }
 
 // The user's manifests are applied during the release, by force. No request is lost, and the share is restored.
+//
+// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
 func TestTrafficManifestsAppliedAgain(t *testing.T) {
 	s := serving.Serve(t)
 	canary := s.BeginRelease(serving.ByRoute())
@@ -118,6 +120,8 @@ spec:
 }
 
 // A rule that gets a name loses its header route, gets no other, and keeps its share: a policy may be attached to it by sectionName.
+//
+// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
 func TestTrafficNamedRule(t *testing.T) {
 	s := serving.Serve(t)
 	s.BeginRelease(serving.ByRoute())
@@ -179,6 +183,8 @@ func routes(s *serving.Release) dynamic.ResourceInterface {
 }
 
 // A canary leader whose worker is not ready would be an endpoint without Lockstep. It gets no request.
+//
+// Proves (test): Requests only to whole groups; what can't be routed is refused before a write.
 func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	s := serving.Serve(t)
 	// With a tolerated group the share does not follow the loss after ten seconds.
@@ -215,6 +221,8 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 
 // The workload is deleted during the release, with either propagation policy: route and Service are restored, and a new
 // workload with its name serves. In place, no generated object records what was changed.
+//
+// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
 func TestTrafficWorkloadDeleted(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -273,6 +281,8 @@ func restored(ctx context.Context, s *serving.Release) error {
 
 // The record is removed during the release. Only the canary refers to the route: its requests are withdrawn, its leaders
 // finish theirs, and nothing of it is left.
+//
+// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
 func TestTrafficRecordRemoved(t *testing.T) {
 	s := serving.Serve(t)
 	canary := s.BeginRelease(serving.ByRoute())
@@ -295,6 +305,8 @@ func TestTrafficRecordRemoved(t *testing.T) {
 }
 
 // The driver is killed while requests reach leaders that it has warmed up. The next driver finds them in service.
+//
+// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
 func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
 	s := serving.Serve(t)
 	policy := serving.ByRoute()
@@ -319,6 +331,8 @@ func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
 }
 
 // A policy with unusable objects is refused before any write, with a remedy.
+//
+// Proves (test): Requests only to whole groups; what can't be routed is refused before a write.
 func TestTrafficRefused(t *testing.T) {
 	s := serving.Serve(t)
 	s.Service("workers", `{leaderworkerset.sigs.k8s.io/name: model}`, 8)
@@ -367,6 +381,8 @@ func TestTrafficRefused(t *testing.T) {
 }
 
 // A GRPCRoute and real calls: shares, a header and a cookie in the metadata, promotion. No call is lost or misrouted.
+//
+// Proves: GRPCRoute; a route that two workloads share; an abort while the canary drains.
 func TestTrafficGRPC(t *testing.T) {
 	s := serving.ServeBy(t, serving.GRPCRoute, func(e *serving.Env) { e.Deploy("model", 4) })
 	policy := serving.ByRoute()
@@ -410,6 +426,8 @@ func TestTrafficGRPC(t *testing.T) {
 
 // An abort while the canary of an earlier template drains: its leaders have long requests in flight, and are deleted when
 // those have finished, whatever is decided in between.
+//
+// Proves: GRPCRoute; a route that two workloads share; an abort while the canary drains.
 func TestTrafficAbortedWhileDraining(t *testing.T) {
 	const endless = 6 * time.Second
 	s := serving.Serve(t)
@@ -452,6 +470,8 @@ func TestTrafficAbortedWhileDraining(t *testing.T) {
 }
 
 // Two workloads share a route, with a rule each: each release splits its own rule only.
+//
+// Proves: GRPCRoute; a route that two workloads share; an abort while the canary drains.
 func TestTrafficSharedRoute(t *testing.T) {
 	s := serving.Serve(t)
 	s.Service("stable", serving.LeadersOf("model"), 4)

@@ -23,6 +23,8 @@ import (
 
 // A release by hand, in the order of the engine: the harness measures the requested shares, no failure, and no misrouted
 // request.
+//
+// Proves: The request counter notices what it must: workers, no isolation, cut requests.
 func TestHarnessMeasuresARelease(t *testing.T) {
 	e := serving.NewEnv(t)
 	t.Logf("namespace ready after %s", netns.SetupTime().Round(time.Millisecond))
@@ -73,6 +75,8 @@ func TestHarnessMeasuresARelease(t *testing.T) {
 }
 
 // A Service that also selects workers: the checker reports it.
+//
+// Proves: The request counter notices what it must: workers, no isolation, cut requests.
 func TestHarnessFindsWorkers(t *testing.T) {
 	e := serving.NewEnv(t)
 	e.Deploy("model", 2)
@@ -90,6 +94,9 @@ func TestHarnessFindsWorkers(t *testing.T) {
 }
 
 // One Service for both sides, without isolation: the share follows the pods, not the weights.
+//
+// Proves: The request counter notices what it must: workers, no isolation, cut requests.
+// Proves (test): The request counter notices a missing isolation.
 func TestHarnessFindsMissingIsolation(t *testing.T) {
 	e := serving.NewEnv(t)
 	for name, groups := range map[string]int{"model": 3, "model-canary": 1} {
@@ -111,6 +118,8 @@ func TestHarnessFindsMissingIsolation(t *testing.T) {
 
 // A pod that becomes unready on its own loses some requests, and none once the endpoints have followed; so does a leader whose
 // worker is not ready, while it is an endpoint.
+//
+// Proves: The request counter notices what it must: workers, no isolation, cut requests.
 func TestHarnessFollowsReadiness(t *testing.T) {
 	e := serving.NewEnv(t)
 	e.Deploy("model", 3)
@@ -137,6 +146,8 @@ func TestHarnessFollowsReadiness(t *testing.T) {
 }
 
 // A pod that is deleted while it serves a long request cuts it.
+//
+// Proves: The request counter notices what it must: workers, no isolation, cut requests.
 func TestHarnessFindsCutRequests(t *testing.T) {
 	e := serving.NewEnv(t)
 	e.Deploy("model", 2)
@@ -155,6 +166,8 @@ func TestHarnessFindsCutRequests(t *testing.T) {
 }
 
 // Traefik that is stopped loses requests, and serves the same routes on the same address when it is back.
+//
+// Proves: The request counter notices what it must: workers, no isolation, cut requests.
 func TestHarnessGatewayRestart(t *testing.T) {
 	e := serving.NewEnv(t)
 	e.Deploy("model", 1)

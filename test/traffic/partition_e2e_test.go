@@ -100,6 +100,8 @@ func (p *inPlace) mustBeUnmarked() {
 
 // A complete release in place: the requested shares while groups of both revisions exist, a header route, a killed driver, the
 // last batch, promotion. No request is lost, and none reaches a group that is not ready.
+//
+// Proves (test): Order of effects: down (share, drain, capacity), blue-green, in place.
 func TestTrafficPartition(t *testing.T) {
 	p := partition(t)
 	g := p.Load(load.Options{Rate: 600, MatchEvery: 10, Match: http.Header{serving.Match: {"yes"}}})
@@ -142,6 +144,8 @@ func TestTrafficPartition(t *testing.T) {
 
 // Promoted while half of the groups are stable: they keep their share until the Service selects all leaders, and then LWS
 // updates them, whether or not a driver is running.
+//
+// Proves: Order of effects, in place: early promotion, rollback.
 func TestTrafficPartitionPromotedEarly(t *testing.T) {
 	t.Parallel() // most of it is waiting for groups that end slowly
 	p := partition(t)
@@ -169,6 +173,8 @@ func TestTrafficPartitionPromotedEarly(t *testing.T) {
 
 // Rolled back with half of the groups updated: their requests are withdrawn before they are restarted. With all of them
 // updated, LWS rolls them back as it updated them.
+//
+// Proves: Order of effects, in place: early promotion, rollback.
 func TestTrafficPartitionRollback(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -20,6 +20,8 @@ import (
 )
 
 // A complete release: the requested shares, header route, promotion. No request is lost or misrouted.
+//
+// Proves (smoke): Order of effects, up: isolation, canary, groups, share; no request lost.
 func TestTrafficRelease(t *testing.T) {
 	s := serving.Serve(t)
 	g := s.Load(load.Options{
@@ -94,6 +96,8 @@ func TestTrafficRelease(t *testing.T) {
 
 // An abort during the release: the canary's requests are withdrawn before its groups are deleted, and its leaders finish
 // theirs. A leader gets its first request from the driver.
+//
+// Proves (test): Order of effects: down (share, drain, capacity), blue-green, in place.
 func TestTrafficRollback(t *testing.T) {
 	s := serving.Serve(t)
 	g := s.Load(load.Options{Rate: 800, LongEvery: 100, LongFor: serving.Longest})

@@ -30,6 +30,8 @@ import (
 const image = "registry.example.com/team/lockstep"
 
 // A release of this machine's architecture, built twice: the same bytes, whose parts fit each other.
+//
+// Proves (test): What a release publishes: two builds are equal, the image, manifests and bill of materials.
 func TestRelease(t *testing.T) {
 	dir := t.TempDir()
 	p := platform{"linux", runtime.GOARCH}
@@ -109,6 +111,8 @@ func TestRelease(t *testing.T) {
 }
 
 // A version that is none, an unknown platform and a checkout with changes make no release.
+//
+// Proves (test): What a release publishes: two builds are equal, the image, manifests and bill of materials.
 func TestReleaseRefused(t *testing.T) {
 	source := t.TempDir()
 	if output, err := exec.CommandContext(t.Context(), "git", "init", "-q", source).CombinedOutput(); err != nil {
