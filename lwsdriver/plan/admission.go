@@ -39,6 +39,7 @@ func recordOnly(o Observation, a Action) Action {
 		return a
 	}
 	switch a := a.(type) {
+	// The target goes with the present size, and the loop scales once it is admitted.
 	case ScaleCanary:
 		a.Replicas = o.canary().Replicas
 		return a

@@ -167,6 +167,7 @@ func holdAutoscalers(o Observation, state pb.State) *Decision {
 	if d := reconcileAutoscalers(o, state); d != nil {
 		return d
 	}
+	// Later the requests have moved already, and waiting would help nobody.
 	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !before || !o.movesRequests() {
 		return nil
 	}
@@ -212,6 +213,7 @@ func unscanned(o Observation, state pb.State) *Decision {
 func restoreAutoscalers(o Observation, state pb.State) *Decision {
 	var wait *Decision
 	for _, a := range o.Autoscalers {
+		// One that has to wait keeps no other from its user.
 		if d := awaitLoad(o, a, state); d != nil {
 			wait = d
 		} else if d := reconcileAutoscaler(o, a, state); d != nil {

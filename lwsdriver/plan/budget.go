@@ -97,6 +97,7 @@ func budgets(o Observation) []Budget {
 	switch o.Record.Release.Phase {
 	case record.Nothing:
 		return nil
+	// The added groups still serve, or finish their requests.
 	case record.Promoted, record.CleaningUp:
 		if len(o.Added) == 0 {
 			return nil
@@ -116,6 +117,7 @@ func budgets(o Observation) []Budget {
 		Name: record.BudgetName(o.Stable.Name, false), Workloads: workloads,
 		MaxUnavailable: Tolerated(o.Record.Saved, o.Stable.Replicas),
 	}}
+	// A group of one pod has no workers to protect.
 	if o.Stable.Size > 1 {
 		all = append(all, Budget{Name: record.BudgetName(o.Stable.Name, true), Workers: true, Workloads: workloads, MaxUnavailable: 1})
 	}

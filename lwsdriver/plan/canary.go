@@ -27,6 +27,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 	switch {
 	case d != nil:
 		return *d
+	// The Service selects by labels that the canary's pods have too: without isolation its first group would serve unasked.
 	case c == nil && !isolated(v):
 		return *awaitTraffic(v, pb.State_STATE_PREPARING)
 	case c == nil:
@@ -53,6 +54,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 		return *d
 	}
 	if c.Replicas != s.Planned || (c.Target == nil && target != nil) {
+		// A larger batch begins now, and so does its deadline.
 		if c.Replicas < s.Planned {
 			target = target.Renewed(o.Now)
 		}
@@ -102,6 +104,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
 		next := amendRelease(o, func(r *record.Release) { r.Target = target })
 		d.Action = SetStable{Record: next, Why: "save the target of the deleted canary"}
+	// The finalizer stays until no request is left for its groups.
 	case c.HasFinalizer && withdrawn != nil:
 		return *withdrawn
 	case c.HasFinalizer:
@@ -116,6 +119,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
 	share, routed := o.currentShare()
 	switch {
+	// A host that is told READY measures the canary, so requests must have reached it.
 	case s.available >= need && !inForce(v):
 		d.State, d.Reason, d.Wait = pb.State_STATE_VERIFYING, v.Reason, WaitTraffic
 		d.Message += ", but the requested routing is not in force yet: " + v.Message

@@ -126,6 +126,7 @@ func drained(o Observation, state pb.State) *Decision {
 	switch {
 	case !o.Policy.Drains() || len(groups) == 0, o.Drain.of(groups) && o.Drain.Done:
 		return nil
+	// The probes have not begun yet: their answers come with the next observation.
 	case !o.Drain.of(groups):
 		return &Decision{
 			State: state, Reason: ReasonDraining, Wait: WaitTraffic,

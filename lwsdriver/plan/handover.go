@@ -84,6 +84,7 @@ func (o Observation) requestsHandedOver() traffic.Desired {
 	if !o.stableDrained() || o.Traffic == nil {
 		return d
 	}
+	// A gateway that still splits would lead requests to a Service that is deleted.
 	if v := o.Traffic.Look(d); v.Weight > 0 || v.Prepared && !v.Withdrawn {
 		return d
 	}
@@ -154,6 +155,7 @@ func advanceHandover(o Observation) Decision {
 			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
 		}
 	}
+	// The user, or an autoscaler, scales the object that it knows. The successor must not begin with fewer groups.
 	if n := o.Stable.Replicas; n > o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
 		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
@@ -170,6 +172,7 @@ func advanceHandover(o Observation) Decision {
 	switch {
 	case d != nil:
 		return *d
+	// The user's own groups go only once the Service is known to lead to the second set.
 	case v.Stage <= traffic.Blocked, want.Prepared && !withdrawn(v):
 		return *awaitTraffic(v, state)
 	case !o.stableDrained():
@@ -218,6 +221,7 @@ func cancelHandover(o Observation) Decision {
 		Record: next, Rolling: hold(),
 		Why: fmt.Sprintf("%s was deleted before the handover: restore the groups of %s", o.Record.Release.Successor, o.Stable.Name),
 	}
+	// They were scaled to 0 for a second set that is gone.
 	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
 		a.Replicas = &n
 	}

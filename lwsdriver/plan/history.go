@@ -180,6 +180,7 @@ func nextEntry(o Observation) *Entry {
 		e = &Entry{Revision: update, Number: o.nextNumber()}
 	case e.Problem != "" || e.Release == r.ID:
 		return nil
+	// A revision that is released again becomes the newest, so that undo finds the one before it.
 	case e.Number != o.nextNumber()-1:
 		e.Number = o.nextNumber()
 	}

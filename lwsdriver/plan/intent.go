@@ -40,6 +40,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	if err := checkFresh(o, d.Action); err != nil {
 		return Decision{}, err
 	}
+	// The request is recorded whatever the limit of groups in flight: the caller must not have to repeat it.
 	d.Action = recordOnly(o, d.Action)
 	d = keepWait(o, recordRolling(o, withRendering(o, d)))
 	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.starts(d.Action)
@@ -52,6 +53,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	}
 	if o.hasRoles() && d.Action != nil {
 		d.Action = o.roleAction(d.Action)
+		// The write that it becomes may take groups away where the one of units does not.
 		if err := checkFresh(o, d.Action); err != nil {
 			return Decision{}, err
 		}
@@ -122,6 +124,7 @@ func (Adopt) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	n := o.Stable.Replicas
+	// The hold stops LWS where it is. It deletes surge groups at once, so a roll that lacks groups has to end first.
 	if o.Record == nil && n-o.Stable.serving(n) > scaled(o.Stable.Rolling.MaxUnavailable, n, false) {
 		if err := checkRolled(o); err != nil {
 			return Decision{}, err
@@ -144,6 +147,7 @@ func (d Disown) decide(o Observation) (Decision, error) {
 	if err := checkTemplateRevision(o, d.Revision); err != nil {
 		return Decision{}, err
 	}
+	// Without its record an outcome would never reach the history.
 	if InFlight(o) || o.recordsOutcome() {
 		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.object())
 	}

@@ -54,9 +54,11 @@ func (b Begin) decide(o Observation) (Decision, error) {
 		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
 		Replicas: o.Stable.Replicas, Rendering: o.Rendering, EntryRole: o.EntryRole,
 	}
+	// The groups, not the spec, say what serves: the spec may have the new template already.
 	if now := o.Stable.revisions(); len(now) == 1 {
 		r.StableRevision = now[0]
 	}
+	// Without groups there is nothing that could be kept or replaced: LWS starts the next one at the template anyway.
 	if o.Stable.Replicas == 0 || r.UpdateRevision != "" && r.UpdateRevision == r.StableRevision {
 		r.Phase = record.Nothing
 	}
@@ -82,6 +84,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 		if err := checkRead(o); err != nil {
 			return false, err
 		}
+		// The record of the last release is overwritten, so its effects and its outcome have to be done.
 		if InFlight(o) || o.recordsOutcome() {
 			return false, inProgress(o,
 				"release %q of %q holds %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.object())
@@ -92,6 +95,7 @@ func (b Begin) begun(o Observation) (bool, error) {
 	if err != nil {
 		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "release %s of %s: %v", r.ID, o.object(), err)
 	}
+	// Half of a release would follow one policy, half the other.
 	if !proto.Equal(policy, b.Policy) {
 		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED,
 			"release %q of %s began with another policy, and a policy does not change during a release", r.ID, o.object())
@@ -257,6 +261,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	if err != nil {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
 	}
+	// A retry, or an earlier batch from a host that has restarted, takes no group away.
 	if now := o.Target(); now != nil && covers(now, next, planned, o.batchReplicas()) {
 		return Decision{}, nil
 	}
@@ -351,6 +356,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	if err := p.checkRevision(o, r); err != nil {
 		return Decision{}, err
 	}
+	// LWS promotes the template in the spec, whatever the host has seen.
 	if r.UpdateRevision == "" || r.UpdateRevision != o.Stable.Revision {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.object(), r.ID, r.UpdateRevision)

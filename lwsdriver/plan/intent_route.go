@@ -75,6 +75,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 			return Decision{}, err
 		}
 	}
+	// A weight of 0 is always granted: hosts reset routes when they clean up.
 	over := !takesShare(r.Phase)
 	switch {
 	case reflect.DeepEqual(next, r.Traffic), over && next == nil: // a release that is over gets no requests
@@ -142,6 +143,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 		Weight: view.Weight, Reason: view.Reason, Message: view.Message,
 	}
 	r := o.Record.Release
+	// No weight can be set any more, so a host that asks for less than all would wait for ever.
 	if o.splitEnded() && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
 		return v.followGroups(o, weight)
 	}

@@ -66,6 +66,7 @@ func nextLabel(o Observation) *LabelGroup {
 		return nil
 	}
 	for _, w := range o.Added {
+		// Pods that are being deleted, or of another template, belong to no batch.
 		if w.Deleting || w.Carries != r.UpdateRevision {
 			continue
 		}

@@ -66,10 +66,13 @@ func (o Observation) needsFresh(action Action) bool {
 			next = r.Phase
 		}
 		switch next {
+		// An abort is always accepted. Only a later write that lets LWS replace groups has to rest on what is known.
 		case record.RollingBack:
 			return is == next && a.Rolling != nil && o.lowersPartition(*a.Rolling)
+		// The rollback would be declared complete, and the canary deleted, by groups that may be gone.
 		case record.CleaningUp:
 			return is == record.RollingBack
+		// Each of these phases lets groups go that the one before has kept.
 		case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
 			if is != next {
 				return true
@@ -81,6 +84,7 @@ func (o Observation) needsFresh(action Action) bool {
 		if o.Traffic == nil || a.Desired.HandedOver {
 			return true
 		}
+		// Lifting the isolation mixes both sides, so both have to be known.
 		apart, write := a.Desired.Isolated || a.Desired.Prepared || a.Desired.Weight > 0, o.Traffic.Look(a.Desired).Write
 		return write != nil && write.Grows || o.Traffic.Facts().Isolated && !apart
 	case ScaleCanary:
@@ -177,12 +181,14 @@ func limitShares(o Observation, action Action) *Decision {
 	}
 	lacks := o.lacks(f, weight)
 	r := o.release()
+	// A hold that LWS has not observed yet lets it go on replacing groups, to which requests would return.
 	rolled := o.inPlace() || r == nil || r.Phase != record.Progressing // otherwise LWS has held all along
 	if weight < f.Weight && f.CanaryEndpoints > 0 && (rolled || lacks >= lacked) {
 		if d := o.stopRoll(); d != nil {
 			return d
 		}
 	}
+	// Force gives requests back to the stable side as it is, but never to nobody.
 	if !o.exceeds(f, weight, lacked) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
 		return nil
 	}
@@ -283,11 +289,13 @@ func (o Observation) neededGroups() int {
 // both parts may be rounded up and both Services may select it. A host may ask for a larger share than the groups are of all: then these are enough.
 func (o Observation) lacks(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
+	// Both parts are rounded up, and the last line takes back the group that this counts twice.
 	canary := (n*weight + 99) / 100 //nolint:mnd // percent, rounded up
 	if r := o.release(); r != nil && r.Traffic.RequestedWeight() > 0 && r.Traffic.Groups > 0 && !o.movesAllRequests() {
 		canary = min(canary, (r.Traffic.Groups*weight+r.Traffic.Weight-1)/r.Traffic.Weight)
 	}
 	stable := n - n*weight/100
+	// In place, before the isolation, one leader is behind both Services.
 	apart := slices.DeleteFunc(slices.Clone(f.StablePods), func(pod string) bool { return slices.Contains(f.CanaryPods, pod) })
 	groups := f.StableEndpoints - len(f.StablePods) + len(apart) + f.CanaryEndpoints
 	lacks := max(stable-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0)
@@ -330,6 +338,7 @@ func limitRemoval(o Observation, action Action) *Decision {
 		return nil
 	}
 	n := o.neededGroups()
+	// Until LWS has observed the spec, it may remove the groups that serve.
 	if o.Stable.Observed {
 		n -= o.Stable.serving(o.Stable.Replicas)
 	}

@@ -17,6 +17,7 @@ import (
 // promote lets LWS roll the user's workload at the user's own maxUnavailable and maxSurge, and restores the hold.
 func promote(o Observation, s Progress) Decision {
 	r := o.Record.Release
+	// Once the user's own groups roll, the partition is the release's own, and no drift.
 	if d := restoreHold(o, pb.State_STATE_PROMOTING); d != nil && o.completesSecondSet() {
 		return *d
 	}
@@ -70,6 +71,7 @@ func rollBack(o Observation, s Progress) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
 		return *d
 	}
+	// Requests that the stable groups can't take yet must not keep these from being repaired.
 	if _, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && limitShares(o, d.Action) == nil {
 		return *d
 	}
@@ -112,6 +114,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		return *d
 	}
 	given := o.givenUp()
+	// LWS deletes its surge groups last, and a roll that ends before is unsafe: see awaitSurge.
 	if s.available+given >= o.Stable.Replicas && !o.Stable.surges() {
 		next := withRelease(o, func(r *record.Release) {
 			r.Phase = n.then

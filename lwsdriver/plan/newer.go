@@ -73,6 +73,7 @@ func rendered(r *record.Release) bool {
 
 // newer describes how the record is that of a newer driver. Empty means that it is not.
 func (o Observation) newer() string {
+	// An unknown field weighs more: it may change what every other one means.
 	if r := o.release(); o.Newer == "" && rendered(r) && r.Rendering > o.Rendering {
 		return fmt.Sprintf("rendering version %d (this driver has %d)", r.Rendering, o.Rendering)
 	}

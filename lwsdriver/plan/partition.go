@@ -33,6 +33,7 @@ func advancePartition(o Observation, s Progress) Decision {
 	if due && o.lowersPartition(want) && d == nil {
 		d = o.awaitSplit(v)
 	}
+	// Fewer groups to update is a write that protects, and waits for no route.
 	if due && (d == nil || !o.lowersPartition(want)) {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
 		return writes(SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why}, pb.State_STATE_UPGRADING, ReasonScaling)
@@ -68,6 +69,7 @@ func restartAbandoned(o Observation, s Progress) *Decision {
 	if len(offRevision) == 0 {
 		return nil
 	}
+	// The StatefulSet has completed their revision, and restarts them at it for ever.
 	if i := slices.IndexFunc(offRevision, restartsExhausted); i >= 0 {
 		why := fmt.Sprintf("restarts leave groups at revision %s: they stay until a batch reaches them", offRevision[i].Revision)
 		next := withRelease(o, func(r *record.Release) {

@@ -39,6 +39,7 @@ func reconcile(o Observation) Decision {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonNewerDriver, Message: newerText(o), Progress: s}
 	}
 	d := decide(o, s)
+	// The steps read what was counted, also of a decision that a phase made without it.
 	d.Progress = s
 	for _, step := range steps {
 		d = step(o, d)
@@ -63,8 +64,10 @@ func decide(o Observation, s Progress) Decision {
 			State: pb.State_STATE_UNMANAGED, Reason: ReasonNotAdopted,
 			Message: fmt.Sprintf("%s was added by the release of %s and is driven as a part of that workload", o.Stable.Name, o.Identity.AddedTo),
 		}
+	// A forged successor stops everything but the deletion of the workload itself, which must not hang on it.
 	case o.handingOver() && o.SuccessorForeign && !o.Stable.Deleting && !o.Gone:
 		return successorForeign(o)
+	// It comes before the deletion of the workload: what this owned is the successor's by now, and is not cleaned up.
 	case o.handingOver() && o.Succeeded:
 		return finalizeSucceeded(o)
 	case o.Stable.Deleting, o.Gone:
@@ -113,6 +116,7 @@ func ended(o Observation, d Decision) Decision {
 	now, r := o.Stable.Revision, o.Record.Release
 	switch {
 	case now == "" || now == r.UpdateRevision || now == r.StableRevision:
+	// Nothing waits, so LWS must have started the newer template by itself.
 	case o.Stable.existing() > 0 && !o.templateWaits():
 		d.Reason = ReasonUnreleased
 		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
@@ -169,6 +173,7 @@ func finalizeDeleted(o Observation) Decision {
 	for _, w := range append(o.Added, o.Stable) {
 		switch {
 		case !w.HasFinalizer:
+		// Garbage collection does not come for an orphan, and is not waited for where the owner is gone.
 		case (o.Gone || o.orphan(w)) && !w.Deleting:
 			d.Action = DeleteCanary{Name: w.Name}
 			return d
@@ -179,6 +184,7 @@ func finalizeDeleted(o Observation) Decision {
 			return d
 		}
 	}
+	// Autoscalers come last: they have nothing to scale until the workload exists again.
 	if o.Refused == nil {
 		if last := reconcileAutoscalers(o, d.State); last != nil {
 			d.Action = last.Action
@@ -215,6 +221,7 @@ func atRest(o Observation) Decision {
 		State: pb.State_STATE_HOLDING, Reason: ReasonHeld,
 		Message: fmt.Sprintf("%s is held: a change of its template moves no group until a release does", o.Stable.Name),
 	}
+	// Mixed groups wait too: LWS had begun to roll, and the hold stopped it halfway.
 	if old := o.Stable.revisions(); o.Stable.Revision != "" && len(old) > 0 && (len(old) > 1 || old[0] != o.Stable.Revision) {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("revision %s of %s waits for a release", o.Stable.Revision, o.Stable.Name)
@@ -227,6 +234,7 @@ func atRest(o Observation) Decision {
 
 // cleanUp keeps the hold, deletes the added workloads, and returns rest once nothing is left.
 func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
+	// A hold that is repaired after the end is no reason to report the release as running again.
 	if len(o.Added) == 0 {
 		busy = rest.State
 	}
@@ -284,6 +292,7 @@ func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decis
 		return d
 	}
 	switch {
+	// A deletion in the background lets the object go before its groups, and without a record only the object says how requests return.
 	case !w.Deleting, last && w.Lingers && w.existing() > 0:
 		d.Action = DeleteCanary{Name: w.Name}
 	case w.HasFinalizer && (!last || w.existing() == 0):
@@ -344,6 +353,7 @@ func progress(o Observation, s Progress) Decision {
 	} else if d := restoreHold(o, pb.State_STATE_PREPARING); d != nil {
 		return *d
 	}
+	// Requests come before every wait below: LWS may be down for long, and they must not stay with groups that were lost.
 	if d := protectRequests(o, o.busyState()); d != nil {
 		return *d
 	}
@@ -388,6 +398,7 @@ func followTemplate(o Observation) Decision {
 	if o.Stable.Revision == r.StableRevision {
 		phase, why := o.wayBack(), "the stable template is restored: roll back"
 		switch {
+		// The release began before LWS had recorded the template, which turns out to be the stable one.
 		case r.UpdateRevision == "":
 			phase, why = record.Nothing, "nothing to release after all"
 		case o.inPlace():
@@ -412,6 +423,7 @@ func followTemplate(o Observation) Decision {
 // startOver records the new update revision and drops the target: the host decides again for the new template.
 func startOver(o Observation) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
+		// The hold does not wait for requests: LWS would roll to a template that nobody has released.
 		if a := repairHold(o); a != nil {
 			return writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}
@@ -422,6 +434,7 @@ func startOver(o Observation) Decision {
 		why = fmt.Sprintf("start over with the new revision %s", o.Stable.Revision)
 	}
 	next := withRelease(o, func(r *record.Release) {
+		// A target that was set while LWS had not recorded the revision was meant for this one.
 		if r.UpdateRevision != "" {
 			r.Target, r.Traffic = nil, nil
 		}

@@ -59,6 +59,7 @@ func (o Observation) goal(planned int) (w *Workload, from int, revision string) 
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case updatesStable(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision
+	// Groups of a template that is no longer released go back first.
 	case o.inPlace() && len(o.abandoned()) > 0:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case o.inPlace():
@@ -76,6 +77,7 @@ func (s *Progress) measureGoal(o Observation) {
 		return
 	}
 	for g, n := range w.Wanted(from) {
+		// LWS replaces it, or a restart does, so it counts as lost until then.
 		if !g.at(revision) {
 			s.addLost(g, n)
 			if !g.Ready { // a group that serves at another revision is updated later
@@ -114,6 +116,7 @@ func (s *Progress) addLost(g Group, n int) {
 // stuckSince returns since when no new group became ready and more than the tolerated ones have been missing.
 func (s Progress) stuckSince(tolerated int) time.Time {
 	since := s.ProgressAt
+	// As many may be missing as the threshold allows, so the next loss after those is the one that stops the batch.
 	if i := tolerated - s.neverSeen; i >= 0 && i < len(s.lost) && s.lost[i].After(since) {
 		since = s.lost[i]
 	}
@@ -291,6 +294,7 @@ func measureProgress(o Observation) Progress {
 			}
 		}
 	}
+	// Without routes, a Service spreads requests over ready leaders. The result is rounded to the nearest percent.
 	if ready > 0 {
 		s.Weight = (200*(ready-s.StableReady) + ready) / (2 * ready)
 	}

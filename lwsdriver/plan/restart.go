@@ -81,6 +81,7 @@ func restartOffRevision(o Observation, s Progress) Decision {
 	switch {
 	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !ours):
 		return awaitRestored(o, s)
+	// The StatefulSet has completed the update revision, and recreates every group at it.
 	case ours && (inVain || len(offRevision) == o.Stable.existing()):
 		next := withRelease(o, func(*record.Release) {})
 		d := beginRollBack(o, next, "restore the stable template, since every group had been updated, and roll back natively")
@@ -260,6 +261,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	case moves:
 		return pace
 	}
+	// LWS counts the broken groups against maxUnavailable, so the others get theirs on top.
 	may := scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
 	pace.MaxUnavailable = intstr.FromInt(min(may+broken, math.MaxInt32))
 	pace.Partition = ptr.To(int32(lowest(serving, max(may, 1)))) //nolint:gosec // a number of groups

@@ -323,6 +323,7 @@ func (o *Observation) unite() {
 	}
 	full := slices.Repeat([]int{entry.Replicas}, o.Slices)
 	o.Stable.Groups = o.units(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
+	// For everything that is decided about units they are gone: no batch and no share counts on them any more.
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
 	}
@@ -378,6 +379,7 @@ func (o Observation) units(placed []int, total int, in func(Child) bool) []Group
 			before += n
 		}
 		for i := range groups {
+			// Groups above their slice's part are on their way out, and must not stand before units that stay.
 			if above := groups[i].Index - placed[c.Slice]; above < 0 {
 				groups[i].Index += before
 			} else {
@@ -633,6 +635,7 @@ func inRoles(o Observation, d Decision) Decision {
 	if d.Action != nil {
 		d.Action = o.roleAction(d.Action)
 	}
+	// Bounds come before the history: they are the hold.
 	if d.Action == nil || IsHistory(d.Action) {
 		d = keepRoles(o, d)
 	}

@@ -47,8 +47,10 @@ func (c capacity) limit(weight int) int {
 	case c.units > 0:
 		return min(weight, 100*c.steady/c.units) //nolint:mnd // percent
 	}
+	// In tenths, so that a group that comes and goes does not move routes each time.
 	capped := weight * (10 * c.steady / c.groups) / 10
 	switch {
+	// Neither side carries all: each gets what it has groups for.
 	case !c.whole:
 		return max(capped, min(weight, 10*(10*c.updated/(c.updated+c.stable))))
 	case 2*c.steady < c.groups:
@@ -91,6 +93,7 @@ func (o Observation) shareFor(planned int) share {
 	if o.shifts() {
 		s.of.units = o.batchReplicas()
 	}
+	// Nobody has asked for a weight, and each new unit stands in the place of an old one.
 	if o.shifts() && o.Traffic != nil && (requested == nil || o.shiftsBack()) {
 		s.requested, s.of.groups = o.shiftedShare(planned), planned
 	}
@@ -112,11 +115,13 @@ func (o Observation) shareFor(planned int) share {
 	}
 	s.recheck = earliest(updated.recheck, stable.recheck)
 	s.effective = s.of.limit(s.requested)
+	// A single flap keeps the share that is in force, and never raises it.
 	if updated.spared() > 0 {
 		with := s.of
 		with.steady++
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
 	}
+	// Blue-green promises that two revisions never serve together.
 	if o.oneSetServes() && s.effective < s.requested {
 		s.effective = o.oneOf(s, updated, stable)
 	}
@@ -212,6 +217,7 @@ func (c *capacityOf) count(o Observation, g Group, minReady time.Duration) {
 	switch {
 	case !g.Ready && g.LostAt.IsZero(), !g.Ready && g.Revision != "" && g.FirstReady.IsZero():
 		// It was never available.
+	// Within the grace it counts as lost a short time ago: a single one keeps its share.
 	case !g.Ready:
 		if until(g.LostAt.Add(lossGrace)) {
 			c.lost++

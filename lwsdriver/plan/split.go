@@ -22,7 +22,7 @@ import (
 // starts in between does not isolate the few groups that are left.
 
 // splitMoves reports whether the split is to end, or to begin again, and the record does not say so yet. It begins again once every
-// group is stable and the batch leaves stable groups. Fencing the Service earlier would leave the updated groups without requests.
+// group is stable and the batch leaves stable groups. Isolating the Service earlier would leave the updated groups without requests.
 func (o Observation) splitMoves() bool {
 	if !o.routesInPlace() {
 		return false
@@ -45,6 +45,7 @@ func (o Observation) outdated() bool {
 func (o Observation) strands() bool {
 	f := o.carriers()
 	lacked := o.lacks(f, f.Weight)
+	// The Service is judged as it would be once it is isolated.
 	if !f.Isolated {
 		f.StableEndpoints, f.StablePods = o.pinned(prepared()), nil
 	}
@@ -74,6 +75,7 @@ func recordSplit(o Observation, splitEnded bool, state pb.State) *Decision {
 	next, r := *o.Record, *o.Record.Release
 	r.SplitEnded, next.Release = splitEnded, &r
 	a := SetStable{Record: next, Rolling: hold(), Why: why}
+	// LWS goes on with the batch meanwhile: only a rollback stops it before requests have moved.
 	if r.Phase != record.RollingBack {
 		a.Rolling = ptr.To(o.unchangedPace())
 	}
@@ -143,6 +145,7 @@ func (o Observation) requestsInPlace() traffic.Desired {
 // numbers may round to 0. It is the hold if another client changed the configuration.
 func (o Observation) unchangedPace() rolling {
 	same := o.Record.LastSet()
+	// What another client has set was not released, so nothing is to be rolled by it.
 	if !record.SameRolling(same, o.Stable.Rolling) {
 		return record.Hold()
 	}
@@ -194,6 +197,7 @@ func withdrawInPlace(o Observation, state pb.State) *Decision {
 	offRevision := o.groupsOffRevision()
 	v, d := reconcileTraffic(o, o.keptInPlace(), state)
 	switch {
+	// Withdrawing the share would crowd all requests onto too few stable groups. They follow all the groups instead.
 	case !o.splitEnded() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.strands():
 		return recordSplit(o, true, state) // the other groups can't carry all requests
 	case d != nil:

@@ -28,6 +28,7 @@ func (o Observation) requested(planned int) traffic.Desired {
 	if requested != nil {
 		d.Mirror, d.HeaderRoutes = requested.Mirror, requested.Routes()
 	}
+	// A mirror and a header route test the second set before it serves.
 	if !o.awaitsSecondSet() {
 		d.Weight = o.shareFor(planned).effective
 	}
@@ -53,6 +54,7 @@ func Requests(o Observation) traffic.Desired {
 		return prepared()
 	case o.Record.Release.Phase == record.Progressing, o.Record.Release.Phase == record.Promoting, o.completesSecondSet(), o.shiftsBack():
 		return o.requested(o.routedGroups())
+	// The requests stay where they are: the second set is the only one that can carry them.
 	case o.awaitsStable():
 		return traffic.Desired{Prepared: true, Weight: o.Traffic.Facts().Weight} // until then
 	}
@@ -125,6 +127,7 @@ func (o Observation) draining() []Group {
 		}
 		return o.side(o.stableSide(), o.Stable.existingFrom(0))
 	}
+	// A leader that the Service may still select would get new requests while it finishes the old ones.
 	if leaving := o.leavingUnits(); len(leaving) > 0 {
 		if slices.ContainsFunc(leaving, o.served) {
 			return nil
@@ -189,6 +192,7 @@ func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traf
 		Action: SetTraffic{Desired: want, Why: v.Write.String()}, State: state, Reason: v.Reason,
 		Message: "requests are being routed: " + v.Message,
 	}
+	// Nobody is blamed for what was written before the release.
 	if r := o.release(); r != nil && v.Write.ChangedAt.After(r.StartedAt) {
 		d = d.repairs(v.Write.Key.String(), v.Write.ChangedBy)
 	}

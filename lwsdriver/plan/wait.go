@@ -123,6 +123,7 @@ func (o Observation) waits(d Decision) (now Waiting, same bool) {
 func (w Waiting) since(d Decision) time.Time {
 	progress, recorded := d.Progress.ProgressAt, w.Recorded
 	switch {
+	// A driver that has just started sees a wait as new. The record knows better, but progress since then counts.
 	case d.Since.IsZero() && !recorded.IsZero() && recorded.Before(w.Since):
 		return later(recorded, progress)
 	case d.Since.IsZero():
