@@ -67,7 +67,7 @@ func checkStable(s Setup, w World) error {
 	return nil
 }
 
-// check requires that the selector matches all stable leaders and no workers.
+// check requires that the selector matches all stable leaders and no workers, and that of a Service no leaders of other roles.
 func (sel selector) check(s Setup) error {
 	field := strings.Join(sel.path, ".")
 	if len(sel.labels) == 0 {
@@ -78,8 +78,15 @@ func (sel selector) check(s Setup) error {
 		return unusable("%s selects no leader of %s: its %s requires %s; the leaders have %s. Correct the selector, or label the leader template",
 			sel.of, s.Stable, field, formatLabels(wrong), formatFound(wrong, s.Leader))
 	}
-	if s.Worker != nil && len(unmatched(sel.labels, s.Worker)) == 0 {
-		return unusable("%s selects the workers of %s too, which don't serve requests: add %s to its %s", sel.of, s.Stable, formatLabels(leaders), field)
+	for _, role := range append([]Role{{Worker: s.Worker}}, s.Others...) {
+		if role.Worker != nil && len(unmatched(sel.labels, role.Worker)) == 0 {
+			return unusable("%s selects the workers of %s too, which don't serve requests: add %s to its %s", sel.of, s.Stable, formatLabels(leaders), field)
+		}
+		if sel.of.Kind == KindService && role.Leader != nil && len(unmatched(sel.labels, role.Leader)) == 0 {
+			return unusable("%s selects the leaders of several roles of %s, and can't choose among them: add %s to its %s, with the role that "+
+				"receives the requests (%s or %s). An InferencePool may select several",
+				sel.of, s.Stable, disaggregated.RoleLabelKey, field, s.StablePin[disaggregated.RoleLabelKey], role.Name)
+		}
 	}
 	if wrong := unmatched(sel.labels, merged(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
 		return unusable("%s requires %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",

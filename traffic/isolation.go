@@ -50,7 +50,7 @@ func (s selector) isolated(pin map[string]string) bool {
 
 // isolate returns the isolated labels, and the annotation that lists which of them were added.
 func (s selector) isolate(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
-	pin := setup.pin(d)
+	pin := setup.pin(s.of.Kind, d)
 	if s.isolated(pin) {
 		return s.labels, "", false, nil
 	}
@@ -126,7 +126,7 @@ func (s selector) forCanary(setup Setup) (map[string]string, error) {
 		return nil, unusable("%s has no selector from which the canary's could be generated: add a selector", s.of)
 	}
 	labels := maps.Clone(user)
-	maps.Copy(labels, setup.CanaryPin)
+	maps.Copy(labels, pinOf(s.of.Kind, setup.CanaryPin))
 	maps.Copy(labels, leaders)
 	return labels, nil
 }

@@ -7,9 +7,15 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // roleSetup is that of a DisaggregatedSet whose prefill receives requests.
@@ -76,4 +82,85 @@ func TestRoleLeaders(t *testing.T) {
 			t.Errorf("%s is stable, canary, foreign: %v, want %v", pod, got, want)
 		}
 	}
+}
+
+// newFakePool returns a set as in llm-d: its Service selects decode, and its pool by some labels.
+func newFakePool(t *testing.T, selected map[string]string, workers bool) *fakeCluster {
+	t.Helper()
+	role := func(name string) (r disaggregated.DisaggregatedRoleSpec) {
+		r.Name = name
+		r.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"llm-d.ai/guide": "pd", "llm-d.ai/role": name}
+		if workers {
+			r.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](2)
+		}
+		return r
+	}
+	c := newFakeCluster(t).withPool()
+	set := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vllm"}, Spec: role("decode").Spec}
+	c.setup = NewSetupOfRole(set, "decode", "00000001", "00000002", c.setup.Policy, role("prefill"), role("decode"))
+	c.setup.CanaryPin["serving"] = "true"
+	c.world.Stable.Spec.Selector = map[string]string{"disaggregatedset.x-k8s.io/role": "decode", "leaderworkerset.sigs.k8s.io/worker-index": "0"}
+	c.world.StableReady = []string{"vllm-00000001-decode-0"}
+	if err := unstructured.SetNestedStringMap(c.world.StablePool.Object, selected, poolLabels...); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// An InferencePool that selects several roles keeps them in a release, on both sides: its endpoint picker chooses one of each, of one revision.
+// One that selects a single role by any label keeps that.
+func TestPoolKeepsRoles(t *testing.T) {
+	t.Parallel()
+	for name, user := range map[string]map[string]string{
+		"all roles": {"llm-d.ai/guide": "pd"}, "by a label of the template": {"llm-d.ai/role": "decode"}, "by LWS's": {"disaggregatedset.x-k8s.io/role": "decode"},
+	} {
+		c := newFakePool(t, user, false)
+		if err := Check(c.setup, c.world); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		before := c.world.StablePool
+		c.applyAll(Desired{Prepared: true})
+		side := func(revision string, more map[string]string) map[string]string {
+			return merged(merged(user, more), map[string]string{"disaggregatedset.x-k8s.io/name": "vllm", "disaggregatedset.x-k8s.io/revision": revision})
+		}
+		if diff := cmp.Diff(side("00000001", nil), poolSelector(c.world.StablePool).labels); diff != "" {
+			t.Errorf("%s: the stable pool selects (-want +got):\n%s", name, diff)
+		}
+		canary := side("00000002", map[string]string{"serving": "true", "leaderworkerset.sigs.k8s.io/worker-index": "0"})
+		if diff := cmp.Diff(canary, poolSelector(c.world.CanaryPool).labels); diff != "" {
+			t.Errorf("%s: the canary's pool selects (-want +got):\n%s", name, diff)
+		}
+		if role := c.world.Canary.Spec.Selector["disaggregatedset.x-k8s.io/role"]; role != "decode" {
+			t.Errorf("%s: the canary's Service selects role %q", name, role)
+		}
+		c.applyAll(Desired{HandedOver: true, Prepared: true})
+		if diff := cmp.Diff(side("00000002", nil), poolSelector(c.world.StablePool).labels); diff != "" {
+			t.Errorf("%s: handed over, the pool selects (-want +got):\n%s", name, diff)
+		}
+		c.applyAll(Desired{})
+		if diff := diffJSON(usersOwn(before), usersOwn(c.world.StablePool)); diff != "" {
+			t.Errorf("%s: the pool differs from the user's:\n%s", name, diff)
+		}
+	}
+}
+
+// A Service can't choose among roles, and no role's workers get requests.
+func TestCheckRoles(t *testing.T) {
+	t.Parallel()
+	const bad = pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE
+	all := map[string]string{"llm-d.ai/guide": "pd"}
+	c := newFakePool(t, all, false)
+	c.world.Stable.Spec.Selector = all
+	checkSays(t, "a Service of both roles", Check(c.setup, c.world), bad, []string{
+		"Service vllm", "several roles of vllm", "disaggregatedset.x-k8s.io/role", "spec.selector", "decode or prefill", "InferencePool",
+	})
+	c = newFakePool(t, all, true)
+	checkSays(t, "a pool of all workers", Check(c.setup, c.world), bad, []string{"InferencePool vllm", "workers", "worker-index"})
+	c = newFakePool(t, merged(all, leaders), true)
+	checkSays(t, "a pool of all leaders", Check(c.setup, c.world), 0, nil)
+	c = newFakePool(t, all, true)
+	c.setup.Worker = nil // decode is of single pods
+	checkSays(t, "a pool of the workers of prefill", Check(c.setup, c.world), bad, []string{"InferencePool vllm", "workers"})
+	c = newFakePool(t, map[string]string{"llm-d.ai/role": "prefill"}, false)
+	checkSays(t, "a pool without the entry role", Check(c.setup, c.world), bad, []string{"InferencePool vllm selects no leader"})
 }

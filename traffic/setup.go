@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -44,23 +46,41 @@ type Setup struct {
 	// Leader and Worker are the labels of every leader and worker of the stable workload. Worker is nil without workers, Leader
 	// if the workload is deleted.
 	Leader, Worker map[string]string
+	// Others are the other roles of a DisaggregatedSet.
+	Others []Role `json:",omitempty"`
 	// CanaryLeader are the labels that canary leaders have in addition to the stable ones, besides the pin.
 	CanaryLeader map[string]string
 	// Updated are, in place, the observed leaders that are not at the stable revision: their names don't distinguish them.
 	Updated []string
 }
 
+// Role is a role of a DisaggregatedSet with the labels of every leader and worker, as those of a Setup.
+type Role struct {
+	Name           string
+	Leader, Worker map[string]string
+}
+
 // InPlace reports whether the release is in place: stable and canary are the revisions of one workload.
 func (s Setup) InPlace() bool { return s.Canary == s.Stable }
 
-// pin returns the labels that isolate the stable Service.
-func (s Setup) pin(d Desired) map[string]string {
+// pin returns the labels that isolate the stable Service or pool.
+func (s Setup) pin(kind string, d Desired) map[string]string {
 	if !d.HandedOver {
-		return s.StablePin
+		return pinOf(kind, s.StablePin)
 	}
 	pin := map[string]string{}
 	for label := range s.StablePin {
 		pin[label] = s.CanaryPin[label]
+	}
+	return pinOf(kind, pin)
+}
+
+// pinOf returns a pin of objects of a kind. A pool keeps the roles that its user has selected: its endpoint picker chooses among them, and by
+// the pin among those of one revision.
+func pinOf(kind string, pin map[string]string) map[string]string {
+	if kind == KindInferencePool {
+		pin = maps.Clone(pin)
+		delete(pin, disaggregated.RoleLabelKey)
 	}
 	return pin
 }
@@ -80,16 +100,7 @@ func NewSetup(stable *lws.LeaderWorkerSet, canary string, p Policy, leaderLabels
 		CanaryPin:    map[string]string{lws.SetNameLabelKey: canary},
 		CanaryLeader: leaderLabels,
 	}
-	t := stable.Spec.LeaderWorkerTemplate
-	leader := t.WorkerTemplate.Labels
-	if t.LeaderTemplate != nil {
-		leader = t.LeaderTemplate.Labels
-	}
-	s.Leader = podLabels(leader, stable.Name)
-	s.Leader[lws.WorkerIndexLabelKey] = leaderIndex
-	if ptr.Deref(t.Size, 1) > 1 {
-		s.Worker = podLabels(t.WorkerTemplate.Labels, stable.Name)
-	}
+	s.Leader, s.Worker = podLabels(stable.Spec.LeaderWorkerTemplate, map[string]string{lws.SetNameLabelKey: stable.Name})
 	return s
 }
 
@@ -103,31 +114,42 @@ func NewSetupInPlace(w *lws.LeaderWorkerSet, stable, update string, p Policy, up
 }
 
 // NewSetupOfRole returns the Setup of a release of a DisaggregatedSet, given as a workload with its name and the template of the role whose
-// leaders get the requests. Their revisions distinguish them.
-func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Policy) Setup {
+// leaders get the requests. Their revisions distinguish them. Roles are all that the set has.
+func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Policy, roles ...disaggregated.DisaggregatedRoleSpec) Setup {
 	s := NewSetup(set, set.Name+"-"+update, p, nil)
 	s.Owner = *metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind("DisaggregatedSet"))
-	pin := func(revision string) map[string]string {
+	pin := func(role, revision string) map[string]string {
 		return map[string]string{
 			disaggregated.SetNameLabelKey: set.Name, disaggregated.RoleLabelKey: role, disaggregated.RevisionLabelKey: revision,
 		}
 	}
-	s.StablePin, s.CanaryPin = pin(stable), pin(update)
-	for _, labels := range []map[string]string{s.Leader, s.Worker} {
-		if labels != nil {
-			maps.Copy(labels, s.StablePin)
-			delete(labels, lws.SetNameLabelKey) // that of the child, which a Service must not select by
+	// The name of the child is not among the labels: a Service must not select by it.
+	s.StablePin, s.CanaryPin = pin(role, stable), pin(role, update)
+	s.Leader, s.Worker = podLabels(set.Spec.LeaderWorkerTemplate, s.StablePin)
+	for _, other := range roles {
+		if other.Name != role {
+			leader, worker := podLabels(other.Spec.LeaderWorkerTemplate, pin(other.Name, stable))
+			s.Others = append(s.Others, Role{other.Name, leader, worker})
 		}
 	}
 	return s
 }
 
-// podLabels returns the labels of the template and those that LWS adds to every pod of a workload.
-func podLabels(template map[string]string, workload string) map[string]string {
-	out := map[string]string{}
-	maps.Copy(out, template)
-	out[lws.SetNameLabelKey] = workload
-	return out
+// podLabels returns the labels of a template's leaders and workers, together with those that LWS adds to every pod of the workload. Those of
+// workers are nil without workers.
+func podLabels(t lws.LeaderWorkerTemplate, added map[string]string) (leader, worker map[string]string) {
+	with := func(pod corev1.PodTemplateSpec) map[string]string {
+		out := map[string]string{}
+		maps.Copy(out, pod.Labels)
+		maps.Copy(out, added)
+		return out
+	}
+	leader = with(*cmp.Or(t.LeaderTemplate, &t.WorkerTemplate))
+	leader[lws.WorkerIndexLabelKey] = leaderIndex
+	if ptr.Deref(t.Size, 1) > 1 {
+		worker = with(t.WorkerTemplate)
+	}
+	return leader, worker
 }
 
 // Objects returns all objects that the release's traffic depends on. A change of one of them may change the [View].

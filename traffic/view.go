@@ -136,8 +136,8 @@ func Look(s Setup, d Desired, w World) View {
 }
 
 func (w World) isolated(s Setup, d Desired) bool {
-	return w.Stable != nil && serviceSelector(w.Stable).isolated(s.pin(d)) &&
-		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).isolated(s.pin(d)))
+	return w.Stable != nil && serviceSelector(w.Stable).isolated(s.pin(KindService, d)) &&
+		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).isolated(s.pin(KindInferencePool, d)))
 }
 
 func (w World) prepared(s Setup) bool {

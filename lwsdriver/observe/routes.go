@@ -205,7 +205,7 @@ func setupOf(s *Snapshot) traffic.Setup {
 func (s *Snapshot) setup(p record.Policy, canary, stable, update string, updated []string) (setup traffic.Setup) {
 	switch inPlace := plan.InPlace(p.Style); {
 	case s.Set != nil:
-		setup = traffic.NewSetupOfRole(s.StableObject, plan.EntryRole(s.Observation), stable, update, *p.Traffic)
+		setup = traffic.NewSetupOfRole(s.StableObject, plan.EntryRole(s.Observation), stable, update, *p.Traffic, s.Set.Specs...)
 		if inPlace {
 			setup.StablePin[record.ServingLabel] = record.Serving // a group gets no requests any more before a new one takes its place
 		}

@@ -586,6 +586,24 @@ func (o Observation) side(revision string, entry []Group) []Group {
 	return entry
 }
 
+// pooled returns the groups of the other roles of a side, which an InferencePool may select beside those of the entry role. They belong to
+// the first unit: they serve as long as there is one.
+func (o Observation) pooled(w Workload) (groups []Group) {
+	revision := w.Carries
+	if w.Name == o.Stable.Name {
+		revision = o.stableSide()
+	}
+	for _, c := range o.Children {
+		if o.Traffic.Setup.Policy.Pool != nil && c.Revision == revision && c.Role != o.entryRole().Name {
+			groups = append(groups, c.Groups...)
+		}
+	}
+	for i := range groups {
+		groups[i].Index = 0
+	}
+	return groups
+}
+
 // warmsUpRole reports whether the groups of a child of another role than the entry role must be warmed up.
 func (o Observation) warmsUpRole(c Child) bool {
 	return o.Policy.WarmsUp() && o.Traffic != nil && slices.Contains(o.Policy.WarmUpRoles, c.Role) && c.Role != o.entryRole().Name &&

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
 )
 
@@ -638,6 +639,56 @@ func otherRolesWait(t *testing.T, entry string, units int) {
 			if b := Judge(o).bounds(); b.Min["0-prefill"] != 4 || b.Min["0-decode"] != 2 || b.Update != "new" || b.Exact["0-decode"] != 1 {
 				t.Errorf("%s: without bounds they are %v", tt.name, b)
 			}
+		}
+	}
+}
+
+// An InferencePool may select other roles beside the entry role. So their leaders get the label, too, before those of the entry role, while
+// their groups are ready. Without a pool they get none.
+func TestPooledRolesServe(t *testing.T) {
+	t.Parallel()
+	canary := func(planned int) func(Observation) *Decision {
+		return func(o Observation) *Decision { return labelLeaders(o, *o.canary(), planned, true, 0) }
+	}
+	shifted := func(o *Observation) { o.Policy.Style, o.Bounds.Update = pb.Style_STYLE_PARTITION, "" }
+	serves := func(o *Observation) {
+		for _, c := range o.Children {
+			for i := range c.Groups {
+				c.Groups[i].Serving = true
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*Observation)
+		next   func(Observation) *Decision
+		want   string
+	}{
+		"canary":    {func(*Observation) {}, canary(2), "+new-decode-0 +new-prefill-0 +new-prefill-1"},
+		"no pool":   {func(o *Observation) { o.Traffic.Setup.Policy.Pool = nil }, canary(2), "+new-prefill-0 +new-prefill-1"},
+		"not ready": {func(o *Observation) { o.Children[3].Groups[0].Ready = false }, canary(2), ""},
+		"broken": {func(o *Observation) { serves(o); o.Children[3].Groups[0].Ready = false }, func(o Observation) *Decision { return protectRequests(o, 0) },
+			"-new-decode-0 -new-prefill-0 -new-prefill-1"},
+		"withdrawn": {serves, canary(0), "-new-decode-0 -new-prefill-0 -new-prefill-1"},
+		"replaced": {shifted, func(o Observation) *Decision { return labelStable(o, 0) },
+			"+old-decode-0 +old-decode-1 +old-prefill-0 +old-prefill-1 +old-prefill-2 +old-prefill-3"},
+		"the end": {func(o *Observation) { shifted(o); serves(o); o.Children = o.Children[:2] }, func(o Observation) *Decision { return labelLeaders(o, o.Stable, 0, true, 0) },
+			"-old-decode-0 -old-decode-1 -old-prefill-0 -old-prefill-1 -old-prefill-2 -old-prefill-3"},
+	} {
+		o := rolesObservation(2, 1)
+		o.Traffic = &traffic.Observed{Setup: traffic.Setup{Policy: traffic.Policy{Pool: &traffic.Pool{}}}, Unread: &drivererr.Problem{}}
+		tt.change(&o)
+		var got []string
+		for d := tt.next(Judge(o)); d != nil && len(got) < 10; d = tt.next(Judge(o)) {
+			a := d.Action.(LabelServing)
+			got = append(got, map[bool]string{true: "+", false: "-"}[a.Serves]+strings.TrimPrefix(a.Leader, "llm-"))
+			for _, c := range o.Children {
+				if i := slices.IndexFunc(c.Groups, func(g Group) bool { return g.Leader == a.Leader }); i >= 0 {
+					c.Groups[i].Serving = a.Serves
+				}
+			}
+		}
+		if got := strings.Join(got, " "); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
 	}
 }

@@ -267,7 +267,7 @@ func labelStable(o Observation, state pb.State) *Decision {
 		return nil
 	}
 	leaving := leadersOf(o.leavingUnits())
-	return labelServing(o.Stable, state, func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) })
+	return o.labelServing(o.Stable, state, func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) })
 }
 
 // shiftedShare returns the share of the update revision that follows its units, since the host has requested none, or since they shrink. Then

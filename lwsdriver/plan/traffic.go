@@ -255,14 +255,15 @@ func labelLeaders(o Observation, c Workload, planned int, settled bool, state pb
 	if o.Traffic == nil {
 		return nil
 	}
-	return labelServing(c, state, func(g Group) bool {
+	return o.labelServing(c, state, func(g Group) bool {
 		return g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)) || g.Serving && g.Ready && !settled
 	})
 }
 
 // labelServing returns the write that labels the first leader as serving, or removes that label, as its group requires, or nil if none is due.
-func labelServing(w Workload, state pb.State, serves func(Group) bool) *Decision {
-	for _, g := range w.Groups {
+// Leaders of other roles come first: those of the entry role need them.
+func (o Observation) labelServing(w Workload, state pb.State, serves func(Group) bool) *Decision {
+	for _, g := range slices.Concat(o.pooled(w), w.Groups) {
 		if want := serves(g); g.Serving != want && g.Revision != "" {
 			m := LabelServing{Name: w.Name, Leader: g.Leader, Serves: want}
 			return &Decision{Action: m, State: state, Reason: ReasonLabelling, Message: m.String()}
@@ -330,5 +331,5 @@ func protectRequests(o Observation, state pb.State) *Decision {
 			return d
 		}
 	}
-	return labelServing(*c, state, func(g Group) bool { return g.Serving && g.Ready })
+	return o.labelServing(*c, state, func(g Group) bool { return g.Serving && g.Ready })
 }
