@@ -150,7 +150,7 @@ func cached[T any](into *T, read func(namespace string) (T, error), namespace st
 	}
 }
 
-// readRoutes reads the policy's routes from the caches, and waits for these. A missing route is not a finding: Initialize refuses it.
+// readRoutes reads the policy's routes, and pools if it names one, from the caches, and waits for these. A missing route is not a finding: Initialize refuses it.
 func (d *Driver) readRoutes(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory) error {
 	if into.Policy.Traffic == nil {
 		return nil
@@ -167,6 +167,9 @@ func (d *Driver) readRoutes(ctx context.Context, s *observe.Snapshot, into *pref
 		if o := seen.World.Routes[key]; o != nil {
 			into.Routes = append(into.Routes, traffic.Route{Key: key, Object: o})
 		}
+	}
+	if setup.Policy.Pool != nil {
+		into.Pools = d.engine.Observer.Router.Pools(s.Key.Namespace)
 	}
 	return nil
 }

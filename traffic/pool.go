@@ -20,6 +20,9 @@ import (
 // poolLabels is the path of the labels that a pool selects by.
 var poolLabels = []string{"spec", "selector", "matchLabels"}
 
+// PoolLabels returns the labels that an InferencePool selects by.
+func PoolLabels(pool *unstructured.Unstructured) map[string]string { return poolSelector(pool).labels }
+
 func poolSelector(pool *unstructured.Unstructured) selector {
 	labels, _, err := unstructured.NestedStringMap(pool.Object, poolLabels...)
 	if err != nil {

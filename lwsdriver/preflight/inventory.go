@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -57,6 +58,8 @@ type Inventory struct {
 	Autoscalers []Autoscaler
 	// Routes are the HTTPRoutes and GRPCRoutes of the policy, and possibly others.
 	Routes []traffic.Route
+	// Pools are the InferencePools of the namespace if the policy names one.
+	Pools []*unstructured.Unstructured
 	// Free is the free capacity of the nodes.
 	Free capacity.Free
 

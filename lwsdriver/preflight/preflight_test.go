@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -281,5 +282,9 @@ func TestRolesNotPairedFollowsEntryRole(t *testing.T) {
 	text := describe(preflight.Check(s).GetFindings())
 	if !strings.Contains(text, "role prefill: it selects 8 pods by other labels than their revision") || strings.Contains(text, "role decode: it selects") {
 		t.Errorf("the findings are\n%s", text)
+	}
+	s.Policy.Traffic.Pool = &traffic.Pool{Stable: "llm", Canary: "llm-canary"}
+	if own := describe(preflight.Check(s).GetFindings()); !strings.Contains(text, "InferencePool") || strings.Contains(own, "InferencePool") {
+		t.Errorf("the release's own pool is judged, or no other one:\n%s\n%s", text, own)
 	}
 }

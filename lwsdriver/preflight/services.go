@@ -33,12 +33,12 @@ var serviceRules = []Rule{{
 	Check:   excludesAdded,
 }, {
 	ID: "RolesNotPaired", Whole: true, Severity: warning, Needs: Services,
-	Title: "A Service leads requests to a role at every revision",
-	Why: "A release splits requests at the entry role only. Through this Service, groups of one revision call groups of the other, which may " +
+	Title: "A Service or InferencePool leads requests to a role at every revision",
+	Why: "A release splits requests at its own Service and pool only. Through this one, groups of one revision call groups of the other, which may " +
 		"not understand their KV cache",
-	Details: "Only for a [DisaggregatedSet](disaggregated.md#traffic) whose release routes requests. Headless Services are skipped. How a router " +
-		"pairs is its own configuration, which is not read",
-	Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + " instead of this Service",
+	Details: "Only for a [DisaggregatedSet](disaggregated.md#traffic) whose release routes requests. Headless Services are skipped, and pools " +
+		"unless the policy names one. How a router pairs is its own configuration, which is not read",
+	Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + ", or by the pool of the policy",
 	Applies: func(s *Inventory) bool { return len(s.Roles) > 0 && s.Policy.Traffic != nil },
 	Check:   notPaired,
 }}
@@ -72,19 +72,26 @@ func notPaired(s *Inventory, report func(Hit)) {
 			continue
 		}
 		role := s.role(i)
-		role.judgeServices(func(h Hit) { report(role.part.inSet(h)) }, func(o *corev1.Service, leaders, workers int) string {
-			if _, revision := o.Spec.Selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {
+		inSet := func(h Hit) { report(role.part.inSet(h)) }
+		judge := func(selector map[string]string, leaders, workers int) string {
+			if _, revision := selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {
 				return ""
 			}
 			return fmt.Sprintf("it selects %d pods by other labels than their revision", leaders+workers)
-		})
+		}
+		role.judgeServices(inSet, judge)
+		for _, o := range s.Pools {
+			if own := s.Policy.Traffic.Pool; own == nil || o.GetName() != own.Stable && o.GetName() != own.Canary {
+				role.judgeSelector(traffic.KindInferencePool, o, "spec.selector.matchLabels", traffic.PoolLabels(o), inSet, judge)
+			}
+		}
 	}
 }
 
 // selectsWorkers finds Services that lead requests to workers.
 func selectsWorkers(s *Inventory, report func(Hit)) {
 	w := s.Disruptable()
-	s.judgeServices(report, func(_ *corev1.Service, leaders, workers int) string {
+	s.judgeServices(report, func(_ map[string]string, leaders, workers int) string {
 		if workers == 0 {
 			return ""
 		}
@@ -99,8 +106,8 @@ func excludesAdded(s *Inventory, report func(Hit)) {
 		return
 	}
 	name := s.Disruptable().Name
-	s.judgeServices(report, func(o *corev1.Service, leaders, workers int) string {
-		if o.Spec.Selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
+	s.judgeServices(report, func(selector map[string]string, leaders, workers int) string {
+		if selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
 			return ""
 		}
 		return fmt.Sprintf("it selects by %s: %s, so the groups that %s adds get none of its requests", lws.SetNameLabelKey, name, s.style())
@@ -109,18 +116,25 @@ func excludesAdded(s *Inventory, report func(Hit)) {
 
 // judgeServices reports the selectors of which judge returns a message. It is called with the number of the workload's pods that a Service
 // selects. Headless Services are skipped: they are for DNS names, such as those that LWS creates.
-func (s *Inventory) judgeServices(report func(Hit), judge func(o *corev1.Service, leaders, workers int) string) {
-	w := s.Disruptable()
+func (s *Inventory) judgeServices(report func(Hit), judge func(selector map[string]string, leaders, workers int) string) {
 	for _, o := range s.Services {
-		if len(o.Spec.Selector) == 0 || o.Namespace != w.Namespace || o.Spec.ClusterIP == corev1.ClusterIPNone || ofLWS(o) {
-			continue
+		if o.Spec.ClusterIP != corev1.ClusterIPNone && !ofLWS(o) {
+			s.judgeSelector(traffic.KindService, o, "spec.selector", o.Spec.Selector, report, judge)
 		}
-		leaders, workers := w.Selected(labels.SelectorFromSet(o.Spec.Selector))
-		if message := judge(o, leaders, workers); message != "" {
-			report(Hit{
-				Object: &pb.ObjectRef{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, Field: "spec.selector", Message: message,
-			})
-		}
+	}
+}
+
+// judgeSelector is judgeServices for the selector of an object. An empty one selects nothing.
+func (s *Inventory) judgeSelector(
+	kind string, o metav1.Object, field string, selector map[string]string, report func(Hit), judge func(selector map[string]string, leaders, workers int) string,
+) {
+	w := s.Disruptable()
+	if len(selector) == 0 || o.GetNamespace() != w.Namespace {
+		return
+	}
+	leaders, workers := w.Selected(labels.SelectorFromSet(selector))
+	if message := judge(selector, leaders, workers); message != "" {
+		report(Hit{Object: &pb.ObjectRef{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}, Field: field, Message: message})
 	}
 }
 

@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
@@ -94,6 +96,11 @@ func (r *Router) Sources(objects ...traffic.Key) (sources []*informer.Source) {
 // Cache returns the cache of a kind, such as [traffic.KindService]. It is filled once it is started. Services are indexed by namespace
 // (cache.NamespaceIndex).
 func (r *Router) Cache(kind string) *informer.Informer { return r.sources[kind] }
+
+// Pools returns the InferencePools of a namespace, none before a release needs them.
+func (r *Router) Pools(namespace string) []*unstructured.Unstructured {
+	return informer.List[*unstructured.Unstructured](r.sources[traffic.KindInferencePool], cache.NamespaceIndex, namespace)
+}
 
 // Check returns why a release can't begin, see [traffic.Check]. It waits for caches to sync, and a moment for objects that
 // were written just before.

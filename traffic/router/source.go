@@ -45,7 +45,7 @@ func newSources(
 ) map[string]*informer.Informer {
 	gateway := func(group, version, resource, api string) kind {
 		r := schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
-		return kind{informer.NewSource(r, client, client.Resource(r).Namespace(namespace), ""), &unstructured.Unstructured{}, cache.Indexers{}, api}
+		return kind{informer.NewSource(r, client, client.Resource(r).Namespace(namespace), ""), &unstructured.Unstructured{}, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, api}
 	}
 	kinds := map[string]kind{
 		traffic.KindService: {

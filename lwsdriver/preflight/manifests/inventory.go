@@ -53,6 +53,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	out.Quotas = read[corev1.ResourceQuota](r, preflight.Quotas, "ResourceQuota")
 	out.Claims = read[corev1.PersistentVolumeClaim](r, preflight.Claims, "PersistentVolumeClaim")
 	r.routes()
+	out.Pools = readSome[unstructured.Unstructured](r, traffic.KindInferencePool)
 	r.autoscalers()
 	r.unsafeChanges()
 	r.namespace = "" // nodes have none, and pods of all namespaces are on them
@@ -82,12 +83,18 @@ func (r *reader) none(source preflight.Source) {
 }
 
 func read[T any](r *reader, source preflight.Source, kind string) []*T {
+	all := readSome[T](r, kind)
+	if len(all) == 0 {
+		r.none(source)
+	}
+	return all
+}
+
+// readSome is read for what a rule judges if it is there.
+func readSome[T any](r *reader, kind string) []*T {
 	all, err := of[T](r.set, kind, r.namespace)
 	if err != nil && r.err == nil {
 		r.err = err
-	}
-	if len(all) == 0 {
-		r.none(source)
 	}
 	return all
 }
