@@ -65,6 +65,8 @@ NODE    ?=
 HOST    ?= grpc
 # What `make demo` releases: leaderworkerset, or disaggregated (prefill and decode).
 KIND    ?= leaderworkerset
+# yes: `make demo` may download Kubernetes' official programs instead of building them.
+PREBUILT ?=
 .PHONY: help
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,8 +83,14 @@ release: ## Build everything that a release publishes into dist/, e.g. VERSION=v
 	$(GO) run ./tools/release -version '$(VERSION)' -image '$(IMAGE)'
 
 .PHONY: demo
-demo: bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode; KUBECONFIG=FILE in a cluster of yours with LWS.
-	$(GO) run -C test ./demo $(if $(filter command,$(origin KUBECONFIG)),-kubeconfig '$(abspath $(KUBECONFIG))') -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node)
+demo: demo-time bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode; KUBECONFIG=FILE in a cluster of yours with LWS; PREBUILT=yes downloads Kubernetes.
+	$(GO) run -C test ./demo $(if $(filter command,$(origin KUBECONFIG)),-kubeconfig '$(abspath $(KUBECONFIG))') -style '$(STYLE)' -host '$(HOST)' -kind '$(KIND)' $(if $(filter 1,$(TRAFFIC)),-traffic) $(if $(filter 1,$(NODE)),-node) $(if $(filter yes 1,$(PREBUILT)),-prebuilt)
+
+# What the demo will take, before anything is built. From the second run on the cache has Kubernetes' programs.
+.PHONY: demo-time
+demo-time:
+	@$(if $(filter command,$(origin KUBECONFIG)),true,compgen -G "$${LOCKSTEP_CLUSTER_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/lockstep/cluster}/kubernetes/*/bin/kube-apiserver" >/dev/null) || \
+	  echo 'The first run takes 5 to 10 minutes on 2 cores, later ones less than one: it builds everything from Go modules. With PREBUILT=yes it downloads Kubernetes (about 270 MB) instead of building it.'
 
 .PHONY: cluster
 cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ctrl-C.

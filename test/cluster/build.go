@@ -72,11 +72,12 @@ func (o options) build(ctx context.Context, log io.Writer) error {
 			return err
 		}
 	}
+	o.explainPrebuilt(log)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency())
 	for _, m := range o.modules() {
 		g.Go(func() error {
-			_, err := m.build(ctx, log)
+			_, err := o.obtain(ctx, m, log)
 			return err
 		})
 	}
@@ -96,28 +97,16 @@ func concurrency() int {
 
 // build returns the programs of a module.
 func (c *Cluster) build(ctx context.Context, of func(Versions) module) (build, error) {
-	return of(c.options.versions).build(ctx, c.options.log)
+	return c.options.obtain(ctx, of(c.options.versions), c.options.log)
 }
 
 // build returns the module's programs, which it builds unless they are in the cache.
 func (m module) build(ctx context.Context, log io.Writer) (build, error) {
-	source, err := m.folder()
-	if err != nil {
-		return build{}, err
+	done, source, err := m.cached()
+	if err != nil || exists(done.dir) {
+		return done, err
 	}
-	key, err := m.cacheKey(source, hostPlatform())
-	if err != nil {
-		return build{}, err
-	}
-	root, err := cacheRoot()
-	if err != nil {
-		return build{}, err
-	}
-	done := build{dir: filepath.Join(root, m.name, key)}
-	if exists(done.dir) {
-		return done, nil
-	}
-	unlock, err := lockFile(ctx, filepath.Join(root, m.name, "lock"), log)
+	unlock, err := lockFile(ctx, filepath.Join(filepath.Dir(done.dir), "lock"), log)
 	if err != nil {
 		return build{}, err
 	}
@@ -128,6 +117,22 @@ func (m module) build(ctx context.Context, log io.Writer) (build, error) {
 	return done, m.buildInto(ctx, source, done.dir, log)
 }
 
+// cached returns the module's place in the cache, whose directory exists once it is built, and the module's source.
+func (m module) cached() (done build, source string, err error) {
+	if source, err = m.folder(); err != nil {
+		return build{}, "", err
+	}
+	key, err := m.cacheKey(source, hostPlatform())
+	if err != nil {
+		return build{}, "", err
+	}
+	root, err := cacheRoot()
+	if err != nil {
+		return build{}, "", err
+	}
+	return build{dir: filepath.Join(root, m.name, key)}, source, nil
+}
+
 // buildInto builds into a temporary directory and renames it, so that the destination is complete or absent.
 func (m module) buildInto(ctx context.Context, source, destination string, log io.Writer) error {
 	temporary, err := os.MkdirTemp(filepath.Dir(destination), ".building-")
@@ -135,6 +140,9 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 		return fmt.Errorf("create build directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
+	if err := m.fetch(ctx, filepath.Join(temporary, "bin"), log); err != nil {
+		return err
+	}
 	if err := m.compile(ctx, source, temporary, log); err != nil {
 		return err
 	}

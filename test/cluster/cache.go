@@ -51,6 +51,9 @@ func (m module) cacheKey(dir string, p platform) (string, error) {
 	if m.tags != "" {
 		_, _ = fmt.Fprintf(h, "%q\n", m.tags)
 	}
+	for _, d := range m.downloads {
+		_, _ = fmt.Fprintf(h, "%q %q\n", d.name, d.sum)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 

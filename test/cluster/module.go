@@ -21,6 +21,8 @@ type module struct {
 	source string
 	// programs are built with one go command.
 	programs []program
+	// downloads are programs that are downloaded instead.
+	downloads []download
 	// ldflags are linker flags, beside those that strip symbols.
 	ldflags string
 	// manifests are copied beside the programs: directories of the module's dependencies.

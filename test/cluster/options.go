@@ -40,6 +40,7 @@ type options struct {
 	// kruisePrepare is called before the first start of Kruise's manager.
 	kruisePrepare []func(context.Context, *Cluster) error
 	keepDir       bool
+	prebuilt      prebuilt
 	manifests     [][]byte
 }
 

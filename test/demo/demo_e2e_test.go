@@ -84,10 +84,38 @@ func mustContain(t *testing.T, text string, patterns ...string) {
 	}
 }
 
+// Before anything is built, make says what the first run will take.
+//
+// Proves: `make demo`, also when interrupted; `NODE=1` loses no request.
+func TestDemoSaysWhatItTakes(t *testing.T) {
+	for _, test := range []struct {
+		name, cached string
+		args         []string
+		says         bool
+	}{
+		{name: "nothing is built", says: true},
+		{name: "Kubernetes is built", cached: "kubernetes/0123456789abcdef/bin/kube-apiserver"},
+		{name: "cluster at hand", args: []string{"KUBECONFIG=file"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cache := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(cache, test.cached), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv(cluster.CacheEnv, cache)
+			out, err := exec.Command("make", append([]string{"--silent", "-C", "../..", "demo-time"}, test.args...)...).CombinedOutput()
+			if err != nil || strings.Contains(string(out), "PREBUILT=yes") != test.says {
+				t.Errorf("make says %q (%v)", out, err)
+			}
+		})
+	}
+}
+
 // Proves: `make demo`, also when interrupted; `NODE=1` loses no request.
 func TestDemo(t *testing.T) {
-	text := playDemo(t, "", nil, "-pause", "1s")
-	mustContain(t, text, "is complete: 4 groups run revision", "llama-4-70b ready")
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // what is built already is not downloaded
+	text := playDemo(t, "", nil, "-pause", "1s", "-prebuilt")
+	mustContain(t, text, "is built already: nothing is downloaded", "is complete: 4 groups run revision", "llama-4-70b ready")
 	if strings.Contains(text, "driver: ") {
 		t.Error("the driver warns")
 	}

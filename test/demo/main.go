@@ -65,13 +65,17 @@ func start(ctx context.Context, c script) int {
 
 // options returns the options of the demo's own cluster, apart from those for the host.
 func (c script) options() []cluster.Option {
+	var options []cluster.Option
 	switch {
 	case c.node:
-		return node.Options(1)
+		options = node.Options(1)
 	case c.traffic:
-		return []cluster.Option{cluster.WithTraefik()}
+		options = []cluster.Option{cluster.WithTraefik()}
 	}
-	return nil
+	if c.prebuilt {
+		options = append(options, cluster.WithPrebuilt())
+	}
+	return options
 }
 
 type script struct {
@@ -86,6 +90,8 @@ type script struct {
 	kubeconfig string
 	// traffic is true if real requests are sent, node if the pods have containers as well.
 	traffic, node bool
+	// prebuilt is true if Kubernetes' programs may be downloaded.
+	prebuilt bool
 }
 
 func parse(args []string) (script, error) {
@@ -101,6 +107,7 @@ func parse(args []string) (script, error) {
 	flags.BoolVar(&c.keep, "keep", false, "keep the control plane running afterwards, until Ctrl-C")
 	flags.BoolVar(&c.traffic, "traffic", false, "route real requests through a gateway, and count them")
 	flags.BoolVar(&c.node, "node", false, "run containers on a real node, and send streaming requests to them; needs root")
+	flags.BoolVar(&c.prebuilt, "prebuilt", false, "download Kubernetes' official programs instead of building them, if there are any for this machine")
 	_ = flags.Parse(args) // ExitOnError
 	c.traffic = c.traffic || c.node
 	if c.batches == "" && c.host != "grpc" {
