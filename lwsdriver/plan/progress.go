@@ -134,8 +134,9 @@ func (s *Progress) noteBlocking(g Group) {
 // lostEarlier reports whether a is known, and b is unknown or later.
 func lostEarlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
-// diagnosis names the group that blocks a release, since when, and what to do. Empty means that no single group does.
-func (s Progress) diagnosis(o Observation) string {
+// diagnosis says what to do about the group that blocks a release. It names the group, and since when it blocks, unless the message does.
+// Empty means that no single group blocks it.
+func (s Progress) diagnosis(o Observation, message string) string {
 	g := s.blocking
 	if g == nil {
 		return ""
@@ -151,6 +152,8 @@ func (s Progress) diagnosis(o Observation) string {
 	switch {
 	case g.Ready:
 		what = fmt.Sprintf("has not stayed ready for %s", o.Policy.MinReady)
+	case strings.Contains(message, g.describe()):
+		return ". " + strings.ToUpper(do[:1]) + do[1:] + "." + remediation(o.release())
 	case g.Revision == "" && g.LostAt.IsZero():
 		what = "has had no pod"
 	}
@@ -221,16 +224,19 @@ func describeUnready(groups iter.Seq2[Group, int]) string {
 	if unready == 0 {
 		return ""
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "; group %d: ", first.Index)
-	if first.Pod != "" {
-		fmt.Fprintf(&b, "pod %s: ", first.Pod)
-	}
-	b.WriteString(first.Message)
+	text := "; " + first.describe()
 	if more := unready - 1; more > 0 {
-		fmt.Fprintf(&b, "; %d more not ready", more)
+		text += fmt.Sprintf("; %d more not ready", more)
 	}
-	return b.String()
+	return text
+}
+
+// describe names the group and its pod that is not ready, and says why.
+func (g Group) describe() string {
+	if g.Pod == "" {
+		return fmt.Sprintf("group %d: %s", g.Index, g.Message)
+	}
+	return fmt.Sprintf("group %d: pod %s: %s", g.Index, g.Pod, g.Message)
 }
 
 type rolling = lws.RollingUpdateConfiguration

@@ -252,7 +252,7 @@ func expired(o Observation, d Decision, since time.Time) Decision {
 		if d.Since.IsZero() {
 			d.Message += ". " + d.remedyOr("See the driver's log and kubectl describe lws "+o.Stable.Name) + continues(o, "that is repaired")
 		} else {
-			d.Message += d.Progress.diagnosis(o)
+			d.Message += d.Progress.diagnosis(o, d.Message)
 		}
 	}
 	return d

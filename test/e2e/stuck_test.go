@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// A release without progress reports the blocking group, since when, and a remedy. Once that group is ready, the next broken
+// A release without progress reports since when, the blocking group, and a remedy. Once that group is ready, the next broken
 // group is reported after a deadline of its own; then the release continues.
 //
 // Proves (test): Safety rule 8: a deadline with the group and the remedy.
@@ -34,7 +34,7 @@ func TestStuck(t *testing.T) {
 	w.await("4 pods exist", func(*pb.BatchContext) bool { return len(w.podsOf(canary)) == 4 })
 	for _, group := range []string{"0", "1"} {
 		c := w.await("group "+group+" is reported as blocking", func(c *pb.BatchContext) bool {
-			return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Group "+group+" (")
+			return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "; group "+group+": pod "+canary+"-"+group)
 		})
 		var row *pb.Group
 		for _, g := range c.GetGroups() {
@@ -45,10 +45,12 @@ func TestStuck(t *testing.T) {
 		if c.GetReason() != "ProgressDeadlineExceeded" || row.GetReady() || row.GetSince() == nil {
 			t.Fatalf("%s\ngroup %v", show(c), row)
 		}
-		w.mustContain(c.GetMessage(), "no progress for 5s", "ImagePullBackOff",
-			"Group "+group+" ("+canary+"-"+group+") has not been ready since "+row.GetSince().AsTime().Format("15:04:05 MST")+": fix the image", "otherwise abort")
+		w.mustContain(c.GetMessage(), "no progress for 5s (since ", "ImagePullBackOff", ". Fix the image", "otherwise abort")
+		if strings.Count(c.GetMessage(), "roup "+group) > 1 {
+			t.Errorf("the group is named twice: %s", c.GetMessage())
+		}
 		if group == "0" { // Kubernetes counts further events of the reason, and keeps the note of the first
-			e.eventually("an event reports it", func(ctx context.Context) error { return e.hasFailureEvent(ctx, "model", "Group 0 (") })
+			e.eventually("an event reports it", func(ctx context.Context) error { return e.hasFailureEvent(ctx, "model", "; group 0: pod ") })
 		}
 		w.patchPods(canary, heal, map[string]int{"0": 0, "1": 1}[group])
 	}
