@@ -172,6 +172,8 @@ func TestCommands(t *testing.T) {
 			w.begin("release", "model", "--release-id", "r1").mustExit(0, "is complete")
 			// The driver inside the command has the workload's generation of the API server.
 			w.mustPrint([]string{"nothing to release"}, "release", "model")
+			w.mustPrint([]string{"nothing to release"}, "release", "model", "--release-id", "r2")
+			w.begin("release", "model", "--release-id", "r1").mustExit(0, "is complete")
 			if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetReleaseId() != "r1" {
 				w.t.Errorf("the release is now %q", c.GetReleaseId())
 			}

@@ -147,7 +147,7 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
 		return false, err
 	}
-	if f.id != "" || f.Dial.Address != "" || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
+	if f.id == c.GetReleaseId() || f.Dial.Address != "" || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
 		return false, nil
 	}
 	// The driver's cache may be older than the user's last edit.
