@@ -156,12 +156,16 @@ func advanceHandover(o Observation) Decision {
 		}
 	}
 	// The user, or an autoscaler, scales the object that it knows. The successor must not begin with fewer groups.
-	if n := o.Stable.Replicas; n > o.Record.Release.Groups {
+	n := max(o.Stable.Replicas, o.Record.Release.Groups)
+	if o.hasRoles() {
+		n = o.entryRole().Replicas * o.Slices // the object stays
+	}
+	if n != o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
 		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
 		return writes(SetStable{Record: next, Why: why}, state, ReasonScaling)
 	}
-	if n := o.Record.Release.Groups; c.Replicas != n {
+	if c.Replicas != n {
 		return Decision{
 			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, State: state, Reason: ReasonScaling,
 			Message: fmt.Sprintf("%s was scaled; it is being restored to %d groups", c.Name, n),

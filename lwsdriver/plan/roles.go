@@ -259,10 +259,10 @@ func ServingRoles(o Observation) []Role {
 		serving = slices.DeleteFunc(slices.Clone(spec), func(r Role) bool {
 			return o.child(0, stable, r.Name).Name+o.child(0, update, r.Name).Name == ""
 		})
-		for _, c := range o.Children {
-			if (c.Revision == stable || c.Revision == update) && indexRole(serving, c.Role) < 0 {
-				serving = append(serving, Role{Name: c.Role, Replicas: LastSize(o, c.Role), Size: 1, MaxSurge: 1})
-			}
+	}
+	for _, c := range o.Children {
+		if (c.Revision == stable || c.Revision == update) && indexRole(serving, c.Role) < 0 {
+			serving = append(serving, Role{Name: c.Role, Replicas: LastSize(o, c.Role), Size: 1, MaxSurge: 1})
 		}
 	}
 	for i := range serving {
@@ -314,8 +314,12 @@ func (o *Observation) unite() {
 	if b := o.Bounds; b != nil {
 		o.Stable.Rolling = record.Hold()
 		if o.updates() {
+			units := 0
+			for slice := range o.Slices {
+				units += b.Exact[Member(slice, entry.Name)]
+			}
 			o.Added = []Workload{{
-				Name: o.Stable.Name + "-" + b.Update, Replicas: b.Units, Size: entry.Size, Revision: b.Update, Carries: b.Update,
+				Name: o.Stable.Name + "-" + b.Update, Replicas: max(b.Units, units), Size: entry.Size, Revision: b.Update, Carries: b.Update,
 				Rolling: record.Hold(), Observed: true, Target: b.Target,
 				Groups: o.units(o.place(b.Update, b.Units), b.Units, func(c Child) bool { return c.Revision == b.Update }),
 			}}
@@ -497,6 +501,10 @@ func (o Observation) bounds() *Bounds {
 		b.Update, b.Target, b.Units = o.Bounds.Update, o.Bounds.Target, o.Bounds.Units
 	}
 	b = o.withUnits(b, b.Units)
+	for slice := 0; slice < o.Slices && b.Update != ""; slice++ {
+		entry := o.child(slice, b.Update, o.entryRole().Name) // after a scale-down, its groups finish their requests before they go
+		b.Exact[entry.member()] = max(b.Exact[entry.member()], min(o.Bounds.Exact[entry.member()], entry.Replicas))
+	}
 	return &b
 }
 
@@ -513,7 +521,7 @@ func (o Observation) keepLeft(b Bounds) Bounds {
 // presentBounds returns the bounds after another client has deleted them: those of units that are replaced are what there is.
 func (o Observation) presentBounds(stable string) *Bounds {
 	b := Bounds{Stable: stable, Min: map[string]int{}, Exact: map[string]int{}}
-	if r := o.release(); r != nil && o.left(r.UpdateRevision, "") {
+	if r := o.release(); r != nil && (o.shifts() || !InPlace(o.Policy.Style)) && o.left(r.UpdateRevision, "") {
 		b.Update = r.UpdateRevision
 	}
 	for slice := range o.Slices {
@@ -738,9 +746,7 @@ func (o Observation) roleAction(action Action) Action {
 		return o.boundsAction(*b, a.Why)
 	case SetTraffic:
 		if b := o.bounds(); b != nil && o.Bounds != nil && b.Routes != "" && b.Routes != o.Bounds.Routes {
-			next := *o.Bounds
-			next.Routes = b.Routes
-			return SetBounds{Bounds: next, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
+			return SetBounds{Bounds: *b, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
 		}
 	case CreateCanary:
 		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, a.Replicas))
@@ -858,7 +864,10 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 // while a template waits.
 func keepRoles(o Observation, d Decision) Decision {
 	b := o.bounds()
-	if b == nil || o.Record == nil {
+	if o.Record == nil {
+		b = o.Bounds // they stay, and what a release has added goes
+	}
+	if b == nil {
 		return d
 	}
 	if a := o.boundsAction(*b, "bound the children of "+o.Stable.Name); a != nil {
@@ -874,15 +883,14 @@ func keepRoles(o Observation, d Decision) Decision {
 	}
 	for _, c := range o.Children {
 		want := c.Replicas // LWS drains other revisions itself
-		switch c.Revision {
-		case b.Stable:
-			want = b.Min[c.member()]
-		case b.Update:
+		switch {
+		case c.Revision == b.Update:
 			want = b.Exact[c.member()]
-		case o.Stable.Revision:
-			if o.Stable.serving(o.Stable.Replicas) == o.Stable.Replicas {
-				want = 0 // LWS rolled to it without bounds, and drains only what is not in the spec
-			}
+		case o.Record == nil:
+		case c.Revision == b.Stable:
+			want = b.Min[c.member()]
+		case c.Revision == o.Stable.Revision && o.Stable.serving(o.Stable.Replicas) == o.Stable.Replicas:
+			want = 0 // LWS rolled to it without bounds, and drains only what is not in the spec
 		}
 		if c.Deleting || c.Replicas == want {
 			continue

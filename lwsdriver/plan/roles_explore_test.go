@@ -265,7 +265,7 @@ func (s roleState) allows(r revision, m roleMember, want uint8, create bool) boo
 	have, name := s.at(r, m).replicas, m.String()
 	least, bounded := b.Min[name]
 	switch {
-	case !create && want == have, create && want == 0 && r.String() != b.Stable:
+	case !create && want == have, create && want == 0:
 		return true
 	case r.String() == b.Stable && !bounded:
 		return want >= have
@@ -571,6 +571,11 @@ func (s roleState) others() (all []roleStep) {
 	}
 	if n := s; s.resizes > 0 {
 		n.slices, n.resizes = slicesOf+1-s.slices, s.resizes-1
+		for role, c := range s.children[s.template][s.slices%slicesOf] {
+			if s.walk && n.slices > s.slices && !c.exists {
+				n.children[s.template][s.slices][role].hurt = 1<<s.wanted[role] - 1 // until they are ready
+			}
+		}
 		add(fmt.Sprintf("the user sets slices to %d", n.slices), n)
 	}
 	if n := s; s.unsized {
@@ -687,7 +692,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 	if before.Update != "" {
 		update = revisionOf(before.Update)
 	}
-	shifts := s.style == pb.Style_STYLE_PARTITION && rec.Release != nil
+	shifts := s.style == pb.Style_STYLE_PARTITION && phase.Unfinished()
 	if shifts {
 		if broken := s.breachOfShift(o, step, stable, update, phase); broken != "" {
 			return broken
@@ -729,7 +734,10 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			}
 			first, last := s.drained()
 			before, after := s.children[r][m.slice][last].replicas, n.children[r][m.slice][last].replicas
-			others := s.children[r][0][first].replicas + s.children[r][1][first].replicas
+			others := uint8(0)
+			for slice := range s.slices {
+				others += s.children[r][slice][first].replicas
+			}
 			if r == stable && phase == record.HandingOver && n.children[r][m.slice][last].exists && after < before && others > 0 && (!shifts || after == 0) {
 				return fmt.Sprintf("%s goes before %s", roleNames[last], roleNames[first])
 			}
@@ -750,7 +758,11 @@ func (s roleState) drained() (first, last int) {
 func (s roleState) lowers(o Observation, b Bounds) bool {
 	for slice := range o.Slices {
 		for i, name := range roleNames {
-			if b.Min[Member(slice, name)] < int(s.wanted[i]) && (s.third == sameRoles && !s.walk || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
+			wanted := s.wanted[i]
+			if c := s.at(revisionOf(b.Stable), roleMember{slice, i}); i == 0 && s.unsized {
+				wanted = min(wanted, c.replicas) // nobody knows more
+			}
+			if b.Min[Member(slice, name)] < int(wanted) && (s.third == sameRoles && !s.walk || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
 				return true
 			}
 		}
@@ -763,7 +775,7 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 	room := false
 	for slice := range o.Slices {
 		units := b.Exact[Member(slice, roleNames[0])]
-		if n := b.Exact[Member(slice, roleNames[1])]; n != s.part(1, units) {
+		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) {
 			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
 		}
 		if room && units > before.Exact[Member(slice, roleNames[0])] {

@@ -262,6 +262,12 @@ func (l *lateWrite) stale(before, after *roleState) bool {
 	}
 }
 
+// unrouted reports whether it is of a route, and no release is left that says which: the model has no names for these.
+func (l *lateWrite) unrouted(s *roleState) bool {
+	_, routes := l.action.(SetTraffic)
+	return routes && (s.record == "" || records.of(s.record).record.Release == nil)
+}
+
 // roleRefusals are kinds of writes, by what they write.
 var roleRefusals = [...]string{"nothing", "the set", "bounds", "children", "routing", "pods"}
 
@@ -356,7 +362,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 		if d := reconcile(s.observe()); d.Action != nil {
 			add("the driver decides", func(n *roleState) { n.late = &lateWrite{d.Action} })
 		}
-	} else if refused := s.refuses != 0 && roleRefusal(s.late.action) == s.refuses; !refused {
+	} else if refused := s.refuses != 0 && roleRefusal(s.late.action) == s.refuses; !refused && !s.late.unrouted(&s) {
 		n := s
 		n.late = nil
 		if next, err := n.write(s.late.action); err == nil {
@@ -447,7 +453,8 @@ func (s roleState) breachOfEnd() string {
 func (s roleState) unended(o Observation, d Decision) string {
 	lacks := false
 	for r, m := range s.all() {
-		lacks = lacks || s.at(r, m).deleted && m.slice < int(s.slices)
+		c := s.at(r, m)
+		lacks = lacks || m.slice < int(s.slices) && (c.deleted || !c.exists && r != s.template && r == revisionOf(o.stableSide()) && strings.Contains(d.Message, "no child"))
 	}
 	switch final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE; {
 	case lacks && d.Message != "": // LeaderWorkerSet does not create it, and the message says what to do

@@ -18,9 +18,9 @@ import (
 // capacity. The bounds of both revisions move a step at a time, within maxUnavailable and maxSurge of each role. Until the promotion every
 // role keeps a group at the stable revision: LWS deletes children without groups, and they are the way back.
 
-// shifts reports whether the release replaces units instead of adding them.
+// shifts reports whether the release replaces units instead of adding them. One that is over has none left.
 func (o Observation) shifts() bool {
-	return o.release() != nil && o.hasRoles() && InPlace(o.Policy.Style)
+	return o.hasRoles() && o.release() != nil && o.Record.Release.Phase.Unfinished() && InPlace(o.Policy.Style)
 }
 
 // oneSetServes reports whether a promotion moves all requests at once. Where units are replaced, each new one takes the share of an old one.
@@ -191,21 +191,23 @@ func (o Observation) groupsOf(slice int, revision string, role Role) int {
 // starts may become ready before it is removed.
 func (o Observation) lowered(slice int, role Role, had, keep int) int {
 	serving := o.servingUnits(slice)
-	entry := role.Name == o.entryRole().Name
-	need := max(role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving))
-	groups, ready := map[int]Group{}, 0
-	counts := func(g Group) bool { return g.Ready && (!entry || o.receives(g)) }
-	for _, g := range o.child(slice, o.stableSide(), role.Name).Groups {
-		if groups[g.Index] = g; counts(g) && g.Index < had {
-			ready++
+	need, carry := role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving)
+	groups, ready, carrying := map[int]Group{}, 0, 0
+	add := func(g Group, n int) {
+		if g.Ready {
+			ready += n
 		}
+		if g.Ready && (role.Name != o.entryRole().Name || o.receives(g)) {
+			carrying += n
+		}
+	}
+	for _, g := range within(o.child(slice, o.stableSide(), role.Name).Groups, 0, had) {
+		groups[g.Index] = g
+		add(g, 1)
 	}
 	for ; had > keep; had-- {
 		last := groups[had-1]
-		if counts(last) {
-			ready--
-		}
-		if (last.Ready || last.starts()) && ready < need {
+		if add(last, -1); (last.Ready || last.starts()) && (ready < need || carrying < carry) {
 			break
 		}
 	}
