@@ -745,8 +745,12 @@ func (o Observation) roleAction(action Action) Action {
 		}
 		return o.boundsAction(*b, a.Why)
 	case SetTraffic:
-		if b := o.bounds(); b != nil && o.Bounds != nil && b.Routes != "" && b.Routes != o.Bounds.Routes {
+		switch b := o.bounds(); {
+		case b == nil || o.Bounds == nil:
+		case b.Routes != "" && b.Routes != o.Bounds.Routes:
 			return SetBounds{Bounds: *b, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
+		case lowers(b.Min, o.Bounds.Min):
+			return SetBounds{Bounds: *b, Why: "keep the groups that requests may return to"} // before LWS removes them
 		}
 	case CreateCanary:
 		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, a.Replicas))
@@ -822,15 +826,16 @@ func (o Observation) lowersBounds(next Bounds) bool {
 	if o.Bounds == nil {
 		return false
 	}
-	lower := func(before, after map[string]int) bool {
-		for role, n := range before {
-			if after[role] < n {
-				return true
-			}
+	return next.Stable != o.Bounds.Stable || lowers(o.Bounds.Min, next.Min) || lowers(o.Bounds.Exact, next.Exact)
+}
+
+func lowers(before, after map[string]int) bool {
+	for role, n := range before {
+		if after[role] < n {
+			return true
 		}
-		return false
 	}
-	return next.Stable != o.Bounds.Stable || lower(o.Bounds.Min, next.Min) || lower(o.Bounds.Exact, next.Exact)
+	return false
 }
 
 // unitsAction returns the write that lets the update revision have a number of units.

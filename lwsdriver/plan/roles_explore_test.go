@@ -759,8 +759,8 @@ func (s roleState) lowers(o Observation, b Bounds) bool {
 	for slice := range o.Slices {
 		for i, name := range roleNames {
 			wanted := s.wanted[i]
-			if c := s.at(revisionOf(b.Stable), roleMember{slice, i}); i == 0 && s.unsized {
-				wanted = min(wanted, c.replicas) // nobody knows more
+			if i == 0 && s.unsized {
+				wanted = min(wanted, uint8(o.Bounds.Min[Member(slice, name)])) // no other number is known
 			}
 			if b.Min[Member(slice, name)] < int(wanted) && (s.third == sameRoles && !s.walk || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
 				return true
@@ -788,7 +788,13 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 
 // breachOfShift returns the rule that a step of a shift breaks, or "" if there is none.
 func (s roleState) breachOfShift(o Observation, step roleStep, stable, update revision, phase record.Phase) string {
-	n := step.next
+	n, counted, all := step.next, s.wanted, true // LeaderWorkerSet may remove a group that the driver has not counted
+	for i, name := range roleNames {
+		if at := indexRole(boundsRead.of(s.bounds).Roles, name); s.walk && at >= 0 {
+			counted[i] = min(counted[i], uint8(boundsRead.of(s.bounds).Roles[at].Replicas))
+			all = all && counted[i] == s.wanted[i]
+		}
+	}
 	for slice := range o.Slices {
 		entry := Member(slice, roleNames[0])
 		if b := step.bounds; b != nil && update != 0 && b.Exact[entry] < min(s.unitsIn(update, slice), boundsRead.of(s.bounds).Exact[entry]) && phase != record.Promoted {
@@ -808,10 +814,10 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				updated = n.unitsIn(update, m.slice)
 				part = s.part(i, updated)
 			}
-			if left := n.unitsIn(stable, m.slice) + updated; n.unitsIn(stable, m.slice) < s.unitsIn(stable, m.slice) && left < int(s.wanted[0])-o.sliceLacks()-s.hurtUnits(anyRevision, m.slice) {
+			if left := n.unitsIn(stable, m.slice) + updated; all && n.unitsIn(stable, m.slice) < s.unitsIn(stable, m.slice) && left < int(s.wanted[0])-o.sliceLacks()-s.hurtUnits(anyRevision, m.slice) {
 				return fmt.Sprintf("%s: %d units are left of %d", m, left, s.wanted[0])
 			}
-			if left := bits.OnesCount8(is.ready); is.ready != was.ready && left+part < int(s.wanted[i])-int(s.unavailable[i])-bits.OnesCount8(is.hurt&^is.ready) {
+			if left := bits.OnesCount8(is.ready); is.ready != was.ready && left+part < int(counted[i])-int(s.unavailable[i])-bits.OnesCount8(is.hurt&^is.ready) {
 				return fmt.Sprintf("%s: %d stable groups and %d of the update's units are left of %d", m, left, part, s.wanted[i])
 			}
 		}
@@ -950,6 +956,7 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{wanted: two{2, 1}, edits: 2, losses: 1, style: pb.Style_STYLE_CANARY}, 2, true},
 		{roleState{wanted: two{2, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 2, true},
 		{roleState{wanted: two{2, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
+		{roleState{wanted: two{1, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 2}}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_BLUE_GREEN}, 2, true},
 		{roleState{wanted: two{1, 1}, edits: 2, losses: 1, slices: 2, style: pb.Style_STYLE_CANARY}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, second: true, style: pb.Style_STYLE_CANARY}, 2, true},

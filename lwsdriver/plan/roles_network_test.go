@@ -276,7 +276,7 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 			if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update {
 				gone = 0 // no release has them: LeaderWorkerSet rolled to a template that waits, once another client let it
 			}
-			if r.String() == o.stableSide() {
+			if r.String() == o.stableSide() || phase == record.HandingOver && m.slice < int(s.slices) {
 				gone &= 1<<s.wanted[0] - 1 // the user has removed the others
 				if phase != record.HandingOver && !o.shifts() {
 					gone &= 1<<s.counted(*boundsRead.of(s.bounds), m) - 1

@@ -74,6 +74,10 @@ func (s share) capped() bool { return s.of.updated > 0 && s.effective < s.reques
 // message explains a capped share.
 func (s share) message(o Observation) string {
 	ready := "are ready"
+	if s.effective > s.requested {
+		return fmt.Sprintf("%d of %d old units are left, so %d %% of the requests instead of %d %% stay with revision %s",
+			s.of.stable, s.of.units, s.effective, s.requested, o.Record.Release.UpdateRevision)
+	}
 	if s.of.steady < min(s.of.updated, s.of.groups) {
 		ready = fmt.Sprintf("have been ready for %s", max(o.Policy.MinReady, lossGrace))
 	}
@@ -101,7 +105,7 @@ func (o Observation) shareFor(planned int) share {
 		s.requested, s.of.groups = 100, planned
 	}
 	s.of.tolerated = o.Policy.Threshold(s.of.groups)
-	if o.Traffic == nil || s.requested == 0 {
+	if o.Traffic == nil || s.requested == 0 && !o.shifts() {
 		s.effective = s.requested
 		return s
 	}
@@ -120,6 +124,14 @@ func (o Observation) shareFor(planned int) share {
 		with := s.of
 		with.steady++
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
+	}
+	if o.shifts() && o.Bounds != nil { // old units that may go don't carry their share again
+		kept := 0
+		for slice := range o.Slices {
+			kept += o.unitsOf(func(r Role) int { return o.Bounds.Min[Member(slice, r.Name)] })
+		}
+		s.of.stable = min(stable.ready, kept)
+		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-100*s.of.stable/max(n, 1)))
 	}
 	// Blue-green promises that two revisions never serve together.
 	if o.oneSetServes() && s.effective < s.requested {
@@ -291,7 +303,7 @@ func explainShare(o Observation, d Decision) Decision {
 		return d
 	}
 	d.Recheck = earliest(d.Recheck, s.recheck)
-	if s.capped() && !o.awaitsSecondSet() {
+	if s.effective > s.requested || s.capped() && !o.awaitsSecondSet() {
 		d.Message += "; " + s.message(o)
 	}
 	return d
