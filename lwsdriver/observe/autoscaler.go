@@ -53,12 +53,14 @@ func (o *Observer) newAutoscalers() *Autoscalers {
 		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: informer.Index(scalerKeys)}, Transform: informer.Transform(stripScaler), Changed: o.allChanged,
 		Handler: informer.OnChange(func(old, obj any) {
 			before, after := scalerOf(old), scalerOf(obj)
+			// The status changes all the time. sameScaler compares what a release depends on.
 			if before != nil && after != nil && sameScaler(before, after) {
 				return
 			}
 			if after != nil && after.scaledObject() != "" {
 				a.scaled.Recheck() // KEDA may have been installed since this driver started: it scales by the HPAs that it creates
 			}
+			// An autoscaler that changed its target concerns both workloads.
 			notify(before)
 			notify(after)
 		}),
@@ -82,6 +84,7 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 		}
 	}
 	byName := map[string]int{} // indices of ScaledObjects in found
+	// ScaledObjects come first: an HPA that KEDA made is reported as part of its ScaledObject.
 	for _, s := range scalers(a.scaled, key, targets) {
 		byName[s.Name()] = len(found)
 		found = append(found, s.describe(targets))
@@ -102,6 +105,7 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 			continue
 		}
 		found[i].Limited = s.Limited()
+		// KEDA changes its HPA a moment after its ScaledObject, so a held direction may still scale.
 		if s.Scales().Beyond(found[i].Directions) {
 			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name())
 		}
@@ -115,6 +119,7 @@ func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (
 	for _, name := range append([]string{key.Name}, targets...) {
 		for _, obj := range informer.List[any](c, scalerIndex, types.NamespacedName{Namespace: key.Namespace, Name: name}.String()) {
 			s := scalerOf(obj)
+			// An autoscaler may have both names: that of the workload, and that of its target.
 			if !slices.ContainsFunc(all, func(known *Scaler) bool { return known.Name() == s.Name() }) {
 				all = append(all, s)
 			}
@@ -209,6 +214,7 @@ func stripScaler(obj any) any {
 		return obj
 	}
 	s.Meta.SetManagedFields(nil)
+	// A hold is in annotations: the note of the user's values, and those by which KEDA pauses.
 	annotations := maps.Clone(s.Meta.GetAnnotations())
 	maps.DeleteFunc(annotations, func(key, _ string) bool {
 		return key != autoscaler.NoteAnnotation && !strings.HasPrefix(key, "autoscaling.keda.sh/")
@@ -216,6 +222,7 @@ func stripScaler(obj any) any {
 	s.Meta.SetAnnotations(annotations)
 	switch o := obj.(type) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
+		// This condition alone tells that an HPA would remove groups but for its policy.
 		conditions := slices.DeleteFunc(o.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
 			return c.Type != autoscalingv2.ScalingLimited
 		})
@@ -249,6 +256,7 @@ func (o *Observer) readAutoscalers(s *Snapshot) {
 	}
 	successors, _ := o.Autoscalers.of(next, next.Name)
 	for _, a := range successors {
+		// It is held for the successor and scales something else.
 		if !a.Targets {
 			continue
 		}

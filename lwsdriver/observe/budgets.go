@@ -35,6 +35,7 @@ func (o *Observer) newBudgets() *Budgets {
 		Indexers:  cache.Indexers{addedIndex: informer.Index(ownBudget), cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 		Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
 		Handler: informer.OnKeys(budgetFor, func(key types.NamespacedName) {
+			// A user's budget concerns no release; the next call that judges one reads it.
 			if key.Name != "" {
 				o.changed(key)
 			}
@@ -60,11 +61,13 @@ func ownBudget(o *policyv1.PodDisruptionBudget) []string {
 // of returns a workload's budgets, sorted by name. Unread: the cache is not filled yet.
 func (b *Budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget, unread bool) {
 	if !b.informer.Synced() {
+		// Unless a release started the cache, none requests budgets, and none is waited for.
 		return nil, b.informer.Started()
 	}
 	for _, o := range informer.List[*policyv1.PodDisruptionBudget](b.informer, addedIndex, key.String()) {
 		switch owner := metav1.GetControllerOf(o); {
 		case o.DeletionTimestamp != nil:
+			// Its deletion is under way, so there is nothing left to delete.
 		case owner == nil || owner.UID != uid:
 			// It belongs to a deleted workload, or its owner reference was removed.
 			all = append(all, plan.Budget{Name: o.Name})
@@ -83,6 +86,7 @@ func (o *Observer) readBudgets(s *Snapshot) {
 	}
 	s.Budgets, s.BudgetsUnread = o.Budgets.of(s.Key, s.StableObject.UID)
 	s.BudgetsUnread = s.BudgetsUnread && s.Policy.GroupBudget
+	// NOT_SYNCED means only that the cache is still being filled.
 	if err := o.Budgets.informer.Err(); s.BudgetsUnread && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
 		s.BudgetsUnreadable = drivererr.ProblemOf(ContractError(err))
 	}

@@ -73,6 +73,7 @@ func (o *Observer) newCaches() *Caches {
 			o.deleted(KeyOf(before))
 		}
 		keys := informer.Keys(before, after, StableKey)
+		// The bounds of a set list the workloads that only look like its children. A change of w's spec changes no name.
 		if before == nil || after == nil {
 			keys = append(keys, setsByName(cmp.Or(before, after))...)
 		}
@@ -86,6 +87,7 @@ func (o *Observer) newCaches() *Caches {
 				continue
 			}
 			c.Groups.Invalidate(g.set, g.label)
+			// Pods outlive their workload, and deleted has kept the groups that still had some.
 			if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
 				c.Groups.forget(g.set)
 			}
@@ -97,7 +99,7 @@ func (o *Observer) newCaches() *Caches {
 	return c
 }
 
-// configure completes an informer that has not run. Nothing of it fails for such a one.
+// configure completes an informer that has not run: neither call fails before it runs.
 func (c *Caches) configure(i cache.SharedIndexInformer, transform cache.TransformFunc, handler cache.ResourceEventHandler) {
 	_ = i.SetTransform(transform)
 	handled, _ := i.AddEventHandler(handler)
@@ -129,6 +131,7 @@ func (c *Caches) added(stable types.NamespacedName) []*lws.LeaderWorkerSet {
 
 // revisionsOf returns LWS's ControllerRevisions of a workload.
 func (c *Caches) revisionsOf(w *lws.LeaderWorkerSet) []*revisionView {
+	// A recreated workload has the revisions of the deleted one, too, until garbage collection deletes these.
 	return slices.DeleteFunc(informer.List[*revisionView](c.revisions, setRevisionIndex, KeyOf(w).String()),
 		func(r *revisionView) bool { return r.owner != w.UID })
 }
@@ -203,6 +206,7 @@ func (c *Caches) Err() error {
 	for _, s := range c.sources {
 		switch err := s.Err(); {
 		case err == nil, synced && !apierrors.IsForbidden(err):
+			// The reflector retries any other error of a watch itself; Freshness reports it once the cache may be stale.
 		case apierrors.IsNotFound(err) && s.Resource.Group == lws.GroupVersion.Group:
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING,
 				"LeaderWorkerSet (%s) is not installed in this cluster: install LWS v0.9.0 or later", lws.GroupVersion)

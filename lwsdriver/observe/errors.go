@@ -76,6 +76,7 @@ func remedy(err error) string {
 	if !apierrors.IsForbidden(err) {
 		return ""
 	}
+	// A refusal by a webhook or a quota is 403, too, and no role would change it.
 	if found := lacksPermission.FindStringSubmatch(err.Error()); found != nil {
 		if role := granting[schema.GroupResource{Group: found[2], Resource: found[1]}]; role != "" {
 			return fmt.Sprintf(" (config/base: ClusterRole %s grants it)", role)
@@ -95,10 +96,12 @@ func reasonOf(err error) pb.ErrorReason {
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err) && lacksPermission.MatchString(err.Error()):
 		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), boundsPolicy):
+		// An object that is gone was observed before it was deleted: another observation shows that.
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsAlreadyExists(err):
 		return pb.ErrorReason_ERROR_REASON_NAME_TAKEN
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		// A webhook, an admission policy or a quota refused the write, see lacksPermission.
 		return pb.ErrorReason_ERROR_REASON_REJECTED
 	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err),

@@ -49,6 +49,7 @@ func (m *groupMemory) restarted(revision string) {
 // whether the result stays valid until one of the pods changes.
 func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
 	if g.Ready {
+		// ready remembers the corrected time.
 		m.correct(g, now)
 		m.ready(g, now, minReady)
 	} else {
@@ -63,11 +64,13 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 	}
 	switch g.Revision {
 	case "":
+		// Without a leader the revision is unknown, and the count stays.
 	case m.restartedAt:
 		g.Restarts = m.restarts
 	default:
 		m.restarts, m.restartedAt = 0, ""
 	}
+	// Time alone changes a ready group until minReady has passed, and until a loss is over.
 	return !g.Ready || (!g.FirstReady.IsZero() && m.lostAt.IsZero())
 }
 
@@ -79,6 +82,7 @@ func (m *groupMemory) correct(g *plan.Group, now time.Time) {
 		g.ReadySince = m.unreadyAt
 	case !g.ReadySince.After(now):
 	case m.readySince.IsZero():
+		// The kubelet's clock is ahead of ours: ready begins with the first observation of it.
 		g.ReadySince = now
 	default:
 		g.ReadySince = m.readySince
@@ -89,6 +93,7 @@ func (m *groupMemory) correct(g *plan.Group, now time.Time) {
 // lost, or shortly before.
 func (m *groupMemory) whyLost(g *plan.Group) string {
 	e := m.exit
+	// An exit shortly before the loss may have caused it: LWS recreates a group after a container restarts.
 	if e == nil || g.Revision != "" && g.Revision != e.revision || e.at.Before(m.lostAt.Add(-steadyAfter)) || strings.Contains(g.Message, exitCode) {
 		return ""
 	}
@@ -109,6 +114,8 @@ func (m *groupMemory) ready(g *plan.Group, now time.Time, minReady time.Duration
 func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
 	if m.lostAt.IsZero() || m.steady(now, minReady) {
 		m.lostAt = now
+		// The pods know the time better than the observation, unless a wrong clock puts it in the future, or before
+		// the group was last ready.
 		if !broken.IsZero() && broken.Before(now) && !broken.Before(m.readySince) {
 			m.lostAt = broken
 		}

@@ -118,6 +118,8 @@ func (g *Groups) lock(set types.NamespacedName, add bool) *groupSet {
 		if s == nil {
 			return nil
 		}
+		// g.mu is free again, since forget takes it with s.mu held. So forget may have dropped s in between,
+		// and a change noted in a dropped set would be lost.
 		if s.mu.Lock(); !s.dropped {
 			return s
 		}
@@ -158,6 +160,7 @@ func (g *Groups) forget(set types.NamespacedName) {
 	s.last, s.order = nil, nil
 	for label, e := range s.entries {
 		e.memory = groupMemory{}
+		// A pod event may be newer than the last observation, and a group with pods must stay.
 		if e.dirty {
 			g.recompute(set, label, e)
 		}
@@ -182,6 +185,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 		return nil
 	}
 	defer s.mu.Unlock()
+	// The last result holds at any later time: it is kept only if no group's state depends on the time.
 	if s.last != nil && s.replicas == replicas && s.size == size && maps.Equal(s.sizes, sizes) {
 		return s.last
 	}
@@ -213,6 +217,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 			e.memory.update(&out, e.broken, now, minReady)
 			all = append(all, out)
 		default:
+			// No pod is left, and no number below replicas: LWS does not recreate it.
 			delete(s.entries, label)
 			s.order = nil
 		}
@@ -240,6 +245,7 @@ func (g *Groups) unnumbered(set types.NamespacedName) string {
 // whole returns the group as it is in a workload whose spec has groups of size.
 func (e *groupEntry) whole(size int, sizes map[string]int) plan.Group {
 	out := e.group
+	// Without LWS's annotation on a pod the size in the spec is the best that is known.
 	if out.Pods = e.size; out.Pods == 0 {
 		out.Pods = size
 	}
@@ -254,6 +260,7 @@ func number(all []plan.Group) {
 	slices.SortFunc(all, func(a, b plan.Group) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Leader, b.Leader))
 	})
+	// -1 sorts first. LWS numbers either all groups of a workload or none.
 	if len(all) > 0 && all[0].Index < 0 {
 		for i := range all {
 			all[i].Index = i
@@ -266,9 +273,11 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	e.dirty = false
 	pods := g.podsOf(set, label)
 	if len(pods) == 0 {
+		// The memory stays: it tells since when the group has been lost.
 		e.exists, e.broken = false, time.Time{}
 		return
 	}
+	// LWS names leaders by index, so the name is known while the leader is missing.
 	next := plan.Group{Index: groupIndex(label), Leader: set.Name + "-" + label}
 	var leader *Pod
 	size, ready := 0, 0
@@ -282,6 +291,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		size = max(size, pod.size)
 		if pod.ready {
 			ready++
+			// A group is ready since its last pod is, and broken since its first one ceased to be.
 			if pod.since.After(since) {
 				since = pod.since
 			}
@@ -317,6 +327,7 @@ func setComplete(g *plan.Group) {
 
 func groupIndex(label string) int {
 	i, err := strconv.Atoi(label)
+	// Atoi accepts "+7" and "07", which would be a second group 7.
 	if err != nil || i < 0 || strconv.Itoa(i) != label {
 		return -1
 	}
@@ -335,6 +346,7 @@ func obstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string
 		return "", plan.ReasonLeaderMissing, "the leader pod has not been created yet"
 	}
 	worst := leader
+	// Workers wait for the leader, so its reason comes before theirs.
 	if leader.ready {
 		worst = firstByName(pods, func(p *Pod) bool { return !p.ready })
 	}
@@ -411,6 +423,7 @@ func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
 // anyway.
 func (g *Groups) UnreadyWorker(leader *Pod) *Pod {
 	pods := g.podsOf(leader.Workload(), leader.Group)
+	// A pod that is missing or terminating is recreated anyway.
 	if !leader.ready || len(pods) < leader.size || slices.ContainsFunc(pods, func(p *Pod) bool { return p.Terminating }) {
 		return nil
 	}

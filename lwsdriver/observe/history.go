@@ -43,6 +43,7 @@ func stripHistoryRevision(cr *appsv1.ControllerRevision) *HistoryRevision {
 	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), Entry: history.Read(cr)}
 	owner := ptr.Deref(metav1.GetControllerOf(cr), metav1.OwnerReference{})
 	v.workload, v.owner = KeyFor(owner.Kind, v.Namespace, strings.Clone(cr.Labels[record.StableLabel])), owner.UID
+	// The template itself is dropped: a rollback reads it again from the API server.
 	if t, err := history.Decode(cr); err == nil {
 		v.Images = history.Images(t)
 		v.live = plan.LiveFieldsOf(&t.LeaderWorkerTemplate, t.NetworkConfig)
@@ -130,6 +131,7 @@ func (n *History) Resume(key types.NamespacedName) {
 func (o *Observer) readHistory(s *Snapshot) {
 	s.HistoryLimit, _ = record.HistoryLimit(s.StableObject.Annotations)
 	left, _ := o.History.Paused(s.Key, s.Now)
+	// An unread history is not written either, so a paused or read-only one counts as unread.
 	if s.HistoryUnread = o.config.ReadOnly || left > 0 || !o.History.Synced(); s.HistoryUnread {
 		s.RecheckAfter(left)
 	}

@@ -48,6 +48,7 @@ func aliases(w *lws.LeaderWorkerSet) []string {
 		return nil
 	}
 	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	// A copied manifest carries label and record of the original, but has another UID.
 	if err != nil || rec.UID != w.UID || rec.Workload != label {
 		return nil
 	}
@@ -64,6 +65,7 @@ func (n Names) Resolve(name types.NamespacedName) types.NamespacedName {
 	case 1:
 		return KeyOf(all[0])
 	case 2:
+		// During a handover both objects have the alias. Any other pair is ambiguous.
 		if i := slices.IndexFunc(all, func(w *lws.LeaderWorkerSet) bool { return handsOver(w, all) }); i >= 0 {
 			return KeyOf(all[i])
 		}
@@ -121,6 +123,7 @@ func (n Names) successorForeign(s *Snapshot) bool {
 		return false
 	}
 	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, next)
+	// Nothing but its name and the revision is left to check.
 	if w == nil {
 		revision := s.Record.Release.UpdateRevision
 		return !slices.Contains(s.Stable.Recorded, revision) || next.Name != s.CanaryName(revision)
@@ -146,6 +149,8 @@ func (f *Follower) Changed() <-chan struct{} {
 	if now := f.observer.Names.Resolve(f.name); f.changed == nil || now != f.on {
 		f.stop()
 		f.on = now
+		// An object may be created under the name itself, and then the name means that object.
+		// No signal is lost in between, since the caller observes after this call.
 		f.changed, f.stop = f.observer.Changes.Subscribe(f.name, now)
 	}
 	return f.changed

@@ -29,7 +29,8 @@ func (o *Observer) newNearby() *Nearby {
 			core.CoreV1().ResourceQuotas(o.config.Namespace), ""),
 		Example: &corev1.ResourceQuota{}, Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
 		Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-		Handler:  informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
+		// The usage in a quota changes with every pod. The next call that judges a release reads it.
+		Handler: informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
 	})
 	return &Nearby{quotas, o.Budgets.informer, o.Router.Cache(traffic.KindService)}
 }

@@ -65,6 +65,7 @@ func lastManager(w *lws.LeaderWorkerSet, field string) *metav1.ManagedFieldsEntr
 	var last *metav1.ManagedFieldsEntry
 	for i := range w.ManagedFields {
 		m := &w.ManagedFields[i]
+		// LWS's status has a field named replicas, too.
 		if m.FieldsV1 == nil || m.Subresource == "status" || !strings.Contains(m.FieldsV1.GetRawString(), field) {
 			continue
 		}
@@ -104,6 +105,7 @@ func KeyOf(o metav1.Object) types.NamespacedName {
 // StableKey returns the key of the user's workload that w belongs to: its own, unless a release added it, or it is a child of a
 // DisaggregatedSet.
 func StableKey(w *lws.LeaderWorkerSet) types.NamespacedName {
+	// Only the view of a DisaggregatedSet has this kind.
 	if w.Kind == KindSet {
 		return KeyFor(KindSet, w.Namespace, w.Name)
 	}
@@ -129,6 +131,7 @@ func AddedTo(w *lws.LeaderWorkerSet) (stable string, ok bool) {
 	if owner != nil && controllerOf(w, lws.GroupVersion.Group, Kind) != stable {
 		return "", false
 	}
+	// After a handover the canary's name derives from the name by which hosts know the workload.
 	known := cmp.Or(w.Labels[record.WorkloadLabel], stable)
 	return stable, w.Name == record.CanaryName(known, stable, w.Labels[record.RevisionLabel])
 }

@@ -66,6 +66,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 		}
 		s.Distrusted = err.Error() // as above
 	}
+	// Which caches count depends on what was read above: routes, a set, autoscalers.
 	o.readFreshness(s)
 	return s, nil
 }
@@ -74,12 +75,14 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 func (o *Observer) readLeaderWorkerSet(s *Snapshot) {
 	o.readBudgets(s)
 	s.Stable = o.workload(s, s.StableObject)
+	// The names are compared with the revisions in s.Stable.
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
 	s.Succeeded = o.Names.succeeded(s)
 	s.SuccessorForeign = o.Names.successorForeign(s)
 	o.readHistory(s)
 	o.readUnsafeChanges(s)
+	// The autoscalers of a foreign successor are not the release's.
 	o.readAutoscalers(s)
 }
 
@@ -90,6 +93,7 @@ func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 	o.readAdded(s)
 	o.readAutoscalers(s)
 	o.readBoundsLeft(s)
+	// The added workloads and the bounds may carry the traffic policy.
 	o.readTrafficLeft(s)
 	return s
 }
@@ -106,6 +110,7 @@ func (o *Observer) readFreshness(s *Snapshot) {
 	if len(s.Autoscalers) > 0 {
 		sources = append(sources, o.Autoscalers.sources()...)
 	}
+	// Round strips the monotonic reading, as now does: recordings have the wall clock only.
 	for _, stale := range o.Freshness.Of(sources...) {
 		s.Stale = append(s.Stale, plan.StaleCache{Resource: stale.Resource.GroupResource().String(), Since: stale.Since.Round(0), Why: stale.Why.Error()})
 	}
@@ -161,6 +166,7 @@ func (o *Observer) readRecord(s *Snapshot) error {
 				"and updated groups stay; the hold then stays in the spec (partition %d) until you Adopt the workload again, and Disown it if it is to roll by itself",
 			record.RecordAnnotation, Object(s.Key), err, ptr.Deref(record.Hold().Partition, 0))
 	}
+	// The cached record is shared. This copy gets the requested configuration, and may lose its release.
 	rec := *known.record
 	s.Record, s.Newer = &rec, rec.Newer
 	rec.Saved, err = record.Wanted(rec.Saved, s.StableObject.Annotations)
@@ -228,6 +234,7 @@ func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workl
 	view := o.workload(s, w)
 	view.Carries = w.Labels[record.RevisionLabel]
 	view.Lingers = Lingers(w)
+	// With another UID it was added to an earlier workload of this name.
 	view.Orphaned = orphaned(w) || !s.Gone && ownerUID(w) != s.StableObject.UID
 	view.Target = o.target(s, w, view.Replicas)
 	// Its expected template is known only while the user's workload still has the one that it was created from.
@@ -243,6 +250,7 @@ func (o *Observer) addedWorkload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workl
 // that the release can still be promoted or rolled back.
 func (o *Observer) target(s *Snapshot, w *lws.LeaderWorkerSet, replicas int) *record.Target {
 	target, err := record.DecodeTarget(w.Annotations[record.TargetAnnotation])
+	// Any user of the workload may edit the annotation, and the planner looks the batch up in the policy.
 	if err == nil && target != nil && target.Batch != nil && s.Record != nil && s.Record.Release != nil && *target.Batch >= len(s.Policy.Batches) {
 		err = fmt.Errorf("batch %d is not one of %d", *target.Batch, len(s.Policy.Batches))
 	}
@@ -268,6 +276,7 @@ func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
 	o.mu.Lock()
 	known := o.digests[key]
 	o.mu.Unlock()
+	// The generations of a recreated workload start at 1 again, so the UID counts, too.
 	if known.uid == w.UID && known.generation == w.Generation {
 		return known.digest, nil
 	}

@@ -92,6 +92,7 @@ func New(c Config) *Observer {
 	o.Autoscalers = o.newAutoscalers()
 	o.prober = probe.New(probe.Config{Log: c.Log, Changed: o.probed, HostNetwork: c.ProbeHostNetwork})
 	o.Budgets, o.History = o.newBudgets(), o.newHistory()
+	// It shares the informers of Budgets and of Router.
 	o.Nearby = o.newNearby()
 	o.Freshness = informer.NewFreshness(o.allChanged,
 		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources(), o.Disaggregated.sources())...)
@@ -107,6 +108,7 @@ func (o *Observer) Run(ctx context.Context) {
 		i.Start() // before calls are served, which wait for what is pending
 		running.Go(func() { i.Run(ctx) })
 	}
+	// The other caches of DisaggregatedSets stay empty until Start, which the first set calls.
 	for _, i := range o.Disaggregated.informers()[2:] {
 		running.Go(func() { i.Run(ctx) })
 	}
@@ -126,6 +128,7 @@ func (o *Observer) now() time.Time { return o.config.Now().Round(0) }
 
 // changed is called for every event about a workload.
 func (o *Observer) changed(key types.NamespacedName) {
+	// The engine has queued the workload before a waiting call looks again.
 	o.config.Changed(key)
 	o.Changes.Notify(key)
 }
@@ -150,6 +153,7 @@ func (o *Observer) allChanged() {
 
 // probed is called when the result of a leader's probe changes.
 func (o *Observer) probed(owner string) {
+	// Keep gives the workload's key as the owner of its probes.
 	namespace, name, _ := strings.Cut(owner, "/")
 	o.changed(types.NamespacedName{Namespace: namespace, Name: name})
 }
@@ -175,5 +179,6 @@ func (o *Observer) deleted(key types.NamespacedName) {
 func (o *Observer) Forget(key types.NamespacedName) {
 	o.Caches.Groups.forget(key)
 	o.forget(key)
+	// A workload that is created with this name has a history of its own.
 	o.History.Resume(key)
 }

@@ -172,6 +172,7 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 			return cmp.Or(c.Reason, "Unschedulable"), strings.TrimSpace("unschedulable: " + c.Message)
 		}
 	}
+	// Init containers come first: until they have ended, the others only wait.
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range statuses {
 			if reason, message := containerObstacle(&statuses[i]); reason != "" {
@@ -189,6 +190,7 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 
 // containerObstacle returns what is wrong with a container, by its own status, or "" if there is nothing.
 func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
+	// Both reasons are stages of every start.
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 		text := fmt.Sprintf("container %s: %s", c.Name, cmp.Or(w.Reason, "waiting"))
 		if w.Message != "" {
@@ -211,6 +213,7 @@ const exitCode = "exit code"
 // podExit returns the last failure of a container. LWS recreates a group of which a container has restarted, and then no pod shows why
 // any more.
 func podExit(pod *corev1.Pod) (last *exit) {
+	// A deletion ends containers with an exit code, too, which is no failure.
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
@@ -235,6 +238,7 @@ func Shorten(s string, limit int) string {
 		return s
 	}
 	end := limit - len(more)
+	// The cut must not split a rune.
 	for end > 0 && !utf8.RuneStart(s[end]) {
 		end--
 	}

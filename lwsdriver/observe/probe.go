@@ -59,6 +59,7 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 			now.of = w.UID
 		}
 	}
+	// The same leaders keep the time at which their drain began.
 	if now.of == before.of && slices.Equal(e.WarmUp, before.WarmUp) && slices.Equal(e.Drain, before.Drain) {
 		return false
 	}
@@ -88,6 +89,7 @@ func (o *Observer) probe(s *Snapshot) {
 		return
 	}
 	leaders := make([]probe.Leader, 0, len(now.Drain))
+	// A leader that is gone has no requests left to finish.
 	for _, name := range now.Drain {
 		if l, ok := o.leader(s.Key.Namespace, name); ok {
 			leaders = append(leaders, l)
@@ -101,6 +103,7 @@ func (o *Observer) warmUp(s *Snapshot, groups *[]plan.Group, leaders sets.Set[st
 	*groups = slices.Clone(*groups) // the cache shares them
 	for i := range *groups {
 		g := &(*groups)[i]
+		// A leader that serves gets real requests, and an unready one would fail its warm-up.
 		if !g.Ready || g.Serving || !leaders.Has(g.Leader) {
 			continue
 		}

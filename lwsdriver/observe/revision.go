@@ -32,6 +32,7 @@ type revisioned struct {
 
 // digestOf returns the digest of a spec. It fails only for values that the API server would never return.
 func digestOf(template lws.LeaderWorkerTemplate, network *lws.NetworkConfig) (digest, error) {
+	// LWS does the same, so that the default that its webhook sets later makes no new revision.
 	if network == nil {
 		network = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainShared)}
 	}

@@ -111,9 +111,11 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 			continue
 		}
 		found, unsized := o.Disaggregated.scaler(set, role.Name)
+		// LWS ignores the scaler of another owner, so what scales that one scales no role.
 		if found == nil || unsized == "" {
 			targets = append(targets, set.scalerOf(*role).Name)
 		}
+		// While the scaler's number is unknown, the role keeps the groups that it has.
 		last := plan.LastSize(s.Observation, role.Name)
 		if unsized == "" && found.Generation == 1 && found.replicas != last { // LWS has added up all revisions and slices
 			unsized = fmt.Sprintf("DisaggregatedSetRoleScaler %s/%s has %d groups, as LeaderWorkerSet counted them in all revisions and slices when it "+
@@ -125,6 +127,7 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 		role.MaxUnavailable, role.MaxSurge = plan.PaceOf(set.Specs[i].Spec, role.Replicas)
 	}
 	found, err := o.Autoscalers.of(s.Key, targets...)
+	// No autoscaler can be missed where no role has a scaler.
 	if s.Autoscalers = found; len(targets) > 0 {
 		s.Unscanned = drivererr.ProblemOf(err)
 	}

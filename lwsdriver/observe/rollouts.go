@@ -55,6 +55,7 @@ func distinctLabels(pods []*Pod, revision string) []plan.RolloutLabels {
 			all = append(all, labels)
 		}
 	}
+	// The zero value stands for pods without labels, beside which the others are not enough.
 	if bare && all != nil {
 		all = append(all, plan.RolloutLabels{})
 	}

@@ -26,6 +26,7 @@ import (
 func (o *Observer) readTraffic(s *Snapshot) error {
 	o.keepPolicy(s)
 	if s.Policy.Traffic == nil {
+		// The record may have been removed while the canary still gets requests: it carries a copy of the policy.
 		if err := readAddedPolicy(s); s.Policy.Traffic == nil {
 			return err
 		}
@@ -41,6 +42,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 func (o *Observer) readTrafficLeft(s *Snapshot) {
 	var setup traffic.Setup
 	kept := o.policyOf(s.Key)
+	// A driver that started after the deletion remembers nothing. Bounds carry the policy of a set.
 	if kept == nil && s.BoundsObject != nil {
 		if policy, _, _ := trafficPolicyOn(s.BoundsObject); policy != nil {
 			kept = &keptPolicy{policy: policy, of: ownerUID(s.BoundsObject)}
@@ -96,6 +98,7 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 	case s.BoundsObject != nil:
 		s.Policy.Traffic, _, _ = trafficPolicyOn(s.BoundsObject)
 	case ok && s.carrier() == "":
+		// An added workload carries a policy of its own. Without one the release was in place.
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
 }
@@ -181,6 +184,7 @@ func setupOf(s *Snapshot) traffic.Setup {
 	if s.Record != nil && s.Record.Release != nil {
 		r := s.Record.Release
 		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)
+		// In place one workload has both revisions, so the names of its leaders do not tell them apart.
 		for _, g := range s.Stable.Groups {
 			if g.Revision != "" && g.Revision != r.StableRevision {
 				updated = append(updated, g.Leader)
@@ -295,5 +299,6 @@ func (o *Observer) releases(key types.NamespacedName) bool {
 	if err != nil || rec.Release == nil {
 		return false
 	}
+	// A finished release writes its routes until what it added is gone.
 	return rec.Release.Phase.Unfinished() || len(o.Caches.added(key)) > 0
 }

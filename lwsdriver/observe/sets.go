@@ -127,6 +127,7 @@ func (o *Observer) newSets() *Sets {
 			s.scalers.Start()
 			s.scalers.Recheck() // LWS may have been upgraded since
 		}
+		// The watch may have missed that it was deleted and recreated.
 		if before != nil && (after == nil || after.UID != before.UID) {
 			o.deleted(before.Key())
 		}
@@ -168,6 +169,7 @@ func (s *Sets) informers() []*informer.Informer {
 // Start fills the caches that every DisaggregatedSet needs.
 func (s *Sets) Start() {
 	s.sets.Recheck()
+	// LWS v0.9.0 has no scalers, so they are not looked for until a role has one.
 	for _, i := range s.informers() {
 		if i != s.scalers {
 			i.Start()
@@ -230,6 +232,7 @@ func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &ds); err != nil {
 		return nil, fmt.Errorf("decode DisaggregatedSet %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
+	// The Go types are those of LWS v0.9.0, which lack slices and scaling.
 	slicesOf, found, err := unstructured.NestedInt64(u.Object, "spec", "slices")
 	if !found || err != nil {
 		slicesOf = 1
@@ -251,6 +254,7 @@ func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	if len(ds.Spec.Roles) > 0 {
 		view.Spec = ds.Spec.Roles[0].Spec
 	}
+	// LWS reports no observed generation of a set. readSet concludes from the children what it has observed.
 	view.Status.ObservedGeneration = ds.Generation
 	set.ManagedFields, set.View = nil, StripWorkload(view)
 	return set, nil
@@ -471,6 +475,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 
 // enter has requests enter by the leaders of a role, those of the first with "". It describes the set with that role's spec.
 func (s *Snapshot) enter(role string) {
+	// The cached view is shared; only this copy gets the spec of the role.
 	view := *s.Set.View
 	for _, r := range s.Set.Specs {
 		if r.Name == role {
@@ -498,6 +503,7 @@ func (o *Observer) Enter(s *Snapshot, next *pb.ReleasePolicy) {
 
 // children returns the children of a set.
 func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
+	// Children of a deleted set of this name stay until garbage collection deletes them.
 	objects := slices.DeleteFunc(informer.List[*lws.LeaderWorkerSet](o.Caches.Workloads, setIndex, set.Key().String()), func(w *lws.LeaderWorkerSet) bool { return ownerUID(w) != set.UID })
 	slices.SortFunc(objects, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	all := make([]plan.Child, 0, len(objects))
@@ -529,6 +535,7 @@ func recordedRoles(children []plan.Child, set *Set) []string {
 		}
 		roles[c.Revision][c.Role] = true
 	}
+	// LWS creates the children of a revision one by one, so some roles may be missing for a moment.
 	maps.DeleteFunc(roles, func(_ string, has map[string]bool) bool {
 		return slices.ContainsFunc(set.Roles, func(r plan.Role) bool { return !has[r.Name] })
 	})
@@ -588,6 +595,7 @@ func (s *Snapshot) ChildrenTemplate(revision string) (t record.Template, err err
 			}
 		}
 	}
+	// A child may have been edited, or lack a role that the set no longer has.
 	if rolesRevision(t) != revision {
 		return t, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"the children of %s do not have the template of revision %s as it was in the spec", Object(s.Key), revision)

@@ -20,8 +20,8 @@ type Snapshot struct {
 
 	// StableObject is the user's workload, a DisaggregatedSet as its view. It is nil once it no longer exists.
 	StableObject *lws.LeaderWorkerSet
-	// AddedObjects are the workloads that a release added to it, or the children of a DisaggregatedSet, by name. The units of a revision are
-	// named, too, and have the child of the entry role.
+	// AddedObjects are the workloads that a release added to it, or the children of a DisaggregatedSet, by name. The units of a revision have
+	// an entry, too: a child of the revision in the first slice.
 	AddedObjects map[string]*lws.LeaderWorkerSet
 	// Set is the DisaggregatedSet, nil for another workload. BoundsObject bounds its children, and is nil without bounds.
 	Set          *Set
