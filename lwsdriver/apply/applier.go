@@ -111,7 +111,9 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 }
 
 func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.SetStable) (bool, error) {
+	// The UID shows that a copied manifest, which has the annotation too, is another workload.
 	t.Record.UID = s.StableObject.UID
+	// LWS truncates its ControllerRevisions once all groups are updated, and a rollback needs the template.
 	if t.SaveTemplate {
 		if err := a.saveTemplate(s, &t.Record); err != nil {
 			return false, err
@@ -167,6 +169,7 @@ func (a *Applier) removeRecord(ctx context.Context, s *observe.Snapshot, t plan.
 	p.unlabel(record.WorkloadLabel)
 	p.removeNotes()
 	if s.Set != nil {
+		// The record is removed last, so that a Disown that fails in between can be repeated.
 		if err := a.removeBounds(ctx, s); err != nil {
 			return false, err
 		}
@@ -190,6 +193,7 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		made, errMade := a.alreadyCreated(ctx, s.Key, observe.KeyOf(canary))
+		// The canary exists, so nothing was written. Any other object keeps its name, and the error says so.
 		if made || errMade != nil {
 			return false, errMade
 		}
@@ -217,6 +221,7 @@ func (a *Applier) alreadyCreated(ctx context.Context, key, canary types.Namespac
 func (a *Applier) scaleCanary(ctx context.Context, s *observe.Snapshot, t plan.ScaleCanary) (bool, error) {
 	canary := s.AddedObjects[t.Name]
 	p := newPatch(canary, record.TargetAnnotation)
+	// Groups and target are one patch, so they cannot disagree.
 	if int(ptr.Deref(canary.Spec.Replicas, 1)) != t.Replicas {
 		p.add(t.Replicas, "spec", "replicas")
 	}
@@ -244,6 +249,7 @@ func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	if err := a.checkMetadata(s); err != nil {
 		return false, err
 	}
+	// The canary has partition 0, so LWS rolls it to the restored template by itself.
 	p := newPatch(s.AddedObjects[t.Name], record.TargetAnnotation)
 	p.template(record.Template{
 		LeaderWorkerTemplate: observe.CanaryTemplate(s.StableObject, s.Policy), NetworkConfig: s.StableObject.Spec.NetworkConfig,
@@ -255,6 +261,7 @@ func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t pl
 	if observe.IsSet(s.Key) {
 		return a.dropBoundsFinalizer(ctx, s)
 	}
+	// A workload may be a copy of the manifest of a canary, which has the finalizer.
 	if t.Name == s.Key.Name {
 		return a.dropFinalizer(ctx, s.Key, s.StableObject)
 	}
@@ -294,6 +301,7 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 	})
 	return a.deleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(w))
+		// w may be terminating already, so the timestamp alone does not show this deletion.
 		return now == nil || now.UID != w.UID || now.DeletionTimestamp != nil && now.ResourceVersion != w.ResourceVersion
 	})
 }
@@ -320,6 +328,7 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	}
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
 		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
+	// A failed test is a lost race, which another observation repeats, and not a refusal.
 	if testFailed(err) {
 		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
 	}

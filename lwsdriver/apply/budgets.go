@@ -25,6 +25,7 @@ func (a *Applier) setBudget(ctx context.Context, s *observe.Snapshot, t plan.Set
 	client, key := a.core.PolicyV1().PodDisruptionBudgets(next.Namespace), observe.KeyOf(next)
 	var err error
 	if have := a.observer.Budgets.Get(key); have != nil {
+		// An update replaces the whole object, so it must not follow a change that was not observed.
 		next.ResourceVersion = have.ResourceVersion
 		next, err = client.Update(ctx, next, metav1.UpdateOptions{FieldManager: record.FieldManager})
 	} else {
@@ -77,6 +78,7 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 		return false, nil // the next observation decides
 	}
 	p, err := patch(before)
+	// Without a note there is nothing to release.
 	if err != nil || p == nil {
 		return false, err
 	}
@@ -92,6 +94,7 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 
 // patchAutoscaler sends a patch, on condition that the object has not changed.
 func (a *Applier) patchAutoscaler(ctx context.Context, s *observe.Scaler, patch map[string]any) (wrote metav1.Object, err error) {
+	// The patch restores values that were read from this version, so any newer one must refuse it.
 	meta, _ := patch["metadata"].(map[string]any)
 	meta["uid"], meta["resourceVersion"] = s.Meta.GetUID(), s.Meta.GetResourceVersion()
 	raw, err := json.Marshal(patch)

@@ -25,9 +25,11 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	canary := &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: a.Name, Namespace: s.StableObject.Namespace,
+			// Argo CD prunes what carries its tracking marks and is not in Git.
 			Labels:      traffic.WithoutToolMetadata(s.StableObject.Labels),
 			Annotations: traffic.WithoutToolMetadata(s.StableObject.Annotations),
-			Finalizers:  []string{record.Finalizer},
+			// Another client may delete the canary while requests go to it.
+			Finalizers: []string{record.Finalizer},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.StableObject, lws.GroupVersion.WithKind("LeaderWorkerSet")),
 			},
@@ -40,6 +42,7 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	if known := s.Record.KnownAs(s.StableObject.Name); known != s.StableObject.Name {
 		canary.Labels[record.WorkloadLabel] = known
 	}
+	// kubectl delete --cascade=orphan removes owner references, and the canary must still be found.
 	canary.Annotations[record.OwnerAnnotation] = s.StableObject.Namespace + "/" + string(s.StableObject.UID)
 	note, err := trafficNote(s)
 	if err != nil {
@@ -125,6 +128,7 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 	p.annotate(record.TargetAnnotation, "")
 	p.annotate(record.TrafficAnnotation, "")
 	p.annotate(record.OwnerAnnotation, "")
+	// The user's own annotation would be lost with the object.
 	if limit, ok := s.StableObject.Annotations[record.HistoryLimitAnnotation]; ok {
 		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
 	}
@@ -132,12 +136,15 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 		p.unlabel(label)
 	}
 	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
+	// A list is replaced as a whole. The test keeps what another client has added to it.
 	p.test(w.Finalizers, "metadata", "finalizers")
 	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }), "metadata", "finalizers")
 	p.test(w.OwnerReferences, "metadata", "ownerReferences")
 	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
 		"metadata", "ownerReferences")
 	p.rolling(record.Hold())
+	// The canary's template may have the policy's metadata on leaders, which the user's manifest lacks.
+	// The hold in the same request keeps its groups.
 	if have, want := record.TemplateOf(w), record.TemplateOf(s.StableObject); !observe.SameTemplate(have, want) {
 		p.template(want)
 	}

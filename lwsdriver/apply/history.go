@@ -105,6 +105,7 @@ func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t pl
 		return false, nil // the spec has it, and LWS is about to record it
 	}
 	p := newPatch(s.StableObject, record.RecordAnnotation)
+	// The history names the manager of a template: this one tells an undo from an edit by a user.
 	p.manager = record.UndoManager
 	if t.Record != nil {
 		rec := *t.Record
@@ -146,6 +147,7 @@ func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision
 	if v == nil {
 		return a.Template(s, revision)
 	}
+	// The cache drops the templates, which would take most of its memory.
 	cr, err := a.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,

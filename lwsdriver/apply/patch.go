@@ -44,6 +44,7 @@ func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
 	case ok:
 		p.test(value, "metadata", "annotations", annotation)
 	case len(base.Annotations) > 0:
+		// The API server takes a missing member for null.
 		p.test(nil, "metadata", "annotations", annotation)
 	default:
 		// Without annotations there is no map to test or to add to.
@@ -73,6 +74,7 @@ func (p *patch) annotate(key, value string) {
 		p.remove("metadata", "annotations", key)
 	case value == "" || have == value:
 	case len(p.base.Annotations) == 0:
+		// Without the map there is no member to add. A second annotation would replace this one; no patch has two.
 		p.add(map[string]string{key: value}, "metadata", "annotations")
 	default:
 		p.add(value, "metadata", "annotations", key)
@@ -82,6 +84,7 @@ func (p *patch) annotate(key, value string) {
 // unlabel removes a label if it exists.
 func (p *patch) unlabel(key string) {
 	if value, ok := p.base.Labels[key]; ok {
+		// Removing a label that is gone would fail the whole patch as invalid, and not as a lost race.
 		p.test(value, "metadata", "labels", key)
 		p.remove("metadata", "labels", key)
 	}

@@ -42,6 +42,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 		case err != nil:
 			return false, err
 		case !deleted:
+			// The pod has changed. A pass before the cache shows that would make the same request again.
 			return false, a.untilChanged(ctx, worker, s.Key)
 		}
 		version = nil // without the worker the group does not serve
@@ -52,6 +53,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	}
 	switch deleted, err := a.deletePod(ctx, leader, version, propagation); {
 	case err != nil:
+		// The deletion of the worker was a write already.
 		return worker != nil, err
 	case !deleted:
 		return worker != nil, a.untilChanged(ctx, leader, s.Key)
@@ -81,6 +83,7 @@ func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *stri
 
 // saveTemplate copies the stable revision's template into the record.
 func (a *Applier) saveTemplate(s *observe.Snapshot, rec *record.Record) error {
+	// The observation shares the release, and must not change if the write fails.
 	r := *rec.Release
 	template, err := a.Template(s, r.StableRevision)
 	if err != nil {
@@ -109,6 +112,7 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 // done holds, which checks the cache.
 func (a *Applier) labelPod(ctx context.Context, key types.NamespacedName, seen *observe.Pod, labels map[string]any, done func(*observe.Pod) bool) (bool, error) {
 	pod := types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name}
+	// The UID is the only condition: the kubelet changes the resourceVersion with each status.
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": seen.UID, "labels": labels}})
 	if err != nil {
 		return false, fmt.Errorf("encode patch: %w", err)

@@ -62,6 +62,7 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if s.BoundsObject == nil {
 		got, err = a.bounds(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	} else {
+		// Both together make the update conflict with any change, and with bounds that were deleted and recreated.
 		object.SetUID(s.BoundsObject.UID)
 		object.SetResourceVersion(s.BoundsObject.ResourceVersion)
 		got, err = a.bounds(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
@@ -82,6 +83,7 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) (bool, error) {
 	left := s.BoundsObject
 	b := left.Bounds
+	// BoundsFor adds the finalizer to bounds that note routes.
 	b.Routes = ""
 	object, err := observe.BoundsFor(&observe.Set{ObjectMeta: metav1.ObjectMeta{Namespace: left.Namespace, Name: left.Name}}, b, "")
 	if err != nil {
@@ -106,6 +108,7 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 	if s.BoundsObject == nil {
 		return nil
 	}
+	// The finalizer would keep the deleted bounds in force until another pass.
 	if slices.Contains(s.BoundsObject.Finalizers, record.Finalizer) {
 		if _, err := a.dropBoundsFinalizer(ctx, s); err != nil {
 			return err
