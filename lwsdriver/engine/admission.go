@@ -44,7 +44,7 @@ func (t *admission) maxInFlight(key types.NamespacedName) *int {
 	case !t.counted, t.queue.Len() > 0 && t.first() != key:
 		return ptr.To(0)
 	case others == 0:
-		return ptr.To(math.MaxInt) // but it may have waited
+		return ptr.To(math.MaxInt) // alone it may exceed the limit; nil would tell the planner that it never had to wait
 	}
 	return ptr.To(max(t.limit-others, 0))
 }
@@ -70,11 +70,13 @@ func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Int
 	first := t.first()
 	switch waits := d.Reason == plan.ReasonWaitingForAdmission; {
 	case i != nil:
+		// A call takes no place. The pass that follows it does, once the request is recorded.
 	case !waits:
 		t.queue.Remove(key.Namespace, key)
 	case !t.queue.Contains(key.Namespace, key):
 		t.queue.Push(key.Namespace, key)
 	}
+	// The next release gets no event when groups of others become ready.
 	if next := t.first(); next != key && next.Name != "" && (next != first || now < before) {
 		t.wake(next)
 	}
@@ -92,6 +94,7 @@ func (t *admission) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counted = true
+	// The first one was refused only because nothing was counted yet.
 	if t.queue.Len() > 0 {
 		t.wake(t.first())
 	}

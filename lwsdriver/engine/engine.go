@@ -113,12 +113,14 @@ func New(c Config) *Engine {
 func (e *Engine) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
+	// It runs before running.Wait, and ends the workers that wait for a workload.
 	defer e.queue.ShutDown()
 	running.Go(func() { e.Observer.Run(ctx) })
 	running.Go(func() { e.events.run(ctx) })
 	if !e.awaitCaches(ctx) {
 		return
 	}
+	// A standby has filled its caches by now, so that it can act at once.
 	if e.config.Elected != nil {
 		select {
 		case <-e.config.Elected:
@@ -126,6 +128,7 @@ func (e *Engine) Run(ctx context.Context) {
 			return
 		}
 	}
+	// Without these the first release would be admitted beside groups that still start.
 	e.countEarlier()
 	work := e.work
 	if e.config.ReadOnly {
@@ -215,6 +218,7 @@ func (e *Engine) Lock(ctx context.Context, name types.NamespacedName) (key types
 		if unlock, err = e.locks.lock(ctx, key); err != nil {
 			return key, nil, err
 		}
+		// The holder that this call waited for may have handed the workload over to another object.
 		now := e.Observer.Names.Resolve(key)
 		if now == key {
 			return key, unlock, nil

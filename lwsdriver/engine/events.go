@@ -60,6 +60,7 @@ const maxNote = 1024
 const lastEvents = 200 * time.Millisecond
 
 func (r *eventRecorder) run(ctx context.Context) {
+	// The last writes before the shutdown have events, too.
 	recording, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	if err := r.broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
@@ -97,6 +98,7 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	if t := s.Target(); t != nil {
 		now.target = t.Groups
 	}
+	// It is remembered even without an event: a later state is compared with this one.
 	before := e.events.last.set(s.Key, now)
 	first := before == lastEvent{}
 	if before == now || (first && !plan.InFlight(s.Observation)) {
@@ -116,6 +118,7 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 		slog.String("state", stateName(decision.State)), slog.String("reason", decision.Reason))
 	by := requested(r)
 	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)
+	// The note may contain percent signs of a message.
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 
@@ -147,6 +150,7 @@ func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 		return
 	}
 	w, r := s.AddedObjects[a.Name], a.Record.Release
+	// The first decision about the new object would otherwise repeat the state as its own event.
 	e.events.last.set(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
 	e.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
 		"release %s: %s serves in place of %s, which is being deleted; hosts may still use the name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
@@ -154,6 +158,7 @@ func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 
 // announceAutoscaler records an event about a change of an autoscaler, on the workload.
 func (e *Engine) announceAutoscaler(s *observe.Snapshot, action plan.Action) {
+	// The workload was deleted, so there is no object to record an event on.
 	if s.StableObject == nil {
 		return
 	}

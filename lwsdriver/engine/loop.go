@@ -53,6 +53,7 @@ func (e *Engine) work(ctx context.Context) {
 			return
 		}
 		_ = guard.Call(e.config.Log, "worker", key.String(), func() { e.workOn(ctx, key) })
+		// After a panic, too: the queue gives a workload to no worker until it is done.
 		e.queue.Done(key)
 	}
 }
@@ -80,6 +81,7 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 		e.config.Log.Log(ctx, level, "reconcile failed, will retry", slog.String("workload", key.String()), slog.Any("error", err))
 		e.queue.AddRateLimited(key)
 	}
+	// The pass may have changed the last error, for which the caches have no event.
 	e.Observer.Changes.Notify(key)
 }
 
@@ -106,6 +108,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
 		e.errors.set(key, err)
 	}
+	// Nothing of its release is left to restore, which the kept traffic policy was for.
 	if err == nil && decision.Recheck == 0 && e.Observer.Workload(key) == nil {
 		e.Observer.Forget(key)
 		e.forget(key)
@@ -120,6 +123,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.look(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+			// A deleted workload leaves routes, bounds and held autoscalers behind.
 			s, decision, err = e.decide(e.Observer.ObserveGone(key), nil)
 		}
 		if _, ok := decision.Action.(plan.LabelGroup); ok {
@@ -131,6 +135,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		}
 		if err == nil && decision.Action != nil {
 			if err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
+				// The next observation has the refusal, and the planner may decide otherwise.
 				e.errors.refuse(key, err)
 				return s, decision, err
 			}
@@ -211,6 +216,7 @@ func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan
 		return nil, decision, err
 	}
 	s.RecheckAfter(decision.Recheck)
+	// It is the sooner of what the observation and the decision need.
 	decision.Recheck = s.Recheck
 	return s, decision, nil
 }
@@ -269,6 +275,7 @@ func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action 
 	if _, before := e.Observer.History.Paused(s.Key, s.Now); before == nil || before.Error() != err.Error() {
 		e.config.Log.Warn("history can't be written, the release continues without it", slog.String("workload", s.Key.String()), slog.Any("error", err))
 	}
+	// The next observation calls a paused history unread, so the planner does not choose this write again.
 	e.Observer.History.Pause(s.Key, err, e.config.Now().Add(historyPause))
 	return false, nil
 }

@@ -66,6 +66,7 @@ func (l *keyLocks) lock(ctx context.Context, key types.NamespacedName) (unlock f
 		k = &keyLock{held: make(chan struct{}, 1)}
 		l.locks[key] = k
 	}
+	// Those who wait count, too: a lock that left the map would not exclude the next caller.
 	k.users++
 	l.mu.Unlock()
 
@@ -145,6 +146,7 @@ func (l *lastErrors) refuse(key types.NamespacedName, err error) {
 
 func (l *lastErrors) put(key types.NamespacedName, now lastError) {
 	l.of.update(key, func(before lastError) lastError {
+		// Any other result, success included, starts the count again.
 		if IsConflict(now.err) {
 			now.conflicts = before.conflicts + 1
 		}
