@@ -41,6 +41,7 @@ func (d *Driver) costs(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning,
 		return warnings, nil
 	}
 	warnings = append(warnings, &pb.Warning{Code: "ExtraCapacity", Message: peak})
+	// A second set must be complete before it can be promoted, so one that does not fit only uses the quota up.
 	short, quota, err := d.shortage(s, need)
 	must := p.GetStyle() == pb.Style_STYLE_BLUE_GREEN && !p.GetBlueGreen().GetForce()
 	switch {
@@ -176,6 +177,7 @@ func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisrup
 		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
 	}
+	// The budget may select labels that only the canary's leaders have.
 	policy, _ := record.ParsePolicy(p)
 	added := own
 	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, policy)

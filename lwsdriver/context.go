@@ -52,8 +52,10 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	defer d.states.watch()()
 	var last *encoded.Message
 	for {
+		// It subscribes before it observes, so that no change is missed.
 		changed := workload.Changed()
 		now := d.engine.Observer.Names.Resolve(key) // a handover changes it
+		// The state is shared by watches that name other releases or none, so each checks its own.
 		if _, _, err := d.lookAt(now, req.GetReleaseId()); err != nil {
 			return err
 		}
@@ -210,6 +212,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 			}
 			left, omitted = left-list, omitted+n-list
 			for i := range list {
+				// All yields a run of missing groups once, with its length.
 				if i > 0 {
 					g = plan.MissingGroup(w.Name, g.Index+1, w.Size)
 				}

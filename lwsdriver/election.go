@@ -49,6 +49,7 @@ func newElection(config *rest.Config, o Options) (*election, error) {
 	if o.Namespace != "" {
 		name += "-" + o.Namespace
 	}
+	// The host is for users. Two servers with the same identity would both lead.
 	host, _ := os.Hostname()
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaseNamespace, name,
 		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, config, renewDeadline)
@@ -65,6 +66,7 @@ func (e *election) isLeader() bool {
 		return true
 	}
 	elector := e.leads.Load()
+	// The argument says how long the Lease may have expired. A negative one fails before another server may take it.
 	return elector != nil && elector.IsLeader() && elector.Check(renewDeadline-leaseDuration) == nil
 }
 
@@ -78,6 +80,7 @@ func (e *election) run(ctx context.Context) error {
 			OnStartedLeading: func(context.Context) {
 				e.log.Info("leading", slog.String("lease", lease), slog.String("identity", identity))
 				e.leads.Store(elector)
+				// Run returns once the Lease is lost, so this happens once.
 				close(e.elected)
 			},
 			OnStoppedLeading: func() { e.leads.Store(nil) },
@@ -103,6 +106,7 @@ func (e *election) run(ctx context.Context) error {
 func (d *Driver) runElected(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	// The Lease outlives ctx: the last writes of the engine must still exclude another leader.
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	var lost error

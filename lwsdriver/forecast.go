@@ -153,6 +153,7 @@ func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.Relea
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.Unavailable, codes.Aborted, codes.Internal:
+			// What could not be judged must not look like a reason against the release.
 			return nil, nil, err
 		default:
 			blockers = append(blockers, &pb.Warning{Code: reasonCode(drivererr.Reason(err)), Message: status.Convert(err).Message()})

@@ -53,6 +53,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if snapshot.Expect.LongestRequest == 0 {
 		snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
 	}
+	// A source that can't be read leaves its own checks undone, and no others.
 	for source, look := range d.sources(s, snapshot, req.GetSkipNodes()) {
 		if err := look(ctx); err != nil {
 			snapshot.Unseen[source] = err.Error()
@@ -232,6 +233,7 @@ func (r *freeCapacity) read(ctx context.Context, core kubernetes.Interface) (cap
 	if fresh {
 		return free, nil
 	}
+	// The lists serve all callers, so they must not end with the first one's call.
 	read := r.reading.DoChan("", func() (any, error) { return r.list(context.WithoutCancel(ctx), core) })
 	select {
 	case result := <-read:
@@ -251,6 +253,7 @@ func (r *freeCapacity) list(ctx context.Context, core kubernetes.Interface) (cap
 	}); err != nil {
 		return free, err
 	}
+	// Only pods on a node that have not ended use its resources.
 	placed := fmt.Sprintf("spec.nodeName!=,status.phase!=%s,status.phase!=%s", corev1.PodSucceeded, corev1.PodFailed)
 	if err := each(ctx, "pods of all namespaces", placed, free.AddPod, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)

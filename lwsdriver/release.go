@@ -107,6 +107,7 @@ func checkID(id string) []drivererr.FieldViolation {
 
 // checkTraffic refuses a release whose requests could not be routed.
 func (d *Driver) checkTraffic(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) error {
+	// checkPolicy has refused an invalid one.
 	policy, _ := record.ParsePolicy(p)
 	if policy.Traffic == nil {
 		return nil
@@ -224,6 +225,7 @@ func targetOf(r *pb.UpgradeBatchRequest) plan.Intent {
 }
 
 func finishOf(r *pb.FinalizeRequest, user string) plan.Intent {
+	// A long message must not keep a release from ending.
 	message := observe.Shorten(r.GetMessage(), record.MaxEndMessage)
 	if r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
 		return plan.Promote{ReleaseID: r.GetReleaseId(), Revision: r.GetUpdateRevision(), User: user, Message: message}

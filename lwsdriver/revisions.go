@@ -73,6 +73,7 @@ func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revisi
 		r := revisionOf(v.Entry)
 		r.Images = v.Images
 		r.Stable, r.Current = slices.Contains(s.StableRevisions(), r.GetName()), r.GetName() == current
+		// The history gets an outcome only once the release is over.
 		if r.GetOutcome() == pb.State_STATE_UNSPECIFIED && plan.InFlight(s.Observation) && c.GetReleaseId() == r.GetReleaseId() && c.GetUpdateRevision() == r.GetName() {
 			r.Outcome = c.GetState()
 		}

@@ -89,6 +89,7 @@ func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	// Hosts call it on every reconcile, so it neither decides nor waits.
 	s, err := d.engine.Observe(key)
 	if err != nil {
 		return nil, err

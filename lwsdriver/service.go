@@ -112,6 +112,7 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 		return key, err
 	}
 	if ref.GetKind() == observe.KindSet {
+		// DisaggregatedSets may have been installed since the driver started.
 		d.engine.Observer.Disaggregated.Start()
 	}
 	return d.engine.Observer.Names.Resolve(key), nil
@@ -181,9 +182,11 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 	}
 	// The intent is recorded. If a write that follows from it fails, the queue retries it and the context reports the error.
 	s, decision, err := d.engine.Reconcile(ctx, key)
+	// This pass is not one of the queue, whose timers and retries continue it.
 	if err != nil || decision.Recheck > 0 {
 		d.engine.Enqueue(key)
 	}
+	// A pass that stopped early, to let others in, has not settled the workload.
 	if err == nil && decision.Action == nil && !s.Gone {
 		m.after = &outcome{s, decision}
 	}
@@ -191,6 +194,7 @@ func (d *Driver) mutate(ctx context.Context, key types.NamespacedName, i plan.In
 }
 
 func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
+	// The event of the write that wins the race may come during the attempt.
 	changed, stop := d.engine.Observer.Changes.Subscribe(key)
 	defer stop()
 	for races := 0; ; races++ {
@@ -289,6 +293,7 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation
 
 // until calls look after each change until it is done, at the latest after wait.
 func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, look func() (done bool, err error)) error {
+	// Without a wait it looks once.
 	limit := min(max(wait.AsDuration(), 0), maxWait)
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)-answerTime)
@@ -298,6 +303,7 @@ func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *dura
 	workload := d.engine.Observer.Follow(key)
 	defer workload.Stop()
 	for {
+		// A change between the look and the wait must not be missed.
 		changed := workload.Changed()
 		if done, err := look(); done || err != nil {
 			return err
@@ -333,6 +339,7 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
 
 // awaitNearby is awaitRead for a call that judges a release.
 func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
+	// The caches fill while a new workload is waited for.
 	d.engine.Observer.Nearby.Start()
 	if _, err := d.observeNew(ctx, key); err != nil {
 		return // the caller's observation returns it, too

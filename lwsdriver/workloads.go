@@ -23,6 +23,7 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	if err := d.serves(req.GetNamespace()); err != nil {
 		return err
 	}
+	// A workload that changes while the present ones are listed must not be missed.
 	changed, stop := d.engine.Observer.Changes.SubscribeAll()
 	defer stop()
 	defer d.states.watch()()
@@ -92,6 +93,7 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 		case err != nil:
 			return err
 		case !sees:
+			// Even a removal would tell of a namespace that the caller no longer sees.
 			delete(w.sent, key)
 			return nil
 		}
@@ -101,6 +103,7 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: observe.RefOf(key)}})
 	}
 	state, err := w.driver.sharedState(key, w.request.GetIncludeGroups())
+	// Equal states of a workload are one pointer.
 	if err != nil || state == last {
 		return err
 	}
@@ -194,8 +197,10 @@ func (s *sharedStates) of(key stateKey, compute func() *pb.BatchContext) (*encod
 		s.all[key] = state
 	}
 	s.mu.Unlock()
+	// s.mu is free again: other workloads must not wait for this computation.
 	state.mu.Lock()
 	defer state.mu.Unlock()
+	// A change during the computation makes the next call compute again.
 	changes := state.changes.Load()
 	if state.current != nil && state.at == changes {
 		return state.current, nil
