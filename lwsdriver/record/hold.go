@@ -62,6 +62,7 @@ func checkRolling(r lws.RollingUpdateConfiguration) error {
 		if _, err := ParseQuantity(v.String()); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		// ParseQuantity accepts "3" for a policy; LWS accepts the number 3 only.
 		if v.Type == intstr.String && !strings.HasSuffix(v.StrVal, "%") {
 			return fmt.Errorf("%s: %q is neither a number nor a percentage", name, v.StrVal)
 		}
@@ -78,6 +79,7 @@ func WantedAnnotations() []string {
 // the spec and saved the requested values in them. A value that no policy would have written is an error.
 func Wanted(saved lws.RollingUpdateConfiguration, annotations map[string]string) (lws.RollingUpdateConfiguration, error) {
 	if v, ok := annotations[WantedPartition]; ok {
+		// Every editor of the workload can write the annotations, so they are checked like a spec.
 		n, err := strconv.ParseInt(v, 10, 32)
 		if err != nil || n < 0 {
 			return saved, fmt.Errorf("%s: %q is not a number of groups", WantedPartition, v)

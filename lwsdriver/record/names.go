@@ -110,6 +110,7 @@ func BudgetName(stable string, workers bool) string {
 // MaxStableName returns how long a workload's name may be for the names of its canary, with the given number of groups,
 // to fit Kubernetes' limits.
 func MaxStableName(replicas int) int {
+	// The last group has the longest index.
 	index := len(strconv.Itoa(max(replicas-1, 0)))
 	return maxStatefulSetName - len("-") - index - len("-") - revisionPrefix
 }

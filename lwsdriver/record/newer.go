@@ -24,6 +24,7 @@ func read(value string) (r *Record, unknown string, err error) {
 		return r, "", nil
 	}
 	r = &Record{}
+	// A record that is unreadable without the strict checks, too, is invalid and not only newer.
 	if json.Unmarshal([]byte(value), r) != nil {
 		return r, "", strict
 	}
@@ -37,6 +38,7 @@ func (r *Record) describeNewer(unknown string) string {
 	case r.Version > recordVersion:
 		return fmt.Sprintf("schema version %d (this driver knows %d)", r.Version, recordVersion)
 	case unknown == "" && r.Release != nil && r.Release.newerPolicy():
+		// The policy is JSON within the record, whose strict reading does not look into it.
 		return "unknown values in release.policy"
 	}
 	return unknown
@@ -65,6 +67,7 @@ func (r *Record) checkRollBack(value string) error {
 	if err := json.Unmarshal([]byte(value), &parts); err != nil {
 		return err //nolint:wrapcheck // strictly has
 	}
+	// The rollback restores these routes, so none may be of a kind that this driver does not know.
 	if routes := parts.Release.Policy.Traffic; routes != nil {
 		if err := protojson.Unmarshal(routes, &pb.TrafficPolicy{}); err != nil {
 			return fmt.Errorf("release.policy.traffic: %w", err)
@@ -72,6 +75,7 @@ func (r *Record) checkRollBack(value string) error {
 	}
 	switch {
 	case SameRolling(r.Saved, lws.RollingUpdateConfiguration{}):
+		// The zero value has maxUnavailable and maxSurge 0, which LWS refuses, so no spec had it.
 		return errors.New("saved is missing")
 	case r.Release != nil && r.Release.StableRevision == "" && r.Release.Phase != Nothing:
 		return errors.New("release.stableRevision is missing")
@@ -93,6 +97,7 @@ func (r *Record) EncodeOver(earlier string) (string, error) {
 	if err != nil || unread != nil || before.Newer == "" {
 		return value, err
 	}
+	// What before lacks of earlier is what this driver does not know. The patch leaves that alone.
 	known, err := before.Encode()
 	if err != nil {
 		return "", err

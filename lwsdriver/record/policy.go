@@ -166,6 +166,7 @@ func (v *violations) traffic(policy *Policy, p *pb.TrafficPolicy) {
 }
 
 func (v *violations) promotion(policy *Policy, p pb.BluePromotion) {
+	// proto3 enums are open, so a newer host may send any number.
 	if _, known := pb.BluePromotion_name[int32(p)]; !known {
 		v.add("policy.blue_green.promotion", "%d is none of BLUE_PROMOTION_IN_PLACE and BLUE_PROMOTION_ADOPT", p)
 	}
@@ -198,6 +199,7 @@ func (v *violations) batches(raw []string) []Quantity {
 			v.add(field, "%v", err)
 			return nil
 		}
+		// Whether 25% is less than 3 depends on replicas, which may change during the release.
 		if i > 0 && q.percent != parsed[i-1].percent {
 			v.add(field, "%q mixes counts and percentages, which can't be compared: use one of them throughout", s)
 			return nil
@@ -228,6 +230,7 @@ func (v *violations) rolloutID(id string) string {
 }
 
 func (v *violations) threshold(raw string) Quantity {
+	// The zero value tolerates no unready group.
 	if raw == "" {
 		return Quantity{}
 	}
@@ -288,6 +291,7 @@ func CheckMetadata(p Policy, prefixes []string) (bad []Violation) {
 			}
 		}
 	}
+	// Maps have no order, and the same policy must have the same message.
 	slices.SortStableFunc(bad, func(a, b Violation) int { return strings.Compare(a.Field, b.Field) })
 	return bad
 }
@@ -303,6 +307,7 @@ func (v *violations) metadata(p Policy) {
 			size += len(key) + len(value)
 		}
 	}
+	// The size comes first: the checks below cost by it.
 	if size > MaxLeaderMetadata {
 		v.add(path.String(), "has %d bytes, more than the %d that are possible", size, MaxLeaderMetadata)
 		return

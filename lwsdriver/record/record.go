@@ -66,6 +66,7 @@ func (r *Record) LastSet() lws.RollingUpdateConfiguration {
 
 // WithSet returns the record for a request that sets a rolling update configuration.
 func (r Record) WithSet(set lws.RollingUpdateConfiguration) Record {
+	// The hold is the default, which the record leaves out: LWS v0.10.0 copies it to StatefulSets, so it is kept small.
 	if r.Set = &set; SameRolling(set, Hold()) {
 		r.Set = nil
 	}
@@ -150,6 +151,7 @@ type Role struct {
 func (t Template) MarshalJSON() ([]byte, error) {
 	var fields any = map[string]any{"roles": t.Roles}
 	if len(t.Roles) == 0 {
+		// plain has no methods, so its encoding does not call this one again.
 		type plain Template
 		fields = plain(t)
 	}
@@ -303,6 +305,7 @@ func DecodeRecord(value string) (*Record, error) {
 	default:
 		err = r.check()
 	}
+	// A rollback is the only thing that is safe with an intent that is not understood in full.
 	if err == nil && newer != "" {
 		err = r.checkRollBack(value)
 	}
@@ -406,6 +409,7 @@ func (r *Release) validateSizes() error {
 	case len(r.GivenUp) > MaxGivenUp:
 		return fmt.Errorf("%d groups are given up, more than %d", len(r.GivenUp), MaxGivenUp)
 	}
+	// The driver writes them in order, so this value was edited.
 	for i, g := range r.GivenUp {
 		if g < 0 || i > 0 && g <= r.GivenUp[i-1] {
 			return fmt.Errorf("the groups that are given up are not in order: %v", r.GivenUp)
@@ -437,6 +441,7 @@ func StrictJSON(value string, into any) error {
 	if err := d.Decode(into); err != nil {
 		return fmt.Errorf("read JSON: %w", err)
 	}
+	// Decode stops after the first value, and the rest would be dropped.
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read JSON: data after the value")
 	}

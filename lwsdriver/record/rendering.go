@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// rendering is a text since tests build drivers with other versions: go build -ldflags "-X ...record.rendering=2".
+// rendering is a string, so that tests can build drivers of other versions: go build -ldflags "-X ...record.rendering=2".
 var rendering = "2"
 
 // Rendering returns the rendering version of this driver, that of what it renders for a release: the canary's manifest, and

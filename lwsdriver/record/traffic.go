@@ -51,6 +51,7 @@ func (t *Traffic) With(change func(*Traffic)) *Traffic {
 	next := Traffic{}
 	if t != nil {
 		next = *t
+		// A change works in place, and t belongs to the observation.
 		next.HeaderRoutes = slices.Clone(t.HeaderRoutes)
 	}
 	change(&next)

@@ -166,6 +166,7 @@ func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	case n.Version != noteVersion:
 		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", record.SnapshotAnnotation, n.Version, noteVersion)
 	case n.Sum != n.sum(e.Revision, e.Number):
+		// The number is part of the sum, so an edit can't make an older revision the newest.
 		return n, fmt.Errorf("its annotation %s, label or revision number was changed since the driver wrote it", record.SnapshotAnnotation)
 	case err != nil:
 		return n, err
@@ -195,6 +196,7 @@ func Decode(cr *appsv1.ControllerRevision) (record.Template, error) {
 // canonical returns JSON with its keys in order, whatever its formatting.
 func canonical(raw []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
+	// float64 would round large integers.
 	d.UseNumber()
 	var value any
 	if err := d.Decode(&value); err != nil {
