@@ -101,6 +101,7 @@ func (w *world) runBatch(r *recorder, batch int) error {
 		return err
 	}
 	weight := 0
+	// Blue-green switches all requests at once, so no share before the second set is complete.
 	if planned == w.in.Replicas || w.policy.Style != pb.Style_STYLE_BLUE_GREEN {
 		weight = min((100*planned+w.in.Replicas-1)/max(w.in.Replicas, 1), 100)
 	}
@@ -135,6 +136,7 @@ func (w *world) drive(r *recorder) (plan.Decision, error) {
 			return d, err
 		}
 		r.addDecision(d)
+		// A driver would wait for another observation. Here nothing else would change it.
 		if d.Reason == plan.ReasonInvariantViolation {
 			return d, fmt.Errorf("%s", d.Message)
 		}

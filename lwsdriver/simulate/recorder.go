@@ -76,6 +76,7 @@ func (r *recorder) end() {
 	n := float64(max(r.in.Replicas, 1))
 	s.ExtraGroups = max(s.GetMaxGroups()-int32(r.in.Replicas), 0) //nolint:gosec // a number of groups, from an int32
 	s.ExtraPods = s.GetExtraGroups() * int32(r.in.Size())         //nolint:gosec // from an int32
+	// The roles differ in size, so their pods do not follow from the number of groups.
 	if len(r.in.Roles) > 0 {
 		s.ExtraGroups, s.ExtraPods = r.extraGroups, r.extraPods
 	}
@@ -89,6 +90,7 @@ func (r *recorder) end() {
 		}
 		s.ExtraResources[string(name)] = q.String()
 	}
+	// With an unknown start-up time a minute stands for it, which is no estimate.
 	if r.in.Startup > 0 {
 		s.Estimate = durationpb.New(r.world.now - r.stepStart)
 	}
@@ -97,6 +99,7 @@ func (r *recorder) end() {
 // addDecision records a decision of the planner.
 func (r *recorder) addDecision(d plan.Decision) {
 	r.weight = int32(d.Progress.Weight) //nolint:gosec // 0 to 100
+	// A share changes without a group, so it belongs to the frame before.
 	if n := len(r.frames); n > 0 {
 		r.frames[n-1].TrafficWeight = r.weight
 		r.steps[len(r.steps)-1].TrafficWeight = r.weight
@@ -155,12 +158,14 @@ func (r *recorder) addFrame(f *pb.PlanFrame) {
 	r.updatePeak(old, updated)
 	if n := len(r.frames); n > 0 {
 		at := f.GetAt()
+		// Frames at different times may show the same.
 		f.At = r.frames[n-1].GetAt()
 		if proto.Equal(r.frames[n-1], f) {
 			return
 		}
 		f.At = at
 	}
+	// Only the last one is compared with, so the others are not kept.
 	if !r.in.Frames {
 		r.frames = nil
 	}
@@ -190,6 +195,7 @@ func (r *recorder) updatePeak(old, updated int) {
 	atRest, podsAtRest := count(rest, (*resource.Quantity).Sub)
 	r.extraGroups = max(r.extraGroups, int32(groups-atRest)) //nolint:gosec // a number of groups
 	r.extraPods = max(r.extraPods, int32(pods-podsAtRest))   //nolint:gosec // a number of pods
+	// A smaller template may request less than before; that is no extra.
 	for name, q := range sum {
 		if most, known := r.peak[name]; q.Sign() > 0 && (!known || q.Cmp(most) > 0) {
 			r.peak[name] = q

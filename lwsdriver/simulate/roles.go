@@ -46,6 +46,7 @@ func (w *world) newChildren() {
 			member := plan.Member(slice, role.Name)
 			w.bounds.Min[member] = role.Replicas
 			for revision, replicas := range map[string]int{oldRevision: role.Replicas, newRevision: 0} {
+				// A release of a set scales children and rolls none of them.
 				set := native.NewSet(replicas, record.Native(record.Hold()), revision)
 				w.children = append(w.children, child{set, stableName + "-" + revision + "-" + member, role, slice})
 			}

@@ -70,6 +70,7 @@ func newWorld(in Input) *world {
 			w.since[g] = -24 * time.Hour
 		}
 	}
+	// The user has changed the template, and the hold keeps LWS from rolling it out.
 	w.stable.Template = newRevision
 	w.traffic = model.New(w.setup())
 	w.record = record.Record{Version: 1, Saved: in.Rolling, Release: &record.Release{

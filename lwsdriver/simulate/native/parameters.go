@@ -67,6 +67,7 @@ func (l Limits) Reconcile(sts Leaders, states []ReplicaState, updated bool) Lead
 
 // parameters is LWS's rollingUpdateParameters, case by case, for a StatefulSet that exists.
 func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool) (partition, replicas int) {
+	// At first the partition covers all existing groups, and only surge groups start the new template.
 	if updated {
 		partition = min(l.Replicas, sts.Replicas)
 		if sts.Replicas < l.Replicas {
@@ -74,6 +75,7 @@ func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool) (pa
 		}
 		return partition, l.wanted(l.Replicas)
 	}
+	// The update is over, and the surge groups are deleted.
 	if sts.Partition == 0 && sts.Replicas == l.Replicas {
 		return 0, l.Replicas
 	}
@@ -81,6 +83,7 @@ func (l Limits) parameters(sts Leaders, states []ReplicaState, updated bool) (pa
 		return sts.Partition, l.Replicas
 	}
 	burst, replicas := l.Replicas+l.MaxSurge, l.wanted(unready(states, l.Replicas))
+	// Replicas changed during the update. The annotation still has those of the last pass.
 	if sts.Noted != l.Replicas {
 		return min(sts.Partition, burst), replicas
 	}
@@ -102,6 +105,7 @@ func unready(states []ReplicaState, replicas int) int {
 // rollingUpdatePartition is LWS's function of this name.
 func rollingUpdatePartition(states []ReplicaState, replicas, step, current int) int {
 	done := 0
+	// Only groups in one run from the last index are done: the partition covers no others.
 	for i := len(states) - 1; i >= 0 && states[i].Ready && states[i].Updated; i-- {
 		done++
 	}
@@ -112,6 +116,7 @@ func rollingUpdatePartition(states []ReplicaState, replicas, step, current int) 
 			partition++ // it counts as unavailable already
 		}
 	}
+	// To update a group that is down costs nothing, and the update would get stuck behind it.
 	for i := min(partition, replicas-1); i >= floor; i-- {
 		if states[i].Ready && !states[i].Updated {
 			break

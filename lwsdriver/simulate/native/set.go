@@ -62,6 +62,7 @@ func (s *Set) Reconcile() []int {
 	}
 	var fresh []int
 	for i, g := range s.Groups {
+		// A group that was recreated at the same index is new, too.
 		if before[i] != g {
 			fresh = append(fresh, i)
 		}
@@ -126,6 +127,7 @@ func (s *Set) replace() bool {
 		old := g.Revision != s.update
 		switch {
 		case s.Parallel && old && room > 0:
+			// With the feature gate the controller counts groups that are down already against maxUnavailable.
 			room--
 		case !s.Parallel && old:
 		case !s.Parallel && !g.Ready:
@@ -134,6 +136,7 @@ func (s *Set) replace() bool {
 			continue
 		}
 		delete(s.Groups, i)
+		// Without it the controller deletes one group, and waits until it is ready.
 		if changed = true; !s.Parallel {
 			return true
 		}
