@@ -105,6 +105,7 @@ func podOf(t *corev1.PodTemplateSpec) *corev1.Pod {
 			r.Requests = defaulted(r.Requests, r.Limits)
 		}
 	}
+	// The API server defaults the resources of the whole pod after those of its containers.
 	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
 		// Requests of containers take precedence over the pod's limit.
 		sum := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
@@ -142,6 +143,7 @@ func limits(pod *corev1.Pod) corev1.ResourceList {
 // add adds each of more n times.
 func add(sum, more corev1.ResourceList, n int) {
 	for name, q := range more {
+		// A Quantity shares its big number with its copies.
 		total := q.DeepCopy()
 		total.Mul(int64(n))
 		total.Add(sum[name])
@@ -160,6 +162,7 @@ type Peak struct {
 
 // PeakOf returns the peak of a release of so many replicas under the user's own rolling update configuration.
 func PeakOf(policy record.Policy, own lws.RollingUpdateConfiguration, replicas int) Peak {
+	// The user's surge counts only while LWS rolls the workload itself.
 	p := Peak{Surge: native.LimitsOf(own, replicas).Surge()}
 	switch policy.Style {
 	case pb.Style_STYLE_CANARY:

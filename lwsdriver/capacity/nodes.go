@@ -50,6 +50,7 @@ func (r *Free) AddNode(n *corev1.Node) {
 	if r.byName == nil {
 		r.byName = map[string]*node{}
 	}
+	// Only what the scheduling rules read stays: a cluster may have thousands of nodes.
 	own := &node{Node: &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
 	}, left: n.Status.Allocatable.DeepCopy()}
@@ -63,6 +64,7 @@ func (r *Free) AddPod(p *corev1.Pod) {
 		return
 	}
 	own.take(demand(p))
+	// Exclusive placement keeps off the pods with this label, which every group has.
 	own.taken = own.taken || p.Labels[lws.GroupUniqueHashLabelKey] != ""
 }
 
@@ -94,6 +96,7 @@ type Placement struct {
 // between pods, ports, volumes, preemption, or what a cluster autoscaler would add. So a group that does not fit here will
 // hardly be scheduled, and a group that fits may still wait.
 func (r Free) Place(n Need) (out Placement) {
+	// The capacity is shared by all callers of half a minute.
 	r = r.clone()
 	for _, part := range n.Parts() {
 		p, placed := r.place(part), out.Placed
@@ -123,6 +126,7 @@ func (r Free) place(n Need) Placement {
 			out.Short = short
 			return out
 		}
+		// Exclusive placement gives a group its whole domain, such as a rack.
 		for _, node := range r.nodes {
 			node.taken = node.taken || n.Exclusive != "" && node.Labels[n.Exclusive] == domain
 		}
@@ -198,6 +202,7 @@ func (r Free) free(key string) []string {
 	for _, n := range r.nodes {
 		if value, ok := n.Labels[key]; ok {
 			was, seen := values[value]
+			// One node with a group takes the value for all nodes that have it.
 			values[value] = !n.taken && (was || !seen)
 		}
 	}
@@ -211,6 +216,7 @@ func placeGroup(pods []alike, suited [][]*node, exclusive string, free []string)
 		short, ok = fill(pods, suited, func(*node) bool { return true })
 		return "", short, ok
 	}
+	// A group lies within one domain, so domains are tried one by one.
 	for _, value := range free {
 		if short, ok = fill(pods, suited, func(n *node) bool { return n.Labels[exclusive] == value }); ok {
 			return value, nil, true
@@ -239,6 +245,7 @@ func fill(pods []alike, suited [][]*node, in func(*node) bool) (short []corev1.R
 func tightest(want corev1.ResourceList, nodes []*node, in func(*node) bool) *node {
 	var best *node
 	for _, n := range nodes {
+		// The tightest node is filled first, so that large groups still find whole nodes.
 		if in(n) && n.holds(want) && (best == nil || weigh(pick(n.left, want), pick(best.left, want)) < 0) {
 			best = n
 		}
@@ -269,6 +276,7 @@ func missing(want corev1.ResourceList, nodes []*node, in func(*node) bool) []cor
 
 func (n *node) holds(want corev1.ResourceList) bool {
 	for name, q := range want {
+		// Kubernetes places a request of zero on a node without the resource, too.
 		if left := n.left[name]; !q.IsZero() && q.Cmp(left) > 0 {
 			return false
 		}

@@ -96,10 +96,12 @@ func extended(name corev1.ResourceName) bool { return strings.Contains(string(na
 // objectUsage counts the objects that LWS and the driver create for all groups.
 func (n Need) objectUsage() corev1.ResourceList {
 	stateful := n.Sets
+	// Each group has a StatefulSet of its workers, and all groups share that of their leaders.
 	if n.Size() > 1 {
 		stateful += n.Groups
 	}
 	services := n.Services + n.Sets
+	// A subdomain for each group needs a headless Service for each.
 	if n.Network != nil && ptr.Deref(n.Network.SubdomainPolicy, lws.SubdomainShared) == lws.SubdomainUniquePerReplica {
 		services = n.Services + n.Groups
 	}
@@ -187,6 +189,7 @@ func inPriorityScope(class string, s corev1.ScopedResourceSelectorRequirement) b
 		corev1.ScopeSelectorOpExists: selection.Exists, corev1.ScopeSelectorOpDoesNotExist: selection.DoesNotExist,
 	}
 	requirement, err := labels.NewRequirement(key, operators[s.Operator], s.Values)
+	// An operator that is not known counts the pod, as an unknown scope does.
 	if err != nil {
 		return true
 	}
@@ -198,6 +201,7 @@ func inPriorityScope(class string, s corev1.ScopedResourceSelectorRequirement) b
 
 // bestEffort reports whether no container requests or limits CPU or memory.
 func bestEffort(pod *corev1.Pod) bool {
+	// Kubernetes derives the class of a pod from its containers, without the overhead of its runtime.
 	own := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
 	for _, list := range []corev1.ResourceList{resourcehelper.PodRequests(pod, own), resourcehelper.PodLimits(pod, own)} {
 		if list.Cpu().Sign() > 0 || list.Memory().Sign() > 0 {
