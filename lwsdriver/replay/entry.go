@@ -129,6 +129,7 @@ func (e *Entry) UnmarshalJSON(raw []byte) error {
 
 func encodeIntent(i plan.Intent) (json.RawMessage, error) {
 	value := any(i)
+	// A policy is protobuf, of which encoding/json does not keep everything.
 	if b, ok := i.(plan.Begin); ok {
 		policy, err := protojson.Marshal(b.Policy)
 		if err != nil {

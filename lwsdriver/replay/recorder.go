@@ -73,6 +73,7 @@ func (r *Recorder) Record(o plan.Observation, i plan.Intent, d plan.Decision, re
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// The first error ends the recording: with a gap it would not show what was decided.
 	if r.err == nil {
 		r.err = r.write(o, i, d, refusal)
 	}
@@ -97,6 +98,7 @@ func (r *Recorder) write(o plan.Observation, i plan.Intent, d plan.Decision, ref
 	if r.last == nil {
 		r.last = map[string]string{}
 	}
+	// Calls are always recorded. The loop decides the same again after each event.
 	if i == nil && r.last[o.Key.String()] == same {
 		return nil
 	}
@@ -158,6 +160,7 @@ func redactedAction(action plan.Action) plan.Action {
 
 func withoutTemplate(r record.Record) record.Record {
 	if r.Release != nil && r.Release.StableTemplate != nil {
+		// The driver shares the release, so the copy is changed.
 		next := *r.Release
 		next.StableTemplate, r.Release = &record.Template{}, &next
 	}

@@ -64,6 +64,7 @@ func toMap(e Entry) (map[string]any, error) {
 		return nil, fmt.Errorf("encode decision: %w", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
+	// float64 would round large integers, and hide a difference.
 	d.UseNumber()
 	out := map[string]any{}
 	if err := d.Decode(&out); err != nil {
@@ -91,6 +92,7 @@ func compare(into *[]Difference, field string, recorded, now any) {
 	}
 	wasList, isList := recorded.([]any)
 	list, areLists := now.([]any)
+	// In lists of another length the indices do not correspond, so the whole list is reported.
 	if isList && areLists && len(wasList) == len(list) {
 		for i := range list {
 			compare(into, field+"["+strconv.Itoa(i)+"]", wasList[i], list[i])
