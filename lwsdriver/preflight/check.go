@@ -20,6 +20,7 @@ func Check(s *Inventory) *pb.PreflightResponse {
 		if rule.Applies != nil {
 			judged = slices.DeleteFunc(judged, func(s *Inventory) bool { return !rule.Applies(s) })
 		}
+		// A rule whose source was not read must not pass in silence, unless it would judge nothing anyway.
 		if _, unseen := s.Unseen[rule.Needs]; unseen && rule.Needs != "" && len(judged) > 0 {
 			blind[rule.Needs] = append(blind[rule.Needs], rule.ID)
 			continue

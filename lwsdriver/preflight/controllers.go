@@ -42,6 +42,7 @@ var ownerRules = []Rule{
 
 // TooOld reports whether the controller that updates the workload's status is older than v0.9.0.
 func TooOld(w *lws.LeaderWorkerSet) bool {
+	// Without conditions no controller has written the status yet.
 	return w.Status.ObservedGeneration == 0 && len(w.Status.Conditions) > 0
 }
 

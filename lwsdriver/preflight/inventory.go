@@ -122,6 +122,7 @@ func (s *Inventory) Need() capacity.Need {
 		Exclusive: s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey],
 	}
 	if len(s.Roles) > 0 {
+		// Groups of a role have its own template and surge.
 		n = s.role(0).Need()
 	}
 	for i := 1; i < len(s.Roles); i++ {
@@ -199,6 +200,7 @@ func (s *Inventory) templates() (all []template) {
 		return all
 	}
 	all = append(all, s.leader())
+	// With one template for all pods the leader's stands for the workers', too.
 	if t := &s.Workload.Spec.LeaderWorkerTemplate; t.LeaderTemplate != nil && ptr.Deref(t.Size, 1) > 1 {
 		all = append(all, template{&t.WorkerTemplate, templateField + ".workerTemplate", false})
 	}
@@ -250,6 +252,7 @@ func NewRole(set metav1.Object, role disaggregated.DisaggregatedRoleSpec, child 
 	w := &lws.LeaderWorkerSet{ObjectMeta: t.ObjectMeta, Spec: t.Spec}
 	w.Namespace, w.Name = set.GetNamespace(), set.GetName()+"-"+role.Name
 	marks := map[string]string{disaggregated.SetNameLabelKey: set.GetName(), disaggregated.RoleLabelKey: role.Name, "app": w.Name}
+	// Services and budgets select by the labels of the pods that exist.
 	if child != nil {
 		w.Name, marks = child.Name, maps.Clone(child.Labels)
 		maps.DeleteFunc(marks, func(key, _ string) bool { return !IsLWSLabel(key) })
@@ -302,6 +305,7 @@ func (p *part) inSet(h Hit) Hit {
 		return h
 	}
 	h.Message = fmt.Sprintf("role %s: %s", p.set.Roles[p.index].Name, h.Message)
+	// The field of another object, such as a Service, is not in the set.
 	if h.Object == nil {
 		h.Field = fmt.Sprintf("spec.roles[%d].%s", p.index, h.Field)
 	}

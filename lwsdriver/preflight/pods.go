@@ -40,6 +40,7 @@ var probeRules = []Rule{
 func readinessMissing(s *Inventory, report func(Hit)) {
 	leader := s.leader()
 	probed := slices.ContainsFunc(leader.containers(), func(c container) bool { return c.ReadinessProbe != nil })
+	// A readiness gate keeps the pod unready as well.
 	if len(leader.Spec.ReadinessGates) == 0 && !probed {
 		report(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
 	}
@@ -117,6 +118,7 @@ func preStop(t template) *hook {
 			continue
 		}
 		took, known := lasts(c.Lifecycle.PreStop)
+		// A hook of unknown length counts as the longest, so that no rule judges by a shorter one.
 		if longest == nil || longest.known && (!known || took > longest.took) {
 			longest = &hook{c, took, known}
 		}
@@ -183,6 +185,7 @@ func graceBelowPreStop(s *Inventory, report func(Hit)) {
 func graceBelowRequests(s *Inventory, report func(Hit)) {
 	t, need := s.leader(), s.Expect.LongestRequest
 	text := fmt.Sprintf("the longest request takes %s", need)
+	// Kubernetes counts the hook as part of the grace period.
 	if h := preStop(t); h != nil && h.known {
 		need += h.took
 		text += fmt.Sprintf(" and the preStop hook before it %s", h.took)

@@ -127,6 +127,7 @@ func sharedClaims(s *Inventory, report func(Hit)) {
 		shared := slices.ContainsFunc(c.Spec.AccessModes, func(m corev1.PersistentVolumeAccessMode) bool {
 			return m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany
 		})
+		// A claim without access modes is a manifest that the API server refuses.
 		if shared || len(c.Spec.AccessModes) == 0 || !slices.Contains(names, c.Name) || c.Namespace != s.Workload.Namespace {
 			continue
 		}

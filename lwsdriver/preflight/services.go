@@ -53,6 +53,7 @@ func (s *Inventory) EntryRole() int {
 		}
 		for i := range s.Roles {
 			w := s.role(i).Disruptable()
+			// A role that is scaled to 0 has no pod that the selector could match.
 			w.Groups = max(w.Groups, 1)
 			if leaders, _ := w.Selected(labels.SelectorFromSet(o.Spec.Selector)); leaders > 0 {
 				selected = append(selected, i)

@@ -63,6 +63,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 		r.err = err
 	}
 	out.Free = capacity.FreeOf(nodes, pods)
+	// A file saved from a cluster has the status.
 	if len(w.Status.Conditions) == 0 {
 		out.Unseen[preflight.Status] = "the manifest has none"
 	}
@@ -136,6 +137,7 @@ func (r *reader) autoscalers() {
 		default:
 			continue
 		}
+		// Any autoscaler in the files shows that they were written down there.
 		delete(r.inventory.Unseen, preflight.Autoscalers)
 		if a.Workload() == r.inventory.Workload.Name {
 			r.inventory.Autoscalers = append(r.inventory.Autoscalers, preflight.Autoscaler{

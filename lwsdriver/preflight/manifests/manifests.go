@@ -75,6 +75,7 @@ func (s *Set) add(file string, document any) {
 		}
 		return
 	}
+	// kubectl does the same with the namespace of its context.
 	if u.GetNamespace() == "" && !clusterScoped[u.GetKind()] && u.GetName() != "" {
 		u.SetNamespace(s.namespace)
 	}
@@ -103,6 +104,7 @@ func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 			return nil, fmt.Errorf("%s: the LeaderWorkerSet has apiVersion %q, want %q", o.file, o.GetAPIVersion(), lws.GroupVersion)
 		}
 		w := &lws.LeaderWorkerSet{}
+		// A misspelled field would change what a release does, so it is an error.
 		if err := decode(o.Object, w, yaml.DisallowUnknownFields); err != nil {
 			return nil, fmt.Errorf("%s: read the LeaderWorkerSet: %w", o.file, err)
 		}
