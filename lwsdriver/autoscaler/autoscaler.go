@@ -123,6 +123,7 @@ func (n Note) encode() (string, error) {
 // to the user.
 func Follow(a Autoscaler, workload string) map[string]any {
 	p, err := a.Release()
+	// Without a hold, too, the autoscaler has to scale the other workload.
 	if err != nil || p == nil {
 		p = map[string]any{"metadata": map[string]any{}}
 	}

@@ -79,6 +79,7 @@ func (h HPA) Hold(workload string, hold Hold) (map[string]any, error) {
 	case hold == HoldAll:
 		behavior["scaleUp"] = off
 	case policyOf(h.Spec.Behavior.ScaleUp) == disabled:
+		// An earlier hold of both directions disabled it, or the user did: the note tells.
 		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
 	}
 	return patch(value, map[string]any{"behavior": behavior}), nil
@@ -87,6 +88,7 @@ func (h HPA) Hold(workload string, hold Hold) (map[string]any, error) {
 // note returns what to restore later: the current policies, or those of an earlier note where the current ones are disabled.
 func (h HPA) note(workload string, hold Hold) Note {
 	before, err := ReadNote(h.Annotations)
+	// An unreadable note is replaced. What it could tell is lost unless it is still in the spec.
 	if err != nil || before == nil {
 		before = &Note{}
 	}
@@ -115,8 +117,10 @@ func (h HPA) Release() (map[string]any, error) {
 	case note == nil:
 		return nil, nil //nolint:nilnil // no patch: it is not held
 	case b == nil:
+		// The user removed the behavior, so only the note is left to remove.
 		return patch(nil, nil), nil
 	case note.Bare && equality.Semantic.DeepEqual(b, heldBare(note.Hold)):
+		// Nothing was changed since the hold, so the behavior is the driver's as a whole.
 		return patch(nil, map[string]any{"behavior": nil}), nil
 	}
 	behavior := map[string]any{}

@@ -84,6 +84,7 @@ func (o ScaledObject) Hold(workload string, hold Hold) (map[string]any, error) {
 		return nil, err
 	}
 	changes := map[string]any{NoteAnnotation: value}
+	// What an earlier hold set is restored first, since this one may set the same annotation.
 	o.restore(changes, note)
 	changes[note.held()] = paused
 	return annotate(changes), nil
