@@ -64,6 +64,7 @@ func Read(o *policyv1.PodDisruptionBudget) plan.Budget {
 			full.Workers = e.Operator == metav1.LabelSelectorOpNotIn
 		}
 	}
+	// The planner compares these fields only, so a budget with any other difference must not look equal.
 	if apiequality.Semantic.DeepEqual(specOf(full), o.Spec) {
 		return full
 	}

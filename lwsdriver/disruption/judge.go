@@ -53,6 +53,7 @@ func (w Workload) Judge(b *policyv1.PodDisruptionBudget) (code, message string) 
 		return Blocks, fmt.Sprintf("%s (%s) allows none of the %d pods of %s/%s that it selects to be evicted. The release itself evicts "+
 			"no pod, but nodes with these pods can't be drained: node upgrades, and autoscalers that make room, wait "+
 			"forever. Allow one: maxUnavailable: 1", name, spec(b), leaders+workers, w.Namespace, w.Name)
+	// A budget over leaders alone counts groups, so any number is the user's choice.
 	case w.Size > 1 && workers > 0 && min(allowed, w.Groups) > w.MaxUnavailable:
 		return CountsPods, fmt.Sprintf("%s (%s) counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
 			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d. Set maxUnavailable: 1, which allows one group at a "+
@@ -123,8 +124,10 @@ func (w Workload) labels(group, index int) labels.Set {
 // allows returns how many pods may be evicted at once when all are healthy. The budget may select pods of other workloads, too,
 // which its status counts. Not known: it has neither minAvailable nor maxUnavailable.
 func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
+	// A manifest has no status.
 	pods := max(caught, int(b.Status.ExpectedPods))
 	scaled := func(v *intstr.IntOrString) (int, bool) {
+		// The disruption controller rounds both fields up.
 		n, err := intstr.GetScaledValueFromIntOrPercent(v, pods, true)
 		return n, err == nil
 	}
