@@ -124,8 +124,8 @@ func (c *Caches) Pod(key types.NamespacedName) *Pod {
 	return informer.Get[*Pod](c.Pods, key)
 }
 
-// added returns the workloads that releases added to the given one.
-func (c *Caches) added(stable types.NamespacedName) []*lws.LeaderWorkerSet {
+// addedWorkloads returns the workloads that releases added to the given one.
+func (c *Caches) addedWorkloads(stable types.NamespacedName) []*lws.LeaderWorkerSet {
 	return informer.List[*lws.LeaderWorkerSet](c.Workloads, addedIndex, stable.String())
 }
 
@@ -136,8 +136,8 @@ func (c *Caches) revisionsOf(w *lws.LeaderWorkerSet) []*revisionView {
 		func(r *revisionView) bool { return r.owner != w.UID })
 }
 
-// newest returns the newest of those ControllerRevisions that match, nil if none does.
-func (c *Caches) newest(w *lws.LeaderWorkerSet, match func(*revisionView) bool) *revisionView {
+// newestRevision returns the newest of those ControllerRevisions that match, nil if none does.
+func (c *Caches) newestRevision(w *lws.LeaderWorkerSet, match func(*revisionView) bool) *revisionView {
 	var newest *revisionView
 	for _, r := range c.revisionsOf(w) {
 		if match(r) && (newest == nil || r.number > newest.number) {
@@ -149,7 +149,7 @@ func (c *Caches) newest(w *lws.LeaderWorkerSet, match func(*revisionView) bool) 
 
 // revisionOf returns the hash of the ControllerRevision with the digest, "" while none exists.
 func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
-	if r := c.newest(w, func(r *revisionView) bool { return r.digest == d }); r != nil {
+	if r := c.newestRevision(w, func(r *revisionView) bool { return r.digest == d }); r != nil {
 		return r.hash
 	}
 	return ""
@@ -157,7 +157,7 @@ func (c *Caches) revisionOf(w *lws.LeaderWorkerSet, d digest) string {
 
 // Template returns the template of a revision from LWS's newest ControllerRevision of this hash. The error has an ErrorReason.
 func (c *Caches) Template(w *lws.LeaderWorkerSet, hash string) (record.Template, error) {
-	r := c.newest(w, func(r *revisionView) bool { return r.hash == hash })
+	r := c.newestRevision(w, func(r *revisionView) bool { return r.hash == hash })
 	if r == nil {
 		return record.Template{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"there is no ControllerRevision of LeaderWorkerSet %s for revision %s any more", KeyOf(w), hash)
@@ -165,8 +165,8 @@ func (c *Caches) Template(w *lws.LeaderWorkerSet, hash string) (record.Template,
 	return history.Decode(&appsv1.ControllerRevision{ObjectMeta: r.ObjectMeta, Data: runtime.RawExtension{Raw: r.raw}})
 }
 
-// recorded returns the revisions whose templates LWS still has, sorted.
-func (c *Caches) recorded(w *lws.LeaderWorkerSet) []string {
+// recordedRevisions returns the revisions whose templates LWS still has, sorted.
+func (c *Caches) recordedRevisions(w *lws.LeaderWorkerSet) []string {
 	revisions := c.revisionsOf(w)
 	all := make([]string, 0, len(revisions))
 	for _, r := range revisions {

@@ -67,12 +67,12 @@ func ContractError(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the call ended before the API server answered: %v", err)
 	default:
-		return drivererr.New(reasonOf(err), "%v%s", err, remedy(err))
+		return drivererr.New(reasonOf(err), "%v%s", err, permissionRemedy(err))
 	}
 }
 
-// remedy returns what to add to the message of a missing permission: the ClusterRole that grants it. Empty for other errors.
-func remedy(err error) string {
+// permissionRemedy returns what to add to the message of a missing permission: the ClusterRole that grants it. Empty for other errors.
+func permissionRemedy(err error) string {
 	if !apierrors.IsForbidden(err) {
 		return ""
 	}

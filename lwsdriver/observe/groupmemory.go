@@ -31,14 +31,14 @@ type groupMemory struct {
 	exit *exit
 }
 
-// exited records the failure of a container.
-func (m *groupMemory) exited(e *exit) {
+// recordExit records the failure of a container.
+func (m *groupMemory) recordExit(e *exit) {
 	if e != nil && (m.exit == nil || e.at.After(m.exit.at)) {
 		m.exit = e
 	}
 }
 
-func (m *groupMemory) restarted(revision string) {
+func (m *groupMemory) countRestart(revision string) {
 	if m.restartedAt != revision {
 		m.restarts, m.restartedAt = 0, revision
 	}
@@ -49,11 +49,11 @@ func (m *groupMemory) restarted(revision string) {
 // whether the result stays valid until one of the pods changes.
 func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
 	if g.Ready {
-		// ready remembers the corrected time.
-		m.correct(g, now)
-		m.ready(g, now, minReady)
+		// recordReady remembers the corrected time.
+		m.correctReadySince(g, now)
+		m.recordReady(g, now, minReady)
 	} else {
-		m.notReady(broken, now, minReady)
+		m.recordUnready(broken, now, minReady)
 	}
 	if m.firstRevision == g.Revision {
 		g.FirstReady = m.firstReady
@@ -74,9 +74,9 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 	return !g.Ready || (!g.FirstReady.IsZero() && m.lostAt.IsZero())
 }
 
-// correct corrects since when a group has been ready. The kubelets say so, whose clocks may be wrong: it was not ready when it was observed
+// correctReadySince corrects the time since which a group has been ready. Kubelets report it, and their clocks may be wrong: it was not ready when it was observed
 // not to be, and does not become so in the future.
-func (m *groupMemory) correct(g *plan.Group, now time.Time) {
+func (m *groupMemory) correctReadySince(g *plan.Group, now time.Time) {
 	switch {
 	case g.ReadySince.Before(m.unreadyAt):
 		g.ReadySince = m.unreadyAt
@@ -100,19 +100,19 @@ func (m *groupMemory) whyLost(g *plan.Group) string {
 	return "; before, " + e.text
 }
 
-func (m *groupMemory) ready(g *plan.Group, now time.Time, minReady time.Duration) {
+func (m *groupMemory) recordReady(g *plan.Group, now time.Time, minReady time.Duration) {
 	m.readySince = g.ReadySince
 	if m.firstRevision != g.Revision && now.Sub(g.ReadySince) >= minReady {
 		m.firstReady, m.firstRevision = g.ReadySince.Add(minReady), g.Revision
 	}
-	if m.steady(now, minReady) {
+	if m.hasRecovered(now, minReady) {
 		m.lostAt = time.Time{}
 	}
 }
 
-// notReady records when the group was lost, unless it has been lost since without a steady recovery.
-func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
-	if m.lostAt.IsZero() || m.steady(now, minReady) {
+// recordUnready records when the group was lost, unless it has been lost since without a steady recovery.
+func (m *groupMemory) recordUnready(broken, now time.Time, minReady time.Duration) {
+	if m.lostAt.IsZero() || m.hasRecovered(now, minReady) {
 		m.lostAt = now
 		// The pods know the time better than the observation, unless a wrong clock puts it in the future, or before
 		// the group was last ready.
@@ -123,8 +123,8 @@ func (m *groupMemory) notReady(broken, now time.Time, minReady time.Duration) {
 	m.readySince, m.unreadyAt = time.Time{}, now
 }
 
-// steady reports whether the group has been ready for so long that another loss is a new one, even if it was not observed in
+// hasRecovered reports whether the group has been ready for so long that another loss is a new one, even if it was not observed in
 // between.
-func (m *groupMemory) steady(now time.Time, minReady time.Duration) bool {
+func (m *groupMemory) hasRecovered(now time.Time, minReady time.Duration) bool {
 	return !m.readySince.IsZero() && now.Sub(m.readySince) >= max(minReady, steadyAfter)
 }

@@ -145,7 +145,7 @@ func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) 
 	}
 	defer s.mu.Unlock()
 	if e := s.entries[group]; e != nil {
-		e.memory.restarted(revision)
+		e.memory.countRestart(revision)
 		s.last = nil
 	}
 }
@@ -204,7 +204,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 		}
 		switch {
 		case e.exists:
-			out := e.whole(size, sizes)
+			out := e.groupOfSize(size, sizes)
 			if index < replicas {
 				final = e.memory.update(&out, e.broken, now, minReady) && final
 			}
@@ -223,7 +223,7 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 		}
 	}
 	if s.unnumbered != "" {
-		number(all)
+		numberGroups(all)
 	}
 	if final {
 		s.last, s.replicas, s.size, s.sizes = all, replicas, size, sizes
@@ -242,8 +242,8 @@ func (g *Groups) unnumbered(set types.NamespacedName) string {
 	return s.unnumbered
 }
 
-// whole returns the group as it is in a workload whose spec has groups of size.
-func (e *groupEntry) whole(size int, sizes map[string]int) plan.Group {
+// groupOfSize returns the group as it is in a workload whose spec has groups of size.
+func (e *groupEntry) groupOfSize(size int, sizes map[string]int) plan.Group {
 	out := e.group
 	// Without LWS's annotation on a pod the size in the spec is the best that is known.
 	if out.Pods = e.size; out.Pods == 0 {
@@ -254,9 +254,9 @@ func (e *groupEntry) whole(size int, sizes map[string]int) plan.Group {
 	return out
 }
 
-// number orders groups by index. Groups that LWS does not index by number (groupIdentity Hash) are numbered in the order of their
+// numberGroups orders groups by index. Groups that LWS does not index by number (groupIdentity Hash) are numbered in the order of their
 // leaders' names.
-func number(all []plan.Group) {
+func numberGroups(all []plan.Group) {
 	slices.SortFunc(all, func(a, b plan.Group) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Leader, b.Leader))
 	})
@@ -287,7 +287,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		if pod.leader {
 			leader = pod
 		}
-		e.memory.exited(pod.exit)
+		e.memory.recordExit(pod.exit)
 		size = max(size, pod.size)
 		if pod.ready {
 			ready++
@@ -309,7 +309,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	next.Rollouts = distinctLabels(pods, next.Revision)
 	e.exists, e.size, e.group, e.broken = true, size, next, broken
 	e.built = builtFor(pods, next.Revision)
-	e.group.Pod, e.group.Reason, e.group.Message = obstacle(pods, leader, agree)
+	e.group.Pod, e.group.Reason, e.group.Message = groupObstacle(pods, leader, agree)
 }
 
 // setComplete decides whether the group is complete, now that its size is known.
@@ -334,9 +334,9 @@ func groupIndex(label string) int {
 	return i
 }
 
-// obstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
+// groupObstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
 // with the lowest name. All empty: every existing pod is ready.
-func obstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string) {
+func groupObstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string) {
 	if leader == nil || leader.Terminating && leader.address == "" {
 		if left := lastTerminating(pods); left != nil {
 			return left.Name, left.reason, left.message
@@ -356,15 +356,15 @@ func obstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string
 	case !agree:
 		return leader.Name, plan.ReasonMixedRevisions, "its pods are at different revisions; the group is being replaced"
 	}
-	if left := leftOver(pods, leader); left != nil {
+	if left := leftOverWorker(pods, leader); left != nil {
 		return left.Name, plan.ReasonWorkerLeftOver, "it belonged to an earlier leader of the group, and is about to be deleted"
 	}
 	return "", "", ""
 }
 
-// leftOver returns a worker that is older than its leader. LWS creates workers after their leader, so such a worker belongs to an
+// leftOverWorker returns a worker that is older than its leader. LWS creates workers after their leader, so such a worker belongs to an
 // earlier one, and is deleted with its StatefulSet when the garbage collector gets to it. Nil means that there is none.
-func leftOver(pods []*Pod, leader *Pod) *Pod {
+func leftOverWorker(pods []*Pod, leader *Pod) *Pod {
 	return firstByName(pods, func(p *Pod) bool { return leader.CreationTimestamp.Sub(p.CreationTimestamp.Time) > clockSkew })
 }
 
@@ -392,7 +392,7 @@ func lastTerminating(pods []*Pod) *Pod {
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
 	var all []time.Duration
 	for _, label := range g.labels(set, replicas) {
-		if took := g.started(set, label); took > 0 {
+		if took := g.startupTime(set, label); took > 0 {
 			all = append(all, took)
 		}
 	}
@@ -430,8 +430,8 @@ func (g *Groups) UnreadyWorker(leader *Pod) *Pod {
 	return firstByName(pods, func(p *Pod) bool { return !p.ready })
 }
 
-// started returns how long one group took, zero if it is not ready or does not exist.
-func (g *Groups) started(set types.NamespacedName, label string) time.Duration {
+// startupTime returns how long one group took, zero if it is not ready or does not exist.
+func (g *Groups) startupTime(set types.NamespacedName, label string) time.Duration {
 	pods := g.podsOf(set, label)
 	var created, ready time.Time
 	for _, pod := range pods {

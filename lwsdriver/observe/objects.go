@@ -211,12 +211,12 @@ func CanaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWork
 		// Without a leader template LWS uses the workers'.
 		t.LeaderTemplate = t.WorkerTemplate.DeepCopy()
 	}
-	t.LeaderTemplate.Labels = merged(t.LeaderTemplate.Labels, p.LeaderLabels)
-	t.LeaderTemplate.Annotations = merged(t.LeaderTemplate.Annotations, p.LeaderAnnotations)
+	t.LeaderTemplate.Labels = mergeMaps(t.LeaderTemplate.Labels, p.LeaderLabels)
+	t.LeaderTemplate.Annotations = mergeMaps(t.LeaderTemplate.Annotations, p.LeaderAnnotations)
 	return t
 }
 
-func merged(base, more map[string]string) map[string]string {
+func mergeMaps(base, more map[string]string) map[string]string {
 	out := maps.Clone(base)
 	if out == nil && len(more) > 0 {
 		out = map[string]string{}

@@ -118,7 +118,7 @@ func (o *Observer) readFreshness(s *Snapshot) {
 
 // readAdded reads the workloads that a release added.
 func (o *Observer) readAdded(s *Snapshot) {
-	added := o.Caches.added(s.Key)
+	added := o.Caches.addedWorkloads(s.Key)
 	slices.SortFunc(added, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range added {
 		s.Added = append(s.Added, o.addedWorkload(s, w))
@@ -224,7 +224,7 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 		Observed:     w.Status.ObservedGeneration >= w.Generation,
 		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, o.Caches.sizes(w), s.Now, s.Policy.MinReady),
 		HasFinalizer: hasFinalizer(w), Orphans: orphans(w),
-		Recorded: o.Caches.recorded(w), ChangedBy: changedBy(w),
+		Recorded: o.Caches.recordedRevisions(w), ChangedBy: changedBy(w),
 		RolledBy: managerOf(w, rollingField).Manager, ScaledBy: manager, Autoscaled: autoscaled,
 	}
 }

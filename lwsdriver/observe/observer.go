@@ -164,7 +164,7 @@ func (o *Observer) carrierChanged(namespace, kind, name string) {
 		o.allChanged() // Nearby reads Services, too
 		return
 	}
-	for _, key := range o.carried(namespace, kind, name) {
+	for _, key := range o.workloadsRoutedBy(namespace, kind, name) {
 		o.changed(key)
 	}
 }

@@ -69,9 +69,9 @@ type exit struct {
 func NewPod(pod *corev1.Pod) *Pod {
 	v := &Pod{
 		podMeta:  podMetaOf(pod),
-		set:      shared(pod.Labels[lws.SetNameLabelKey]),
-		Group:    shared(pod.Labels[lws.GroupIndexLabelKey]),
-		Revision: shared(pod.Labels[lws.RevisionKey]),
+		set:      intern(pod.Labels[lws.SetNameLabelKey]),
+		Group:    intern(pod.Labels[lws.GroupIndexLabelKey]),
+		Revision: intern(pod.Labels[lws.RevisionKey]),
 		leader:   pod.Labels[lws.WorkerIndexLabelKey] == "0",
 		Serving:  pod.Labels[record.ServingLabel] == record.Serving,
 	}
@@ -88,7 +88,7 @@ func NewPod(pod *corev1.Pod) *Pod {
 	v.ready, v.since = podReady(pod)
 	if !v.ready {
 		v.reason, v.message = podObstacle(pod)
-		v.reason, v.message = shared(Shorten(v.reason, maxPodReason)), shared(Shorten(v.message, maxPodMessage))
+		v.reason, v.message = intern(Shorten(v.reason, maxPodReason)), intern(Shorten(v.message, maxPodMessage))
 	}
 	v.exit = podExit(pod)
 	return v
@@ -117,7 +117,7 @@ type podMeta struct {
 
 func podMetaOf(p *corev1.Pod) podMeta {
 	return podMeta{
-		Name: strings.Clone(p.Name), Namespace: shared(p.Namespace), UID: types.UID(strings.Clone(string(p.UID))),
+		Name: strings.Clone(p.Name), Namespace: intern(p.Namespace), UID: types.UID(strings.Clone(string(p.UID))),
 		ResourceVersion: strings.Clone(p.ResourceVersion), CreationTimestamp: p.CreationTimestamp,
 	}
 }
@@ -129,8 +129,8 @@ func (m *podMeta) GetObjectMeta() metav1.Object {
 	}
 }
 
-// shared returns a string whose bytes all equal ones have in common.
-func shared(s string) string { return unique.Make(s).Value() }
+// intern returns a string whose bytes all equal ones have in common.
+func intern(s string) string { return unique.Make(s).Value() }
 
 // stripMeta keeps the metadata that the caches need.
 func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
@@ -222,7 +222,7 @@ func podExit(pod *corev1.Pod) (last *exit) {
 		for _, state := range []corev1.ContainerState{c.LastTerminationState, c.State} {
 			if t := state.Terminated; t != nil && t.ExitCode != 0 && (last == nil || t.FinishedAt.After(last.at)) {
 				text := fmt.Sprintf("container %s of %s: "+exitCode+" %d (%s)", c.Name, pod.Name, t.ExitCode, cmp.Or(t.Reason, "Error"))
-				last = &exit{text: Shorten(text, maxPodMessage), revision: shared(pod.Labels[lws.RevisionKey]), at: t.FinishedAt.Time}
+				last = &exit{text: Shorten(text, maxPodMessage), revision: intern(pod.Labels[lws.RevisionKey]), at: t.FinishedAt.Time}
 			}
 		}
 	}

@@ -70,8 +70,8 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 	return true
 }
 
-// probe adds the answers of the leaders that the last decision named.
-func (o *Observer) probe(s *Snapshot) {
+// readProbes adds the answers of the leaders that the last decision named.
+func (o *Observer) readProbes(s *Snapshot) {
 	o.mu.Lock()
 	now := o.asked[s.Key]
 	o.mu.Unlock()

@@ -54,7 +54,7 @@ func TestWarmUp(t *testing.T) {
 		s.Added = []plan.Workload{b.workload(s, b.canary)}
 		s.Policy.WarmUp = probe.WarmUp{Endpoint: probe.Endpoint{Port: 8080, Path: "/"}}
 		shared := s.Added[0].Groups
-		b.probe(s)
+		b.readProbes(s)
 		if shared[0].WarmUp != nil {
 			t.Error("the shared groups were changed")
 		}

@@ -52,8 +52,8 @@ func (s *Set) scalerOf(role plan.Role) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: autoscaler.RoleScaler(s.Name + "-" + role.Name)}
 }
 
-// external reports whether scalers have the number of groups of a role.
-func (s *Set) external() bool {
+// hasScaledRole reports whether scalers have the number of groups of a role.
+func (s *Set) hasScaledRole() bool {
 	return slices.ContainsFunc(s.Roles, func(r plan.Role) bool { return r.External })
 }
 

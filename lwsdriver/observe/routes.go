@@ -32,9 +32,9 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 		}
 	}
 	setup := setupOf(s)
-	setup.Shared = o.shared(s.Key, setup.Policy.Routes)
+	setup.Shared = o.sharedRoutes(s.Key, setup.Policy.Routes)
 	s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
-	o.probe(s)
+	o.readProbes(s)
 	return nil
 }
 
@@ -94,10 +94,10 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID, r.ID, r.EntryRole}
 	case ok && s.Set != nil:
 		s.Policy.Traffic = kept.policy
-		s.enter(kept.entry)
+		s.setEntryRole(kept.entry)
 	case s.BoundsObject != nil:
 		s.Policy.Traffic, _, _ = trafficPolicyOn(s.BoundsObject)
-	case ok && s.carrier() == "":
+	case ok && s.activeCanary() == "":
 		// An added workload carries a policy of its own. Without one the release was in place.
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
@@ -163,9 +163,9 @@ func trafficPolicyOn(w metav1.Object) (*traffic.Policy, probe.Drain, error) {
 		record.TrafficAnnotation, KeyOf(w), err)
 }
 
-// carrier returns the name of the added workload that the driver has not given up, or "" if there is none. It removes its finalizer once
+// activeCanary returns the name of the added workload that the driver has not given up, or "" if there is none. It removes its finalizer once
 // requests have left for good.
-func (s *Snapshot) carrier() string {
+func (s *Snapshot) activeCanary() string {
 	for _, w := range s.Added {
 		if !w.Deleting || w.HasFinalizer {
 			return w.Name
@@ -179,7 +179,7 @@ const unknownRevision = "none"
 
 // setupOf describes the traffic of the release in progress. The canary is the existing one, or else the one to be created.
 func setupOf(s *Snapshot) traffic.Setup {
-	stable, update, canary := unknownRevision, unknownRevision, s.carrier()
+	stable, update, canary := unknownRevision, unknownRevision, s.activeCanary()
 	var updated []string
 	if s.Record != nil && s.Record.Release != nil {
 		r := s.Record.Release
@@ -262,8 +262,8 @@ func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
 	return policy.Traffic
 }
 
-// carried returns the user's workloads whose requests an object carries; all that route requests without a name.
-func (o *Observer) carried(namespace, kind, name string) []types.NamespacedName {
+// workloadsRoutedBy returns the user's workloads whose requests an object carries. Without a name it returns all that route requests.
+func (o *Observer) workloadsRoutedBy(namespace, kind, name string) []types.NamespacedName {
 	keys := []string{trafficKey(namespace, kind, name)}
 	if name == "" {
 		keys = append(o.Caches.Workloads.GetIndexer().ListIndexFuncValues(trafficIndex), o.Disaggregated.sets.GetIndexer().ListIndexFuncValues(trafficIndex)...)
@@ -280,17 +280,17 @@ func (o *Observer) carried(namespace, kind, name string) []types.NamespacedName 
 	return out
 }
 
-// shared returns the routes that a running release of another workload writes, too.
-func (o *Observer) shared(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
+// sharedRoutes returns the routes that a running release of another workload writes, too.
+func (o *Observer) sharedRoutes(key types.NamespacedName, routes []traffic.Key) []traffic.Key {
 	return slices.DeleteFunc(slices.Clone(routes), func(route traffic.Key) bool {
-		return !slices.ContainsFunc(o.carried(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
-			return other != key && o.releases(other)
+		return !slices.ContainsFunc(o.workloadsRoutedBy(key.Namespace, route.Kind, route.Name), func(other types.NamespacedName) bool {
+			return other != key && o.isReleasing(other)
 		})
 	})
 }
 
-// releases reports whether a release of the workload is running, by its record.
-func (o *Observer) releases(key types.NamespacedName) bool {
+// isReleasing reports whether a release of the workload is running, by its record.
+func (o *Observer) isReleasing(key types.NamespacedName) bool {
 	w := o.Workload(key)
 	if w == nil {
 		return false
@@ -300,5 +300,5 @@ func (o *Observer) releases(key types.NamespacedName) bool {
 		return false
 	}
 	// A finished release writes its routes until what it added is gone.
-	return rec.Release.Phase.Unfinished() || len(o.Caches.added(key)) > 0
+	return rec.Release.Phase.Unfinished() || len(o.Caches.addedWorkloads(key)) > 0
 }

@@ -123,7 +123,7 @@ func (o *Observer) newSets() *Sets {
 	}
 	sets.Handler = informer.OnChange(func(before, after *Set) {
 		s.Start()
-		if after != nil && after.external() {
+		if after != nil && after.hasScaledRole() {
 			s.scalers.Start()
 			s.scalers.Recheck() // LWS may have been upgraded since
 		}
@@ -203,13 +203,13 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 	return informer.Get[*BoundsObject](s.bounds, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
 }
 
-// enforced reports whether bounds are enforced.
-func (s *Sets) enforced() bool {
-	return denying(s.policies) >= policiesOfBounds && denying(s.bindings) >= policiesOfBounds
+// boundsEnforced reports whether bounds are enforced.
+func (s *Sets) boundsEnforced() bool {
+	return countDenying(s.policies) >= policiesOfBounds && countDenying(s.bindings) >= policiesOfBounds
 }
 
-// denying returns how many policies or bindings of a cache deny requests: an edited one may only warn or audit.
-func denying(cache *informer.Informer) (n int) {
+// countDenying returns how many policies or bindings of a cache deny requests: an edited one may only warn or audit.
+func countDenying(cache *informer.Informer) (n int) {
 	for _, o := range cache.GetIndexer().List() {
 		if p, ok := o.(*admissionPolicy); ok && p.Denies {
 			n++
@@ -444,7 +444,7 @@ func (o *Observer) readBoundsLeft(s *Snapshot) {
 
 // readSet reads roles, children and bounds of a DisaggregatedSet.
 func (o *Observer) readSet(s *Snapshot, set *Set) error {
-	s.Set, s.Slices, s.BoundsEnforced = set, set.Slices, o.Disaggregated.enforced()
+	s.Set, s.Slices, s.BoundsEnforced = set, set.Slices, o.Disaggregated.boundsEnforced()
 	s.Stable = plan.Workload{
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
 		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
@@ -468,13 +468,13 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 	}
 	o.readScalers(s, set)
 	if s.Record != nil && s.Record.Release != nil {
-		s.enter(s.Record.Release.EntryRole)
+		s.setEntryRole(s.Record.Release.EntryRole)
 	}
 	return nil
 }
 
-// enter has requests enter by the leaders of a role, those of the first with "". It describes the set with that role's spec.
-func (s *Snapshot) enter(role string) {
+// setEntryRole has requests enter by the leaders of a role, those of the first with "". It describes the set with that role's spec.
+func (s *Snapshot) setEntryRole(role string) {
 	// The cached view is shared; only this copy gets the spec of the role.
 	view := *s.Set.View
 	for _, r := range s.Set.Specs {
@@ -498,7 +498,7 @@ func (o *Observer) Enter(s *Snapshot, next *pb.ReleasePolicy) {
 	if i := near.EntryRole(); i > 0 {
 		entry = near.Roles[i].Name
 	}
-	s.enter(entry)
+	s.setEntryRole(entry)
 }
 
 // children returns the children of a set.

@@ -25,7 +25,7 @@ func (o *Observer) readUnsafeChanges(s *Snapshot) {
 		return
 	}
 	var groups plan.LiveFields
-	if r := o.Caches.newest(s.StableObject, func(r *revisionView) bool { return r.hash == waiting }); r != nil {
+	if r := o.Caches.newestRevision(s.StableObject, func(r *revisionView) bool { return r.hash == waiting }); r != nil {
 		groups = r.live
 	} else if h := o.History.Find(s, waiting); h != nil && h.Entry.Problem == "" {
 		groups = h.live

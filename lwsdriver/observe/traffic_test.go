@@ -29,7 +29,7 @@ func TestCarried(t *testing.T) {
 	is := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		for _, key := range b.carried("default", traffic.KindHTTPRoute, "llm") {
+		for _, key := range b.workloadsRoutedBy("default", traffic.KindHTTPRoute, "llm") {
 			got = append(got, key.String())
 		}
 		slices.Sort(got)
@@ -38,13 +38,13 @@ func TestCarried(t *testing.T) {
 		}
 	}
 	is("record and canary", "default/vllm")
-	if n := len(b.carried("default", traffic.KindService, "vllm-canary")); n == 0 {
+	if n := len(b.workloadsRoutedBy("default", traffic.KindService, "vllm-canary")); n == 0 {
 		t.Error("no workload has the canary Service")
 	}
-	if n := len(b.carried("default", traffic.KindService, "another")); n > 0 {
+	if n := len(b.workloadsRoutedBy("default", traffic.KindService, "another")); n > 0 {
 		t.Error("a workload has another's Service")
 	}
-	if n := len(b.carried("", traffic.KindHTTPRoute, "")); n < 2 {
+	if n := len(b.workloadsRoutedBy("", traffic.KindHTTPRoute, "")); n < 2 {
 		t.Errorf("%d are signalled when the cache of routes is filled, want all", n)
 	}
 	b.cache(lwstest.Unrecorded())
@@ -123,14 +123,14 @@ func TestSharedRoutes(t *testing.T) {
 	other := lwstest.RoutedPhase(t, record.Progressing, nil)
 	other.Name, other.UID = "other", "other"
 	b := newFixture(t, stable, other)
-	if got := b.shared(lwstest.VLLM, routes); !slices.Equal(got, routes) {
+	if got := b.sharedRoutes(lwstest.VLLM, routes); !slices.Equal(got, routes) {
 		t.Errorf("shared %v", got)
 	}
 	for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
 		ended := lwstest.RoutedPhase(t, phase, nil)
 		ended.Name, ended.UID = "other", "other"
 		b.cache(ended)
-		if got := b.shared(lwstest.VLLM, routes); len(got) > 0 {
+		if got := b.sharedRoutes(lwstest.VLLM, routes); len(got) > 0 {
 			t.Errorf("%s: shared %v", phase, got)
 		}
 	}
