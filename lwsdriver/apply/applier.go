@@ -127,10 +127,10 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 	p.annotate(record.RecordAnnotation, value)
 	p.removeNotes()
 	if t.Rolling != nil && !record.SameRolling(*t.Rolling, s.Stable.Rolling) {
-		p.rolling(*t.Rolling)
+		p.setRolling(*t.Rolling)
 	}
 	if t.RestoreTemplate {
-		p.template(*t.Record.Release.StableTemplate)
+		p.setTemplate(*t.Record.Release.StableTemplate)
 	}
 	if t.Replicas != nil && *t.Replicas != s.Stable.Replicas {
 		p.add(*t.Replicas, "spec", "replicas")
@@ -166,7 +166,7 @@ func (a *Applier) labelServing(ctx context.Context, s *observe.Snapshot, t plan.
 func (a *Applier) removeRecord(ctx context.Context, s *observe.Snapshot, t plan.RemoveRecord) (bool, error) {
 	p := newPatch(s.StableObject, record.RecordAnnotation)
 	p.annotate(record.RecordAnnotation, "")
-	p.unlabel(record.WorkloadLabel)
+	p.removeLabel(record.WorkloadLabel)
 	p.removeNotes()
 	if s.Set != nil {
 		// The record is removed last, so that a Disown that fails in between can be repeated.
@@ -176,7 +176,7 @@ func (a *Applier) removeRecord(ctx context.Context, s *observe.Snapshot, t plan.
 		return a.patch(ctx, s.Key, p)
 	}
 	if !record.SameRolling(t.Rolling, s.Stable.Rolling) {
-		p.rolling(t.Rolling)
+		p.setRolling(t.Rolling)
 	}
 	return a.patch(ctx, s.Key, p)
 }
@@ -208,7 +208,7 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 // whose response was lost. It waits for the caches, which may not show it yet.
 func (a *Applier) alreadyCreated(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
 	var there *lws.LeaderWorkerSet
-	err := a.until(ctx, func() bool {
+	err := a.awaitCondition(ctx, func() bool {
 		there = a.observer.Caches.Workload(canary)
 		return there != nil
 	}, key, canary) // an event about a foreign object is not about the workload
@@ -251,7 +251,7 @@ func (a *Applier) repairCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	}
 	// The canary has partition 0, so LWS rolls it to the restored template by itself.
 	p := newPatch(s.AddedObjects[t.Name], record.TargetAnnotation)
-	p.template(record.Template{
+	p.setTemplate(record.Template{
 		LeaderWorkerTemplate: observe.CanaryTemplate(s.StableObject, s.Policy), NetworkConfig: s.StableObject.Spec.NetworkConfig,
 	})
 	return a.patch(ctx, s.Key, p)
@@ -266,7 +266,7 @@ func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t pl
 		return a.dropFinalizer(ctx, s.Key, s.StableObject)
 	}
 	canary := s.AddedObjects[t.Name]
-	if observe.Lingers(canary) && !podless(s, t.Name) {
+	if observe.Lingers(canary) && !hasNoPods(s, t.Name) {
 		// Another client deleted it in the background. Its groups would outlive it, and a new object of the same name would
 		// wait for their workers forever.
 		return a.deleteWorkload(ctx, s.Key, canary)
@@ -274,8 +274,8 @@ func (a *Applier) removeFinalizer(ctx context.Context, s *observe.Snapshot, t pl
 	return a.dropFinalizer(ctx, s.Key, canary)
 }
 
-// podless reports whether an added workload is known to have no pod.
-func podless(s *observe.Snapshot, name string) bool {
+// hasNoPods reports whether an added workload is known to have no pod.
+func hasNoPods(s *observe.Snapshot, name string) bool {
 	for _, w := range s.Added {
 		if w.Name == name {
 			return !slices.ContainsFunc(w.Groups, func(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 })
@@ -299,19 +299,19 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
 		Preconditions:     &metav1.Preconditions{UID: &w.UID},
 	})
-	return a.deleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
+	return a.awaitDeleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(w))
 		// w may be terminating already, so the timestamp alone does not show this deletion.
 		return now == nil || now.UID != w.UID || now.DeletionTimestamp != nil && now.ResourceVersion != w.ResourceVersion
 	})
 }
 
-// deleted returns the result of a deletion once the caches show it. An object that was gone before counts as not deleted.
-func (a *Applier) deleted(ctx context.Context, key types.NamespacedName, what string, err error, gone func() bool) (bool, error) {
+// awaitDeleted returns the result of a deletion once the caches show it. An object that was gone before counts as not deleted.
+func (a *Applier) awaitDeleted(ctx context.Context, key types.NamespacedName, what string, err error, gone func() bool) (bool, error) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("delete %s: %w", what, err)
 	}
-	return err == nil, a.until(ctx, gone, key)
+	return err == nil, a.awaitCondition(ctx, gone, key)
 }
 
 // patch sends a patch, on condition that its base has not changed.
@@ -340,25 +340,25 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 
 // CatchUp waits until the cache has the object as written, or a newer version. Key is the workload that it was written for.
 func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
-	return a.until(ctx, func() bool {
+	return a.awaitCondition(ctx, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(wrote))
 		if now == nil || now.UID != wrote.UID {
 			// Deleted, or deleted and recreated. A new object that the cache does not show yet looks the same, so only an
 			// object that was already being deleted counts.
 			return wrote.DeletionTimestamp != nil
 		}
-		return !older(now, wrote)
+		return !isOlder(now, wrote)
 	}, key, observe.KeyOf(wrote)) // it may not be an added one any more
 }
 
-// older reports whether an object is known to be an earlier version of another.
-func older(now, wrote metav1.Object) bool {
+// isOlder reports whether an object is known to be an earlier version of another.
+func isOlder(now, wrote metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
 	return err == nil && order < 0
 }
 
-// until waits for a condition of the caches, which it checks after each change of one of the workloads.
-func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
+// awaitCondition waits for a condition of the caches, which it checks after each change of one of the workloads.
+func (a *Applier) awaitCondition(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, observe.ErrBehind)
 	defer cancel()
 	if err := a.observer.Changes.Await(ctx, done, keys...); err != nil {
@@ -369,7 +369,7 @@ func (a *Applier) until(ctx context.Context, done func() bool, keys ...types.Nam
 
 // untilPod waits until the caches show that done holds for a pod, or that it is gone or another one.
 func (a *Applier) untilPod(ctx context.Context, seen *observe.Pod, key types.NamespacedName, done func(now *observe.Pod) bool) error {
-	return a.until(ctx, func() bool {
+	return a.awaitCondition(ctx, func() bool {
 		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name})
 		return now == nil || now.UID != seen.UID || done(now)
 	}, key)

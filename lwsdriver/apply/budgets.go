@@ -34,7 +34,7 @@ func (a *Applier) setBudget(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if err != nil {
 		return false, fmt.Errorf("write PodDisruptionBudget %s: %w", key, err)
 	}
-	return true, a.until(ctx, func() bool {
+	return true, a.awaitCondition(ctx, func() bool {
 		now := a.observer.Budgets.Get(key)
 		return now != nil && (now.UID != next.UID || apiequality.Semantic.DeepEqual(now.Spec, next.Spec))
 	}, s.Key)
@@ -49,7 +49,7 @@ func (a *Applier) deleteBudget(ctx context.Context, s *observe.Snapshot, t plan.
 	}
 	err := a.core.PolicyV1().PodDisruptionBudgets(key.Namespace).
 		Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	return a.deleted(ctx, s.Key, "PodDisruptionBudget "+key.String(), err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, "PodDisruptionBudget "+key.String(), err, func() bool {
 		now := a.observer.Budgets.Get(key)
 		return now == nil || now.UID != have.UID || now.DeletionTimestamp != nil
 	})
@@ -86,9 +86,9 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	if err != nil {
 		return false, err
 	}
-	return true, a.until(ctx, func() bool {
+	return true, a.awaitCondition(ctx, func() bool {
 		now := a.observer.Autoscalers.Get(kind, object)
-		return now == nil || now.Meta.GetUID() != before.Meta.GetUID() || !older(now.Meta, wrote)
+		return now == nil || now.Meta.GetUID() != before.Meta.GetUID() || !isOlder(now.Meta, wrote)
 	}, key)
 }
 

@@ -105,9 +105,9 @@ func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t pl
 	if err != nil {
 		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 	}
-	return true, a.until(ctx, func() bool {
+	return true, a.awaitCondition(ctx, func() bool {
 		now := a.observer.History.Get(observe.KeyOf(got))
-		return now == nil || !older(now, got)
+		return now == nil || !isOlder(now, got)
 	}, s.Key, observe.KeyOf(to))
 }
 
@@ -133,7 +133,7 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 		p.add(limit, "metadata", "annotations", record.HistoryLimitAnnotation)
 	}
 	for _, label := range observe.OurLabels(w) {
-		p.unlabel(label)
+		p.removeLabel(label)
 	}
 	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
 	// A list is replaced as a whole. The test keeps what another client has added to it.
@@ -142,11 +142,11 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 	p.test(w.OwnerReferences, "metadata", "ownerReferences")
 	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
 		"metadata", "ownerReferences")
-	p.rolling(record.Hold())
+	p.setRolling(record.Hold())
 	// The canary's template may have the policy's metadata on leaders, which the user's manifest lacks.
 	// The hold in the same request keeps its groups.
 	if have, want := record.TemplateOf(w), record.TemplateOf(s.StableObject); !observe.SameTemplate(have, want) {
-		p.template(want)
+		p.setTemplate(want)
 	}
 	return a.patch(ctx, s.Key, p)
 }

@@ -60,9 +60,9 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 
 // awaitRevision waits until the cache has the revision as written, or a newer version.
 func (a *Applier) awaitRevision(ctx context.Context, s *observe.Snapshot, wrote *appsv1.ControllerRevision) error {
-	return a.until(ctx, func() bool {
+	return a.awaitCondition(ctx, func() bool {
 		now := a.observer.History.Get(observe.KeyOf(wrote))
-		return now != nil && !older(now, wrote)
+		return now != nil && !isOlder(now, wrote)
 	}, s.Key)
 }
 
@@ -74,7 +74,7 @@ func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t pla
 	}
 	err := a.core.AppsV1().ControllerRevisions(have.Namespace).
 		Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	return a.deleted(ctx, s.Key, "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
 		now := a.observer.History.Find(s, t.Revision)
 		return now == nil || now.UID != have.UID
 	})
@@ -117,10 +117,10 @@ func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t pl
 		p.annotate(record.RecordAnnotation, value)
 		p.removeNotes()
 		if hold := record.Hold(); !record.SameRolling(hold, s.Stable.Rolling) {
-			p.rolling(hold)
+			p.setRolling(hold)
 		}
 	}
-	p.template(old)
+	p.setTemplate(old)
 	return a.patch(ctx, s.Key, p)
 }
 

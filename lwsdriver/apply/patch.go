@@ -81,8 +81,8 @@ func (p *patch) annotate(key, value string) {
 	}
 }
 
-// unlabel removes a label if it exists.
-func (p *patch) unlabel(key string) {
+// removeLabel removes a label if it exists.
+func (p *patch) removeLabel(key string) {
 	if value, ok := p.base.Labels[key]; ok {
 		// Removing a label that is gone would fail the whole patch as invalid, and not as a lost race.
 		p.test(value, "metadata", "labels", key)
@@ -106,12 +106,12 @@ func (p *patch) removeNotes() {
 	}
 }
 
-func (p *patch) rolling(r lws.RollingUpdateConfiguration) {
+func (p *patch) setRolling(r lws.RollingUpdateConfiguration) {
 	p.add(r, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
 }
 
-// template replaces the template as a whole: a merge would keep added fields. Roles are those of the spec, in its order.
-func (p *patch) template(t record.Template) {
+// setTemplate replaces the template as a whole: a merge would keep added fields. Roles are those of the spec, in its order.
+func (p *patch) setTemplate(t record.Template) {
 	for i, role := range t.Roles {
 		p.add(role.Spec.LeaderWorkerTemplate, "spec", "roles", strconv.Itoa(i), "spec", "leaderWorkerTemplate")
 	}

@@ -103,7 +103,7 @@ func TestPatchPreconditions(t *testing.T) {
 			live := lwstest.StableWorkload()
 			live.Generation = 4
 			p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
-			p.rolling(record.Native(record.Hold()))
+			p.setRolling(record.Native(record.Hold()))
 			tt.change(live)
 			if _, err := applied(t, p, live); (err == nil) != tt.ok {
 				t.Errorf("applied after a change of %s: %v; %s", tt.name, err, tt.reason)

@@ -48,7 +48,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 		version = nil // without the worker the group does not serve
 	}
 	propagation := metav1.DeletePropagationForeground
-	if worker == nil && whole(s, t.Leader) {
+	if worker == nil && allPodsReady(s, t.Leader) {
 		propagation = metav1.DeletePropagationBackground
 	}
 	switch deleted, err := a.deletePod(ctx, leader, version, propagation); {
@@ -62,8 +62,8 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	return true, a.untilPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
 }
 
-// whole reports whether all pods of a leader's group were ready when it was observed.
-func whole(s *observe.Snapshot, leader string) bool {
+// allPodsReady reports whether all pods of a leader's group were ready when it was observed.
+func allPodsReady(s *observe.Snapshot, leader string) bool {
 	return slices.ContainsFunc(s.Stable.Groups, func(g plan.Group) bool { return g.Leader == leader && g.ReadyPods >= g.Pods })
 }
 

@@ -276,7 +276,7 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPatch(stable, record.RecordAnnotation)
-	p.template(*read.Release.StableTemplate)
+	p.setTemplate(*read.Release.StableTemplate)
 	want := record.Template{LeaderWorkerTemplate: old, NetworkConfig: stable.Spec.NetworkConfig}
 	if !observe.SameTemplate(want, *read.Release.StableTemplate) || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {
 		t.Errorf("restored is another template, by %+v", p.changes)

@@ -32,13 +32,13 @@ func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *pat
 	if err != nil {
 		return false, fmt.Errorf("patch %s: %w", observe.Object(key), err)
 	}
-	return true, a.until(ctx, func() bool {
+	return true, a.awaitCondition(ctx, func() bool {
 		now := a.observer.Disaggregated.Get(key)
-		return now == nil || now.UID != got.GetUID() || !older(now, got)
+		return now == nil || now.UID != got.GetUID() || !isOlder(now, got)
 	}, key)
 }
 
-func (a *Applier) bounds(s *observe.Snapshot) dynamic.ResourceInterface {
+func (a *Applier) boundsClient(s *observe.Snapshot) dynamic.ResourceInterface {
 	return a.dynamic.Resource(observe.BoundsResource).Namespace(s.Key.Namespace)
 }
 
@@ -60,12 +60,12 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	}
 	got := object
 	if s.BoundsObject == nil {
-		got, err = a.bounds(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
+		got, err = a.boundsClient(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	} else {
 		// Both together make the update conflict with any change, and with bounds that were deleted and recreated.
 		object.SetUID(s.BoundsObject.UID)
 		object.SetResourceVersion(s.BoundsObject.ResourceVersion)
-		got, err = a.bounds(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
+		got, err = a.boundsClient(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
 		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
@@ -73,9 +73,9 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if err != nil {
 		return false, fmt.Errorf("write the bounds of %s: %w", observe.Object(s.Key), err)
 	}
-	return true, a.until(ctx, func() bool {
+	return true, a.awaitCondition(ctx, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
-		return now != nil && (now.UID != got.GetUID() || !older(now, got))
+		return now != nil && (now.UID != got.GetUID() || !isOlder(now, got))
 	}, s.Key)
 }
 
@@ -93,11 +93,11 @@ func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) 
 	object.SetFinalizers(slices.DeleteFunc(slices.Clone(left.Finalizers), func(f string) bool { return f == record.Finalizer }))
 	object.SetUID(left.UID)
 	object.SetResourceVersion(left.ResourceVersion)
-	_, err = a.bounds(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
+	_, err = a.boundsClient(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsConflict(err) {
 		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
 	}
-	return a.deleted(ctx, s.Key, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != left.UID || now.ResourceVersion != left.ResourceVersion
 	})
@@ -114,8 +114,8 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 			return err
 		}
 	}
-	err := a.bounds(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
-	_, err = a.deleted(ctx, s.Key, "the bounds of "+observe.Object(s.Key), err, func() bool {
+	err := a.boundsClient(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
+	_, err = a.awaitDeleted(ctx, s.Key, "the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != s.BoundsObject.UID
 	})
