@@ -41,7 +41,7 @@ func (t *admission) maxInFlight(key types.NamespacedName) *int {
 	defer t.mu.Unlock()
 	others := t.total - t.flying[key]
 	switch {
-	case !t.counted, t.queue.Len() > 0 && t.first() != key:
+	case !t.counted, t.queue.Len() > 0 && t.nextInLine() != key:
 		return ptr.To(0)
 	case others == 0:
 		return ptr.To(math.MaxInt) // alone it may exceed the limit; nil would tell the planner that it never had to wait
@@ -67,7 +67,7 @@ func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Int
 		}
 		t.flying[key] = now
 	}
-	first := t.first()
+	first := t.nextInLine()
 	switch waits := d.Reason == plan.ReasonWaitingForAdmission; {
 	case i != nil:
 		// A call takes no place. The pass that follows it does, once the request is recorded.
@@ -77,26 +77,26 @@ func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Int
 		t.queue.Push(key.Namespace, key)
 	}
 	// The next release gets no event when groups of others become ready.
-	if next := t.first(); next != key && next.Name != "" && (next != first || now < before) {
+	if next := t.nextInLine(); next != key && next.Name != "" && (next != first || now < before) {
 		t.wake(next)
 	}
 	return true
 }
 
-// first returns whose turn is next, or zero if none does.
-func (t *admission) first() types.NamespacedName {
+// nextInLine returns whose turn is next, or zero if none does.
+func (t *admission) nextInLine() types.NamespacedName {
 	key, _ := t.queue.First()
 	return key
 }
 
-// begin ends the count of earlier releases.
-func (t *admission) begin() {
+// startAdmitting ends the count of earlier releases.
+func (t *admission) startAdmitting() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counted = true
 	// The first one was refused only because nothing was counted yet.
 	if t.queue.Len() > 0 {
-		t.wake(t.first())
+		t.wake(t.nextInLine())
 	}
 }
 

@@ -59,7 +59,7 @@ func (b *table) wokenNow(want ...string) {
 
 func TestAdmission(t *testing.T) {
 	b := newTable(t)
-	b.begin()
+	b.startAdmitting()
 	if !b.decide("a", 0, 3) || !b.decide("b", 0, 1) {
 		t.Error("a release waits although there is room")
 	}
@@ -89,7 +89,7 @@ func TestAdmission(t *testing.T) {
 // A release that needs more than the limit runs once no other does, and one that gives up leaves the queue to the next.
 func TestAdmissionOfLargeRelease(t *testing.T) {
 	b := newTable(t)
-	b.begin()
+	b.startAdmitting()
 	b.decide("a", 0, 1)
 	if b.decide("large", 0, 9) || b.decide("b", 0, 1) {
 		t.Error("started beside others, or before admission")
@@ -119,7 +119,7 @@ func TestAdmissionOfEarlierReleases(t *testing.T) {
 	if b.decide("b", 0, 2) || b.decide("c", 0, 1) {
 		t.Error("started before all are counted")
 	}
-	b.begin()
+	b.startAdmitting()
 	b.wokenNow("b")
 	b.record(named("b"), plan.Decision{}, plan.SetTarget{})
 	if b.decide("c", 0, 1) {
@@ -130,7 +130,7 @@ func TestAdmissionOfEarlierReleases(t *testing.T) {
 // Of two workers that both saw room, the second has to decide again.
 func TestAdmittedMeanwhile(t *testing.T) {
 	b := newTable(t)
-	b.begin()
+	b.startAdmitting()
 	b.decide("a", 0, 1)
 	seen := b.maxInFlight(named("b"))
 	b.decide("c", 0, 2)
@@ -195,7 +195,7 @@ func TestEarlierReleasesInScope(t *testing.T) {
 // A namespace with many releases delays one of another by one.
 func TestAdmissionByNamespace(t *testing.T) {
 	b := newTable(t)
-	b.begin()
+	b.startAdmitting()
 	b.record(named("flying"), plan.Decision{InFlight: 4}, nil)
 	quiet := types.NamespacedName{Namespace: "quiet", Name: "vllm"}
 	for _, key := range []types.NamespacedName{named("a"), named("b"), named("c"), quiet} {
@@ -203,7 +203,7 @@ func TestAdmissionByNamespace(t *testing.T) {
 	}
 	var order []string
 	for range 4 {
-		first := b.first()
+		first := b.nextInLine()
 		order = append(order, first.Name)
 		b.record(first, plan.Decision{}, nil)
 	}

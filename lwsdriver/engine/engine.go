@@ -174,7 +174,7 @@ func (e *Engine) Ready() error {
 		return err
 	}
 	if !e.leads() {
-		return standby()
+		return standbyError()
 	}
 	return nil
 }
@@ -186,17 +186,17 @@ func (e *Engine) countEarlier() {
 	}
 	for _, key := range e.Observer.Held() {
 		if e.Covers(key) {
-			_, _, _ = e.look(key) // its worker reports an error
+			_, _, _ = e.lookLocked(key) // its worker reports an error
 		}
 	}
-	e.admission.begin()
+	e.admission.startAdmitting()
 }
 
 // leads reports whether the engine may act.
 func (e *Engine) leads() bool { return e.config.Leads == nil || e.config.Leads() }
 
-// standby is the error of an engine that does not lead.
-func standby() error {
+// standbyError is the error of an engine that does not lead.
+func standbyError() error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 		"this server stands by, since another one holds the Lease and acts: connect through the Service, which has the leader only")
 }

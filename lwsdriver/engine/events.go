@@ -116,14 +116,14 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	r := s.Record.Release
 	e.config.Log.Log(ctx, level, decision.Message, slog.String("workload", s.Key.String()), slog.String("release", r.ID),
 		slog.String("state", stateName(decision.State)), slog.String("reason", decision.Reason))
-	by := requested(r)
+	by := requestText(r)
 	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)
 	// The note may contain percent signs of a message.
 	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
 }
 
-// requested says in brackets who requested the release or its end, and why. Empty means unknown.
-func requested(r *record.Release) string {
+// requestText says in brackets who requested the release or its end, and why. Empty means unknown.
+func requestText(r *record.Release) string {
 	by, why := "", ""
 	if user := cmp.Or(r.EndedBy, r.StartedBy); user != "" {
 		by = " by " + user

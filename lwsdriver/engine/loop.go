@@ -93,7 +93,7 @@ func (e *Engine) watch(context.Context) {
 		if quit {
 			return
 		}
-		if _, decision, err := e.look(key); err == nil && decision.Recheck > 0 {
+		if _, decision, err := e.lookLocked(key); err == nil && decision.Recheck > 0 {
 			e.queue.AddAfter(key, decision.Recheck)
 		}
 		e.Observer.Changes.Notify(key)
@@ -121,10 +121,10 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 // holds the workload's lock.
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	for writes, labels := 0, 0; ; writes++ {
-		s, decision, err := e.look(key)
+		s, decision, err := e.lookLocked(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 			// A deleted workload leaves routes, bounds and held autoscalers behind.
-			s, decision, err = e.decide(e.Observer.ObserveGone(key), nil)
+			s, decision, err = e.decideNext(e.Observer.ObserveGone(key), nil)
 		}
 		if _, ok := decision.Action.(plan.LabelGroup); ok {
 			labels++
@@ -185,16 +185,16 @@ func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*
 // Look observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
 // It needs no lock, so the observation may be older than a write under way: the decision is for information.
 func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
-	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decide(e.Observe(key)) })
+	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decideNext(e.Observe(key)) })
 	if panicked != nil {
 		return nil, plan.Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
 	}
 	return s, d, err
 }
 
-// look is Look for the holder of the workload's lock: the decision counts for admission, and what it waits for is remembered. A
+// lookLocked is Look for the holder of the workload's lock: the decision counts for admission, and what it waits for is remembered. A
 // workload that can't be observed holds up no other. Its effects begin, and are observed at once.
-func (e *Engine) look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
+func (e *Engine) lookLocked(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	s, decision, err := e.Look(key)
 	for !e.admission.record(key, decision, nil) || err == nil && e.Observer.Keep(s, decision.Effects) {
 		s, decision, err = e.Look(key)
@@ -205,13 +205,13 @@ func (e *Engine) look(key types.NamespacedName) (*observe.Snapshot, plan.Decisio
 	return s, decision, err
 }
 
-// decide has the planner decide what to do next.
-func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan.Decision, error) {
+// decideNext has the planner decide what to do next.
+func (e *Engine) decideNext(s *observe.Snapshot, err error) (*observe.Snapshot, plan.Decision, error) {
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
 	s.Refused, s.Waiting = e.errors.refused(s.Key), e.waits.get(s.Key)
-	decision, err := e.plan(s, nil)
+	decision, err := e.callPlanner(s, nil)
 	if err != nil {
 		return nil, decision, err
 	}
@@ -223,15 +223,15 @@ func (e *Engine) decide(s *observe.Snapshot, err error) (*observe.Snapshot, plan
 
 // Decide has the planner carry out an intent. The caller holds the workload's lock. The error has an ErrorReason.
 func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
-	decision, err := e.plan(s, i)
+	decision, err := e.callPlanner(s, i)
 	for err == nil && !e.admission.record(s.Key, decision, i) {
-		decision, err = e.plan(s, i)
+		decision, err = e.callPlanner(s, i)
 	}
 	return decision, err
 }
 
-// plan calls the planner within what other releases leave. A nil intent continues what was requested before.
-func (e *Engine) plan(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
+// callPlanner calls the planner within what other releases leave. A nil intent continues what was requested before.
+func (e *Engine) callPlanner(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	s.MaxInFlight = e.admission.maxInFlight(s.Key)
 	decision, err := plan.Decide(s.Observation, i)
 	if e.config.Decided != nil {
@@ -243,7 +243,7 @@ func (e *Engine) plan(s *observe.Snapshot, i plan.Intent) (plan.Decision, error)
 // Do applies one action, and records it in events and metrics. The caller holds the workload's lock.
 func (e *Engine) Do(ctx context.Context, s *observe.Snapshot, action plan.Action) (wrote bool, err error) {
 	if !e.leads() {
-		return false, standby() // the Lease was lost meanwhile
+		return false, standbyError() // the Lease was lost meanwhile
 	}
 	wrote, err = e.Applier.Apply(ctx, s, action)
 	e.metrics.applied(action, wrote, err)
