@@ -72,6 +72,7 @@ func (p *Prober) Drain(owner string, leaders []Leader, d Drain, since time.Time)
 	end := since.Add(d.Period)
 	switch {
 	case now.Before(end):
+		// A request that a gateway has sent may not be in the leader's metric yet.
 		return Progress{Recheck: end.Sub(now),
 			Message: fmt.Sprintf("waiting until %s for requests in flight (drain period %s)", clock(end), d.Period)}
 	case len(leaders) == 0:
@@ -104,6 +105,7 @@ func (p *Prober) drain(owner string, leaders []Leader, d Drain, since time.Time)
 		o.draining = &draining{policy: d, since: since, watched: map[string]*watched{}}
 	}
 	t := o.draining
+	// Groups are deleted one after another, and the rest is asked for again. Their drain must not start anew.
 	if t.ended(leaders) {
 		return t.final, false
 	}
@@ -114,6 +116,7 @@ func (p *Prober) drain(owner string, leaders []Leader, d Drain, since time.Time)
 		return progress, false
 	}
 	t.final, t.drained = progress, make(map[string]bool, len(leaders))
+	// The result is for these leaders only. One that is added later has the drain start again.
 	for _, l := range leaders {
 		t.drained[l.UID] = true
 	}
@@ -149,6 +152,7 @@ func (p *Prober) watch(o *owner, t *draining, leaders []Leader) {
 			t.watched[l.UID] = w
 			p.work.Go(func() { _ = guard.Call(p.log, "drain", l.String(), func() { p.poll(ctx, o, t, w) }) })
 		}
+		// The address of a leader may appear after the watch has begun.
 		w.leader = l
 	}
 	for uid, w := range t.watched {
@@ -175,6 +179,7 @@ func (t *draining) progress(leaders []Leader) Progress {
 	case sum.drained():
 		return Progress{State: Done, Message: sum.success()}
 	case left <= 0:
+		// Hung requests must not hold the capacity for good, so the timeout ends the drain.
 		return Progress{State: Done, Forced: true,
 			Message: fmt.Sprintf("stopped waiting at the drain timeout of %s although %s", t.policy.Timeout, sum.rest())}
 	default:
@@ -192,6 +197,7 @@ func (p *Prober) poll(ctx context.Context, o *owner, t *draining, w *watched) {
 		if wanted {
 			got = p.read(ctx, leader, t.policy)
 		}
+		// Slots are free between two reads, so that many leaders share them.
 		o.drainSlots.Release()
 		p.drainSlots.Release()
 		if !wanted || !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
@@ -208,9 +214,11 @@ func (p *Prober) beginPoll(o *owner, t *draining, w *watched) (Leader, bool) {
 	if time.Since(t.polled) <= drainIdleTimeout {
 		return w.leader, true
 	}
+	// A later call may have started another watch of this leader.
 	if t.watched[w.leader.UID] == w {
 		delete(t.watched, w.leader.UID)
 	}
+	// The result of an ended drain is kept for later calls.
 	if o.draining == t && len(t.watched) == 0 && t.drained == nil {
 		o.draining = nil
 		p.tidy(o)
@@ -228,6 +236,7 @@ func (p *Prober) endPoll(ctx context.Context, o *owner, w *watched, got reading)
 	leader, changed := w.leader, w.last != got
 	w.last = got
 	p.mu.Unlock()
+	// The callback must not run under the lock, which every poll takes.
 	if changed {
 		p.log.Debug("drain", slog.String("owner", o.name), slog.String("leader", leader.String()),
 			slog.Float64("running", got.running), slog.Bool("unreachable", got.unreachable), slog.String("problem", got.problem))

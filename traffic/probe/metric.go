@@ -29,6 +29,7 @@ func readMetric(page io.Reader, metric string) (sum float64, err error) {
 	r := bufio.NewReader(limited)
 	for samples := 0; ; {
 		line, failed := r.ReadBytes('\n')
+		// A line that the limit has cut off may show a smaller number.
 		if isSample(line, metric) && limited.N > 0 {
 			value, err := parseSample(line, metric)
 			if err != nil {
@@ -53,6 +54,7 @@ func readMetric(page io.Reader, metric string) (sum float64, err error) {
 
 // parseSample returns the value in a line of the metric.
 func parseSample(line []byte, metric string) (float64, error) {
+	// A parser of a single line is not affected by errors in other metrics.
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(line))
 	if err != nil {

@@ -101,6 +101,7 @@ func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 	if len(v.List) > 0 {
 		return d, v.List
 	}
+	// The checks of this switch combine fields. An invalid one would be reported twice.
 	switch {
 	case d.Period == 0 && d.Metric == "":
 		v.Add("", "is empty: set period, or metric and metric_endpoint, or remove it")
@@ -162,6 +163,7 @@ func parseEndpoint(text string) (Endpoint, error) {
 	if err != nil || port == 0 {
 		return Endpoint{}, fmt.Errorf("the port must be a number from 1 to 65535")
 	}
+	// ParseRequestURI takes a fragment for a part of the path.
 	if _, err := url.ParseRequestURI(path); err != nil || strings.ContainsAny(path, " #") {
 		return Endpoint{}, fmt.Errorf("the path has characters that must be percent-encoded")
 	}

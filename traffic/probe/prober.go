@@ -137,6 +137,7 @@ func New(c Config) *Prober {
 // Close stops all work and returns once it has ended. All later progress is Pending.
 func (p *Prober) Close() {
 	p.mu.Lock()
+	// No call adds work once closed is set: a WaitGroup must not grow while Wait returns.
 	p.closed = true
 	p.mu.Unlock()
 	p.stop()
@@ -193,6 +194,7 @@ func (p *Prober) owner(name string) *owner {
 
 // tidy drops an owner without work or results. The lock is held.
 func (p *Prober) tidy(o *owner) {
+	// The owner may have been forgotten and created anew.
 	if len(o.warming) == 0 && o.draining == nil && p.owners[o.name] == o {
 		o.stop()
 		delete(p.owners, o.name)
@@ -222,6 +224,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		// If both are ready, select takes either.
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false

@@ -64,6 +64,7 @@ func newClient(transport http.RoundTripper) *http.Client {
 // do makes one request and calls read with the body of a 2xx response, all within the request's timeout. The error does not
 // name leader and request.
 func (p *Prober) do(ctx context.Context, l Leader, r request, read func(io.Reader) error) (err error) {
+	// A leader decides what the response is. A parser that panics on it must not end the driver.
 	if panicked := guard.Call(p.log, "probe", l.String(), func() { err = p.ask(ctx, l, r, read) }); panicked != nil {
 		return panicked
 	}
@@ -129,6 +130,7 @@ func (p *Prober) refused(l Leader) error {
 	if err != nil {
 		return nil //nolint:nilerr // url refuses it, with the cause
 	}
+	// An IPv4 address may be written as an IPv6 one, and must pass the same checks.
 	if ip = ip.WithZone("").Unmap(); !ip.IsGlobalUnicast() && (!ip.IsLoopback() || !p.loopback) {
 		return fmt.Errorf("the pod's address %s is not that of a pod: the driver makes no requests to "+
 			"loopback, link-local, multicast and unspecified addresses", ip)
@@ -190,6 +192,7 @@ func isUnreachable(err error) bool {
 func explain(ctx context.Context, err error, r request, late string) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		// net/http wraps a timeout in different ways, so the context is asked.
 		return fmt.Errorf("%s within %s", late, r.timeout)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return &unreachableError{text: fmt.Sprintf("refused the connection: nothing listens on port %d", r.endpoint.Port), cause: err}
@@ -208,6 +211,7 @@ func plain(err error) error {
 	if errors.As(err, &u) {
 		err = u.Err
 	}
+	// The cut may be within a character.
 	if text := err.Error(); len(text) > causeLimit {
 		return errors.New(strings.ToValidUTF8(text[:causeLimit], "") + " ...")
 	}

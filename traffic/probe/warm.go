@@ -62,6 +62,7 @@ func (p *Prober) Warm(owner string, l Leader, w WarmUp) Progress {
 	}
 	o := p.owner(owner)
 	e := o.warming[l.UID]
+	// A result under the former policy says nothing about the new request.
 	if e != nil && e.policy != w {
 		e.stop()
 		delete(o.warming, l.UID)
@@ -110,9 +111,11 @@ func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 	for wait := minBackoff; o.acquireBoth(ctx, o.warmSlots, p.warmSlots); wait = min(2*wait, maxBackoff) {
 		leader := p.beginWarm(e)
 		err := p.do(ctx, leader, e.request(), func(body io.Reader) error {
+			// A server may send its status before the model has computed anything, so the body is read as well.
 			_, err := io.Copy(io.Discard, io.LimitReader(body, warmLimit))
 			return err //nolint:wrapcheck // explained by do
 		})
+		// Slots are free during the backoff, so that failing leaders don't delay others.
 		o.warmSlots.Release()
 		p.warmSlots.Release()
 		if !p.endWarm(ctx, o, e, err, wait) || !pause(ctx, wait) || !p.retryWarm(o, e) {
@@ -166,6 +169,7 @@ func (p *Prober) retryWarm(o *owner, e *warming) bool {
 		e.now = queued
 		return true
 	}
+	// A later call may have replaced this warm-up.
 	if o.warming[e.leader.UID] == e {
 		delete(o.warming, e.leader.UID)
 		p.tidy(o)
