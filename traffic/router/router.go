@@ -108,6 +108,7 @@ func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	var late <-chan time.Time // nil until the caches are synced
+	// The subscription precedes the first check, so that no change in between is missed.
 	changes, stop := r.changes.SubscribeAll()
 	defer stop()
 	for {

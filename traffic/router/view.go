@@ -40,6 +40,7 @@ func strip(obj any) any {
 	case *discoveryv1.EndpointSlice:
 		return stripSlice(o)
 	case *endpointSlice:
+		// client-go may transform an object that is transformed already.
 	case metav1.Object:
 		if !slices.ContainsFunc(o.GetManagedFields(), traffic.IsLockstepEntry) {
 			traffic.KeepLastWriter(o) // all are kept otherwise, to remove Lockstep's entries later
@@ -82,6 +83,7 @@ func target(e *discoveryv1.Endpoint) string {
 	if e.TargetRef != nil {
 		return e.TargetRef.Name
 	}
+	// An endpoint that was written by hand need not have a pod. The API requires an address.
 	return e.Addresses[0]
 }
 
@@ -94,6 +96,7 @@ func handler(kind string, changed func(namespace, kind, name string)) cache.Reso
 		after, has := obj.(*endpointSlice)
 		switch {
 		case had && has && slices.Equal(before.ready, after.ready) && slices.Equal(before.ports, after.ports):
+			// Other fields of a slice concern no release.
 		case had || has:
 			slice := cmp.Or(after, before)
 			changed(slice.Namespace, traffic.KindService, slice.service)
@@ -133,6 +136,7 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 		}
 	}
 	w.StableReady, _ = r.ready(s.Namespace, s.Policy.StableService, nil)
+	// A slice without a routed port has no address for a gateway, although its pods are ready.
 	w.CanaryReady, w.CanaryPortless = r.ready(s.Namespace, s.Policy.CanaryService, w.RoutedPorts(s))
 	if pool := s.Policy.Pool; pool != nil {
 		w.PickerReady, _ = r.ready(s.Namespace, pool.Picker, nil)

@@ -90,9 +90,11 @@ func explained(err error) error {
 // seen reports whether the cached object is the written one or newer.
 func seen(now, wrote metav1.Object) bool {
 	if now == nil || now.GetUID() != wrote.GetUID() {
+		// An object with another UID was created after the write.
 		return now != nil || wrote.GetDeletionTimestamp() != nil
 	}
 	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
+	// A version that can't be compared must not stop the release. The next write has its own precondition.
 	return err != nil || order >= 0
 }
 
