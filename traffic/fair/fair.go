@@ -56,6 +56,7 @@ func (q *Queue[T]) Remove(group string, item T) bool {
 		return false
 	}
 	q.length--
+	// An item that gives up from within its group's line does not cost the group its turn.
 	turn := i == 0 && q.groups[0] == group
 	if all = slices.Delete(all, i, i+1); len(all) > 0 {
 		q.waiting[group] = all
@@ -90,6 +91,7 @@ func (s *Slots) Acquire(ctx context.Context, group string) bool {
 		return false
 	}
 	s.mu.Lock()
+	// A slot is free only while none waits, so a newcomer overtakes none.
 	if s.free > 0 {
 		s.free--
 		s.mu.Unlock()
@@ -120,5 +122,6 @@ func (s *Slots) Release() {
 		s.free++
 		return
 	}
+	// The slot goes to the next in line without becoming free, so a newcomer can't take it in between.
 	close(s.queue.Pop())
 }
