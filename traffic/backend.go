@@ -128,6 +128,7 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 		case n < 0:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", text(ref, "name", ""), n)
 		case n > gatewayMaxWeight/factor && b.shared(refs):
+			// In a shared rule the factor is above 1 only if a user has changed the stable weight since, see merge.
 			return nil, fmt.Errorf("other releases (%s) have multiplied the weights of the rule by %d, and the weight of %s was changed to no multiple of %d since: "+
 				"apply the route again, or wait until the other releases have ended", strings.Join(b.others, ", "), scale, b.stable, scale)
 		case n > gatewayMaxWeight/factor:
@@ -144,6 +145,7 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 			kept["weight"] = (scale - share) * n * factor / scale
 			out = append(out, kept)
 		}
+		// The canary's ref is a copy, so that the port and the filters of the user's ref apply to its requests too.
 		canary := clone(ref)
 		canary["name"], canary["weight"] = b.canary, share*n*factor/scale
 		out = append(out, canary)
@@ -163,11 +165,13 @@ func (b backend) merge(refs []object) (out []object, factor int64) {
 	if slices.ContainsFunc(refs, b.isCanary) {
 		refs = b.unsplit(refs)
 		if !multiplied && !slices.ContainsFunc(refs, indivisible) {
+			// unsplit has copied the refs, so the route in the cache stays unchanged.
 			for _, ref := range refs {
 				ref["weight"] = weightOf(ref) / scale
 			}
 			return refs, scale
 		}
+		// A weight that is no multiple was edited during the release. A division would round it and change the proportions.
 		multiplied = true
 	}
 	if multiplied && !slices.ContainsFunc(refs, func(ref object) bool { return b.isStable(ref) && indivisible(ref) }) {
@@ -190,10 +194,12 @@ func (b backend) unsplit(refs []object) []object {
 			continue
 		}
 		ref["name"] = b.stable
+		// Two stable refs of a user, for example with different ports, must not become one.
 		if unpaired && sameButWeight(out[len(out)-1], ref) {
 			last := out[len(out)-1]
 			last["weight"] = weightOf(last) + weightOf(ref)
 		} else {
+			// At 100 % split leaves out the stable ref, so this ref takes its place.
 			out = append(out, ref)
 		}
 	}
@@ -222,6 +228,7 @@ func (b backend) share(refs []object) int {
 	if canary == 0 {
 		return 0
 	}
+	// Rounded down, a small share would count as withdrawn while requests still reach the canary.
 	return int((100*canary + stable + canary - 1) / (stable + canary))
 }
 

@@ -54,6 +54,7 @@ func (r HeaderRoute) equal(s HeaderRoute) bool {
 }
 
 func (d Desired) check() error {
+	// The callers keep both within bounds, so a breach is a defect and no error of the user.
 	if d.Weight < 0 || d.Weight > 100 || d.Mirror < 0 || d.Mirror > 100 {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "weight %d and mirror %d must be 0 to 100", d.Weight, d.Mirror)
 	}
@@ -134,6 +135,7 @@ func (r HeaderRoute) Violations() []drivererr.FieldViolation {
 	for i, match := range r.Matches {
 		bad.Path = fmt.Sprintf("matches[%d]", i)
 		match.check(bad)
+		// Names of headers ignore case, and the Gateway API considers only the first of two matches on one header.
 		if slices.ContainsFunc(r.Matches[:i], func(o HeaderMatch) bool { return strings.EqualFold(o.header(), match.header()) }) {
 			bad.Add("name", "%s", duplicateMatch(match))
 		}
@@ -155,6 +157,7 @@ func (m HeaderMatch) check(bad *drivererr.Fields) {
 	field := "exact"
 	switch {
 	case m.Cookie && m.Regex:
+		// In a request the two exclude each other. A record that was edited by hand may have both.
 		bad.Add("cookie", "can't be a regular expression")
 	case m.Cookie:
 		field = "cookie"
@@ -167,6 +170,7 @@ func (m HeaderMatch) check(bad *drivererr.Fields) {
 			bad.Add(field, "%v", err)
 		}
 	}
+	// A cookie is matched by an expression, which has to fit into the Gateway API's limit.
 	if m.Value == "" || len(m.asHeader().Value) > maxHeaderValue {
 		bad.Add(field, "must have 1 to %d characters", maxHeaderValue)
 	}

@@ -67,6 +67,7 @@ func canaryIngress(user *networkingv1.Ingress, s Setup, weight int, at func(ingr
 		Spec: spec,
 	}
 	c.Labels[RoleLabel], c.Labels[StableLabel] = RoleCanary, s.Stable
+	// A copied annotation such as canary-by-header would send requests to the canary whatever its weight.
 	maps.DeleteFunc(c.Annotations, func(k, _ string) bool { return isConvention(k) })
 	if spec.IngressClassName != nil {
 		delete(c.Annotations, ingressClass)
@@ -80,6 +81,7 @@ func canaryIngress(user *networkingv1.Ingress, s Setup, weight int, at func(ingr
 func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(ingressPath) bool) (out networkingv1.IngressSpec, leads bool) {
 	from := user.Spec.DeepCopy()
 	out = networkingv1.IngressSpec{IngressClassName: from.IngressClassName, TLS: from.TLS}
+	// The spec is a copy, so redirect may change its backends.
 	if b := from.DefaultBackend; b != nil && at(defaultBackend) && redirect(b, s) {
 		out.DefaultBackend = b
 	}
@@ -131,6 +133,7 @@ func ingressDrift(have, want *networkingv1.Ingress) (patch, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A foreign annotation of the convention, such as another total, changes what the weight means.
 	p := driftOf(have, want, old["spec"], next["spec"])
 	for k := range have.Annotations {
 		if _, wanted := want.Annotations[k]; !wanted && isConvention(k) {
@@ -191,6 +194,7 @@ func ingressWrite(s Setup, d Desired, w World, name string, shrinkOnly bool) (*W
 	key := Key{KindIngress, canaryName(name)}
 	switch {
 	case want == nil && !own:
+		// A foreign Ingress with the canary's name stops a release only once the release needs the name.
 		return noWrite()
 	case want == nil:
 		return deleteOf(key, have, "no request is sent to the canary"), nil
@@ -248,5 +252,6 @@ func weightIn(annotations map[string]string) int {
 	if err != nil || weight <= 0 {
 		return 0
 	}
+	// Rounded down, a small share would count as withdrawn while requests still reach the canary.
 	return min(100, (100*weight+total-1)/total)
 }

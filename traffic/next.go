@@ -23,16 +23,19 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	}
 	d = d.complete(s)
 	if d.SplitEnded {
+		// While endpoints lag behind the selector, the steps below would send all requests to the few stable leaders.
 		if write, err := endSplit(s, d, w); write != nil || err != nil || w.unreachedPod(s, d) != "" {
 			return write, err
 		}
 	}
 	if d.HandedOver {
+		// Requests return to the stable Service only once it has the canary's endpoints and no stable ones.
 		if write, err := handOver(s, d, w); write != nil || err != nil || w.laggingPod(s, d) != "" {
 			return write, err
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
+		// shrink comes before every step that can fail on a missing or foreign object, so that none of these keeps a share.
 		shrink, isolate, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
@@ -44,6 +47,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 
 // endSplit has the stable Service select the leaders of both revisions.
 func endSplit(s Setup, d Desired, w World) (*Write, error) {
+	// Without the stable Service, the canary's endpoints are all that can serve. Their share must not be removed.
 	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
@@ -61,6 +65,7 @@ func handOver(s Setup, d Desired, w World) (*Write, error) {
 	if !d.Prepared && !w.shares(s) {
 		return noWrite() // requests have returned, and the isolation may be removed already
 	}
+	// Requests may still use the canary's Service although no share is desired any more.
 	d.Isolated = true
 	return isolate(s, d, w)
 }
@@ -87,6 +92,7 @@ func (w World) pin(sel selector, s Setup, d Desired) (*Write, error) {
 	if err != nil || !changed {
 		return nil, err
 	}
+	// The name of the Service is from an annotation that any editor of the workload can write.
 	if err := w.verify(sel, s); err != nil {
 		return nil, err
 	}
@@ -109,6 +115,7 @@ func lift(s Setup, d Desired, w World) (*Write, error) {
 		if err != nil {
 			return nil, err
 		}
+		// The annotation may be that of another workload's release, which depends on its isolation.
 		if changed && sel.ownIsolation(s) {
 			return sel.write(labels, "", "restore the selector"), nil
 		}
@@ -126,6 +133,7 @@ func ensureCanaryService(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	key := Key{KindService, s.Policy.CanaryService}
+	// An existing Service was verified when it was created. Its labels show for whom.
 	if w.Canary != nil {
 		return keep(s, key, w.Canary, nameAnotherService, serviceDrift(w.Canary, want), "follow the stable Service")
 	}
@@ -177,6 +185,7 @@ func shrink(s Setup, d Desired, w World) (*Write, error) {
 
 // grow raises the canary's share to what is desired, if it can serve.
 func grow(s Setup, d Desired, w World) (*Write, error) {
+	// A gateway answers requests to a Service without endpoints with errors.
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
@@ -208,6 +217,7 @@ func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, erro
 func updateRoutes(s Setup, d Desired, w World, desired func(Route, Setup, Desired) (Route, bool, error)) (*Write, error) {
 	return firstWrite(w.routes(s), func(r Route) (*Write, error) {
 		next, changed, err := desired(r, s, d)
+		// Rules with this canary may be another release's, or written by hand, if the record is forged.
 		if err == nil && changed {
 			err = w.verifyRoute(s, r)
 		}

@@ -128,6 +128,7 @@ func relinquish(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	backend, exists := w.stableBackend(s)
+	// A route may name a Service that another workload's release has isolated. Its entry is that release's.
 	foreign := exists && w.verify(backend, s) != nil
 	for _, r := range w.routes(s) {
 		if foreign || slices.Contains(s.Shared, r.Key) || !RouteServes(r, s) {
@@ -142,6 +143,7 @@ func relinquish(s Setup, d Desired, w World) (*Write, error) {
 
 func relinquishFields(key Key, o metav1.Object) *Write {
 	fields := o.GetManagedFields()
+	// managedFields end with the object, so a write for them alone would be wasted.
 	if o.GetDeletionTimestamp() != nil || !slices.ContainsFunc(fields, IsLockstepEntry) {
 		return nil
 	}

@@ -40,12 +40,14 @@ const policyField = "policy.traffic"
 // ParsePolicy validates a policy. The Policy must not be used if there are violations.
 func ParsePolicy(p *pb.TrafficPolicy) (Policy, []drivererr.FieldViolation) {
 	v := &violations{drivererr.Fields{Path: policyField}}
+	// The checks below cost time and text for each name, and the client decides how many there are.
 	if n := len(p.GetHttpRoutes()) + len(p.GetGrpcRoutes()) + len(p.GetIngresses()); n > MaxRoutes {
 		v.Add("http_routes", "%d routes and Ingresses are more than the %d that are possible", n, MaxRoutes)
 		return Policy{}, v.List
 	}
 	policy := Policy{StableService: p.GetStableService(), CanaryService: cmp.Or(p.GetCanaryService(), p.GetStableService()+canarySuffix)}
 	v.service("stable_service", policy.StableService)
+	// Without a stable Service the derived name is only a suffix, and an error about it would mislead.
 	if policy.StableService != "" {
 		v.service("canary_service", policy.CanaryService)
 	}

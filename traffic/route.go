@@ -98,6 +98,7 @@ func (r Route) withRules(b backend, d Desired, rules []object, err error) (next 
 // of which the object may lack some.
 func (r Route) patchTo(next Route) patch {
 	p := patch{}
+	// The API defines rules as an atomic list, so the patch always has all of them.
 	p.set(anySlice(next.rules()), "spec", "rules")
 	if value, listed := next.Object.GetAnnotations()[CanariesAnnotation]; listed {
 		p.set(value, "metadata", "annotations", CanariesAnnotation)
@@ -153,6 +154,7 @@ func NamedRules(r Route, p Policy) iter.Seq2[int, string] {
 	b := r.backend(Setup{Namespace: r.Object.GetNamespace(), Policy: p})
 	return func(yield func(int, string) bool) {
 		for i, rule := range r.rules() {
+			// At 100 % a rule has no ref to the stable backend, so the check looks at the rule without its split.
 			if !added(rule) && checkUnnamed(rule, HeaderRoute{}) != nil && b.serves(b.unsplit(list(rule, "backendRefs"))) &&
 				!yield(i, text(rule, "name", "")) {
 				return
@@ -179,6 +181,7 @@ func unverifiedRoute(r Route, allServe bool) (reason, message string) {
 	if len(s.Spec.ParentRefs) == 0 {
 		return ReasonRouteNotAccepted, fmt.Sprintf("%s has no parentRefs, so no gateway serves it", r.Key)
 	}
+	// Each gateway routes by the rules that it has accepted, so one that lags keeps the old share in force.
 	for _, parent := range s.Spec.ParentRefs {
 		if reason, message := s.parent(r, parent, allServe); reason != "" {
 			return reason, fmt.Sprintf("%s: %s", r.Key, message)
@@ -195,6 +198,7 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference, allServe b
 			continue
 		}
 		reported = true
+		// A gateway sets PartiallyInvalid only when it drops rules, so its absence does not mean that the status is late.
 		reason, message := unmet(p.Conditions, r.Object.GetGeneration(), ReasonRouteNotObserved, []expected{
 			{string(gateway.RouteConditionAccepted), metav1.ConditionTrue, ReasonRouteNotAccepted, true, false},
 			{string(gateway.RouteConditionResolvedRefs), metav1.ConditionTrue, ReasonRefsNotResolved, true, !allServe},

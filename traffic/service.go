@@ -43,6 +43,7 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 		c.Spec.ClusterIP = corev1.ClusterIPNone
 	}
 	for i := range c.Spec.Ports {
+		// A node port belongs to one Service: the API server would refuse a second one with it.
 		c.Spec.Ports[i].NodePort = 0
 	}
 	c.Labels[RoleLabel], c.Labels[StableLabel] = RoleCanary, s.Stable
@@ -59,11 +60,13 @@ func serviceDrift(have, want *corev1.Service) patch {
 	if !equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports) {
 		p.set(want.Spec.Ports, "spec", "ports")
 	}
+	// With this field, endpoints of leaders that are not ready would get requests.
 	if have.Spec.PublishNotReadyAddresses {
 		p.set(nil, "spec", "publishNotReadyAddresses")
 	}
 	if want.Spec.SessionAffinity != have.Spec.SessionAffinity ||
 		!equality.Semantic.DeepEqual(have.Spec.SessionAffinityConfig, want.Spec.SessionAffinityConfig) {
+		// The API server allows the config only with affinity ClientIP, so both change in one patch.
 		p.set(want.Spec.SessionAffinity, "spec", "sessionAffinity")
 		p.set(want.Spec.SessionAffinityConfig, "spec", "sessionAffinityConfig")
 	}

@@ -117,6 +117,7 @@ func Look(s Setup, d Desired, w World) View {
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 			v.Reason = ReasonRecordInvalid
 		}
+		// An abort waits for the withdrawn share alone, and must not wait until a user has mended something else.
 		write, err := shrink(s, d, w)
 		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:
@@ -180,6 +181,7 @@ func unverifiedObjects(s Setup, d Desired, w World) (reason, message string) {
 	needed := d.Weight > 0 || d.Isolated || d.Prepared
 	switch {
 	case w.Canary != nil && w.Canary.DeletionTimestamp != nil && d.Prepared:
+		// Next repairs no object that is being deleted, so it has no write to report.
 		return ReasonServiceDeleting, fmt.Sprintf("Service %s is being deleted; it will be recreated", w.Canary.Name)
 	case w.CanaryPool != nil && w.CanaryPool.GetDeletionTimestamp() != nil && d.Prepared:
 		return ReasonPoolDeleting, fmt.Sprintf("InferencePool %s is being deleted; it will be recreated", w.CanaryPool.GetName())
@@ -201,8 +203,10 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 	case d.HandedOver && w.laggingPod(s, d) != "":
 		return ReasonEndpointsNotFollowing, fmt.Sprintf("the endpoints of Service %s have not caught up with its selector: pod %s", w.Stable.Name, w.laggingPod(s, d))
 	case d.Isolated && w.leakedPod(s) != "" && !d.HandedOver:
+		// After a handover the canary's leaders are meant to be behind the stable Service.
 		return ReasonIsolationNotInForce, fmt.Sprintf("Service %s still has an endpoint for pod %s of the canary", w.Stable.Name, w.leakedPod(s))
 	case used && len(w.CanaryReady) == 0 && len(w.CanaryPortless) > 0:
+		// The pod is in a slice without that port, from which a gateway gets no address.
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("pod %s is ready, but lacks a port to which requests are sent: the targetPort of each of the ports %q of Service %s must be in its template",
 			w.CanaryPortless[0], w.RoutedPorts(s), s.Policy.CanaryService)
 	case used && len(w.CanaryReady) == 0:
@@ -210,6 +214,7 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 	case used && w.canaryPoolUnusable(s) == ReasonNoPicker:
 		return ReasonNoPicker, fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
 	case (d.Isolated || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
+		// At 100 % the stable side gets no requests and needs no endpoints.
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)
 	}
 	return "", ""
@@ -226,6 +231,7 @@ func unverifiedRoutes(s Setup, d Desired, w World) (reason, message string) {
 		}
 		r := Route{key, object}
 		if d.Weight > 0 && !RouteUses(r, s) {
+			// A gateway accepts such a route, so its status would not show that nothing was split.
 			b := s.backend()
 			return ReasonNothingToSplit, fmt.Sprintf("no rule of %s leads to %s %s", key, b.kind, b.stable)
 		}
@@ -240,6 +246,7 @@ func unverifiedIngresses(s Setup, d Desired, w World) (reason, message string) {
 	for _, name := range s.Policy.Ingresses {
 		canary := w.Ingresses[canaryName(name)]
 		if canary != nil && canary.DeletionTimestamp != nil && madeFor(canary, s) {
+			// Controllers may route by the Ingress until it is gone.
 			return ReasonIngressDeleting, fmt.Sprintf("Ingress %s is being deleted", canary.Name)
 		}
 		switch user := w.Ingresses[name]; {

@@ -76,6 +76,7 @@ func (w World) RoutedPorts(s Setup) []string {
 // endpoints have not caught up with the selector.
 func (w World) leakedPod(s Setup) string {
 	if s.InPlace() {
+		// In place, the names of both sides' leaders have one form, so only observed revisions tell them apart.
 		return firstIn(w.StableReady, s.Updated)
 	}
 	return w.leaderBehindStable(s.CanaryPin)
@@ -92,6 +93,7 @@ func (w World) leaderBehindStable(pin map[string]string) string {
 // leadersOf returns what the names of the leaders with a pin match: LWS numbers them by their workload's name.
 func leadersOf(pin map[string]string) *regexp.Regexp {
 	if role := pin[disaggregated.RoleLabelKey]; role != "" {
+		// The leaders of a role have the revision in their names, so those of another revision don't match.
 		return childLeaders(pin[disaggregated.SetNameLabelKey], regexp.QuoteMeta(pin[disaggregated.RevisionLabelKey]), role)
 	}
 	return regexp.MustCompile("^" + regexp.QuoteMeta(pin[lws.SetNameLabelKey]) + "-[0-9]+$")
@@ -131,6 +133,7 @@ func (w World) laggingPod(s Setup, d Desired) string {
 // share were removed, or another group deleted, the few other endpoints would have to serve all requests.
 func (w World) unreachedPod(s Setup, d Desired) string {
 	if !w.shares(s) && (!d.Prepared || w.Stable == nil) {
+		// Without a share no request depends on the stable Service having these endpoints.
 		return ""
 	}
 	for _, pod := range w.CanaryReady {
@@ -146,6 +149,7 @@ func (w World) shares(s Setup) bool {
 	uses := func(r Route) bool { return RouteUses(r, s) }
 	return slices.ContainsFunc(w.routes(s), uses) || slices.ContainsFunc(s.Policy.Ingresses, func(name string) bool {
 		o := w.Ingresses[canaryName(name)]
+		// A canary Ingress exists only while it has a share.
 		return o != nil && madeFor(o, s)
 	})
 }

@@ -89,6 +89,7 @@ func toJSON(o runtime.Object) (map[string]any, error) {
 	if err != nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "encode %T: %v", o, err)
 	}
+	// A typed object encodes an empty status, which is no part of what a release writes.
 	delete(body, "status")
 	return body, nil
 }
@@ -141,6 +142,7 @@ func mergePatch(have, want object) object {
 	out := object{}
 	for k := range have {
 		if _, stays := want[k]; !stays {
+			// Null removes a key in a JSON merge patch.
 			out[k] = nil
 		}
 	}
@@ -153,6 +155,7 @@ func mergePatch(have, want object) object {
 				out[k] = diff
 			}
 		case !reflect.DeepEqual(have[k], v):
+			// A merge patch replaces lists as a whole, so only objects are compared by key.
 			out[k] = v
 		}
 	}
@@ -184,6 +187,7 @@ func LastWriter(entries []metav1.ManagedFieldsEntry, field string) *metav1.Manag
 			*of = e
 		}
 	}
+	// If Lockstep wrote last, the drift is not that of another manager.
 	if last == nil || own != nil && last.Time.Before(own.Time) {
 		return nil
 	}
@@ -209,6 +213,7 @@ func StripFields(o metav1.Object) {
 	for i := range entries {
 		e := &entries[i]
 		if hasField(e, field) {
+			// The fields are a large part of an object in a cache, and only this one is asked for.
 			e.FieldsType = field
 		}
 		e.FieldsV1 = nil

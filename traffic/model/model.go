@@ -85,6 +85,7 @@ func (o Objects) write(s traffic.Setup, w *traffic.Write) (Objects, error) {
 	var content map[string]any
 	switch {
 	case (w.Verb == traffic.Create) == (have != nil):
+		// As in an API server, only a create may find no object, and no create may find one.
 		return o, fmt.Errorf("%s: the object exists: %t", w, have != nil)
 	case w.Verb == traffic.Delete:
 	default:
@@ -94,7 +95,9 @@ func (o Objects) write(s traffic.Setup, w *traffic.Write) (Objects, error) {
 		}
 		content = merged
 		meta := &unstructured.Unstructured{Object: content}
+		// A gateway accepts a generation, so each write makes its status outdated.
 		meta.SetGeneration(meta.GetGeneration() + 1)
+		// Each write makes Lockstep a field manager, except the one that relinquishes its fields.
 		fields := []metav1.ManagedFieldsEntry{{Manager: traffic.FieldManager}}
 		if meta, _ := w.Body["metadata"].(map[string]any); meta["managedFields"] != nil {
 			fields = nil
