@@ -184,9 +184,11 @@ func parse(node *yaml.Node) (g Gate, err error) {
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
+		// Decode ignores unknown fields of a node, and a mistyped max would be no limit.
 		if !slices.Contains(fields, key.Value) {
 			return g, fmt.Errorf("line %d: unknown field %q; want one of %s", key.Line, key.Value, strings.Join(fields, ", "))
 		}
+		// The template comes first, whatever the order of the keys.
 		if key.Value == "template" {
 			if g, err = find(value.Value); err != nil {
 				return g, fmt.Errorf("line %d: %w", value.Line, err)
@@ -228,6 +230,7 @@ func (g Gate) complete() Gate {
 		g.Count = 5
 	}
 	if g.Delay == nil {
+		// Until a window has passed, rates contain requests from before the batch.
 		g.Delay = new(g.Window)
 	}
 	return g
@@ -254,6 +257,7 @@ func (g Gate) validate() error {
 	case g.FailureLimit < 0 || g.FailureLimit >= g.Count:
 		return fmt.Errorf("gate %s: failure_limit %d: want 0 to %d, less than count", g.Name, g.FailureLimit, g.Count-1)
 	case time.Duration(g.Interval) < time.Second:
+		// A shorter interval would mostly measure the same scrape again.
 		return fmt.Errorf("gate %s: interval %s: want 1s or more", g.Name, g.Interval)
 	}
 	for _, limit := range []*float64{g.Min, g.Max} {
@@ -261,6 +265,7 @@ func (g Gate) validate() error {
 			return fmt.Errorf("gate %s: limit %s: want a number", g.Name, format(*limit))
 		}
 	}
+	// A query that fails for an example would fail for each batch.
 	_, err := g.PromQL(Example())
 	return err
 }

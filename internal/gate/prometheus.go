@@ -35,6 +35,7 @@ func NewPrometheus(address, configFile string) (*Prometheus, error) {
 		// It may have a password, so it is not repeated.
 		return nil, errors.New("the address of Prometheus is invalid: want a URL, for example http://prometheus.monitoring:9090")
 	}
+	// Messages repeat the address, so it must have no secret.
 	if u.User != nil || u.RawQuery != "" {
 		return nil, fmt.Errorf("the address of Prometheus at %s has a user or a query: put credentials into a file for --prometheus-config", u.Host)
 	}
@@ -65,6 +66,7 @@ func (p *Prometheus) Measure(ctx context.Context, g Gate, about Subject) Measure
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	// Without a time Prometheus uses its own clock, from which this machine's may differ.
 	value, _, _, err := p.api.Query(ctx, query, time.Time{})
 	if err != nil {
 		return Measurement{Err: fmt.Errorf("query Prometheus at %s: %w", p.address, explain(err))}

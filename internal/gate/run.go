@@ -88,6 +88,7 @@ func (r *Run) Verdict() Verdict {
 	for i := range r.gates {
 		switch v := r.gates[i].verdict(); {
 		case v == Failed:
+			// A failed gate rolls back, also while another one is unanswered.
 			return Failed
 		case v == Unanswered, v == Measuring && all == Passed:
 			all = v
@@ -148,6 +149,7 @@ func (p *progress) record(m Measurement, now time.Time, patience time.Duration) 
 func (p *progress) verdict() Verdict {
 	switch {
 	case p.failed > p.FailureLimit:
+		// The other measurements can't make the gate pass any more.
 		return Failed
 	case p.gaveUp:
 		return Unanswered
