@@ -13,6 +13,7 @@ import (
 
 // decide maps every state to a step.
 func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
+	// The pause and the gates are of a batch that stays ready.
 	if c.GetState() != pb.State_STATE_READY {
 		m.readySince = time.Time{}
 	}
@@ -41,6 +42,7 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 
 // advance decides about a release that has neither failed nor is being ended.
 func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
+	// A promotion that is not durable yet must not release a template that its user has not seen.
 	if m.endOnly && m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && m.held(c) {
 		changed := note{kind: EventTemplateChanged, message: changedText(m.revision, c.GetTemplateRevision())}
 		return step{action: actStop, outcome: OutcomeSuperseded, notes: []note{changed}}
@@ -70,11 +72,13 @@ func (m *machine) upgrade() step {
 
 // ready sets the batch's weight, measures the gates, waits for the pause, and then requests the next batch or the end.
 func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
+	// READY may be that of the batch before, until the driver has answered the request for this one.
 	behind := c.CurrentBatch != nil && c.GetCurrentBatch() < m.cursor
 	if behind || !m.requested {
 		return m.upgrade()
 	}
 	if len(m.HeaderRoutes) > 0 && !m.headersSet {
+		// The pause and the gates begin once these requests reach the batch.
 		m.readySince = time.Time{}
 		return m.setHeaders()
 	}
@@ -94,6 +98,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: subject(c), notes: notes}
 	case gate.Passed:
 	}
+	// The pause counts from the time at which the batch became ready, so the measurements are part of it.
 	if until := m.readySince.Add(m.Pause); pauses && now.Before(until) {
 		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
 	}

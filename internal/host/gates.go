@@ -99,11 +99,13 @@ func (r *run) measure(ctx context.Context, s step) (answer, error) {
 			})
 		}
 		all.Wait()
+		// A measurement that the end of ctx has cut off must not count.
 		return answer{}, ctx.Err()
 	})
 	if err != nil {
 		return answer{}, err
 	}
+	// The batch may have become unready during the measurements.
 	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.look(ctx, r.release.ID) })
 	a.measured = taken
 	return a, err

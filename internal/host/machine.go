@@ -116,6 +116,7 @@ func (m *machine) follow(c *pb.BatchContext) []note {
 		return m.restart(was)
 	}
 	if c.CurrentBatch != nil && len(m.batches) > 0 {
+		// An earlier run of this host may have requested a later batch.
 		m.moveTo(min(max(m.cursor, c.GetCurrentBatch()), m.lastBatch()))
 	}
 	return nil

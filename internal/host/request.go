@@ -47,6 +47,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 	c := a.context
 	if plugin.InFlight(c) && c.GetOwner() == r.release.Owner {
 		r.release.ID = c.GetReleaseId()
+		// HOLDING does not tell whether this release has ended. The response to Initialize does.
 		r.guessed = c.GetState() == pb.State_STATE_HOLDING
 		r.found = true
 	} else {
@@ -98,6 +99,7 @@ func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
 	}
 	r.found = false
 	if r.guessed && ended(response.GetContext()) {
+		// The release of that id has ended, so this one needs an id of its own.
 		r.release.ID, r.guessed = r.release.NewID(), false
 		return r.initialize(ctx, step{})
 	}
@@ -143,6 +145,7 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	if err != nil {
 		return r.checkOutdated(ctx, err)
 	}
+	// A request that was refused has forced nothing.
 	r.forced = r.forced || force
 	return answer{
 		action: response.GetAction(), context: response.GetContext(), done: response.GetDone(), requested: true,
@@ -196,6 +199,7 @@ func (r *run) retry(ctx context.Context, call func(context.Context) (answer, err
 
 // attempt sends one request, and shows the states of the watch meanwhile.
 func (r *run) attempt(ctx context.Context, call func(context.Context) (answer, error)) (answer, error) {
+	// A driver that takes calls and never answers must not hold up the host.
 	ctx, cancel := context.WithTimeout(ctx, r.timing.Wait+grace)
 	defer cancel()
 	type reply struct {

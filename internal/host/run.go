@@ -52,6 +52,7 @@ type run struct {
 // finish runs the loop, and turns the end of ctx into an outcome.
 func (r *run) finish(ctx context.Context, begin func(context.Context) (step, error)) (Result, error) {
 	running, stop := context.WithCancel(ctx)
+	// stop is called before Wait, which would wait for a watch that lasts.
 	defer r.watchers.Wait()
 	defer stop()
 
@@ -107,6 +108,7 @@ func (r *run) consider(ctx context.Context, a answer) step {
 	if a.done && next.action != actStop {
 		next.action, next.outcome = actStop, doneOutcome(r.machine.intent)
 	}
+	// Before the first response the driver may not know the release.
 	if next.action != actStop {
 		r.watching.Do(func() { r.watch(ctx) })
 	}

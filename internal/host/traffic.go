@@ -39,6 +39,7 @@ func (m *machine) hasWeight(c *pb.BatchContext) bool {
 	if c.GetStyle() == pb.Style_STYLE_PARTITION && c.GetPlanned() > 0 && c.GetPlanned() >= c.GetReplicas() {
 		return true // no stable group is left, so the requests follow the groups
 	}
+	// Without ROUTED the weight in the context is the share of ready groups.
 	return !m.routed || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED && c.GetTrafficWeight() == m.weight(c)
 }
 

@@ -47,6 +47,7 @@ func HistoryRows(all []*pb.Revision, when func(time.Time) string) [][]string {
 			revisionMark(r), number, r.GetName(), at, imageChanges(r, before), orDash(r.GetChangedBy()), orDash(r.GetReleaseId()), outcomeWord(r),
 		}
 		for i := range row {
+			// Images, users and messages are text of others, which may have control characters.
 			row[i] = OneLine(row[i])
 		}
 		rows = append(rows, row)

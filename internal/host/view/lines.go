@@ -155,6 +155,7 @@ func (c *changes) lines(e host.Event) []string {
 		if e.Kind == host.EventRollingBack {
 			c.told = e.Time
 		}
+		// The event's own message says more than the line that waits.
 		c.rollback = ""
 		return []string{messageLine(e)}
 	}

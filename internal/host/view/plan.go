@@ -92,6 +92,7 @@ func rolesAfter(r *pb.PlanResponse) string {
 
 // capacity returns the minimum of ready and the maximum of existing groups, in percent.
 func capacity(s *pb.PlanStep) string {
+	// Rounded to the nearest, 99.6 % would read as full capacity.
 	return fmt.Sprintf("%.0f..%.0f%%", math.Floor(100*s.GetMinCapacity()), 100*s.GetMaxCapacity())
 }
 

@@ -102,6 +102,7 @@ func template(c *pb.BatchContext) string {
 	}
 	switch {
 	case all == 0 || c.GetGroupsOmitted() > 0:
+		// The rows are only some of the groups, so they can't be counted.
 		return c.GetTemplateRevision()
 	case at == all:
 		return c.GetTemplateRevision() + ", run by all groups"

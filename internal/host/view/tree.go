@@ -76,6 +76,7 @@ func (t *tree) shown(children []branch) []branch {
 	if ready <= t.ready {
 		return children
 	}
+	// One row is the one that counts the others.
 	shown, left := make([]branch, 0, len(children)), t.ready-1
 	for _, b := range children {
 		if b.group.GetReady() {

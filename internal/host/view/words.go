@@ -218,6 +218,7 @@ func cut(text string, to int) string {
 	if to > 0 {
 		b.WriteString("…")
 	}
+	// The end of a style may have been cut off.
 	return b.String() + reset
 }
 
