@@ -55,6 +55,7 @@ func Sees(ctx context.Context, namespace string) (bool, error) {
 	if sees, ok := ctx.Value(seesKey{}).(func(context.Context, string) (bool, error)); ok {
 		return sees(ctx, namespace)
 	}
+	// A call without review, over a Unix socket or within this process, may see all.
 	return true, nil
 }
 
@@ -68,5 +69,6 @@ func WithTurn(ctx context.Context, turn func(context.Context) bool) context.Cont
 // Turn reports whether a call may make a large answer. It may wait for a moment.
 func Turn(ctx context.Context) bool {
 	turn, ok := ctx.Value(turnKey{}).(func(context.Context) bool)
+	// Without review there is one user, with whom no other takes turns.
 	return !ok || turn(ctx)
 }

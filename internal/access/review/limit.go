@@ -34,6 +34,7 @@ func withSource(ctx context.Context, source string) context.Context {
 // limited returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
 func limited(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
+	// The limiter takes the place of client-go's, which lets one source use the turns of all others.
 	config.QPS, config.RateLimiter = -1, nil
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &limiter{next: next, rates: NewRates(perSource), inFlight: make(chan struct{}, maxInFlight)}
@@ -51,6 +52,7 @@ type limiter struct {
 func (t *limiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
 	source, _ := ctx.Value(sourceKey{}).(string)
+	// The rate comes before the slot, so that a source over its rate holds none.
 	if err := t.rates.Of(source).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("%w for %q: %w", ErrBusy, source, err)
 	}
@@ -78,6 +80,7 @@ func NewRates(perSecond int) *Rates { return &Rates{perSecond, lru.New(maxSource
 
 // Of returns the limiter of a source.
 func (r *Rates) Of(source string) *rate.Limiter {
+	// Two calls of a new source at once may make two limiters. One of them is forgotten, which costs at most a burst.
 	known, _ := r.sources.Get(source)
 	limiter, ok := known.(*rate.Limiter)
 	if !ok {

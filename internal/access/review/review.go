@@ -76,6 +76,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Each client has a limiter of its own, so that unknown tokens delay neither known ones nor reviews of access.
 	known, err := tokenReviewer(config)
 	if err != nil {
 		return nil, err
@@ -113,11 +114,14 @@ func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
 // can't be one for the audience is not valid.
 func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 	now := time.Now()
+	// Random tokens are refused without a request and without an entry in a cache.
 	if r.audience != "" && !wellFormed(token, now) {
 		return nil, true
 	}
+	// A token may be as large as all headers together. Its hash has 32 bytes.
 	key := keyOf(token)
 	for _, answers := range []*lru.Cache{r.valid, r.invalid} {
+		// Tokens that were valid come first. An answer past its time is none, but WasValid still knows it.
 		if a, ok := last(answers, key); ok && now.Before(a.until) {
 			return a.user, true
 		}
@@ -149,6 +153,7 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 	}
 	key := keyOf(token)
 	asked := r.asking.DoChan(string(key[:]), func() (any, error) {
+		// Several calls may wait for this review. It must not end with the first of them.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		return r.ask(ctx, source, token, key)
@@ -164,6 +169,7 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 
 func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) (user.Info, error) {
 	reviewer, by := r.unknown, source
+	// A token that was valid before is counted by its user, so a flood from the same address does not delay it.
 	if before, ok := last(r.valid, key); ok {
 		reviewer, by = r.known, before.user.GetName()
 	}
@@ -175,6 +181,7 @@ func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) 
 	case err != nil:
 		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, err)
 	case !ok:
+		// A token that is revoked no longer counts as known, so it is reviewed by the caller's address again.
 		r.valid.Remove(key)
 		r.invalid.Add(key, answer{until: time.Now().Add(refusalTTL)})
 		return nil, nil //nolint:nilnil // no user is an answer, not an error
@@ -193,6 +200,7 @@ func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb
 
 // may reports whether a user may do something.
 func (r *Reviewer) may(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
+	// The review is counted by user: a user who asks about many namespaces delays no other.
 	ctx, cancel := context.WithTimeout(withSource(ctx, what.User.GetName()), timeout)
 	defer cancel()
 	decision, _, err := r.users.Authorize(ctx, what)
@@ -212,6 +220,7 @@ func (a answered) AuthenticateToken(ctx context.Context, token string) (*authent
 	// Errors of the client wrap others or have a reason. That of an answer is a text, for example that the token has expired.
 	failed := ctx.Err() != nil || errors.As(err, &transport) || errors.Unwrap(err) != nil || apierrors.ReasonForError(err) != "" ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	// A caller with an invalid token must not read that the API server is unavailable and try again.
 	if err != nil && !failed {
 		return nil, false, nil
 	}
@@ -221,6 +230,7 @@ func (a answered) AuthenticateToken(ctx context.Context, token string) (*authent
 // wellFormed reports whether a token may be valid: a JWT for [Audience] that has not expired. Its signature is the API server's to check.
 func wellFormed(token string, now time.Time) bool {
 	parts := strings.Split(token, ".")
+	// A token without a signature is a JWT too, but the API server issues none.
 	if len(parts) != 3 || parts[2] == "" {
 		return false
 	}
