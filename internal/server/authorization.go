@@ -108,6 +108,7 @@ func roleWith(verb access.Verb) string {
 }
 
 func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	// This runs before the request is read, so that a caller without permission to call has nothing buffered.
 	ctx, end, err := a.begin(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -116,8 +117,10 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	s := &authorizedStream{
 		contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod, lasts: info.IsServerStream,
 	}
+	// A driver's answer may be large although the request is cheap. The driver asks for this turn when it makes one.
 	s.ctx = access.WithTurn(ctx, func(ctx context.Context) bool { return s.acquire(ctx, a.lists, turnTimeout) })
 	defer func() {
+		// The slot is held until the answer is sent, since a client that does not read keeps it in memory.
 		if s.held != nil {
 			s.held.Release()
 		}
@@ -157,9 +160,11 @@ type authorizedStream struct {
 
 // RecvMsg receives the request and checks it.
 func (s *authorizedStream) RecvMsg(m any) error {
+	// Only reflection's clients stream, and their first message was checked.
 	if s.read {
 		return s.ServerStream.RecvMsg(m) //nolint:wrapcheck // the stream's own
 	}
+	// gRPC has no deadline for a message, and a client that sends none would hold its place for reading.
 	err := within(readTimeout, func() error { return s.ServerStream.RecvMsg(m) }, func() error {
 		return status.Errorf(codes.DeadlineExceeded, "the request did not arrive within %s", readTimeout)
 	})
@@ -167,7 +172,9 @@ func (s *authorizedStream) RecvMsg(m any) error {
 		return err
 	}
 	s.read = true
+	// The request is read, so its place goes to another call before the permission is checked.
 	callOf(s.ctx).read()
+	// Without a namespace the answer has the namespaces that the caller sees, which the driver asks for one by one.
 	if s.namespace = namespaceOf(m); s.namespace == "" && verbs[s.method] == access.Get && s.lasts {
 		return nil
 	}
@@ -207,6 +214,7 @@ func (s *authorizedStream) SendMsg(m any) error {
 // within returns the error of a call of gRPC, which ends with the stream, or that of late after a time.
 func within(limit time.Duration, call, late func() error) error {
 	done := make(chan error, 1)
+	// gRPC can't interrupt a receive or a send, but ends both once the handler has returned. The channel has room for the late result.
 	go func() { done <- call() }()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -221,6 +229,7 @@ func within(limit time.Duration, call, late func() error) error {
 // sees reports whether the caller may see the releases of a namespace.
 func (a *authorization) sees(method string) func(context.Context, string) (bool, error) {
 	return func(ctx context.Context, namespace string) (bool, error) {
+		// One permission for all namespaces saves a review for each.
 		err := a.check(ctx, method, "")
 		if denied(err) {
 			err = a.check(ctx, method, namespace)

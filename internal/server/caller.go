@@ -38,6 +38,7 @@ var errInvalidToken = unauthenticated("the bearer token is invalid, has expired,
 
 // bearerToken returns the token in the call's metadata, or "" if there is none.
 func bearerToken(ctx context.Context) string {
+	// Another scheme may come first: a proxy may have added its own credentials.
 	for _, value := range metadata.ValueFromIncomingContext(ctx, "authorization") {
 		if scheme, token, ok := strings.Cut(value, " "); ok && strings.EqualFold(scheme, "bearer") {
 			return strings.TrimSpace(token)
@@ -53,6 +54,7 @@ func clientCertificate(ctx context.Context) *x509.Certificate {
 		return nil
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	// Without a chain to the CA, the certificate proves nothing.
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return nil
 	}
@@ -65,6 +67,7 @@ func userOfCertificate(leaf *x509.Certificate, now time.Time) (user.Info, error)
 	if now.After(leaf.NotAfter) {
 		return nil, unauthenticated("the client certificate has expired at %s: connect again with a new one", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
+	// A mesh names workloads by SPIFFE ID only, so a common name beside it is ignored.
 	if slices.ContainsFunc(leaf.URIs, func(u *url.URL) bool { return u.Scheme == "spiffe" }) {
 		id, err := x509svid.IDFromCert(leaf)
 		if err != nil {
@@ -92,6 +95,7 @@ func subject(ctx context.Context) user.Info {
 	}
 	u, err := userOfCertificate(leaf, time.Now())
 	if err != nil {
+		// The call is allowed whoever makes it, so an unreadable name is only missing in the log.
 		return nil
 	}
 	return u
@@ -106,6 +110,7 @@ func notReviewed(what string, err error) error {
 	if errors.Is(err, review.ErrBusy) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "%s: %v", what, err)
 	}
+	// The caller's credentials are not to blame for a missing answer, so the code is not UNAUTHENTICATED.
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "%s: %v", what, err)
 }
 

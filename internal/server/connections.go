@@ -96,6 +96,7 @@ func (c *connections) Accept() (net.Conn, error) {
 
 // Close implements net.Listener. Connections that Accept has returned stay open.
 func (c *connections) Close() error {
+	// Accept stops first, so no connection is served after this loop.
 	c.end.Do(func() { close(c.done) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,25 +121,30 @@ func (c *connections) accept() {
 		}
 		added := &connection{Conn: conn, by: c, source: host(conn.RemoteAddr()), first: make([]byte, 1)}
 		c.mu.Lock()
+		// The oldest silent connection gives way, so a flood of them locks out none that sends.
 		if c.silent.Push("", added); c.silent.Len() > maxWaiting {
 			_ = c.silent.Pop().Conn.Close()
 		}
 		c.mu.Unlock()
+		// A silent client must not hold up the others.
 		go c.hear(added)
 	}
 }
 
 // hear admits a connection, or has it wait, once its client has sent something.
 func (c *connections) hear(added *connection) {
+	// Without this deadline a client that sends nothing would keep a socket for good.
 	_ = added.SetReadDeadline(time.Now().Add(handshakeTimeout))
 	_, err := added.Conn.Read(added.first)
 	_ = added.SetReadDeadline(time.Time{})
 	c.mu.Lock()
+	// Close or a newer connection may have removed it while its client was silent.
 	if !c.silent.Remove("", added) || err != nil {
 		c.mu.Unlock()
 		_ = added.Conn.Close()
 		return
 	}
+	// A connection must not overtake those that already wait.
 	ready, _ := c.admit(added, c.waiting.Len() > 0)
 	full := !ready && c.waiting.Len() >= maxWaiting
 	if !ready && !full {
@@ -178,6 +184,7 @@ func (c *connections) next() {
 		ready, wait := c.admit(added, false)
 		switch {
 		case ready:
+			// The lock is held since First, so this is the same connection.
 			c.waiting.Pop()
 		case !c.retries:
 			c.retries = true
@@ -188,6 +195,7 @@ func (c *connections) next() {
 				c.next()
 			})
 		}
+		// serve may block until gRPC accepts, so the lock is released before.
 		c.mu.Unlock()
 		if !ready {
 			return
@@ -201,9 +209,11 @@ func (c *connections) next() {
 func (c *connections) admit(added *connection, behind bool) (ready bool, wait time.Duration) {
 	oldest, louder := c.oldestStranger(added.source)
 	if oldest != nil {
+		// During the grace a client proves who it is. Without it, other strangers would close each connection before its review.
 		if wait = strangerGrace - time.Since(oldest.opened); c.patience > 0 && !louder && (behind || wait > 0) {
 			return false, wait
 		}
+		// The replaced connection is removed here, since its Close would take the lock again.
 		oldest.remove()
 		_ = oldest.Conn.Close()
 	}
@@ -216,6 +226,7 @@ func (c *connections) admit(added *connection, behind bool) (ready bool, wait ti
 
 // oldestStranger returns the connection to replace, nil if there is room, and whether its address has more than another one with a new one.
 func (c *connections) oldestStranger(source string) (oldest *connection, louder bool) {
+	// The new connection counts too, so that an address gives way only to one that has fewer even with it.
 	total, of := 0, map[string]int{source: 1}
 	for _, conn := range c.open {
 		if conn.user == "" {
@@ -227,6 +238,7 @@ func (c *connections) oldestStranger(source string) (oldest *connection, louder 
 		return nil, false
 	}
 	for _, conn := range c.open {
+		// The address with the most gives way, and of its connections a refused one or the oldest.
 		if conn.user == "" && (oldest == nil || cmp.Or(of[oldest.source]-of[conn.source], conn.order(oldest)) < 0) {
 			oldest = conn
 		}
@@ -274,6 +286,7 @@ func (c *connection) Close() error {
 // remove deletes the connection from the open ones.
 func (c *connection) remove() {
 	c.stay()
+	// A later connection may have the same address and port.
 	if key := c.RemoteAddr().String(); c.by.open[key] == c {
 		delete(c.by.open, key)
 	}
@@ -284,6 +297,7 @@ func (c *connections) known(peer net.Addr, user string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.open[peer.String()]
+	// gRPC calls this for each call, but the connection counts for its first user only.
 	if conn == nil || conn.user != "" {
 		return nil
 	}
@@ -317,9 +331,11 @@ func (c *connections) review(peer net.Addr, token string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.open[peer.String()]
+	// Calls with the same token share one review.
 	if conn == nil || conn.reviewing == token {
 		return true
 	}
+	// One connection has one review at a time, and a pause after a refusal, so that guessed tokens cause few requests.
 	if conn.reviewing != "" || time.Now().Before(conn.noReview) {
 		return false
 	}
@@ -345,6 +361,7 @@ func (c *connections) reviewed(peer net.Addr, valid bool) {
 func (c *connections) abandon(peer net.Addr, token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Another call of the connection may have begun a review of its own.
 	if conn := c.open[peer.String()]; conn != nil && token != "" && conn.reviewing == token {
 		conn.reviewing = ""
 	}

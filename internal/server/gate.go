@@ -61,9 +61,11 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	// gRPC keeps the timer of a call that is refused here. So one with a long deadline is refused by its handler.
 	deadline, bounded := ctx.Deadline()
 	refuseHere := !bounded || time.Until(deadline) < readTimeout
+	// The place for reading is taken before gRPC buffers anything, and by a call that its handler refuses too.
 	if c.refused == nil || !refuseHere {
 		release, err := a.reading.take(source)
 		if err != nil {
+			// The review that identify has announced won't take place.
 			a.from.reviewed(c.peer, true)
 			c.refused, refuseHere = err, true
 		}
@@ -74,6 +76,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		a.refused.WithLabelValues(status.Code(c.refused).String()).Inc()
 		return ctx, c.refused
 	}
+	// The call may end before its handler runs, which would free neither.
 	context.AfterFunc(ctx, func() {
 		c.read()
 		a.from.abandon(c.peer, c.token)
@@ -107,6 +110,7 @@ func (a *authorization) identify(ctx context.Context, c *call, method string) (e
 	case reviewed && c.user == nil:
 		return errInvalidToken
 	case reviewed || a.reviewer.WasValid(c.token) || a.from.review(c.peer, c.token):
+		// A token that was valid is reviewed without a turn of the connection: expired answers must not hold up calls.
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
@@ -120,9 +124,11 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 		return ctx, nil, c.refused
 	}
 	verb, known := verbs[method]
+	// Health must answer while the API server can't review callers.
 	if a.reviewer != nil && verb == anyone {
 		return ctx, func() {}, nil
 	}
+	// A review may take seconds, and the tap must not block. So it takes place here.
 	if c.user == nil && a.reviewer != nil {
 		if c.user, err = a.review(ctx, c); err != nil {
 			return ctx, nil, err
@@ -132,6 +138,7 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 	if c.user != nil {
 		name = c.user.GetName()
 	}
+	// The connection stays only once its caller is authenticated. Before that it is a stranger's.
 	if err := a.from.known(c.peer, name); err != nil {
 		return ctx, nil, err
 	}
@@ -146,6 +153,7 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 		return ctx, nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
 			"user %q makes more than %d calls a second: call less often, or raise --user-qps of the driver", name, a.rates.PerSecond)
 	}
+	// Only authenticated callers learn which methods exist.
 	if !known {
 		end()
 		return ctx, nil, drivererr.New(pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "no permission allows %s", method)
@@ -156,6 +164,7 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 // review asks the API server who the bearer of the call's token is.
 func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) {
 	u, err := a.reviewer.User(ctx, host(c.peer), c.token)
+	// A review that failed has a pause as well, so that clients don't repeat it in a loop.
 	a.from.reviewed(c.peer, u != nil)
 	switch {
 	case err != nil:
@@ -245,6 +254,7 @@ func (s *sampler) take(kind failure) (omitted int, ok bool) {
 
 // refused logs a call that is refused by its headers.
 func (s *sampler) refused(ctx context.Context, method string, err error) {
+	// Clients choose the names of unknown methods, and each would be a key of the map.
 	if _, known := verbs[method]; !known {
 		method = "unknown"
 	}

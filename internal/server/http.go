@@ -57,6 +57,7 @@ func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
 	if secure == nil {
+		// Probes and scrapers have no authenticated caller, so their connections may stay.
 		listener = limitConnections(listener, maxHTTPConnections, 0)
 	} else {
 		listener = tls.NewListener(limitConnections(listener, maxStrangers, 0), secure)
@@ -96,9 +97,11 @@ func listenMetrics(ctx context.Context, o Options) (*httpEndpoint, error) {
 func metricsTLS(certFile, keyFile string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	if certFile != "" && keyFile != "" {
+		// Scrapers prove themselves by token, so no client CA is asked for.
 		files := tlsFiles{cert: certFile, key: keyFile}
 		return files.serverConfig()
 	}
+	// A self-signed certificate only encrypts: clients can't verify it.
 	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep", nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("make the certificate of the metrics endpoint: %w", err)
@@ -121,6 +124,7 @@ func (s *Server) listenHTTP(ctx context.Context, o Options) (err error) {
 	}
 	if o.HealthAddress != "" {
 		if s.probes, err = listenHTTP(ctx, o.HealthAddress, nil, s.probeHandler()); err != nil {
+			// The listener of the metrics would stay open otherwise.
 			return errors.Join(err, s.closeHTTP())
 		}
 	}
@@ -139,6 +143,7 @@ func (s *Server) httpEndpoints() (all []*httpEndpoint) {
 
 func (s *Server) closeHTTP() (err error) {
 	for _, e := range s.httpEndpoints() {
+		// A server that has not begun to serve does not close its listener.
 		err = errors.Join(err, e.server.Close(), ignoreClosed(e.listener.Close()))
 	}
 	return err

@@ -32,6 +32,7 @@ func interceptors(
 ) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
 	failed := newSampler(logger)
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
+		// A client that fails in a loop must not fill the log.
 		if level >= logging.LevelWarn {
 			method, _ := grpc.Method(ctx)
 			omitted, ok := failed.take(failure{method, codeOf(fields)})
@@ -54,6 +55,7 @@ func interceptors(
 		logger.ErrorContext(ctx, "panic in request", "method", method, "panic", cause, "stack", string(debug.Stack()))
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "defect in %s; the driver's log has the details", method)
 	})
+	// Logging comes before recovery, so that a panic is logged as the error that the client gets.
 	unary = []grpc.UnaryServerInterceptor{logging.UnaryServerInterceptor(log, logged...), recovery.UnaryServerInterceptor(recovered)}
 	stream = []grpc.StreamServerInterceptor{logging.StreamServerInterceptor(log, logged...), recovery.StreamServerInterceptor(recovered)}
 	if registerer != nil {
@@ -62,6 +64,7 @@ func interceptors(
 			grpcprom.WithHistogramBuckets([]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}),
 		))
 		registerer.MustRegister(metrics)
+		// Metrics are outermost, so that they count the code that recovery makes of a panic.
 		unary = append([]grpc.UnaryServerInterceptor{metrics.UnaryServerInterceptor()}, unary...)
 		stream = append([]grpc.StreamServerInterceptor{byKind(metrics.UnaryServerInterceptor(), metrics.StreamServerInterceptor())}, stream...)
 	}

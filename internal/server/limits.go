@@ -62,6 +62,7 @@ func limits(e endpoint.Endpoint, o Options) []grpc.ServerOption {
 	if !isUnix(e) {
 		alive.MaxConnectionIdle = idleTimeout
 		alive.MaxConnectionAge = cmp.Or(o.MaxConnectionAge, DefaultMaxConnectionAge)
+		// Calls in flight get at most as long again, so a revoked certificate stays no longer than two ages.
 		alive.MaxConnectionAgeGrace = min(alive.MaxConnectionAge, maxAgeGrace)
 	}
 	return []grpc.ServerOption{
@@ -70,6 +71,7 @@ func limits(e endpoint.Endpoint, o Options) []grpc.ServerOption {
 		grpc.ForceServerCodecV2(encoded.Codec()),
 		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.ConnectionTimeout(handshakeTimeout), grpc.KeepaliveParams(alive),
+		// Hosts keep idle connections alive between steps, so pings without a call are allowed.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
 }

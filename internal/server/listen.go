@@ -39,6 +39,7 @@ func listenUnix(ctx context.Context, config *net.ListenConfig, path string) (net
 	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
+	// Between the check for a dead server and the bind, another process could bind its own socket.
 	unlock, err := lockDir(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -47,6 +48,7 @@ func listenUnix(ctx context.Context, config *net.ListenConfig, path string) (net
 	if err := removeUnused(ctx, path); err != nil {
 		return nil, err
 	}
+	// A socket is usable from its bind on, so its mode must be narrow before the Chmod below.
 	listener, err := privately(func() (net.Listener, error) { return config.Listen(ctx, "unix", path) })
 	if err != nil {
 		return nil, err
@@ -87,6 +89,7 @@ func removeUnused(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
+	// A mistyped path must not delete a user's file.
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s exists and is not a socket", path)
 	}
@@ -96,10 +99,12 @@ func removeUnused(ctx context.Context, path string) error {
 	case err == nil:
 		return errors.Join(ErrInUse, conn.Close())
 	case errors.Is(err, fs.ErrNotExist):
+		// The server removed its socket while it stopped.
 		return nil
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return os.Remove(path)
 	default:
+		// Any other error, such as a full backlog, may be a live server's.
 		return fmt.Errorf("check for another server: %w", err)
 	}
 }

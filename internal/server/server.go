@@ -127,12 +127,15 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	serving, end := context.WithCancel(context.WithoutCancel(ctx)) // ctx bounds New only
 	s := &Server{
 		driver: driver, logger: o.Logger, endStreams: end, health: health.NewServer(),
+		// Connections are bounded before TLS, whose handshake is the most expensive part of a stranger's connection.
 		listener: limitConnections(listener, maxStrangers, strangerTimeout),
 	}
 	authorization := o.authorization(e, s.listener)
 	_, before := interceptors(o.Logger, o.Registry) //nolint:contextcheck // A call has its own.
+	// The permission comes last, so that a refusal is logged and counted.
 	before = append(before, authorization.stream)
 	opts := append(slices.Concat(transport, limits(e, o)), grpc.InTapHandle(authorization.tap),
+		// Only streams end with the server. Unary calls get a grace.
 		grpc.ChainStreamInterceptor(append(slices.Clip(before), endWith(serving))...))
 	s.grpc = s.newGRPC(opts, before, isUnix(e) || o.Reflection)
 	if err := s.listenHTTP(ctx, o); err != nil {
@@ -150,6 +153,7 @@ func (s *Server) newGRPC(opts []grpc.ServerOption, before []grpc.StreamServerInt
 	if reflect {
 		reflection.Register(g)
 	}
+	// Without an entry, a health check of a service would get NOT_FOUND.
 	s.setServing(false)
 	return g
 }
@@ -171,12 +175,14 @@ func (s *Server) HealthAddr() string { return s.probes.addr() }
 func (s *Server) Run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx) // which ends with the first error, too
 	running.Go(s.serveGRPC)
+	// An HTTP server that fails ends gRPC as well: a driver without probes or metrics must not seem healthy.
 	for _, e := range s.httpEndpoints() {
 		running.Go(e.serve)
 	}
 	s.logger.InfoContext(ctx, "serving", "address", s.Addr(), "metrics", s.MetricsAddr(), "health", s.HealthAddr())
 	running.Go(func() error {
 		s.followSync(ctx)
+		// The shutdown runs also when a server has failed.
 		s.shutdown()
 		return nil
 	})
@@ -192,7 +198,9 @@ func (s *Server) serveGRPC() error {
 
 // shutdown sets health to NOT_SERVING, ends streams, and waits for other calls within the grace.
 func (s *Server) shutdown() {
+	// Clients that watch health leave before their calls are refused.
 	s.health.Shutdown()
+	// GracefulStop waits for streams, and a watch has no end of its own.
 	s.endStreams()
 	timer := time.AfterFunc(shutdownGrace, s.grpc.Stop)
 	defer timer.Stop()
@@ -208,6 +216,7 @@ func (s *Server) followSync(ctx context.Context) {
 		if now := s.driver.Ready() == nil; now != serving {
 			serving = now
 			s.setServing(serving)
+			// Hosts wait for the first sync, so it is noticed sooner than a later loss.
 			ticker.Reset(healthPoll)
 		}
 		select {
@@ -248,6 +257,7 @@ func (o Options) transport(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
 	files := tlsFiles{cert: o.TLSCert, key: o.TLSKey, clientCA: o.ClientCA, tokens: o.Reviewer != nil}
 	switch {
 	case isUnix(e) && o.ClientCA != "":
+		// A CA that nothing uses would suggest a protection that is not there.
 		return nil, errors.New("a unix socket has no TLS: the CA of clients (--client-ca) is for a TCP address")
 	case isUnix(e):
 		return []grpc.ServerOption{grpc.Creds(peerCredentials{insecure.NewCredentials()})}, nil
@@ -304,6 +314,7 @@ func (f tlsFiles) load() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load certificate: %w", err)
 	}
+	// Clients of gRPC refuse a connection that has not negotiated h2.
 	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
 	if f.clientCA == "" {
 		return config, nil
@@ -312,6 +323,7 @@ func (f tlsFiles) load() (*tls.Config, error) {
 		return nil, err
 	}
 	if config.ClientAuth = tls.RequireAndVerifyClientCert; f.tokens {
+		// A caller with a token needs no certificate, but one that is given must be valid.
 		config.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	return config, nil

@@ -32,6 +32,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		return nil, err
 	}
 	for {
+		// A blocking lock could not end with ctx.
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { _ = file.Close() }, nil
@@ -61,6 +62,7 @@ func worldWritable(info fs.FileInfo) bool {
 
 // privately calls listen while files that this process creates are accessible to its user only.
 func privately(listen func() (net.Listener, error)) (net.Listener, error) {
+	// The umask is that of the whole process, so it is changed for the bind alone.
 	defer syscall.Umask(syscall.Umask(0o077))
 	return listen()
 }

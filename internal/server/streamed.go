@@ -24,10 +24,12 @@ type streamed struct {
 // RegisterService implements grpc.ServiceRegistrar.
 func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	service := *desc
+	// All servers of the process share the description, so a copy is changed.
 	service.Methods, service.Streams = nil, slices.Clone(desc.Streams)
 	for _, method := range desc.Methods {
 		info := &grpc.StreamServerInfo{FullMethod: "/" + desc.ServiceName + "/" + method.MethodName}
 		handler := func(srv any, stream grpc.ServerStream) error {
+			// The handler decodes with RecvMsg, so the request is read only after the interceptors have run.
 			response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, nil)
 			if err != nil {
 				return err //nolint:wrapcheck // the driver's own
@@ -50,6 +52,7 @@ func byKind(unary grpc.UnaryServerInterceptor, streams grpc.StreamServerIntercep
 		if info.IsClientStream || info.IsServerStream {
 			return streams(srv, stream, info, handler)
 		}
+		// Metrics count the call as unary, as its client sees it.
 		_, err := unary(stream.Context(), nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: info.FullMethod},
 			func(ctx context.Context, _ any) (any, error) {
 				return nil, handler(srv, contextStream{ServerStream: stream, ctx: ctx})
@@ -66,6 +69,7 @@ func endWith(server context.Context) grpc.StreamServerInterceptor {
 		defer cancel()
 		defer context.AfterFunc(server, cancel)()
 		err := handler(srv, contextStream{ServerStream: stream, ctx: ctx})
+		// A client that has gone, or whose deadline has passed, gets its own code.
 		if err != nil && ctx.Err() != nil && stream.Context().Err() == nil {
 			return status.Error(codes.Unavailable, "the server is shutting down; reconnect")
 		}
