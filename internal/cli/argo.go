@@ -68,6 +68,7 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	if o.Logger, err = o.NewPluginLogger(); err != nil {
 		return err
 	}
+	// The Rollouts of another instance belong to another controller.
 	if flags.instance == argoInstance {
 		if flags.instance, err = parentInstance(); err != nil {
 			o.Logger.Warn("serving the Rollouts without an instance: set --"+instanceFlag+" in the plugin's args if Argo's controller has one", "error", err)
@@ -84,6 +85,7 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	err = runArgo(serving, o, config, driver, flags)
+	// Work on Rollouts ends before the driver that it calls.
 	stop()
 	return errors.Join(err, closeDriver())
 }
@@ -105,6 +107,7 @@ func parentInstance() (string, error) {
 func instanceIn(cmdline []byte) (string, error) {
 	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
 	flags := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
+	// The controller has flags that this version does not know.
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	flags.SetOutput(io.Discard)
 	id := flags.String(instanceFlag, "", "")
@@ -184,6 +187,7 @@ func adoptedWorkloads(ctx context.Context, client metadata.Interface, namespace 
 	var keys []types.NamespacedName
 	for _, kind := range []schema.GroupVersionKind{host.LeaderWorkerSet, host.DisaggregatedSet} {
 		resource, _ := meta.UnsafeGuessKindToResource(kind)
+		// Version 0 is answered from the API server's cache, without a read of etcd.
 		list, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		switch {
 		case apierrors.IsNotFound(err):

@@ -157,6 +157,7 @@ func (c *checker) policy(ctx context.Context, resource, name, with, without stri
 	case err == nil:
 		c.add(fine, name, "%s", with)
 	case apierrors.IsForbidden(err):
+		// A user of one namespace may not read objects of the cluster, and needs none of them.
 		c.add(absent, name, "you may not read admission policies")
 	default:
 		c.add(absent, name, "%s", without)
@@ -212,6 +213,7 @@ func (c *checker) rights(ctx context.Context) error {
 }
 
 func (c *checker) may(ctx context.Context, verb, group, resource string) (bool, error) {
+	// A review has the subresource in a field of its own.
 	name, sub, _ := strings.Cut(resource, "/")
 	review, err := c.core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{

@@ -65,6 +65,7 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 		return err
 	}
 	shown := dashboard.Options{
+		// The page adds the namespace of the workload that it shows.
 		Lockstep: session.FlagsOf(cmd, func(flag string) bool { return flag != "namespace" && slices.Contains(session.Reach, flag) }),
 		Kubectl:  session.FlagsOf(cmd, func(flag string) bool { return flag == "kubeconfig" || flag == "context" }),
 	}
@@ -72,6 +73,7 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 		return err
 	}
 	var config net.ListenConfig
+	// A port that is taken is reported before the driver fills its caches.
 	listener, err := config.Listen(cmd.Context(), "tcp", address.String())
 	if err != nil {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
@@ -93,6 +95,7 @@ func parseLinks(all []string) ([][2]string, error) {
 	links := make([][2]string, 0, len(all))
 	for _, text := range all {
 		title, address, _ := strings.Cut(text, "=")
+		// A javascript: URL would run in the page, with the secret of its path.
 		if u, err := url.Parse(address); err != nil || title == "" || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 			return nil, exit.Usagef("--link %q: want TITLE=URL such as Grafana=https://grafana.example.com/d/lockstep?var-workload={name}", text)
 		}
@@ -107,6 +110,7 @@ func (f *dashboardFlags) address() (*net.TCPAddr, error) {
 	if err != nil {
 		return nil, exit.Usagef("--listen %q: want host:port such as 127.0.0.1:8080: %w", f.listen, err)
 	}
+	// The secret protects from users of this machine. Beyond it, the path would be readable on the network.
 	if !address.IP.IsLoopback() {
 		return nil, exit.Usagef("--listen %s is no loopback address: other machines would reach the page, unencrypted; "+
 			"use 127.0.0.1 and ssh -L", f.listen)

@@ -50,6 +50,7 @@ func (p *Program) Run(ctx context.Context) int {
 			// The terminal has written ^C.
 			_, _ = fmt.Fprintln(p.Stderr)
 		}
+		// An error may quote text of others, with characters that a terminal obeys.
 		_, _ = fmt.Fprintf(p.Stderr, "lockstep: %s\n", view.Printable(err.Error()))
 	}
 	return exit.Code(err)
@@ -79,6 +80,7 @@ func (p *Program) dispatch(ctx context.Context, o *connect.Options) error {
 // withSignals ends ctx at the first of the signals and then restores their default action.
 func withSignals(ctx context.Context, signals ...os.Signal) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, signals...)
+	// The second signal has its default action, for a command that hangs in its end.
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
@@ -97,6 +99,7 @@ func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	if err != nil {
 		return err
 	}
+	// A plugin has no endpoint for metrics.
 	options := append(server.Interceptors(logger, nil), server.LocalUser(o.Whoami())...) //nolint:contextcheck // A call has its own.
 	return connect.RunBeside(ctx, driver, func(ctx context.Context) error {
 		return plugin.Serve(ctx, driver, driver, plugin.WithServeLogger(logger), plugin.WithServerOptions(options...))
@@ -180,6 +183,7 @@ func runHost(
 	}
 	var driver *connect.Link
 	if dial.Address == "" {
+		// controller-runtime serves this registry at the host's endpoint.
 		o.Metrics = metrics.Registry
 		if driver, err = connect.Inside(ctx, o); err != nil {
 			return err
@@ -189,6 +193,7 @@ func runHost(
 	}
 	s.Driver, s.Logger, s.Namespace, s.ProtectMetrics = driver, logger, o.Namespace, o.ProtectMetrics(logger)
 	err = run(driver.Context, config, s) //nolint:contextcheck // The link's context is made from ctx.
+	// run returns nil if its context ends, also when a driver inside has failed.
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(driver.Context) //nolint:contextcheck // As above.
 	}

@@ -79,12 +79,14 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 			return err
 		},
 	}
+	// kubectl runs a program of that name as its plugin, and users type kubectl lockstep.
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lockstep"}
 	}
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// Flags are parsed first, so a mistyped command fails at its flags.
 		if words := cmd.Flags().Args(); cmd == root && len(words) > 0 {
 			return cmd.Args(cmd, words) // the command is unknown, and so are its flags
 		}
@@ -99,6 +101,7 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.AddCommand(newFlagsTopic(root))
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		// A topic shows the flags that are hidden elsewhere.
 		if !cmd.IsAdditionalHelpTopicCommand() {
 			hide(cmd)
 		}
@@ -131,6 +134,7 @@ func hide(cmd *cobra.Command) {
 	hidden := false
 	for _, t := range topics {
 		for _, name := range t.flags {
+			// A server's own flags are its configuration, so only inherited ones are hidden.
 			if f := cmd.Flag(name); f != nil && (!server || cmd.InheritedFlags().Lookup(name) != nil) {
 				f.Hidden, hidden = true, true
 			}
@@ -258,6 +262,7 @@ func copyBinary(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = from.Close() }()
+	// A program that runs can't be written to, but a rename in the same directory replaces it.
 	to, err := os.CreateTemp(filepath.Dir(path), ".lockstep-*")
 	if err != nil {
 		return nil, err

@@ -131,6 +131,7 @@ func runServe(ctx context.Context, o *connect.Options, serve server.Options) err
 	if err != nil {
 		return err
 	}
+	// A registry of its own keeps out the metrics that libraries register globally.
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	o.Metrics = registry

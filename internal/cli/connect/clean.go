@@ -54,12 +54,14 @@ func (s cleanStream) RecvMsg(m any) error {
 // cleanError cleans a status, and returns other errors, such as io.EOF, as they are.
 func cleanError(err error) error {
 	s, ok := status.FromError(err)
+	// io.EOF ends a stream, and its readers compare it.
 	if !ok {
 		return err
 	}
 	p := s.Proto()
 	p.Message = view.Printable(p.GetMessage())
 	for _, detail := range p.GetDetails() {
+		// A detail of an unknown type can't be printed either, so it may stay as it is.
 		if m, err := detail.UnmarshalNew(); err == nil {
 			clean(m)
 			if err := detail.MarshalFrom(m); err != nil {
@@ -102,6 +104,7 @@ func cleanMap(entries protoreflect.Map) {
 		cleanValue(key.Value(), func(text protoreflect.Value) { unclean = append(unclean, [2]protoreflect.MapKey{key, text.MapKey()}) })
 		return true
 	})
+	// The map must not change while Range runs.
 	for _, key := range unclean {
 		entries.Set(key[1], entries.Get(key[0]))
 		entries.Clear(key[0])

@@ -69,6 +69,7 @@ func (f *Flags) Check(o *Options) error {
 	case (f.tlsCert == "") != (f.tlsKey == ""):
 		return exit.Usagef("a client certificate for %s needs both --tls-cert and --tls-key", f.flag)
 	}
+	// The flags would have no effect on a driver elsewhere, which a user could take for a limit that holds.
 	if i := slices.IndexFunc(DriverFlags, o.flags.Changed); f.Address != "" && i >= 0 {
 		return exit.Usagef("--%s is for a driver inside this process: with %s give it to the driver there", DriverFlags[i], f.flag)
 	}
@@ -89,6 +90,7 @@ type Link struct {
 func (l *Link) Cause(err error) error { return cause(l.Context, err) }
 
 func cause(ctx context.Context, err error) error {
+	// An interrupted command has no other cause, so the error of its call says more.
 	if why := context.Cause(ctx); why != nil && !errors.Is(why, context.Canceled) {
 		return why
 	}
@@ -129,6 +131,7 @@ func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) 
 
 // DialUntilReached retries until it is connected, and calls failed for each failure. It returns nil if ctx ends first.
 func (f *Flags) DialUntilReached(ctx context.Context, logger *slog.Logger, failed func(error)) *Link {
+	// The driver may be deployed after its host.
 	for ctx.Err() == nil {
 		link, err := f.dial(ctx)
 		if err == nil {

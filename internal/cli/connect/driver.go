@@ -41,15 +41,18 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 	}
 	options := o.Options
 	options.Logger = logger
+	// An empty prefix would allow every key of metadata.
 	if slices.Contains(options.Limits.Metadata, "") {
 		return nil, exit.Usagef("--canary-metadata-prefix must not be empty")
 	}
 	if options.MaxGroupsInFlight < 0 {
 		return nil, exit.Usagef("--max-groups-in-flight %d: want a number of groups, or 0 for no limit", options.MaxGroupsInFlight)
 	}
+	// A smaller limit would refuse every policy without a deadline of its own.
 	if least := record.DefaultProgressDeadline; options.Limits.ProgressDeadline < least {
 		return nil, exit.Usagef("--max-progress-deadline %s: want at least %s, the default of policies", options.Limits.ProgressDeadline, least)
 	}
+	// A command that records has its own recorder.
 	if options.Decided == nil && o.record != "" {
 		// The file stays open until the process ends, like the driver.
 		file, err := replay.Open(o.record)

@@ -37,6 +37,7 @@ const stopGrace = 500 * time.Millisecond
 // Inside runs a driver behind a socket that only this user can access, so that a command behaves the same with and without
 // --address. The driver outlives ctx until Close, so that an interrupted command can still read the status.
 func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, error) {
+	// A path in a new directory is free, and short enough for a socket: its limit is about a hundred bytes.
 	dir, err := os.MkdirTemp("", "lockstep-")
 	if err != nil {
 		return nil, fmt.Errorf("create a directory for the driver's socket: %w", err)
@@ -46,6 +47,7 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 	inside := *o
 	inside.Stderr = logs
 	command, failCommand := context.WithCancelCause(ctx)
+	// The driver outlives an interrupted command, which still asks it for the status.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	stopped, err := startInside(running, failCommand, &inside, logs, filepath.Join(dir, "s"))
 	if err != nil {
@@ -54,6 +56,7 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	closeAll := func() error {
+		// From now on the driver's calls are canceled, which is no news for the user.
 		logs.stopping.Store(true)
 		stop()
 		select {
@@ -62,6 +65,7 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 		}
 		return os.RemoveAll(dir)
 	}
+	// The server may not accept yet. Dial waits for it in place of failing.
 	client, err := plugin.Dial(command, "unix://"+filepath.Join(dir, "s"), append(options, plugin.WithWaitForReady())...)
 	if err != nil {
 		return nil, errors.Join(cause(command, err), closeAll())
@@ -108,6 +112,7 @@ func startInside(
 	stopped = make(chan struct{})
 	go func() {
 		defer close(stopped)
+		// A driver that fails ends the command with its cause.
 		fail(RunBeside(running, driver, s.Run))
 	}()
 	return stopped, nil
@@ -119,12 +124,15 @@ func startInside(
 func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Context) error) error {
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
+	// A call that waits for a release would outlast the grace of the server.
 	stopDraining := context.AfterFunc(serving, driver.Drain)
 	defer stopDraining()
+	// The driver has to run until the last call has returned.
 	running, stopRunning := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRunning()
 	ran := make(chan error, 1)
 	go func() {
+		// An error that comes from the stop itself is no failure.
 		err := runWithin(running, stopGrace, driver.Run)
 		if err != nil && running.Err() == nil {
 			err = fmt.Errorf("run driver: %w", err)
@@ -132,6 +140,7 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 			err = nil
 		}
 		ran <- err
+		// Without a driver the server can't answer anything.
 		stopServing()
 	}()
 	err := serve(serving)
@@ -141,6 +150,7 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 
 // runWithin waits for run, but returns nil when ctx has been done for the grace period.
 func runWithin(ctx context.Context, grace time.Duration, run func(context.Context) error) error {
+	// run may never return, and nothing else reads the channel then.
 	ran := make(chan error, 1)
 	go func() { ran <- run(ctx) }()
 	select {
@@ -165,8 +175,10 @@ func (o *Options) Whoami() func(context.Context) user.Info {
 	var mu sync.Mutex
 	var known user.Info
 	return func(ctx context.Context) user.Info {
+		// The lock is held during the request, so that concurrent first calls make one.
 		mu.Lock()
 		defer mu.Unlock()
+		// Without an answer the next call asks again.
 		if known == nil {
 			ctx, cancel := context.WithTimeout(ctx, whoamiTimeout)
 			defer cancel()

@@ -151,6 +151,7 @@ func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Opti
 	if name != "" {
 		inside.Workload = types.NamespacedName{Namespace: namespace, Name: name}
 	}
+	// The command itself shows what a release does, and a driver's lines would tear the status that is redrawn.
 	if !flags.Changed("log-level") {
 		inside.LogLevel, inside.quietStart = "error", true
 	}
@@ -164,6 +165,7 @@ func (o *Options) WorkloadNamespace() (string, error) {
 		return o.Namespace, nil
 	}
 	namespace, _, err := o.clientConfig().Namespace()
+	// A driver at an address needs no kubeconfig, so a missing one is no error here.
 	if clientcmd.IsEmptyConfig(err) {
 		return metav1.NamespaceDefault, nil
 	}

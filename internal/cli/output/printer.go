@@ -76,6 +76,7 @@ func NewLive(w, stderr io.Writer) (display Display, logs io.Writer) {
 		return nil, stderr
 	}
 	live := view.NewLive(Text(w), time.Now(), func() (int, int) { return terminalSize(file) })
+	// Log lines must go through the display only if both are the same terminal.
 	if _, ok := Terminal(stderr); ok {
 		return live, live
 	}

@@ -51,6 +51,7 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 // progress describes an interrupted release.
 func progress(result host.Result) string {
 	c := result.Context
+	// The context may be that of an older release, if the interrupted request never arrived.
 	if c == nil || result.ReleaseID == "" || c.GetReleaseId() != result.ReleaseID {
 		return "no release was started"
 	}
@@ -106,6 +107,7 @@ func HintsFor(cmd *cobra.Command, name string) Hints {
 	}
 	reach := func(flag string) bool { return slices.Contains(Reach, flag) }
 	h := Hints{
+		// A paste repeats the command with all its flags.
 		Again:   line(func(string) bool { return true }, cmd.Name(), name),
 		Status:  line(reach, "status", name),
 		Promote: line(reach, "promote", name),
@@ -142,9 +144,11 @@ func FlagsOf(cmd *cobra.Command, keep func(flag string) bool) string {
 // flagWords returns a flag as it is typed.
 func flagWords(f *pflag.Flag) []string {
 	value := f.Value.String()
+	// A list prints itself with brackets, which the flag does not parse.
 	if list, ok := f.Value.(pflag.SliceValue); ok {
 		value = strings.Join(list.GetSlice(), ",")
 	}
+	// A boolean flag takes its value only after an equals sign.
 	if f.Value.Type() == "bool" {
 		if value == "true" {
 			return []string{"--" + f.Name}
@@ -159,6 +163,7 @@ func quote(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
 	}
+	// An empty word has to be quoted too.
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s
 	}
@@ -184,6 +189,7 @@ func Explain(err error, what string, hints Hints) error {
 	for _, v := range violations {
 		lines = append(lines, fmt.Sprintf("  %s: %s", given(v.Field), v.Description))
 	}
+	// Only a driver that was not reached has no reason.
 	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && s.Code() == codes.Unavailable {
 		lines = append(lines, "  what to do: check that a driver runs (lockstep serve) and listens at this address")
 	}
@@ -285,6 +291,7 @@ func Shorten(err error) error {
 // messageOf returns err's text without gRPC's own wording.
 func messageOf(err error, s *status.Status) string {
 	text := strings.Replace(err.Error(), s.Err().Error(), s.Message(), 1)
+	// The messages of gRPC's dialer hide the cause in a nested quotation.
 	if before, dialing, found := strings.Cut(text, `connection error: desc = "transport: Error while dialing: `); found {
 		return before + strings.TrimSuffix(dialing, `"`)
 	}

@@ -86,6 +86,7 @@ func ParseRef(namespace, argument string) (*pb.WorkloadRef, error) {
 	known, ok := kinds[strings.ToLower(strings.SplitN(kind, ".", 2)[0])]
 	switch {
 	case strings.EqualFold(kind, "ds"):
+		// kubectl takes ds for a DaemonSet, so the same word must not mean another object here.
 		return nil, exit.Usagef("%s: ds is a DaemonSet for kubectl: write disaggregatedset/%s", argument, name)
 	case !ok || name == "":
 		return nil, exit.Usagef("%s: want NAME of a LeaderWorkerSet, leaderworkerset/NAME or disaggregatedset/NAME", argument)
@@ -115,7 +116,9 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work fu
 		Name:    namespace + "/" + name,
 		Hints:   HintsFor(cmd, name),
 	}
+	// Caches of a driver inside are for this workload only, so that a command on a large cluster stays cheap.
 	inside := o.ForCommand(cmd.Flags(), namespace, lwsdriver.KeyOf(ref).Name)
+	// Logs must not tear a status that is redrawn.
 	inside.Stderr, inside.ReadOnly = s.Logs, f.ReadOnly
 	if s.Link, err = f.Dial.Connect(cmd.Context(), inside); err != nil {
 		err = Explain(err, "reach the driver", s.Hints)
@@ -150,6 +153,7 @@ func (s *Session) Say(e host.Event) {
 // Explain is the function Explain for the session's workload.
 func (s *Session) Explain(err error, verb string) error {
 	err = s.Cause(err)
+	// The call failed since the command was interrupted, and its own code says nothing.
 	if _, ok := statusOf(err); ok && s.Context.Err() != nil {
 		return exit.Errorf(exit.Interrupted, "interrupted")
 	}
@@ -207,6 +211,7 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A shell that completes must not hang without a cluster.
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	list, err := client.List(ctx, metav1.ListOptions{Limit: maxNames})

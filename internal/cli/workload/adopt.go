@@ -86,6 +86,7 @@ change in Git, too.`,
 
 func undo(s *session.Session, to string) error {
 	request := &pb.UndoRequest{Workload: s.Ref}
+	// The user sees numbers, and the request has the hash.
 	if to != "" {
 		history, err := revisions(s, false)
 		if err != nil {
@@ -107,6 +108,7 @@ func undo(s *session.Session, to string) error {
 		outcome = host.OutcomeNothing
 		text = fmt.Sprintf("the template is already that of revision %s; nothing changed", response.GetRevision())
 	}
+	// The answer to Undo tells nothing of the groups.
 	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
 		return s.Explain(err, "read the status of")
@@ -122,6 +124,7 @@ func undo(s *session.Session, to string) error {
 func runs(c *pb.BatchContext, revision string) bool {
 	groups := 0
 	for _, g := range c.GetGroups() {
+		// The groups of a canary are deleted at the end of its release.
 		if g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE {
 			continue
 		}
@@ -130,5 +133,6 @@ func runs(c *pb.BatchContext, revision string) bool {
 		}
 		groups++
 	}
+	// Groups that are left out may run another revision.
 	return groups > 0 && c.GetGroupsOmitted() == 0
 }

@@ -109,6 +109,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	}
 	switch {
 	case c.GetState() == e.state:
+		// A repeated command succeeds, so that pipelines can retry.
 		s.Say(host.Event{Context: c, Outcome: e.outcome,
 			Message: fmt.Sprintf("nothing to do: release %s is %s", c.GetReleaseId(), stateName(c))})
 		return nil
@@ -116,6 +117,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
 	case !f.force && c.GetOwner() != "" && !strings.HasPrefix(c.GetOwner(), ownerPrefix):
+		// A host that does not know of the end would continue its release.
 		return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or override it with --force",
 			e.verb, s.Name, c.GetOwner(), c.GetReleaseId())
 	case f.noWait:
@@ -128,8 +130,10 @@ func (e ending) run(s *session.Session, f endFlags) error {
 
 // record records the intent and does not follow it.
 func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error {
+	// The user has seen this revision, so no other one is promoted.
 	request := &pb.FinalizeRequest{
 		Workload: s.Ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, UpdateRevision: c.GetUpdateRevision(), IncludeGroups: true,
+		// For a promotion, --force only overrides this command's check of the owner.
 		Force: f.force && e.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, Message: f.message,
 	}
 	var superseded error

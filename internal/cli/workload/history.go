@@ -147,6 +147,7 @@ func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.
 			return nil, nil, err
 		}
 	} else if from == to {
+		// If no template waits for a release, the comparison is with the revision before.
 		from = before(all, to)
 	}
 	if len(names) > 1 {

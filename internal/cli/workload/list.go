@@ -63,6 +63,7 @@ func list(cmd *cobra.Command, o *connect.Options, scope *session.Scope, format *
 func underHold(ctx context.Context, driver host.Watcher, namespace string) (held []*pb.BatchContext, err error) {
 	ctx, stop := context.WithTimeout(ctx, session.ShortRetry)
 	defer stop()
+	// Without any answer the deadline is the error.
 	synced, last := false, context.DeadlineExceeded
 	err = host.Observe(plugin.FollowWorkloads(ctx, driver, &pb.WatchWorkloadsRequest{Namespace: namespace}), func(r *pb.WatchWorkloadsResponse) {
 		switch {
@@ -70,9 +71,13 @@ func underHold(ctx context.Context, driver host.Watcher, namespace string) (held
 			held = append(held, r.GetContext())
 		case r.GetSynced():
 			synced = true
+			// A watch has no end. The first synced follows all workloads.
 			stop()
 		}
-	}, func(lost error) { held, last = nil, lost })
+	}, func(lost error) {
+		// The next stream sends all workloads again.
+		held, last = nil, lost
+	})
 	if err == nil && !synced {
 		err = last
 	}
@@ -93,6 +98,7 @@ func notAdopted(ctx context.Context, o *connect.Options, namespace string) (foun
 		}
 		for i := range all.Items {
 			w := &all.Items[i]
+			// Canaries, and sets of other controllers, are not for users to adopt.
 			_, adopted := w.Annotations[record.RecordAnnotation]
 			if _, added := w.Labels[record.RoleLabel]; !adopted && !added && metav1.GetControllerOf(w) == nil {
 				found = append(found, &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name, Kind: kind})

@@ -103,6 +103,7 @@ func (f *policyFlags) readFile() (*pb.ReleasePolicy, error) {
 	if err != nil {
 		return nil, exit.Usagef("policy %s: %w", f.file, err)
 	}
+	// An empty file has no root, and is an empty policy.
 	for _, root := range document.Content {
 		if f.gates, err = takeGates(root); err != nil {
 			return nil, exit.Usagef("policy %s: %w", f.file, err)
@@ -121,6 +122,7 @@ func onlyDocument(text []byte) (*yamlv3.Node, error) {
 	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("parse: %w", err)
 	}
+	// A second document would be ignored, although its author expects an effect.
 	switch err := decoder.Decode(&second); {
 	case errors.Is(err, io.EOF):
 		return &document, nil
@@ -148,6 +150,7 @@ func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
 			list = value
 		}
 	}
+	// The contract's policy has no field gates, and its reader would refuse the key.
 	root.Content = rest
 	if list == nil {
 		return nil, nil

@@ -159,6 +159,7 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 		}
 		snapshot.Policy, snapshot.Force = parsed, policy.GetBlueGreen().GetForce()
 		snapshot.Expect = preflight.Expectations{LongestRequest: f.longestRequest, EndpointPropagation: f.propagation, TopologyKeys: f.topology, HeaderRoutes: f.policy.traffic.byHeader()}
+		// A rule that needs the duration is reported as unchecked, and not as passed.
 		if f.longestRequest == 0 {
 			snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
 		}
@@ -219,6 +220,7 @@ func readManifests(o *connect.Options, files ...string) (*manifests.Set, error) 
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
+	// Manifests without a namespace get the one of --namespace, as kubectl applies them.
 	set := manifests.NewSet(namespace)
 	for _, path := range files {
 		text, err := readAll(path)

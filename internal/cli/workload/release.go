@@ -141,12 +141,14 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	if err != nil {
 		return false, s.Explain(err, "release")
 	}
+	// A release in flight is continued, and its batches were checked when it began.
 	if plugin.InFlight(c) && c.GetState() != pb.State_STATE_HOLDING { // which does not tell whether its release has ended
 		return false, nil
 	}
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
 		return false, err
 	}
+	// Only a driver inside reads the same API server as this command, whose object is compared below.
 	if f.id == c.GetReleaseId() || f.Dial.Address != "" || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
 		return false, nil
 	}
@@ -162,6 +164,7 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 // checkCounts refuses counts of groups that the workload does not have.
 func checkCounts(name string, batches []string, groups int32) error {
 	for _, b := range batches {
+		// A count above the workload's is usually a forgotten percent sign.
 		if n, err := strconv.Atoi(b); err == nil && groups > 0 && n > int(groups) {
 			return exit.Usagef("--batches %s: %s has %d groups; for percentages write --batches %s%%",
 				strings.Join(batches, ","), name, groups, strings.Join(batches, "%,"))
@@ -188,6 +191,7 @@ func owner() string {
 		machine = h
 	}
 	text := ownerPrefix + name + "@" + machine
+	// The driver refuses longer owners. The cut may be within a character.
 	return strings.ToValidUTF8(text[:min(len(text), 253)], "")
 }
 

@@ -116,6 +116,7 @@ func awaitRelease(s *session.Session, o *connect.Options, within time.Duration) 
 	waits, ended := c.GetMessage(), false
 	var failure error
 	err = s.Host.Follow(ctx, s.Ref, func(c *pb.BatchContext) {
+		// Follow may deliver states that were on their way when it was stopped.
 		if ended {
 			return
 		}
@@ -182,6 +183,7 @@ func (g *goal) judge(c *pb.BatchContext) (waits string, err error) {
 		default:
 		}
 	}
+	// Every group may run the template before its release has ended.
 	if plugin.InFlight(c) {
 		return fmt.Sprintf("release %s by %s is %s: %s", c.GetReleaseId(), owner, view.StateWord(c.GetState()), c.GetMessage()), nil
 	}
@@ -200,6 +202,7 @@ func awaitsGroups(c *pb.BatchContext, owner string) string {
 		case at && g.GetReady():
 			done++
 		case !at && g.GetRevision() != "":
+			// A group without a pod has no revision, and is no older one.
 			older = true
 		}
 	}
@@ -339,6 +342,7 @@ func (w *watcher) remove(ref *pb.WorkloadRef) {
 
 // sayIdle says that no release runs, since the display is empty then.
 func (w *watcher) sayIdle() {
+	// Until then some workloads are still unknown.
 	if !w.synced {
 		return
 	}

@@ -107,6 +107,7 @@ func (f *trafficFlags) headerRoutes(policy *pb.ReleasePolicy) ([]host.HeaderRout
 		if name == "" || value == "" {
 			return nil, exit.Usagef("--canary-header %q: want a name and a value, for example x-canary=yes", text)
 		}
+		// The names are the same when the command is repeated, so that it changes nothing.
 		routes = append(routes, host.HeaderRoute{
 			Name: fmt.Sprintf("header-%d", i+1), Match: &pb.HeaderMatch{Name: name, Value: &pb.HeaderMatch_Exact{Exact: value}},
 		})
@@ -176,6 +177,7 @@ func (f *gateFlags) gates(file []gate.Gate) ([]gate.Gate, error) {
 func (f *gateFlags) metrics(gates []gate.Gate) (host.Metrics, error) {
 	switch {
 	case len(gates) == 0 && cmp.Or(f.prometheus, f.config) != "":
+		// Prometheus without gates is a mistake that a release would hide.
 		return nil, exit.Usagef("--prometheus: this release has no gates: give --gate, or gates in the policy file")
 	case len(gates) == 0:
 		return nil, nil //nolint:nilnil // There is nothing to measure.
