@@ -118,6 +118,7 @@ func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
 	running, ctx := errgroup.WithContext(ctx)
 	server := &http.Server{
 		Handler: d.Handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
+		// Requests inherit ctx, so that the streams of browsers end with the dashboard.
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	running.Go(func() error {
@@ -127,6 +128,7 @@ func (d *Dashboard) Serve(ctx context.Context, listener net.Listener) error {
 		return nil
 	})
 	running.Go(func() error {
+		// A page without its source would look current, so the server ends when the driver refuses.
 		defer func() { _ = server.Close() }()
 		return d.follow(ctx)
 	})
@@ -138,6 +140,7 @@ func (d *Dashboard) follow(ctx context.Context) error {
 	changes := plugin.FollowWorkloads(ctx, d.driver, &pb.WatchWorkloadsRequest{Namespace: d.namespace, IncludeGroups: true})
 	return host.Observe(changes, d.observe, func(err error) {
 		d.setStatus(func(s *pageStatus) {
+			// The first failure is the time since when the page is outdated.
 			if s.Lost = d.shorten(err).Error(); s.LostSince == nil {
 				now := time.Now()
 				s.LostSince = &now
@@ -166,6 +169,7 @@ func (d *Dashboard) put(c *pb.BatchContext) {
 	key := keyOf(c.GetWorkload())
 	d.mu.Lock()
 	var before *workload
+	// The state before has the time at which the workload entered its state, which the driver does not report.
 	if known := d.workloads[key]; known != nil {
 		before = known.workload
 	}
@@ -179,6 +183,7 @@ func (d *Dashboard) setStatus(change func(*pageStatus)) {
 	d.mu.Lock()
 	before := d.status
 	change(&d.status)
+	// A status that has not changed is not sent: each change of a workload sets it.
 	changed := before.Synced != d.status.Synced || before.Lost != d.status.Lost
 	d.mu.Unlock()
 	if changed {

@@ -59,6 +59,7 @@ func (d *Dashboard) protect(next http.Handler) http.Handler {
 		for name, value := range headers {
 			w.Header().Set(name, value)
 		}
+		// The secret is compared before any file or state is looked at.
 		secret, _, found := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 		switch {
 		case !allowedHost(r.Host):
@@ -80,6 +81,7 @@ func allowedHost(header string) bool {
 
 // events sends the newest state of every workload, and then of those that changed since the last message.
 func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
+	// The subscription begins before the first states are read, so that no change in between is missed.
 	changes, stop := d.changed.SubscribeAll()
 	defer stop()
 	alive := time.NewTicker(aliveInterval)
@@ -108,6 +110,7 @@ func (d *Dashboard) send(w http.ResponseWriter, keys []string) bool {
 		_, err := w.Write(message)
 		return err == nil
 	}
+	// A comment finds a connection that has broken, since only a write does.
 	if len(keys) == 0 && !write([]byte(": alive\n\n")) {
 		return false
 	}
@@ -135,6 +138,7 @@ type revision struct {
 // history answers with the revisions of a workload that the page shows.
 func (d *Dashboard) history(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
+	// A path can only name workloads that the page shows: the driver may know more than the scope allows.
 	known := d.workloads[r.PathValue("namespace")+"/"+r.PathValue("name")]
 	d.mu.Unlock()
 	if known == nil {
@@ -156,6 +160,7 @@ func (d *Dashboard) history(w http.ResponseWriter, r *http.Request) {
 			answer[i].Took = view.Age(end.AsTime().Sub(all[i].GetCreateTime().AsTime()))
 		}
 		for _, before := range all[i+1:] {
+			// A revision that was rolled back never became stable, so the change is against the last one that did.
 			if before.GetOutcome() == pb.State_STATE_ROLLED_BACK {
 				continue
 			}

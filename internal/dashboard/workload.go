@@ -86,6 +86,7 @@ func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	if before != nil && before.State == w.State {
 		w.Since, w.AtLeast = before.Since, before.AtLeast
 	}
+	// While a release ends, its batch no longer describes what happens.
 	if plugin.InFlight(c) && !plugin.Ending(c) {
 		w.Batch = view.BatchWord(c)
 	}
