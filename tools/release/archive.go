@@ -31,6 +31,7 @@ func archive(files []file, date time.Time) ([]byte, error) {
 	var all bytes.Buffer
 	w := tar.NewWriter(&all)
 	for _, f := range files {
+		// Without a format, tar chooses one by the content of the header.
 		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: date, Format: tar.FormatUSTAR}
 		if err := w.WriteHeader(header); err != nil {
 			return nil, fmt.Errorf("archive %s: %w", f.name, err)
@@ -163,6 +164,7 @@ func (r *release) packageManifests(digest string) error {
 	if err != nil {
 		return err
 	}
+	// The chart is an archive of its own, and Go files are no manifests.
 	config = slices.DeleteFunc(config, func(f file) bool {
 		return path.Ext(f.name) == ".go" || strings.HasPrefix(f.name, "config/chart/")
 	})
@@ -174,6 +176,7 @@ func (r *release) packageManifests(digest string) error {
 			pinned++
 		}
 	}
+	// Without a pin, the manifests would silently use an image of another name.
 	if pinned == 0 {
 		return fmt.Errorf("no manifest of config has the image lockstep")
 	}
@@ -186,6 +189,7 @@ func replace(files []file, name, old, replacement string) error {
 	if i < 0 {
 		return fmt.Errorf("%s does not exist", name)
 	}
+	// A changed default would silently leave the file as it is.
 	if n := bytes.Count(files[i].content, []byte(old)); n != 1 {
 		return fmt.Errorf("%s has the text %q %d times, want once", name, old, n)
 	}

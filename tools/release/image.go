@@ -46,6 +46,7 @@ func (r *release) buildImage() (string, error) {
 	})); err != nil {
 		return "", fmt.Errorf("write the layout: %w", err)
 	}
+	// Deployments pin the digest of the index. That of the layout around it is another.
 	digest, err := index.Digest()
 	if err != nil {
 		return "", fmt.Errorf("compute the digest: %w", err)
@@ -82,6 +83,7 @@ func (r *release) imageOf(p platform) (v1.Image, error) {
 	}
 	config.OS, config.Architecture, config.Created = p.os, p.arch, v1.Time{Time: r.date}
 	config.Config = v1.Config{
+		// 65532 is the number of the user that distroless images call nonroot. Kubernetes checks runAsNonRoot by a number only.
 		Entrypoint: []string{"/lockstep"}, User: "65532:65532", WorkingDir: "/", Labels: r.annotations(),
 		Env: []string{"PATH=/"},
 	}

@@ -83,6 +83,7 @@ var semantic = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[
 
 // build builds the release. What it does not complete it removes.
 func (r *release) build(ctx context.Context) (err error) {
+	// An existing folder could have files of another release.
 	if err := os.Mkdir(r.out, 0o750); err != nil {
 		return fmt.Errorf("create the folder of the release: %w", err)
 	}
@@ -118,6 +119,7 @@ func (r *release) build(ctx context.Context) (err error) {
 
 // readCommit reads the commit, of which nothing may be changed.
 func (r *release) readCommit(ctx context.Context) error {
+	// Untracked files count too: the build may read them.
 	changes, err := r.command(ctx, "git", "status", "--porcelain")
 	if err != nil {
 		return err
@@ -183,7 +185,9 @@ func (r *release) buildBinary(ctx context.Context, p platform) error {
 	if err != nil {
 		return fmt.Errorf("find the folder of the release: %w", err)
 	}
+	// The builder's own flags must not change the bytes.
 	_, err = r.commandWith(ctx, []string{"CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=" + p.os, "GOARCH=" + p.arch},
+		// A build id and paths differ between machines.
 		"go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 		"-ldflags=-s -w -buildid= -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion="+r.version, "-o", path, "./cmd/lockstep")
 	return err
