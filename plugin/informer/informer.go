@@ -72,6 +72,7 @@ func New(c Config) *Informer {
 	n := &Informer{config: c, informer: i, started: make(chan struct{}), recheck: make(chan struct{}, 1)}
 	// These fail only for an informer that has run.
 	_ = i.SetTransform(guard.Transform(c.Transform, nil))
+	// client-go only logs the errors of a watch, and callers of Err need the cause.
 	_ = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		n.set(false, err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
@@ -138,6 +139,7 @@ func (i *Informer) awaitAPI(ctx context.Context) bool {
 			return true
 		}
 		var retry <-chan time.Time
+		// An API that may never be installed is not polled.
 		if err != nil || i.config.Missing != nil {
 			retry = time.After(i.config.RetryPeriod)
 		}
@@ -168,6 +170,7 @@ func (i *Informer) Installed() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for %s: %w", version, err)
 	}
+	// CRDs of another version may serve the group without this resource.
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Source.Resource.Resource }), nil
 }
 
@@ -291,6 +294,7 @@ func Keys[T, K comparable](before, after T, key func(T) K) []K {
 // delete.
 func OnChange[T any](f func(before, after T)) cache.ResourceEventHandler {
 	call := func(before, after any) {
+		// The watch has missed the deletion, so client-go has the last known state only.
 		if unknown, ok := before.(cache.DeletedFinalStateUnknown); ok {
 			before = unknown.Obj
 		}

@@ -160,12 +160,14 @@ func (s *Source) stale() (since time.Time, why error) {
 func (s *Source) confirming(from watch.Interface) watch.Interface {
 	w := &confirmingWatch{Interface: from, events: make(chan watch.Event), stopped: make(chan struct{})}
 	go func() {
+		// The end is noted before the reflector finds the channel closed, and opens the next watch.
 		defer close(w.events)
 		defer s.end()
 		for e := range from.ResultChan() {
 			if e.Type != watch.Error {
 				s.confirm(e.Type == watch.Bookmark)
 			}
+			// The reflector may have stopped reading.
 			select {
 			case w.events <- e:
 			case <-w.stopped:

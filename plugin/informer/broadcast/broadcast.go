@@ -96,6 +96,7 @@ func (b *Broadcaster[K]) unsubscribe(keys []K, ch chan struct{}) {
 	defer b.mu.Unlock()
 	for _, key := range keys {
 		delete(b.waiters[key], ch)
+		// The map would grow with every object that a goroutine has ever waited for.
 		if len(b.waiters[key]) == 0 {
 			delete(b.waiters, key)
 		}
@@ -113,6 +114,7 @@ func (b *Broadcaster[K]) Len() int {
 func (b *Broadcaster[K]) Notify(key K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// A waiter that observes after its signal has to see the effect of Before.
 	if b.Before != nil {
 		b.Before(key)
 	}
