@@ -146,6 +146,7 @@ func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings,
 		})
 	}
 	if err != nil {
+		// A map function of controller-runtime can't return an error.
 		s.Logger.Warn("list the objects of a workload", "workload", workload.String(), "error", err)
 	}
 	return out
@@ -166,6 +167,7 @@ func Retry(ctx context.Context, err error) (reconcile.Result, bool) {
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
 		return reconcile.Result{}, true // the object is gone, or the process ends
 	case apierrors.IsConflict(err):
+		// The cache observes the other client's write within milliseconds.
 		return reconcile.Result{RequeueAfter: requeueConflict}, true
 	case converge.Retryable(err), converge.Outdated(err):
 		return reconcile.Result{RequeueAfter: RequeueSoon}, true

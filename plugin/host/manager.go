@@ -67,8 +67,10 @@ func New(
 	cluster *rest.Config, s Settings, lease string, scheme *runtime.Scheme, only map[client.Object]cache.ByObject,
 ) (manager.Manager, error) {
 	logger := logr.FromSlogHandler(s.Logger.Handler())
+	// controller-runtime has one logger in a process, and complains if none is set.
 	log.SetLogger(logger)
 	cluster = rest.CopyConfig(cluster)
+	// A QPS in the configuration is the choice of its user.
 	if cluster.QPS == 0 {
 		cluster.QPS, cluster.Burst = queriesPerSecond, burst
 	}
@@ -77,15 +79,16 @@ func New(
 		return nil, err
 	}
 	options := manager.Options{
-		Scheme:                        scheme,
-		Logger:                        logger,
-		Cache:                         cache.Options{ByObject: only},
-		Metrics:                       metrics,
-		HealthProbeBindAddress:        cmp.Or(s.HealthAddress, off),
-		Controller:                    config.Controller{SkipNameValidation: new(true)}, // a test runs a host repeatedly
-		LeaderElection:                s.LeaderElection,
-		LeaderElectionID:              lease,
-		LeaderElectionNamespace:       s.LeaderElectionNamespace,
+		Scheme:                  scheme,
+		Logger:                  logger,
+		Cache:                   cache.Options{ByObject: only},
+		Metrics:                 metrics,
+		HealthProbeBindAddress:  cmp.Or(s.HealthAddress, off),
+		Controller:              config.Controller{SkipNameValidation: new(true)}, // a test runs a host repeatedly
+		LeaderElection:          s.LeaderElection,
+		LeaderElectionID:        lease,
+		LeaderElectionNamespace: s.LeaderElectionNamespace,
+		// Another replica then need not wait until the Lease expires.
 		LeaderElectionReleaseOnCancel: true,
 	}
 	if s.Namespace != "" {
@@ -229,6 +232,7 @@ func (c Controller) workloads(config *rest.Config) ([]Watch, error) {
 		case err != nil:
 			return nil, err
 		case !serves && api.Fix != "":
+			// A kind without a fix is optional.
 			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, api.Kind.GroupVersion(), api.Fix))
 		case serves && api.Kind != c.API.Kind:
 			watches = append(watches, Watch{
