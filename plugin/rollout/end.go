@@ -45,7 +45,9 @@ func (t Target) endGoal(c *pb.BatchContext) converge.Goal {
 	g := t.goal(converge.Hold, c)
 	switch {
 	case !own, c.GetState() == pb.State_STATE_PROMOTING && !f.aborted():
+		// Only an abort takes a promotion back.
 	case f.Abort && (mine || f.Current):
+		// A status that lags may still have the abort of an earlier template.
 		g.Kind, g.Why = converge.RollBack, "the Rollout was aborted"
 	case !f.Current || f.Hash == "":
 		g.Why = "Argo has not observed the Rollout's template"
@@ -118,6 +120,7 @@ func ReconcileEndNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 			return &pb.BatchContext{Message: status.Convert(err).Message()}, nil
 		case err == nil:
 			m := t.ReconcileEnd(c)
+			// A promotion in full waits for LWS to record the template. Until then only the Rollout knows of it.
 			if m.Outcome == converge.Wait && !t.pending(c) {
 				return c, nil
 			}

@@ -59,6 +59,7 @@ func (r *run) confirm(ctx context.Context) (bool, error) {
 
 func (r *run) do(ctx context.Context) (Outcome, error) {
 	deadline := time.Now().Add(max(r.wait, minTimeout))
+	// A call that begins just before the deadline has its own time.
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(callTimeout))
 	defer cancel()
 	var changes <-chan struct{}
@@ -131,6 +132,7 @@ func (r *run) refusal(m Move, err error) string {
 	case *pb.InitializeRequest:
 		return status.Convert(err).Message()
 	case *pb.UndoRequest:
+		// A missing right can be granted while the step goes on.
 		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
 			return fmt.Sprintf("%s can't be undone: %s; and then: %s", r.Facts.Name, status.Convert(err).Message(), r.Facts.Retry)
 		}

@@ -54,6 +54,7 @@ type stepper struct {
 
 // next returns the next action for the step, given the state of the workload.
 func (s *stepper) next(c *pb.BatchContext) Move {
+	// Argo may call a step at the first deployment, too, before anything serves.
 	if s.Facts.Stable == "" {
 		return succeed("first deployment: %s runs as it is, nothing to release", s.Config.Workload)
 	}
@@ -76,6 +77,7 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 	}
 	switch m := converge.Next(g, c); m.Outcome {
 	case converge.Call:
+		// An unfit Rollout begins nothing, but its release in flight must be able to end.
 		if _, begins := m.Request.(*pb.InitializeRequest); begins && s.Config.Unfit != nil {
 			return fail("%v", s.Config.Unfit)
 		}
