@@ -173,6 +173,7 @@ func readWorkload(raw json.RawMessage) (string, error) {
 		return "", nil
 	}
 	if json.Unmarshal(raw, &ref.Name) != nil {
+		// A misspelt kind would otherwise name a LeaderWorkerSet.
 		if unknown, err := kjson.UnmarshalStrict(raw, &ref); err != nil || len(unknown) > 0 {
 			return "", routingPlace.errorf("workload", "want NAME of a LeaderWorkerSet, or {kind: DisaggregatedSet, name: NAME}: got %s", raw)
 		}
@@ -207,6 +208,7 @@ func decode(at place, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
 	}
+	// Argo's CRD takes any config, so only this check finds a misspelt field.
 	unknown, err := kjson.UnmarshalStrict(raw, into)
 	if err != nil {
 		var wrong *json.UnmarshalTypeError

@@ -110,6 +110,7 @@ func (c *Controller) init() {
 // owns reports whether this instance of Argo's controller handles a Rollout. Those of other instances are rivals only.
 func (c *Controller) owns(ro metav1.Object) bool {
 	id, labelled := ro.GetLabels()[v1alpha1.LabelKeyControllerInstanceID]
+	// Argo's controller without an instance id skips every Rollout with the label, even an empty one.
 	return id == c.InstanceID && labelled == (id != "")
 }
 
@@ -206,6 +207,7 @@ func (c *Controller) work(ctx context.Context) bool {
 	}
 	var after time.Duration
 	var err error
+	// A defect that one Rollout meets must not stop the others.
 	if panicked := guard.Call(c.Logger, "reconciliation", i.String(), func() { after, err = reconcile(ctx, i.NamespacedName) }); panicked != nil {
 		err = panicked
 	}

@@ -150,6 +150,7 @@ func routable(at place, c *Config, after bool, needs string) error {
 // step of this plugin has another one. Argo's controller sends 0 while it has no canary pods.
 func nativeWeight(ro *v1alpha1.Rollout) (int32, bool) {
 	steps := ro.Spec.Strategy.Canary.Steps
+	// After the last step, Argo's index is the number of steps.
 	for i := min(ReadFacts(ro).Index, len(steps)-1); i >= 0; i-- {
 		var config step
 		switch {

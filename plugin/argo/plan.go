@@ -68,6 +68,7 @@ func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
 		return move{}
 	}
 	want, why := f.Noted, "noting the workload's revisions"
+	// No single revision serves during a promotion, in which the note stays as it is.
 	want.canary, want.stable = template, cmp.Or(serving, f.Noted.stable)
 	if !auto && f.PromoteFull {
 		want.canary = f.Noted.canary // the command meant the template of its time

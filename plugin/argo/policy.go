@@ -32,6 +32,7 @@ func (r *reader) fail(field, format string, args ...any) {
 // take fills c from the fields.
 func (c *Config) take(said fields, upgrades []string) error {
 	r := &reader{fields: fields{}}
+	// The reader removes what it has taken, and said stays as it is.
 	maps.Copy(r.fields, said)
 	c.Manual = r.choice("trigger", "Auto", "Manual") == "Manual"
 	c.WaitOnFailure = r.choice("onFailure", "Abort", "Wait") == "Wait"
@@ -109,6 +110,7 @@ func (r *reader) policy(upgrades []string) *pb.ReleasePolicy {
 	if f := p.GetFailureThreshold(); f != "" && !quantity(f) {
 		r.fail("failureThreshold", wantQuantity, f)
 	}
+	// The steps are the batches, by which the status and messages count.
 	if len(p.GetBatches()) == 0 {
 		p.Batches = upgrades
 	}

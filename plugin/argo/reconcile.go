@@ -59,6 +59,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if config.Ignored != "" {
 		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
 	}
+	// The watch begins before the look, so that no change in between is missed.
 	c.follower.Watch(workload)
 	t := rollout.NewTarget(c.Driver, f.Facts, &config.Config)
 	if f.Rival != "" {
@@ -247,6 +248,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	}
 	switch owner := c.owner(observed, others); {
 	case owner == ownerForeign && plugin.InFlight(observed):
+		// Another host's release has to end first, and no event tells when it does.
 		return requeueBlocked, nil
 	case owner == ownerAlive, len(others) > 0 && !plugin.InFlight(observed):
 		for _, i := range c.requests(key) {
@@ -296,6 +298,7 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 			return ownerAlive
 		}
 	}
+	// A Rollout with a mistake in its configuration has not given up its workload.
 	if c.unreadable(types.NamespacedName{Namespace: namespace, Name: name}) {
 		return ownerAlive
 	}

@@ -79,6 +79,7 @@ func readRollout(u *unstructured.Unstructured) *v1alpha1.Rollout {
 	if err != nil || json.Unmarshal(raw, ro) != nil {
 		return nil
 	}
+	// They are a large part of an object, and nothing reads them.
 	ro.ManagedFields = nil
 	return ro
 }
@@ -122,6 +123,7 @@ func (c *Controller) unreadable(key types.NamespacedName) bool {
 // Rival returns the name of the oldest Rollout of the workload, if that is not the given one.
 func (c *Controller) Rival(f Facts, workload string) string {
 	c.init()
+	// Until the cache is filled no rival is known. The driver refuses a second release all the same.
 	if !c.rollouts.HasSynced() {
 		return ""
 	}

@@ -73,6 +73,7 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.Wei
 			return err
 		}
 		id, ok := routed(t, c)
+		// Argo calls on every reconcile, so an equal weight must cost no write.
 		if !ok || c.GetTrafficWeight() == weight {
 			return nil
 		}
@@ -118,6 +119,7 @@ func (p *RouterPlugin) VerifyWeight(
 		if !ok {
 			return nil
 		}
+		// From here on Argo waits, also if the driver does not answer.
 		verified = types.NotVerified
 		response, err := t.Driver.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: t.Ref, ReleaseId: id.String(), Weight: weight})
 		if response.GetVerified() {
@@ -171,6 +173,7 @@ func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(contex
 func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target) error) types.RpcError {
 	// Steps report mistakes of the configuration. A release can be ended all the same.
 	f, config, _ := readCall(p.Rollouts, ro)
+	// At the first deployment there is no release to end, and Argo must not be held up.
 	if config == nil || f.Stable == "" {
 		return types.RpcError{}
 	}
@@ -199,6 +202,7 @@ func matches(all []v1alpha1.HeaderRoutingMatch) []*pb.HeaderMatch {
 		match := &pb.HeaderMatch{Name: m.HeaderName}
 		switch v := m.HeaderValue; {
 		case v == nil:
+			// A match without a value asks for the header alone.
 			match.Value = &pb.HeaderMatch_Regex{Regex: ".*"}
 		case v.Exact != "":
 			match.Value = &pb.HeaderMatch_Exact{Exact: v.Exact}

@@ -68,6 +68,7 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 	if err := os.Setenv(goplugin.EnvUnixSocketDir, dir); err != nil {
 		return fmt.Errorf("set the directory for the plugin's socket: %w", err)
 	}
+	// go-plugin's Serve does not end with ctx.
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -65,6 +65,7 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 		return failed(errors.New("the Rollout's current step is not one of this plugin")), types.RpcError{}
 	}
 	wait := time.Duration(0)
+	// Without a slot the step looks once, so that workers of Argo's controller stay free.
 	if p.slot() {
 		defer p.free()
 		wait = config.Wait
