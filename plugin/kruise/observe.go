@@ -53,6 +53,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	if err != nil {
 		return v, err
 	}
+	// The driver's caches may not have the workload yet.
 	if v.Context == nil {
 		v.Workload = nil
 		return v, nil
@@ -60,6 +61,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	if v.Revisions, err = r.revisions(ctx, t, entryRole(v.Context)); err != nil {
 		return v, err
 	}
+	// Evidence costs requests to the API server, so it is read only when a call depends on it.
 	if t.DeletionTimestamp == nil && v.depends() {
 		v.Evidence, err = r.evidence(ctx, t)
 	}
@@ -121,6 +123,7 @@ func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget, e
 	out, at := map[string]string{}, map[string]metav1.Time{}
 	for i := range list.Items {
 		o := &list.Items[i]
+		// LWS has ControllerRevisions of its own, whose names are not on the pods.
 		if c := metav1.GetControllerOf(o); c == nil || c.Kind != "StatefulSet" || c.Name != o.Labels[labelName] {
 			continue
 		}
@@ -170,6 +173,7 @@ type batch struct {
 // batchOf returns the BatchRelease in progress, if it is for this controller revision.
 func (e Evidence) batchOf(revision string) (batch, bool) {
 	var r v1beta1.BatchRelease
+	// A BatchRelease that has not set the partition is no evidence for it.
 	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decode(e.BatchRelease, &r) != nil ||
 		revision == "" || r.Status.UpdateRevision != revision {
 		return batch{}, false

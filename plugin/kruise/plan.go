@@ -132,12 +132,14 @@ func plan(v View) move {
 	next := converge.Next(goal(v), v.Context)
 	switch _, adopts := next.Request.(*pb.AdoptRequest); {
 	case adopts:
+		// Without the hold, LWS would roll out the next template at once.
 		return calls(next)
 	case next.Outcome == converge.Foreign:
 		return notReady(v, "ReleaseOfAnother", next.Why)
 	case v.Context.GetTemplateRevision() == "":
 		return notReady(v, "WaitingForLWS", v.Context.GetMessage())
 	}
+	// Kruise's webhook has to see a new template before a call could release it.
 	if m := syncTarget(v); m.action != actNone {
 		return m
 	}
@@ -190,6 +192,7 @@ func finalizeDeleted(v View) move {
 func syncTarget(v View) move {
 	spec, replicas := v.Target.Spec, v.Context.GetReplicas()
 	last := v.Target.Status.WorkloadReplicas
+	// A value that differs from the workload's last one was written by a user or an autoscaler.
 	if !isSet(v.Target) && spec.Replicas != nil && last != nil && *spec.Replicas != *last && replicas == *last {
 		return move{action: actScale, groups: *spec.Replicas, why: fmt.Sprintf("the target was scaled to %d groups", *spec.Replicas)}
 	}

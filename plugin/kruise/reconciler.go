@@ -191,6 +191,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 
 // drive calls the driver.
 func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
+	// A release in flight continues, whatever its Rollout says by now.
 	if _, begins := m.Request.(*pb.InitializeRequest); begins {
 		if err := unfit(v.Evidence.Rollout, v.Evidence.BatchRelease); err != nil {
 			return err

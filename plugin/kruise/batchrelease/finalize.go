@@ -97,6 +97,7 @@ func (m *machine) complete(message string) {
 func (m *machine) end() {
 	ready, all := m.status.CanaryStatus.UpdatedReadyReplicas, m.context.GetReplicas()
 	counted := m.inState(pb.State_STATE_COMPLETED) || m.stableRestored()
+	// A deletion must not wait for a group that may never be ready again.
 	if counted && ready < all && !m.deleted() {
 		m.keepFollowing("GroupsNotReady", fmt.Sprintf("%s; %d of %d are ready", m.outcome(), ready, all))
 		return
@@ -134,6 +135,7 @@ func (m *machine) promote() {
 	switch {
 	case next.Outcome != converge.Held:
 	case m.deleted() || m.status.Phase == v1beta1.RolloutPhaseCompleted:
+		// batchPartition of these can no longer be set again.
 		m.toward(converge.Goal{Kind: converge.RollBack, Why: next.Why})
 	default:
 		m.setBlocked("NotRequested", next.Why+": set batchPartition again to release it")
@@ -150,6 +152,7 @@ func (m *machine) stableRestored() bool {
 // update.
 func (m *machine) noteRollback() {
 	s := &m.status
+	// The count is that of the moment at which the rollback was noticed. Later ones would be smaller.
 	if !m.stableRestored() || s.CanaryStatus.NoNeedUpdateReplicas != nil {
 		return
 	}

@@ -132,6 +132,7 @@ func Scaled(q intstr.IntOrString, total int32) (int, error) {
 		return int(q.IntVal), nil
 	}
 	percent, err := intstr.GetScaledValueFromIntOrPercent(&q, 100, true)
+	// The parser of Kubernetes also takes a sign.
 	if digits, ok := strings.CutSuffix(q.StrVal, "%"); err != nil || !ok || strings.Trim(digits, "0123456789") != "" {
 		return 0, fmt.Errorf("%q is neither a count such as 3 nor a percentage such as 25%%", q.StrVal)
 	}

@@ -51,6 +51,7 @@ func (m *machine) progress() {
 func (m *machine) follow() {
 	m.followPlan()
 	s, c := &m.status, m.context
+	// With the number of groups, a percentage asks for another number of them.
 	if s.ObservedWorkloadReplicas != c.GetReplicas() {
 		s.ObservedWorkloadReplicas = c.GetReplicas()
 		m.restart()
@@ -87,6 +88,7 @@ func (m *machine) batch() {
 	case v1beta1.VerifyingBatchState:
 		switch {
 		case !requested:
+			// The number of groups or the template has changed, so the target is requested again.
 			m.restart()
 		case m.ready():
 			s.CurrentBatchState = v1beta1.ReadyBatchState
@@ -131,6 +133,7 @@ func (m *machine) tolerated() bool {
 	switch c.GetState() {
 	case pb.State_STATE_UPGRADING:
 	case pb.State_STATE_FAILED:
+		// Any other failure is not one of groups that are not ready.
 		if c.GetReason() != "ProgressDeadlineExceeded" {
 			return false
 		}

@@ -99,6 +99,7 @@ func (m *machine) setCondition(kind v1beta1.RolloutConditionType, status corev1.
 		if c.Type != want.Type {
 			continue
 		}
+		// An equal condition keeps its times, so that no write is due.
 		if c.Status == want.Status && c.Reason == reason && c.Message == message {
 			return
 		}

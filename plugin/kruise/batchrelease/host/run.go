@@ -54,6 +54,7 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 		},
 		AddToScheme: v1beta1.AddToScheme, Workload: workloadOf,
 		Watches: []host.Watch{{Object: rival(), Workload: func(client.Object) client.ObjectKey {
+			// Kruise's manager may be installed later, and would panic at the next BatchRelease.
 			stop(errRival)
 			return client.ObjectKey{}
 		}}},
@@ -157,6 +158,7 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 	if deleted && !has {
 		return false, nil
 	}
+	// Without the finalizer, a deletion in mid-release would leave a release that has no host.
 	if !has && !batchrelease.Over(release) {
 		if err := host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
 			controllerutil.AddFinalizer(r, batchrelease.Finalizer)
@@ -216,6 +218,7 @@ func (r *Reconciler) writeStatus(
 	was := release.Status
 	release.Status = status
 	if err := r.Client.Status().Update(ctx, release, fieldManager); err != nil {
+		// The next decision has to start from what the API server has.
 		release.Status = was
 		return false, fmt.Errorf("write status of BatchRelease %s/%s: %w", release.Namespace, release.Name, err)
 	}
