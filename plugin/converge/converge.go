@@ -107,9 +107,11 @@ func Next(g Goal, c *pb.BatchContext) Move {
 	case c.GetState() == pb.State_STATE_UNMANAGED:
 		return call(&pb.AdoptRequest{Workload: g.Workload}, "adopting the workload")
 	case inFlight && c.GetOwner() != g.Owner:
+		// Whatever the goal, a release of another owner is neither continued nor ended.
 		return Move{Outcome: Foreign, Why: fmt.Sprintf("release %s of %q holds %s: finalize it, or wait for its end",
 			c.GetReleaseId(), c.GetOwner(), plugin.ObjectOf(g.Workload))}
 	case g.Kind == RollBack && inFlight && !rollsBack(c):
+		// A rollback takes back a promotion, too, so it comes before the wait for an end.
 		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case g.replaces(c):
 		g.Why = fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId())
@@ -140,6 +142,7 @@ func begin(g Goal, c *pb.BatchContext) Move {
 	case template != g.Revision:
 		return unproven(g, c)
 	case !plugin.Waits(c):
+		// The groups run this template, so a release would move none.
 		return Move{Outcome: Reached, Why: c.GetMessage()}
 	case g.Release == "":
 		return Move{Outcome: Held, Why: g.Why}
@@ -172,6 +175,7 @@ func disown(g Goal, c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	switch {
 	case plugin.InFlight(c) && g.Revision != "" && g.Revision == template && template == c.GetUpdateRevision():
+		// Only evidence for exactly the template in flight promotes it.
 		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case plugin.InFlight(c):
 		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
@@ -221,6 +225,7 @@ func initialize(g Goal, revision, why string) Move {
 
 func finalize(g Goal, c *pb.BatchContext, intent pb.FinalizeIntent) Move {
 	r := &pb.FinalizeRequest{Workload: g.Workload, ReleaseId: c.GetReleaseId(), Intent: intent, Message: g.Why}
+	// A rollback is to the stable revision, whatever the template is by now.
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
 		r.UpdateRevision = g.Revision
 	}
