@@ -76,6 +76,7 @@ func NewPending(connect func(failed func(error)) *Client) *Client {
 	var state atomic.Pointer[checked]
 	set := func(p checked) { state.Store(&p) }
 	set(func() (peer, error) {
+		// The reason is retryable, so a host tries again.
 		return peer{}, drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver is not reached yet")
 	})
 	go func() {
@@ -141,6 +142,7 @@ func items[Req, Resp any](
 	req Req, opts []grpc.CallOption,
 ) iter.Seq2[*Resp, error] {
 	return func(yield func(*Resp, error) bool) {
+		// A loop that is left early has to end the stream at the driver, too.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		stream, err := open(ctx, req, opts...)
@@ -191,6 +193,7 @@ func (p checked) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 // to returns the driver, if it lists the capability of a method.
 func (p checked) to(method string) (peer, error) {
 	d, err := p()
+	// An RPC of another service, such as health, needs no capability.
 	if needs, ok := capabilities[method]; err == nil && ok && !slices.Contains(d.info.GetCapabilities(), needs) {
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"%s does not serve %s: it does not list %v", d.info.GetName(), path.Base(method), needs)

@@ -137,6 +137,7 @@ func newTokenFile(path string) (tokenFile, error) {
 	files, err := endpoint.NewFiles(func() (string, error) {
 		raw, err := os.ReadFile(path)
 		token := strings.TrimSpace(string(raw))
+		// A file that is being written may be empty. The last token stays in use then.
 		if err == nil && token == "" {
 			err = fmt.Errorf("%s is empty", path)
 		}

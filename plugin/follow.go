@@ -121,6 +121,7 @@ func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq
 					ended = err
 					break
 				}
+				// The driver is reached again, so the next pause is a short one.
 				delay = o.backoff
 				if !yield(item, nil) {
 					return

@@ -147,9 +147,10 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 	cmd.WaitDelay = killDelay
 	cmd.Env = append(hostEnv(os.Environ()), o.env...)
 	return &goplugin.ClientConfig{
-		HandshakeConfig:  handshakeConfig(),
-		Plugins:          goplugin.PluginSet{Name: &grpcPlugin{}},
-		Cmd:              cmd,
+		HandshakeConfig: handshakeConfig(),
+		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{}},
+		Cmd:             cmd,
+		// go-plugin would add this process's environment, with the variables that hostEnv drops.
 		SkipHostEnv:      true,
 		AutoMTLS:         true,
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
@@ -197,6 +198,7 @@ func (o *options) verifyChecksum(path string) error {
 
 // explain maps go-plugin's error texts to errors of this package: go-plugin has no error values for them.
 func explain(ctx context.Context, err error) error {
+	// go-plugin describes a process that ctx has ended like a program that is no plugin.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -98,6 +98,7 @@ func WithMetadata(err error, key, value string) error {
 // Reason returns the reason that err carries: UNSPECIFIED when it carries none of this domain or one that this version
 // does not know. It looks through wrapped errors.
 func Reason(err error) pb.ErrorReason {
+	// A missing or unknown reason has the zero value of the map, UNSPECIFIED.
 	return pb.ErrorReason(pb.ErrorReason_value[reasonPrefix+infoOf(err).GetReason()])
 }
 

@@ -28,6 +28,7 @@ type Message struct {
 
 // New encodes a message.
 func New(m proto.Message) (*Message, error) {
+	// Equal compares bytes, so the order of a map must not differ between two messages.
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", m, err)

@@ -62,6 +62,7 @@ func (e Endpoint) Local() bool {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
+	// A loopback address of IPv4 may be written as one of IPv6.
 	return err == nil && ip.Unmap().IsLoopback()
 }
 

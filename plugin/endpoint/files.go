@@ -32,6 +32,7 @@ type stamp struct {
 // NewFiles reads the value for the first time.
 func NewFiles[T any](load func() (T, error), paths ...string) (*Files[T], error) {
 	f := &Files[T]{paths: paths, load: load}
+	// The stamps are taken first, so that the next Get notices a change during the read.
 	f.stamps = f.look()
 	value, err := load()
 	f.value = value

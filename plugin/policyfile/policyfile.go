@@ -95,6 +95,7 @@ func normalizeField(value *yamlv3.Node, field protoreflect.FieldDescriptor, path
 		return nil
 	case field.Kind() == protoreflect.StringKind:
 		for _, scalar := range append(value.Content, value) {
+			// A number of groups is a string in the contract, as 25% is.
 			if scalar.Tag == "!!int" {
 				scalar.SetString(scalar.Value)
 			}
@@ -116,6 +117,7 @@ func normalizeField(value *yamlv3.Node, field protoreflect.FieldDescriptor, path
 	if err != nil || d < 0 {
 		return errorAt(value, "%s: %q is not a duration; want for example 90s or 30m", path, value.Value)
 	}
+	// ProtoJSON has durations in seconds, with at most nine decimals.
 	value.SetString(fmt.Sprintf("%.9fs", d.Seconds()))
 	return nil
 }
@@ -133,6 +135,7 @@ func ParseEnum(text string, values protoreflect.EnumValueDescriptors) (protorefl
 		if fold(text) == fold(name) || fold(text) == fold(short) {
 			return values.Get(i), nil
 		}
+		// The zero value is not for users to choose.
 		if i > 0 {
 			allowed = append(allowed, strings.ReplaceAll(strings.ToLower(short), "_", "-"))
 		}
