@@ -92,7 +92,7 @@ func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) 
 		addGroups(c, s, maxGroupRows)
 	}
 	if err := d.engine.LastError(key); err != nil {
-		explain(c, err)
+		addLastError(c, err)
 	}
 	return c, s, nil
 }
@@ -106,17 +106,17 @@ func (d *Driver) lookAt(key types.NamespacedName, release string) (*observe.Snap
 	return s, decision, err
 }
 
-// explain adds the last error to the context: a retryable one as a remark, any other as the failure.
-func explain(c *pb.BatchContext, err error) {
+// addLastError adds the last error to the context: a retryable one as a remark, any other as the failure.
+func addLastError(c *pb.BatchContext, err error) {
 	if drivererr.Retryable(err) {
 		c.Message = fmt.Sprintf("%s (last write failed and will be tried again: %v)", c.GetMessage(), err)
 		return
 	}
-	fail(c, err)
+	setFailed(c, err)
 }
 
-// fail makes the context that of an error.
-func fail(c *pb.BatchContext, err error) {
+// setFailed makes the context that of an error.
+func setFailed(c *pb.BatchContext, err error) {
 	c.State = pb.State_STATE_FAILED
 	c.Reason = reasonCode(drivererr.Reason(err))
 	c.Message = err.Error()

@@ -129,9 +129,9 @@ func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleaseP
 func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) map[preflight.Source]func(context.Context) error {
 	near := d.engine.Observer.Nearby
 	return map[preflight.Source]func(context.Context) error{
-		preflight.Services: cached(&into.Services, near.Services, s.Key.Namespace),
-		preflight.Budgets:  cached(&into.Budgets, near.Budgets, s.Key.Namespace),
-		preflight.Quotas:   cached(&into.Quotas, near.Quotas, s.Key.Namespace),
+		preflight.Services: readCached(&into.Services, near.Services, s.Key.Namespace),
+		preflight.Budgets:  readCached(&into.Budgets, near.Budgets, s.Key.Namespace),
+		preflight.Quotas:   readCached(&into.Quotas, near.Quotas, s.Key.Namespace),
 		preflight.Routes:   func(ctx context.Context) error { return d.readRoutes(ctx, s, into) },
 		preflight.Claims:   func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
 		preflight.Nodes: func(ctx context.Context) error {
@@ -143,8 +143,8 @@ func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNod
 	}
 }
 
-// cached returns a function that reads a namespace from a cache.
-func cached[T any](into *T, read func(namespace string) (T, error), namespace string) func(context.Context) error {
+// readCached returns a function that reads a namespace from a cache.
+func readCached[T any](into *T, read func(namespace string) (T, error), namespace string) func(context.Context) error {
 	return func(context.Context) (err error) {
 		*into, err = read(namespace)
 		return err
@@ -248,14 +248,14 @@ func (r *freeCapacity) list(ctx context.Context, core kubernetes.Interface) (cap
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	var free capacity.Free
-	if err := each(ctx, "nodes", "", free.AddNode, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if err := listPages(ctx, "nodes", "", free.AddNode, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return core.CoreV1().Nodes().List(ctx, o)
 	}); err != nil {
 		return free, err
 	}
 	// Only pods on a node that have not ended use its resources.
 	placed := fmt.Sprintf("spec.nodeName!=,status.phase!=%s,status.phase!=%s", corev1.PodSucceeded, corev1.PodFailed)
-	if err := each(ctx, "pods of all namespaces", placed, free.AddPod, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if err := listPages(ctx, "pods of all namespaces", placed, free.AddPod, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}); err != nil {
 		return free, err
@@ -266,8 +266,8 @@ func (r *freeCapacity) list(ctx context.Context, core kubernetes.Interface) (cap
 	return free, nil
 }
 
-// each lists objects page by page.
-func each[T runtime.Object](ctx context.Context, what, fields string, do func(T), list pager.ListPageFunc) error {
+// listPages lists objects page by page.
+func listPages[T runtime.Object](ctx context.Context, what, fields string, do func(T), list pager.ListPageFunc) error {
 	p := pager.New(list)
 	p.PageSize, p.PageBufferSize = nodesPage, 1
 	err := p.EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(o runtime.Object) error {

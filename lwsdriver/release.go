@@ -60,7 +60,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 // awaitRevision returns once LWS has recorded the template as a revision, or soon: otherwise the release would begin with a write that
 // can't name its revision yet, and take another. A workload that is not held is not waited for, since it would roll meanwhile.
 func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
-	_ = d.until(ctx, key, durationpb.New(raceTimeout), func() (bool, error) {
+	_ = d.pollUntil(ctx, key, durationpb.New(raceTimeout), func() (bool, error) {
 		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err // the caller's observation returns it, too

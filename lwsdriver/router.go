@@ -113,7 +113,7 @@ func checkPercent(field string, n int32) []drivererr.FieldViolation {
 func (d *Driver) awaitWeight(
 	ctx context.Context, key types.NamespacedName, id string, weight int, wait *durationpb.Duration,
 ) (v plan.Verification, err error) {
-	err = d.until(ctx, key, wait, func() (bool, error) {
+	err = d.pollUntil(ctx, key, wait, func() (bool, error) {
 		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err

@@ -274,7 +274,7 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation
 		s, c = m.after.snapshot, describe(m.after.snapshot, m.after.decision)
 	}
 	if c == nil || wait.AsDuration() > 0 && !plugin.Settled(c.GetState()) {
-		if err := d.until(ctx, key, wait, func() (_ bool, err error) {
+		if err := d.pollUntil(ctx, key, wait, func() (_ bool, err error) {
 			c, s, err = d.contextOf(key, "", false)
 			return plugin.Settled(c.GetState()), err
 		}); err != nil {
@@ -291,8 +291,8 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation
 	return c, nil
 }
 
-// until calls look after each change until it is done, at the latest after wait.
-func (d *Driver) until(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, look func() (done bool, err error)) error {
+// pollUntil calls look on every change until it is done or fails, or wait expires.
+func (d *Driver) pollUntil(ctx context.Context, key types.NamespacedName, wait *durationpb.Duration, look func() (done bool, err error)) error {
 	// Without a wait it looks once.
 	limit := min(max(wait.AsDuration(), 0), maxWait)
 	if deadline, ok := ctx.Deadline(); ok {
@@ -350,12 +350,12 @@ func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
 // awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.
 func (d *Driver) awaitSets(ctx context.Context, key types.NamespacedName) {
 	if observe.IsSet(key) {
-		_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) { return !d.engine.Observer.Disaggregated.Pending(), nil })
+		_ = d.pollUntil(ctx, key, durationpb.New(readTimeout), func() (bool, error) { return !d.engine.Observer.Disaggregated.Pending(), nil })
 	}
 }
 
 func (d *Driver) awaitCaches(ctx context.Context, key types.NamespacedName, pending ...func() bool) {
-	_ = d.until(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
+	_ = d.pollUntil(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
 		s, err := d.engine.Observe(key)
 		if err != nil {
 			return false, err // the caller's next observation returns it too

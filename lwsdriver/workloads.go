@@ -117,7 +117,7 @@ func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext,
 	c, s, err := d.contextOf(key, "", rows)
 	if err != nil {
 		c = &pb.BatchContext{Workload: observe.RefOf(key)}
-		fail(c, err)
+		setFailed(c, err)
 	}
 	return c, s
 }
