@@ -51,17 +51,17 @@ func readinessIsLiveness(s *Inventory, report func(Hit)) {
 		for _, c := range t.containers() {
 			if c.ReadinessProbe == nil || c.LivenessProbe == nil ||
 				!equality.Semantic.DeepEqual(c.ReadinessProbe.ProbeHandler, c.LivenessProbe.ProbeHandler) ||
-				patience(c.LivenessProbe) > patience(c.ReadinessProbe) {
+				failureTolerance(c.LivenessProbe) > failureTolerance(c.ReadinessProbe) {
 				continue
 			}
 			report(Hit{Field: c.field + ".livenessProbe", Message: fmt.Sprintf(
-				"container %s is restarted after %s of the failures that take requests from it after %s", c.Name, patience(c.LivenessProbe), patience(c.ReadinessProbe))})
+				"container %s is restarted after %s of the failures that take requests from it after %s", c.Name, failureTolerance(c.LivenessProbe), failureTolerance(c.ReadinessProbe))})
 		}
 	}
 }
 
-// patience returns how long a probe tolerates failures.
-func patience(p *corev1.Probe) time.Duration {
+// failureTolerance returns how long a probe tolerates failures.
+func failureTolerance(p *corev1.Probe) time.Duration {
 	// The API server's defaults, which a manifest may leave out.
 	return time.Duration(cmp.Or(p.PeriodSeconds, 10)) * time.Duration(cmp.Or(p.FailureThreshold, 3)) * time.Second
 }
@@ -117,7 +117,7 @@ func preStop(t template) *hook {
 		if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
 			continue
 		}
-		took, known := lasts(c.Lifecycle.PreStop)
+		took, known := hookDuration(c.Lifecycle.PreStop)
 		// A hook of unknown length counts as the longest, so that no rule judges by a shorter one.
 		if longest == nil || longest.known && (!known || took > longest.took) {
 			longest = &hook{c, took, known}
@@ -132,8 +132,8 @@ var (
 	loops  = regexp.MustCompile(`\b(for|until|while)\b`)
 )
 
-// lasts returns how long a hook takes. Not known: it sends a request, or runs a program or a loop.
-func lasts(h *corev1.LifecycleHandler) (time.Duration, bool) {
+// hookDuration returns how long a hook takes. That is unknown of one that sends a request, or runs a program or a loop.
+func hookDuration(h *corev1.LifecycleHandler) (time.Duration, bool) {
 	switch {
 	case h.Sleep != nil:
 		return time.Duration(h.Sleep.Seconds) * time.Second, true

@@ -19,7 +19,7 @@ import (
 
 var capacityRules = []Rule{
 	{
-		ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: grows,
+		ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: addsGroups,
 		Title: "A ResourceQuota does not hold the additional groups",
 		Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
 		Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
@@ -28,7 +28,7 @@ var capacityRules = []Rule{
 		Check: quotaExceeded,
 	},
 	{
-		ID: "NodesLackCapacity", Whole: true, Severity: warning, Needs: Nodes, Applies: grows,
+		ID: "NodesLackCapacity", Whole: true, Severity: warning, Needs: Nodes, Applies: addsGroups,
 		Title: "The nodes have no room for the additional groups",
 		Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
 		Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
@@ -41,10 +41,10 @@ var capacityRules = []Rule{
 	},
 }
 
-func grows(s *Inventory) bool { return s.Need().Pods() > 0 }
+func addsGroups(s *Inventory) bool { return s.Need().Pods() > 0 }
 
-// size returns the number of groups and pods that are needed.
-func size(n capacity.Need) string {
+// sizeText returns the number of groups and pods that are needed.
+func sizeText(n capacity.Need) string {
 	groups := "1 group"
 	if all := n.AllGroups(); all != 1 {
 		groups = fmt.Sprintf("%d groups", all)
@@ -62,7 +62,7 @@ func quotaExceeded(s *Inventory, report func(Hit)) {
 		for _, short := range need.Shortages(q) {
 			report(Hit{
 				Object: &pb.ObjectRef{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name}, Field: field("spec.hard", string(short.Resource)),
-				Message: fmt.Sprintf("%s more do not fit: %s", size(need), short), Severity: severity,
+				Message: fmt.Sprintf("%s more do not fit: %s", sizeText(need), short), Severity: severity,
 			})
 		}
 	}
@@ -74,7 +74,7 @@ func nodesLackCapacity(s *Inventory, report func(Hit)) {
 	if p.Placed >= need.AllGroups() {
 		return
 	}
-	text := fmt.Sprintf("%s are added, and the nodes that they may run on (%d) have room for %d of them", size(need), p.Suited, p.Placed)
+	text := fmt.Sprintf("%s are added, and the nodes that they may run on (%d) have room for %d of them", sizeText(need), p.Suited, p.Placed)
 	names := make([]string, 0, len(p.Short))
 	for _, name := range p.Short {
 		names = append(names, string(name))
