@@ -149,12 +149,12 @@ func (n Need) group() []alike {
 	one := n
 	one.Groups = 1
 	all := one.ofRole()
-	slices.SortStableFunc(all, func(a, b alike) int { return -weigh(demand(a.pod), demand(b.pod)) })
+	slices.SortStableFunc(all, func(a, b alike) int { return -compareDemands(demand(a.pod), demand(b.pod)) })
 	return all
 }
 
-// weigh compares two demands, devices first, since they are scarce.
-func weigh(a, b corev1.ResourceList) int {
+// compareDemands compares two demands, devices first, since they are scarce.
+func compareDemands(a, b corev1.ResourceList) int {
 	names := slices.Sorted(maps.Keys(a))
 	for name := range b {
 		if !slices.Contains(names, name) {
@@ -213,21 +213,21 @@ func (r Free) free(key string) []string {
 // placeGroup places one group: anywhere, or in one of the free domains.
 func placeGroup(pods []alike, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
 	if exclusive == "" {
-		short, ok = fill(pods, suited, func(*node) bool { return true })
+		short, ok = placePods(pods, suited, func(*node) bool { return true })
 		return "", short, ok
 	}
 	// A group lies within one domain, so domains are tried one by one.
 	for _, value := range free {
-		if short, ok = fill(pods, suited, func(n *node) bool { return n.Labels[exclusive] == value }); ok {
+		if short, ok = placePods(pods, suited, func(n *node) bool { return n.Labels[exclusive] == value }); ok {
 			return value, nil, true
 		}
 	}
 	return "", short, false
 }
 
-// fill places the pods of a group. If one does not fit, the others keep their capacity: groups are alike, so no other fits
+// placePods places the pods of a group. If one does not fit, the others keep their capacity: groups are alike, so no other fits
 // there either.
-func fill(pods []alike, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
+func placePods(pods []alike, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
 	for i, p := range pods {
 		want := demand(p.pod)
 		for range p.count { // ends when the nodes are full
@@ -246,15 +246,15 @@ func tightest(want corev1.ResourceList, nodes []*node, in func(*node) bool) *nod
 	var best *node
 	for _, n := range nodes {
 		// The tightest node is filled first, so that large groups still find whole nodes.
-		if in(n) && n.holds(want) && (best == nil || weigh(pick(n.left, want), pick(best.left, want)) < 0) {
+		if in(n) && n.holds(want) && (best == nil || compareDemands(selectResources(n.left, want), selectResources(best.left, want)) < 0) {
 			best = n
 		}
 	}
 	return best
 }
 
-// pick returns the requested resources of a list.
-func pick(left, want corev1.ResourceList) corev1.ResourceList {
+// selectResources returns the requested resources of a list.
+func selectResources(left, want corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for name := range want {
 		out[name] = left[name]

@@ -68,8 +68,8 @@ type Recorder struct {
 // Record writes one decision. i is nil if the driver continued by itself, refusal is nil if the intent was accepted.
 func (r *Recorder) Record(o plan.Observation, i plan.Intent, d plan.Decision, refusal error) {
 	if !r.Templates {
-		o = redacted(o)
-		d.Action = redactedAction(d.Action)
+		o = redactObservation(o)
+		d.Action = redactAction(d.Action)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,9 +126,9 @@ func withoutTimes(e Entry) (string, error) {
 	return string(raw), nil
 }
 
-// redacted returns an observation without pod templates, and with digests of foreign annotations. It leads to the same
+// redactObservation returns an observation without pod templates, and with digests of foreign annotations. It leads to the same
 // decision: the planner only checks whether a template exists, and whether annotations are equal.
-func redacted(o plan.Observation) plan.Observation {
+func redactObservation(o plan.Observation) plan.Observation {
 	if o.Record != nil {
 		next := withoutTemplate(*o.Record)
 		o.Record = &next
@@ -139,8 +139,8 @@ func redacted(o plan.Observation) plan.Observation {
 	return o
 }
 
-// redactedAction redacts a write.
-func redactedAction(action plan.Action) plan.Action {
+// redactAction redacts a write.
+func redactAction(action plan.Action) plan.Action {
 	switch a := action.(type) {
 	case plan.SetStable:
 		a.Record = withoutTemplate(a.Record)

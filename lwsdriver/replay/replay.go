@@ -38,7 +38,7 @@ var messageFields = []string{"message", "Why", "refusal"}
 // Replay decides again, and returns the differences from the recorded decision. Messages are not compared.
 func (e Entry) Replay() ([]Difference, error) {
 	d, refusal := plan.Decide(e.Observation, e.Intent)
-	d.Action = redactedAction(d.Action)
+	d.Action = redactAction(d.Action)
 	again, err := newEntry(e.Observation, e.Intent, d, refusal)
 	if err != nil {
 		return nil, err
@@ -52,8 +52,8 @@ func (e Entry) Replay() ([]Difference, error) {
 		return nil, err
 	}
 	var out []Difference
-	compare(&out, "refused", recorded["refusal"] != nil, now["refusal"] != nil)
-	compare(&out, "decision", recorded["decision"], now["decision"])
+	collectDifferences(&out, "refused", recorded["refusal"] != nil, now["refusal"] != nil)
+	collectDifferences(&out, "decision", recorded["decision"], now["decision"])
 	return out, nil
 }
 
@@ -73,8 +73,8 @@ func toMap(e Entry) (map[string]any, error) {
 	return out, nil
 }
 
-// compare collects the leaves in which two trees differ.
-func compare(into *[]Difference, field string, recorded, now any) {
+// collectDifferences collects the leaves in which two trees differ.
+func collectDifferences(into *[]Difference, field string, recorded, now any) {
 	if reflect.DeepEqual(recorded, now) {
 		return
 	}
@@ -85,7 +85,7 @@ func compare(into *[]Difference, field string, recorded, now any) {
 		maps.Copy(keys, is)
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			if !slices.Contains(messageFields, key) {
-				compare(into, field+"."+key, was[key], is[key])
+				collectDifferences(into, field+"."+key, was[key], is[key])
 			}
 		}
 		return
@@ -95,14 +95,14 @@ func compare(into *[]Difference, field string, recorded, now any) {
 	// In lists of another length the indices do not correspond, so the whole list is reported.
 	if isList && areLists && len(wasList) == len(list) {
 		for i := range list {
-			compare(into, field+"["+strconv.Itoa(i)+"]", wasList[i], list[i])
+			collectDifferences(into, field+"["+strconv.Itoa(i)+"]", wasList[i], list[i])
 		}
 		return
 	}
-	*into = append(*into, Difference{Field: field, Recorded: text(recorded), Now: text(now)})
+	*into = append(*into, Difference{Field: field, Recorded: jsonText(recorded), Now: jsonText(now)})
 }
 
-func text(value any) string {
+func jsonText(value any) string {
 	if value == nil {
 		return ""
 	}
