@@ -76,6 +76,7 @@ func (d *Driver) startup(s *observe.Snapshot) (took time.Duration, groups int) {
 	if s.Set == nil {
 		return d.engine.Observer.Caches.Groups.Startup(s.Key, s.Stable.Replicas)
 	}
+	// A unit is ready once the slowest of its roles is.
 	for _, c := range s.Children {
 		if t, n := d.engine.Observer.Caches.Groups.Startup(types.NamespacedName{Namespace: s.Key.Namespace, Name: c.Name}, c.Replicas); t > took {
 			took, groups = t, n
@@ -92,6 +93,7 @@ func checkPlan(req *pb.PlanRequest, limits record.Limits) error {
 func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simulate.Input, []*pb.Warning) {
 	var warnings []*pb.Warning
 	policy, _ := record.ParsePolicy(req.GetPolicy())
+	// Under hold the user's own configuration is in the record, and not in the spec.
 	in := simulate.Input{
 		Replicas: s.Stable.Replicas, Slices: s.Slices, Rolling: plan.NewRecord(s.Observation).Saved, Policy: policy,
 		New: s.StableObject.Spec.LeaderWorkerTemplate, Old: s.StableObject.Spec.LeaderWorkerTemplate,
@@ -124,6 +126,7 @@ func (d *Driver) forecastInput(s *observe.Snapshot, req *pb.PlanRequest) (simula
 		}
 	}
 	if len(in.Roles) > 0 {
+		// The entry role, which is the first, stands for the workload.
 		in.Old = in.Roles[0].Old
 	}
 	return in, warnings

@@ -81,6 +81,7 @@ func checkPreflight(req *pb.PreflightRequest, limits record.Limits) error {
 
 // preflightOf returns what the caches hold, for a release or, without a policy, the workload's own rolling update.
 func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory {
+	// Under hold the user's own configuration is in the record, and not in the spec.
 	out := &preflight.Inventory{Workload: s.StableObject, Rolling: plan.NewRecord(s.Observation).Saved, Force: p.GetBlueGreen().GetForce(), Unsafe: s.UnsafeChanges, Unseen: map[preflight.Source]string{}}
 	if p != nil {
 		out.Policy, _ = record.ParsePolicy(p)
@@ -159,6 +160,7 @@ func (d *Driver) readRoutes(ctx context.Context, s *observe.Snapshot, into *pref
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 	setup := s.SetupFor(into.Policy)
+	// It waits for the caches of these routes. Initialize reports what it refuses.
 	_ = d.engine.Observer.Router.Check(ctx, setup)
 	seen := d.engine.Observer.Router.Snapshot(setup)
 	if seen.Unread != nil {

@@ -36,6 +36,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	d.awaitNearby(ctx, key)
 	d.awaitRevision(ctx, key)
 	begin := beginOf(req, userOf(ctx))
+	// These checks need I/O, which the planner has none of. They run under the lock, before anything is recorded.
 	m, c, err := d.perform(ctx, key, begin, req, func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err

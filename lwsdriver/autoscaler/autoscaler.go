@@ -77,7 +77,7 @@ type Note struct {
 	Workload string `json:"workload"`
 	// Hold is HoldDown or HoldAll.
 	Hold Hold `json:"hold"`
-	// Bare: the HorizontalPodAutoscaler had no behavior.
+	// Bare is true if the HorizontalPodAutoscaler had no behavior.
 	Bare bool `json:"bare,omitempty"`
 	// ScaleUp and ScaleDown are its user's selectPolicy. Empty means the API server's default.
 	ScaleUp   string `json:"scaleUp,omitempty"`

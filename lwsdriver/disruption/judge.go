@@ -122,7 +122,7 @@ func (w Workload) labels(group, index int) labels.Set {
 }
 
 // allows returns how many pods may be evicted at once when all are healthy. The budget may select pods of other workloads, too,
-// which its status counts. Not known: it has neither minAvailable nor maxUnavailable.
+// which its status counts. known is false if it has neither minAvailable nor maxUnavailable.
 func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
 	// A manifest has no status.
 	pods := max(caught, int(b.Status.ExpectedPods))

@@ -19,7 +19,7 @@ import (
 // the order of the requests, however many groups one needs: the later ones wait behind it. A release that needs more than the limit runs
 // alone.
 type admission struct {
-	// limit is the number of groups. 0: there is none.
+	// limit is the number of groups. 0 means no limit.
 	limit int
 	// wake is called with a workload that may be admitted now. It must not block.
 	wake func(types.NamespacedName)

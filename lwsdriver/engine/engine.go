@@ -60,15 +60,15 @@ type Config struct {
 	Namespace string
 	// Workload limits the engine to one workload. Zero means all.
 	Workload types.NamespacedName
-	// ReadOnly: nothing is written.
+	// ReadOnly keeps the engine from writing anything.
 	ReadOnly bool
 	// ProbeHostNetwork: leaders on their node's network get warm-up and drain requests, too.
 	ProbeHostNetwork bool
-	// Silent: no events are recorded.
+	// Silent keeps the engine from recording events.
 	Silent bool
 	// Registry gets the metrics. Nil means that they are not registered.
 	Registry prometheus.Registerer
-	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0: there is no limit.
+	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0 means no limit.
 	MaxGroupsInFlight int
 	// Limits are what the operator allows policies.
 	Limits record.Limits

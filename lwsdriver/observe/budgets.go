@@ -43,7 +43,7 @@ func (o *Observer) newBudgets() *Budgets {
 	})}
 }
 
-// budgetFor returns the workload that a driver created a budget for. Without a name: it is a user's budget.
+// budgetFor returns the workload that a driver created a budget for. The key of a user's budget has no name.
 func budgetFor(o *policyv1.PodDisruptionBudget) types.NamespacedName {
 	if !disruption.Ours(o) {
 		return types.NamespacedName{}
@@ -58,7 +58,7 @@ func ownBudget(o *policyv1.PodDisruptionBudget) []string {
 	return []string{budgetFor(o).String()}
 }
 
-// of returns a workload's budgets, sorted by name. Unread: the cache is not filled yet.
+// of returns a workload's budgets, sorted by name. unread is true until the cache is filled.
 func (b *Budgets) of(key types.NamespacedName, uid types.UID) (all []plan.Budget, unread bool) {
 	if !b.informer.Synced() {
 		// Unless a release started the cache, none requests budgets, and none is waited for.

@@ -335,7 +335,7 @@ func groupIndex(label string) int {
 }
 
 // groupObstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
-// with the lowest name. All empty: every existing pod is ready.
+// with the lowest name. All are empty if every existing pod is ready.
 func groupObstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string) {
 	if leader == nil || leader.Terminating && leader.address == "" {
 		if left := lastTerminating(pods); left != nil {

@@ -65,7 +65,7 @@ type Config struct {
 	Log     *slog.Logger
 	// Namespace limits the caches to one namespace. Empty means all.
 	Namespace string
-	// ReadOnly: no leader is warmed up, since that puts load on it, and no history is written.
+	// ReadOnly keeps the observer from warming leaders up, which puts load on them, and the planner from writing history.
 	ReadOnly bool
 	// ProbeHostNetwork: leaders on their node's network get requests, too.
 	ProbeHostNetwork bool

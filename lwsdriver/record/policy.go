@@ -31,7 +31,7 @@ const DefaultMaxProgressDeadline = 24 * time.Hour
 type Limits struct {
 	// Metadata are the prefixes of keys that canary_leader_metadata may have.
 	Metadata []string
-	// ProgressDeadline is the longest one, at least DefaultProgressDeadline. 0: any.
+	// ProgressDeadline is the longest one, at least DefaultProgressDeadline. 0 means any.
 	ProgressDeadline time.Duration
 }
 
@@ -45,7 +45,7 @@ type Policy struct {
 
 	// ScaleDownDelay is how long groups without requests stay after a blue-green promotion.
 	ScaleDownDelay time.Duration
-	// Adopt: a blue-green promotion hands the workload over to the second set and deletes the user's own object.
+	// Adopt makes a blue-green promotion hand the workload over to the second set and delete the user's own object.
 	Adopt bool
 
 	// Traffic names the objects that route requests. Nil means none.

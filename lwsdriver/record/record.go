@@ -107,7 +107,7 @@ type Release struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Traffic is the routing that the host requested. Nil means all requests to the stable leaders.
 	Traffic *Traffic `json:"traffic,omitempty"`
-	// Force: the rollback was requested with force. GivenUp are the indices of the broken stable groups that do not hold it
+	// Force is true if the rollback was requested with force. GivenUp are the indices of the broken stable groups that do not hold it
 	// up, sorted.
 	Force   bool  `json:"force,omitempty"`
 	GivenUp []int `json:"givenUp,omitempty"`
@@ -117,7 +117,7 @@ type Release struct {
 	Successor string `json:"successor,omitempty"`
 	Groups    int    `json:"groups,omitempty"`
 	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
-	// it alone, or rolls it back. 0: none of them had one. See the function Rendering.
+	// it alone, or rolls it back. 0 means that none of them had one. See the function Rendering.
 	Rendering int `json:"rendering,omitempty"`
 	// Waiting is what the release has waited for, once that has lasted for a part of its deadline. Zero means that nothing has lasted so long.
 	Waiting Waiting `json:"waiting,omitzero"`

@@ -16,7 +16,7 @@ type Traffic struct {
 	// Weight is the canary's share and Mirror the share copied to it, in percent.
 	Weight int `json:"weight,omitempty"`
 	Mirror int `json:"mirror,omitempty"`
-	// Groups is the number of groups that were planned when the weight was requested. 0: unknown.
+	// Groups is the number of groups that were planned when the weight was requested. 0 means unknown.
 	Groups int `json:"groups,omitempty"`
 	// HeaderRoutes select requests for the canary whatever the weight, sorted by name.
 	HeaderRoutes []HeaderRoute `json:"headerRoutes,omitempty"`

@@ -67,6 +67,7 @@ func newWorld(in Input) *world {
 	w.newChildren()
 	for _, s := range w.sets() {
 		for _, g := range s.Groups {
+			// The present groups became ready long before the release.
 			w.since[g] = -24 * time.Hour
 		}
 	}
@@ -185,6 +186,7 @@ func (w *world) apply(action plan.Action) error {
 	case plan.SetStable:
 		w.applyStable(a)
 	case plan.CreateCanary:
+		// Groups of a new Set are ready at once, and those of the canary have to start.
 		w.canary = native.NewSet(0, record.Native(record.Hold()), newRevision)
 		w.canary.Replicas, w.hasFinalizer, w.deleting, w.target = a.Replicas, true, false, a.Target
 	case plan.ScaleCanary:
@@ -219,6 +221,7 @@ func (w *world) apply(action plan.Action) error {
 	default:
 		return fmt.Errorf("the forecast does not support the action %q", action)
 	}
+	// The API server removes an object with its last finalizer.
 	if w.deleting && !w.hasFinalizer {
 		w.canary, w.target, w.deleting = nil, nil, false
 	}
@@ -230,6 +233,7 @@ func (w *world) applyStable(a plan.SetStable) {
 	w.record = a.Record
 	if a.Rolling != nil {
 		w.stable.Rolling = *a.Rolling
+		// The record shares the pointer.
 		w.stable.Rolling.Partition = ptr.To(ptr.Deref(a.Rolling.Partition, 0))
 	}
 	if a.SaveTemplate {

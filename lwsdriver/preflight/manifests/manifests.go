@@ -163,7 +163,7 @@ func decode(fields map[string]any, into any, options ...yaml.JSONOpt) error {
 	return nil
 }
 
-// of returns the objects of a kind in a namespace, decoded as T. Empty namespace: all.
+// of returns the objects of a kind in a namespace, decoded as T. An empty namespace means all.
 func of[T any](s *Set, kind, namespace string) ([]*T, error) {
 	var all []*T
 	for _, o := range s.objects {

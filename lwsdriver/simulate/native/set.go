@@ -19,7 +19,7 @@ type Set struct {
 	Template string
 	// Groups are the existing groups, by index. The caller makes them ready.
 	Groups map[int]*Group
-	// Parallel: the cluster has the feature gate MaxUnavailableStatefulSet. Without it, which is the default, a
+	// Parallel is true if the cluster has the feature gate MaxUnavailableStatefulSet. Without it, which is the default, a
 	// StatefulSet updates one group at a time.
 	Parallel bool
 	// Watch is called with the parameters of the leader StatefulSet whenever LWS changes them. May be nil.
