@@ -38,7 +38,6 @@ var messageFields = []string{"message", "Why", "refusal"}
 // Replay decides again, and returns the differences from the recorded decision. Messages are not compared.
 func (e Entry) Replay() ([]Difference, error) {
 	d, refusal := plan.Decide(e.Observation, e.Intent)
-	d.Action = redactAction(d.Action)
 	again, err := newEntry(e.Observation, e.Intent, d, refusal)
 	if err != nil {
 		return nil, err

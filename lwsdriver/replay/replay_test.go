@@ -274,6 +274,20 @@ func TestRecordingsAreRedacted(t *testing.T) {
 		if !strings.Contains(recording.String(), "lockstep.dev/isolation") {
 			t.Error("Lockstep's own annotations are missing")
 		}
+		o := o
+		o.Traffic = nil // the next write is one of the record, which has the template
+		recording.Reset()
+		r = &Recorder{To: &recording, Templates: keep}
+		write(t, r, o, nil)
+		if err := Read(&recording, func(_ int, e Entry) error {
+			differences, err := e.Replay()
+			for _, d := range differences {
+				t.Errorf("templates kept: %t; replayed: %v", keep, d)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
 	}
 	if service.Annotations["example.com/key"] != "secret-2" || len(template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers) != 1 {
 		t.Error("the cached objects were changed")
