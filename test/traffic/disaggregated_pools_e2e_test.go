@@ -71,7 +71,15 @@ kind: InferencePool
 metadata: {name: model}
 spec:
   selector: {matchLabels: {llm-d.ai/guide: pd, leaderworkerset.sigs.k8s.io/worker-index: "0"}}
-  targetPorts: [{number: %d}]
+  targetPorts: [{number: %[1]d}]
+  endpointPickerRef: {name: picker, port: {number: 80}}
+---
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: other}
+spec:
+  selector: {matchLabels: {llm-d.ai/guide: pd}}
+  targetPorts: [{number: %[1]d}]
   endpointPickerRef: {name: picker, port: {number: 80}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -166,6 +174,24 @@ func (s *rolePools) selects(name, child string, prefill, decode int) {
 	})
 }
 
+// warnsOf requires that preflight warns of one pool, which leads to a role at every revision.
+func (s *rolePools) warnsOf(policy *pb.ReleasePolicy, pool string) {
+	s.T.Helper()
+	report, err := s.Preflight(s.T.Context(), &pb.PreflightRequest{Workload: s.Ref, Policy: policy, SkipNodes: true})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	var found []string
+	for _, f := range report.GetFindings() {
+		if f.GetRule() == "RolesNotPaired" {
+			found = append(found, f.GetObject().GetKind()+"/"+f.GetObject().GetName())
+		}
+	}
+	if !slices.Equal(found, []string{"InferencePool/" + pool}) {
+		s.T.Errorf("preflight warns of %v", found)
+	}
+}
+
 // revisionOf returns the revision in the name of a child.
 func revisionOf(child string) string {
 	name := child[:strings.LastIndex(child, "-")]
@@ -207,10 +233,12 @@ func (s *rolePools) ended(child string, selected ...string) {
 func TestTrafficDisaggregatedPools(t *testing.T) {
 	pinned := func(child string) string { return "name=model revision=" + revisionOf(child) }
 	begin := func(s *rolePools, style pb.Style) (stable, update string) {
-		return s.beginWith(&pb.ReleasePolicy{Style: style, Batches: []string{"50%", "100%"}, Traffic: &pb.TrafficPolicy{
+		policy := &pb.ReleasePolicy{Style: style, Batches: []string{"50%", "100%"}, Traffic: &pb.TrafficPolicy{
 			StableService: s.StableService, HttpRoutes: []string{s.RouteName},
 			InferencePool: &pb.InferencePoolPolicy{Name: "model", CanaryEndpointPicker: "canary-picker"},
-		}})
+		}}
+		s.warnsOf(policy, "other")
+		return s.beginWith(policy)
 	}
 	for name, intent := range map[string]pb.FinalizeIntent{
 		"promoted": pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE, "aborted": pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
