@@ -351,7 +351,9 @@ func atNoon(t *record.Target) *record.Target {
 		return nil
 	}
 	next := *t
-	next.At = noon
+	if next.At = noon; next.Groups == "100%" {
+		next.At = noon.Add(1) // later than a unit: no batch is smaller than the one before
+	}
 	return &next
 }
 
@@ -738,7 +740,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			for slice := range s.slices {
 				others += s.children[r][slice][first].replicas
 			}
-			if r == stable && phase == record.HandingOver && n.children[r][m.slice][last].exists && after < before && others > 0 && (!shifts || after == 0) {
+			if r == stable && phase == record.HandingOver && n.children[r][m.slice][last].exists && after < min(before, s.wanted[last]) && others > 0 && (!shifts || after == 0) {
 				return fmt.Sprintf("%s goes before %s", roleNames[last], roleNames[first])
 			}
 		}
