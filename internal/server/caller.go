@@ -95,7 +95,7 @@ func subject(ctx context.Context) user.Info {
 	}
 	u, err := userOfCertificate(leaf, time.Now())
 	if err != nil {
-		// The call is allowed whoever makes it, so an unreadable name is only missing in the log.
+		// The call is allowed without a name, which only the log then lacks.
 		return nil
 	}
 	return u

@@ -167,7 +167,7 @@ func holdAutoscalers(o Observation, state pb.State) *Decision {
 	if d := reconcileAutoscalers(o, state); d != nil {
 		return d
 	}
-	// Later the requests have moved already, and waiting would help nobody.
+	// Later the requests have moved already, and waiting is of no use.
 	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !before || !o.movesRequests() {
 		return nil
 	}

@@ -188,7 +188,7 @@ func limitShares(o Observation, action Action) *Decision {
 			return d
 		}
 	}
-	// Force gives requests back to the stable side as it is, but never to nobody.
+	// Force gives requests back to the stable side as it is, but not to one without endpoints.
 	if !o.exceeds(f, weight, lacked) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
 		return nil
 	}

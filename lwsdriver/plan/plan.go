@@ -423,7 +423,7 @@ func followTemplate(o Observation) Decision {
 // startOver records the new update revision and drops the target: the host decides again for the new template.
 func startOver(o Observation) Decision {
 	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
-		// The hold does not wait for requests: LWS would roll to a template that nobody has released.
+		// The hold does not wait for requests: LWS would roll to a template that no release has.
 		if a := repairHold(o); a != nil {
 			return writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision)
 		}

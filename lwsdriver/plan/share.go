@@ -97,7 +97,7 @@ func (o Observation) shareFor(planned int) share {
 	if o.shifts() {
 		s.of.units = o.batchReplicas()
 	}
-	// Nobody has asked for a weight, and each new unit stands in the place of an old one.
+	// No weight was asked for, and each new unit stands in the place of an old one.
 	if o.shifts() && o.Traffic != nil && (requested == nil || o.shiftsBack()) {
 		s.requested, s.of.groups = o.shiftedShare(planned), planned
 	}

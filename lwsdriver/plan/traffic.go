@@ -192,7 +192,7 @@ func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traf
 		Action: SetTraffic{Desired: want, Why: v.Write.String()}, State: state, Reason: v.Reason,
 		Message: "requests are being routed: " + v.Message,
 	}
-	// Nobody is blamed for what was written before the release.
+	// A write from before the release is no reason to blame its author.
 	if r := o.release(); r != nil && v.Write.ChangedAt.After(r.StartedAt) {
 		d = d.repairs(v.Write.Key.String(), v.Write.ChangedBy)
 	}
