@@ -278,6 +278,9 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 			}
 			if r.String() == o.stableSide() || phase == record.HandingOver && m.slice < int(s.slices) {
 				gone &= 1<<s.wanted[0] - 1 // the user has removed the others
+				if b := boundsRead.of(s.bounds); s.walk && indexRole(b.Roles, roleNames[0]) >= 0 {
+					gone &= 1<<b.Roles[indexRole(b.Roles, roleNames[0])].Replicas - 1 // the driver has not counted the others
+				}
 				if phase != record.HandingOver && !o.shifts() {
 					gone &= 1<<s.counted(*boundsRead.of(s.bounds), m) - 1
 				}

@@ -143,7 +143,7 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 		}
 		return have.Exact[at(r)]
 	}
-	kept := func(r Role) int { return min(have.Min[at(r)], r.Replicas) } // of the stable one
+	kept := func(r Role) int { return o.kept(slice, r) }
 	grown := o.unitsOf(func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(slice, b.Stable, r)))
 	})
@@ -170,6 +170,11 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 			b.Min[at(r)] = o.lowered(slice, r, n, keep)
 		}
 	}
+}
+
+// kept returns how many groups of a role of a slice the stable revision still has, or is to have. Those that another client let go stay.
+func (o Observation) kept(slice int, r Role) int {
+	return min(max(o.Bounds.Min[Member(slice, r.Name)], o.child(slice, o.Bounds.Stable, r.Name).Replicas), r.Replicas)
 }
 
 // keeps returns how many groups of a role the stable revision keeps beside a number of new units of a slice.
@@ -256,7 +261,7 @@ func (o Observation) leavingUnits() (leaving []Group) {
 	}
 	r := o.entryRole()
 	for slice, units := range o.place(b.Update, b.Units) {
-		left := o.lowered(slice, r, min(b.Min[Member(slice, r.Name)], r.Replicas), o.keeps(r, units))
+		left := o.lowered(slice, r, o.kept(slice, r), o.keeps(r, units))
 		leaving = append(leaving, Workload{Groups: o.child(slice, b.Stable, r.Name).Groups}.existingFrom(left)...)
 	}
 	return leaving
