@@ -22,7 +22,7 @@ func Protect(config *rest.Config, logger *slog.Logger, next http.Handler) (http.
 	}
 	r.audience = ""
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		code, err := r.admit(req)
+		code, err := r.authorizeRequest(req)
 		switch {
 		case err != nil:
 			logger.WarnContext(req.Context(), "refused request", "path", req.URL.Path, "error", err)
@@ -35,8 +35,8 @@ func Protect(config *rest.Config, logger *slog.Logger, next http.Handler) (http.
 	}), nil
 }
 
-// admit returns 200 for a user who may make the request, and otherwise the code to answer.
-func (r *Reviewer) admit(req *http.Request) (code int, err error) {
+// authorizeRequest returns 200 for a user who may make the request, and otherwise the code to answer.
+func (r *Reviewer) authorizeRequest(req *http.Request) (code int, err error) {
 	scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return http.StatusUnauthorized, nil
@@ -52,7 +52,7 @@ func (r *Reviewer) admit(req *http.Request) (code int, err error) {
 	case u == nil:
 		return http.StatusUnauthorized, nil
 	}
-	allowed, err := r.may(req.Context(), authorizer.AttributesRecord{User: u, Verb: strings.ToLower(req.Method), Path: req.URL.Path})
+	allowed, err := r.authorize(req.Context(), authorizer.AttributesRecord{User: u, Verb: strings.ToLower(req.Method), Path: req.URL.Path})
 	if !allowed {
 		return http.StatusForbidden, err
 	}

@@ -31,8 +31,8 @@ func withSource(ctx context.Context, source string) context.Context {
 	return context.WithValue(ctx, sourceKey{}, source)
 }
 
-// limited returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
-func limited(config *rest.Config) *rest.Config {
+// limitRequests returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
+func limitRequests(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	// The limiter takes the place of client-go's, which lets one source use the turns of all others.
 	config.QPS, config.RateLimiter = -1, nil

@@ -81,7 +81,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(limited(config))
+	client, err := kubernetes.NewForConfig(limitRequests(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
 	}
@@ -97,7 +97,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 }
 
 func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
-	client, err := kubernetes.NewForConfig(limited(config))
+	client, err := kubernetes.NewForConfig(limitRequests(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
 	}
@@ -122,7 +122,7 @@ func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 	key := keyOf(token)
 	for _, answers := range []*lru.Cache{r.valid, r.invalid} {
 		// Tokens that were valid come first. An answer past its time is none, but WasValid still knows it.
-		if a, ok := last(answers, key); ok && now.Before(a.until) {
+		if a, ok := cachedAnswer(answers, key); ok && now.Before(a.until) {
 			return a.user, true
 		}
 	}
@@ -131,7 +131,7 @@ func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 
 // WasValid reports whether a token was valid when it was last reviewed.
 func (r *Reviewer) WasValid(token string) bool {
-	_, ok := last(r.valid, keyOf(token))
+	_, ok := cachedAnswer(r.valid, keyOf(token))
 	return ok
 }
 
@@ -140,7 +140,7 @@ type tokenKey [sha256.Size]byte
 
 func keyOf(token string) tokenKey { return sha256.Sum256([]byte(token)) }
 
-func last(answers *lru.Cache, key tokenKey) (answer, bool) {
+func cachedAnswer(answers *lru.Cache, key tokenKey) (answer, bool) {
 	value, _ := answers.Get(key)
 	a, ok := value.(answer)
 	return a, ok
@@ -156,7 +156,7 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 		// Several calls may wait for this review. It must not end with the first of them.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
-		return r.ask(ctx, source, token, key)
+		return r.reviewToken(ctx, source, token, key)
 	})
 	select {
 	case result := <-asked:
@@ -167,10 +167,10 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 	}
 }
 
-func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) (user.Info, error) {
+func (r *Reviewer) reviewToken(ctx context.Context, source, token string, key tokenKey) (user.Info, error) {
 	reviewer, by := r.unknown, source
 	// A token that was valid before is counted by its user, so a flood from the same address does not delay it.
-	if before, ok := last(r.valid, key); ok {
+	if before, ok := cachedAnswer(r.valid, key); ok {
 		reviewer, by = r.known, before.user.GetName()
 	}
 	if r.audience != "" {
@@ -192,14 +192,14 @@ func (r *Reviewer) ask(ctx context.Context, source, token string, key tokenKey) 
 
 // MayRelease reports whether the user has the verb on releases of the namespace; "" is all namespaces.
 func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb, namespace string) (bool, error) {
-	return r.may(ctx, authorizer.AttributesRecord{
+	return r.authorize(ctx, authorizer.AttributesRecord{
 		User: u, Verb: string(verb), Namespace: namespace,
 		APIGroup: access.Group, APIVersion: "*", Resource: access.Resource, ResourceRequest: true,
 	})
 }
 
-// may reports whether a user may do something.
-func (r *Reviewer) may(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
+// authorize reports whether a user may do something.
+func (r *Reviewer) authorize(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
 	// The review is counted by user: a user who asks about many namespaces delays no other.
 	ctx, cancel := context.WithTimeout(withSource(ctx, what.User.GetName()), timeout)
 	defer cancel()

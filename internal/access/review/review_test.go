@@ -143,7 +143,7 @@ func TestLoudAddress(t *testing.T) {
 	if u, err := r.User(t.Context(), "192.0.2.2", another); err != nil || u == nil {
 		t.Errorf("a caller of another address: %v, %v", u, err)
 	}
-	before, _ := last(r.valid, keyOf(known))
+	before, _ := cachedAnswer(r.valid, keyOf(known))
 	r.valid.Add(keyOf(known), answer{user: before.user}) // it is to be reviewed again
 	if u, err := r.User(t.Context(), "192.0.2.1", known); err != nil || u == nil {
 		t.Errorf("a token that was valid before: %v, %v", u, err)
