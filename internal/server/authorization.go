@@ -109,7 +109,7 @@ func roleWith(verb access.Verb) string {
 
 func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	// This runs before the request is read, so that a caller without permission to call has nothing buffered.
-	ctx, end, err := a.begin(stream.Context(), info.FullMethod)
+	ctx, end, err := a.beginCall(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
@@ -128,9 +128,9 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	return handler(srv, s)
 }
 
-// costly returns the slots of which a request must acquire one, nil if it is cheap. A call that waits for the cluster needs one for its
+// slotsFor returns the slots of which a request must acquire one, nil if it is cheap. A call that waits for the cluster needs one for its
 // answer only: it takes a turn.
-func (a *authorization) costly(request any) *fair.Slots {
+func (a *authorization) slotsFor(request any) *fair.Slots {
 	switch r := request.(type) {
 	case *pb.PlanRequest, *pb.PreflightRequest, *pb.ListRevisionsRequest:
 		return a.plans
@@ -165,7 +165,7 @@ func (s *authorizedStream) RecvMsg(m any) error {
 		return s.ServerStream.RecvMsg(m) //nolint:wrapcheck // the stream's own
 	}
 	// gRPC has no deadline for a message, and a client that sends none would hold its place for reading.
-	err := within(readTimeout, func() error { return s.ServerStream.RecvMsg(m) }, func() error {
+	err := callWithin(readTimeout, func() error { return s.ServerStream.RecvMsg(m) }, func() error {
 		return status.Errorf(codes.DeadlineExceeded, "the request did not arrive within %s", readTimeout)
 	})
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *authorizedStream) RecvMsg(m any) error {
 	if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 		return err
 	}
-	if slots := s.by.costly(m); slots != nil && !s.acquire(s.ctx, slots, slotTimeout) {
+	if slots := s.by.slotsFor(m); slots != nil && !s.acquire(s.ctx, slots, slotTimeout) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", s.namespace)
 	}
 	return nil
@@ -205,14 +205,14 @@ func (s *authorizedStream) SendMsg(m any) error {
 			return err
 		}
 	}
-	return within(sendTimeout, func() error { return s.ServerStream.SendMsg(m) }, func() error {
+	return callWithin(sendTimeout, func() error { return s.ServerStream.SendMsg(m) }, func() error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
 			"the client has read nothing for %s: read faster, and call again", sendTimeout)
 	})
 }
 
-// within returns the error of a call of gRPC, which ends with the stream, or that of late after a time.
-func within(limit time.Duration, call, late func() error) error {
+// callWithin returns the error of a call of gRPC, which ends with the stream, or that of late after a time.
+func callWithin(limit time.Duration, call, late func() error) error {
 	done := make(chan error, 1)
 	// gRPC can't interrupt a receive or a send, but ends both once the handler has returned. The channel has room for the late result.
 	go func() { done <- call() }()

@@ -87,8 +87,8 @@ func userOfCertificate(leaf *x509.Certificate, now time.Time) (user.Info, error)
 	return &user.DefaultInfo{Name: names[0], Groups: append(slices.Clone(leaf.Subject.Organization), user.AllAuthenticated)}, nil
 }
 
-// subject returns the user in the client certificate of a call that is not reviewed, for audit, or nil if there is none.
-func subject(ctx context.Context) user.Info {
+// certificateUser returns the user in the client certificate of a call that is not reviewed, for audit, or nil if there is none.
+func certificateUser(ctx context.Context) user.Info {
 	leaf := clientCertificate(ctx)
 	if leaf == nil {
 		return nil

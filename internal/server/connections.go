@@ -127,12 +127,12 @@ func (c *connections) accept() {
 		}
 		c.mu.Unlock()
 		// A silent client must not hold up the others.
-		go c.hear(added)
+		go c.awaitFirstByte(added)
 	}
 }
 
-// hear admits a connection, or has it wait, once its client has sent something.
-func (c *connections) hear(added *connection) {
+// awaitFirstByte admits a connection, or has it wait, once its client has sent something.
+func (c *connections) awaitFirstByte(added *connection) {
 	// Without this deadline a client that sends nothing would keep a socket for good.
 	_ = added.SetReadDeadline(time.Now().Add(handshakeTimeout))
 	_, err := added.Conn.Read(added.first)
@@ -157,7 +157,7 @@ func (c *connections) hear(added *connection) {
 	case full:
 		_ = added.Conn.Close()
 	default:
-		c.next()
+		c.serveWaiting()
 	}
 }
 
@@ -172,8 +172,8 @@ func (c *connections) serve(a accepted) {
 	}
 }
 
-// next serves the connections that need not wait any more, and looks again when the others need not.
-func (c *connections) next() {
+// serveWaiting serves the connections that need not wait any more, and looks again when the others need not.
+func (c *connections) serveWaiting() {
 	for {
 		c.mu.Lock()
 		added, ok := c.waiting.First()
@@ -192,7 +192,7 @@ func (c *connections) next() {
 				c.mu.Lock()
 				c.retries = false
 				c.mu.Unlock()
-				c.next()
+				c.serveWaiting()
 			})
 		}
 		// serve may block until gRPC accepts, so the lock is released before.
@@ -239,15 +239,15 @@ func (c *connections) oldestStranger(source string) (oldest *connection, louder 
 	}
 	for _, conn := range c.open {
 		// The address with the most gives way, and of its connections a refused one or the oldest.
-		if conn.user == "" && (oldest == nil || cmp.Or(of[oldest.source]-of[conn.source], conn.order(oldest)) < 0) {
+		if conn.user == "" && (oldest == nil || cmp.Or(of[oldest.source]-of[conn.source], conn.compareForRemoval(oldest)) < 0) {
 			oldest = conn
 		}
 	}
 	return oldest, of[oldest.source] > of[source]
 }
 
-// order is negative if a connection gives way before another one of its address.
-func (c *connection) order(other *connection) int {
+// compareForRemoval returns a negative number if the connection gives way before another one of its address.
+func (c *connection) compareForRemoval(other *connection) int {
 	if c.refused != other.refused {
 		if c.refused {
 			return -1
@@ -257,8 +257,8 @@ func (c *connection) order(other *connection) int {
 	return c.opened.Compare(other.opened)
 }
 
-// refuse notes that a call was refused.
-func (c *connections) refuse(peer net.Addr) {
+// markRefused notes that a call was refused.
+func (c *connections) markRefused(peer net.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if conn := c.open[peer.String()]; conn != nil {
@@ -285,15 +285,15 @@ func (c *connection) Close() error {
 
 // remove deletes the connection from the open ones.
 func (c *connection) remove() {
-	c.stay()
+	c.stopTimeout()
 	// A later connection may have the same address and port.
 	if key := c.RemoteAddr().String(); c.by.open[key] == c {
 		delete(c.by.open, key)
 	}
 }
 
-// known keeps the connection of an authenticated user. It returns an error if there are too many.
-func (c *connections) known(peer net.Addr, user string) error {
+// keepAuthenticated keeps the connection of an authenticated user. It returns an error if there are too many.
+func (c *connections) keepAuthenticated(peer net.Addr, user string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.open[peer.String()]
@@ -315,19 +315,19 @@ func (c *connections) known(peer net.Addr, user string) error {
 			"user %q has %d connections, and all users %d: use one connection for many calls", user, theirs, all)
 	}
 	conn.user = user
-	conn.stay()
+	conn.stopTimeout()
 	return nil
 }
 
-// stay ends the patience with a connection.
-func (c *connection) stay() {
+// stopTimeout lets the connection stay until its client closes it.
+func (c *connection) stopTimeout() {
 	if c.late != nil {
 		c.late.Stop()
 	}
 }
 
-// review reports whether a token from this connection may be reviewed now: one at a time.
-func (c *connections) review(peer net.Addr, token string) bool {
+// beginReview reports whether a token from this connection may be reviewed now. A connection has one review at a time.
+func (c *connections) beginReview(peer net.Addr, token string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.open[peer.String()]
@@ -343,8 +343,8 @@ func (c *connections) review(peer net.Addr, token string) bool {
 	return true
 }
 
-// reviewed ends a review.
-func (c *connections) reviewed(peer net.Addr, valid bool) {
+// endReview ends a review.
+func (c *connections) endReview(peer net.Addr, valid bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.open[peer.String()]
@@ -357,8 +357,8 @@ func (c *connections) reviewed(peer net.Addr, valid bool) {
 	}
 }
 
-// abandon ends a review whose call has ended.
-func (c *connections) abandon(peer net.Addr, token string) {
+// abandonReview ends a review whose call has ended.
+func (c *connections) abandonReview(peer net.Addr, token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Another call of the connection may have begun a review of its own.

@@ -60,7 +60,7 @@ func closed(conn net.Conn) bool {
 func TestConnectionsAreBounded(t *testing.T) {
 	l, connect := accepting(t)
 	_, known := connect()
-	if err := l.known(known.RemoteAddr(), "ada"); err != nil {
+	if err := l.keepAuthenticated(known.RemoteAddr(), "ada"); err != nil {
 		t.Fatal(err)
 	}
 	oldest, _ := connect()
@@ -88,15 +88,15 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 	l, connect := accepting(t)
 	for range maxUserConnections {
 		_, served := connect()
-		if err := l.known(served.RemoteAddr(), "ada"); err != nil {
+		if err := l.keepAuthenticated(served.RemoteAddr(), "ada"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_, served := connect()
-	if err := l.known(served.RemoteAddr(), "ada"); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RATE_LIMITED {
+	if err := l.keepAuthenticated(served.RemoteAddr(), "ada"); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RATE_LIMITED {
 		t.Errorf("one more of the user: %v", err)
 	}
-	if err := l.known(served.RemoteAddr(), "bob"); err != nil {
+	if err := l.keepAuthenticated(served.RemoteAddr(), "bob"); err != nil {
 		t.Errorf("one of another user: %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestLoudestAddressGivesWay(t *testing.T) {
 		return l.waiting.Len() == 1
 	})
 	all("127.0.0.1", time.Now().Add(-strangerGrace))
-	go l.next() // as after the hour
+	go l.serveWaiting() // as after the hour
 	served, err := l.Accept()
 	if err != nil || served.RemoteAddr().String() != louder.LocalAddr().String() {
 		t.Errorf("%v is served: %v", served, err)
@@ -163,7 +163,7 @@ func TestRefusedGivesWay(t *testing.T) {
 		connect()
 	}
 	refused, served := connect()
-	l.refuse(served.RemoteAddr())
+	l.markRefused(served.RemoteAddr())
 	connect()
 	if !closed(refused) {
 		t.Error("an older connection was closed")
@@ -175,16 +175,16 @@ func TestOneReviewOfAConnection(t *testing.T) {
 	l, connect := accepting(t)
 	_, served := connect()
 	peer := served.RemoteAddr()
-	first, again := l.review(peer, "a"), l.review(peer, "a")
-	if !first || !again || l.review(peer, "b") {
+	first, again := l.beginReview(peer, "a"), l.beginReview(peer, "a")
+	if !first || !again || l.beginReview(peer, "b") {
 		t.Error("another token is reviewed beside the first")
 	}
-	l.abandon(peer, "a")
-	if !l.review(peer, "b") {
+	l.abandonReview(peer, "a")
+	if !l.beginReview(peer, "b") {
 		t.Error("no review after one that was abandoned")
 	}
-	l.reviewed(peer, false)
-	if l.review(peer, "c") {
+	l.endReview(peer, false)
+	if l.beginReview(peer, "c") {
 		t.Error("a review right after an invalid token")
 	}
 }

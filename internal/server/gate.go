@@ -53,7 +53,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	}
 	source := host(c.peer)
 	if c.refused = a.identify(ctx, c, info.FullMethodName); c.refused != nil {
-		a.from.refuse(c.peer)
+		a.from.markRefused(c.peer)
 	}
 	if c.user != nil {
 		source = c.user.GetName()
@@ -66,20 +66,20 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		release, err := a.reading.take(source)
 		if err != nil {
 			// The review that identify has announced won't take place.
-			a.from.reviewed(c.peer, true)
+			a.from.endReview(c.peer, true)
 			c.refused, refuseHere = err, true
 		}
 		c.read = release
 	}
 	if c.refused != nil && refuseHere {
-		a.refusals.refused(ctx, info.FullMethodName, c.refused)
+		a.refusals.logRefused(ctx, info.FullMethodName, c.refused)
 		a.refused.WithLabelValues(status.Code(c.refused).String()).Inc()
 		return ctx, c.refused
 	}
 	// The call may end before its handler runs, which would free neither.
 	context.AfterFunc(ctx, func() {
 		c.read()
-		a.from.abandon(c.peer, c.token)
+		a.from.abandonReview(c.peer, c.token)
 	})
 	return context.WithValue(ctx, callKey{}, c), nil
 }
@@ -109,7 +109,7 @@ func (a *authorization) identify(ctx context.Context, c *call, method string) (e
 	switch c.user, reviewed = a.reviewer.Known(c.token); {
 	case reviewed && c.user == nil:
 		return errInvalidToken
-	case reviewed || a.reviewer.WasValid(c.token) || a.from.review(c.peer, c.token):
+	case reviewed || a.reviewer.WasValid(c.token) || a.from.beginReview(c.peer, c.token):
 		// A token that was valid is reviewed without a turn of the connection: expired answers must not hold up calls.
 		return nil
 	}
@@ -117,8 +117,8 @@ func (a *authorization) identify(ctx context.Context, c *call, method string) (e
 		"another token of this connection is being reviewed, or was refused less than %s ago: call again", refusalPause)
 }
 
-// begin returns the context of a call with its user, after the review of its token. end must be called.
-func (a *authorization) begin(ctx context.Context, method string) (_ context.Context, end func(), err error) {
+// beginCall returns the context of a call with its user, after the review of its token. end must be called.
+func (a *authorization) beginCall(ctx context.Context, method string) (_ context.Context, end func(), err error) {
 	c := callOf(ctx)
 	if c.refused != nil {
 		return ctx, nil, c.refused
@@ -139,7 +139,7 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 		name = c.user.GetName()
 	}
 	// The connection stays only once its caller is authenticated. Before that it is a stranger's.
-	if err := a.from.known(c.peer, name); err != nil {
+	if err := a.from.keepAuthenticated(c.peer, name); err != nil {
 		return ctx, nil, err
 	}
 	if end, err = a.calls.take(name); err != nil {
@@ -165,7 +165,7 @@ func (a *authorization) begin(ctx context.Context, method string) (_ context.Con
 func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) {
 	u, err := a.reviewer.User(ctx, host(c.peer), c.token)
 	// A review that failed has a pause as well, so that clients don't repeat it in a loop.
-	a.from.reviewed(c.peer, u != nil)
+	a.from.endReview(c.peer, u != nil)
 	switch {
 	case err != nil:
 		return nil, notReviewed("the bearer token can't be checked", err)
@@ -252,8 +252,8 @@ func (s *sampler) take(kind failure) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// refused logs a call that is refused by its headers.
-func (s *sampler) refused(ctx context.Context, method string, err error) {
+// logRefused logs a call that is refused by its headers.
+func (s *sampler) logRefused(ctx context.Context, method string, err error) {
 	// Clients choose the names of unknown methods, and each would be a key of the map.
 	if _, known := verbs[method]; !known {
 		method = "unknown"

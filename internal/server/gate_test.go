@@ -40,11 +40,11 @@ func TestSlots(t *testing.T) {
 func TestWithin(t *testing.T) {
 	late, failed := errors.New("late"), errors.New("failed")
 	never := make(chan error)
-	if err := within(time.Millisecond, func() error { return <-never }, func() error { return late }); !errors.Is(err, late) {
+	if err := callWithin(time.Millisecond, func() error { return <-never }, func() error { return late }); !errors.Is(err, late) {
 		t.Errorf("a call without an end: %v", err)
 	}
 	close(never)
-	if err := within(time.Minute, func() error { return failed }, func() error { return late }); !errors.Is(err, failed) {
+	if err := callWithin(time.Minute, func() error { return failed }, func() error { return late }); !errors.Is(err, failed) {
 		t.Errorf("a call that fails: %v", err)
 	}
 }
@@ -54,15 +54,15 @@ func TestRefusalsAreSampled(t *testing.T) {
 	var log bytes.Buffer
 	s := newSampler(slog.New(slog.NewTextHandler(&log, nil)))
 	for range 50 {
-		s.refused(t.Context(), pb.WorkloadDriver_Adopt_FullMethodName, errInvalidToken)
-		s.refused(t.Context(), "/unheard/Of", errInvalidToken)
+		s.logRefused(t.Context(), pb.WorkloadDriver_Adopt_FullMethodName, errInvalidToken)
+		s.logRefused(t.Context(), "/unheard/Of", errInvalidToken)
 	}
 	if n := strings.Count(log.String(), "\n"); n != 2 {
 		t.Fatalf("%d lines, want one for each method:\n%s", n, log.String())
 	}
 	kind := failure{pb.WorkloadDriver_Adopt_FullMethodName, codes.Unauthenticated}
 	s.kinds[kind].logged = time.Time{}
-	s.refused(t.Context(), pb.WorkloadDriver_Adopt_FullMethodName, errInvalidToken)
+	s.logRefused(t.Context(), pb.WorkloadDriver_Adopt_FullMethodName, errInvalidToken)
 	if !strings.Contains(log.String(), "omitted=49") {
 		t.Errorf("the next line does not say how many were left out:\n%s", log.String())
 	}

@@ -49,7 +49,7 @@ func listenUnix(ctx context.Context, config *net.ListenConfig, path string) (net
 		return nil, err
 	}
 	// A socket is usable from its bind on, so its mode must be narrow before the Chmod below.
-	listener, err := privately(func() (net.Listener, error) { return config.Listen(ctx, "unix", path) })
+	listener, err := withPrivateUmask(func() (net.Listener, error) { return config.Listen(ctx, "unix", path) })
 	if err != nil {
 		return nil, err
 	}

@@ -248,7 +248,7 @@ func (o Options) authorization(e endpoint.Endpoint, from *connections) *authoriz
 		}
 		return a
 	}
-	a.reviewer, a.rates, a.local = o.Reviewer, review.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), subject
+	a.reviewer, a.rates, a.local = o.Reviewer, review.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser
 	return a
 }
 

@@ -20,5 +20,5 @@ func ownedByOther(fs.FileInfo) bool { return false }
 // worldWritable returns false: files have no Unix mode.
 func worldWritable(fs.FileInfo) bool { return false }
 
-// privately calls listen.
-func privately(listen func() (net.Listener, error)) (net.Listener, error) { return listen() }
+// withPrivateUmask calls listen.
+func withPrivateUmask(listen func() (net.Listener, error)) (net.Listener, error) { return listen() }

@@ -60,8 +60,8 @@ func worldWritable(info fs.FileInfo) bool {
 	return info.Mode()&write != 0 && info.Mode()&fs.ModeSticky == 0
 }
 
-// privately calls listen while files that this process creates are accessible to its user only.
-func privately(listen func() (net.Listener, error)) (net.Listener, error) {
+// withPrivateUmask calls listen while files that this process creates are accessible to its user only.
+func withPrivateUmask(listen func() (net.Listener, error)) (net.Listener, error) {
 	// The umask is that of the whole process, so it is changed for the bind alone.
 	defer syscall.Umask(syscall.Umask(0o077))
 	return listen()
