@@ -30,11 +30,11 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 	case pb.State_STATE_PROMOTING:
 		if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK && !m.rollbackTried {
 			m.rollbackTried = true // it can be rolled back until the driver refuses
-			return m.end(m.intent)
+			return m.requestEnd(m.intent)
 		}
-		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		return m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case pb.State_STATE_ROLLING_BACK:
-		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		return m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	default:
 		return m.advance(c, now)
 	}
@@ -48,7 +48,7 @@ func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
 		return step{action: actStop, outcome: OutcomeSuperseded, notes: []note{changed}}
 	}
 	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
-		return m.end(m.intent)
+		return m.requestEnd(m.intent)
 	}
 	switch c.GetState() {
 	case pb.State_STATE_READY:
@@ -56,12 +56,12 @@ func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
 	case pb.State_STATE_PREPARING, pb.State_STATE_UNMANAGED, pb.State_STATE_UNSPECIFIED:
 		return step{action: actInitialize}
 	default:
-		return m.upgrade()
+		return m.requestBatch()
 	}
 }
 
-// upgrade requests the batch at the cursor.
-func (m *machine) upgrade() step {
+// requestBatch requests the batch at the cursor.
+func (m *machine) requestBatch() step {
 	s := step{action: actUpgrade, batch: m.cursor}
 	if m.begun <= m.cursor {
 		m.begun = m.cursor + 1
@@ -75,7 +75,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	// READY may be that of the batch before, until the driver has answered the request for this one.
 	behind := c.CurrentBatch != nil && c.GetCurrentBatch() < m.cursor
 	if behind || !m.requested {
-		return m.upgrade()
+		return m.requestBatch()
 	}
 	if len(m.HeaderRoutes) > 0 && !m.headersSet {
 		// The pause and the gates begin once these requests reach the batch.
@@ -86,8 +86,8 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		m.readySince = time.Time{}
 		return m.setWeight(c)
 	}
-	pauses := m.pauses(c)
-	notes := m.announce(pauses)
+	pauses := m.needsPause(c)
+	notes := m.noteReady(pauses)
 	if m.readySince.IsZero() {
 		m.readySince, m.measured = now, gate.Begin(m.gatesFor(c), now, m.patience)
 	}
@@ -103,22 +103,22 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 		return step{action: actPause, batch: m.cursor, until: until, notes: notes}
 	}
 	if m.cursor == m.lastBatch() {
-		return m.last(notes)
+		return m.endBatches(notes)
 	}
 	m.moveTo(m.cursor + 1)
 	m.requested, m.readySince = false, time.Time{}
-	s := m.upgrade()
+	s := m.requestBatch()
 	s.notes = append(notes, s.notes...)
 	return s
 }
 
-// pauses reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion.
-func (m *machine) pauses(c *pb.BatchContext) bool {
+// needsPause reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion.
+func (m *machine) needsPause(c *pb.BatchContext) bool {
 	return m.Pause > 0 && (m.cursor < m.lastBatch() || !m.NoPromote && c.GetPlanned() < c.GetReplicas())
 }
 
-// announce returns the notes about a ready batch, once per batch and revision.
-func (m *machine) announce(pauses bool) []note {
+// noteReady returns the notes about a ready batch, once per batch and revision.
+func (m *machine) noteReady(pauses bool) []note {
 	if m.announced > m.cursor {
 		return nil
 	}
@@ -134,12 +134,12 @@ func (m *machine) announce(pauses bool) []note {
 	return notes
 }
 
-// last decides what follows the last batch.
-func (m *machine) last(notes []note) step {
+// endBatches decides what follows the last batch.
+func (m *machine) endBatches(notes []note) step {
 	if m.NoPromote {
 		return step{action: actStop, outcome: OutcomeLastBatch, notes: notes}
 	}
-	s := m.end(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+	s := m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.notes = append(notes, s.notes...)
 	return s
 }
@@ -147,7 +147,7 @@ func (m *machine) last(notes []note) step {
 // failed decides about a failed release by the settings. If an end was chosen, it is requested once all the same: a failed release
 // can be rolled back.
 func (m *machine) failed(c *pb.BatchContext) step {
-	s := m.react(c)
+	s := m.reactToFailure(c)
 	if s.action != actStop && !m.failing {
 		m.failing = true
 		s.notes = append([]note{{kind: EventFailed, message: failure(c)}}, s.notes...)
@@ -159,24 +159,24 @@ func failure(c *pb.BatchContext) string {
 	return fmt.Sprintf("the release failed (%s): %s", c.GetReason(), c.GetMessage())
 }
 
-// react decides what to do about a failure.
-func (m *machine) react(c *pb.BatchContext) step {
+// reactToFailure decides what to do about a failure.
+func (m *machine) reactToFailure(c *pb.BatchContext) step {
 	chosen := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	switch {
 	case chosen && (!m.requested || m.OnFailure == OnFailureWait):
-		return m.end(m.intent)
+		return m.requestEnd(m.intent)
 	case !chosen && m.OnFailure == OnFailureRollback:
 		m.endMessage = failure(c)
-		return m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		return m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case !chosen && m.OnFailure == OnFailureWait:
-		return m.upgrade()
+		return m.requestBatch()
 	default:
 		return step{action: actStop, outcome: OutcomeFailed}
 	}
 }
 
-// end requests the end of the release, and notes it the first time.
-func (m *machine) end(intent pb.FinalizeIntent) step {
+// requestEnd requests the end of the release, and notes it the first time.
+func (m *machine) requestEnd(intent pb.FinalizeIntent) step {
 	s := step{action: actPromote, notes: []note{{kind: EventPromoting, message: "promoting: the stable groups move to the update revision"}}}
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		s = step{action: actRollback, notes: []note{{kind: EventRollingBack, message: "rolling back to the stable revision"}}}

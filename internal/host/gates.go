@@ -64,7 +64,7 @@ func (m *machine) gateFailed(notes []note) step {
 	m.gateFailure = m.measured.Failure()
 	if m.OnGateFailure != OnFailurePause && m.measured.Verdict() == gate.Failed {
 		m.endMessage = m.gateFailure
-		s = m.end(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		s = m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	}
 	notes = append(notes, note{kind: EventGateFailed, message: m.gateFailure, gates: m.measured.Results()})
 	s.notes = append(notes, s.notes...)
@@ -106,7 +106,7 @@ func (r *run) measure(ctx context.Context, s step) (answer, error) {
 		return answer{}, err
 	}
 	// The batch may have become unready during the measurements.
-	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.look(ctx, r.release.ID) })
+	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.readContext(ctx, r.release.ID) })
 	a.measured = taken
 	return a, err
 }

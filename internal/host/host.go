@@ -92,7 +92,7 @@ func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.Fina
 	return r.finish(ctx, func(ctx context.Context) (step, error) {
 		// The first response may take Timing.Wait, and the progress is to be visible meanwhile.
 		r.watching.Do(func() { r.watch(ctx) })
-		return r.machine.end(intent), nil
+		return r.machine.requestEnd(intent), nil
 	})
 }
 

@@ -40,7 +40,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 	if r.release.ID != "" {
 		return step{action: actInitialize}, nil
 	}
-	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.look(ctx, "") })
+	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.readContext(ctx, "") })
 	if err != nil {
 		return step{}, err
 	}
@@ -69,10 +69,10 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	case actPromote, actRollback:
 		call = r.finalize
 	case actPause:
-		r.rest(ctx, time.Until(s.until), s.batch)
+		r.showUntil(ctx, time.Until(s.until), s.batch)
 		s.action = actUpgrade
 	case actMeasure:
-		r.rest(ctx, time.Until(s.until), s.batch)
+		r.showUntil(ctx, time.Until(s.until), s.batch)
 		if !time.Now().Before(s.until) {
 			return r.measure(ctx, s)
 		}
@@ -80,7 +80,7 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 	case actUpgrade, actStop:
 		// UpgradeBatch is the default, and actStop makes no call.
 	}
-	r.space(ctx, s)
+	r.spaceRequests(ctx, s)
 	return r.retry(ctx, func(ctx context.Context) (answer, error) { return call(ctx, s) })
 }
 
@@ -127,7 +127,7 @@ func (r *run) setWeight(ctx context.Context, s step) (answer, error) {
 	if err != nil {
 		return r.checkOutdated(ctx, err)
 	}
-	return r.look(ctx, r.release.ID)
+	return r.readContext(ctx, r.release.ID)
 }
 
 func (r *run) finalize(ctx context.Context, s step) (answer, error) {
@@ -152,8 +152,8 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	}, nil
 }
 
-// look reads the state of the workload.
-func (r *run) look(ctx context.Context, id string) (answer, error) {
+// readContext reads the state of the workload.
+func (r *run) readContext(ctx context.Context, id string) (answer, error) {
 	response, err := r.host.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
 		Workload: r.release.Workload, ReleaseId: id, IncludeGroups: true,
 	})
@@ -168,7 +168,7 @@ func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 	if !newTemplate && reason != pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED {
 		return answer{}, cause
 	}
-	a, err := r.look(ctx, r.release.ID)
+	a, err := r.readContext(ctx, r.release.ID)
 	if err != nil {
 		return answer{}, err
 	}
@@ -192,7 +192,7 @@ func (r *run) retry(ctx context.Context, call func(context.Context) (answer, err
 			r.emit(Event{Kind: EventRetrying, Message: fmt.Sprintf("trying again: %s", text)})
 		}
 		attempts++
-		r.rest(ctx, delay, noBatch)
+		r.showUntil(ctx, delay, noBatch)
 	})
 	return a, err
 }
@@ -216,7 +216,7 @@ func (r *run) attempt(ctx context.Context, call func(context.Context) (answer, e
 		case got := <-replies:
 			return got.answer, got.err
 		case c := <-r.feed:
-			r.hear(c)
+			r.showWatched(c)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (r *run) finish(ctx context.Context, begin func(context.Context) (step, err
 func (r *run) lastLook(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
 	defer cancel()
-	if a, err := r.look(ctx, r.release.ID); err == nil {
+	if a, err := r.readContext(ctx, r.release.ID); err == nil {
 		r.last = a.context
 	}
 }
@@ -91,14 +91,14 @@ func (r *run) loop(ctx context.Context, begin func(context.Context) (step, error
 		}
 		var a answer
 		if a, err = r.perform(ctx, next); err == nil {
-			next = r.consider(ctx, a)
+			next = r.decideNext(ctx, a)
 		}
 	}
 	return "", err
 }
 
-// consider shows a response and decides the next step.
-func (r *run) consider(ctx context.Context, a answer) step {
+// decideNext shows a response and decides the next step.
+func (r *run) decideNext(ctx context.Context, a answer) step {
 	r.reportStart(a)
 	r.show(a.context)
 	r.machine.requested = r.machine.requested || a.requested
@@ -191,18 +191,18 @@ func sentence(result Result) string {
 // noBatch makes rest ignore the state of the watch.
 const noBatch int32 = -1
 
-// space keeps equal requests Timing.Interval apart, for drivers that do not wait.
-func (r *run) space(ctx context.Context, s step) {
+// spaceRequests keeps equal requests Timing.Interval apart, for drivers that do not wait.
+func (r *run) spaceRequests(ctx context.Context, s step) {
 	same := s.action == r.request.action && s.batch == r.request.batch && s.weight == r.request.weight
 	if left := time.Until(r.requested.Add(r.timing.Interval)); same && left > 0 {
-		r.rest(ctx, left, noBatch)
+		r.showUntil(ctx, left, noBatch)
 	}
 	r.request, r.requested = s, time.Now()
 }
 
-// rest waits for d and shows the states of the watch. With a batch it ends early if the batch is no longer ready, so that the host
+// showUntil waits for d and shows the states of the watch. With a batch it ends early if the batch is no longer ready, so that the host
 // requests it again.
-func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
+func (r *run) showUntil(ctx context.Context, d time.Duration, batch int32) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -212,17 +212,17 @@ func (r *run) rest(ctx context.Context, d time.Duration, batch int32) {
 		case <-timer.C:
 			return
 		case c := <-r.feed:
-			if ready := r.hear(c); batch != noBatch && !ready {
+			if ready := r.showWatched(c); batch != noBatch && !ready {
 				return
 			}
 		}
 	}
 }
 
-// hear shows a state of the watch, and reports whether the batch is still ready. If it was so in the watch before, and is not any
+// showWatched shows a state of the watch, and reports whether the batch is still ready. If it was so in the watch before, and is not any
 // longer, its pause and its gates begin again, even if it is ready once more in the next response. A state from before the batch was
 // ready, which the watch may show late, means nothing.
-func (r *run) hear(c *pb.BatchContext) (ready bool) {
+func (r *run) showWatched(c *pb.BatchContext) (ready bool) {
 	r.show(c)
 	switch ready = r.stillReady(c); {
 	case ready && c.CurrentBatch != nil && c.GetCurrentBatch() == r.machine.cursor:

@@ -126,7 +126,7 @@ func (r *run) setHeaders(ctx context.Context, _ step) (answer, error) {
 			return r.checkOutdated(ctx, err)
 		}
 	}
-	return r.look(ctx, r.release.ID)
+	return r.readContext(ctx, r.release.ID)
 }
 
 // checkHeaderRoutes returns an error if the driver can't set the header routes of the release.
