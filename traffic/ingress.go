@@ -205,7 +205,7 @@ func ingressWrite(s Setup, d Desired, w World, name string, shrinkOnly bool) (*W
 	if err != nil {
 		return nil, err
 	}
-	return keep(s, key, have, renameIngress(name, have), p, weightChange(weightIn(have.Annotations), d))
+	return reconcileGenerated(s, key, have, renameIngress(name, have), p, weightChange(weightIn(have.Annotations), d))
 }
 
 // IngressPrefix is the prefix of the canary annotations. They are a convention of ingress-nginx, which is retired since

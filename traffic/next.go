@@ -35,8 +35,8 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
-		// shrink comes before every step that can fail on a missing or foreign object, so that none of these keeps a share.
-		shrink, isolate, ensureCanaryService, ensureCanaryPool, checkSupported, grow, cleanUp, lift, relinquish,
+		// shrinkShare comes before every step that can fail on a missing or foreign object, so that none of these keeps a share.
+		shrinkShare, isolate, ensureCanaryService, ensureCanaryPool, checkSupported, growShare, cleanUp, removeIsolation, relinquish,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -51,7 +51,7 @@ func endSplit(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
-	return lift(s, d, w)
+	return removeIsolation(s, d, w)
 }
 
 // handOver has the stable Service and pool select the canary's leaders, before requests return to them.
@@ -78,16 +78,16 @@ func isolate(s Setup, d Desired, w World) (*Write, error) {
 	case w.Stable == nil:
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
-	if write, err := w.pin(serviceSelector(w.Stable), s, d); write != nil || err != nil || s.Policy.Pool == nil {
+	if write, err := w.pinSelector(serviceSelector(w.Stable), s, d); write != nil || err != nil || s.Policy.Pool == nil {
 		return write, err
 	}
 	if w.StablePool == nil {
 		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
-	return w.pin(poolSelector(w.StablePool), s, d)
+	return w.pinSelector(poolSelector(w.StablePool), s, d)
 }
 
-func (w World) pin(sel selector, s Setup, d Desired) (*Write, error) {
+func (w World) pinSelector(sel selector, s Setup, d Desired) (*Write, error) {
 	labels, note, changed, err := sel.isolate(s, d)
 	if err != nil || !changed {
 		return nil, err
@@ -105,8 +105,8 @@ func (w World) pin(sel selector, s Setup, d Desired) (*Write, error) {
 	return write, nil
 }
 
-// lift removes the isolation of the workload's releases, that of the pool first.
-func lift(s Setup, d Desired, w World) (*Write, error) {
+// removeIsolation removes the isolation of the workload's releases, that of the pool first.
+func removeIsolation(s Setup, d Desired, w World) (*Write, error) {
 	if d.Isolated {
 		return noWrite()
 	}
@@ -135,7 +135,7 @@ func ensureCanaryService(s Setup, d Desired, w World) (*Write, error) {
 	key := Key{KindService, s.Policy.CanaryService}
 	// An existing Service was verified when it was created. Its labels show for whom.
 	if w.Canary != nil {
-		return keep(s, key, w.Canary, nameAnotherService, serviceDrift(w.Canary, want), "follow the stable Service")
+		return reconcileGenerated(s, key, w.Canary, nameAnotherService, serviceDrift(w.Canary, want), "follow the stable Service")
 	}
 	if err := w.verifyNew(s, s.Policy.CanaryService); err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 	}
 	key := Key{KindInferencePool, s.Policy.Pool.Canary}
 	if have := w.CanaryPool; have != nil {
-		return keep(s, key, have, renamePool, driftOf(have, want, have.Object["spec"], want.Object["spec"]), "follow the stable pool")
+		return reconcileGenerated(s, key, have, renamePool, driftOf(have, want, have.Object["spec"], want.Object["spec"]), "follow the stable pool")
 	}
 	if err := w.verifyNew(s, s.Policy.Pool.Canary); err != nil {
 		return nil, err
@@ -165,11 +165,11 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 	return &Write{Verb: Create, Key: key, Body: want.Object, Why: "select the canary's leaders"}, nil
 }
 
-// checkSupported returns an error for what can't be expressed. It runs after shrink and isolate, which must not be blocked by it.
+// checkSupported returns an error for what can't be expressed. It runs after shrinkShare and isolate, which must not be blocked by it.
 func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
-// shrink reduces the canary's share to what is desired: in all objects, before it returns the error of one.
-func shrink(s Setup, d Desired, w World) (*Write, error) {
+// shrinkShare reduces the canary's share to what is desired: in all objects, before it returns the error of one.
+func shrinkShare(s Setup, d Desired, w World) (*Write, error) {
 	write, failed := updateRoutes(s, d, w, ShrunkRoute)
 	if write == nil {
 		var err error
@@ -183,8 +183,8 @@ func shrink(s Setup, d Desired, w World) (*Write, error) {
 	return moves(write), nil
 }
 
-// grow raises the canary's share to what is desired, if it can serve.
-func grow(s Setup, d Desired, w World) (*Write, error) {
+// growShare raises the canary's share to what is desired, if it can serve.
+func growShare(s Setup, d Desired, w World) (*Write, error) {
 	// A gateway answers requests to a Service without endpoints with errors.
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()

@@ -24,9 +24,9 @@ func ownedBy(o metav1.Object, s Setup) bool {
 	return owner != nil && owner.UID == s.Owner.UID
 }
 
-// keep returns the write that is due on a generated object that exists: its deletion if it belongs to an earlier workload, or the repair
-// of its drift. otherwise is the remedy if it is foreign, see nameTaken.
-func keep(s Setup, key Key, have metav1.Object, otherwise string, drift patch, why string) (*Write, error) {
+// reconcileGenerated returns the write that is due on a generated object that exists. That is its deletion if it belongs to an earlier
+// workload, or else the repair of its drift. otherwise is the remedy if it is foreign, see nameTaken.
+func reconcileGenerated(s Setup, key Key, have metav1.Object, otherwise string, drift patch, why string) (*Write, error) {
 	switch {
 	case !madeFor(have, s):
 		return nil, nameTaken(s, key, otherwise)

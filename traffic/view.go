@@ -118,7 +118,7 @@ func Look(s Setup, d Desired, w World) View {
 			v.Reason = ReasonRecordInvalid
 		}
 		// An abort waits for the withdrawn share alone, and must not wait until a user has mended something else.
-		write, err := shrink(s, d, w)
+		write, err := shrinkShare(s, d, w)
 		v.Withdrawn = write == nil && err == nil && acceptedByGateways(s, d, w) && !lagging
 	case write != nil:
 		v.Stage, v.Reason, v.Message, v.Write = Drifted, ReasonWriting, write.String(), write
