@@ -117,7 +117,7 @@ func (m *machine) callEnd() {
 		m.promote()
 		return
 	}
-	m.toward(converge.Goal{Kind: converge.RollBack, Why: "the BatchRelease was deleted during its release"})
+	m.callToward(converge.Goal{Kind: converge.RollBack, Why: "the BatchRelease was deleted during its release"})
 }
 
 // promote completes the release of the revision whose batches ran. A newer template has none: it waits, and if batchPartition can't
@@ -131,12 +131,12 @@ func (m *machine) promote() {
 	if revision == "" {
 		why = "no batch of revision " + m.context.GetUpdateRevision() + " has run"
 	}
-	next := m.toward(converge.Goal{Kind: converge.Promote, Revision: revision, Why: why})
+	next := m.callToward(converge.Goal{Kind: converge.Promote, Revision: revision, Why: why})
 	switch {
 	case next.Outcome != converge.Held:
 	case m.deleted() || m.status.Phase == v1beta1.RolloutPhaseCompleted:
 		// batchPartition of these can no longer be set again.
-		m.toward(converge.Goal{Kind: converge.RollBack, Why: next.Why})
+		m.callToward(converge.Goal{Kind: converge.RollBack, Why: next.Why})
 	default:
 		m.setBlocked("NotRequested", next.Why+": set batchPartition again to release it")
 	}

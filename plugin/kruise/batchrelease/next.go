@@ -104,8 +104,8 @@ func (m *machine) step() {
 
 func (m *machine) plan() *v1beta1.ReleasePlan { return &m.release.Spec.ReleasePlan }
 
-// toward takes the call towards a goal, and returns the move.
-func (m *machine) toward(g converge.Goal) converge.Move {
+// callToward takes the call towards a goal, and returns the move.
+func (m *machine) callToward(g converge.Goal) converge.Move {
 	g.Workload, g.Owner = Workload(m.release), Owner(m.release)
 	if m.inFlight() {
 		g.Release = m.context.GetReleaseId()

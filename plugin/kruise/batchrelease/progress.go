@@ -27,7 +27,7 @@ func (m *machine) progress() {
 	if !m.valid() {
 		return
 	}
-	m.follow()
+	m.recordChanges()
 	c := m.context
 	style, err := Style(m.plan())
 	switch {
@@ -36,7 +36,7 @@ func (m *machine) progress() {
 			"which rolls back, and create another one", plugin.CamelCase(strings.TrimPrefix(c.GetStyle().String(), "STYLE_"))))
 		return
 	case c.GetTemplateRevision() != c.GetUpdateRevision():
-		m.restart()
+		m.restartBatch()
 		m.setMessage("the template has changed; the driver deletes the groups of revision " + c.GetUpdateRevision())
 		return
 	case c.GetState() == pb.State_STATE_FAILED && !m.tolerated():
@@ -47,19 +47,19 @@ func (m *machine) progress() {
 	m.batch()
 }
 
-// follow records changes of the plan, the number of groups and the template.
-func (m *machine) follow() {
+// recordChanges records changes of the plan, the number of groups and the template.
+func (m *machine) recordChanges() {
 	m.followPlan()
 	s, c := &m.status, m.context
 	// With the number of groups, a percentage asks for another number of them.
 	if s.ObservedWorkloadReplicas != c.GetReplicas() {
 		s.ObservedWorkloadReplicas = c.GetReplicas()
-		m.restart()
+		m.restartBatch()
 	}
 	if s.UpdateRevision != c.GetUpdateRevision() {
 		s.StableRevision, s.UpdateRevision = c.GetStableRevision(), c.GetUpdateRevision()
 		s.CanaryStatus.NoNeedUpdateReplicas = nil // A newer template ends a rollback.
-		m.enter(0)
+		m.beginBatch(0)
 	}
 }
 
@@ -73,10 +73,10 @@ func (m *machine) followPlan() {
 			batch = 0
 		}
 		s.ObservedReleasePlanHash, s.ObservedRolloutID = hash, plan.RolloutID
-		m.enter(batch)
+		m.beginBatch(batch)
 	}
 	if b := s.CanaryStatus.CurrentBatch; b < 0 || b > last {
-		m.enter(0) // The status was edited.
+		m.beginBatch(0) // The status was edited.
 	}
 }
 
@@ -89,7 +89,7 @@ func (m *machine) batch() {
 		switch {
 		case !requested:
 			// The number of groups or the template has changed, so the target is requested again.
-			m.restart()
+			m.restartBatch()
 		case m.ready():
 			s.CurrentBatchState = v1beta1.ReadyBatchState
 			s.BatchReadyTime = &m.now
@@ -97,9 +97,9 @@ func (m *machine) batch() {
 	case v1beta1.ReadyBatchState:
 		switch {
 		case !requested || !m.ready():
-			m.restart()
+			m.restartBatch()
 		case *plan.BatchPartition > s.CurrentBatch && int(s.CurrentBatch) < len(plan.Batches)-1:
-			m.enter(s.CurrentBatch + 1)
+			m.beginBatch(s.CurrentBatch + 1)
 			requested = m.requested()
 		}
 	default:
@@ -150,7 +150,7 @@ func (m *machine) tolerated() bool {
 func (m *machine) upgrade() {
 	groups := m.current().CanaryReplicas
 	target := groups.String()
-	m.toward(converge.Goal{
+	m.callToward(converge.Goal{
 		Kind: converge.Upgrade, Revision: m.status.UpdateRevision,
 		Target: &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: target}},
 		Why:    fmt.Sprintf("batch %d: %s of the groups", m.status.CanaryStatus.CurrentBatch, target),
@@ -167,7 +167,7 @@ func (m *machine) prepare() {
 	case m.inState(pb.State_STATE_PREPARING):
 		m.setMessage("the driver prepares the release")
 	case m.inFlight():
-		m.start()
+		m.recordStart()
 		m.progress()
 	default:
 		m.begin()
@@ -178,7 +178,7 @@ func (m *machine) prepare() {
 func (m *machine) awaitPartition() {
 	m.status.Phase = v1beta1.RolloutPhasePreparing
 	if m.context != nil {
-		m.toward(converge.Goal{Kind: converge.Hold})
+		m.callToward(converge.Goal{Kind: converge.Hold})
 	}
 	m.setBlocked("NotRequested", "releasePlan.batchPartition is not set, and no batch has run: set batchPartition: 0 to release the first batch")
 }
@@ -192,7 +192,7 @@ func (m *machine) begin() {
 		return
 	}
 	template := c.GetTemplateRevision()
-	next := m.toward(converge.Goal{Kind: converge.Upgrade, Release: ReleaseID(m.release, template), Revision: template, Policy: policy})
+	next := m.callToward(converge.Goal{Kind: converge.Upgrade, Release: ReleaseID(m.release, template), Revision: template, Policy: policy})
 	switch {
 	case next.Outcome == converge.Foreign:
 		m.setBlocked("ReleaseOfAnother", next.Why)
@@ -209,24 +209,24 @@ func (m *machine) begin() {
 // object returns the kind and the name of the workload, for messages.
 func (m *machine) object() string { return plugin.ObjectOf(Workload(m.release)) }
 
-// start records the initial state of the release.
-func (m *machine) start() {
+// recordStart records the initial state of the release.
+func (m *machine) recordStart() {
 	s, c := &m.status, m.context
 	s.Phase = v1beta1.RolloutPhaseProgressing
 	s.StableRevision, s.UpdateRevision = c.GetStableRevision(), c.GetUpdateRevision()
 	s.ObservedWorkloadReplicas = c.GetReplicas()
 	s.ObservedReleasePlanHash, s.ObservedRolloutID = HashPlan(m.plan()), m.plan().RolloutID
-	m.enter(0)
+	m.beginBatch(0)
 }
 
-// enter begins a batch, or restarts it.
-func (m *machine) enter(batch int32) {
+// beginBatch begins a batch, or restarts it.
+func (m *machine) beginBatch(batch int32) {
 	m.status.CanaryStatus.CurrentBatch = batch
-	m.restart()
+	m.restartBatch()
 }
 
-// restart makes the current batch be requested and verified again.
-func (m *machine) restart() {
+// restartBatch has the current batch requested and verified again.
+func (m *machine) restartBatch() {
 	m.restarted = true
 	m.status.CanaryStatus.CurrentBatchState = v1beta1.UpgradingBatchState
 	m.status.CanaryStatus.BatchReadyTime = nil
