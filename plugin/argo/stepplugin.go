@@ -66,8 +66,8 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 	}
 	wait := time.Duration(0)
 	// Without a slot the step looks once, so that workers of Argo's controller stay free.
-	if p.slot() {
-		defer p.free()
+	if p.takeWait() {
+		defer p.releaseWait()
 		wait = config.Wait
 	}
 	target := rollout.NewTarget(p.Driver, f.Facts, &config.Config)
@@ -147,8 +147,8 @@ func readCall(known *Controller, ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	return f, config, err
 }
 
-// slot takes one of the slots for steps that wait, if one is free.
-func (p *StepPlugin) slot() bool {
+// takeWait takes one of the slots for steps that wait, if one is free.
+func (p *StepPlugin) takeWait() bool {
 	select {
 	case p.Waits <- struct{}{}:
 		return true
@@ -157,7 +157,7 @@ func (p *StepPlugin) slot() bool {
 	}
 }
 
-func (p *StepPlugin) free() { <-p.Waits }
+func (p *StepPlugin) releaseWait() { <-p.Waits }
 
 func (p *StepPlugin) log(f Facts, what, message string, err error) {
 	attrs := []any{"rollout", f.Namespace + "/" + f.Name, "step", f.Index + 1}
