@@ -58,7 +58,7 @@ func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.We
 
 // RemoveManagedRoutes ends the release if Argo has ended it. Routes are removed with the release, not before.
 func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
-	return p.call(ro, "settle", func(ctx context.Context, t rollout.Target) error {
+	return p.call(ro, "end of the release", func(ctx context.Context, t rollout.Target) error {
 		_, err := p.reconcileEnd(ctx, t)
 		return err
 	})
