@@ -254,6 +254,11 @@ func scaleDownStable(o Observation) Decision {
 		State: state, Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
 		Message: fmt.Sprintf("%d groups of %s are being deleted", o.Stable.existing(), o.Stable.Name),
 	}
+	if o.hasRoles() && o.awaitsReplaced() {
+		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""
+		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s", o.Record.Release.StableRevision, o.Record.Release.UpdateRevision,
+			describeUnready(o.canary().All()))
+	}
 	if o.Stable.Replicas > 0 {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		d.Action = a
@@ -307,6 +312,9 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	case c.existing() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold one may be recreated at its old revision
 		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
+	case o.shifts() && measureProgress(o).available < c.Replicas-o.Policy.Threshold(c.Replicas):
+		d.Reason, d.Remedy = ReasonGroupsNotReady, "Repair them, or scale their role down"
+		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s", c.Name, describeUnready(c.All()))
 	case own.historyUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not show the history of "+o.Stable.Name+" yet"
 	case len(own.history) > 0:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -490,10 +491,9 @@ func (o Observation) bounds() *Bounds {
 	}
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
-		least := role.Replicas
-		if drain {
-			least = 0
-			drain = !o.left(stable, role.Name) // the next role follows once this one has no groups
+		least, left := role.Replicas, o.left(stable, role.Name)
+		if drain = drain && (o.replaced(role) || !left); drain {
+			least, drain = 0, !left // the next role follows once this one has no groups
 		}
 		b.keep(o, role, least)
 	}
@@ -726,14 +726,18 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 
 // roleAction returns the write of children for one of units, nil if there is none.
 func (o Observation) roleAction(action Action) Action {
+	b := o.bounds()
+	opened := b != nil && o.Bounds != nil && lowers(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
+	keep := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
 	switch a := action.(type) {
 	case SetStable:
-		b := o.bounds()
 		switch first := o.holdChildren(); {
 		case first != nil:
 			return first // a record without the hold would be none
 		case a.Replicas != nil && *a.Replicas > 0 && o.boundsAction(o.keepLeft(*b), "") != nil:
 			return o.boundsAction(o.keepLeft(*b), a.Why) // before LWS removes more
+		case opened && o.rollsBack() && a.Record.Release != nil && a.Record.Release.Phase == record.CleaningUp:
+			return keep
 		case o.Record == nil || !reflect.DeepEqual(a.Record, *o.Record):
 			a.Rolling, a.SaveTemplate, a.RestoreTemplate, a.Replicas = nil, false, false, nil // the next observation decides
 			return a
@@ -741,16 +745,20 @@ func (o Observation) roleAction(action Action) Action {
 			return nil
 		}
 		if a.Replicas != nil && *a.Replicas == 0 {
-			b.keep(o, o.drainOrder()[0], 0)
+			b.lowerLast(o)
 		}
 		return o.boundsAction(*b, a.Why)
 	case SetTraffic:
-		switch b := o.bounds(); {
+		switch {
 		case b == nil || o.Bounds == nil:
 		case b.Routes != "" && b.Routes != o.Bounds.Routes:
 			return SetBounds{Bounds: *b, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
-		case lowers(b.Min, o.Bounds.Min):
-			return SetBounds{Bounds: *b, Why: "keep the groups that requests may return to"} // before LWS removes them
+		case opened:
+			return keep
+		}
+	case LabelServing:
+		if a.Serves && opened {
+			return keep
 		}
 	case CreateCanary:
 		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, a.Replicas))
@@ -759,7 +767,7 @@ func (o Observation) roleAction(action Action) Action {
 	case DeleteCanary:
 		return o.deleteUnits(a)
 	case HandOver:
-		if write := o.boundsAction(*o.bounds(), "no child of "+o.stableSide()+" may have groups any more"); write != nil {
+		if write := o.boundsAction(*b, "no child of "+o.stableSide()+" may have groups any more"); write != nil {
 			return write
 		}
 		return SetStable{Record: a.Record, Why: fmt.Sprintf("revision %s of %s has replaced revision %s", o.release().UpdateRevision, o.Stable.Name, o.release().StableRevision)}

@@ -804,6 +804,24 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				return fmt.Sprintf("ready units of the update are removed, and %d of %d are left", left, s.wanted[0])
 			}
 		}
+		for i, name := range roleNames {
+			m, b, at, before := roleMember{slice, i}, step.bounds, Member(slice, name), boundsRead.of(s.bounds)
+			if b == nil || b.Min[at] >= before.Min[at] && b.Exact[at] >= before.Exact[at] {
+				continue
+			}
+			was, updated := *s.at(stable, m), roleChild{}
+			if update != 0 {
+				updated = *s.at(update, m)
+			}
+			had, will := bits.OnesCount8(was.ready), bits.OnesCount8(updated.ready)
+			least := int(counted[i]) - int(s.unavailable[i])
+			if phase == record.Promoted || had+will < least {
+				continue
+			}
+			if left := min(had, b.Min[at]) + min(will, b.Exact[at]); left < least {
+				return fmt.Sprintf("%v: bounds leave %d ready groups of both revisions, of %d", m, left, s.wanted[i])
+			}
+		}
 	}
 	for m, is := range n.members(stable) {
 		was, i := *s.at(stable, m), m.role

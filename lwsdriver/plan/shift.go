@@ -108,6 +108,58 @@ func (o Observation) shiftBackTo() int {
 	return 0
 }
 
+// neededBack returns how many groups of a role the update revision keeps in a slice on the way back, so that the role lacks no more than it
+// may until old ones are ready. Those that are not ready are of no use.
+func (o Observation) neededBack(slice int, r Role) (needed int) {
+	c := o.canary()
+	if !o.shiftsBack() || o.forced() || c == nil {
+		return 0
+	}
+	needed = r.Replicas - r.MaxUnavailable - o.readyOf(slice, o.stableSide(), r)
+	useful := 0
+	for _, g := range o.child(slice, c.Carries, r.Name).Groups {
+		if g.Ready {
+			useful = max(useful, g.Index+1)
+		}
+	}
+	return min(needed, useful)
+}
+
+// readyOf returns how many groups of a role are ready in a slice at a revision.
+func (o Observation) readyOf(slice int, revision string, r Role) int {
+	return Workload{Groups: o.child(slice, revision, r.Name).Groups}.count(func(g Group) bool { return g.Ready })
+}
+
+// replaced reports whether, in a promotion, a role may lose its last old group: it has as many new ones that are ready as it may not lack.
+func (o Observation) replaced(r Role) bool {
+	least := r.Replicas - r.MaxUnavailable - o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
+	for slice := range o.Slices {
+		if o.shifts() && o.readyOf(slice, o.Record.Release.UpdateRevision, r) < least {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitsReplaced reports whether a role that has old groups may not lose them yet.
+func (o Observation) awaitsReplaced() bool {
+	return slices.ContainsFunc(o.Roles, func(r Role) bool { return !o.replaced(r) && o.left(o.stableSide(), r.Name) })
+}
+
+// lowerLast has the promotion leave one old group of each role, and remove these role by role once the new ones are enough.
+func (b *Bounds) lowerLast(o Observation) {
+	if !o.awaitsReplaced() {
+		b.keep(o, o.drainOrder()[0], 0)
+		return
+	}
+	for slice := range o.Slices {
+		for _, r := range o.Roles {
+			at := Member(slice, r.Name)
+			b.Min[at] = min(b.Min[at], o.lowered(slice, r, min(o.Bounds.Min[at], r.Replicas), min(r.Replicas, 1)))
+		}
+	}
+}
+
 // within returns the groups with n indices from an index on.
 func within(groups []Group, from, n int) []Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Index < from || g.Index >= from+n })
@@ -144,19 +196,24 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 		return have.Exact[at(r)]
 	}
 	kept := func(r Role) int { return o.kept(slice, r) }
-	grown := o.unitsOf(func(r Role) int {
+	may := func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(slice, b.Stable, r)))
-	})
+	}
+	grown := o.unitsOf(may)
 	for _, r := range o.Roles {
 		entry := r.Name == o.entryRole().Name
-		if b.Update != "" {
-			b.Exact[at(r)] = min(o.part(r, units), max(had(r), o.part(r, grown)))
+		switch {
+		case b.Update == "":
+		case o.handingOver(): // each role by itself, so that none lacks more than it may
+			b.Exact[at(r)] = min(o.part(r, units), may(r))
+		default:
+			b.Exact[at(r)] = max(min(o.part(r, units), max(had(r), o.part(r, grown))), min(had(r), o.neededBack(slice, r)))
 		}
 		if b.Min[at(r)] == 0 {
 			continue // the promotion removes it
 		}
 		if o.handingOver() {
-			b.Min[at(r)] = kept(r) // until it is the role's turn
+			b.Min[at(r)] = min(have.Min[at(r)], r.Replicas) // until it is the role's turn
 			continue
 		}
 		switch n, keep := kept(r), o.keeps(r, units); {

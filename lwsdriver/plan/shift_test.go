@@ -84,7 +84,7 @@ func TestShiftEnds(t *testing.T) {
 					if n := next.Exact[at] + o.Bounds.Min[at]; n > r.Replicas+r.MaxSurge {
 						t.Fatalf("%+v: %d groups of %s by %+v after %+v", o.Roles, n, at, next, *o.Bounds)
 					}
-					if n := next.Min[at] + o.Bounds.Exact[at]; next.Min[at] == 0 || n < r.Replicas-r.MaxUnavailable {
+					if n := min(next.Min[at]+o.Bounds.Exact[at], o.Bounds.Min[at]+next.Exact[at]); next.Min[at] == 0 || n < r.Replicas-r.MaxUnavailable {
 						t.Fatalf("%+v: %d groups of %s by %+v after %+v", o.Roles, n, at, next, *o.Bounds)
 					}
 				})
