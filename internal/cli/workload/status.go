@@ -318,9 +318,9 @@ func (w *watcher) workloads(ctx context.Context, namespace string) error {
 }
 
 func (w *watcher) change(c *pb.BatchContext) {
-	name := c.GetWorkload().GetNamespace() + "/" + c.GetWorkload().GetName()
-	ran := view.Running(w.held[name])
-	w.held[name] = c
+	key := keyOf(c.GetWorkload())
+	ran := view.Running(w.held[key])
+	w.held[key] = c
 	switch {
 	case view.Running(c):
 		w.display.Observe(statusEvent(c))
@@ -331,13 +331,18 @@ func (w *watcher) change(c *pb.BatchContext) {
 }
 
 func (w *watcher) remove(ref *pb.WorkloadRef) {
-	name := ref.GetNamespace() + "/" + ref.GetName()
-	last := w.held[name]
-	delete(w.held, name)
+	key := keyOf(ref)
+	last := w.held[key]
+	delete(w.held, key)
 	if view.Running(last) {
 		w.display.End(host.Event{Kind: view.EventGone, Time: time.Now(), Message: "no longer under hold", Context: last})
 		w.sayIdle()
 	}
+}
+
+// keyOf returns the key of a workload: one of each kind may have the same name.
+func keyOf(ref *pb.WorkloadRef) string {
+	return ref.GetKind() + "/" + ref.GetNamespace() + "/" + ref.GetName()
 }
 
 // sayIdle says that no release runs, since the display is empty then.

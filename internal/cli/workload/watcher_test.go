@@ -1,0 +1,37 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/internal/host"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// ends is a display that counts the releases that end.
+type ends int
+
+func (e *ends) Observe(host.Event) {}
+func (e *ends) End(host.Event)     { *e++ }
+func (e *ends) Close()             {}
+
+// A workload at rest does not end the release of one of another kind with its name.
+func TestWatchedWorkloadsOfOneName(t *testing.T) {
+	t.Parallel()
+	var ended ends
+	w := watcher{display: &ended, held: map[string]*pb.BatchContext{}, synced: true}
+	of := func(kind string) *pb.WorkloadRef {
+		return &pb.WorkloadRef{Kind: kind, Namespace: "serving", Name: "llm"}
+	}
+	w.change(&pb.BatchContext{Workload: of("LeaderWorkerSet"), State: pb.State_STATE_UPGRADING, ReleaseId: "r"})
+	w.change(&pb.BatchContext{Workload: of("DisaggregatedSet"), State: pb.State_STATE_HOLDING})
+	w.remove(of("DisaggregatedSet"))
+	if ended != 0 {
+		t.Errorf("%d releases ended, and none did", ended)
+	}
+	if w.remove(of("LeaderWorkerSet")); ended != 1 {
+		t.Errorf("%d releases ended with their workload", ended)
+	}
+}
