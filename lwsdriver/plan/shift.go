@@ -155,7 +155,8 @@ func (b *Bounds) lowerLast(o Observation) {
 	for slice := range o.Slices {
 		for _, r := range o.Roles {
 			at := Member(slice, r.Name)
-			b.Min[at] = min(b.Min[at], o.lowered(slice, r, min(o.Bounds.Min[at], r.Replicas), min(r.Replicas, 1)))
+			needed := r.Replicas - r.MaxUnavailable - o.readyOf(slice, b.Update, r) // the old ones get no requests any more
+			b.Min[at] = min(b.Min[at], max(needed, min(r.Replicas, 1)))
 		}
 	}
 }
