@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 )
 
+// The tests of this file are not parallel: controller-runtime sets the logger of the process without a lock.
 func TestRunStopsWithoutCaches(t *testing.T) {
-	t.Parallel()
 	hosttest.StopsWithoutCaches(t, func(ctx context.Context, config *rest.Config, s host.Settings) error {
 		m, err := host.New(config, s, "lease", runtime.NewScheme(), nil)
 		if err != nil {
@@ -32,7 +32,6 @@ func TestRunStopsWithoutCaches(t *testing.T) {
 }
 
 func TestMetricsBeyondLoopback(t *testing.T) {
-	t.Parallel()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
