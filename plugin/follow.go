@@ -85,9 +85,9 @@ func FollowWorkloads(
 			switch change := r.GetChange().(type) {
 			case *pb.WatchWorkloadsResponse_Context:
 				ref := change.Context.GetWorkload()
-				held[keyOf(ref)], listed[keyOf(ref)] = ref, true
+				held[WorkloadKey(ref)], listed[WorkloadKey(ref)] = ref, true
 			case *pb.WatchWorkloadsResponse_Removed:
-				delete(held, keyOf(change.Removed))
+				delete(held, WorkloadKey(change.Removed))
 			case *pb.WatchWorkloadsResponse_Synced:
 				for _, key := range slices.Sorted(maps.Keys(held)) {
 					if listed[key] {
@@ -107,9 +107,8 @@ func FollowWorkloads(
 	}
 }
 
-func keyOf(ref *pb.WorkloadRef) string {
-	return ref.GetKind() + "/" + ref.GetNamespace() + "/" + ref.GetName()
-}
+// WorkloadKey returns the namespace and name of a workload, of a DisaggregatedSet with its type: one of each kind may have the same name.
+func WorkloadKey(ref *pb.WorkloadRef) string { return ref.GetNamespace() + "/" + NameOf(ref) }
 
 // reconnect yields what one stream after the other yields.
 func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {

@@ -100,7 +100,7 @@ func NewSetup(stable *lws.LeaderWorkerSet, canary string, p Policy, leaderLabels
 		CanaryPin:    map[string]string{lws.SetNameLabelKey: canary},
 		CanaryLeader: leaderLabels,
 	}
-	s.Leader, s.Worker = podLabels(stable.Spec.LeaderWorkerTemplate, map[string]string{lws.SetNameLabelKey: stable.Name})
+	s.Leader, s.Worker = podLabels(stable.Spec.LeaderWorkerTemplate, s.StablePin)
 	return s
 }
 
@@ -116,15 +116,17 @@ func NewSetupInPlace(w *lws.LeaderWorkerSet, stable, update string, p Policy, up
 // NewSetupOfRole returns the Setup of a release of a DisaggregatedSet, given as a workload with its name and the template of the role whose
 // leaders get the requests. Their revisions distinguish them. Roles are all that the set has.
 func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Policy, roles ...disaggregated.DisaggregatedRoleSpec) Setup {
-	s := NewSetup(set, set.Name+"-"+update, p, nil)
-	s.Owner = *metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind("DisaggregatedSet"))
 	pin := func(role, revision string) map[string]string {
 		return map[string]string{
 			disaggregated.SetNameLabelKey: set.Name, disaggregated.RoleLabelKey: role, disaggregated.RevisionLabelKey: revision,
 		}
 	}
+	s := Setup{
+		Namespace: set.Namespace, Stable: set.Name, Canary: set.Name + "-" + update, Policy: p,
+		Owner:     *metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind("DisaggregatedSet")),
+		StablePin: pin(role, stable), CanaryPin: pin(role, update),
+	}
 	// The name of the child is not among the labels: a Service must not select by it.
-	s.StablePin, s.CanaryPin = pin(role, stable), pin(role, update)
 	s.Leader, s.Worker = podLabels(set.Spec.LeaderWorkerTemplate, s.StablePin)
 	for _, other := range roles {
 		if other.Name != role {

@@ -159,14 +159,14 @@ func (d *Dashboard) observe(r *pb.WatchWorkloadsResponse) {
 		d.put(change.Context)
 	case *pb.WatchWorkloadsResponse_Removed:
 		d.mu.Lock()
-		delete(d.workloads, keyOf(change.Removed))
+		delete(d.workloads, plugin.WorkloadKey(change.Removed))
 		d.mu.Unlock()
-		d.changed.Notify(keyOf(change.Removed))
+		d.changed.Notify(plugin.WorkloadKey(change.Removed))
 	}
 }
 
 func (d *Dashboard) put(c *pb.BatchContext) {
-	key := keyOf(c.GetWorkload())
+	key := plugin.WorkloadKey(c.GetWorkload())
 	d.mu.Lock()
 	var before *workload
 	// The state before has the time at which the workload entered its state, which the driver does not report.

@@ -74,7 +74,7 @@ type group struct {
 // describe returns the workload of a context. before is what it was, nil if it is new.
 func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	w := &workload{
-		Key: keyOf(c.GetWorkload()), Running: view.Running(c), Live: view.Running(c) || before != nil && before.Live,
+		Key: plugin.WorkloadKey(c.GetWorkload()), Running: view.Running(c), Live: view.Running(c) || before != nil && before.Live,
 		Release: c.GetReleaseId(), Began: timeOf(c.GetStartTime()), Replicas: c.GetReplicas(), Share: c.GetTrafficWeight(),
 		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
@@ -149,11 +149,6 @@ func facts(c *pb.BatchContext) [][2]string {
 		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()},
 		{"Begun by", c.GetStartedBy()}, {"Ended by", c.GetEndedBy()}, {"Why", c.GetEndMessage()},
 	}, func(fact [2]string) bool { return fact[1] == "" })
-}
-
-// keyOf returns the namespace and name of a workload, of a DisaggregatedSet with its type.
-func keyOf(ref *pb.WorkloadRef) string {
-	return ref.GetNamespace() + "/" + plugin.NameOf(ref)
 }
 
 func timeOf(t *timestamppb.Timestamp) *time.Time {

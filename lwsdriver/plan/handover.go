@@ -140,7 +140,7 @@ func mixedMessage(w Workload) string {
 }
 
 // advanceHandover transfers what belongs to the user's workload, and deletes the workload.
-func advanceHandover(o Observation) Decision {
+func advanceHandover(o Observation, s Progress) Decision {
 	const state = pb.State_STATE_PROMOTING
 	c := o.canary()
 	if c == nil || c.Deleting {
@@ -185,7 +185,7 @@ func advanceHandover(o Observation) Decision {
 	if d := transferAutoscalers(o, *c, state); d != nil {
 		return *d
 	}
-	return handOver(o, *c, state)
+	return handOver(o, s, *c, state)
 }
 
 // successorForeign stops a handover to a workload that no release of this one added.
@@ -302,7 +302,7 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 }
 
 // handOver transfers what remains: the history and the record.
-func handOver(o Observation, c Workload, state pb.State) Decision {
+func handOver(o Observation, s Progress, c Workload, state pb.State) Decision {
 	own, d := o.belongings(), Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
 	case len(o.Budgets) > 0 || o.BudgetsUnread: // keepBudgets deletes them
@@ -312,7 +312,7 @@ func handOver(o Observation, c Workload, state pb.State) Decision {
 	case c.existing() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold one may be recreated at its old revision
 		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
-	case o.shifts() && measureProgress(o).available < c.Replicas-o.Policy.Threshold(c.Replicas):
+	case o.shifts() && s.available < c.Replicas-o.Policy.Threshold(c.Replicas):
 		d.Reason, d.Remedy = ReasonGroupsNotReady, "Repair them, or scale their role down"
 		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s", c.Name, describeUnready(c.All()))
 	case own.historyUnread:

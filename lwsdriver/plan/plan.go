@@ -90,7 +90,7 @@ func decide(o Observation, s Progress) Decision {
 	case record.Promoting, record.Standby:
 		return promote(o, s)
 	case record.HandingOver:
-		return advanceHandover(o)
+		return advanceHandover(o, s)
 	case record.Promoted:
 		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,

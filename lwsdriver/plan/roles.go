@@ -597,12 +597,15 @@ func (o Observation) side(revision string, entry []Group) []Group {
 // pooled returns the groups of the other roles of a side, which an InferencePool may select beside those of the entry role. They belong to
 // the first unit: they serve as long as there is one.
 func (o Observation) pooled(w Workload) (groups []Group) {
+	if o.Traffic.Setup.Policy.Pool == nil {
+		return nil
+	}
 	revision := w.Carries
 	if w.Name == o.Stable.Name {
 		revision = o.stableSide()
 	}
 	for _, c := range o.Children {
-		if o.Traffic.Setup.Policy.Pool != nil && c.Revision == revision && c.Role != o.entryRole().Name {
+		if c.Revision == revision && c.Role != o.entryRole().Name {
 			groups = append(groups, c.Groups...)
 		}
 	}

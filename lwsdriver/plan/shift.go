@@ -95,12 +95,8 @@ func (o Observation) shiftBackTo() int {
 	full, placed := o.entryRole().Replicas, o.place(c.Carries, c.Replicas)
 	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
 		before -= placed[slice]
-		ready, useful := Workload{Groups: within(o.Stable.Groups, slice*full, full)}.count(o.receives), 0
-		for _, g := range within(c.Groups, before, placed[slice]) {
-			if g.Ready {
-				useful = g.Index - before + 1
-			}
-		}
+		ready := Workload{Groups: within(o.Stable.Groups, slice*full, full)}.count(o.receives)
+		useful := afterReady(within(c.Groups, before, placed[slice])) - before
 		if n := min(max(full-o.sliceLacks()-ready, 0), useful); n > 0 {
 			return before + n
 		}
@@ -115,26 +111,30 @@ func (o Observation) neededBack(slice int, r Role) (needed int) {
 	if !o.shiftsBack() || o.forced() || c == nil {
 		return 0
 	}
-	needed = r.Replicas - r.MaxUnavailable - o.readyOf(slice, o.stableSide(), r)
-	useful := 0
-	for _, g := range o.child(slice, c.Carries, r.Name).Groups {
-		if g.Ready {
-			useful = max(useful, g.Index+1)
-		}
-	}
-	return min(needed, useful)
+	return min(o.neededBeside(slice, o.stableSide(), r), afterReady(o.child(slice, c.Carries, r.Name).Groups))
 }
 
-// readyOf returns how many groups of a role are ready in a slice at a revision.
-func (o Observation) readyOf(slice int, revision string, r Role) int {
-	return Workload{Groups: o.child(slice, revision, r.Name).Groups}.count(func(g Group) bool { return g.Ready })
+// afterReady returns the index after that of the last ready group, 0 without one.
+func afterReady(groups []Group) (index int) {
+	for _, g := range groups {
+		if g.Ready {
+			index = max(index, g.Index+1)
+		}
+	}
+	return index
+}
+
+// neededBeside returns how many groups of a role a slice needs beside the ready ones of a revision, so that the role lacks no more than it may.
+func (o Observation) neededBeside(slice int, revision string, r Role) int {
+	ready := Workload{Groups: o.child(slice, revision, r.Name).Groups}.count(func(g Group) bool { return g.Ready })
+	return r.Replicas - r.MaxUnavailable - ready
 }
 
 // replaced reports whether, in a promotion, a role may lose its last old group: it has as many new ones that are ready as it may not lack.
 func (o Observation) replaced(r Role) bool {
-	least := r.Replicas - r.MaxUnavailable - o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
+	tolerated := o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
 	for slice := range o.Slices {
-		if o.shifts() && o.readyOf(slice, o.Record.Release.UpdateRevision, r) < least {
+		if o.shifts() && o.neededBeside(slice, o.Record.Release.UpdateRevision, r) > tolerated {
 			return false
 		}
 	}
@@ -155,8 +155,7 @@ func (b *Bounds) lowerLast(o Observation) {
 	for slice := range o.Slices {
 		for _, r := range o.Roles {
 			at := Member(slice, r.Name)
-			needed := r.Replicas - r.MaxUnavailable - o.readyOf(slice, b.Update, r) // the old ones get no requests any more
-			b.Min[at] = min(b.Min[at], max(needed, min(r.Replicas, 1)))
+			b.Min[at] = min(b.Min[at], max(o.neededBeside(slice, b.Update, r), min(r.Replicas, 1))) // they get no requests any more
 		}
 	}
 }
@@ -196,9 +195,8 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 		}
 		return have.Exact[at(r)]
 	}
-	kept := func(r Role) int { return o.kept(slice, r) }
 	may := func(r Role) int {
-		return max(had(r), r.Replicas+r.MaxSurge-max(kept(r), o.groupsOf(slice, b.Stable, r)))
+		return max(had(r), r.Replicas+r.MaxSurge-max(o.kept(slice, r), o.groupsOf(slice, b.Stable, r)))
 	}
 	grown := o.unitsOf(may)
 	for _, r := range o.Roles {
@@ -217,7 +215,7 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 			b.Min[at(r)] = min(have.Min[at(r)], r.Replicas) // until it is the role's turn
 			continue
 		}
-		switch n, keep := kept(r), o.keeps(r, units); {
+		switch n, keep := o.kept(slice, r), o.keeps(r, units); {
 		case n < keep:
 			b.Min[at(r)] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))))
 		case b.Units != have.Units: // which groups leave, and so drain, follows from the units

@@ -263,10 +263,12 @@ func labelLeaders(o Observation, c Workload, planned int, settled bool, state pb
 // labelServing returns the write that labels the first leader as serving, or removes that label, as its group requires, or nil if none is due.
 // Leaders of other roles come first: those of the entry role need them.
 func (o Observation) labelServing(w Workload, state pb.State, serves func(Group) bool) *Decision {
-	for _, g := range slices.Concat(o.pooled(w), w.Groups) {
-		if want := serves(g); g.Serving != want && g.Revision != "" {
-			m := LabelServing{Name: w.Name, Leader: g.Leader, Serves: want}
-			return &Decision{Action: m, State: state, Reason: ReasonLabelling, Message: m.String()}
+	for _, groups := range [][]Group{o.pooled(w), w.Groups} {
+		for _, g := range groups {
+			if want := serves(g); g.Serving != want && g.Revision != "" {
+				m := LabelServing{Name: w.Name, Leader: g.Leader, Serves: want}
+				return &Decision{Action: m, State: state, Reason: ReasonLabelling, Message: m.String()}
+			}
 		}
 	}
 	return nil

@@ -318,7 +318,7 @@ func (w *watcher) workloads(ctx context.Context, namespace string) error {
 }
 
 func (w *watcher) change(c *pb.BatchContext) {
-	key := keyOf(c.GetWorkload())
+	key := plugin.WorkloadKey(c.GetWorkload())
 	ran := view.Running(w.held[key])
 	w.held[key] = c
 	switch {
@@ -331,18 +331,13 @@ func (w *watcher) change(c *pb.BatchContext) {
 }
 
 func (w *watcher) remove(ref *pb.WorkloadRef) {
-	key := keyOf(ref)
+	key := plugin.WorkloadKey(ref)
 	last := w.held[key]
 	delete(w.held, key)
 	if view.Running(last) {
 		w.display.End(host.Event{Kind: view.EventGone, Time: time.Now(), Message: "no longer under hold", Context: last})
 		w.sayIdle()
 	}
-}
-
-// keyOf returns the key of a workload: one of each kind may have the same name.
-func keyOf(ref *pb.WorkloadRef) string {
-	return ref.GetKind() + "/" + ref.GetNamespace() + "/" + ref.GetName()
 }
 
 // sayIdle says that no release runs, since the display is empty then.
