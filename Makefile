@@ -99,7 +99,9 @@ cluster: ## Start the real control plane, print its KUBECONFIG, stay up until Ct
 
 .PHONY: test
 test: test-unit ## Run the unit tests and the core courses on Kubernetes and LWS, before every commit.
-	$(SUITES) -level test e2e
+	@recordings=$$(mktemp -d) && trap 'rm -rf "$$recordings"' EXIT && \
+	LOCKSTEP_TEST_RECORDINGS="$$recordings" $(SUITES) -level test e2e && \
+	$(GO) test ./lwsdriver/plan -count 1 -run '^TestRecordingsArePaths$$' -recordings "$$recordings/*.jsonl"
 
 .PHONY: test-hosts
 test-hosts: test-controlplane ## Run what a change of plugin/ needs: Argo Rollouts, Kruise Rollouts, BatchReleases.
