@@ -70,7 +70,7 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	}
 	// The Rollouts of another instance belong to another controller.
 	if flags.instance == argoInstance {
-		if flags.instance, err = parentInstance(); err != nil {
+		if flags.instance, err = instanceOf(os.Getppid()); err != nil {
 			o.Logger.Warn("serving the Rollouts without an instance: set --"+instanceFlag+" in the plugin's args if Argo's controller has one", "error", err)
 		}
 	}
@@ -93,19 +93,13 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 // argoInstance is the default of --instance-id. It is no valid value of a label.
 const argoInstance = "(that of Argo's controller)"
 
-// parentInstance returns the --instance-id of Argo's controller, which started this process.
-func parentInstance() (string, error) {
-	path := fmt.Sprintf("/proc/%d/cmdline", os.Getppid())
-	line, err := os.ReadFile(path)
+// instanceOf returns the --instance-id of a process, as Argo's controller itself parses it.
+func instanceOf(pid int) (string, error) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return "", fmt.Errorf("read the flags of Argo's controller: %w", err)
 	}
-	return instanceIn(line)
-}
-
-// instanceIn returns the --instance-id of a command line as /proc has it, as Argo's controller itself parses it.
-func instanceIn(cmdline []byte) (string, error) {
-	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 	flags := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
 	// The controller has flags that this version does not know.
 	flags.ParseErrorsAllowlist.UnknownFlags = true

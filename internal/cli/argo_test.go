@@ -4,7 +4,7 @@
 package cli
 
 import (
-	"strings"
+	"os/exec"
 	"testing"
 )
 
@@ -13,26 +13,32 @@ func TestInstanceOfArgosController(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
 		want string
+		fail bool
 	}{
-		"none":                   {[]string{"rollouts-controller"}, ""},
-		"two arguments":          {[]string{"rollouts-controller", "--namespaced", "--instance-id", "blue", "--loglevel", "debug"}, "blue"},
-		"one argument":           {[]string{"/bin/rollouts-controller", "--rollout-threads=20", "--instance-id=blue", "-n", "argo"}, "blue"},
-		"the last one counts":    {[]string{"rollouts-controller", "--instance-id=blue", "--instance-id=green"}, "green"},
-		"after one it is unlike": {[]string{"rollouts-controller", "--instance-ids", "x", "--leader-elect", "--instance-id", "blue"}, "blue"},
-		"empty":                  {[]string{"rollouts-controller", "--instance-id="}, ""},
+		"none":                   {},
+		"two arguments":          {args: []string{"--namespaced", "--instance-id", "blue", "--loglevel", "debug"}, want: "blue"},
+		"one argument":           {args: []string{"--rollout-threads=20", "--instance-id=blue", "-n", "argo"}, want: "blue"},
+		"the last one counts":    {args: []string{"--instance-id=blue", "--instance-id=green"}, want: "green"},
+		"after one it is unlike": {args: []string{"--instance-ids", "x", "--leader-elect", "--instance-id", "blue"}, want: "blue"},
+		"empty":                  {args: []string{"--instance-id="}},
+		"no value":               {args: []string{"--instance-id"}, fail: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := instanceIn([]byte(strings.Join(test.args, "\x00") + "\x00"))
-			if err != nil || got != test.want {
+			// A process that has these arguments until its input ends. The shell's own come first, and are flags that are not known.
+			controller := exec.CommandContext(t.Context(), "sh", append([]string{"-c", "read _", "rollouts-controller"}, test.args...)...)
+			input, err := controller.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := controller.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _, _ = input.Close(), controller.Wait() })
+			got, err := instanceOf(controller.Process.Pid)
+			if (err != nil) != test.fail || got != test.want {
 				t.Errorf("got %q, %v, want %q", got, err, test.want)
 			}
 		})
-	}
-	if id, err := instanceIn([]byte("rollouts-controller\x00--instance-id\x00")); err == nil {
-		t.Errorf("a flag without a value: %q", id)
-	}
-	if _, err := parentInstance(); err != nil {
-		t.Errorf("the parent of this process: %v", err)
 	}
 }
