@@ -32,9 +32,8 @@ const (
 	requeueSoon = time.Second
 	// requeueBlocked is when an action is tried again that a person must unblock.
 	requeueBlocked = 30 * time.Second
-	// maxAbsent is the longest interval at which a workload that does not exist is looked up. The Controller has no informer
-	// of workloads that could report its creation.
-	maxAbsent = 2 * time.Second
+	// requeueAbsent is when a workload that does not exist is looked for again: no informer of workloads reports its creation.
+	requeueAbsent = 2 * time.Second
 )
 
 // Controller does for Rollouts and their workloads what Argo asks no plugin for. It holds the workload of a Rollout from
@@ -63,7 +62,6 @@ type Controller struct {
 	setup    sync.Once
 	rollouts cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[item]
-	follower host.Follower[item]
 
 	mu    sync.Mutex
 	known map[types.UID]*remembered
@@ -100,10 +98,6 @@ func (c *Controller) init() {
 		c.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
-		c.follower = host.Follower[item]{
-			Driver: c.Driver, MaxAbsent: maxAbsent,
-			Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) },
-		}
 	})
 }
 
@@ -138,7 +132,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	if _, err := c.rollouts.AddEventHandler(informer.OnChange(c.changed)); err != nil {
 		return fmt.Errorf("watch Rollouts: %w", err)
 	}
-	if err := c.follower.Start(ctx, c.queue); err != nil {
+	follower := host.Follower[item]{
+		Driver: c.Driver, Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) },
+	}
+	if err := follower.Start(ctx, c.queue); err != nil {
 		return fmt.Errorf("watch workloads: %w", err)
 	}
 	var running sync.WaitGroup

@@ -225,9 +225,6 @@ func TestControllerStartsOver(t *testing.T) {
 			})
 			h.controller.init()
 			key := keyOf(h.read("a"))
-			if err := h.controller.follower.Start(t.Context(), h.controller.queue); err != nil {
-				t.Fatal(err)
-			}
 			if err := h.controller.rollouts.GetIndexer().Add(judged{Rollout: h.read("a")}); err != nil {
 				t.Fatal(err)
 			}

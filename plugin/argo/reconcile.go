@@ -59,8 +59,6 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if config.Ignored != "" {
 		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
 	}
-	// The watch begins before the look, so that no change in between is missed.
-	c.follower.Watch(workload)
 	t := rollout.NewTarget(c.Driver, f.Facts, &config.Config)
 	if f.Rival != "" {
 		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
@@ -68,7 +66,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	}
 	observed, err := t.Look(ctx)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		return 0, nil // The follower reports its creation.
+		return requeueAbsent, nil
 	}
 	if err != nil {
 		return 0, err

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -58,23 +57,20 @@ type Controller struct {
 	AddToScheme func(*runtime.Scheme) error
 	// Workload returns the name of an object's workload. Changes of the workload reconcile no object for which it is empty.
 	Workload func(client.Object) string
-	// Watches are the objects whose changes reconcile those of a workload, besides the workload. WorkloadPredicates choose among its changes.
-	Watches            []Watch
-	WorkloadPredicates []predicate.Predicate
+	// Watches are the objects whose changes reconcile those of a workload, besides the workload.
+	Watches []Watch
 	// Cache restricts the caches of some kinds.
 	Cache map[client.Object]cache.ByObject
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
-	// Reconciler returns the reconciler. It calls follow with each workload to watch through the driver.
-	Reconciler func(m manager.Manager, follow func(workload client.ObjectKey)) reconcile.Reconciler
+	Reconciler    func(manager.Manager) reconcile.Reconciler
 }
 
 // Watch is a kind of objects that belong to a workload.
 type Watch struct {
 	Object client.Object
 	// Workload returns the workload of an object, zero if it has none.
-	Workload   func(client.Object) client.ObjectKey
-	Predicates []predicate.Predicate
+	Workload func(client.Object) client.ObjectKey
 }
 
 // Run reconciles the objects of a cluster until ctx ends.
@@ -102,7 +98,7 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 	requests := func(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
 		return c.requests(ctx, m, s, workload)
 	}
-	f := &Follower[reconcile.Request]{Driver: s.Driver, Requests: requests, IncludeGroups: c.IncludeGroups}
+	f := Follower[reconcile.Request]{Driver: s.Driver, Requests: requests, IncludeGroups: c.IncludeGroups}
 	kinds := []client.Object{c.Object}
 	// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
 	b := builder.ControllerManagedBy(m).For(c.Object).WatchesRawSource(f).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
@@ -110,9 +106,9 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 		kinds = append(kinds, w.Object)
 		b.Watches(w.Object, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return requests(ctx, w.Workload(o))
-		}), builder.WithPredicates(w.Predicates...))
+		}))
 	}
-	if err := b.Complete(c.Reconciler(m, f.Watch)); err != nil {
+	if err := b.Complete(c.Reconciler(m)); err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return Run(ctx, m, kinds...)

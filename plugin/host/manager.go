@@ -236,8 +236,7 @@ func (c Controller) workloads(config *rest.Config) ([]Watch, error) {
 			missing = append(missing, fmt.Errorf("the cluster does not serve %s of %s: %s", api.Kind.Kind, api.Kind.GroupVersion(), api.Fix))
 		case serves && api.Kind != c.API.Kind:
 			watches = append(watches, Watch{
-				Object: Metadata(api.Kind), Predicates: c.WorkloadPredicates,
-				Workload: func(o client.Object) client.ObjectKey { return KeyOf(api.Kind, o) },
+				Object: Metadata(api.Kind), Workload: func(o client.Object) client.ObjectKey { return KeyOf(api.Kind, o) },
 			})
 		}
 	}

@@ -50,13 +50,8 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 		return v, err
 	}
 	v.Context, err = host.Look(ctx, r.Driver, &pb.CalculateBatchContextRequest{Workload: refOf(t), IncludeGroups: true})
-	if err != nil {
+	if err != nil || v.Context == nil {
 		return v, err
-	}
-	// The driver's caches may not have the workload yet.
-	if v.Context == nil {
-		v.Workload = nil
-		return v, nil
 	}
 	if v.Revisions, err = r.revisions(ctx, t, entryRole(v.Context)); err != nil {
 		return v, err

@@ -72,7 +72,7 @@ type View struct {
 	Rival string
 	// Successor is true if there is a younger target, which would take over the workload.
 	Successor bool
-	// Context is the driver's, with groups. It is nil if and only if Workload is.
+	// Context is the driver's, with groups. It is nil if the driver does not know the workload (yet).
 	Context *pb.BatchContext
 	// Revisions maps the workload's template revisions to the controller revisions of leader pods.
 	Revisions map[string]string
@@ -121,7 +121,7 @@ func plan(v View) move {
 	case v.Rival != "":
 		return notReady(v, "WorkloadTaken", fmt.Sprintf(
 			"RolloutTarget %s of %s is older: delete one of the two", v.Rival, objectOf(t)))
-	case v.Workload == nil:
+	case v.Context == nil:
 		return notReady(v, "WorkloadNotFound", fmt.Sprintf(
 			"%s does not exist in namespace %s; it is adopted when it is created", objectOf(t), t.Namespace))
 	case v.Workload.Deleting:
@@ -165,7 +165,7 @@ func finalizeDeleted(v View) move {
 	switch {
 	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{status: t.Status}
-	case v.Workload == nil, v.Workload.Deleting, v.Rival != "":
+	case v.Context == nil, v.Workload.Deleting, v.Rival != "":
 		return done
 	}
 	g := converge.Goal{Kind: converge.Disown, Workload: refOf(t), Owner: owner(t), Why: "its RolloutTarget is being deleted"}

@@ -64,8 +64,6 @@ type Reconciler struct {
 	Logger *slog.Logger
 	// Events records events on targets.
 	Events events.EventRecorder
-	// Follow is called with each workload to watch. Nil means that none is watched.
-	Follow func(workload client.ObjectKey)
 }
 
 // Reconcile performs the moves of one target.
@@ -73,9 +71,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	t := &v1alpha1.RolloutTarget{}
 	if err := r.Client.Get(ctx, req.NamespacedName, t); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // It says verb and object.
-	}
-	if r.Follow != nil {
-		r.Follow(workloadOf(t))
 	}
 	for range maxMoves {
 		v, err := r.observe(ctx, t)
@@ -91,6 +86,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return r.failed(ctx, v, err)
 		}
 		switch {
+		case m.action == actNone && v.Workload != nil && v.Context == nil:
+			return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil // the driver's cache lags behind this one
 		case m.action == actNone && v.announces():
 			return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil // no watch reports the Rollout that it waits for
 		case m.action == actNone, m.action == actRemoveFinalizer:
@@ -141,10 +138,10 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 		Cache: map[client.Object]cache.ByObject{
 			host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 		},
-		Reconciler: func(m manager.Manager, follow func(client.ObjectKey)) reconcile.Reconciler {
+		Reconciler: func(m manager.Manager) reconcile.Reconciler {
 			return &Reconciler{
 				Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: s.Driver, Logger: s.Logger,
-				Events: m.GetEventRecorder("lockstep-kruise"), Follow: follow,
+				Events: m.GetEventRecorder("lockstep-kruise"),
 			}
 		},
 	}.Run(ctx, config, s)

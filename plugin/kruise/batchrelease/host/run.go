@@ -25,9 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -58,12 +56,10 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 			stop(errRival)
 			return client.ObjectKey{}
 		}}},
-		// The driver's watch reports everything but the creation of a workload.
-		WorkloadPredicates: []predicate.Predicate{predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}},
-		Cache:              map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
-		Reconciler: func(m manager.Manager, follow func(client.ObjectKey)) reconcile.Reconciler {
+		Cache: map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
+		Reconciler: func(m manager.Manager) reconcile.Reconciler {
 			return &Reconciler{
-				Client: m.GetClient(), Driver: s.Driver, Logger: s.Logger, Events: m.GetEventRecorder("lockstep-batchrelease"), Follow: follow,
+				Client: m.GetClient(), Driver: s.Driver, Logger: s.Logger, Events: m.GetEventRecorder("lockstep-batchrelease"),
 			}
 		},
 	}.Run(ctx, config, s)
@@ -129,8 +125,6 @@ type Reconciler struct {
 	Logger *slog.Logger
 	// Events records events on BatchReleases.
 	Events events.EventRecorder
-	// Follow is called with each workload to watch. Nil means that none is watched.
-	Follow func(workload client.ObjectKey)
 }
 
 // Reconcile makes the decisions of one BatchRelease until none is due.
@@ -146,66 +140,59 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return r.failed(ctx, release, err)
 	}
-	if again {
-		return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// run makes decisions until none is due. It reports whether it stopped before.
-func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again bool, err error) {
+// run makes decisions until none is due. It returns when to go on without an event, 0 if only events count.
+func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again time.Duration, err error) {
 	has, deleted := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer), release.DeletionTimestamp != nil
 	if deleted && !has {
-		return false, nil
+		return 0, nil
 	}
 	// Without the finalizer, a deletion in mid-release would leave a release that has no host.
 	if !has && !batchrelease.Over(release) {
 		if err := host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
 			controllerutil.AddFinalizer(r, batchrelease.Finalizer)
 		}); err != nil {
-			return false, err
+			return 0, err
 		}
-	}
-	if r.Follow != nil && !batchrelease.Over(release) {
-		r.Follow(client.ObjectKey{Namespace: release.Namespace, Name: plugin.NameOf(batchrelease.Workload(release))})
 	}
 	for range maxDecisions {
-		quiet, err := r.look(ctx, release)
-		if err != nil {
-			return false, err
-		}
-		if quiet {
-			if deleted && batchrelease.Over(release) {
-				err = host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
-					controllerutil.RemoveFinalizer(r, batchrelease.Finalizer)
-				})
-			}
-			return false, err
+		c, quiet, err := r.look(ctx, release)
+		switch over := batchrelease.Over(release); {
+		case err != nil:
+			return 0, err
+		case !quiet:
+		case over && deleted:
+			return 0, host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+				controllerutil.RemoveFinalizer(r, batchrelease.Finalizer)
+			})
+		case over, c != nil:
+			return 0, nil
+		default:
+			return host.RequeueBlocked, nil // the cache that reports the creation may be ahead of the driver's
 		}
 	}
-	return true, nil
+	return host.RequeueSoon, nil
 }
 
-// look makes one decision and applies it: first the status, then the call. It returns whether there was neither.
-func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (quiet bool, err error) {
-	var c *pb.BatchContext // not needed once it is over
-	if !batchrelease.Over(release) {
+// look makes one decision and applies it: first the status, then the call. It is quiet if there was neither.
+func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (c *pb.BatchContext, quiet bool, err error) {
+	if !batchrelease.Over(release) { // then it is not needed
 		if c, err = host.Look(ctx, r.Driver, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)}); err != nil {
-			return false, err
+			return nil, false, err
 		}
 	}
 	status, call := batchrelease.Next(release, c, time.Now())
 	wrote, err := r.writeStatus(ctx, release, status)
 	if err != nil {
-		return false, err
+		return c, false, err
 	}
 	if call.Request != nil {
 		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", plugin.NameOf(batchrelease.Workload(release)))
 	}
-	if _, err := converge.Perform(ctx, r.Driver, call); err != nil {
-		return false, err
-	}
-	return !wrote && call.Request == nil, nil
+	_, err = converge.Perform(ctx, r.Driver, call)
+	return c, !wrote && call.Request == nil, err
 }
 
 // writeStatus writes the status if it has changed, with the observed resourceVersion as its precondition.

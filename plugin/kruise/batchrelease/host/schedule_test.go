@@ -43,7 +43,6 @@ type schedule struct {
 
 	// context is the driver's; sent is what it last sent on the stream. Nil means that the stream is new.
 	context, sent *pb.BatchContext
-	followed      bool
 }
 
 func newSchedule(t *rapid.T) *schedule {
@@ -71,7 +70,7 @@ func newSchedule(t *rapid.T) *schedule {
 				return c.SubResource(sub).Update(ctx, o, opts...)
 			},
 		}),
-		Driver: s, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{}, Follow: func(client.ObjectKey) { s.followed = true },
+		Driver: s, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{},
 	}
 	return s
 }
@@ -111,14 +110,11 @@ func (s *schedule) syncCache() {
 	}
 }
 
-// syncStream delivers the driver's context to the Follower, which stops where the release is over.
+// syncStream delivers the driver's context to the Follower.
 func (s *schedule) syncStream() {
-	if !s.followed || proto.Equal(s.sent, s.context) {
-		return
+	if !proto.Equal(s.sent, s.context) {
+		s.sent, s.queued = proto.CloneOf(s.context), true
 	}
-	s.sent = proto.CloneOf(s.context)
-	s.followed = !batchrelease.Over(s.versions[s.cached])
-	s.queued = s.queued || s.followed
 }
 
 // breakStream has the Follower open the stream again.
@@ -126,7 +122,7 @@ func (s *schedule) breakStream() { s.sent = nil }
 
 // restart is another process, or another leader: it lists, and has no stream yet.
 func (s *schedule) restart() {
-	s.cached, s.queued, s.sent, s.followed = len(s.versions)-1, true, nil, false
+	s.cached, s.queued, s.sent = len(s.versions)-1, true, nil
 }
 
 func (s *schedule) reconcile() {
@@ -213,7 +209,7 @@ func (*schedule) WatchWorkloads(
 
 // drain delivers all events that are under way, and runs the queue until it is empty.
 func (s *schedule) drain() {
-	for s.queued || s.cached+1 < len(s.versions) || s.followed && !proto.Equal(s.sent, s.context) {
+	for s.queued || s.cached+1 < len(s.versions) || !proto.Equal(s.sent, s.context) {
 		s.syncCache()
 		s.syncStream()
 		s.reconcile()
