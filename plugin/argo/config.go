@@ -19,7 +19,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -35,12 +34,20 @@ const maxWait = 2 * time.Minute
 
 // Config is a Rollout's configuration of its release.
 type Config struct {
-	rollout.Config
-
+	// Workload is the name of the workload in the Rollout's namespace, as plugin.NameFor returns it.
+	Workload string
+	// Policy is the complete release policy. Nil means it could not be read, so that releases are ended but none begins.
+	Policy *pb.ReleasePolicy
+	// Manual is set if an edit of the workload does not start the Rollout.
+	Manual bool
+	// WaitOnFailure is set if a failed release waits for a user instead of failing the step.
+	WaitOnFailure bool
+	// Unfit is why no release may begin, or nil if one may.
+	Unfit error
 	// Wait is how long a step waits inside one call.
 	Wait time.Duration
 	// Steps are those of this plugin, by their index in the Rollout.
-	Steps map[int]rollout.Step
+	Steps map[int]Step
 	// Ignored names the fields of Argo's own that have no effect, and why.
 	Ignored string
 }
@@ -97,11 +104,7 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
 	}
 	canary := ro.Spec.Strategy.Canary
-	c := &Config{Steps: map[int]rollout.Step{}}
-	var said fields
-	if err := decode(routingPlace, routing(canary), &said); err != nil {
-		return nil, err
-	}
+	c := &Config{Steps: map[int]Step{}}
 	for i, s := range canary.Steps {
 		if !own(s) {
 			continue
@@ -117,7 +120,7 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 		}
 		c.Steps[i] = read
 	}
-	if err := c.take(said, upgrades(canary.Steps, c.Steps)); err != nil {
+	if err := c.take(routing(canary), upgrades(canary.Steps, c.Steps)); err != nil {
 		return nil, err
 	}
 	if len(c.Steps) == 0 {
@@ -154,13 +157,13 @@ func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, erro
 	if err == nil || ro.Spec.Strategy.Canary == nil {
 		return config, err
 	}
-	r := &reader{}
-	_ = json.Unmarshal(routing(ro.Spec.Strategy.Canary), &r.fields) // What can't be read is empty.
-	name, _ := readWorkload(r.fields["workload"])
+	var said ownFields
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(routing(ro.Spec.Strategy.Canary), &said) // What can't be read is empty.
+	name, _ := readWorkload(said.Workload)
 	if name == "" {
 		return nil, err
 	}
-	return &Config{Config: rollout.Config{Workload: name, Manual: r.text("trigger") == "Manual"}}, err
+	return &Config{Workload: name, Manual: said.Trigger == "Manual"}, err
 }
 
 // readWorkload returns the name of a workload, as plugin.NameFor does, of NAME or {kind: KIND, name: NAME}. It is "" if none is named.
@@ -192,7 +195,7 @@ func readWorkload(raw json.RawMessage) (string, error) {
 }
 
 // upgrades returns the targets of the steps in their order, without repetitions in a row.
-func upgrades(all []v1alpha1.CanaryStep, steps map[int]rollout.Step) []string {
+func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
 	var targets []string
 	for i := range all {
 		u := steps[i].Upgrade
@@ -211,11 +214,7 @@ func decode(at place, raw json.RawMessage, into any) error {
 	// Argo's CRD takes any config, so only this check finds a misspelt field.
 	unknown, err := kjson.UnmarshalStrict(raw, into)
 	if err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
-			return at.errorf(fieldPath(wrong), "want %s, got %s", want(wrong.Type), wrong.Value)
-		}
-		return fmt.Errorf("%s: %w", at, err)
+		return mistyped(at, err)
 	}
 	if len(unknown) > 0 {
 		return fmt.Errorf("%s: %w", at, unknown[0])
@@ -223,9 +222,13 @@ func decode(at place, raw json.RawMessage, into any) error {
 	return nil
 }
 
-// fieldPath returns the path of the field as the user wrote it.
-func fieldPath(wrong *json.UnmarshalTypeError) string {
-	return cmp.Or(wrong.Field, "config")
+// mistyped names the field of an error of package json, and what it wants.
+func mistyped(at place, err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return at.errorf(cmp.Or(wrong.Field, "config"), "want %s, got %s", want(wrong.Type), wrong.Value)
+	}
+	return fmt.Errorf("%s: %w", at, err)
 }
 
 // want describes the type of a field.
@@ -245,20 +248,20 @@ func want(t reflect.Type) string {
 }
 
 // read validates a step's own fields.
-func (s *step) read(at place) (rollout.Step, error) {
-	out := rollout.Step{Weight: s.Weight, Mirror: s.Mirror, Promote: s.Promote != nil && *s.Promote}
+func (s *step) read(at place) (Step, error) {
+	out := Step{Weight: s.Weight, Mirror: s.Mirror, Promote: s.Promote != nil && *s.Promote}
 	if s.Upgrade == nil && s.Weight == nil && s.Headers == nil && s.Mirror == nil && s.Promote == nil {
-		return rollout.Step{}, fmt.Errorf("%s: nothing to do: set upgrade, weight, headers, mirror or promote", at)
+		return Step{}, fmt.Errorf("%s: nothing to do: set upgrade, weight, headers, mirror or promote", at)
 	}
 	if s.Upgrade != nil {
 		out.Upgrade = string(*s.Upgrade)
 		if !quantity(out.Upgrade) {
-			return rollout.Step{}, at.errorf("upgrade", wantQuantity, out.Upgrade)
+			return Step{}, at.errorf("upgrade", wantQuantity, out.Upgrade)
 		}
 	}
 	for name, value := range map[string]*int32{"weight": s.Weight, "mirror": s.Mirror} {
 		if value != nil && (*value < 0 || *value > 100) {
-			return rollout.Step{}, at.errorf(name, "%d: want 0 to 100", *value)
+			return Step{}, at.errorf(name, "%d: want 0 to 100", *value)
 		}
 	}
 	if s.Headers != nil {
@@ -266,7 +269,7 @@ func (s *step) read(at place) (rollout.Step, error) {
 		for i, h := range *s.Headers {
 			match, err := h.match(at, i)
 			if err != nil {
-				return rollout.Step{}, err
+				return Step{}, err
 			}
 			matches = append(matches, match)
 		}

@@ -24,7 +24,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 const (
@@ -44,7 +43,7 @@ const (
 // writes on Rollouts carry a resourceVersion, and calls of the driver are idempotent.
 type Controller struct {
 	// Driver and Client are required.
-	Driver rollout.Driver
+	Driver Driver
 	Client dynamic.Interface
 	// Logger is required.
 	Logger *slog.Logger

@@ -28,7 +28,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -54,7 +53,7 @@ func (w *warnings) have(text string) bool {
 type fixture struct {
 	t          *testing.T
 	fake       *plugintest.FakeDriver
-	driver     rollout.Driver
+	driver     Driver
 	client     *dynamicfake.FakeDynamicClient
 	warnings   *warnings
 	controller *Controller
@@ -295,7 +294,7 @@ func TestControllerConfirms(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := ReadFacts(ro)
-	m := plan(rollout.NewTarget(h.driver, f.Facts, &config.Config), f, c)
+	m := plan(NewTarget(h.driver, f, config), f, c)
 	if r, ok := m.Request.(*pb.FinalizeRequest); !ok || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		t.Fatalf("an abort asks for %v (%s): %v", m.Outcome, m.Why, c)
 	}
@@ -392,7 +391,7 @@ func TestControllerFindsOrphans(t *testing.T) {
 
 // awaiting is a driver whose first answers are NOT_SYNCED.
 type awaiting struct {
-	rollout.Driver
+	Driver
 
 	mu      sync.Mutex
 	refused int

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -29,10 +28,11 @@ const (
 
 // facts are those of a Rollout in the middle of its second template.
 func facts(changes ...func(*Facts)) Facts {
-	f := Facts{Noted: revisions{template: "t2", first: "t1", seen: "t2", canary: "t2", stable: "t1"}, Facts: rollout.Facts{
-		Namespace: "ns", Name: "ro", UID: uid, Owner: "argo-rollouts/ns/ro", Number: "2", Hash: "h2", Stable: "h1", Current: true,
-		Wanted: "t2", Seen: "t2",
-	}}
+	f := Facts{
+		Noted:     revisions{template: "t2", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
+		Namespace: "ns", Name: "ro", UID: uid, Owner: "argo-rollouts/ns/ro", Retry: "retry it", Number: "2", Hash: "h2", Stable: "h1",
+		Current: true, Wanted: "t2",
+	}
 	for _, change := range changes {
 		change(&f)
 	}
@@ -59,7 +59,7 @@ func template(t string) func(*pb.BatchContext) {
 }
 
 func settings(changes ...func(*Config)) *Config {
-	c := &Config{Config: rollout.Config{Workload: "w", Policy: &pb.ReleasePolicy{Batches: []string{"50%", "100%"}}}}
+	c := &Config{Workload: "w", Policy: &pb.ReleasePolicy{Batches: []string{"50%", "100%"}}}
 	for _, change := range changes {
 		change(c)
 	}
@@ -73,7 +73,7 @@ func TestMark(t *testing.T) {
 	rest := func(changes ...func(*pb.BatchContext)) *pb.BatchContext {
 		return standing(pb.State_STATE_HOLDING, "", changes...)
 	}
-	none := func(f *Facts) { f.Noted, f.Seen = revisions{}, "" }
+	none := func(f *Facts) { f.Noted = revisions{} }
 	settled := func(c *pb.BatchContext) { c.StableRevision, c.TemplateRevision = "t1", "t1" }
 	tests := map[string]struct {
 		reason  string
@@ -188,7 +188,7 @@ func TestRevisionsPatch(t *testing.T) {
 
 // undoes is a driver of which only the capability is asked for.
 type undoes struct {
-	rollout.Driver
+	Driver
 	can bool
 }
 
@@ -238,7 +238,7 @@ func TestPlan(t *testing.T) {
 			if config == nil {
 				config = settings()
 			}
-			got := plan(rollout.NewTarget(undoes{can: test.undo}, test.facts.Facts, &config.Config), test.facts, test.context)
+			got := plan(NewTarget(undoes{can: test.undo}, test.facts, config), test.facts, test.context)
 			request := got.Request
 			if got.annotate != nil {
 				request = annotates
@@ -270,7 +270,7 @@ func TestBegun(t *testing.T) {
 }
 
 // unreached is a driver that does not answer.
-type unreached struct{ rollout.Driver }
+type unreached struct{ Driver }
 
 func (unreached) Has(pb.Capability) bool { return true }
 
@@ -296,7 +296,7 @@ func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
 		"promoted already": {func(f *Facts) { f.StepsDone, f.Stable = true, f.Hash }, false},
 	} {
 		router := &RouterPlugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
-		_, err := router.reconcileEnd(done, rollout.NewTarget(unreached{}, facts(test.change).Facts, &settings().Config))
+		_, err := router.reconcileEnd(done, NewTarget(unreached{}, facts(test.change), settings()))
 		if (err != nil) != test.want {
 			t.Errorf("%s: error %v, want one %v", name, err, test.want)
 		}

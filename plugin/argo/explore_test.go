@@ -20,7 +20,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/explore"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -56,7 +55,7 @@ type memory struct {
 	broken *string
 }
 
-var _ rollout.Driver = (*memory)(nil)
+var _ Driver = (*memory)(nil)
 
 func (m *memory) call() error {
 	if m.unlinked || m.left == 0 {
@@ -255,7 +254,7 @@ func (e *explorer) control(w *world) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	t := rollout.NewTarget(driver, f.Facts, &e.config.Config)
+	t := NewTarget(driver, f, e.config)
 	m := plan(t, f, w.Context())
 	if m.annotate != nil {
 		w.fresh = w.fresh && m.annotate.template == w.noted.template
@@ -296,10 +295,10 @@ func (e *explorer) reconcile(w *world, calls int) {
 		return
 	}
 	driver := &memory{world: w, left: calls, broken: &e.broken}
-	target := func(change func(*Facts)) rollout.Target {
+	target := func(change func(*Facts)) Target {
 		f := ReadFacts(e.rollout(w)).meant(e.config)
 		change(&f)
-		return rollout.NewTarget(driver, f.Facts, &e.config.Config)
+		return NewTarget(driver, f, e.config)
 	}
 	router := &RouterPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
 	if w.stable != "" && !e.settled(func() error {
@@ -310,13 +309,13 @@ func (e *explorer) reconcile(w *world, calls int) {
 	}
 	if w.abort && w.begun != "" {
 		abort := func() error {
-			_, err := rollout.ReconcileEndNow(e.done, target(func(f *Facts) { f.Abort = true }))
+			_, err := ReconcileEndNow(e.done, target(func(f *Facts) { f.Abort = true }))
 			return err
 		}
 		_ = e.settled(abort) // an error is not retried
 		w.begun = ""
 	}
-	if !w.abort && !w.full && w.hash != w.stable && w.index < last && e.config.Steps[int(w.index)] != (rollout.Step{}) && !w.unlinked {
+	if !w.abort && !w.full && w.hash != w.stable && w.index < last && e.config.Steps[int(w.index)] != (Step{}) && !w.unlinked {
 		e.step(w, driver, target(func(*Facts) {}))
 	}
 	w.fresh = true
@@ -336,7 +335,7 @@ func (e *explorer) settled(call func() error) bool {
 	return false
 }
 
-func (e *explorer) step(w *world, driver *memory, t rollout.Target) {
+func (e *explorer) step(w *world, driver *memory, t Target) {
 	if w.stable != "" {
 		w.asked = w.noted.standsFor()
 	}

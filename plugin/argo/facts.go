@@ -13,8 +13,6 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"k8s.io/utils/ptr"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 // The annotations are all that this plugin writes on a Rollout.
@@ -47,8 +45,31 @@ const ownerPrefix = "argo-rollouts/"
 // Argo's controller sends Rollouts as gob, which drops pointers to zero values: CurrentStepIndex 0 and Replicas 0 arrive as
 // nil. So nothing here depends on the difference.
 type Facts struct {
-	rollout.Facts
-
+	Namespace, Name, UID string
+	// Owner is the owner of the Rollout's releases, as the driver records it.
+	Owner string
+	// Retry is the command that begins another attempt, for messages.
+	Retry string
+	// Number is the Rollout's revision number.
+	Number string
+	// Hash and Stable identify the current and the stable template of the Rollout. Stable is empty until the first deployment
+	// has ended.
+	Hash, Stable string
+	// Current is true when the status belongs to the current spec: it is observed, and Hash is that of its template.
+	Current bool
+	// StepsDone is true once no step is left, and there were some. Progressed is true if the Rollout was seen in progress with Hash, which
+	// was not stable then.
+	StepsDone, Progressed bool
+	// Abort and PromoteFull are set by the commands of the same names.
+	Abort, PromoteFull bool
+	// Wanted is the workload's revision that the Rollout's current template stands for, or for which a manual Rollout was started. It is
+	// empty if that is not known.
+	Wanted string
+	// Begun are the ids of the releases on which steps of this attempt have worked.
+	Begun []string
+	// Rival is the name of an older Rollout of the same workload. Empty means none, or not known.
+	Rival string
+	// ResourceVersion is the precondition of a write.
 	ResourceVersion string
 	// Created is the creation time, by which the older of two Rollouts is found.
 	Created time.Time
@@ -69,15 +90,12 @@ type Facts struct {
 // ReadFacts returns the facts of a Rollout.
 func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	f := Facts{
-		Facts: rollout.Facts{
-			Namespace: ro.Namespace, Name: ro.Name, UID: string(ro.UID),
-			Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name,
-			Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
-			Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
-			Abort: ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
-			Seen:  ro.Annotations[AnnotationSeen],
-			Begun: begun(ro.Status.Canary.StepPluginStatuses),
-		},
+		Namespace: ro.Namespace, Name: ro.Name, UID: string(ro.UID),
+		Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name,
+		Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
+		Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
+		Abort: ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
+		Begun:           begun(ro.Status.Canary.StepPluginStatuses),
 		ResourceVersion: ro.ResourceVersion,
 		Created:         ro.CreationTimestamp.Time, Deleting: ro.DeletionTimestamp != nil,
 		Index: int(ptr.Deref(ro.Status.CurrentStepIndex, 0)),

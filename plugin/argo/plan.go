@@ -13,20 +13,19 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // move is a call of the driver, or the annotations that the Rollout lacks.
 type move struct {
-	rollout.Move
+	Move
 
 	annotate *revisions
 }
 
 // plan decides what a Rollout and its workload need beside its steps: the next move, converge.Wait without annotations if there is
 // none.
-func plan(t rollout.Target, f Facts, c *pb.BatchContext) move {
+func plan(t Target, f Facts, c *pb.BatchContext) move {
 	if f.Rival != "" {
 		return move{}
 	}
@@ -63,7 +62,7 @@ func (r revisions) restarted() string {
 // The pod template is not annotated before Argo has made the present one stable: Argo takes a template without a status for the one that
 // runs already, and no step would see it.
 func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
-	template, serving := c.GetTemplateRevision(), rollout.Serving(c)
+	template, serving := c.GetTemplateRevision(), Serving(c)
 	if template == "" {
 		return move{}
 	}
@@ -77,7 +76,7 @@ func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
 		want.first = cmp.Or(f.Noted.first, serving)
 		switch wanted := want.standsFor(); {
 		case want.first == "", f.Stable == "" && wanted != template:
-		case wanted != template && f.Seen != template:
+		case wanted != template && f.Noted.seen != template:
 			want.seen, want.template, why = template, template, fmt.Sprintf("the workload has a new template, revision %s", template)
 			if template == want.first {
 				// The pod template must be the one of the first revision, byte by byte, so that Argo recognizes it.
@@ -94,7 +93,7 @@ func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
 	if want == f.Noted {
 		return move{}
 	}
-	return move{Move: rollout.Move{Why: why}, annotate: &want}
+	return move{Move: Move{Why: why}, annotate: &want}
 }
 
 // patch is the merge patch that sets the annotations, on condition that the Rollout has not changed. It leaves the pod template
@@ -127,14 +126,14 @@ func (r revisions) annotations() map[string]string {
 // unreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
 // was promoted while no Controller watched, or deployed first by a Rollout that was re-created.
 func unreleased(f Facts, c *pb.BatchContext) bool {
-	id, own := rollout.Ours(f.Facts, c)
+	id, own := Ours(f, c)
 	return f.Promoted() && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
 }
 
 // heldFor returns what a template waits for that no step of the Rollout is about to release. It returns "" if nothing waits, or its steps
 // are under way.
 func heldFor(f Facts, c *pb.BatchContext) string {
-	id, own := rollout.Ours(f.Facts, c)
+	id, own := Ours(f, c)
 	waits := fmt.Sprintf("revision %s of the %s waits under hold", c.GetTemplateRevision(), plugin.KindOf(c.GetWorkload()))
 	switch {
 	case plugin.InFlight(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:

@@ -10,40 +10,50 @@ import (
 	"slices"
 	"time"
 
+	kjson "sigs.k8s.io/json"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/policyfile"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// fields are those under trafficRouting.plugins. Those that are not of this plugin are of the ReleasePolicy.
-type fields map[string]json.RawMessage
-
-// reader reads fields, and keeps the first error.
-type reader struct {
-	fields fields
-	err    error
+// ownFields are those under trafficRouting.plugins that are not of the ReleasePolicy.
+type ownFields struct {
+	Workload  json.RawMessage `json:"workload"`
+	Trigger   string          `json:"trigger"`
+	OnFailure string          `json:"onFailure"`
+	Wait      string          `json:"wait"`
 }
 
-func (r *reader) fail(field, format string, args ...any) {
-	if r.err == nil {
-		r.err = routingPlace.errorf(field, format, args...)
+// take fills c from the fields under trafficRouting.plugins.
+func (c *Config) take(raw json.RawMessage, upgrades []string) error {
+	rest := map[string]json.RawMessage{}
+	if err := decode(routingPlace, raw, &rest); err != nil {
+		return err
 	}
-}
-
-// take fills c from the fields.
-func (c *Config) take(said fields, upgrades []string) error {
-	r := &reader{fields: fields{}}
-	// The reader removes what it has taken, and said stays as it is.
-	maps.Copy(r.fields, said)
-	c.Manual = r.choice("trigger", "Auto", "Manual") == "Manual"
-	c.WaitOnFailure = r.choice("onFailure", "Abort", "Wait") == "Wait"
-	c.Wait = r.wait()
-	delete(r.fields, "workload")
-	c.Policy = r.policy(upgrades)
-	if r.err != nil {
-		return r.err
+	names := []string{"workload", "trigger", "onFailure", "wait"}
+	maps.DeleteFunc(rest, func(field string, _ json.RawMessage) bool { return slices.Contains(names, field) })
+	said := ownFields{Trigger: "Auto", OnFailure: "Abort", Wait: DefaultWait.String()}
+	if len(raw) > 0 {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &said); err != nil {
+			return mistyped(routingPlace, err)
+		}
 	}
 	var err error
-	if c.Workload, err = readWorkload(said["workload"]); err != nil {
+	c.Manual, c.WaitOnFailure = said.Trigger == "Manual", said.OnFailure == "Wait"
+	c.Wait, err = time.ParseDuration(said.Wait)
+	switch {
+	case !c.Manual && said.Trigger != "Auto":
+		return routingPlace.errorf("trigger", "%q: want Auto or Manual", said.Trigger)
+	case !c.WaitOnFailure && said.OnFailure != "Abort":
+		return routingPlace.errorf("onFailure", "%q: want Abort or Wait", said.OnFailure)
+	case err != nil, c.Wait < 0, c.Wait > maxWait:
+		return routingPlace.errorf("wait", "%q: want a time such as 20s, at most %s, because a step that waits occupies a worker of the controller",
+			said.Wait, maxWait)
+	}
+	if c.Policy, err = readPolicy(rest, upgrades); err != nil {
+		return fmt.Errorf("%s: %w", routingPlace, err)
+	}
+	if c.Workload, err = readWorkload(said.Workload); err != nil {
 		return err
 	}
 	if c.Workload == "" {
@@ -89,26 +99,15 @@ func (c *Config) checkWeights() error {
 	return nil
 }
 
-// policy reads what is left of the fields. The driver validates it: here is checked what would otherwise fail a step.
-func (r *reader) policy(upgrades []string) *pb.ReleasePolicy {
+// readPolicy reads the fields of the policy, which the driver validates when a release begins.
+func readPolicy(said map[string]json.RawMessage, upgrades []string) (*pb.ReleasePolicy, error) {
 	p := &pb.ReleasePolicy{}
-	raw, err := json.Marshal(r.fields)
+	raw, err := json.Marshal(said)
 	if err == nil {
 		err = policyfile.ReadJSON(raw, p)
 	}
-	if err != nil && r.err == nil {
-		r.err = fmt.Errorf("%s: %w", routingPlace, err)
-	}
 	if p.GetStyle() == pb.Style_STYLE_UNSPECIFIED {
 		p.Style = pb.Style_STYLE_CANARY
-	}
-	for i, b := range p.GetBatches() {
-		if !quantity(b) {
-			r.fail(fmt.Sprintf("batches[%d]", i), wantQuantity, b)
-		}
-	}
-	if f := p.GetFailureThreshold(); f != "" && !quantity(f) {
-		r.fail("failureThreshold", wantQuantity, f)
 	}
 	// The steps are the batches, by which the status and messages count.
 	if len(p.GetBatches()) == 0 {
@@ -118,49 +117,5 @@ func (r *reader) policy(upgrades []string) *pb.ReleasePolicy {
 		// No step upgrades anything: the release is one promotion.
 		p.Batches = []string{"100%"}
 	}
-	t := p.GetTraffic()
-	pool := t.GetInferencePool()
-	switch {
-	case t != nil && t.GetStableService() == "":
-		r.fail("traffic.stableService", "is required: the Service that selects the stable leaders")
-	case pool != nil && (pool.GetName() == "" || pool.GetCanaryEndpointPicker() == ""):
-		r.fail("traffic.inferencePool", "name and canaryEndpointPicker are required")
-	case t.GetWarmUp() != nil && t.GetWarmUp().GetEndpoint() == "":
-		r.fail("traffic.warmUp.endpoint", "is required, for example :8000/health")
-	}
-	return p
-}
-
-// text takes a field that is text. Empty means not set.
-func (r *reader) text(field string) (said string) {
-	if raw := r.fields[field]; raw != nil && json.Unmarshal(raw, &said) != nil {
-		r.fail(field, "want text, got %s", raw)
-	}
-	delete(r.fields, field)
-	return said
-}
-
-// choice takes one of several words. The first is the default.
-func (r *reader) choice(field string, words ...string) string {
-	said := r.text(field)
-	if said == "" {
-		return words[0]
-	}
-	if !slices.Contains(words, said) {
-		r.fail(field, "%q: want one of %v", said, words)
-	}
-	return said
-}
-
-// wait takes how long a step waits inside one call.
-func (r *reader) wait() time.Duration {
-	said := r.text("wait")
-	if said == "" {
-		return DefaultWait
-	}
-	d, err := time.ParseDuration(said)
-	if err != nil || d < 0 || d > maxWait {
-		r.fail("wait", "%q: want a time such as 20s, at most %s, because a step that waits occupies a worker of the controller", said, maxWait)
-	}
-	return d
+	return p, err //nolint:wrapcheck // The caller names the place.
 }

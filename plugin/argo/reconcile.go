@@ -20,7 +20,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -59,7 +58,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if config.Ignored != "" {
 		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
 	}
-	t := rollout.NewTarget(c.Driver, f.Facts, &config.Config)
+	t := NewTarget(c.Driver, f, config)
 	if f.Rival != "" {
 		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
 			"%s is released by Rollout %s, which is older: this Rollout releases nothing", plugin.ObjectOf(t.Ref), f.Rival))
@@ -113,7 +112,7 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	if err != nil {
 		return false, err
 	}
-	now := plan(rollout.NewTarget(c.Driver, f.Facts, &config.Config), f, observed)
+	now := plan(NewTarget(c.Driver, f, config), f, observed)
 	return now.Outcome == m.Outcome && proto.Equal(now.Request, m.Request), nil
 }
 
@@ -304,5 +303,5 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 }
 
 func (c *Controller) look(ctx context.Context, key types.NamespacedName) (*pb.BatchContext, error) {
-	return rollout.Target{Driver: c.Driver, Ref: plugin.RefOf(key.Namespace, key.Name)}.Look(ctx)
+	return Target{Driver: c.Driver, Ref: plugin.RefOf(key.Namespace, key.Name)}.Look(ctx)
 }

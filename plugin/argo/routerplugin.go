@@ -18,7 +18,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -34,7 +33,7 @@ const endTimeout = 5 * time.Second
 // steps say, until the release ends.
 type RouterPlugin struct {
 	// Driver is required.
-	Driver rollout.Driver
+	Driver Driver
 	// Rollouts may be nil.
 	Rollouts *Controller
 	// Logger is required.
@@ -58,7 +57,7 @@ func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.We
 
 // RemoveManagedRoutes ends the release if Argo has ended it. Routes are removed with the release, not before.
 func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
-	return p.call(ro, "end of the release", func(ctx context.Context, t rollout.Target) error {
+	return p.call(ro, "end of the release", func(ctx context.Context, t Target) error {
 		_, err := p.reconcileEnd(ctx, t)
 		return err
 	})
@@ -66,7 +65,7 @@ func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError 
 
 // SetWeight ends the release if Argo has ended it, and otherwise sets the weight of the last setWeight step.
 func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination) types.RpcError {
-	return p.call(ro, "weight", func(ctx context.Context, t rollout.Target) error {
+	return p.call(ro, "weight", func(ctx context.Context, t Target) error {
 		c, err := p.reconcileEnd(ctx, t)
 		weight, set := nativeWeight(ro)
 		if err != nil || c == nil || !set {
@@ -85,9 +84,9 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.Wei
 // reconcileEnd ends the release if Argo has ended it. Unless the Rollout is aborted, promoted in full or at the end of its steps, an
 // unavailable driver is no error: that would block the Rollout, and the Controller ends the release later. At the end of the steps Argo
 // must not go on before the driver has the promotion, because afterwards nothing tells it from a first deployment.
-func (p *RouterPlugin) reconcileEnd(ctx context.Context, t rollout.Target) (*pb.BatchContext, error) {
+func (p *RouterPlugin) reconcileEnd(ctx context.Context, t Target) (*pb.BatchContext, error) {
 	if f := t.Facts; f.Abort || f.PromoteFull || f.StepsDone && f.Stable != f.Hash {
-		return rollout.ReconcileEndNow(ctx, t)
+		return ReconcileEndNow(ctx, t)
 	}
 	c, err := t.Look(ctx)
 	if err != nil {
@@ -97,7 +96,7 @@ func (p *RouterPlugin) reconcileEnd(ctx context.Context, t rollout.Target) (*pb.
 	if _, undo := m.Request.(*pb.UndoRequest); undo || m.Outcome == converge.Wait {
 		return c, nil // a template that can't be restored does not block Argo: the Controller reports it
 	}
-	return rollout.ReconcileEndNow(ctx, t)
+	return ReconcileEndNow(ctx, t)
 }
 
 // VerifyWeight reports whether the weight of the last setWeight step is in force, for which Argo waits. The steps of this plugin
@@ -106,7 +105,7 @@ func (p *RouterPlugin) VerifyWeight(
 	ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination,
 ) (types.RpcVerified, types.RpcError) {
 	verified := types.NotImplemented
-	err := p.call(ro, "verify", func(ctx context.Context, t rollout.Target) error {
+	err := p.call(ro, "verify", func(ctx context.Context, t Target) error {
 		weight, set := nativeWeight(ro)
 		if !set {
 			return nil
@@ -132,7 +131,7 @@ func (p *RouterPlugin) VerifyWeight(
 
 // SetHeaderRoute does a setHeaderRoute step. Without matches it removes the route.
 func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
-	return p.route(ro, "header route", func(ctx context.Context, t rollout.Target, id rollout.ID) error {
+	return p.route(ro, "header route", func(ctx context.Context, t Target, id ID) error {
 		_, err := t.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
 			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
 		})
@@ -142,7 +141,7 @@ func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetH
 
 // SetMirrorRoute does a setMirrorRoute step. Argo's controller sends no percentage for 0.
 func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
-	return p.route(ro, "mirror", func(ctx context.Context, t rollout.Target, id rollout.ID) error {
+	return p.route(ro, "mirror", func(ctx context.Context, t Target, id ID) error {
 		_, err := t.Driver.SetMirror(ctx, &pb.SetMirrorRequest{
 			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Percentage: ptr.Deref(mirror.Percentage, 0),
 		})
@@ -152,8 +151,8 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 
 // route does what one of Argo's own steps routes, unless the Rollout is leaving its steps. Argo calls it once, so that a release
 // that can't be routed yet is an error, after which Argo calls again.
-func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target, rollout.ID) error) types.RpcError {
-	return p.call(ro, what, func(ctx context.Context, t rollout.Target) error {
+func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, Target, ID) error) types.RpcError {
+	return p.call(ro, what, func(ctx context.Context, t Target) error {
 		c, err := t.Look(ctx)
 		if err != nil {
 			return err
@@ -170,7 +169,7 @@ func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(contex
 }
 
 // call reads the Rollout and does the work, unless the Rollout does not use this plugin or is being deployed first.
-func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, rollout.Target) error) types.RpcError {
+func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, Target) error) types.RpcError {
 	// Steps report mistakes of the configuration. A release can be ended all the same.
 	f, config, _ := readCall(p.Rollouts, ro)
 	// At the first deployment there is no release to end, and Argo must not be held up.
@@ -179,7 +178,7 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 	}
 	ctx, cancel := context.WithTimeout(p.Context, endTimeout)
 	defer cancel()
-	err := work(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
+	err := work(ctx, NewTarget(p.Driver, f, config))
 	if err == nil {
 		return types.RpcError{}
 	}
@@ -188,8 +187,8 @@ func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context
 }
 
 // routed returns the release of the Rollout's current template, if requests can be routed to it now.
-func routed(t rollout.Target, c *pb.BatchContext) (rollout.ID, bool) {
-	id, own := rollout.Ours(t.Facts, c)
+func routed(t Target, c *pb.BatchContext) (ID, bool) {
+	id, own := Ours(t.Facts, c)
 	ok := own && plugin.InFlight(c) && id.Hash == t.Facts.Hash && id.Revision == c.GetUpdateRevision() &&
 		!plugin.Ending(c) && t.Config.Policy.GetTraffic() != nil && !t.Facts.Abort
 	return id, ok

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 )
 
 // TestRecordedStatuses: on the Rollouts that Argo's own controller wrote, the plugin decides as before.
@@ -32,7 +31,7 @@ func TestRecordedStatuses(t *testing.T) {
 			return err.Error()
 		}
 		f := ReadFacts(ro).meant(config)
-		m := plan(rollout.NewTarget(undoes{}, f.Facts, &config.Config), f, s.Context)
+		m := plan(NewTarget(undoes{}, f, config), f, s.Context)
 		note := ""
 		if m.annotate != nil {
 			note = fmt.Sprintf(" %v", m.annotate.annotations())

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -33,7 +32,7 @@ const (
 // StepPlugin is Argo's step plugin. It may be called by several goroutines.
 type StepPlugin struct {
 	// Driver is required.
-	Driver rollout.Driver
+	Driver Driver
 	// Rollouts knows what the API server has: Argo's controller sends only one Rollout, as it was when it last read it. Nil: unknown.
 	Rollouts *Controller
 	// Logger is required.
@@ -70,7 +69,7 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 		defer p.releaseWait()
 		wait = config.Wait
 	}
-	target := rollout.NewTarget(p.Driver, f.Facts, &config.Config)
+	target := NewTarget(p.Driver, f, config)
 	if p.Rollouts != nil {
 		target.Confirm = func(ctx context.Context) (bool, error) { return p.Rollouts.Current(ctx, f) }
 	}
@@ -101,13 +100,13 @@ func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcSt
 	change(&f)
 	ctx, cancel := context.WithTimeout(p.Context, abortTimeout)
 	defer cancel()
-	c, err := rollout.ReconcileEndNow(ctx, rollout.NewTarget(p.Driver, f.Facts, &config.Config))
+	c, err := ReconcileEndNow(ctx, NewTarget(p.Driver, f, config))
 	if err != nil {
 		p.log(f, "end of a step", "", err)
 		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
-	out := rollout.Outcome{Done: converge.Reached, Message: c.GetMessage()}
-	if id, own := rollout.Ours(f.Facts, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
+	out := Outcome{Done: converge.Reached, Message: c.GetMessage()}
+	if id, own := Ours(f, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
 		out.Done = converge.Failed
 		out.Message = "the release is promoted already, which an abort does not revert: restore the old template. " + c.GetMessage()
 	}
@@ -173,7 +172,7 @@ func failed(err error) types.RpcStepResult {
 }
 
 // result converts the outcome to Argo's type.
-func result(o rollout.Outcome) types.RpcStepResult {
+func result(o Outcome) types.RpcStepResult {
 	r := types.RpcStepResult{Phase: types.PhaseRunning, Message: o.Message, RequeueAfter: requeue}
 	switch o.Done { //nolint:exhaustive // After all others the step continues.
 	case converge.Reached:

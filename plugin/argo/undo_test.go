@@ -13,13 +13,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	"github.com/lockstep-rollouts/lockstep/plugin/rollout"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // undoer is a driver that brings templates back, as long as nothing keeps it from that.
 type undoer struct {
-	rollout.Driver
+	Driver
 
 	rpc   *rpcFixture
 	err   error

@@ -4,7 +4,6 @@
 package plugintest
 
 import (
-	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,7 +23,7 @@ import (
 )
 
 // connectTimeout bounds how long a test waits for a driver in its own process.
-const connectTimeout = 10 * time.Second
+const connectTimeout = time.Minute
 
 // Server serves a driver on a unix socket in the test process. It can be stopped and started again, as a driver's pod is.
 type Server struct {
@@ -98,9 +97,7 @@ func Serve(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouter
 // Connect serves the driver and returns a client of it. Both end with the test. router may be nil.
 func Connect(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) *plugin.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), connectTimeout)
-	defer cancel()
-	client, err := plugin.Dial(ctx, Serve(t, driver, router))
+	client, err := plugin.Dial(t.Context(), Serve(t, driver, router), plugin.WithConnectTimeout(connectTimeout))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,17 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rollout decides what a Rollout asks of the driver: a resource of some host that has templates of its own, steps, and
-// commands that abort, promote and retry. It knows no host. An adapter reads the host's resource ([Facts], [Config]) and calls
-//
-//   - [Target.Run] for a step;
-//   - [Target.ReconcileEnd] whenever the resource or the workload changes, and [ReconcileEndNow] when the host must hear the result: it ends what the
-//     host's commands end;
-//   - [Register] to own a workload at rest.
-//
-// The decisions are pure functions of the facts, the configuration and the driver's BatchContext, and need no state of the process:
-// an adapter that runs twice or starts over decides the same. Package argo is the adapter of Argo's Rollouts.
-package rollout
+package argo
 
 import (
 	"fmt"
@@ -28,7 +18,7 @@ import (
 // SetMirrorRequest and SetWeightRequest. Reached and Failed end a step.
 type Move = converge.Move
 
-func wait(format string, args ...any) Move {
+func waiting(format string, args ...any) Move {
 	return Move{Outcome: converge.Wait, Why: fmt.Sprintf(format, args...)}
 }
 
@@ -87,7 +77,7 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 	case converge.RolledBack:
 		return fail("%s outside of this Rollout; to release again: %s", m.Why, s.Facts.Retry)
 	case converge.Wait, converge.Held:
-		return wait("%s", m.Why)
+		return waiting("%s", m.Why)
 	case converge.Reached, converge.Failed:
 	}
 	switch {
@@ -152,8 +142,8 @@ func (s *stepper) diverged(c *pb.BatchContext, id ID) Move {
 	case inFlight && s.Config.Manual:
 		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, %s",
 			s.Config.Workload, id.Revision, template, s.Facts.Retry)
-	case s.Facts.Wanted != template && s.Facts.Seen != template:
-		return wait("%s has a new template (revision %s): the Rollout is about to start over with it", plugin.ObjectOf(s.Ref), template)
+	case s.Facts.Wanted != template && s.Facts.Noted.seen != template:
+		return waiting("%s has a new template (revision %s): the Rollout is about to start over with it", plugin.ObjectOf(s.Ref), template)
 	case inFlight:
 		g := s.goal(converge.RollBack, c)
 		g.Why = fmt.Sprintf("rolling back release %s, whose revision the Rollout no longer asks for", c.GetReleaseId())
@@ -192,12 +182,12 @@ func callOrWait(m Move) Move {
 func (s *stepper) judge(c *pb.BatchContext) (Move, bool) {
 	switch c.GetState() { //nolint:exhaustive // In the other states the step continues.
 	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_PREPARING:
-		return wait("%s", c.GetMessage()), true
+		return waiting("%s", c.GetMessage()), true
 	case pb.State_STATE_PROMOTING:
-		return wait("promoting: %s", c.GetMessage()), true
+		return waiting("promoting: %s", c.GetMessage()), true
 	case pb.State_STATE_FAILED:
 		if s.Config.WaitOnFailure || s.step.Promote && slices.Contains(servesWhileFailed, c.GetReason()) {
-			return wait("%s: %s", c.GetReason(), c.GetMessage()), true
+			return waiting("%s: %s", c.GetReason(), c.GetMessage()), true
 		}
 		return fail("%s: %s", c.GetReason(), c.GetMessage()), true
 	}
@@ -213,7 +203,7 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 	id, revision := c.GetReleaseId(), c.GetUpdateRevision()
 	switch {
 	case !doneForStep(c):
-		return wait("%s", c.GetMessage())
+		return waiting("%s", c.GetMessage())
 	case s.step.Headers != nil && !s.headersSet:
 		return callDriver(&pb.SetHeaderRouteRequest{
 			Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Name: headerRoute, Matches: *s.step.Headers,
@@ -225,7 +215,7 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 		return callDriver(&pb.SetWeightRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Weight: *s.step.Weight},
 			"sending %d%% of the requests to the new revision", *s.step.Weight)
 	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:
-		return wait("%s", c.GetMessage())
+		return waiting("%s", c.GetMessage())
 	case s.step.Promote:
 		g := s.goal(converge.Promote, c)
 		g.Why = "promoting"

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rollout
+package argo
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 // It ends releases of this Rollout only, and begins one only if the Rollout was promoted in full.
 func (t Target) ReconcileEnd(c *pb.BatchContext) Move {
 	if t.Facts.Rival != "" && !plugin.InFlight(c) {
-		return wait("Rollout %s releases %s", t.Facts.Rival, plugin.ObjectOf(t.Ref))
+		return waiting("Rollout %s releases %s", t.Facts.Rival, plugin.ObjectOf(t.Ref))
 	}
 	if t.undone(c) && (t.Facts.Promoted() || t.promotedInFull(c)) {
 		return t.undo(c.GetTemplateRevision()) // no step does it
@@ -99,7 +99,7 @@ func (t Target) promotedInFull(c *pb.BatchContext) bool {
 func (t Target) undone(c *pb.BatchContext) bool {
 	f, template := t.Facts, c.GetTemplateRevision()
 	return !t.Config.Manual && !plugin.InFlight(c) && f.Current && !f.aborted() && f.Stable != "" && template != "" && f.Wanted != "" &&
-		f.Wanted != template && f.Seen == template && c.GetState() != pb.State_STATE_UNMANAGED &&
+		f.Wanted != template && f.Noted.seen == template && c.GetState() != pb.State_STATE_UNMANAGED &&
 		t.Driver.Has(pb.Capability_CAPABILITY_UNDO)
 }
 

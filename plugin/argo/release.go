@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rollout
+package argo
 
 import (
 	"fmt"
@@ -11,51 +11,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
-
-// Facts are what decisions need of a Rollout.
-type Facts struct {
-	Namespace, Name, UID string
-	// Owner is the owner of the Rollout's releases, as the driver records it.
-	Owner string
-	// Retry is the command that begins another attempt, for messages.
-	Retry string
-	// Number is the Rollout's revision number.
-	Number string
-	// Hash and Stable identify the current and the stable template of the Rollout. Stable is empty until the first deployment
-	// has ended.
-	Hash, Stable string
-	// Current is true when the status belongs to the current spec: it is observed, and Hash is that of its template.
-	Current bool
-	// StepsDone is true once no step is left, and there were some. Progressed is true if the Rollout was seen in progress with Hash, which
-	// was not stable then.
-	StepsDone, Progressed bool
-	// Abort and PromoteFull are set by the commands of the same names.
-	Abort, PromoteFull bool
-	// Wanted is the workload's revision that the Rollout's current template stands for, or for which a manual Rollout was started. It is
-	// empty if that is not known.
-	Wanted string
-	// Seen is the workload's revision from which the Rollout's template was last derived. If the workload still has it and
-	// another one is wanted, the Rollout was undone; otherwise the workload was edited.
-	Seen string
-	// Begun are the ids of the releases on which steps of this attempt have worked.
-	Begun []string
-	// Rival is the name of an older Rollout of the same workload. Empty means none, or not known.
-	Rival string
-}
-
-// Config is how a Rollout releases its workload.
-type Config struct {
-	// Workload is the name of the workload in the Rollout's namespace, as plugin.NameFor returns it.
-	Workload string
-	// Policy is the complete release policy. Nil means it could not be read, so that releases are ended but none begins.
-	Policy *pb.ReleasePolicy
-	// Manual is set if an edit of the workload does not start the Rollout.
-	Manual bool
-	// WaitOnFailure is set if a failed release waits for a user instead of failing the step.
-	WaitOnFailure bool
-	// Unfit is why no release may begin, or nil if one may.
-	Unfit error
-}
 
 // Step is what one step of a Rollout does, in the order of its fields.
 type Step struct {

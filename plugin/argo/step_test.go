@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rollout
+package argo
 
 import (
 	"context"
@@ -15,61 +15,16 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-const (
-	uid   = "0123456789abcdef"
-	mine1 = "01234567.2.h2.t2.1" // the first release of the present template
-	mine2 = "01234567.2.h2.t2.2" // its retry
-	older = "01234567.1.h1.t1.1" // one of the template before
-)
-
-// facts are those of a Rollout in the middle of its second template.
-func facts(changes ...func(*Facts)) Facts {
-	f := Facts{
-		Namespace: "ns", Name: "ro", UID: uid, Owner: "argo-rollouts/ns/ro", Retry: "retry it", Number: "2", Hash: "h2", Stable: "h1",
-		Current: true, Wanted: "t2", Seen: "t2",
-	}
-	for _, change := range changes {
-		change(&f)
-	}
-	return f
-}
-
-// standing is where the workload stands: the groups run t1, the template is t2.
-func standing(state pb.State, release string, changes ...func(*pb.BatchContext)) *pb.BatchContext {
-	c := &pb.BatchContext{
-		State: state, ReleaseId: release, Owner: "argo-rollouts/ns/ro", Message: "as it is",
-		StableRevision: "t1", UpdateRevision: "t2", TemplateRevision: "t2",
-	}
-	if release == "" {
-		c.Owner = ""
-	}
-	for _, change := range changes {
-		change(c)
-	}
-	return c
-}
+const mine2 = "01234567.2.h2.t2.2" // the retry of mine1
 
 func owner(name string) func(*pb.BatchContext) { return func(c *pb.BatchContext) { c.Owner = name } }
-
-func template(t string) func(*pb.BatchContext) {
-	return func(c *pb.BatchContext) { c.TemplateRevision = t }
-}
 
 func intends(intent pb.FinalizeIntent) func(*pb.BatchContext) {
 	return func(c *pb.BatchContext) { c.Intent = intent }
 }
 
-func settings(changes ...func(*Config)) *Config {
-	c := &Config{Workload: "w", Policy: &pb.ReleasePolicy{Batches: []string{"50%", "100%"}}}
-	for _, change := range changes {
-		change(c)
-	}
-	return c
-}
-
-func manual(c *Config)        { c.Manual = true }
 func waitOnFailure(c *Config) { c.WaitOnFailure = true }
-func unfit(c *Config)         { c.Unfit = errors.New("the deadline is too short") }
+func tooShort(c *Config)      { c.Unfit = errors.New("the deadline is too short") }
 
 func TestStepper(t *testing.T) {
 	t.Parallel()
@@ -104,20 +59,20 @@ func TestStepper(t *testing.T) {
 		},
 		"deadline": {
 			"Argo would never run the step again.",
-			given{config: settings(unfit)}, standing(pb.State_STATE_HOLDING, ""), "fail", "too short",
+			given{config: settings(tooShort)}, standing(pb.State_STATE_HOLDING, ""), "fail", "too short",
 		},
 		"deadline of nothing": {
 			"A Rollout with nothing to release needs no time.",
-			given{config: settings(unfit)},
+			given{config: settings(tooShort)},
 			standing(pb.State_STATE_HOLDING, "", func(c *pb.BatchContext) { c.StableRevision = "t2" }), "succeed", "nothing",
 		},
 		"a template that stands for nothing": {
 			"Whatever waits, no step asked for it.",
-			given{facts: facts(func(f *Facts) { f.Wanted, f.Seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "wait", "not known yet",
+			given{facts: facts(func(f *Facts) { f.Wanted, f.Noted.seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "wait", "not known yet",
 		},
 		"a manual Rollout's first step": {
 			"It means the template that it finds.",
-			given{config: settings(manual), facts: facts(func(f *Facts) { f.Wanted, f.Seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "Initialize " + mine1, "",
+			given{config: settings(manual), facts: facts(func(f *Facts) { f.Wanted, f.Noted.seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "Initialize " + mine1, "",
 		},
 		"retry": {
 			"A driver takes no id twice, and no step of this attempt has worked on the release that was rolled back.",
@@ -289,14 +244,6 @@ type given struct {
 	targetSet bool
 	weightSet bool
 }
-
-// undoes is a driver of which only the capability is asked for.
-type undoes struct {
-	Driver
-	can bool
-}
-
-func (u undoes) Has(pb.Capability) bool { return u.can }
 
 func target(f Facts, config *Config, canUndo bool) Target {
 	return NewTarget(undoes{can: canUndo}, f, config)
