@@ -64,7 +64,6 @@ func (w *world) view() View {
 		mirror(v, t)
 		t.Spec.Template.Metadata.Annotations[AnnotationRevision] = w.shown
 		t.Spec.Replicas = ptr.To(w.mirrored)
-		t.Status.WorkloadReplicas = ptr.To(w.mirrored)
 		t.Spec.UpdateStrategy.RollingUpdate = &v1alpha1.RollingUpdate{Partition: ptr.To(w.partition)}
 		if w.partition < 0 {
 			t.Spec.UpdateStrategy.RollingUpdate = nil
@@ -108,7 +107,7 @@ func (w *world) reconcile(broken *string) {
 	v := w.view()
 	m := plan(v)
 	switch m.action {
-	case actNone, actScale:
+	case actNone:
 	case actAddFinalizer:
 		w.finalizer = true
 	case actRemoveFinalizer:

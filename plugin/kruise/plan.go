@@ -90,8 +90,6 @@ const (
 	actRemoveFinalizer
 	// actMirror writes the target's spec and labels.
 	actMirror
-	// actScale writes the workload's replicas.
-	actScale
 	// actCall calls the driver.
 	actCall
 )
@@ -101,8 +99,6 @@ type move struct {
 	action action
 	// why is logged.
 	why string
-	// groups is the replicas of actScale.
-	groups int32
 	// call is that of actCall.
 	call converge.Move
 	// status is the target's new status, with actNone.
@@ -140,8 +136,8 @@ func plan(v View) move {
 		return notReady(v, "WaitingForLWS", v.Context.GetMessage())
 	}
 	// Kruise's webhook has to see a new template before a call could release it.
-	if m := syncTarget(v); m.action != actNone {
-		return m
+	if !mirrored(v) {
+		return move{action: actMirror, why: "the target follows the workload, revision " + v.Context.GetTemplateRevision()}
 	}
 	if next.Outcome == converge.Call {
 		return calls(next)
@@ -185,21 +181,6 @@ func finalizeDeleted(v View) move {
 		return calls(next)
 	}
 	return done
-}
-
-// syncTarget copies the workload to the target's spec, and the target's replicas to a LeaderWorkerSet if the target was scaled. A
-// DisaggregatedSet is scaled by its roles.
-func syncTarget(v View) move {
-	spec, replicas := v.Target.Spec, v.Context.GetReplicas()
-	last := v.Target.Status.WorkloadReplicas
-	// A value that differs from the workload's last one was written by a user or an autoscaler.
-	if !isSet(v.Target) && spec.Replicas != nil && last != nil && *spec.Replicas != *last && replicas == *last {
-		return move{action: actScale, groups: *spec.Replicas, why: fmt.Sprintf("the target was scaled to %d groups", *spec.Replicas)}
-	}
-	if mirrored(v) {
-		return move{}
-	}
-	return move{action: actMirror, why: "the target follows the workload, revision " + v.Context.GetTemplateRevision()}
 }
 
 // mirrored reports whether mirror would change nothing.

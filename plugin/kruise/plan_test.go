@@ -39,7 +39,6 @@ func view(changes ...func(*View)) View {
 	}
 	at("one one one one")(&v)
 	mirror(v, v.Target)
-	v.Target.Status.WorkloadReplicas = ptr.To(int32(4))
 	for _, change := range changes {
 		change(&v)
 	}
@@ -160,8 +159,6 @@ func describe(m move) string {
 		return "remove finalizer"
 	case actMirror:
 		return "mirror"
-	case actScale:
-		return fmt.Sprintf("scale %d", m.groups)
 	default:
 	}
 	switch r := m.call.Request.(type) {
@@ -203,14 +200,7 @@ func TestPlan(t *testing.T) {
 		{"edited back to what serves", "nothing waits", view(template("two"), edited("one")), "mirror", ""},
 		{"edited in mid-release", "the same", view(edited("three"), partition(3), led, shows("vllm-2", "StepPaused", "InRolling"), phase("Progressing"), releasing(pb.State_STATE_READY, 1)), "mirror", ""},
 		{"workload scaled", "the target follows", view(at("one one one one one")), "mirror", ""},
-		{
-			"target scaled", "the workload follows",
-			view(func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), "scale 6", "",
-		},
-		{
-			"both scaled", "the workload is the truth",
-			view(at("one one one"), func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), "mirror", "",
-		},
+		{"target scaled", "the workload is the truth", view(func(v *View) { v.Target.Spec.Replicas = ptr.To(int32(6)) }), "mirror", ""},
 		{"rollout id", "it goes with the template", view(func(v *View) { v.Workload.RolloutID = "7" }), "mirror", ""},
 		{"rollout id removed", "the next release would get it", view(func(v *View) { v.Target.Labels[labelRolloutID] = "6" }), "mirror", ""},
 		{"held by Kruise", "no batch yet", view(template("two"), partition(32767), led), "none", "Held"},

@@ -29,12 +29,9 @@ import (
 	"log/slog"
 
 	"google.golang.org/grpc/status"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -179,8 +176,6 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) })
 	case actMirror:
 		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
-	case actScale:
-		return r.scale(ctx, t, v.Context.GetReplicas(), m.groups)
 	default:
 		return r.drive(ctx, v, m.call)
 	}
@@ -210,20 +205,6 @@ func (r *Reconciler) writeStatus(ctx context.Context, t *v1alpha1.RolloutTarget,
 	}
 	if kind, reason, note := eventOf(was, status); kind != "" {
 		r.Events.Eventf(t, nil, kind, reason, "Release", "%s", host.Note(note))
-	}
-	return nil
-}
-
-// scale writes the workload's replicas through its scale subresource, unless they have changed since they were observed, for
-// example by an autoscaler.
-func (r *Reconciler) scale(ctx context.Context, t *v1alpha1.RolloutTarget, seen, groups int32) error {
-	w := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Spec.WorkloadRef.Name}}
-	w.SetGroupVersionKind(host.LeaderWorkerSet)
-	body := fmt.Appendf(nil, `[{"op":"test","path":"/spec/replicas","value":%d},{"op":"replace","path":"/spec/replicas","value":%d}]`, seen, groups)
-	err := r.Client.SubResource("scale").Patch(ctx, w, client.RawPatch(types.JSONPatchType, body), fieldManager,
-		client.WithSubResourceBody(&autoscalingv1.Scale{}))
-	if err != nil {
-		return fmt.Errorf("scale LeaderWorkerSet %s/%s to %d groups: %w", w.Namespace, w.Name, groups, err)
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
@@ -43,16 +42,12 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	update, also := v.Revisions[templateOf(t)]
 	if !known || !also {
 		wanted := slices.DeleteFunc([]string{plugin.Serving(c), templateOf(t)}, func(revision string) bool { return revision == "" })
-		s := notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s",
+		return notReady(v, reasonWaiting, fmt.Sprintf("the leader StatefulSet of %s has no revision yet for %s",
 			nameOf(t), strings.Join(wanted, " or "))).status
-		s.WorkloadReplicas = ptr.To(c.GetReplicas()) // or the next change by mirror would count as one by a user
-		return s
 	}
 	s := t.Status.DeepCopy()
 	s.ObservedGeneration = t.Generation
 	s.CurrentRevision, s.UpdateRevision = current, update
-	s.Selector = metav1.FormatLabelSelector(t.Spec.Selector)
-	s.WorkloadReplicas = ptr.To(c.GetReplicas())
 	s.State = stateOf(c)
 	count(s, c, templateOf(t), isSet(t))
 	if rollbackUnnoticed(v, s) {

@@ -19,7 +19,7 @@ import (
 
 // moves are the kinds of moves as the recordings have them.
 var moves = map[action]string{
-	actNone: "status", actAddFinalizer: "add finalizer", actRemoveFinalizer: "remove finalizer", actMirror: "mirror", actScale: "scale", actCall: "call",
+	actNone: "status", actAddFinalizer: "add finalizer", actRemoveFinalizer: "remove finalizer", actMirror: "mirror", actCall: "call",
 }
 
 // TestRecordedStatuses: on the objects that Kruise's own manager wrote, the controller decides as before.

@@ -245,8 +245,6 @@ func TestScale(t *testing.T) {
 	e.deploy()
 	e.apply(target(name))
 	e.awaitReady(name, metav1.ConditionTrue, "")
-	e.patch(targets, `{"spec":{"replicas":6}}`, "scale")
-	e.mustHave("v1 v1 v1 v1 v1 v1")
 	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
 		Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:resource:shortName=rt
 // +kubebuilder:printcolumn:name="Workload",type=string,JSONPath=`.spec.workloadRef.name`
 // +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.spec.replicas`
@@ -69,8 +68,7 @@ type RolloutTargetSpec struct {
 	// +optional
 	// +kubebuilder:default=Rollback
 	OnDeletion OnDeletion `json:"onDeletion,omitempty"`
-	// Replicas is the number of groups. Filled in; a value that is written by others, for example through the scale
-	// subresource, is forwarded to a LeaderWorkerSet, and undone for a DisaggregatedSet.
+	// Replicas is the number of groups. Filled in: scale the workload itself.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -193,15 +191,6 @@ type RolloutTargetStatus struct {
 	//
 	// +optional
 	UpdateRevision string `json:"updateRevision,omitempty"`
-	// Selector selects the leader pods, for the scale subresource.
-	//
-	// +optional
-	Selector string `json:"selector,omitempty"`
-	// WorkloadReplicas is the last observed number of groups of the workload. Another value in spec.replicas of the target is a
-	// request to scale.
-	//
-	// +optional
-	WorkloadReplicas *int32 `json:"workloadReplicas,omitempty"`
 	// State is the driver's state of the release, for example Holding, Upgrading, Ready, Promoting or Failed.
 	//
 	// +optional
