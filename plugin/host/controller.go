@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,7 +41,9 @@ const (
 // Driver is the part of the contract that these hosts need, as plugin.Client has it.
 type Driver interface {
 	converge.Driver
-	Watcher
+	plugin.WorkloadsWatcher
+	CalculateBatchContext(
+		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
 }
 
 var _ Driver = (*plugin.Client)(nil)
@@ -149,7 +152,7 @@ func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings,
 }
 
 // Look returns the state of a workload, nil if it does not exist.
-func Look(ctx context.Context, driver Watcher, request *pb.CalculateBatchContextRequest) (*pb.BatchContext, error) {
+func Look(ctx context.Context, driver Driver, request *pb.CalculateBatchContextRequest) (*pb.BatchContext, error) {
 	answer, err := driver.CalculateBatchContext(ctx, request)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return nil, nil //nolint:nilnil // see above

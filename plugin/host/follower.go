@@ -8,7 +8,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,18 +22,11 @@ import (
 // The pause before a stream that broke is opened again, and the longest: each failure in a row doubles it.
 const minAway, maxAway = 250 * time.Millisecond, 2 * time.Second
 
-// Watcher is the part of a driver that a Follower needs.
-type Watcher interface {
-	plugin.WorkloadsWatcher
-	CalculateBatchContext(
-		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
-}
-
 // Follower is a source of a controller: it watches the workloads under hold through the driver, in one stream, and enqueues the requests of
 // each that changes. A host looks at its other workloads again by itself, until it has adopted them.
 type Follower[R comparable] struct {
 	// Driver is required.
-	Driver Watcher
+	Driver plugin.WorkloadsWatcher
 	// Requests returns what to enqueue when a workload changes. Required.
 	Requests func(context.Context, client.ObjectKey) []R
 	// IncludeGroups is set where changes of single groups count.
