@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -127,9 +126,6 @@ func deadline(t *testing.T) context.Context {
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	begun := func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.Batches = "r1", "lockstep-cli/jo@laptop", 3 }
-	failed := func(c *pb.BatchContext) {
-		c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "no new ready group for 30m"
-	}
 	all := []string{"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE"}
 	cases := map[string]struct {
 		reason  string
@@ -143,41 +139,11 @@ func TestRelease(t *testing.T) {
 			outcome: host.OutcomePromoted,
 			calls:   all,
 		},
-		"NothingToRelease": {
-			reason: "the template is what runs already",
-			fake: func(d *hosttest.Driver) {
-				d.OnInitialize = func(c *pb.BatchContext) error { c.State = pb.State_STATE_NOTHING_TO_RELEASE; return nil }
-			},
-			outcome: host.OutcomeNothing,
-			calls:   []string{"Initialize r1"},
-		},
 		"NoPromote": {
 			reason:  "the host stops at the last batch",
 			release: func(r *host.Release) { r.NoPromote = true },
 			outcome: host.OutcomeLastBatch,
 			calls:   all[:4],
-		},
-		"Deadline": {
-			reason: "a failure is left where it is",
-			fake: func(d *hosttest.Driver) {
-				d.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-					if batch == 1 {
-						failed(c)
-					}
-					return nil
-				}
-			},
-			outcome: host.OutcomeFailed,
-			calls:   all[:3],
-		},
-		"RollbackOnFailure": {
-			reason:  "the host was told to",
-			release: func(r *host.Release) { r.OnFailure = host.OnFailureRollback },
-			fake: func(d *hosttest.Driver) {
-				d.OnUpgrade = func(_ int32, c *pb.BatchContext) error { failed(c); return nil }
-			},
-			outcome: host.OutcomeRolledBack,
-			calls:   []string{"Initialize r1", "UpgradeBatch 0", "Finalize ROLLBACK"},
 		},
 		"Routed": {
 			reason:  "each batch gets its share of requests, and the end returns them by itself",
@@ -187,28 +153,6 @@ func TestRelease(t *testing.T) {
 				"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100",
 				"Finalize PROMOTE",
 			},
-		},
-		"RoutedByWeights": {
-			reason:  "the host was told which; what is set already is not asked for again",
-			release: func(r *host.Release) { routes(r); r.Weights = []int32{0, 10, 10} },
-			outcome: host.OutcomePromoted,
-			calls: []string{
-				"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "SetWeight 10", "UpgradeBatch 2", "Finalize PROMOTE",
-			},
-		},
-		"RoutedAndRolledBack": {
-			reason:  "no weight is sent on the way back",
-			release: func(r *host.Release) { routes(r); r.OnFailure = host.OnFailureRollback },
-			fake: func(d *hosttest.Driver) {
-				d.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-					if batch == 1 {
-						failed(c)
-					}
-					return nil
-				}
-			},
-			outcome: host.OutcomeRolledBack,
-			calls:   []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "Finalize ROLLBACK"},
 		},
 		"NewIDByDefault": {
 			reason:  "no release is in flight",
@@ -384,22 +328,6 @@ func TestFinishPromotesOnlyWhatWasLookedAt(t *testing.T) {
 	}
 }
 
-func TestReleaseFollowsAnAbortOfSomebodyElse(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-		if batch == 1 {
-			c.State = pb.State_STATE_UPGRADING
-			go r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_ROLLED_BACK })
-		}
-		return nil
-	}
-	got, err := r.host.Release(deadline(t), release(nil))
-	if err != nil || got.Outcome != host.OutcomeRolledBack {
-		t.Errorf("Release(...) = %q, %v; want rolled back", got.Outcome, err)
-	}
-}
-
 func TestReleaseRetries(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -546,41 +474,6 @@ func TestResumedReleaseIsIntroducedAtOnce(t *testing.T) {
 	r.fake.Set(completed)
 	if err := <-done; err != nil {
 		t.Errorf("Release(...): %v", err)
-	}
-}
-
-func TestFinish(t *testing.T) {
-	t.Parallel()
-	cases := map[string]struct {
-		reason string
-		intent pb.FinalizeIntent
-		state  pb.State
-		want   host.Outcome
-	}{
-		"Promote": {
-			reason: "a ready release is promoted", intent: promote, state: pb.State_STATE_READY, want: host.OutcomePromoted,
-		},
-		"Abort": {
-			reason: "a failed release is aborted", intent: rollback, state: pb.State_STATE_FAILED,
-			want: host.OutcomeRolledBack,
-		},
-		"AbortTooLate": {
-			reason: "the end was chosen before", intent: rollback, state: pb.State_STATE_COMPLETED,
-			want: host.OutcomePromoted,
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			r.fake.Set(func(c *pb.BatchContext) {
-				c.ReleaseId, c.State, c.Batches, c.CurrentBatch = "r1", tc.state, 1, proto.Int32(0)
-			})
-			got, err := r.host.Finish(deadline(t), r.fake.Context(), tc.intent, "")
-			if err != nil || got.Outcome != tc.want {
-				t.Errorf("%s: Finish(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.want)
-			}
-		})
 	}
 }
 
