@@ -68,57 +68,6 @@ func (e *env) mustBeLabelled(workload, rolloutID, want string) {
 	})
 }
 
-// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
-func TestBlueGreenRollback(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
-	before := e.leaders()
-	e.awaitBatch(2)
-	e.mustHaveIn(e.added(), "v2 v2 v2 v2")
-	e.edit("v1")
-	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	if s := e.mustRelease().Status; s.UpdateRevision != s.StableRevision || !strings.HasPrefix(s.Message, "rolled back") {
-		t.Errorf("status %s", asJSON(s))
-	}
-	e.mustRest("v1 v1 v1 v1")
-	e.mustKeep(before, 0, 1, 2, 3)
-}
-
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
-func TestBlueGreenContinuousRelease(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
-	before := e.leaders()
-	e.awaitBatch(2)
-	first := e.mustRelease().Status.UpdateRevision
-	e.edit("v3")
-	e.await(name, "the new template's batches", func(s status) bool {
-		return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 2 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
-	})
-	e.mustHaveIn(e.added(), "v3 v3 v3 v3")
-	e.mustHave("v1 v1 v1 v1")
-	e.mustKeep(before, 0, 1, 2, 3)
-	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
-	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	e.mustRest("v3 v3 v3 v3")
-}
-
-// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
-func TestBlueGreenScaling(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, strings.Replace(quarters("BlueGreen"), "batchPartition: 0", "batchPartition: 2", 1))
-	e.awaitBatch(2)
-	for _, replicas := range []int{6, 2} {
-		e.patchWorkload(fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
-		e.await(name, fmt.Sprintf("green of %d groups", replicas), func(s status) bool {
-			return s.ObservedWorkloadReplicas == int32(replicas) && s.CanaryStatus.UpdatedReadyReplicas == int32(replicas) &&
-				s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
-		})
-		e.mustHaveIn(e.added(), strings.TrimSuffix(strings.Repeat("v2 ", replicas), " "))
-		e.mustHave(strings.TrimSuffix(strings.Repeat("v1 ", replicas), " "))
-	}
-}
-
 // A template whose groups never start is followed by one whose groups do.
 //
 // Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
