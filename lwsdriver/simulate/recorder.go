@@ -174,11 +174,7 @@ func (r *recorder) addFrame(f *pb.PlanFrame) {
 
 // updatePeak raises the peak to what the groups request beyond the workload's own requests at rest.
 func (r *recorder) updatePeak(old, updated int) {
-	now, rest := r.world.needs()
-	if len(rest) == 0 {
-		now = []capacity.Need{{Template: r.in.Old, Groups: old}, {Template: r.in.New, Groups: updated}}
-		rest = []capacity.Need{{Template: r.in.Old, Groups: r.in.Replicas}}
-	}
+	now, rest := r.world.needs(old, updated)
 	sum := corev1.ResourceList{}
 	count := func(needs []capacity.Need, add func(*resource.Quantity, resource.Quantity)) (groups, pods int) {
 		for _, n := range needs {

@@ -5,7 +5,6 @@ package simulate
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"k8s.io/utils/ptr"
@@ -26,11 +25,12 @@ type Role struct {
 	Old, New lws.LeaderWorkerTemplate
 }
 
-// child is the LeaderWorkerSet of a role at a revision.
+// child is a LeaderWorkerSet, of a role at a revision or the only one of a kind.
 type child struct {
 	*native.Set
 
-	name  string
+	name string
+	// role and slice are those of a child of a DisaggregatedSet.
 	role  Role
 	slice int
 }
@@ -66,39 +66,12 @@ func (w *world) observeRoles() plan.Observation {
 		o.Roles = append(o.Roles, role.Role)
 	}
 	for _, c := range w.children {
-		view := w.workload(c.name, c.Set)
+		view := w.workload(c)
 		o.Children = append(o.Children, plan.Child{
 			Name: c.name, Role: c.role.Name, Revision: c.Template, Slice: c.slice, Replicas: c.Replicas, Groups: view.Groups,
 		})
 	}
 	return plan.Judge(o)
-}
-
-// applyRoles applies a write about a DisaggregatedSet. It reports whether it is one.
-func (w *world) applyRoles(action plan.Action) bool {
-	switch a := action.(type) {
-	case plan.SetBounds:
-		w.bounds = &a.Bounds
-	case plan.ScaleChild:
-		for _, c := range w.children {
-			if c.name == a.Name {
-				c.Replicas = a.Replicas
-			}
-		}
-	case plan.LabelServing:
-		for _, c := range w.children {
-			for i, g := range c.Groups {
-				if leader(c.name, i) == a.Leader {
-					w.serving[g] = a.Serves
-				}
-			}
-		}
-	case plan.SetStable:
-		w.record = a.Record
-	default:
-		return false
-	}
-	return len(w.children) > 0
 }
 
 // template returns the template of a child.
@@ -127,8 +100,12 @@ func (w *world) roles() (all []*pb.Role) {
 	return all
 }
 
-// needs returns what the groups request, and, to subtract, what the workload requests at rest.
-func (w *world) needs() (now, rest []capacity.Need) {
+// needs returns what the groups request, of which so many are old and updated, and, to subtract, what the workload requests at rest.
+func (w *world) needs(old, updated int) (now, rest []capacity.Need) {
+	if len(w.children) == 0 {
+		now = []capacity.Need{{Template: w.in.Old, Groups: old}, {Template: w.in.New, Groups: updated}}
+		return now, []capacity.Need{{Template: w.in.Old, Groups: w.in.Replicas}}
+	}
 	for _, c := range w.children {
 		now = append(now, capacity.Need{Template: c.template(), Groups: len(c.Groups)})
 	}
@@ -137,6 +114,3 @@ func (w *world) needs() (now, rest []capacity.Need) {
 	}
 	return now, rest
 }
-
-// indices returns the indices of the groups, sorted.
-func indices(s *native.Set) []int { return slices.Sorted(maps.Keys(s.Groups)) }

@@ -5,6 +5,8 @@ package simulate
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,13 +35,12 @@ type world struct {
 
 	// now is the time since the release began.
 	now     time.Duration
-	stable  *native.Set
-	name    string // of stable
+	stable  child
 	record  record.Record
 	traffic model.Objects
 
-	// canary is the added workload. Nil means none.
-	canary                 *native.Set
+	// canary is the added workload, without a Set if there is none.
+	canary                 child
 	target                 *record.Target
 	hasFinalizer, deleting bool
 
@@ -60,7 +61,7 @@ var epoch = time.Unix(1<<30, 0).UTC()
 func newWorld(in Input) *world {
 	w := &world{
 		in: in, policy: in.Policy, due: map[*native.Group]time.Duration{}, since: map[*native.Group]time.Duration{},
-		serving: map[*native.Group]bool{}, stable: native.NewSet(in.Replicas, record.Hold(), oldRevision), name: stableName,
+		serving: map[*native.Group]bool{}, stable: child{Set: native.NewSet(in.Replicas, record.Hold(), oldRevision), name: stableName},
 	}
 	w.policy.RolloutID, w.policy.GroupBudget = "", false // neither moves a group
 	w.stable.Parallel = in.StatefulSetMaxUnavailable
@@ -83,17 +84,14 @@ func newWorld(in Input) *world {
 func (w *world) time() time.Time { return epoch.Add(w.now) }
 
 // sets returns the workloads that exist.
-func (w *world) sets() (all []*native.Set) {
-	for _, c := range w.children {
-		all = append(all, c.Set)
+func (w *world) sets() []child {
+	switch {
+	case len(w.children) > 0:
+		return w.children
+	case w.canary.Set == nil:
+		return []child{w.stable}
 	}
-	if len(all) > 0 {
-		return all
-	}
-	if w.canary == nil {
-		return []*native.Set{w.stable}
-	}
-	return []*native.Set{w.stable, w.canary}
+	return []child{w.stable, w.canary}
 }
 
 // reconcile runs LWS and the StatefulSet controller.
@@ -146,21 +144,21 @@ func (w *world) observeGroups() plan.Observation {
 	if len(w.children) > 0 {
 		return w.observeRoles()
 	}
-	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.name, w.stable)}
-	if w.canary != nil {
-		c := w.workload(canaryName, w.canary)
+	o := plan.Observation{Now: w.time(), Record: &w.record, Policy: w.policy, Stable: w.workload(w.stable)}
+	if w.canary.Set != nil {
+		c := w.workload(w.canary)
 		c.Carries, c.HasFinalizer, c.Deleting, c.Target = newRevision, w.hasFinalizer, w.deleting, w.target
 		o.Added = []plan.Workload{c}
 	}
 	return o
 }
 
-func (w *world) workload(name string, s *native.Set) plan.Workload {
-	out := plan.Workload{Name: name, Replicas: s.Replicas, Size: w.in.Size(), Revision: s.Template, Rolling: s.Rolling, Observed: true}
-	for _, i := range indices(s) {
+func (w *world) workload(s child) plan.Workload {
+	out := plan.Workload{Name: s.name, Replicas: s.Replicas, Size: w.in.Size(), Revision: s.Template, Rolling: s.Rolling, Observed: true}
+	for _, i := range slices.Sorted(maps.Keys(s.Groups)) {
 		g := s.Groups[i]
 		view := plan.Group{
-			Index: i, Leader: leader(name, i), Revision: g.Revision, Serving: w.serving[g], Pods: w.in.Size(), Reason: "Starting", Message: "is starting",
+			Index: i, Leader: leader(s.name, i), Revision: g.Revision, Serving: w.serving[g], Pods: w.in.Size(), Reason: "Starting", Message: "is starting",
 		}
 		if g.Ready {
 			view.Ready, view.ReadySince, view.ReadyPods = true, epoch.Add(w.since[g]), view.Pods
@@ -178,16 +176,12 @@ func leader(name string, index int) string { return fmt.Sprintf("%s-%d", name, i
 
 // apply applies the planner's write.
 func (w *world) apply(action plan.Action) error {
-	if len(w.children) > 0 && w.applyRoles(action) {
-		w.reconcile()
-		return nil
-	}
 	switch a := action.(type) {
 	case plan.SetStable:
 		w.applyStable(a)
 	case plan.CreateCanary:
 		// Groups of a new Set are ready at once, and those of the canary have to start.
-		w.canary = native.NewSet(0, record.Native(record.Hold()), newRevision)
+		w.canary = child{Set: native.NewSet(0, record.Native(record.Hold()), newRevision), name: canaryName}
 		w.canary.Replicas, w.hasFinalizer, w.deleting, w.target = a.Replicas, true, false, a.Target
 	case plan.ScaleCanary:
 		w.canary.Replicas = a.Replicas
@@ -209,21 +203,29 @@ func (w *world) apply(action plan.Action) error {
 	case plan.LabelServing:
 		for _, s := range w.sets() {
 			for i, g := range s.Groups {
-				if leader(a.Name, i) == a.Leader && (s == w.stable) == (a.Name == w.name) {
+				if leader(s.name, i) == a.Leader {
 					w.serving[g] = a.Serves
 				}
 			}
 		}
 	case plan.HandOver:
 		// The object that it replaces has no groups, and is deleted at once.
-		w.stable, w.name, w.record, w.canary, w.target = w.canary, a.Name, a.Record, nil, nil
-		w.stable.Rolling = record.Hold()
+		w.stable, w.record, w.canary, w.target = w.canary, a.Record, child{}, nil
+		w.stable.name, w.stable.Rolling = a.Name, record.Hold()
+	case plan.SetBounds:
+		w.bounds = &a.Bounds
+	case plan.ScaleChild:
+		for _, c := range w.children {
+			if c.name == a.Name {
+				c.Replicas = a.Replicas
+			}
+		}
 	default:
 		return fmt.Errorf("the forecast does not support the action %q", action)
 	}
 	// The API server removes an object with its last finalizer.
 	if w.deleting && !w.hasFinalizer {
-		w.canary, w.target, w.deleting = nil, nil, false
+		w.canary, w.target, w.deleting = child{}, nil, false
 	}
 	w.reconcile()
 	return nil
@@ -253,14 +255,14 @@ func (w *world) applyStable(a plan.SetStable) {
 // setup returns the traffic of the release.
 func (w *world) setup() traffic.Setup {
 	p := traffic.Policy{StableService: "service", CanaryService: "canary", Routes: []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "route"}}}
-	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: w.name, UID: "workload"}}
+	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: w.stable.name, UID: "workload"}}
 	s := traffic.NewSetup(of, canaryName, p, nil)
 	shifts := plan.InPlace(w.policy.Style) && len(w.children) > 0
 	if plan.InPlace(w.policy.Style) && !shifts {
 		var updated []string
 		for i, g := range w.stable.Groups {
 			if g.Revision == newRevision {
-				updated = append(updated, leader(w.name, i))
+				updated = append(updated, leader(w.stable.name, i))
 			}
 		}
 		s = traffic.NewSetupInPlace(of, oldRevision, newRevision, p, updated)
@@ -285,30 +287,18 @@ func (w *world) route(d traffic.Desired) error {
 // look returns the observed routing.
 func (w *world) look() *traffic.Observed {
 	var pods []model.Pod
-	for n, s := range w.sets() {
+	for _, s := range w.sets() {
 		for i, g := range s.Groups {
-			name, labels := w.nameOf(s), map[string]string{}
+			labels := map[string]string{lws.SetNameLabelKey: s.name, lws.WorkerIndexLabelKey: "0", lws.RevisionKey: g.Revision}
 			if len(w.children) > 0 {
-				c := w.children[n]
-				name = c.name
-				labels[disaggregated.SetNameLabelKey], labels[disaggregated.RoleLabelKey], labels[disaggregated.RevisionLabelKey] = stableName, c.role.Name, c.Template
+				labels[disaggregated.SetNameLabelKey], labels[disaggregated.RoleLabelKey], labels[disaggregated.RevisionLabelKey] = stableName, s.role.Name, s.Template
 			}
-			pod := model.Pod{Name: leader(name, i), Ready: g.Ready, Labels: labels}
-			labels[lws.SetNameLabelKey], labels[lws.WorkerIndexLabelKey], labels[lws.RevisionKey] = name, "0", g.Revision
 			if w.serving[g] {
-				pod.Labels[record.ServingLabel] = record.Serving
+				labels[record.ServingLabel] = record.Serving
 			}
-			pods = append(pods, pod)
+			pods = append(pods, model.Pod{Name: leader(s.name, i), Ready: g.Ready, Labels: labels})
 		}
 	}
 	w.traffic = w.traffic.Follow(pods)
 	return &traffic.Observed{Setup: w.setup(), World: w.traffic.World}
-}
-
-// nameOf returns the name of a set.
-func (w *world) nameOf(s *native.Set) string {
-	if s == w.canary {
-		return canaryName
-	}
-	return w.name
 }
