@@ -92,7 +92,7 @@ func (sel selector) check(s Setup) error {
 		return unusable("%s requires %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
 			sel.of, formatLabels(wrong), field, formatFound(wrong, s.CanaryLeader))
 	}
-	if by := SyncedBy(sel.object); s.Adopts && by != "" && sel.labels[lws.SetNameLabelKey] == s.Stable {
+	if by := TrackingOf(sel.object).Key; s.Adopts && by != "" && sel.labels[lws.SetNameLabelKey] == s.Stable {
 		return unusable("%s selects %s=%q and is applied by a tool (it has %s), which would restore the old name once %s is adopted: "+
 			"select by a label of your own instead, or promote in place", sel.of, lws.SetNameLabelKey, s.Stable, by, s.Canary)
 	}

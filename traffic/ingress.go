@@ -57,16 +57,10 @@ func canaryIngress(user *networkingv1.Ingress, s Setup, weight int, at func(ingr
 		return nil
 	}
 	c := &networkingv1.Ingress{
-		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: KindIngress},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: canaryName(user.Name), Namespace: s.Namespace,
-			Labels:          WithoutToolMetadata(user.Labels),
-			Annotations:     without(WithoutToolMetadata(user.Annotations), ingressKeys),
-			OwnerReferences: []metav1.OwnerReference{s.Owner},
-		},
-		Spec: spec,
+		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: KindIngress},
+		ObjectMeta: generatedMeta(s, canaryName(user.Name), user, ingressKeys...),
+		Spec:       spec,
 	}
-	c.Labels[RoleLabel], c.Labels[StableLabel] = RoleCanary, s.Stable
 	// A copied annotation such as canary-by-header would send requests to the canary whatever its weight.
 	maps.DeleteFunc(c.Annotations, func(k, _ string) bool { return isConvention(k) })
 	if spec.IngressClassName != nil {

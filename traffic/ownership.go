@@ -56,25 +56,31 @@ var toolKeys = []string{
 	"lockstep.dev/",
 }
 
-// syncKeys are those of tools that apply their manifests continuously.
-var syncKeys = []string{
-	"argocd.argoproj.io/tracking-id",
-	"argocd.argoproj.io/instance",
-	"kustomize.toolkit.fluxcd.io/",
-	"helm.toolkit.fluxcd.io/",
-	"applyset.kubernetes.io/part-of",
+// trackers are the tools that apply their manifests continuously, by the label or annotation with which they mark an object.
+var trackers = map[string]string{
+	"argocd.argoproj.io/tracking-id":   "Argo CD",
+	"argocd.argoproj.io/instance":      "Argo CD",
+	"kustomize.toolkit.fluxcd.io/name": "Flux",
+	"helm.toolkit.fluxcd.io/name":      "Flux",
+	"applyset.kubernetes.io/part-of":   "an apply set",
 }
 
-// SyncedBy returns the label or annotation of the tool that applies the object's manifest continuously, "" if none does.
-func SyncedBy(o metav1.Object) string {
-	for _, metadata := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
-		for _, key := range slices.Sorted(maps.Keys(metadata)) {
-			if matchesKey(key, syncKeys) {
-				return key
+// Tracking is how a tool marks an object whose manifest it applies continuously: a key of its annotations or labels, with a value.
+type Tracking struct{ Tool, Field, Key, Value string }
+
+// TrackingOf returns how a tool tracks an object, or the zero value if none does.
+func TrackingOf(o metav1.Object) Tracking {
+	for _, m := range []struct {
+		field  string
+		values map[string]string
+	}{{"annotations", o.GetAnnotations()}, {"labels", o.GetLabels()}} {
+		for _, key := range slices.Sorted(maps.Keys(m.values)) {
+			if tool := trackers[key]; tool != "" {
+				return Tracking{tool, m.field, key, m.values[key]}
 			}
 		}
 	}
-	return ""
+	return Tracking{}
 }
 
 // serviceKeys belong to one Service alone: a copy would claim its host name or its status.
@@ -99,12 +105,21 @@ func WithoutToolMetadata(in map[string]string) map[string]string { return withou
 
 func without(in map[string]string, keys []string) map[string]string {
 	out := make(map[string]string, len(in))
-	for k, v := range in {
-		if !matchesKey(k, keys) {
-			out[k] = v
-		}
-	}
+	maps.Copy(out, in)
+	maps.DeleteFunc(out, func(k, _ string) bool { return matchesKey(k, keys) })
 	return out
+}
+
+// generatedMeta returns the metadata of an object that is generated from one of the user's, without the keys of tools and those that
+// belong to the user's alone.
+func generatedMeta(s Setup, name string, from metav1.Object, users ...string) metav1.ObjectMeta {
+	drop := slices.Concat(toolKeys, users)
+	meta := metav1.ObjectMeta{
+		Name: name, Namespace: s.Namespace, OwnerReferences: []metav1.OwnerReference{s.Owner},
+		Labels: without(from.GetLabels(), drop), Annotations: without(from.GetAnnotations(), drop),
+	}
+	meta.Labels[RoleLabel], meta.Labels[StableLabel] = RoleCanary, s.Stable
+	return meta
 }
 
 func matchesKey(key string, keys []string) bool {

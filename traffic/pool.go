@@ -51,13 +51,12 @@ func CanaryPool(stable *unstructured.Unstructured, s Setup) (*unstructured.Unstr
 	pool := &unstructured.Unstructured{Object: object{"spec": spec}}
 	pool.SetAPIVersion(InferenceGroup + "/" + InferenceVersion)
 	pool.SetKind(KindInferencePool)
-	pool.SetNamespace(s.Namespace)
-	pool.SetName(s.Policy.Pool.Canary)
-	labels := WithoutToolMetadata(stable.GetLabels())
-	labels[RoleLabel], labels[StableLabel] = RoleCanary, s.Stable
-	pool.SetLabels(labels)
-	pool.SetAnnotations(WithoutToolMetadata(stable.GetAnnotations()))
-	pool.SetOwnerReferences([]metav1.OwnerReference{s.Owner})
+	meta := generatedMeta(s, s.Policy.Pool.Canary, stable)
+	pool.SetNamespace(meta.Namespace)
+	pool.SetName(meta.Name)
+	pool.SetLabels(meta.Labels)
+	pool.SetAnnotations(meta.Annotations)
+	pool.SetOwnerReferences(meta.OwnerReferences)
 	return pool, nil
 }
 

@@ -20,13 +20,8 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 	}
 	from := stable.Spec.DeepCopy()
 	c := &corev1.Service{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: KindService},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: s.Policy.CanaryService, Namespace: s.Namespace,
-			Labels:          without(WithoutToolMetadata(stable.Labels), serviceKeys),
-			Annotations:     without(WithoutToolMetadata(stable.Annotations), serviceKeys),
-			OwnerReferences: []metav1.OwnerReference{s.Owner},
-		},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: KindService},
+		ObjectMeta: generatedMeta(s, s.Policy.CanaryService, stable, serviceKeys...),
 		Spec: corev1.ServiceSpec{
 			Type:                  corev1.ServiceTypeClusterIP,
 			Selector:              selector,
@@ -46,7 +41,6 @@ func CanaryService(stable *corev1.Service, s Setup) (*corev1.Service, error) {
 		// A node port belongs to one Service: the API server would refuse a second one with it.
 		c.Spec.Ports[i].NodePort = 0
 	}
-	c.Labels[RoleLabel], c.Labels[StableLabel] = RoleCanary, s.Stable
 	return c, nil
 }
 

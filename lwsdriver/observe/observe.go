@@ -130,7 +130,7 @@ func (o *Observer) readAdded(s *Snapshot) {
 func (c *Caches) identity(w *lws.LeaderWorkerSet) plan.Identity {
 	i := plan.Identity{
 		CopiedLabels: OurLabels(w), UnnumberedGroup: c.Groups.unnumbered(KeyOf(w)), Unobserved: preflight.TooOld(w),
-		AppliedBy: traffic.SyncedBy(w), VolumeClaims: len(w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates),
+		AppliedBy: traffic.TrackingOf(w).Key, VolumeClaims: len(w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates),
 	}
 	if stable, ok := AddedTo(w); ok {
 		i.AddedTo = stable

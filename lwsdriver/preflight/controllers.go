@@ -5,14 +5,13 @@ package preflight
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 var ownerRules = []Rule{
@@ -123,33 +122,11 @@ var trackingRules = []Rule{
 			"sufficient, because Helm charts set it, too. [GitOps](guide.md#gitops)",
 		Fix: "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
 		Check: func(s *Inventory, report func(Hit)) {
-			for _, m := range []meta{{"annotations", s.Workload.Annotations}, {"labels", s.Workload.Labels}} {
-				if key := tracked(m.values); key != "" {
-					report(Hit{Field: field("metadata."+m.name, key), Message: fmt.Sprintf("%s tracks it as %s", trackers[key], m.values[key])})
-					return
-				}
+			if t := traffic.TrackingOf(s.Workload); t.Tool != "" {
+				report(Hit{Field: field("metadata."+t.Field, t.Key), Message: fmt.Sprintf("%s tracks it as %s", t.Tool, t.Value)})
 			}
 		},
 	},
-}
-
-// trackers are the labels and annotations by which GitOps tools identify what they manage.
-var trackers = map[string]string{
-	"argocd.argoproj.io/tracking-id":   "Argo CD",
-	"argocd.argoproj.io/instance":      "Argo CD",
-	"kustomize.toolkit.fluxcd.io/name": "Flux",
-	"helm.toolkit.fluxcd.io/name":      "Flux",
-	"applyset.kubernetes.io/part-of":   "an apply set",
-}
-
-// tracked returns the first of the keys that is a tracking mark, "" if none is.
-func tracked(values map[string]string) string {
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		if _, ok := trackers[key]; ok {
-			return key
-		}
-	}
-	return ""
 }
 
 // claimTracker is Argo CD's default tracking label. Helm charts set it too, so it is conclusive on claims only.
@@ -159,16 +136,13 @@ func marksOnClaims(s *Inventory, report func(Hit)) {
 	templates := s.Workload.Spec.LeaderWorkerTemplate.VolumeClaimTemplates
 	for i := range templates {
 		c := &templates[i]
-		path := fmt.Sprintf("%s.volumeClaimTemplates[%d].metadata", templateField, i)
-		key, where := tracked(c.Annotations), "annotations"
-		if key == "" {
-			key, where = tracked(c.Labels), "labels"
+		t := traffic.TrackingOf(c)
+		if _, labelled := c.Labels[claimTracker]; t.Key == "" && labelled {
+			t = traffic.Tracking{Field: "labels", Key: claimTracker}
 		}
-		if _, labelled := c.Labels[claimTracker]; key == "" && labelled {
-			key = claimTracker
-		}
-		if key != "" {
-			report(Hit{Field: field(path+"."+where, key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, key)})
+		if t.Key != "" {
+			path := fmt.Sprintf("%s.volumeClaimTemplates[%d].metadata.%s", templateField, i, t.Field)
+			report(Hit{Field: field(path, t.Key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, t.Key)})
 		}
 	}
 }

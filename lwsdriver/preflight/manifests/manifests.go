@@ -105,7 +105,7 @@ func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
 		}
 		w := &lws.LeaderWorkerSet{}
 		// A misspelled field would change what a release does, so it is an error.
-		if err := decode(o.Object, w, yaml.DisallowUnknownFields); err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, w, true); err != nil {
 			return nil, fmt.Errorf("%s: read the LeaderWorkerSet: %w", o.file, err)
 		}
 		if n := ptr.Deref(w.Spec.Replicas, 1); n < 0 {
@@ -151,18 +151,6 @@ func (s *Set) roles(w *lws.LeaderWorkerSet) (all []preflight.Role, slicesOf int,
 	return nil, 0, nil
 }
 
-// decode decodes an object.
-func decode(fields map[string]any, into any, options ...yaml.JSONOpt) error {
-	text, err := yaml.Marshal(fields)
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	if err := yaml.Unmarshal(text, into, options...); err != nil {
-		return fmt.Errorf("decode: %w", err)
-	}
-	return nil
-}
-
 // of returns the objects of a kind in a namespace, decoded as T. An empty namespace means all.
 func of[T any](s *Set, kind, namespace string) ([]*T, error) {
 	var all []*T
@@ -171,7 +159,7 @@ func of[T any](s *Set, kind, namespace string) ([]*T, error) {
 			continue
 		}
 		into := new(T)
-		if err := decode(o.Object, into); err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
 			return nil, fmt.Errorf("%s: read %s %s: %w", o.file, kind, o.GetName(), err)
 		}
 		all = append(all, into)
