@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -17,14 +18,6 @@ type window struct{ from, to time.Time }
 
 func (w window) holds(t time.Time) bool { return !t.Before(w.from) && t.Before(w.to) }
 
-func windowsOf(all []took) []window {
-	out := make([]window, 0, len(all))
-	for _, t := range all {
-		out = append(out, t.window)
-	}
-	return out
-}
-
 // requests returns the requests of some users since then. The API server logs before it responds, so none is missing.
 func (b *bench) requests(since time.Time, users ...string) ([]audit.Event, error) {
 	all, err := audit.ReadFile(b.cluster.AuditLog(), "")
@@ -33,67 +26,62 @@ func (b *bench) requests(since time.Time, users ...string) ([]audit.Event, error
 	}), err
 }
 
-// countRequests counts per release, and all reads since the driver served.
-func (b *bench) countRequests(serving time.Time, releases []window, still window) (*requestFigures, error) {
-	all, err := b.requests(serving, driverUser)
-	if err != nil {
-		return nil, err
-	}
-	f := &requestFigures{Releases: len(releases), IdleSeconds: seconds(still.to.Sub(still.from))}
-	writes, events := make([]int, len(releases)), make([]int, len(releases))
-	byKind := map[string]int{}
+// counts are requests per release. Events do not count as writes.
+type counts struct {
+	writes, reads, events []int
+	byKind                map[string]int
+}
+
+// count counts requests by the release in which they were made.
+func count(all []audit.Event, releases []window) counts {
+	c := counts{make([]int, len(releases)), make([]int, len(releases)), make([]int, len(releases)), map[string]int{}}
 	for _, r := range all {
-		if r.IsRead() {
-			f.Reads++
-			f.ReadsOf = append(f.ReadsOf, r.Verb+" "+r.RequestURI)
-		}
-		if still.holds(r.ReceivedAt) {
-			f.Idle++
-		}
 		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.ReceivedAt) })
-		if i < 0 {
+		if i < 0 || r.ObjectRef.Resource == "leases" { // who leads is asked for by the clock
 			continue
 		}
 		kind := r.String()
 		if r.ResponseStatus.Code >= http.StatusBadRequest {
 			kind += fmt.Sprintf(", answered %d", r.ResponseStatus.Code)
 		}
-		byKind[kind]++
+		c.byKind[kind]++
 		switch {
 		case r.IsWrite() && r.ObjectRef.Resource == "events":
-			events[i]++
+			c.events[i]++
 		case r.IsWrite():
-			writes[i]++
+			c.writes[i]++
+		case r.IsRead():
+			c.reads[i]++
 		}
 	}
-	f.Writes, f.MaxWrites = medianOf(writes), slices.Max(writes)
-	f.Events = medianOf(events)
-	for kind, n := range byKind {
-		f.ByKind = append(f.ByKind, perRelease{Request: kind, PerRelease: float64(n) / float64(len(releases))})
-	}
-	slices.SortFunc(f.ByKind, func(a, b perRelease) int { return compare(b.PerRelease, a.PerRelease, a.Request, b.Request) })
-	return f, nil
+	return c
 }
 
-// count counts the hosts' requests in their releases.
-func (f *hostFigures) count(b *bench, users []string, releases []window) error {
-	all, err := b.requests(releases[0].from, users...)
+// reportRequests reports the driver's requests per release, all its reads since it served, and all its requests of an idle time.
+func (b *bench) reportRequests(r *report, serving time.Time, releases []window, still window) error {
+	all, err := b.requests(serving, driverUser)
 	if err != nil {
 		return err
 	}
-	writes, reads, events := make([]int, len(releases)), make([]int, len(releases)), make([]int, len(releases))
-	for _, r := range all {
-		i := slices.IndexFunc(releases, func(w window) bool { return w.holds(r.ReceivedAt) })
-		switch {
-		case i < 0, r.ObjectRef.Resource == "leases": // who leads is asked for by the clock
-		case r.IsWrite() && r.ObjectRef.Resource == "events":
-			events[i]++
-		case r.IsWrite():
-			writes[i]++
-		case r.IsRead():
-			reads[i]++
+	c, reads, inRest := count(all, releases), 0, 0
+	for _, request := range all {
+		if request.IsRead() {
+			reads++
+			b.logf("read: %s %s", request.Verb, request.RequestURI)
+		}
+		if still.holds(request.ReceivedAt) {
+			inRest++
 		}
 	}
-	f.Writes, f.Reads, f.Events = medianOf(writes), medianOf(reads), medianOf(events)
+	most := slices.Max(c.writes)
+	t := r.table(fmt.Sprintf("REQUESTS of the driver, %d releases", len(releases)), "per release")
+	for _, kind := range slices.Sorted(maps.Keys(c.byKind)) {
+		t.row(kind, "%.1f", float64(c.byKind[kind])/float64(len(releases)))
+	}
+	t.row("writes, without events", "%.1f (most: %d)", medianOf(c.writes), most)
+	t.row("GET and LIST since it served", "%d in all", reads)
+	t.row("any request in rest", "%d in %.0f s", inRest, seconds(still.to.Sub(still.from)))
+	r.aim(reads == 0, "GET and LIST after start-up", "0", "%d", reads)
+	r.aim(most <= 12, "writes per 4-batch release, worst", "at most 12", "%d", most)
 	return nil
 }

@@ -18,97 +18,129 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
-// fleetGroups is the number of groups of each LeaderWorkerSet of the fleet. Their size is scaleSize.
-const fleetGroups = 125
+// fleets are many LeaderWorkerSets, only the first of which is adopted. Each fleet is in the cluster of those before it.
+var fleets = []fleet{{"small", 100, 4, 2}, {"large", 900, 4, 2}, {"language-model", 42, 125, scaleSize}}
 
-// fleetFigures are about a driver in a cluster with many LeaderWorkerSets, none of them adopted.
-type fleetFigures struct {
-	Workloads int `json:"workloads"`
-	Pods      int `json:"pods"`
-	// Synced is from exec to SERVING.
-	Synced     float64 `json:"synced"`
-	LiveMB     float64 `json:"liveMB"`
-	ResidentMB float64 `json:"residentMB"`
-	PeakMB     float64 `json:"peakMB"`
-	// ObservedMB is the resident memory after each workload's groups were read.
-	ObservedMB float64 `json:"observedMB"`
-	// MillionMB is the resident memory after one of them, and a workload without a pod, were scaled to a million groups and read.
-	MillionMB float64 `json:"millionMB"`
+type fleet struct {
+	name                    string
+	workloads, groups, size int
 }
 
-// measureFleet creates LeaderWorkerSets and their pods as objects only, while no controller runs, and measures the driver's memory.
+// fleetEvents is how many changes of pods are measured.
+const fleetEvents = 5000
+
+func (f fleet) set(i int) string { return fmt.Sprintf("%s-%d", f.name, i) }
+
+// measureFleet creates LeaderWorkerSets and their pods as objects only, while no controller runs, and measures the driver beside them.
 func (b *bench) measureFleet(ctx context.Context, r *report) error {
 	if err := b.stopControllers(ctx); err != nil {
 		return err
 	}
-	f := &fleetFigures{Workloads: max(b.fleet/scaleSize/fleetGroups, 1)}
-	f.Pods = f.Workloads * fleetGroups * scaleSize
-	b.logf("making %d pods of %d LeaderWorkerSets", f.Pods, f.Workloads)
-	g, making := errgroup.WithContext(ctx)
-	g.SetLimit(2 * seeders)
-	for i := range f.Workloads {
-		if err := b.createFleetSet(ctx, fleetName(i), fleetGroups, scaleSize); err != nil {
+	t := r.table("FLEET at rest", "LeaderWorkerSets", "pods", "exec until SERVING", "live heap", "resident (peak)", "CPU per change of a pod")
+	workloads, pods := 0, 0
+	for i, f := range fleets {
+		f.groups = max(f.groups/b.divide, 1)
+		f.workloads = max(f.workloads/b.divide, 1)
+		b.logf("making %d pods of %d LeaderWorkerSets", f.workloads*f.groups*f.size, f.workloads)
+		if err := b.createFleet(ctx, f); err != nil {
 			return err
 		}
-		for pod := range fleetGroups * scaleSize {
-			g.Go(func() error { return b.createFleetPod(making, fleetName(i), pod/scaleSize, pod%scaleSize, scaleSize) })
+		workloads, pods = workloads+f.workloads, pods+f.workloads*f.groups*f.size
+		d, err := b.startDriver(ctx)
+		if err != nil {
+			return err
 		}
+		defer d.stop()
+		m, cpu, err := b.beside(ctx, d, f)
+		if err != nil {
+			return err
+		}
+		live, err := liveHeap(ctx, d, f.set(0))
+		if err != nil {
+			return err
+		}
+		t.row(f.name, "%d|%d|%.2f s|%.0f MB|%.0f MB (%.0f)|%.3f ms", workloads, pods, seconds(d.serves), live, m.resident, m.peak, cpu)
+		if i == len(fleets)-1 {
+			r.aim(m.peak < 150, fmt.Sprintf("peak resident memory at %d pods of %d LeaderWorkerSets", pods, workloads), "below 150 MB", "%.0f MB", m.peak)
+			return b.measureMillion(ctx, r, d, m)
+		}
+		d.stop()
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	d, err := b.startDriver(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.stop()
-	f.Synced = seconds(d.serves)
-	if err := f.measure(ctx, b, d); err != nil {
-		return err
-	}
-	r.Fleet = f
 	return nil
 }
 
-func (f *fleetFigures) measure(ctx context.Context, b *bench, d *driver) error {
-	read := func(into *float64, sets ...string) error {
-		for range 3 {
-			for _, name := range sets {
-				ref := &pb.WorkloadRef{Namespace: namespace, Name: name}
-				if _, err := d.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: ref, IncludeGroups: true}); err != nil {
-					return fmt.Errorf("read %s: %w", name, err)
-				}
-			}
+// beside returns the memory of a driver that has read all groups of a fleet, and its CPU time per change of a pod, in milliseconds.
+func (b *bench) beside(ctx context.Context, d *driver, f fleet) (m memory, cpu float64, err error) {
+	if _, err := d.Adopt(ctx, &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: f.set(0)}}); err != nil {
+		return m, 0, err
+	}
+	for i := range f.workloads {
+		if err := d.read(ctx, f.set(i)); err != nil {
+			return m, 0, err
 		}
-		resident, peak, _, err := d.memory()
-		*into, f.PeakMB = float64(resident)/mb, float64(peak)/mb
-		return err
 	}
-	if err := read(&f.ResidentMB); err != nil {
-		return err
+	if m, err = d.memory(); err != nil {
+		return m, 0, err
 	}
-	var all []string
-	for i := range f.Workloads {
-		all = append(all, fleetName(i))
+	before, err := d.busy()
+	if err != nil {
+		return m, 0, err
 	}
-	if err := read(&f.ObservedMB, all...); err != nil {
-		return err
+	for i := range fleetEvents / b.divide {
+		// The pods become unready one after another, and then ready again.
+		if err := b.setReady(ctx, fmt.Sprintf("%s-%d-1", f.set(0), i%f.groups), i/f.groups%2 == 1); err != nil {
+			return m, 0, err
+		}
 	}
+	// The driver is idle once it has handled the last change.
+	for last := time.Duration(-1); ; {
+		if err := sleep(ctx, pause); err != nil {
+			return m, 0, err
+		}
+		after, err := d.busy()
+		if err != nil || after == last {
+			return m, 1000 * seconds(after-before) / fleetEvents * float64(b.divide), err
+		}
+		last = after
+	}
+}
+
+// measureMillion measures a workload of a million groups without a pod.
+func (b *bench) measureMillion(ctx context.Context, r *report, d *driver, before memory) error {
 	const million = "million"
 	if err := b.createFleetSet(ctx, million, 1_000_000, scaleSize); err != nil {
 		return err
 	}
 	time.Sleep(time.Second) // the driver observes it
-	return firstOf(read(&f.MillionMB, million), f.live(ctx, d))
-}
-
-// live reads until the garbage has been collected twice.
-func (f *fleetFigures) live(ctx context.Context, d *driver) (err error) {
-	f.LiveMB, err = liveHeap(ctx, d, fleetName(0))
+	for range 3 {
+		if err := d.read(ctx, million); err != nil {
+			return err
+		}
+	}
+	after, err := d.memory()
+	more := after.resident - before.resident
+	r.aim(more < 20, "a LeaderWorkerSet of a million groups without pods", "below 20 MB", "%.0f MB", more)
 	return err
 }
 
-func fleetName(i int) string { return fmt.Sprintf("language-model-%d", i) }
+// read has the driver answer with a workload's groups.
+func (d *driver) read(ctx context.Context, name string) error {
+	ref := &pb.WorkloadRef{Namespace: namespace, Name: name}
+	_, err := d.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: ref, IncludeGroups: true})
+	return err
+}
+
+func (b *bench) createFleet(ctx context.Context, f fleet) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * seeders)
+	for i := range f.workloads {
+		g.Go(func() error { return b.createFleetSet(ctx, f.set(i), int32(f.groups), int32(f.size)) })
+		for pod := range f.groups * f.size {
+			g.Go(func() error { return b.createFleetPod(ctx, f.set(i), pod/f.size, pod%f.size, f.size) })
+		}
+	}
+	return g.Wait()
+}
 
 // stopControllers stops all controllers, once, and removes LWS's webhooks.
 func (b *bench) stopControllers(ctx context.Context) error {

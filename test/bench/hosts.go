@@ -43,8 +43,6 @@ const (
 	batchReleaseUser = "system:serviceaccount:" + lockstepconfig.Namespace + ":" + lockstepconfig.BatchReleaseServiceAccount
 )
 
-const ownHost = "lockstep batchrelease"
-
 const stockRollout = `
 apiVersion: apps/v1
 kind: Deployment
@@ -116,13 +114,17 @@ func (b *bench) measureHosts(ctx context.Context, r *report) error {
 		return err
 	}
 	h := &hosts{bench: b, pods: p, client: client}
-	for _, part := range []func(context.Context) ([]hostFigures, error){h.withKruise, h.withoutKruise} {
-		figures, err := part(ctx)
-		if err != nil {
-			return err
-		}
-		r.Hosts = append(r.Hosts, figures...)
+	h.table = r.table(fmt.Sprintf("HOSTS: %d steps, %d groups of %d or %d pods", len(batches), groups, groupSize, groups), "took", "writes", "reads", "events")
+	stock, err := h.withKruise(ctx)
+	if err != nil {
+		return err
 	}
+	own, err := h.withoutKruise(ctx)
+	if err != nil {
+		return err
+	}
+	faster := seconds(stock) / seconds(own)
+	r.aim(faster >= 5, "lockstep batchrelease (canary) beside stock Kruise and a Deployment", "at least 5x faster", "%.1fx", faster)
 	return nil
 }
 
@@ -131,29 +133,30 @@ type hosts struct {
 	*bench
 	pods   *pods
 	client dynamic.Interface
+	table  *table
 }
 
-func (h *hosts) withKruise(ctx context.Context) ([]hostFigures, error) {
+func (h *hosts) withKruise(ctx context.Context) (time.Duration, error) {
 	controller, err := h.startHost(ctx, "kruise", lockstepconfig.KruiseServiceAccount)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer controller.stop()
 	stock, err := h.stockKruise(ctx)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	target, err := h.throughTarget(ctx)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	return h.measure(ctx, stock, target)
 }
 
 // withoutKruise: Lockstep's host refuses to run beside Kruise's manager, which panics on such an object.
-func (h *hosts) withoutKruise(ctx context.Context) ([]hostFigures, error) {
+func (h *hosts) withoutKruise(ctx context.Context) (time.Duration, error) {
 	if err := h.cluster.StopComponent(ctx, cluster.Kruise); err != nil {
-		return nil, err
+		return 0, err
 	}
 	admission := h.kube.AdmissionregistrationV1()
 	for _, name := range []string{"kruise-rollout-mutating-webhook-configuration", "kruise-rollout-validating-webhook-configuration"} {
@@ -162,30 +165,30 @@ func (h *hosts) withoutKruise(ctx context.Context) ([]hostFigures, error) {
 			runtimeclient.IgnoreNotFound(admission.ValidatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})),
 		)
 		if err != nil {
-			return nil, fmt.Errorf("remove Kruise: %w", err)
+			return 0, fmt.Errorf("remove Kruise: %w", err)
 		}
 	}
 	for _, read := range []func() ([]byte, error){lockstepconfig.BatchRelease, lockstepconfig.BatchReleaseDriver} {
 		manifest, err := read()
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
 		if err := h.cluster.Apply(ctx, "", manifest); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
 	host, err := h.startHost(ctx, "batchrelease", lockstepconfig.BatchReleaseServiceAccount)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer host.stop()
 	canary, err := h.ourHost(ctx, "Canary")
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	partition, err := h.ourHost(ctx, "Partition")
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	return h.measure(ctx, canary, partition)
 }
@@ -251,7 +254,7 @@ func (h *hosts) ourHost(ctx context.Context, style string) (*way, error) {
 	}
 	releases := h.client.Resource(batchReleaseResource).Namespace(namespace)
 	return &way{
-		name: ownHost + ", " + style + " of a LeaderWorkerSet", users: []string{batchReleaseUser},
+		name: "lockstep batchrelease, " + style + " of a LeaderWorkerSet", users: []string{batchReleaseUser},
 		begin: func(ctx context.Context) error {
 			if err := runtimeclient.IgnoreNotFound(releases.Delete(ctx, w.name, metav1.DeleteOptions{})); err != nil {
 				return err
@@ -291,15 +294,16 @@ func (h *hosts) deployed(ctx context.Context, name string) (*workload, error) {
 	return w, h.deploy(ctx, h.pods, w, groups, groupSize)
 }
 
-// measure alternates between the hosts. The first release of each is a warm-up and does not count.
-func (h *hosts) measure(ctx context.Context, ways ...*way) ([]hostFigures, error) {
+// measure alternates between the hosts, and returns the first one's median. The first release of each is a warm-up and does not count.
+// Requests are per release, until all is at rest.
+func (h *hosts) measure(ctx context.Context, ways ...*way) (time.Duration, error) {
 	reps := max(2, h.reps/3)
 	times, windows := make([][]time.Duration, len(ways)), make([][]window, len(ways))
 	for rep := range reps + 1 {
 		for i, w := range ways {
 			used, took, err := h.once(ctx, w)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", w.name, err)
+				return 0, fmt.Errorf("%s: %w", w.name, err)
 			}
 			h.logf("%s: %.2f s", w.name, took.Seconds())
 			if rep > 0 {
@@ -307,15 +311,15 @@ func (h *hosts) measure(ctx context.Context, ways ...*way) ([]hostFigures, error
 			}
 		}
 	}
-	out := make([]hostFigures, 0, len(ways))
 	for i, w := range ways {
-		f := hostFigures{Way: w.name, Reps: reps, Took: spreadOf(times[i])}
-		if err := f.count(h.bench, w.users, windows[i]); err != nil {
-			return nil, err
+		all, err := h.requests(windows[i][0].from, w.users...)
+		if err != nil {
+			return 0, err
 		}
-		out = append(out, f)
+		c := count(all, windows[i])
+		h.table.row(w.name, "%s|%.0f|%.0f|%.0f", spreadOf(times[i]), medianOf(c.writes), medianOf(c.reads), medianOf(c.events))
 	}
-	return out, nil
+	return spreadOf(times[0]).median, nil
 }
 
 // once is one release, from the change of the image until the host reports its end and every pod is in its final state.

@@ -13,7 +13,7 @@ import (
 )
 
 // measureInside runs lwsdriver's own benchmark, which calls without a socket in between, and reads its figures.
-func (b *bench) measureInside(ctx context.Context) ([]callFigures, error) {
+func (b *bench) measureInside(ctx context.Context) ([]call, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkCalculateBatchContext$",
 		"-benchtime", strconv.Itoa(b.calls)+"x", "./lwsdriver")
 	cmd.Dir = b.root
@@ -21,7 +21,7 @@ func (b *bench) measureInside(ctx context.Context) ([]callFigures, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
-	var all []callFigures
+	var all []call
 	for line := range strings.Lines(string(out)) {
 		if f, ok := parseBenchmark(line); ok {
 			all = append(all, f)
@@ -35,18 +35,18 @@ func (b *bench) measureInside(ctx context.Context) ([]callFigures, error) {
 
 var (
 	benchmarkName = regexp.MustCompile(`^BenchmarkCalculateBatchContext/groups=(true|false)/churn=(\d+)`)
-	benchmarkUnit = regexp.MustCompile(`([0-9.e+-]+) (clock-p50|clock-p99|cpu-p50|cpu-p99)-ms`)
+	benchmarkUnit = regexp.MustCompile(`([0-9.e+-]+) (clock-p50|clock-p99|cpu-p50)-ms`)
 )
 
 // parseBenchmark reads one line of go test's output.
-func parseBenchmark(line string) (callFigures, bool) {
+func parseBenchmark(line string) (call, bool) {
 	name := benchmarkName.FindStringSubmatch(line)
 	if name == nil {
-		return callFigures{}, false
+		return call{}, false
 	}
-	f := callFigures{Groups: name[1] == "true"}
-	f.Churn, _ = strconv.ParseFloat(name[2], 64)
-	into := map[string]*float64{"clock-p50": &f.P50, "clock-p99": &f.P99, "cpu-p50": &f.CPU, "cpu-p99": &f.CPUP99}
+	f := call{groups: name[1] == "true"}
+	f.churn, _ = strconv.ParseFloat(name[2], 64)
+	into := map[string]*float64{"clock-p50": &f.p50, "clock-p99": &f.p99, "cpu-p50": &f.cpu}
 	for _, unit := range benchmarkUnit.FindAllStringSubmatch(line, -1) {
 		*into[unit[2]], _ = strconv.ParseFloat(unit[1], 64)
 	}

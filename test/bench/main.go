@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run -C test ./bench [-reps 9] [-parts start,release,scale,fleet,hosts] [-o json]
+//	go run -C test ./bench [-reps 9] [-parts start,release,scale,storm,fleet,hosts] [-o json]
 //
 // docs/benchmarks.md explains each figure.
 package main
@@ -34,40 +34,28 @@ func main() {
 type config struct {
 	parts  map[string]bool
 	reps   int
-	starts int
-	groups int
-	churn  int
-	calls  int
-	fleet  int
+	divide int
+	output string
+	// starts of the process, groups at scale, of which a fifth is the canary's, pod changes per second there, and calls per figure.
+	starts, groups, churn, calls int
 	// storm is the number of workloads of which releasing are released at once.
 	storm, releasing int
-	output           string
 }
 
-const (
-	// partHosts is the comparison with Kruise Rollouts.
-	partHosts = "hosts"
-	// partFleet is many workloads; storm and growth are its parts.
-	partFleet = "fleet"
-)
+// partHosts is the comparison with Kruise Rollouts.
+const partHosts = "hosts"
 
-// parts are the measurements, in their order. Fleet and its parts are optional; hosts needs Kruise Rollouts, and takes as long
-// as start, release and scale together.
-var parts = []string{"start", "release", "storm", "scale", "growth", partFleet, partHosts}
+// parts are the measurements, in their order. The last three are optional; hosts needs Kruise Rollouts, and takes as long as start,
+// release and scale together.
+var parts = []string{"start", "release", "scale", "storm", "fleet", partHosts}
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{parts: map[string]bool{}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&c.reps, "reps", 9, "releases with instantly ready pods, each beside a native rolling update; a third as many with a start-up time, and of each host")
-	flags.IntVar(&c.starts, "starts", 11, "starts of the process")
-	flags.IntVar(&c.groups, "groups", 1000, "groups of 8 pods at scale; a fifth of them is the canary's")
-	flags.IntVar(&c.churn, "churn", 100, "pod changes per second at scale")
-	flags.IntVar(&c.calls, "calls", 3000, "calls of CalculateBatchContext per figure")
+	flags.IntVar(&c.divide, "divide", 1, "how many times smaller everything else is, to try a part out")
 	flags.StringVar(&c.output, "o", "text", "output: text or json")
-	flags.IntVar(&c.fleet, "fleet", 50_000, "pods of the fleet")
-	flags.IntVar(&c.storm, "storm", 1000, "workloads of the storm")
-	flags.IntVar(&c.releasing, "releasing", 20, "workloads of the storm that are released at once")
 	list := flags.String("parts", "start,release,scale", "what to measure, of "+strings.Join(parts, ","))
 	if err := flags.Parse(args); err != nil {
 		return c, err
@@ -78,15 +66,14 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		}
 		c.parts[part] = true
 	}
-	if c.parts[partFleet] {
-		c.parts["storm"], c.parts["growth"] = true, true
-	}
 	switch {
 	case c.output != "text" && c.output != "json":
 		return c, fmt.Errorf("-o %q: choose text or json", c.output)
-	case c.reps < 1 || c.starts < 1 || c.groups < 10 || c.churn < 1 || c.calls < 100 || c.fleet < 1000:
-		return c, fmt.Errorf("-reps and -starts must be at least 1, -groups 10, -churn 1, -calls 100 and -fleet 1000")
+	case c.reps < 1 || c.divide < 1 || c.divide > 10:
+		return c, fmt.Errorf("-reps must be at least 1, and -divide 1 to 10")
 	}
+	c.starts, c.groups, c.churn, c.calls = max(11/c.divide, 1), 1000/c.divide, 100, 3000/c.divide
+	c.storm, c.releasing = 1000, 20
 	return c, nil
 }
 
@@ -111,10 +98,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}{
 		{"start", b.measureStart},
 		{"release", b.measureRelease},
-		{"storm", b.measureStorm},
 		{"scale", b.measureScale},
-		{"growth", b.measureGrowth},
-		{partFleet, b.measureFleet},
+		{"storm", b.measureStorm},
+		{"fleet", b.measureFleet},
 		{partHosts, b.measureHosts},
 	} {
 		if !c.parts[part.name] {
@@ -130,7 +116,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	r.judge()
 	if c.output == "json" {
 		return r.writeJSON(stdout)
 	}

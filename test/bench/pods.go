@@ -89,28 +89,11 @@ func (p *pods) notify() {
 
 // serves reports whether a workload has exactly n pods, all of them ready and with that image.
 func (p *pods) serves(set, image string, n int) bool {
-	found := 0
-	for _, one := range p.all {
-		if one.set != set {
-			continue
-		}
-		if !one.ready || one.ends || one.image != image {
-			return false
-		}
-		found++
-	}
-	return found == n
+	return p.serveAll(map[string]string{set: image}, n)
 }
 
 // gone reports whether a workload has no pods.
-func (p *pods) gone(set string) bool {
-	for _, one := range p.all {
-		if one.set == set {
-			return false
-		}
-	}
-	return true
-}
+func (p *pods) gone(set string) bool { return p.serves(set, "", 0) }
 
 // now reports whether a condition holds.
 func (p *pods) now(holds func() bool) bool {

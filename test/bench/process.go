@@ -36,23 +36,23 @@ func (b *bench) spawn(args ...string) (*process, error) {
 // stop stops the process and waits for it. Calling it again has no effect.
 func (p *process) stop() { p.End(syscall.SIGTERM, 10*time.Second) }
 
-// memory returns the process's memory in bytes, as the kernel counts it: resident, peak, and resident without the pages of its
-// binary.
-func (p *process) memory() (resident, peak, private int64, err error) {
+// memory is that of a process in MB, as the kernel counts it: resident, its peak, and resident without the pages of its binary.
+type memory struct{ resident, peak, private float64 }
+
+func (p *process) memory() (memory, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("read memory of lockstep: %w", err)
+		return memory{}, fmt.Errorf("read memory of lockstep: %w", err)
 	}
-	return statusBytes(raw, "VmRSS"), statusBytes(raw, "VmHWM"), statusBytes(raw, "RssAnon"), nil
-}
-
-func statusBytes(raw []byte, key string) int64 {
-	match := regexp.MustCompile(`(?m)^` + key + `:\s+(\d+) kB$`).FindSubmatch(raw)
-	if match == nil {
-		return 0
+	of := func(key string) float64 {
+		match := regexp.MustCompile(`(?m)^` + key + `:\s+(\d+) kB$`).FindSubmatch(raw)
+		if match == nil {
+			return 0
+		}
+		kb, _ := strconv.ParseFloat(string(match[1]), 64)
+		return kb * 1024 / mb
 	}
-	n, _ := strconv.ParseInt(string(match[1]), 10, 64)
-	return n << 10
+	return memory{of("VmRSS"), of("VmHWM"), of("RssAnon")}, nil
 }
 
 // busy returns the CPU time of the process.

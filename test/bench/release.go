@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -49,11 +51,10 @@ func (b *bench) measureRelease(ctx context.Context, r *report) error {
 	defer d.stop()
 	var windows []window
 	for _, startup := range startups {
-		figures, used, err := b.sideBySide(ctx, d, p, startup)
+		used, err := b.sideBySide(ctx, r, d, p, startup)
 		if err != nil {
 			return err
 		}
-		r.Releases = append(r.Releases, figures)
 		windows = append(windows, used...)
 	}
 	still := window{from: time.Now()}
@@ -61,52 +62,74 @@ func (b *bench) measureRelease(ctx context.Context, r *report) error {
 		return err
 	}
 	still.to = time.Now()
-	r.Requests, err = b.countRequests(d.servingAt, windows, still)
-	return err
+	return b.reportRequests(r, d.servingAt, windows, still)
 }
 
-// sideBySide measures one start-up time. The first pair is a warm-up and does not count.
-func (b *bench) sideBySide(ctx context.Context, d *driver, p *pods, startup time.Duration) (releaseFigures, []window, error) {
+// sideBySide measures one start-up time, and returns when each canary took place. The first pair is a warm-up and does not count.
+func (b *bench) sideBySide(ctx context.Context, r *report, d *driver, p *pods, startup time.Duration) (windows []window, err error) {
 	reps := b.reps
 	if startup > 0 {
 		reps = max(1, b.reps/3) // known times vary little
 	}
-	f := releaseFigures{Startup: seconds(startup), Reps: reps, Groups: groups, Size: groupSize, Batches: batches}
 	canary := &workload{name: fmt.Sprintf("canary-%d", startup.Milliseconds()), startup: startup}
 	native := &workload{name: fmt.Sprintf("native-%d", startup.Milliseconds()), startup: startup}
 	for _, w := range []*workload{canary, native} {
 		if err := b.deploy(ctx, p, w, groups, groupSize); err != nil {
-			return f, nil, err
+			return nil, err
 		}
 	}
 	if _, err := d.Adopt(ctx, &pb.AdoptRequest{Workload: canary.ref()}); err != nil {
-		return f, nil, err
+		return nil, err
 	}
 	var canaries []took
-	var natives, oneMore []time.Duration
+	var natives []time.Duration
 	for rep := range reps + 1 {
 		one, err := b.release(ctx, d, p, canary)
 		if err != nil {
-			return f, nil, fmt.Errorf("canary of %s: %w", canary.name, err)
+			return nil, fmt.Errorf("canary of %s: %w", canary.name, err)
 		}
 		other, err := b.roll(ctx, p, native)
 		if err != nil {
-			return f, nil, fmt.Errorf("rolling update of %s: %w", native.name, err)
-		}
-		up, err := b.scale(ctx, p, native, groups+1)
-		if err != nil {
-			return f, nil, err
-		}
-		if _, err := b.scale(ctx, p, native, groups); err != nil {
-			return f, nil, err
+			return nil, fmt.Errorf("rolling update of %s: %w", native.name, err)
 		}
 		b.logf("start-up %s: canary %.2f s, native %.2f s", startup, one.total.Seconds(), other.Seconds())
 		if rep > 0 {
-			canaries, natives, oneMore = append(canaries, one), append(natives, other), append(oneMore, up)
+			canaries, natives, windows = append(canaries, one), append(natives, other), append(windows, one.window)
 		}
 	}
-	f.fill(canaries, natives, oneMore, startup)
-	return f, windowsOf(canaries), nil
+	reportReleases(r, canaries, natives, startup)
+	return windows, nil
+}
+
+// reportReleases compares canaries with native rolling updates. Phases are medians of their own, so their sum is not exactly the
+// total's median.
+func reportReleases(r *report, canaries []took, natives []time.Duration, startup time.Duration) {
+	of := func(phase func(took) time.Duration) spread {
+		all := make([]time.Duration, 0, len(canaries))
+		for _, t := range canaries {
+			all = append(all, phase(t))
+		}
+		return spreadOf(all)
+	}
+	canary, native := of(func(t took) time.Duration { return t.total }), spreadOf(natives)
+	ratio := canary.median.Seconds() / native.median.Seconds()
+	// LWS replaces maxUnavailable groups at a time. A canary's batches are sequential before that.
+	nativePath := startup * groups / maxUnavailable
+	canaryPath := startup*time.Duration(len(batches)) + nativePath
+	t := r.table(fmt.Sprintf("RELEASE of %d groups of %d, start-up %s, %d times", groups, groupSize, startup, len(canaries)), "median (extremes)", "critical path")
+	t.row("canary "+strings.Join(batches, " ")+", promoted", "%s|%s", canary, canaryPath)
+	t.row("native rolling update", "%s|%s", native, nativePath)
+	t.row("ratio", "%.2fx", ratio)
+	t.row("canary: image change until HOLDING", "%s", of(func(t took) time.Duration { return t.prepare }))
+	for i, batch := range batches {
+		t.row(fmt.Sprintf("canary: batch %d (%s)", i, batch), "%s", of(func(t took) time.Duration { return t.batches[i] }))
+	}
+	t.row("canary: Finalize until all groups rolled", "%s", of(func(t took) time.Duration { return t.rolling }))
+	t.row("canary: from then until its pods are gone", "%s", of(func(t took) time.Duration { return t.podsGone }))
+	t.row("canary: from then until COMPLETED", "%s", of(func(t took) time.Duration { return t.cleanUp }))
+	if startup == 0 {
+		r.aim(ratio <= 2, "canary beside native, instant pods", "at most 2x", "%.2fx", ratio)
+	}
 }
 
 // roll is LWS's own rolling update.
@@ -193,18 +216,9 @@ func (b *bench) promote(ctx context.Context, d *driver, p *pods, w *workload, id
 	}
 	r, g := <-rolled, <-gone
 	if r.err != nil || g.err != nil {
-		return fmt.Errorf("watch the promotion: %w", firstOf(r.err, g.err))
+		return fmt.Errorf("watch the promotion: %w", errors.Join(r.err, g.err))
 	}
 	t.rolling, t.cleanUp, t.podsGone = r.at.Sub(begin), end.Sub(r.at), g.at.Sub(r.at)
-	return nil
-}
-
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

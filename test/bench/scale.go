@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -39,8 +40,8 @@ func (b *bench) measureScale(ctx context.Context, r *report) error {
 		return err
 	}
 	cancel()
-	f := &scaleFigures{LiveSmallMB: small}
-	if f.Groups, f.Pods, err = b.seed(ctx, canary); err != nil {
+	groups, err := b.seed(ctx, canary)
+	if err != nil {
 		return err
 	}
 	d, err := b.startDriver(ctx)
@@ -48,17 +49,59 @@ func (b *bench) measureScale(ctx context.Context, r *report) error {
 		return err
 	}
 	defer d.stop()
-	f.Synced = seconds(d.serves)
-	if f.Calls, err = b.measureCalls(ctx, d, f.Groups); err != nil {
+	calls, err := b.measureCalls(ctx, d, groups)
+	if err != nil {
 		return err
 	}
-	if err := f.measureMemory(ctx, d); err != nil {
+	live, err := liveHeap(ctx, d, scaleName)
+	if err != nil {
+		return err
+	}
+	m, err := d.memory()
+	if err != nil {
 		return err
 	}
 	d.stop()
-	r.Scale = f
-	f.Inside, err = b.measureInside(ctx)
-	return err
+	inside, err := b.measureInside(ctx)
+	if err != nil {
+		return err
+	}
+	pods := groups * scaleSize
+	t := r.table(fmt.Sprintf("SCALE: %d groups, %d pods", groups, pods), "measured")
+	t.row("exec until SERVING", "%.2f s", seconds(d.serves))
+	t.row("live heap", "%.0f MB (%.0f MB without them: about %.1f kB per pod)", live, small, (live-small)*mb/float64(pods)/1000)
+	t.row("resident memory", "%.0f MB (%.0f MB not the binary's file; peak %.0f MB)", m.resident, m.private, m.peak)
+	r.aim(live < 100, fmt.Sprintf("live heap at %d pods", pods), "below 100 MB", "%.0f MB", live)
+	r.aim(m.resident < 100, fmt.Sprintf("resident memory at %d pods", pods), "below 100 MB", "%.0f MB", m.resident)
+	for _, side := range []struct {
+		name, cpu string
+		calls     []call
+	}{{"in the driver", "CPU p50", inside}, {"over the socket", "CPU of the process, mean", calls}} {
+		worst := map[bool]float64{}
+		t := r.table("CalculateBatchContext "+side.name, "p50", "p99", side.cpu)
+		for _, c := range side.calls {
+			t.row(fmt.Sprintf("%s, %.0f pod changes/s", c.content(), c.churn), "%.2f ms|%.2f ms|%.2f ms", c.p50, c.p99, c.cpu)
+			worst[c.groups] = max(worst[c.groups], c.p99)
+		}
+		for _, rows := range []bool{false, true} {
+			r.aim(worst[rows] < 1, "CalculateBatchContext p99, "+call{groups: rows}.content()+", "+side.name, "below 1 ms", "%.2f ms", worst[rows])
+		}
+	}
+	return nil
+}
+
+// call are calls of CalculateBatchContext, in milliseconds. p50 and p99 are on the clock, which a busy machine stretches.
+type call struct {
+	groups        bool
+	churn         float64 // pod changes per second
+	p50, p99, cpu float64
+}
+
+func (c call) content() string {
+	if c.groups {
+		return "with groups"
+	}
+	return "counts only"
 }
 
 // beginLarge begins the release of a workload with one group. It returns the driver's live heap with these few pods, in MB, and
@@ -98,9 +141,9 @@ func (b *bench) beginLarge(ctx context.Context, p *pods) (liveMB float64, canary
 }
 
 // seed stops the controllers and multiplies the groups: four fifths stable, one fifth, a quarter of those, canary.
-func (b *bench) seed(ctx context.Context, canary string) (groups, pods int, err error) {
+func (b *bench) seed(ctx context.Context, canary string) (groups int, err error) {
 	if err := b.stopControllers(ctx); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	stable := b.groups * 4 / 5
 	for name, replicas := range map[string]int{scaleName: stable, canary: (stable + 3) / 4} {
@@ -108,14 +151,14 @@ func (b *bench) seed(ctx context.Context, canary string) (groups, pods int, err 
 		_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).
 			Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if err != nil {
-			return 0, 0, fmt.Errorf("scale LeaderWorkerSet %s: %w", name, err)
+			return 0, fmt.Errorf("scale LeaderWorkerSet %s: %w", name, err)
 		}
 		if err := b.multiply(ctx, name, replicas); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		groups += replicas
 	}
-	return groups, groups * scaleSize, nil
+	return groups, nil
 }
 
 // removeWebhooks removes LWS's webhooks, since its manager is stopped.
@@ -131,15 +174,15 @@ func (b *bench) removeWebhooks(ctx context.Context) error {
 }
 
 // measureCalls calls at rest, and again while pods change.
-func (b *bench) measureCalls(ctx context.Context, d *driver, groups int) ([]callFigures, error) {
-	var all []callFigures
+func (b *bench) measureCalls(ctx context.Context, d *driver, groups int) ([]call, error) {
+	var all []call
 	measure := func(rate float64) error {
 		for _, rows := range []bool{false, true} {
-			f, err := b.call(ctx, d, rows, groups)
+			f, err := b.repeat(ctx, d, rows, groups)
 			if err != nil {
 				return err
 			}
-			f.Churn = rate
+			f.churn = rate
 			all = append(all, f)
 		}
 		return nil
@@ -151,68 +194,55 @@ func (b *bench) measureCalls(ctx context.Context, d *driver, groups int) ([]call
 	err := measure(float64(b.churn))
 	rate, churnErr := stop()
 	for i := range all {
-		if all[i].Churn > 0 {
-			all[i].Churn = rate
+		if all[i].churn > 0 {
+			all[i].churn = rate
 		}
 	}
-	return all, firstOf(err, churnErr)
+	return all, errors.Join(err, churnErr)
 }
 
-// call calls repeatedly, with a millisecond between two calls so that changes are processed in between.
-func (b *bench) call(ctx context.Context, d *driver, rows bool, groups int) (callFigures, error) {
+// repeat calls repeatedly, with a millisecond between two calls so that changes are processed in between.
+func (b *bench) repeat(ctx context.Context, d *driver, rows bool, groups int) (call, error) {
 	took := make([]time.Duration, 0, b.calls)
 	request := &pb.CalculateBatchContextRequest{
 		Workload: &pb.WorkloadRef{Namespace: namespace, Name: scaleName}, ReleaseId: scaleID, IncludeGroups: rows,
 	}
 	busy, err := d.busy()
 	if err != nil {
-		return callFigures{}, err
+		return call{}, err
 	}
 	for range b.calls {
 		begin := time.Now()
 		answer, err := d.CalculateBatchContext(ctx, request)
 		if err != nil {
-			return callFigures{}, err
+			return call{}, err
 		}
 		took = append(took, time.Since(begin))
 		c := answer.GetContext()
 		if c.GetTotal() != int32(groups) || c.GetState() != pb.State_STATE_READY {
-			return callFigures{}, fmt.Errorf("%d groups and state %s, want %d and READY: %s", c.GetTotal(), c.GetState(), groups, c.GetMessage())
+			return call{}, fmt.Errorf("%d groups and state %s, want %d and READY: %s", c.GetTotal(), c.GetState(), groups, c.GetMessage())
 		}
 		time.Sleep(time.Millisecond)
 	}
 	after, err := d.busy()
 	if err != nil {
-		return callFigures{}, err
+		return call{}, err
 	}
 	slices.Sort(took)
 	at := func(share float64) float64 { return 1000 * seconds(took[int(share*float64(len(took)-1))]) }
-	return callFigures{
-		Groups: rows, P50: at(0.50), P99: at(0.99), CPU: 1000 * seconds(after-busy) / float64(b.calls),
+	return call{
+		groups: rows, p50: at(0.50), p99: at(0.99), cpu: 1000 * seconds(after-busy) / float64(b.calls),
 	}, nil
-}
-
-func (f *scaleFigures) measureMemory(ctx context.Context, d *driver) (err error) {
-	if f.LiveMB, err = liveHeap(ctx, d, scaleName); err != nil {
-		return err
-	}
-	f.BytesPerPod = (f.LiveMB - f.LiveSmallMB) * mb / float64(f.Pods)
-	resident, peak, private, err := d.memory()
-	f.ResidentMB, f.PeakMB, f.PrivateMB = float64(resident)/mb, float64(peak)/mb, float64(private)/mb
-	return err
 }
 
 // liveHeap calls for a workload until the driver has collected garbage twice, and returns the second live heap, in MB.
 func liveHeap(ctx context.Context, d *driver, name string) (float64, error) {
 	before, _ := d.collections()
-	request := &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: namespace, Name: name}, IncludeGroups: true,
-	}
 	for {
 		if now, live := d.collections(); now >= before+2 {
 			return float64(live) / mb, nil
 		}
-		if _, err := d.CalculateBatchContext(ctx, request); err != nil {
+		if err := d.read(ctx, name); err != nil {
 			return 0, err
 		}
 	}

@@ -112,14 +112,16 @@ func (b *bench) startChurn(ctx context.Context) (stop func() (perSecond float64,
 
 // flip sets one pod's readiness at random.
 func (b *bench) flip(ctx context.Context) error {
-	name := fmt.Sprintf("%s-%d-%d", scaleName, rand.IntN(b.groups*4/5), 1+rand.IntN(scaleSize-1))
-	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[rand.IntN(2)]
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":%q,"lastTransitionTime":%q}]}}`,
-		status, time.Now().UTC().Format(time.RFC3339))
-	_, err := b.kube.CoreV1().Pods(namespace).
-		Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	return b.setReady(ctx, fmt.Sprintf("%s-%d-%d", scaleName, rand.IntN(b.groups*4/5), 1+rand.IntN(scaleSize-1)), rand.IntN(2) == 0)
+}
+
+// setReady makes a pod ready or unready.
+func (b *bench) setReady(ctx context.Context, pod string, ready bool) error {
+	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[ready]
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":%q,"lastTransitionTime":%q}]}}`, status, time.Now().UTC().Format(time.RFC3339))
+	_, err := b.kube.CoreV1().Pods(namespace).Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	if err != nil {
-		return fmt.Errorf("patch status of pod %s: %w", name, err)
+		return fmt.Errorf("change pod %s: %w", pod, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -19,6 +20,10 @@ func (b *bench) measureStart(ctx context.Context, r *report) error {
 		answers, serves = append(answers, d.answers), append(serves, d.serves)
 		d.stop()
 	}
-	r.Start = &startFigures{Starts: b.starts, Answers: spreadOf(answers), Serves: spreadOf(serves)}
+	healthy := spreadOf(answers)
+	t := r.table(fmt.Sprintf("START of `lockstep serve`, %d times", b.starts), "median (extremes)")
+	t.row("exec until health answers", "%s", healthy)
+	t.row("exec until SERVING (caches filled)", "%s", spreadOf(serves))
+	r.aim(healthy.median < 150*time.Millisecond, "exec until health answers, median", "below 150 ms", "%d ms", healthy.median.Milliseconds())
 	return nil
 }

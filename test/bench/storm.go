@@ -5,8 +5,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 )
 
 const (
@@ -29,40 +30,6 @@ const (
 	largeGroups, largeSize, largeUnavailable = 200, 8, 20
 )
 
-// stormFigures are about many releases at once, in place, beside LeaderWorkerSet's own rolling updates of as many workloads of the
-// same fleet, and about one large workload.
-type stormFigures struct {
-	Workloads int `json:"workloads"`
-	Pods      int `json:"pods"`
-	// Created is how long LWS took to create them, and Adopted how long the driver took to adopt those that it releases.
-	Created float64 `json:"created"`
-	Adopted float64 `json:"adopted"`
-	// Releasing is how many are updated at once. Native and Driver are the times until all groups are updated and ready.
-	Releasing int     `json:"releasing"`
-	Native    float64 `json:"native"`
-	Driver    float64 `json:"driver"`
-	// Requests are the driver's, without watches, and CPU its time, for all of these releases.
-	Requests int     `json:"requests"`
-	CPU      float64 `json:"cpu"`
-	PeakMB   float64 `json:"peakMB"`
-	// Limited is the time of so many times as many releases, with a limit of groups in flight of Releasing, and with a driver that is
-	// killed in the middle and restarted.
-	Times   int     `json:"times"`
-	Limited float64 `json:"limited"`
-	// Natively are updates by LWS alone of twice as many workloads each, up to the first that does not settle in stormPatience.
-	Natively []nativeUpdates `json:"natively"`
-	// LargeNative and LargeDriver are about the large workload.
-	LargeNative float64 `json:"largeNative"`
-	LargeDriver float64 `json:"largeDriver"`
-}
-
-// nativeUpdates are updates by LWS alone of so many workloads at once.
-type nativeUpdates struct {
-	AtOnce  int     `json:"atOnce"`
-	Seconds float64 `json:"seconds"`
-	Settled bool    `json:"settled"`
-}
-
 // storm is a fleet whose drivers may change.
 type storm struct {
 	*bench
@@ -71,12 +38,14 @@ type storm struct {
 	driver atomic.Pointer[driver]
 }
 
-// measureStorm has many workloads release at once.
+// stormTimes is how many times as many workloads are released with a limit as without.
+const stormTimes = 4
+
+// measureStorm releases many workloads at once, in place, beside LeaderWorkerSet's own rolling updates of as many of the same fleet,
+// and one large workload.
 func (b *bench) measureStorm(ctx context.Context, r *report) error {
-	f := &stormFigures{Workloads: b.storm, Pods: b.storm * groups * groupSize, Releasing: b.releasing, Times: 4}
-	if need := f.Releasing * (f.Times + 1); f.Workloads < need {
-		return fmt.Errorf("-storm %d: %d workloads release at once, for which %d are needed", b.storm, b.releasing, need)
-	}
+	n := max(b.releasing/b.divide, 1)
+	total := max(b.storm/b.divide, n*(stormTimes+1))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p, err := watchPods(ctx, b.kube)
@@ -89,110 +58,79 @@ func (b *bench) measureStorm(ctx context.Context, r *report) error {
 			last.stop()
 		}
 	}()
-	fleet := make([]*workload, f.Workloads)
+	fleet := make([]*workload, total)
 	for i := range fleet {
 		fleet[i] = &workload{name: "set-" + strconv.Itoa(i), version: 1}
 	}
-	b.logf("creating %d pods of %d LeaderWorkerSets", f.Pods, f.Workloads)
-	if f.Created, err = s.timed(ctx, fleet, func(ctx context.Context, w *workload) error {
+	b.logf("creating %d LeaderWorkerSets", total)
+	if _, err = s.timed(ctx, fleet, func(ctx context.Context, w *workload) error {
 		_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Create(ctx, w.object(groups, groupSize), metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return err
 	}
-	b.logf("created in %.0f s; %d native rolling updates", f.Created, f.Releasing)
-	native, released := fleet[:f.Releasing], fleet[f.Releasing:]
-	if f.Native, err = s.timed(ctx, native, b.change); err != nil {
+	t := r.table(fmt.Sprintf("STORM: %d LeaderWorkerSets of %d groups of %d, released in place, in one batch", total, groups, groupSize), "natively", "by the driver")
+	native, err := s.timed(ctx, fleet[:n], b.change)
+	if err != nil {
 		return err
 	}
-	b.logf("native: %.1f s", f.Native)
-	if err := s.throughDriver(ctx, f, released); err != nil {
+	b.logf("native: %.1f s", native)
+	if err := s.throughDriver(ctx, t, native, fleet[n:n*(stormTimes+1)], n); err != nil {
 		return err
 	}
-	if err := s.large(ctx, f); err != nil {
-		return err
-	}
-	if err := s.natively(ctx, f, released[f.Releasing*f.Times:]); err != nil {
-		return err
-	}
-	r.Storm = f
-	return nil
-}
-
-// natively finds how many updates at once LWS alone settles. The last ones may have left it overloaded.
-func (s *storm) natively(ctx context.Context, f *stormFigures, fleet []*workload) error {
-	for n := 2 * f.Releasing; n <= len(fleet); n *= 2 {
-		s.logf("%d native rolling updates", n)
-		took, err := s.timed(ctx, fleet[:n], s.change)
-		settled := err == nil
-		if !settled && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
-			return err
-		}
-		f.Natively = append(f.Natively, nativeUpdates{n, took, settled})
-		if s.logf("%d native: settled %t, %.1f s", n, settled, took); !settled {
-			return nil
-		}
-		fleet = fleet[n:]
-	}
-	return nil
+	return s.large(ctx, t)
 }
 
 // throughDriver releases workloads with one driver without a limit, and then more of them with a driver that has one.
-func (s *storm) throughDriver(ctx context.Context, f *stormFigures, fleet []*workload) error {
+func (s *storm) throughDriver(ctx context.Context, t *table, native float64, fleet []*workload, n int) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	begin := time.Now()
-	released := fleet[:f.Releasing*f.Times]
-	if err := s.each(ctx, released, func(ctx context.Context, w *workload) error {
+	if err := s.each(ctx, fleet, func(ctx context.Context, w *workload) error {
 		_, err := s.driver.Load().Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
 		return err
 	}); err != nil {
 		return err
 	}
-	f.Adopted = seconds(time.Since(begin))
-	s.logf("adopted in %.1f s; %d releases at once", f.Adopted, f.Releasing)
+	s.logf("%d releases at once", n)
 	before, err := s.driver.Load().busy()
 	if err != nil {
 		return err
 	}
-	begin = time.Now()
-	if f.Driver, err = s.timed(ctx, released[:f.Releasing], s.release); err != nil {
+	begin := time.Now()
+	took, err := s.timed(ctx, fleet[:n], s.release)
+	if err != nil {
 		return err
 	}
-	s.logf("by the driver: %.1f s", f.Driver)
 	after, err := s.driver.Load().busy()
 	if err != nil {
 		return err
 	}
-	f.CPU = seconds(after - before)
 	all, err := s.requests(begin, driverUser)
 	if err != nil {
 		return err
 	}
-	for _, request := range all {
-		if request.Verb != "watch" {
-			f.Requests++
-		}
-	}
-	_, peak, _, err := s.driver.Load().memory()
+	requests := len(slices.DeleteFunc(all, func(e audit.Event) bool { return e.Verb == "watch" }))
+	m, err := s.driver.Load().memory()
 	if err != nil {
 		return err
 	}
-	f.PeakMB = float64(peak) / mb
-	return s.limited(ctx, f, released)
+	t.row(fmt.Sprintf("%d at once", n), "%.1f s|%.1f s (%.2fx), %d requests, %.2f s of CPU, peak %.0f MB", native, took, took/native, requests, seconds(after-before), m.peak)
+	limited, err := s.limited(ctx, fleet, n)
+	t.row(fmt.Sprintf("%d at once, at most %d groups in flight, driver killed in the middle", len(fleet), n), "|%.1f s (%.2fx of %d times the first)",
+		limited, limited/native/stormTimes, stormTimes)
+	return err
 }
 
 // limited releases more workloads than LWS could update at once, with a limit, and restarts the driver in the middle.
-func (s *storm) limited(ctx context.Context, f *stormFigures, fleet []*workload) error {
-	s.logf("%d releases with at most %d groups in flight, and a driver that is killed", len(fleet), f.Releasing)
-	limit := []string{"--max-groups-in-flight", strconv.Itoa(f.Releasing)}
+func (s *storm) limited(ctx context.Context, fleet []*workload, most int) (float64, error) {
+	s.logf("%d releases with at most %d groups in flight, and a driver that is killed", len(fleet), most)
+	limit := []string{"--max-groups-in-flight", strconv.Itoa(most)}
 	if err := s.start(ctx, limit...); err != nil {
-		return err
+		return 0, err
 	}
 	var ended atomic.Int64
-	var err error
-	f.Limited, err = s.timed(ctx, fleet, func(ctx context.Context, w *workload) error {
+	return s.timed(ctx, fleet, func(ctx context.Context, w *workload) error {
 		if err := s.release(ctx, w); err != nil {
 			return err
 		}
@@ -202,35 +140,33 @@ func (s *storm) limited(ctx context.Context, f *stormFigures, fleet []*workload)
 		s.driver.Load().End(syscall.SIGKILL, time.Minute)
 		return s.start(ctx, limit...)
 	})
-	s.logf("limited: %.1f s", f.Limited)
-	return err
 }
 
 // large updates one large workload natively, and then through the driver.
-func (s *storm) large(ctx context.Context, f *stormFigures) error {
+func (s *storm) large(ctx context.Context, t *table) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	w := &workload{name: "large", version: 1}
-	object := w.object(largeGroups, largeSize)
+	groups, w := largeGroups/s.divide, &workload{name: "large", version: 1}
+	object := w.object(groups, largeSize)
 	object.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromInt32(largeUnavailable)
-	s.logf("creating one LeaderWorkerSet of %d groups of %d", largeGroups, largeSize)
-	if _, err := s.timedOf(ctx, []*workload{w}, largeGroups*largeSize, func(ctx context.Context, _ *workload) error {
+	s.logf("creating one LeaderWorkerSet of %d groups of %d", groups, largeSize)
+	if _, err := s.timedOf(ctx, []*workload{w}, groups*largeSize, func(ctx context.Context, _ *workload) error {
 		_, err := s.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Create(ctx, object, metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return err
 	}
 	s.logf("updating it natively, and through the driver")
-	var err error
-	if f.LargeNative, err = s.timedOf(ctx, []*workload{w}, largeGroups*largeSize, s.change); err != nil {
+	native, err := s.timedOf(ctx, []*workload{w}, groups*largeSize, s.change)
+	if err != nil {
 		return err
 	}
-	s.logf("native: %.1f s", f.LargeNative)
 	if _, err := s.driver.Load().Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()}); err != nil {
 		return err
 	}
-	f.LargeDriver, err = s.timedOf(ctx, []*workload{w}, largeGroups*largeSize, s.release)
+	took, err := s.timedOf(ctx, []*workload{w}, groups*largeSize, s.release)
+	t.row(fmt.Sprintf("one of %d groups of %d, maxUnavailable %d", groups, largeSize, largeUnavailable), "%.1f s|%.1f s (%.2fx)", native, took, took/native)
 	return err
 }
 

@@ -36,9 +36,7 @@ type workload struct {
 	name    string
 	version int
 
-	startup     time.Duration // of each pod
-	termination time.Duration // of each pod
-	owner       string        // the workload that controls it, as the user's does a canary; "": none
+	startup time.Duration // of each pod
 }
 
 func (w *workload) image() string { return fmt.Sprintf("example.com/model:v%d", w.version) }
@@ -48,15 +46,7 @@ func (w *workload) ref() *pb.WorkloadRef { return &pb.WorkloadRef{Namespace: nam
 // deploy creates a workload and waits until it is ready.
 func (b *bench) deploy(ctx context.Context, p *pods, w *workload, replicas, size int) error {
 	w.version = 1
-	object := w.object(replicas, size)
-	if w.owner != "" {
-		owner, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Get(ctx, w.owner, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("get LeaderWorkerSet %s: %w", w.owner, err)
-		}
-		object.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, lws.GroupVersion.WithKind("LeaderWorkerSet"))}
-	}
-	_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Create(ctx, object, metav1.CreateOptions{})
+	_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Create(ctx, w.object(replicas, size), metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create LeaderWorkerSet %s: %w", w.name, err)
 	}
@@ -73,9 +63,6 @@ func (w *workload) object(replicas, size int) *lws.LeaderWorkerSet {
 	template.Annotations = map[string]string{}
 	if w.startup > 0 {
 		template.Annotations[cluster.AnnotationStartup] = w.startup.String()
-	}
-	if w.termination > 0 {
-		template.Annotations[cluster.AnnotationTermination] = w.termination.String()
 	}
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name},
@@ -103,22 +90,6 @@ func (b *bench) change(ctx context.Context, w *workload) error {
 		return fmt.Errorf("change image of LeaderWorkerSet %s: %w", w.name, err)
 	}
 	return nil
-}
-
-// scale sets the number of groups and returns the time until exactly these serve.
-func (b *bench) scale(ctx context.Context, p *pods, w *workload, replicas int) (time.Duration, error) {
-	begin := time.Now()
-	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	_, err := b.sets.LeaderworkersetV1().LeaderWorkerSets(namespace).
-		Patch(ctx, w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		return 0, fmt.Errorf("scale LeaderWorkerSet %s: %w", w.name, err)
-	}
-	end, err := p.until(ctx, fmt.Sprintf("%s has %d groups", w.name, replicas), func() bool { return p.serves(w.name, w.image(), replicas*groupSize) })
-	if err != nil {
-		return 0, err
-	}
-	return end.Sub(begin), b.rest(ctx, w)
 }
 
 // rest waits until LWS reports that all groups are updated and ready, and a little longer, so that this change does not affect
