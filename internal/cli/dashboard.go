@@ -28,7 +28,7 @@ It prints the page's URL, and ends with Ctrl-C or SIGTERM, with exit code 0. No 
 your own permissions allow, so treat the URL as a secret: its path is random, and changes with each start.`
 
 type dashboardFlags struct {
-	session.Scope
+	session.Flags
 
 	listen string
 	links  []string
@@ -38,7 +38,7 @@ type dashboardFlags struct {
 var defaultLinks = []string{"Troubleshooting=https://github.com/lockstep-rollouts/lockstep/blob/main/docs/troubleshooting.md"}
 
 func newDashboardCommand(o *connect.Options) *cobra.Command {
-	var f dashboardFlags
+	f := dashboardFlags{Flags: session.Flags{ReadOnly: true}}
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a read-only web page with running releases",
@@ -51,7 +51,8 @@ func newDashboardCommand(o *connect.Options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:0", "host:port of the page, on loopback; port 0 is any free port")
 	flags.StringArrayVar(&f.links, "link", defaultLinks, "TITLE=URL of a board or runbook; can be repeated")
-	f.Add(flags)
+	f.AddAll(flags)
+	f.Dial.Add(flags)
 	return cmd
 }
 

@@ -13,15 +13,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -49,7 +44,7 @@ type Printer struct {
 func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 	p := &Printer{Stdout: stdout, Stderr: stderr}
 	w := stdout
-	if f.Format == view.FormatJSON || f.Format == view.FormatYAML {
+	if f.Format != "" {
 		p.documents = view.NewDocuments(stdout, f.Format, f.final)
 		w = stderr
 	}
@@ -169,20 +164,14 @@ type Flags struct {
 	// Format is the value of -o. Empty means text.
 	Format view.Format
 
-	formats []string
-	final   bool
+	final bool
 }
 
-// Add registers -o. A command with an extra format writes one document; the others write one per event.
-func (f *Flags) Add(cmd *cobra.Command, extra ...view.Format) {
-	f.formats = []string{string(view.FormatJSON), string(view.FormatYAML)}
-	usage := "write json (one object per line) or yaml documents to stdout, text to stderr"
-	for _, format := range extra {
-		f.formats = append(f.formats, string(format))
-		usage = "write a json, yaml or " + string(format) + " document to stdout"
-	}
-	cmd.Flags().StringVarP((*string)(&f.Format), "output", "o", "", usage)
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(f.formats, cobra.ShellCompDirectiveNoFileComp)))
+// Add registers -o.
+func (f *Flags) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP((*string)(&f.Format), "output", "o", "", "write json (one object per line) or yaml documents to stdout, text to stderr")
+	formats := []string{string(view.FormatJSON), string(view.FormatYAML)}
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // AddFinal registers --final, for commands that write more than one document.
@@ -190,30 +179,14 @@ func (f *Flags) AddFinal(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.final, "final", false, "with -o: only the last document")
 }
 
-// Check returns an error for a format that the command does not have.
+// Check returns an error for an unknown format.
 func (f *Flags) Check() error {
 	switch {
 	case f.Format == "" && f.final:
 		return exit.Usagef("--final needs -o json or -o yaml")
-	case f.Format != "" && !slices.Contains(f.formats, string(f.Format)):
-		last := len(f.formats) - 1
-		return exit.Usagef("--output %q: want %s or %s", f.Format, strings.Join(f.formats[:last], ", "), f.formats[last])
+	case f.Format != "" && f.Format != view.FormatJSON && f.Format != view.FormatYAML:
+		return exit.Usagef("--output %q: want json or yaml", f.Format)
 	default:
 		return nil
 	}
-}
-
-// WriteMessage writes a response of the contract, as ProtoJSON or YAML.
-func WriteMessage(w io.Writer, m proto.Message, format view.Format) error {
-	text, err := protojson.Marshal(m)
-	if err == nil && format == view.FormatYAML {
-		text, err = yaml.JSONToYAML(text)
-	} else {
-		text = append(text, '\n')
-	}
-	if err != nil {
-		return fmt.Errorf("encode %T: %w", m, err)
-	}
-	_, err = w.Write(text)
-	return err //nolint:wrapcheck // the caller's own stream
 }

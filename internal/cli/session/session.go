@@ -12,6 +12,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,8 +42,10 @@ type Flags struct {
 	Output output.Flags
 	// RetryFor is how long transient errors are retried.
 	RetryFor time.Duration
-	// ReadOnly makes a driver inside this process write nothing.
+	// ReadOnly makes a driver inside this process write nothing, not even events.
 	ReadOnly bool
+
+	all bool
 }
 
 // AddRetryFor registers --retry-for.
@@ -96,13 +99,13 @@ func ParseRef(namespace, argument string) (*pb.WorkloadRef, error) {
 
 // Run connects to a driver, calls work, and disconnects.
 func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
-	if err := errors.Join(f.Dial.Check(o), f.Output.Check()); err != nil {
-		return err
-	}
 	if f.RetryFor <= 0 { // 0 would be the default
 		return exit.Usagef("--retry-for %s: want more than 0, for example 1s", f.RetryFor)
 	}
-	namespace, err := o.WorkloadNamespace()
+	if err := f.ExcludeAll(cmd, name); err != nil {
+		return err
+	}
+	namespace, err := f.Namespace(o)
 	if err != nil {
 		return err
 	}
@@ -116,13 +119,8 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work fu
 		Name:    namespace + "/" + name,
 		Hints:   HintsFor(cmd, name),
 	}
-	// Caches of a driver inside are for this workload only, so that a command on a large cluster stays cheap.
-	inside := o.ForCommand(cmd.Flags(), namespace, lwsdriver.KeyOf(ref).Name)
 	// Logs must not tear a status that is redrawn.
-	inside.Stderr, inside.ReadOnly = s.Logs, f.ReadOnly
-	if s.Link, err = f.Dial.Connect(cmd.Context(), inside); err != nil {
-		err = Explain(err, "reach the driver", s.Hints)
-	} else {
+	if s.Link, err = f.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, s.Logs); err == nil {
 		s.Host = &host.Host{Driver: s.Client, Observe: s.Observe, Timing: host.Timing{Patience: f.RetryFor}}
 		err = errors.Join(work(s), s.Link.Close())
 	}
@@ -225,39 +223,38 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 	return names, nil
 }
 
-// Scope are the flags of a command that shows the workloads of a namespace, or of all.
-type Scope struct {
-	dial connect.Flags
-	all  bool
-}
-
-// Add registers the flags.
-func (f *Scope) Add(flags *pflag.FlagSet) {
+// AddAll registers --all-namespaces, for a command that shows the workloads of a namespace, or of all.
+func (f *Flags) AddAll(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
-	f.dial.Add(flags)
 }
-
-// Scope returns the workloads of a namespace, or all, of a command that is about one workload with a name.
-func (f *Flags) Scope(all bool) *Scope { return &Scope{dial: f.Dial, all: all} }
 
 // Namespace returns the namespace, "" for all, or a usage error.
-func (f *Scope) Namespace(o *connect.Options) (string, error) {
+func (f *Flags) Namespace(o *connect.Options) (string, error) {
 	if f.all && o.Namespace != "" {
 		return "", exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
 	}
-	if err := f.dial.Check(o); err != nil || f.all {
+	if err := errors.Join(f.Dial.Check(o), f.Output.Check()); err != nil || f.all {
 		return "", err
 	}
 	return o.WorkloadNamespace()
 }
 
-// Connect connects to a driver of a namespace, or of one workload if it has a name. A driver inside this process writes nothing, and logs to logs.
-func (f *Scope) Connect(cmd *cobra.Command, o *connect.Options, namespace, name string, logs io.Writer) (*connect.Link, error) {
+// Connect connects to a driver of a namespace, or of one workload if it has a name. A driver inside this process logs to logs.
+func (f *Flags) Connect(cmd *cobra.Command, o *connect.Options, namespace, name string, logs io.Writer) (*connect.Link, error) {
+	// Caches of a driver inside are for this workload only, so that a command on a large cluster stays cheap.
 	inside := o.ForCommand(cmd.Flags(), namespace, name)
-	inside.ReadOnly, inside.Silent, inside.Stderr = true, true, logs
-	link, err := f.dial.Connect(cmd.Context(), inside)
+	inside.ReadOnly, inside.Silent, inside.Stderr = f.ReadOnly, f.ReadOnly, logs
+	link, err := f.Dial.Connect(cmd.Context(), inside)
 	if err != nil {
-		return nil, Explain(err, "reach the driver", HintsFor(cmd, "NAME"))
+		return nil, Explain(err, "reach the driver", HintsFor(cmd, cmp.Or(name, "NAME")))
 	}
 	return link, nil
+}
+
+// ExcludeAll returns an error for a command that got a name and --all-namespaces.
+func (f *Flags) ExcludeAll(cmd *cobra.Command, name string) error {
+	if f.all {
+		return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), name)
+	}
+	return nil
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -74,7 +73,7 @@ func showHistory(s *session.Session, format view.Format) error {
 		return err
 	}
 	if format != "" {
-		return output.WriteMessage(s.Stdout, response, format)
+		return view.WriteMessage(s.Stdout, response, format)
 	}
 	_, err = fmt.Fprint(s.Stdout, view.History(response.GetRevisions(), time.Now()))
 	return err

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
-	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -24,16 +23,16 @@ import (
 
 // list shows the workloads of a namespace, or of all: those under hold as the driver sees them, and those that the API server has beside
 // them, unless the driver is at an address.
-func list(cmd *cobra.Command, o *connect.Options, scope *session.Scope, format *output.Flags) error {
-	namespace, err := scope.Namespace(o)
-	if err = errors.Join(err, format.Check()); err != nil {
-		return err
-	}
-	link, err := scope.Connect(cmd, o, namespace, "", o.Stderr)
+func list(cmd *cobra.Command, o *connect.Options, f *session.Flags) error {
+	namespace, err := f.Namespace(o)
 	if err != nil {
 		return err
 	}
-	printer, hints := format.NewPrinter(o.Stdout, o.Stderr), session.HintsFor(cmd, "NAME")
+	link, err := f.Connect(cmd, o, namespace, "", o.Stderr)
+	if err != nil {
+		return err
+	}
+	printer, hints := f.Output.NewPrinter(o.Stdout, o.Stderr), session.HintsFor(cmd, "NAME")
 	held, err := underHold(link.Context, link.Client, namespace)
 	if err = errors.Join(session.Explain(link.Cause(err), "list workloads", hints), link.Close()); err != nil {
 		return errors.Join(err, printer.Close())

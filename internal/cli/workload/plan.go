@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -79,7 +78,7 @@ func (f *planFlags) plan(s *session.Session, policy *pb.ReleasePolicy, weights [
 	if f.Output.Format == "" {
 		_, err = fmt.Fprint(s.Text, view.Plan(s.Name, r))
 	} else {
-		err = output.WriteMessage(s.Stdout, r, f.Output.Format)
+		err = view.WriteMessage(s.Stdout, r, f.Output.Format)
 	}
 	switch {
 	case err != nil:

@@ -181,16 +181,10 @@ type checked struct {
 func (f *preflightFlags) show(o *connect.Options, all []checked) error {
 	for _, c := range all {
 		var err error
-		switch f.Output.Format {
-		case "":
+		if f.Output.Format == "" {
 			_, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse))
-		case view.FormatYAML:
-			if len(all) > 1 {
-				_, _ = fmt.Fprintln(o.Stdout, "---")
-			}
-			fallthrough
-		default:
-			err = output.WriteMessage(o.Stdout, c.PreflightResponse, f.Output.Format)
+		} else {
+			err = view.WriteMessage(o.Stdout, c.PreflightResponse, f.Output.Format)
 		}
 		if err != nil {
 			return fmt.Errorf("write the findings: %w", err)

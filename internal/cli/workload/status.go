@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -37,7 +37,7 @@ back, and 1 after the time, naming what it waits for and who releases it. It nee
 
 func newStatusCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
-	var watch, all, everywhere bool
+	var watch, all bool
 	var wait time.Duration
 	cmd := f.Command(o, &cobra.Command{
 		Use:     "status [NAME]",
@@ -58,17 +58,15 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 && !cmd.Flags().Changed("wait") && !watch && !all {
-			return list(cmd, o, f.Scope(everywhere), &f.Output)
+			return list(cmd, o, &f)
 		}
 		if err := session.OneName(cmd, args); err != nil {
 			return err
 		}
 		return one(cmd, args)
 	}
-	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch waits := cmd.Flags().Changed("wait"); {
-		case len(args) > 0 && everywhere:
-			return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), args[0])
 		case waits && wait <= 0:
 			return exit.Usagef("--wait %s: want more than 0, for example 2h", wait)
 		case waits && watch:
@@ -83,7 +81,7 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the template in the spec is released, at most so long: --wait=DURATION")
 	cmd.Flags().Lookup("wait").NoOptDefVal = "1h"
 	cmd.Flags().BoolVar(&all, "all", false, "show every ready group, not 8 per branch")
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the workloads of all namespaces")
+	f.AddAll(cmd.Flags())
 	f.Output.Add(cmd)
 	return cmd
 }
@@ -149,7 +147,11 @@ func goalOf(ctx context.Context, o *connect.Options, ref *pb.WorkloadRef) (*goal
 	if err != nil {
 		return nil, fmt.Errorf("get the workload: %w", err)
 	}
-	return &goal{object: object.Name, generation: object.Generation}, nil
+	g := &goal{object: object.Name, generation: object.Generation}
+	if r, err := record.DecodeRecord(object.Annotations[record.RecordAnnotation]); err == nil && r.Release != nil {
+		g.release = r.Release.ID
+	}
+	return g, nil
 }
 
 // goal is what a wait is for: every group runs a template, is ready, and no release is in flight. The template is the one that the API
@@ -157,6 +159,8 @@ func goalOf(ctx context.Context, o *connect.Options, ref *pb.WorkloadRef) (*goal
 type goal struct {
 	object     string
 	generation int64
+	// release is the id of the release in the object's record, "" without one.
+	release string
 	// template is the first revision that LWS observed at the generation, "" before that. The wait ends early if its release fails;
 	// that of an older template may fail, since the newer one replaces it.
 	template string
@@ -229,28 +233,29 @@ const watchExample = `  lockstep watch
   lockstep watch -A`
 
 func newWatchCommand(o *connect.Options) *cobra.Command {
-	var scope session.Scope
+	f := session.Flags{ReadOnly: true}
 	cmd := &cobra.Command{
 		Use:               "watch [NAME]",
 		Short:             "Show running releases as they change",
 		Long:              watchAbout,
 		Example:           watchExample,
 		ValidArgsFunction: session.Names(o),
-		RunE:              func(cmd *cobra.Command, args []string) error { return watch(cmd, o, &scope, args) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return watch(cmd, o, &f, args) },
 	}
-	scope.Add(cmd.Flags())
+	f.AddAll(cmd.Flags())
+	f.Dial.Add(cmd.Flags())
 	return cmd
 }
 
-func watch(cmd *cobra.Command, o *connect.Options, scope *session.Scope, args []string) error {
-	name := strings.Join(args, "")
-	switch {
-	case len(args) > 1 || len(args) == 1 && name == "":
-		return exit.Usagef("%s takes the name of one LeaderWorkerSet, or none, got %q", cmd.CommandPath(), args)
-	case name != "" && cmd.Flags().Changed("all-namespaces"):
-		return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), name)
+func watch(cmd *cobra.Command, o *connect.Options, f *session.Flags, args []string) error {
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+		if err := errors.Join(session.OneName(cmd, args), f.ExcludeAll(cmd, name)); err != nil {
+			return err
+		}
 	}
-	namespace, err := scope.Namespace(o)
+	namespace, err := f.Namespace(o)
 	if err != nil {
 		return err
 	}
@@ -265,7 +270,7 @@ func watch(cmd *cobra.Command, o *connect.Options, scope *session.Scope, args []
 		show, logs = view.NewLines(output.Text(o.Stdout), time.Now(), name == ""), o.Stderr
 	}
 	defer show.Close()
-	link, err := scope.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, logs)
+	link, err := f.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, logs)
 	if err != nil {
 		return err
 	}

@@ -83,44 +83,46 @@ func (d *Documents) write(document Document, c *pb.BatchContext) {
 	if d.err != nil {
 		return
 	}
-	text, err := encode(d.format, document, c)
-	if err == nil {
-		_, err = d.w.Write(text)
-	}
-	if err != nil {
-		d.err = fmt.Errorf("write %s output: %w", d.format, err)
-	}
-}
-
-func encode(format Format, document Document, c *pb.BatchContext) ([]byte, error) {
+	var text []byte
 	if c != nil {
-		raw, err := protoJSON(c)
-		if err != nil {
-			return nil, err
-		}
-		document.Context = raw
+		// A reader gets every field of a context.
+		document.Context, d.err = protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(c)
 	}
-	text, err := json.Marshal(document)
-	if err != nil {
-		return nil, fmt.Errorf("encode event: %w", err)
+	if d.err == nil {
+		text, d.err = json.Marshal(document)
 	}
-	if format == FormatJSON {
-		return append(text, '\n'), nil
+	if d.err == nil {
+		d.err = writeJSON(d.w, text, d.format)
 	}
-	body, err := yaml.JSONToYAML(text)
-	return append([]byte("---\n"), body...), err
 }
 
-// protoJSON encodes a message with its zero values.
-func protoJSON(m proto.Message) (json.RawMessage, error) {
-	raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+// WriteMessage writes a response of the contract, as ProtoJSON or YAML.
+func WriteMessage(w io.Writer, m proto.Message, format Format) error {
+	text, err := protojson.Marshal(m)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+		return fmt.Errorf("encode %T: %w", m, err)
 	}
-	// protojson varies its whitespace on purpose.
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, raw); err != nil {
-		return nil, fmt.Errorf("compact %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	return writeJSON(w, text, format)
+}
+
+// writeJSON writes JSON in a format.
+func writeJSON(w io.Writer, text []byte, format Format) error {
+	var out bytes.Buffer
+	var err error
+	if format == FormatYAML {
+		text, err = yaml.JSONToYAML(text)
+		out.WriteString("---\n")
+		out.Write(text)
+	} else {
+		// protojson varies its white space on purpose.
+		err = json.Compact(&out, text)
+		out.WriteString("\n")
 	}
-	return compact.Bytes(), nil
+	if err == nil {
+		_, err = w.Write(out.Bytes())
+	}
+	if err != nil {
+		return fmt.Errorf("write %s output: %w", format, err)
+	}
+	return nil
 }
