@@ -148,13 +148,13 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
 		return false, err
 	}
-	// Only a driver inside reads the same API server as this command, whose object is compared below.
-	if f.id == c.GetReleaseId() || f.Dial.Address != "" || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
+	if f.id == c.GetReleaseId() || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
 		return false, nil
 	}
-	// The driver's cache may be older than the user's last edit.
+	// The driver's cache may be older than the user's last edit. A driver at an address may be that of another cluster than the kubeconfig's,
+	// whose workload of this name has another release.
 	now, err := goalOf(s.Context, o, c.GetWorkload())
-	if err != nil || c.GetObservedGeneration() < now.generation {
+	if err != nil || c.GetObservedGeneration() < now.generation || now.release != c.GetReleaseId() {
 		return false, nil //nolint:nilerr // the driver decides
 	}
 	s.Say(host.Event{Context: c, Outcome: host.OutcomeNothing, Message: host.NothingToRelease})
