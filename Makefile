@@ -80,7 +80,7 @@ bin/lockstep:
 
 .PHONY: release
 release: ## Build everything that a release publishes into dist/, e.g. VERSION=v0.1.0: docs/releasing.md.
-	$(GO) run ./tools/release -version '$(VERSION)' -image '$(IMAGE)'
+	VERSION='$(VERSION)' IMAGE='$(IMAGE)' tools/release/release.sh
 
 .PHONY: demo
 demo: demo-time bin/lockstep ## Release a LeaderWorkerSet on a real control plane on this machine, and watch; TRAFFIC=1 under real requests, NODE=1 to real containers, HOST=argo or kruise by those, KIND=disaggregated prefill and decode; KUBECONFIG=FILE in a cluster of yours with LWS; PREBUILT=yes downloads Kubernetes.

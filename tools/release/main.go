@@ -1,194 +1,117 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command release builds everything that a release of Lockstep publishes, from a checkout:
+// Command release writes the image of a release as an OCI layout, and prints the digest of its index. release.sh calls it with the layer
+// of each platform:
 //
-//	go run ./tools/release -version v0.1.0
+//	go run ./tools/release -out dist/image -version v0.1.0 -commit COMMIT -date SECONDS linux/amd64=amd64.tar
 //
-// The same commit and version make the same bytes: timestamps are the commit's. Nothing is published or signed; docs/releasing.md says
-// which workflow does.
+// The same layers and flags make the same bytes.
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
+	var i image
+	out := flag.String("out", "", "the new folder of the layout")
+	flag.StringVar(&i.version, "version", "", "the version of the release, such as v0.1.0")
+	flag.StringVar(&i.commit, "commit", "", "the commit that it is built from")
+	date := flag.Int64("date", 0, "the date of the commit, in seconds")
+	flag.Parse()
+	i.date = time.Unix(*date, 0).UTC()
+	digest, err := i.write(*out, flag.Args())
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
+	fmt.Println(digest)
 }
 
-func run(ctx context.Context, args []string) error {
-	var r release
-	flags := flag.NewFlagSet("release", flag.ContinueOnError)
-	flags.StringVar(&r.source, "source", ".", "the checkout")
-	flags.StringVar(&r.out, "out", "dist", "the new folder of the release")
-	flags.StringVar(&r.version, "version", "", "the version, such as v0.1.0")
-	flags.StringVar(&r.image, "image", "ghcr.io/lockstep-rollouts/lockstep", "the name of the image in its registry")
-	flags.BoolVar(&r.snapshot, "snapshot", false, "build a checkout with changes, too: for tests, not to be published")
-	only := flags.String("platform", "", "build for this platform only, such as linux/amd64 (default: all)")
-	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("read the flags: %w", err)
-	}
-	r.platforms = slices.DeleteFunc(slices.Clone(platforms), func(p platform) bool { return *only != "" && p.String() != *only })
-	if len(r.platforms) == 0 {
-		return fmt.Errorf("the platform is %q: want one of %v", *only, platforms)
-	}
-	if !semantic.MatchString(r.version) {
-		return fmt.Errorf("the version is %q: want a semantic version such as v0.1.0", r.version)
-	}
-	if err := r.readCommit(ctx); err != nil {
-		return err
-	}
-	return r.build(ctx)
+// image is what an image says about its release.
+type image struct {
+	version, commit string
+	date            time.Time
 }
 
-// release is one release, which build builds.
-type release struct {
-	// source is the checkout, out the folder of the release, which must not exist.
-	source, out string
-	// version is a semantic version with a leading v.
-	version string
-	// image is the name of the image in its registry, without a tag.
-	image     string
-	platforms []platform
-	// snapshot allows a checkout with changes.
-	snapshot bool
-
-	// commit is the commit of the checkout, and date its date: readCommit.
-	commit string
-	date   time.Time
-}
-
-var semantic = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?$`)
-
-// build builds the release. What it does not complete it removes.
-func (r *release) build(ctx context.Context) (err error) {
-	// An existing folder could have files of another release.
-	if err := os.Mkdir(r.out, 0o750); err != nil {
-		return fmt.Errorf("create the folder of the release: %w", err)
-	}
-	defer func() {
+// write writes the image of every platform, each given as PLATFORM=LAYER, and returns the digest of its index.
+func (i image) write(out string, layers []string) (string, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, text := range layers {
+		name, layer, _ := strings.Cut(text, "=")
+		platform, err := v1.ParsePlatform(name)
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(r.out))
+			return "", fmt.Errorf("parse the platform: %w", err)
 		}
-	}()
-	for _, p := range r.platforms {
-		if err := r.buildBinary(ctx, p); err != nil {
-			return err
+		img, err := i.of(platform, layer)
+		if err != nil {
+			return "", err
 		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: platform}})
 	}
-	license, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
+	index = mutate.Annotations(index, i.annotations()).(v1.ImageIndex)
+	// The layout's own index has one entry, the image.
+	if _, err := layout.Write(out, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
+		Add:        index,
+		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": i.version}},
+	})); err != nil {
+		return "", fmt.Errorf("write the layout: %w", err)
+	}
+	// Deployments pin the digest of the index. That of the layout around it is another.
+	digest, err := index.Digest()
 	if err != nil {
-		return fmt.Errorf("read the license: %w", err)
+		return "", fmt.Errorf("compute the digest: %w", err)
 	}
-	if err := r.write("LICENSE", license); err != nil {
-		return err
-	}
-	digest, err := r.buildImage()
-	if err != nil {
-		return fmt.Errorf("build the image: %w", err)
-	}
-	if err := r.packageManifests(digest); err != nil {
-		return fmt.Errorf("package the manifests: %w", err)
-	}
-	if err := r.writeBillOfMaterials(ctx); err != nil {
-		return fmt.Errorf("write the SBOM: %w", err)
-	}
-	return r.writeChecksums()
+	return digest.String(), nil
 }
 
-// readCommit reads the commit, of which nothing may be changed.
-func (r *release) readCommit(ctx context.Context) error {
-	// Untracked files count too: the build may read them.
-	changes, err := r.command(ctx, "git", "status", "--porcelain")
+// of returns the image of a platform, from scratch.
+func (i image) of(p *v1.Platform, layerFile string) (v1.Image, error) {
+	layer, err := tarball.LayerFromFile(layerFile, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("read the layer: %w", err)
 	}
-	if changes != "" && !r.snapshot {
-		return fmt.Errorf("a release is built from a commit, and these files differ from it:\n%s", changes)
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	if img, err = mutate.AppendLayers(img, layer); err != nil {
+		return nil, fmt.Errorf("add the layer: %w", err)
 	}
-	line, err := r.command(ctx, "git", "log", "-1", "--format=%H %ct")
+	config, err := img.ConfigFile()
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
-	commit, seconds, _ := strings.Cut(line, " ")
-	date, err := strconv.ParseInt(seconds, 10, 64)
-	if err != nil {
-		return fmt.Errorf("read the commit's date: %w", err)
+	config.OS, config.Architecture, config.Created = p.OS, p.Architecture, v1.Time{Time: i.date}
+	config.Config = v1.Config{
+		// 65532 is the number of the user that distroless images call nonroot. Kubernetes checks runAsNonRoot by a number only.
+		Entrypoint: []string{"/lockstep"}, User: "65532:65532", WorkingDir: "/", Labels: i.annotations(),
+		Env: []string{"PATH=/"},
 	}
-	r.commit, r.date = commit, time.Unix(date, 0).UTC()
-	return nil
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		return nil, fmt.Errorf("set the configuration: %w", err)
+	}
+	return img, nil
 }
 
-// command runs a program in the checkout, and returns its output.
-func (r *release) command(ctx context.Context, name string, args ...string) (string, error) {
-	return r.commandWith(ctx, nil, name, args...)
-}
-
-func (r *release) commandWith(ctx context.Context, environment []string, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Env = r.source, append(os.Environ(), environment...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", cmd, err, stderr.String())
+// annotations are the standard ones of OCI.
+func (i image) annotations() map[string]string {
+	const key = "org.opencontainers.image."
+	return map[string]string{
+		key + "title":    "lockstep",
+		key + "source":   "https://github.com/lockstep-rollouts/lockstep",
+		key + "version":  i.version,
+		key + "revision": i.commit,
+		key + "created":  i.date.Format("2006-01-02T15:04:05Z"),
+		key + "licenses": "Apache-2.0",
 	}
-	return strings.TrimRight(stdout.String(), "\n"), nil
-}
-
-// platform is an operating system and architecture, as Go names them.
-type platform struct{ os, arch string }
-
-var platforms = []platform{
-	{"linux", "amd64"},
-	{"linux", "arm64"},
-	{"darwin", "amd64"},
-	{"darwin", "arm64"},
-	{"windows", "amd64"},
-	{"windows", "arm64"},
-}
-
-func (p platform) String() string { return p.os + "/" + p.arch }
-
-// binary is the name of the program as a file of the release, which Argo's controller can download.
-func (p platform) binary() string {
-	name := "lockstep_" + p.os + "_" + p.arch
-	if p.os == "windows" {
-		name += ".exe"
-	}
-	return name
-}
-
-// buildBinary builds a static binary.
-func (r *release) buildBinary(ctx context.Context, p platform) error {
-	path, err := filepath.Abs(filepath.Join(r.out, p.binary()))
-	if err != nil {
-		return fmt.Errorf("find the folder of the release: %w", err)
-	}
-	// The builder's own flags must not change the bytes.
-	_, err = r.commandWith(ctx, []string{"CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=" + p.os, "GOARCH=" + p.arch},
-		// A build id and paths differ between machines.
-		"go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
-		"-ldflags=-s -w -buildid= -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion="+r.version, "-o", path, "./cmd/lockstep")
-	return err
 }

@@ -12,13 +12,13 @@ import (
 	"debug/elf"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -27,30 +27,39 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-const image = "registry.example.com/team/lockstep"
+const repository = "registry.example.com/team/lockstep"
+
+// release runs release.sh of a checkout.
+func release(t *testing.T, checkout, out string, environment ...string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(checkout, "tools", "release", "release.sh"))
+	cmd.Env = append(append(os.Environ(), "OUT="+out), environment...)
+	return cmd.CombinedOutput()
+}
 
 // A release of this machine's architecture, built twice: the same bytes, whose parts fit each other.
 //
 // Proves (test): What a release publishes: two builds are equal, the image, manifests and bill of materials.
 func TestRelease(t *testing.T) {
 	dir := t.TempDir()
-	p := platform{"linux", runtime.GOARCH}
+	binary := "lockstep_linux_" + runtime.GOARCH
 	var releases []map[string][]byte
 	for _, name := range []string{"one", "another"} {
-		r := &release{
-			source: filepath.Join("..", ".."), out: filepath.Join(dir, name), version: "v0.1.0-test", image: image, platforms: []platform{p},
-			commit: strings.Repeat("a", 40), date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		}
-		if err := r.build(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		files, err := tree(r.out, ".")
-		if err != nil {
-			t.Fatal(err)
+		out := filepath.Join(dir, name)
+		if output, err := release(t, filepath.Join("..", ".."), out,
+			"VERSION=v0.1.0-test", "IMAGE="+repository, "PLATFORMS=linux/"+runtime.GOARCH, "SNAPSHOT=1"); err != nil {
+			t.Fatalf("%v\n%s", err, output)
 		}
 		content := map[string][]byte{}
-		for _, f := range files {
-			content[f.name] = f.content
+		err := filepath.WalkDir(out, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			content[strings.TrimPrefix(path, out+"/")], err = os.ReadFile(path)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 		releases = append(releases, content)
 	}
@@ -64,25 +73,25 @@ func TestRelease(t *testing.T) {
 	}
 	out := filepath.Join(dir, "one")
 
-	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--quiet", checksumsFile)
+	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--quiet", "checksums.txt")
 	check.Dir = out
 	if output, err := check.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
-	if n := bytes.Count(releases[0][checksumsFile], []byte("\n")); n != len(releases[0])-1 {
+	if n := bytes.Count(releases[0]["checksums.txt"], []byte("\n")); n != len(releases[0])-1 {
 		t.Errorf("%d checksums of %d files", n, len(releases[0])-1)
 	}
 
-	mustBeStatic(t, filepath.Join(out, p.binary()))
-	digest := mustBeImage(t, filepath.Join(out, imageLayout), releases[0][p.binary()])
-	if want := image + ":v0.1.0-test@" + digest + "\n"; string(releases[0]["image-digest.txt"]) != want {
+	mustBeStatic(t, filepath.Join(out, binary))
+	digest := mustBeImage(t, filepath.Join(out, "image"), releases[0][binary])
+	if want := repository + ":v0.1.0-test@" + digest + "\n"; string(releases[0]["image-digest.txt"]) != want {
 		t.Errorf("image-digest.txt is %q, want %q", releases[0]["image-digest.txt"], want)
 	}
 
 	chart := unpack(t, releases[0]["lockstep-0.1.0-test.tgz"])
 	for file, text := range map[string]string{
 		"lockstep/Chart.yaml":                       "\nversion: 0.1.0-test\nappVersion: v0.1.0-test\n",
-		"lockstep/values.yaml":                      "repository: " + image + "\n",
+		"lockstep/values.yaml":                      "repository: " + repository + "\n",
 		"lockstep/files/base/role.yaml":             "name: lockstep-driver\n",
 		"lockstep/files/deployment/deployment.yaml": "image: lockstep\n",
 	} {
@@ -101,39 +110,41 @@ func TestRelease(t *testing.T) {
 	if len(releases[0]["LICENSE"]) == 0 {
 		t.Error("the license is missing")
 	}
-	if sbom := string(releases[0][p.binary()+".cdx.json"]); !strings.Contains(sbom, "pkg:golang/k8s.io/client-go@") {
+	if sbom := string(releases[0][binary+".cdx.json"]); !strings.Contains(sbom, "pkg:golang/k8s.io/client-go@") {
 		t.Errorf("the SBOM lacks a dependency: %.300s", sbom)
 	}
-	version, err := exec.CommandContext(t.Context(), filepath.Join(out, p.binary()), "version").CombinedOutput()
+	version, err := exec.CommandContext(t.Context(), filepath.Join(out, binary), "version").CombinedOutput()
 	if err != nil || !strings.Contains(string(version), "v0.1.0-test") {
 		t.Errorf("lockstep version: %v\n%s", err, version)
 	}
 }
 
-// A version that is none, an unknown platform and a checkout with changes make no release.
+// A version that is none and a checkout with changes make no release.
 //
 // Proves (test): What a release publishes: two builds are equal, the image, manifests and bill of materials.
 func TestReleaseRefused(t *testing.T) {
-	source := t.TempDir()
-	if output, err := exec.CommandContext(t.Context(), "git", "init", "-q", source).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
+	checkout := t.TempDir()
+	script, err := os.ReadFile("release.sh")
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(checkout, "tools", "release"), 0o700)
 	}
-	if err := os.WriteFile(filepath.Join(source, "changed.go"), nil, 0o600); err != nil {
+	if err == nil {
+		err = os.WriteFile(filepath.Join(checkout, "tools", "release", "release.sh"), script, 0o700)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	for args, want := range map[string]string{
-		"-version=":                             "want a semantic version",
-		"-version=0.1.0":                        "want a semantic version",
-		"-version=v0.1.0":                       "changed.go",
-		"-version=v0.1.0 -platform=plan9/amd64": "want one of [linux/amd64 ",
-	} {
+	if output, err := exec.CommandContext(t.Context(), "git", "init", "-q", checkout).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	for version, want := range map[string]string{"": "want a semantic version", "0.1.0": "want a semantic version", "v0.1.0": "tools/"} {
 		out := filepath.Join(t.TempDir(), "dist")
-		err := run(t.Context(), append(strings.Fields(args), "-source", source, "-out", out))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", args, err, want)
+		output, err := release(t, checkout, out, "VERSION="+version)
+		if err == nil || !strings.Contains(string(output), want) {
+			t.Errorf("%q: %v, want an error with %q: %s", version, err, want, output)
 		}
 		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s left %s", args, out)
+			t.Errorf("%q left %s", version, out)
 		}
 	}
 }

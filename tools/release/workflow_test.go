@@ -65,31 +65,27 @@ func TestWorkflowPublishesTheImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &release{
-		source: filepath.Join("..", ".."), out: t.TempDir(), version: "v0.1.0-test", platforms: platforms,
-		commit: strings.Repeat("a", 40), date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-	}
-	for _, p := range r.platforms {
-		if err := os.WriteFile(filepath.Join(r.out, p.binary()), []byte(p.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	out, layer := t.TempDir(), filepath.Join(t.TempDir(), "layer.tar")
+	if err := os.WriteFile(layer, make([]byte, 1024), 0o600); err != nil { // an empty archive
+		t.Fatal(err)
 	}
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
-	r.image = strings.TrimPrefix(server.URL, "http://") + "/team/lockstep"
-	digest, err := r.buildImage()
+	repository := strings.TrimPrefix(server.URL, "http://") + "/team/lockstep"
+	i := image{version: "v0.1.0-test", commit: strings.Repeat("a", 40), date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	digest, err := i.write(filepath.Join(out, "image"), []string{"linux/amd64=" + layer, "linux/arm64=" + layer})
 	if err != nil {
 		t.Fatal(err)
 	}
-	variables := map[string]string{"IMAGE": r.image, "GITHUB_REF_NAME": r.version}
-	for _, test := range []struct{ command, want string }{{"push", r.image + "@" + digest}, {"digest", digest}} {
+	variables := map[string]string{"IMAGE": repository, "GITHUB_REF_NAME": i.version}
+	for _, test := range []struct{ command, want string }{{"push", repository + "@" + digest}, {"digest", digest}} {
 		line := regexp.MustCompile(`go run "\$CRANE" (` + test.command + ` [^)\n]*"\$IMAGE:\$GITHUB_REF_NAME")`).FindSubmatch(workflow)
 		if line == nil {
 			t.Fatalf("the workflow has no command crane %s", test.command)
 		}
 		args := strings.Fields(strings.ReplaceAll(os.Expand(string(line[1]), func(name string) string { return variables[name] }), `"`, ""))
 		for i, arg := range args {
-			args[i] = strings.Replace(arg, "dist/", r.out+"/", 1)
+			args[i] = strings.Replace(arg, "dist/", out+"/", 1)
 		}
 		var output bytes.Buffer
 		crane := cmd.New("crane", "", nil)
