@@ -25,26 +25,24 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// fakeEngine is a server.Driver over the fake driver.
-type fakeEngine struct {
-	*plugintest.FakeDriver
+// engine is a server.Driver over a fake driver.
+type engine struct {
+	pb.WorkloadDriverServer
+	pb.TrafficRouterServer
 
-	// failure is returned by Run at once. Nil means that Run returns when ctx ends.
-	failure error
+	run func(context.Context) error
 }
 
-func (e fakeEngine) Ready() error { return nil }
+func (e engine) Ready() error                  { return nil }
+func (e engine) Fresh() error                  { return nil }
+func (e engine) Drain()                        {}
+func (e engine) Run(ctx context.Context) error { return e.run(ctx) }
 
-func (e fakeEngine) Drain() {}
-
-func (e fakeEngine) Fresh() error { return nil }
-
-func (e fakeEngine) Run(ctx context.Context) error {
-	if e.failure != nil {
-		return e.failure
-	}
+// untilEnd is the Run of a driver that does not fail.
+func untilEnd(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
@@ -65,7 +63,11 @@ func runLockstep(ctx context.Context, t *testing.T, failure error, args ...strin
 	p := Program{Args: args, Stdout: &stdout, Stderr: &stderr}
 	p.NewDriver = func(config *rest.Config, settings lwsdriver.Options) (server.Driver, error) {
 		l.config, l.settings = config, settings
-		return fakeEngine{plugintest.NewFakeDriver(), failure}, nil
+		d := plugintest.NewFakeDriver()
+		if failure == nil {
+			return engine{d, d, untilEnd}, nil
+		}
+		return engine{d, d, func(context.Context) error { return failure }}, nil
 	}
 	l.code = p.Run(ctx)
 	l.stdout, l.stderr = stdout.String(), stderr.String()

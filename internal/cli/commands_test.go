@@ -77,19 +77,14 @@ func with(args []string, more ...string) []string {
 	return append(append([]string(nil), args...), more...)
 }
 
-func failAt(at int32) func(int32, *pb.BatchContext) error {
-	return func(batch int32, c *pb.BatchContext) error {
-		if batch == at {
-			c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "no new ready group for 30m"
-		}
-		return nil
-	}
+// failed is an OnUpgrade after which the release has failed.
+func failed(_ int32, c *pb.BatchContext) error {
+	c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", "no new ready group for 30m"
+	return nil
 }
 
-func inFlight(owner string) func(*hosttest.Driver) {
-	return func(d *hosttest.Driver) {
-		d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.State = "r1", owner, pb.State_STATE_READY })
-	}
+func inFlight(d *hosttest.Driver) {
+	d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.State = "r1", "lockstep-cli/jo@laptop", pb.State_STATE_READY })
 }
 
 func TestCommands(t *testing.T) {
@@ -102,10 +97,6 @@ func TestCommands(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		"Release": {
-			reason: "a successful release",
-			args:   canary, code: exit.OK, stdout: "is complete: all groups run revision bbbb",
-		},
 		"ReleaseNothing": {
 			reason: "nothing to release is a success",
 			args:   canary,
@@ -117,18 +108,6 @@ func TestCommands(t *testing.T) {
 		"ReleaseNoPromote": {
 			reason: "it stops after the last batch",
 			args:   with(canary, "--no-promote"), code: exit.OK, stdout: "waits to be promoted",
-		},
-		"ReleaseFailed": {
-			reason: "the release is left as it is, and the message says how to resume",
-			args:   canary,
-			fake:   func(d *hosttest.Driver) { d.OnUpgrade = failAt(1) },
-			code:   exit.Failed, stderr: "failed (ProgressDeadlineExceeded): no new ready group for 30m\n  to resume when it recovers: lockstep release vllm",
-		},
-		"ReleaseRolledBack": {
-			reason: "rollback is requested",
-			args:   with(canary, "--on-failure", "rollback"),
-			fake:   func(d *hosttest.Driver) { d.OnUpgrade = failAt(1) },
-			code:   exit.RolledBack, stderr: "was rolled back: all groups run revision aaaa",
 		},
 		"ReleaseWithoutStyle": {
 			reason: "canary is the default",
@@ -203,11 +182,6 @@ func TestCommands(t *testing.T) {
 			reason: "a command line that is wrong",
 			args:   with(canary, "--http-route", "vllm"), code: exit.Usage, stderr: "--http-route: no Service",
 		},
-		"ReleaseOfAnother": {
-			reason: "the reason is in brackets, and the message says what to do",
-			args:   canary, fake: inFlight("argo-rollouts/default/vllm"),
-			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]\n  to see it:   lockstep status vllm",
-		},
 		"ReleaseNotFound": {
 			reason: "the message names the workload and what to do",
 			args:   []string{"release", "other", "--style", "canary", "--batches", "100%"},
@@ -232,21 +206,6 @@ func TestCommands(t *testing.T) {
 			args:   []string{"release", "vllm", "--batches", "25,50"},
 			code:   exit.Usage, stderr: "--batches 25,50: default/vllm has 4 groups; for percentages write --batches 25%,50%\n",
 		},
-		"ReleaseOtherPolicy": {
-			reason: "the user gave no id, and gets the commands",
-			args:   []string{"release", "vllm", "--batches", "50%"},
-			fake: func(d *hosttest.Driver) {
-				d.OnInitialize = func(*pb.BatchContext) error {
-					return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release r1 began with another policy")
-				}
-			},
-			code: exit.Error, stderr: "[RELEASE_ID_REUSED]\n  to abort it, and begin with this policy: lockstep abort vllm --address",
-		},
-		"Abort": {
-			reason: "an unfinished release is rolled back",
-			args:   []string{"abort", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
-			code: exit.OK, stdout: "release r1 was rolled back",
-		},
 		"AbortAgain": {
 			reason: "the second call changes nothing",
 			args:   []string{"abort", "vllm"},
@@ -259,35 +218,15 @@ func TestCommands(t *testing.T) {
 			reason: "there is no release",
 			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no release in flight, its state is holding",
 		},
-		"AbortAnothers": {
-			reason: "a release of another host is refused",
-			args:   []string{"abort", "vllm"}, fake: inFlight("argo-rollouts/default/vllm"),
-			code: exit.Error, stderr: "argo-rollouts/default/vllm drives release r1",
-		},
-		"AbortAnothersByForce": {
-			reason: "the user may override it",
-			args:   []string{"abort", "vllm", "--force"}, fake: inFlight("argo-rollouts/default/vllm"), code: exit.OK,
-			stdout: "release r1 was rolled back",
-		},
 		"AbortMessage": {
 			reason: "the reason is passed on",
-			args:   []string{"abort", "vllm", "-m", "too slow", "-o", "json", "--final"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			args:   []string{"abort", "vllm", "-m", "too slow", "-o", "json", "--final"}, fake: inFlight,
 			code: exit.OK, stdout: `"endMessage":"too slow"`,
 		},
 		"AbortNoWaitMessage": {
 			reason: "the reason is passed on",
-			args:   []string{"abort", "vllm", "-m", "too slow", "--no-wait", "-o", "json"}, fake: inFlight("lockstep-cli/jo@laptop"),
+			args:   []string{"abort", "vllm", "-m", "too slow", "--no-wait", "-o", "json"}, fake: inFlight,
 			code: exit.OK, stdout: `"endMessage":"too slow"`,
-		},
-		"AbortNoWait": {
-			reason: "the intent is recorded",
-			args:   []string{"abort", "vllm", "--no-wait"}, fake: inFlight("lockstep-cli/jo@laptop"),
-			code: exit.OK, stdout: "recorded: abort release r1, which is rolled back now",
-		},
-		"Promote": {
-			reason: "an unfinished release is promoted",
-			args:   []string{"promote", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
-			code: exit.OK, stdout: "release r1 is complete",
 		},
 		"Status": {
 			reason: "a workload without a release has a status too",
@@ -308,11 +247,6 @@ func TestCommands(t *testing.T) {
 		"Disown": {
 			reason: "the hold is removed",
 			args:   []string{"disown", "vllm"}, code: exit.OK, stdout: "default/vllm: disowned",
-		},
-		"DisownRefused": {
-			reason: "a release is in flight",
-			args:   []string{"disown", "vllm"}, fake: inFlight("lockstep-cli/jo@laptop"),
-			code: exit.Error, stderr: "[RELEASE_IN_PROGRESS]",
 		},
 		"DashboardForOtherMachines": {
 			reason: "the page is on loopback",
@@ -397,7 +331,7 @@ func TestPromoteRefusesChangedTemplate(t *testing.T) {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
 			fake := hosttest.New()
-			inFlight("lockstep-cli/jo@laptop")(fake)
+			inFlight(fake)
 			got := runProgram(deadline(t), t, hosttest.Serve(t, overtaken{fake}).Address, args...)
 			if got.code != exit.Error || !strings.Contains(got.stderr, "lockstep status vllm") {
 				t.Errorf("exit code %d, want %d and what to do:\n%s", got.code, exit.Error, got.stderr)
@@ -453,7 +387,7 @@ func TestAddressNeedsNoKubeconfig(t *testing.T) {
 func TestReleaseFinalJSON(t *testing.T) {
 	t.Parallel()
 	fake := hosttest.New()
-	fake.OnUpgrade = failAt(0)
+	fake.OnUpgrade = failed
 	got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, with(canary, "-o", "json", "--final")...)
 	var d view.Document
 	if err := json.Unmarshal([]byte(got.stdout), &d); err != nil {
@@ -461,42 +395,6 @@ func TestReleaseFinalJSON(t *testing.T) {
 	}
 	if got.code != exit.Failed || d.Event != "finished" || d.Outcome != "failed" {
 		t.Errorf("exit code %d, document %+v; want a failed release", got.code, d)
-	}
-}
-
-func TestReleaseInterrupted(t *testing.T) {
-	t.Parallel()
-	fake := hosttest.New()
-	fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-		if batch == 1 {
-			c.State, c.UpdatedReady = pb.State_STATE_UPGRADING, 1
-		}
-		return nil
-	}
-	address := hosttest.Serve(t, fake).Address
-	ctx, interrupt := context.WithCancel(deadline(t))
-	defer interrupt()
-	go func() {
-		_ = fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetCurrentBatch() == 1 })
-		interrupt()
-	}()
-	args := with(canary, "--pause", "1ms", "-n", "default", "--release-id", "r1")
-	got := runProgram(ctx, t, address, args...)
-	if got.code != exit.Interrupted {
-		t.Errorf("exit code = %d, want %d", got.code, exit.Interrupted)
-	}
-	for _, want := range []string{
-		"interrupted: release r1 of default/vllm is upgrading at batch 2/3 (50%), 1 of 2 groups ready\n",
-		"--batches 25%,50%,100%", "--namespace default", "--pause 1ms", "--release-id r1", "--style canary",
-		"\n  to promote: lockstep promote vllm --address unix:///",
-		"\n  to abort:   lockstep abort vllm --address unix:///",
-	} {
-		if !strings.Contains(got.stderr, want) {
-			t.Errorf("stderr has no %q:\n%s", want, got.stderr)
-		}
-	}
-	if state := fake.Context().GetState(); state != pb.State_STATE_UPGRADING {
-		t.Errorf("the release is %s after the interruption, want it unchanged", state)
 	}
 }
 
@@ -534,21 +432,6 @@ func await(ctx context.Context, t testing.TB, condition func() bool) {
 	}
 }
 
-// insideDriver is a server.Driver over the fake driver.
-type insideDriver struct {
-	*hosttest.Driver
-
-	run func(context.Context) error
-}
-
-func (insideDriver) Ready() error { return nil }
-
-func (insideDriver) Fresh() error { return nil }
-
-func (insideDriver) Drain() {}
-
-func (d insideDriver) Run(ctx context.Context) error { return d.run(ctx) }
-
 func runInside(t *testing.T, run func(context.Context) error, args ...string) ran {
 	t.Helper()
 	var stdout, stderr buffer
@@ -561,7 +444,8 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 			if readOnly := args[0] == "status"; settings.ReadOnly != readOnly {
 				t.Errorf("%s has a driver with read only %t, want %t", args[0], settings.ReadOnly, readOnly)
 			}
-			return insideDriver{Driver: hosttest.New(), run: run}, nil
+			d := hosttest.New()
+			return engine{d, d, run}, nil
 		},
 	}
 	code := p.Run(deadline(t))
@@ -571,7 +455,7 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 // The tests with a driver inside are not parallel: its logger is also client-go's, which is global.
 
 func TestReleaseWithDriverInside(t *testing.T) { //nolint:paralleltest // See above.
-	got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, canary...)
+	got := runInside(t, untilEnd, canary...)
 	if got.code != exit.OK || !strings.Contains(got.stdout, "is complete") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
@@ -579,7 +463,7 @@ func TestReleaseWithDriverInside(t *testing.T) { //nolint:paralleltest // See ab
 
 func TestCommandsWithDriverInside(t *testing.T) { //nolint:paralleltest // See above.
 	for _, command := range []string{"status", "adopt", "disown"} {
-		got := runInside(t, func(ctx context.Context) error { <-ctx.Done(); return nil }, command, "vllm")
+		got := runInside(t, untilEnd, command, "vllm")
 		if got.code != exit.OK {
 			t.Errorf("%s: exit code %d\n%s%s", command, got.code, got.stdout, got.stderr)
 		}

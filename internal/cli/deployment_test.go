@@ -78,7 +78,8 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 	var stderr buffer
 	p := Program{Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &buffer{}, Stderr: &stderr}
 	p.NewDriver = func(*rest.Config, lwsdriver.Options) (server.Driver, error) {
-		return fakeEngine{plugintest.NewFakeDriver(), nil}, nil
+		d := plugintest.NewFakeDriver()
+		return engine{d, d, untilEnd}, nil
 	}
 	code := make(chan int, 1)
 	go func() { code <- p.Run(ctx) }()

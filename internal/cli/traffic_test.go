@@ -46,7 +46,7 @@ func TestReleaseSetsHeaderRoutes(t *testing.T) {
 func TestHintsKeepTheTrafficFlags(t *testing.T) {
 	t.Parallel()
 	fake := hosttest.New()
-	fake.OnUpgrade = failAt(0)
+	fake.OnUpgrade = failed
 	args := with(canary, "--service", "vllm", "--http-route", "a", "--http-route", "b", "--weights", "10,50,100")
 	got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, args...)
 	for _, want := range []string{"--service vllm", "--http-route a,b", "--weights 10,50,100"} {
