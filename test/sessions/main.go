@@ -147,6 +147,7 @@ func (r recorder) shell(ctx context.Context, script string) error {
 
 func (r recorder) command(ctx context.Context, script string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = ".." // commands name files of the repository
 	cmd.Env = append(os.Environ(), r.env...)
 	return cmd
 }
