@@ -84,7 +84,9 @@ func failed(_ int32, c *pb.BatchContext) error {
 }
 
 func inFlight(d *hosttest.Driver) {
-	d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.State = "r1", "lockstep-cli/jo@laptop", pb.State_STATE_READY })
+	d.Set(func(c *pb.BatchContext) {
+		c.ReleaseId, c.Owner, c.State = "r1", "lockstep-cli/jo@laptop", pb.State_STATE_READY
+	})
 }
 
 func TestCommands(t *testing.T) {
@@ -220,7 +222,7 @@ func TestCommands(t *testing.T) {
 		},
 		"AbortMessage": {
 			reason: "the reason is passed on",
-			args:   []string{"abort", "vllm", "-m", "too slow", "-o", "json", "--final"}, fake: inFlight,
+			args:   []string{"abort", "vllm", "-m", "too slow", "-o", "json"}, fake: inFlight,
 			code: exit.OK, stdout: `"endMessage":"too slow"`,
 		},
 		"AbortNoWaitMessage": {
@@ -381,20 +383,6 @@ func TestAddressNeedsNoKubeconfig(t *testing.T) {
 		if code := p.Run(deadline(t)); code != exit.OK || !strings.Contains(stdout.String(), "default/vllm") {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout.String(), stderr.String())
 		}
-	}
-}
-
-func TestReleaseFinalJSON(t *testing.T) {
-	t.Parallel()
-	fake := hosttest.New()
-	fake.OnUpgrade = failed
-	got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, with(canary, "-o", "json", "--final")...)
-	var d view.Document
-	if err := json.Unmarshal([]byte(got.stdout), &d); err != nil {
-		t.Fatalf("stdout is not one document: %v\n%s", err, got.stdout)
-	}
-	if got.code != exit.Failed || d.Event != "finished" || d.Outcome != "failed" {
-		t.Errorf("exit code %d, document %+v; want a failed release", got.code, d)
 	}
 }
 

@@ -124,7 +124,7 @@ var topics = []topic{
 	{"Logs", []string{"log-format", "log-level"}},
 	{"A driver inside the command", connect.DriverFlags},
 	{"Releases: the first two are fields of a policy file, the others are not part of the policy", []string{
-		"min-ready", "progress-deadline", "weights", "canary-header", "canary-cookie", "on-gate-failure", "prometheus-config", "release-id", "final",
+		"min-ready", "progress-deadline", "weights", "canary-header", "canary-cookie", "on-gate-failure", "prometheus-config", "release-id",
 	}},
 }
 

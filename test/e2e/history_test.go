@@ -234,7 +234,7 @@ func TestHistoryCommands(t *testing.T) {
 	w.mustPrint([]string{"waits for a release"}, "undo", "model")
 	w.mustRun("v2")
 	w.mustPrint([]string{"the template is already that of revision", "nothing changed"}, "undo", "model", "--to-revision", "1")
-	w.mustPrint([]string{"COMPLETED"}, "release", "model", "--batches", "0", "-o", "json", "--final")
+	w.mustPrint([]string{"COMPLETED"}, "release", "model", "--batches", "0", "-o", "json")
 	w.mustRun("v1")
 	w.mustBeIdle()
 	var history struct {

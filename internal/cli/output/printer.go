@@ -45,7 +45,7 @@ func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 	p := &Printer{Stdout: stdout, Stderr: stderr}
 	w := stdout
 	if f.Format != "" {
-		p.documents = view.NewDocuments(stdout, f.Format, f.final)
+		p.documents = view.NewDocuments(stdout, f.Format)
 		w = stderr
 	}
 	p.Text = Text(w)
@@ -99,10 +99,10 @@ func (p *Printer) HasDocuments() bool { return p.documents != nil }
 // Status shows a context of a release that this process does not drive, as a document or else as text.
 func (p *Printer) Status(c *pb.BatchContext) {
 	if p.documents != nil {
-		p.documents.Status(c, time.Now())
+		p.documents.Observe(view.StatusEvent(c))
 		return
 	}
-	p.display.Observe(host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c})
+	p.display.Observe(view.StatusEvent(c))
 }
 
 // Warn shows the warnings of a response.
@@ -163,8 +163,6 @@ func terminalSize(file *os.File) (width, height int) {
 type Flags struct {
 	// Format is the value of -o. Empty means text.
 	Format view.Format
-
-	final bool
 }
 
 // Add registers -o.
@@ -174,19 +172,10 @@ func (f *Flags) Add(cmd *cobra.Command) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// AddFinal registers --final, for commands that write more than one document.
-func (f *Flags) AddFinal(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.final, "final", false, "with -o: only the last document")
-}
-
 // Check returns an error for an unknown format.
 func (f *Flags) Check() error {
-	switch {
-	case f.Format == "" && f.final:
-		return exit.Usagef("--final needs -o json or -o yaml")
-	case f.Format != "" && f.Format != view.FormatJSON && f.Format != view.FormatYAML:
+	if f.Format != "" && f.Format != view.FormatJSON && f.Format != view.FormatYAML {
 		return exit.Usagef("--output %q: want json or yaml", f.Format)
-	default:
-		return nil
 	}
+	return nil
 }

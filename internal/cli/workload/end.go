@@ -98,7 +98,6 @@ that another host drives is refused without --force: use that host instead.`,
 	flags.BoolVar(&f.force, "force", false, e.force)
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
-	f.Output.AddFinal(cmd)
 	return cmd
 }
 

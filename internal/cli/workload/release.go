@@ -93,7 +93,6 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	complete(cmd, "on-failure", "pause", "rollback", "wait")
 	f.AddRetryFor(cmd)
 	f.Output.Add(cmd)
-	f.Output.AddFinal(cmd)
 }
 
 // release returns the release of the flags.

@@ -301,7 +301,7 @@ func (w *watcher) workload(ctx context.Context, ref *pb.WorkloadRef) error {
 	contexts := plugin.Follow(ctx, w.driver, &pb.WatchBatchContextRequest{Workload: ref, IncludeGroups: true})
 	return host.Observe(contexts, func(c *pb.BatchContext) {
 		w.found()
-		w.display.Observe(statusEvent(c))
+		w.display.Observe(view.StatusEvent(c))
 	}, w.lose)
 }
 
@@ -328,9 +328,9 @@ func (w *watcher) change(c *pb.BatchContext) {
 	w.held[key] = c
 	switch {
 	case view.Running(c):
-		w.display.Observe(statusEvent(c))
+		w.display.Observe(view.StatusEvent(c))
 	case ran:
-		w.display.End(statusEvent(c))
+		w.display.End(view.StatusEvent(c))
 		w.sayIdle()
 	}
 }
@@ -381,8 +381,4 @@ func (w *watcher) found() {
 
 func (w *watcher) say(message string) {
 	w.display.Observe(host.Event{Kind: host.EventRetrying, Time: time.Now(), Message: message})
-}
-
-func statusEvent(c *pb.BatchContext) host.Event {
-	return host.Event{Kind: view.EventStatus, Time: time.Now(), Context: c}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Document is the JSON or YAML form of an event.
@@ -46,47 +45,26 @@ const (
 	FormatYAML Format = "yaml"
 )
 
-// Documents writes one document per event, or only the last.
+// Documents writes one document per event.
 type Documents struct {
-	w         io.Writer
-	format    Format
-	finalOnly bool
-	err       error
+	w      io.Writer
+	format Format
+	err    error
 }
 
-// NewDocuments returns a printer to w. With finalOnly it writes EventFinished only.
-func NewDocuments(w io.Writer, format Format, finalOnly bool) *Documents {
-	return &Documents{w: w, format: format, finalOnly: finalOnly}
-}
+// NewDocuments returns a printer to w.
+func NewDocuments(w io.Writer, format Format) *Documents { return &Documents{w: w, format: format} }
 
 // Observe writes an event.
 func (d *Documents) Observe(e host.Event) {
-	if d.finalOnly && e.Kind != host.EventFinished {
-		return
-	}
-	d.write(Document{
-		Event: string(e.Kind), Time: e.Time.UTC(), Message: e.Message, Outcome: string(e.Outcome), Gates: e.Gates,
-	}, e.Context)
-}
-
-// Status writes the status of a workload.
-func (d *Documents) Status(c *pb.BatchContext, now time.Time) {
-	d.write(Document{Event: string(EventStatus), Time: now.UTC(), Message: c.GetMessage()}, c)
-}
-
-// Err returns the first error. Nothing is written after it.
-func (d *Documents) Err() error {
-	return d.err
-}
-
-func (d *Documents) write(document Document, c *pb.BatchContext) {
 	if d.err != nil {
 		return
 	}
+	document := Document{Event: string(e.Kind), Time: e.Time.UTC(), Message: e.Message, Outcome: string(e.Outcome), Gates: e.Gates}
 	var text []byte
-	if c != nil {
+	if e.Context != nil {
 		// A reader gets every field of a context.
-		document.Context, d.err = protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(c)
+		document.Context, d.err = protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(e.Context)
 	}
 	if d.err == nil {
 		text, d.err = json.Marshal(document)
@@ -95,6 +73,9 @@ func (d *Documents) write(document Document, c *pb.BatchContext) {
 		d.err = writeJSON(d.w, text, d.format)
 	}
 }
+
+// Err returns the first error. Nothing is written after it.
+func (d *Documents) Err() error { return d.err }
 
 // WriteMessage writes a response of the contract, as ProtoJSON or YAML.
 func WriteMessage(w io.Writer, m proto.Message, format Format) error {

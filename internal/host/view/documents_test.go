@@ -5,7 +5,6 @@ package view
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -40,7 +39,7 @@ func TestDocumentsParseBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var b bytes.Buffer
-			printer := NewDocuments(&b, tc.format, false)
+			printer := NewDocuments(&b, tc.format)
 			for _, e := range events() {
 				printer.Observe(e)
 			}
@@ -58,7 +57,7 @@ func TestDocumentsParseBack(t *testing.T) {
 				if err := protojson.Unmarshal(got.Context, &c); err != nil {
 					t.Fatalf("document %d: context: %v", i, err)
 				}
-				if got.Event != string(e.Kind) || got.Message != e.Message || !got.Time.Equal(e.Time) {
+				if got.Event != string(e.Kind) || got.Message != e.Message || got.Outcome != string(e.Outcome) || !got.Time.Equal(e.Time) {
 					t.Errorf("document %d = %+v, want event %s at %s", i, got, e.Kind, e.Time)
 				}
 				if diff := cmp.Diff(e.Context, &c, protocmp.Transform()); diff != "" {
@@ -69,30 +68,14 @@ func TestDocumentsParseBack(t *testing.T) {
 	}
 }
 
-func TestDocumentsFinalOnly(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	printer := NewDocuments(&b, FormatJSON, true)
-	for _, e := range events() {
-		printer.Observe(e)
-	}
-	var got Document
-	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
-		t.Fatalf("output is not one document: %v", err)
-	}
-	if got.Event != "finished" || got.Outcome != "promoted" {
-		t.Errorf("document = %+v, want the outcome", got)
-	}
-}
-
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
 func TestDocumentsKeepFirstError(t *testing.T) {
 	t.Parallel()
-	printer := NewDocuments(brokenPipe{}, FormatJSON, false)
-	printer.Status(upgrading(), noon)
+	printer := NewDocuments(brokenPipe{}, FormatJSON)
+	printer.Observe(StatusEvent(upgrading()))
 	if printer.Err() == nil {
 		t.Error("Err() = nil after a write that failed")
 	}

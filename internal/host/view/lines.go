@@ -123,6 +123,11 @@ func Transient(reason string) bool {
 // EventStatus is a context of a release that this process does not drive.
 const EventStatus host.EventKind = "status"
 
+// StatusEvent returns the event of a context.
+func StatusEvent(c *pb.BatchContext) host.Event {
+	return host.Event{Kind: EventStatus, Time: time.Now(), Message: c.GetMessage(), Context: c}
+}
+
 // EventGone is the end of the hold of a workload.
 const EventGone host.EventKind = "gone"
 
