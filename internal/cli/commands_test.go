@@ -6,6 +6,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,15 +30,21 @@ import (
 const kubeconfigText = `apiVersion: v1
 kind: Config
 current-context: c
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+clusters: [{name: c, cluster: {server: %q}}]
 contexts: [{name: c, context: {cluster: c, user: u, namespace: default}}]
 users: [{name: u, user: {}}]
 `
 
+// writeKubeconfig writes a kubeconfig for a port on which nothing listens.
 func writeKubeconfig(t testing.TB) string {
 	t.Helper()
+	return writeKubeconfigOf(t, "http://127.0.0.1:1")
+}
+
+func writeKubeconfigOf(t testing.TB, server string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, []byte(kubeconfigText), 0o600); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, kubeconfigText, server), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

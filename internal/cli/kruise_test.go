@@ -6,7 +6,6 @@ package cli
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -75,13 +74,9 @@ func checkHostDeployment(t *testing.T, command, account, path string) {
 // With the driver inside, the host's endpoint has the driver's metrics.
 func TestKruiseExportsDriverMetrics(t *testing.T) {
 	t.Parallel()
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(unreachable), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	var got prometheus.Registerer
 	p := Program{
-		Args: []string{"kruise", "--kubeconfig", kubeconfig}, Stdout: &buffer{}, Stderr: &buffer{},
+		Args: []string{"kruise", "--kubeconfig", writeKubeconfig(t)}, Stdout: &buffer{}, Stderr: &buffer{},
 		NewDriver: func(_ *rest.Config, settings lwsdriver.Options) (server.Driver, error) {
 			got = settings.Metrics
 			return nil, errors.New("no driver is needed")
@@ -91,16 +86,6 @@ func TestKruiseExportsDriverMetrics(t *testing.T) {
 		t.Errorf("exit code %d, the driver registers its metrics at %v", code, got)
 	}
 }
-
-// unreachable is a kubeconfig for a port on which nothing listens.
-const unreachable = `
-apiVersion: v1
-kind: Config
-clusters: [{name: none, cluster: {server: "https://127.0.0.1:1"}}]
-contexts: [{name: none, context: {cluster: none, user: none}}]
-current-context: none
-users: [{name: none, user: {token: none}}]
-`
 
 func TestHostUsageErrors(t *testing.T) {
 	t.Parallel()

@@ -4,12 +4,9 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -27,12 +24,7 @@ func TestNamesAreCompleted(t *testing.T) {
 			{"metadata": {"name": "vllm"}}, {"metadata": {"name": "sglang"}}]}`)
 	}))
 	t.Cleanup(server.Close)
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c,
-clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c}}]}`, server.URL)
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := writeKubeconfigOf(t, server.URL)
 	for _, tt := range []struct{ command, namespace, want string }{
 		{"status", "models", "vllm\nsglang\n"}, {"plan", "models", "vllm\nsglang\n"}, {"release", "models", "vllm\nsglang\n"},
 		{"status", "others", ""},
