@@ -165,7 +165,8 @@ func podObstacle(pod *corev1.Pod) (reason, message string) {
 		return "Terminating", message
 	}
 	if pod.Status.Phase == corev1.PodFailed {
-		return cmp.Or(pod.Status.Reason, "PodFailed"), cmp.Or(pod.Status.Message, "has failed")
+		reason = cmp.Or(pod.Status.Reason, "PodFailed")
+		return reason, strings.TrimSuffix("has failed ("+reason+"): "+pod.Status.Message, ": ")
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -202,7 +203,8 @@ func containerObstacle(c *corev1.ContainerStatus) (reason, message string) {
 		return cmp.Or(w.Reason, "Waiting"), text
 	}
 	if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-		return cmp.Or(t.Reason, "Error"), fmt.Sprintf("container %s: "+exitCode+" %d %s", c.Name, t.ExitCode, t.Message)
+		reason = cmp.Or(t.Reason, "Error")
+		return reason, strings.TrimSpace(fmt.Sprintf("container %s: "+exitCode+" %d (%s) %s", c.Name, t.ExitCode, reason, t.Message))
 	}
 	return "", ""
 }

@@ -28,7 +28,7 @@ func observed(second int, g *pb.Group) host.Event {
 // unready is a canary group with a reason.
 func unready(reason string) *pb.Group {
 	return &pb.Group{
-		Index: 1, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "c-1", Pod: "c-1", Reason: reason, Message: "is so",
+		Index: 1, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "c-1", Pod: "c-1", Reason: reason, Message: reason + ": is so",
 	}
 }
 

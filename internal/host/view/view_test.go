@@ -50,7 +50,7 @@ func upgrading() *pb.BatchContext {
 			{
 				Index: 1, Role: pb.GroupRole_GROUP_ROLE_CANARY, Leader: "vllm-7d4f-1", Revision: "7d4f5b6c8",
 				Updated: true, ReadyPods: 1, Pods: 2, Since: ago(45 * time.Second), Reason: "ImagePullBackOff",
-				Pod: "vllm-7d4f-1-1", Message: "back-off pulling image\n\"registry/vllm:v9\"\x1b[31m",
+				Pod: "vllm-7d4f-1-1", Message: "container server: ImagePullBackOff: back-off pulling image\n\"registry/vllm:v9\"\x1b[31m",
 			},
 		},
 	}
@@ -293,7 +293,7 @@ func TestNamedLines(t *testing.T) {
 	gone.Kind, gone.Message = EventGone, "no longer under hold"
 	l.End(gone)
 	l.Close()
-	const pull = "canary group 1: pod vllm-7d4f-1-1: ImagePullBackOff: back-off pulling image \"registry/vllm:v9\" [31m\n"
+	const pull = "canary group 1: pod vllm-7d4f-1-1: container server: ImagePullBackOff: back-off pulling image \"registry/vllm:v9\" [31m\n"
 	want := "    1s  a  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, 20% of ready groups are new\n" +
 		"    1s  a  " + pull +
 		"    1s  b  upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests\n" +
@@ -305,22 +305,6 @@ func TestNamedLines(t *testing.T) {
 		"    6s  b  no longer under hold\n"
 	if diff := cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")); diff != "" {
 		t.Errorf("-want, +got:\n%s", diff)
-	}
-}
-
-// A message that names its reason, as those of containers do, does not repeat it.
-func TestProblemNamesReasonOnce(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ reason, message, want string }{
-		{"ImagePullBackOff", "container server: ImagePullBackOff: back-off", "pod p: container server: ImagePullBackOff: back-off"},
-		{"Unschedulable", "unschedulable: 0/3 nodes", "pod p: unschedulable: 0/3 nodes"},
-		{"NotReady", "is so", "pod p: NotReady: is so"},
-		{"Evicted", "", "pod p: Evicted"},
-		{"", "is so", "pod p: is so"},
-	} {
-		if got := Problem(&pb.Group{Pod: "p", Reason: tt.reason, Message: tt.message}); got != tt.want {
-			t.Errorf("%q, %q: %q, want %q", tt.reason, tt.message, got, tt.want)
-		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -151,18 +152,8 @@ func Problem(g *pb.Group) string {
 	return text
 }
 
-// podProblem returns why the group's pod blocks it.
-func podProblem(g *pb.Group) string {
-	reason, message := g.GetReason(), g.GetMessage()
-	switch {
-	case message == "":
-		return OneLine(reason)
-	case strings.Contains(strings.ToLower(message), strings.ToLower(reason)): // as Kubernetes' own messages often do
-		return OneLine(message)
-	default:
-		return OneLine(reason + ": " + message)
-	}
-}
+// podProblem returns why the group's pod blocks it. The message says what the reason does.
+func podProblem(g *pb.Group) string { return OneLine(cmp.Or(g.GetMessage(), g.GetReason())) }
 
 // Style is a colour or weight of text, as the parameters of an SGR escape sequence.
 type Style string
