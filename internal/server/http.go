@@ -34,18 +34,10 @@ type httpEndpoint struct {
 	listener net.Listener
 }
 
-// addr returns the address that clients connect to, or "" without an endpoint.
-func (e *httpEndpoint) addr() string {
-	if e == nil {
-		return ""
-	}
-	return e.listener.Addr().String()
-}
-
 // serve returns once the server is closed.
 func (e *httpEndpoint) serve() error {
 	if err := e.server.Serve(e.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP on %s: %w", e.addr(), err)
+		return fmt.Errorf("serve HTTP on %s: %w", e.listener.Addr(), err)
 	}
 	return nil
 }
@@ -116,45 +108,32 @@ func metricsTLS(certFile, keyFile string) (*tls.Config, error) {
 
 // listenHTTP listens on the addresses for metrics and for probes, if there are any. Any address is allowed for probes, which come
 // from the node and show nothing of workloads.
-func (s *Server) listenHTTP(ctx context.Context, o Options) (err error) {
+func (s *Server) listenHTTP(ctx context.Context, o Options) error {
 	if o.MetricsAddress != "" {
-		if s.metrics, err = listenMetrics(ctx, o); err != nil {
+		e, err := listenMetrics(ctx, o)
+		if err != nil {
 			return err
 		}
+		s.http, s.metricsAddr = append(s.http, e), e.listener.Addr().String()
 	}
 	if o.HealthAddress != "" {
-		if s.probes, err = listenHTTP(ctx, o.HealthAddress, nil, s.probeHandler()); err != nil {
+		e, err := listenHTTP(ctx, o.HealthAddress, nil, s.probeHandler())
+		if err != nil {
 			// The listener of the metrics would stay open otherwise.
-			return errors.Join(err, s.closeHTTP())
+			s.closeHTTP()
+			return err
 		}
+		s.http, s.healthAddr = append(s.http, e), e.listener.Addr().String()
 	}
 	return nil
 }
 
-// httpEndpoints returns those that exist.
-func (s *Server) httpEndpoints() (all []*httpEndpoint) {
-	for _, e := range []*httpEndpoint{s.metrics, s.probes} {
-		if e != nil {
-			all = append(all, e)
-		}
-	}
-	return all
-}
-
-func (s *Server) closeHTTP() (err error) {
-	for _, e := range s.httpEndpoints() {
+func (s *Server) closeHTTP() {
+	for _, e := range s.http {
+		_ = e.server.Close()
 		// A server that has not begun to serve does not close its listener.
-		err = errors.Join(err, e.server.Close(), ignoreClosed(e.listener.Close()))
+		_ = e.listener.Close()
 	}
-	return err
-}
-
-// ignoreClosed drops the error of a listener that its server has closed.
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }
 
 func (s *Server) probeHandler() http.Handler {

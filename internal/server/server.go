@@ -100,8 +100,9 @@ type Server struct {
 	// endStreams ends all streams. They would outlast the server.
 	endStreams context.CancelFunc
 
-	// metrics and probes are nil without their addresses.
-	metrics, probes *httpEndpoint
+	// http are the endpoints of metrics and probes. An address is "" without its endpoint.
+	http                    []*httpEndpoint
+	metricsAddr, healthAddr string
 }
 
 // New validates the options and listens. A client that connects before Run waits. ctx bounds New only.
@@ -165,10 +166,10 @@ func (s *Server) Addr() string {
 }
 
 // MetricsAddr returns the address of /metrics, or "" without one.
-func (s *Server) MetricsAddr() string { return s.metrics.addr() }
+func (s *Server) MetricsAddr() string { return s.metricsAddr }
 
 // HealthAddr returns the address of /healthz and /readyz, or "" without one.
-func (s *Server) HealthAddr() string { return s.probes.addr() }
+func (s *Server) HealthAddr() string { return s.healthAddr }
 
 // Run serves until ctx ends, gives calls in flight a few seconds, and returns nil. It does not run the driver, which must run
 // until Run returns. It must be called once.
@@ -176,7 +177,7 @@ func (s *Server) Run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx) // which ends with the first error, too
 	running.Go(s.serveGRPC)
 	// An HTTP server that fails ends gRPC as well: a driver without probes or metrics must not seem healthy.
-	for _, e := range s.httpEndpoints() {
+	for _, e := range s.http {
 		running.Go(e.serve)
 	}
 	s.logger.InfoContext(ctx, "serving", "address", s.Addr(), "metrics", s.MetricsAddr(), "health", s.HealthAddr())
@@ -205,7 +206,7 @@ func (s *Server) shutdown() {
 	timer := time.AfterFunc(shutdownGrace, s.grpc.Stop)
 	defer timer.Stop()
 	s.grpc.GracefulStop()
-	_ = s.closeHTTP()
+	s.closeHTTP()
 }
 
 // followSync sets health to SERVING while the driver is ready, and to NOT_SERVING while it is not.

@@ -49,9 +49,7 @@ func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
 		w = stderr
 	}
 	p.Text = Text(w)
-	if p.display, p.Logs = NewLive(w, stderr); p.display == nil {
-		p.display = view.NewLines(p.Text, time.Now(), false)
-	}
+	p.display, p.Logs = NewDisplay(w, stderr, false)
 	return p
 }
 
@@ -63,12 +61,12 @@ type Display interface {
 	Close()
 }
 
-// NewLive returns a display that is redrawn in place, or nil where w is no terminal that can do that. Log lines have to be written to
-// logs.
-func NewLive(w, stderr io.Writer) (display Display, logs io.Writer) {
+// NewDisplay returns a display: redrawn in place on a terminal that can do that, and a line for each change elsewhere, which begins with the
+// workload's name if it is named. Log lines have to be written to logs.
+func NewDisplay(w, stderr io.Writer, named bool) (display Display, logs io.Writer) {
 	file, ok := Terminal(w)
 	if !ok || dumb() {
-		return nil, stderr
+		return view.NewLines(Text(w), time.Now(), named), stderr
 	}
 	live := view.NewLive(Text(w), time.Now(), func() (int, int) { return terminalSize(file) })
 	// Log lines must go through the display only if both are the same terminal.

@@ -265,10 +265,7 @@ func watch(cmd *cobra.Command, o *connect.Options, f *session.Flags, args []stri
 			return err
 		}
 	}
-	show, logs := output.NewLive(o.Stdout, o.Stderr)
-	if show == nil {
-		show, logs = view.NewLines(output.Text(o.Stdout), time.Now(), name == ""), o.Stderr
-	}
+	show, logs := output.NewDisplay(o.Stdout, o.Stderr, name == "")
 	defer show.Close()
 	link, err := f.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, logs)
 	if err != nil {
