@@ -4,6 +4,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,9 +113,7 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 		d.Letter = "B"
 	}
 	if !g.GetReady() {
-		if d.Status = view.Problem(g); d.Status == "" {
-			d.Status = "not ready"
-		}
+		d.Status = cmp.Or(view.Problem(g), "not ready")
 	}
 	return d
 }

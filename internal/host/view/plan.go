@@ -121,8 +121,7 @@ func resources(all map[string]string) string {
 	return orDash(strings.Join(parts, ", "))
 }
 
-// Preflight returns the findings about a workload as `lockstep preflight` prints them. locate returns where a field is in
-// files, as "file:line", or "" if that is unknown. Nil means that there are no files.
+// Preflight returns the findings about a workload as `lockstep preflight` prints them.
 func Preflight(name string, r *pb.PreflightResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Workload  %s\n", OneLine(name)) // it may be of a file
