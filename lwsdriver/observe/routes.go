@@ -181,6 +181,9 @@ const unknownRevision = "none"
 func setupOf(s *Snapshot) traffic.Setup {
 	stable, update, canary := unknownRevision, unknownRevision, s.activeCanary()
 	var updated []string
+	if s.Bounds != nil { // another client may have deleted the record
+		stable = cmp.Or(s.Bounds.Stable, stable)
+	}
 	if s.Record != nil && s.Record.Release != nil {
 		r := s.Record.Release
 		stable, update = cmp.Or(r.StableRevision, stable), cmp.Or(r.UpdateRevision, update)

@@ -151,6 +151,9 @@ func TestSetupFollowsUnits(t *testing.T) {
 			t.Errorf("%s: the canary Service selects revision %q, want %q", tt.name, got, tt.want)
 		}
 	}
+	if s.Record = nil; setupOf(s).StablePin[disaggregated.RevisionLabelKey] != "a" {
+		t.Error("another client has deleted the record, and the stable Service does not select the revision in the bounds")
+	}
 }
 
 // A release has the entry role whose leaders its Service selects, and keeps it while it is in flight, also if its record is removed.

@@ -256,13 +256,14 @@ func ServingRoles(o Observation) []Role {
 	if o.Bounds != nil {
 		serving = slices.Clone(o.Bounds.Roles)
 	}
+	has := func(c Child) bool { return c.Revision == stable || c.Revision == update }
 	if len(serving) == 0 { // bounds were deleted
 		serving = slices.DeleteFunc(slices.Clone(spec), func(r Role) bool {
-			return o.child(0, stable, r.Name).Name+o.child(0, update, r.Name).Name == ""
+			return !slices.ContainsFunc(o.Children, func(c Child) bool { return has(c) && c.Role == r.Name })
 		})
 	}
 	for _, c := range o.Children {
-		if (c.Revision == stable || c.Revision == update) && indexRole(serving, c.Role) < 0 {
+		if has(c) && indexRole(serving, c.Role) < 0 {
 			serving = append(serving, Role{Name: c.Role, Replicas: LastSize(o, c.Role), Size: 1, MaxSurge: 1})
 		}
 	}
@@ -478,7 +479,7 @@ func (o Observation) bounds() *Bounds {
 	if !o.hasRoles() || stable == "" {
 		return nil
 	}
-	if o.Bounds == nil {
+	if r := o.release(); o.Bounds == nil || r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.left(r.UpdateRevision, "") {
 		o.Bounds = o.presentBounds(stable)
 	}
 	b := Bounds{Stable: stable, Min: map[string]int{}, Others: o.Namesakes}
@@ -486,8 +487,11 @@ func (o Observation) bounds() *Bounds {
 		r.External, r.Unsized = false, ""
 		b.Roles = append(b.Roles, r)
 	}
-	if r := o.release(); r != nil && o.Traffic != nil && (r.Phase.Unfinished() || o.trafficDrifted()) {
+	switch r := o.release(); {
+	case r != nil && o.Traffic != nil && r.Phase.Unfinished(), r != nil && o.trafficDrifted():
 		b.Routes = r.ID
+	case o.trafficDrifted():
+		b.Routes = o.Bounds.Routes // another client has deleted the record, and only the bounds name the routes
 	}
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
@@ -518,7 +522,8 @@ func (o Observation) keepLeft(b Bounds) Bounds {
 	return b
 }
 
-// presentBounds returns the bounds after another client has deleted them: those of units that are replaced are what there is.
+// presentBounds returns the bounds after another client has deleted them, or removed the update revision from them while it has groups: those of
+// units that are replaced are what there is.
 func (o Observation) presentBounds(stable string) *Bounds {
 	b := Bounds{Stable: stable, Min: map[string]int{}, Exact: map[string]int{}}
 	if r := o.release(); r != nil && (o.shifts() || !InPlace(o.Policy.Style)) && o.left(r.UpdateRevision, "") {
@@ -730,6 +735,9 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 // roleAction returns the write of children for one of units, nil if there is none.
 func (o Observation) roleAction(action Action) Action {
 	b := o.bounds()
+	if b != nil && o.Bounds != nil && b.Update != "" && o.Bounds.Update == "" { // the groups that another client let go leave in order
+		return o.boundsAction(*b, "bound the children of "+o.Stable.Name)
+	}
 	opened := b != nil && o.Bounds != nil && lowers(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
 	keep := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
 	switch a := action.(type) {

@@ -333,9 +333,7 @@ func (s roleState) write(action Action) (roleState, error) {
 		return s, fmt.Errorf("%s: there is no such child", a)
 	case SetTraffic:
 		var err error
-		s.objects, err = s.net.advance(s.view(records.of(s.record).record.Release), a.Desired, func() *traffic.Observed {
-			return s.look(records.of(s.record).record.Release)
-		})
+		s.objects, err = s.net.advance(s.view(s.released()), a.Desired, func() *traffic.Observed { return s.look(s.released()) })
 		return s, err
 	case LabelServing:
 		err := s.label(a)
@@ -780,7 +778,11 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) {
 			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
 		}
-		if room && units > before.Exact[Member(slice, roleNames[0])] {
+		has := 0 // of what another client has removed from the bounds
+		if s.tampered && b.Update != "" {
+			has = int(s.at(revisionOf(b.Update), roleMember{slice, 0}).replicas)
+		}
+		if room && units > max(before.Exact[Member(slice, roleNames[0])], has) {
 			return fmt.Sprintf("slice %d gets units before the one before it is full", slice)
 		}
 		room = room || units < int(s.wanted[0])

@@ -106,12 +106,18 @@ func (s *roleState) receive() {
 }
 
 func (s *roleState) view(r *record.Release) view {
-	update := revisionOf(r.UpdateRevision)
+	stable, update := revision(0), revision(0) // as the observer has it
+	if s.bounds != "" {
+		stable = revisionOf(boundsRead.of(s.bounds).Stable)
+	}
+	if r != nil {
+		stable, update = revisionOf(r.StableRevision), revisionOf(r.UpdateRevision)
+	}
 	if s.bounds != "" && boundsRead.of(s.bounds).Update != "" {
-		update = revisionOf(boundsRead.of(s.bounds).Update) // as the observer has it
+		update = revisionOf(boundsRead.of(s.bounds).Update)
 	}
 	return view{
-		setup: [3]revision{0, revisionOf(r.StableRevision), update}, objects: s.objects,
+		setup: [3]revision{0, stable, update}, objects: s.objects,
 		accepted: s.net.of[s.objects].route == s.served, stable: s.endpoints(s.selectors, false), canary: s.endpoints(s.selectors, true),
 	}
 }
@@ -135,9 +141,20 @@ func (s *roleState) look(r *record.Release) *traffic.Observed {
 	})
 }
 
+// named reports whether the bounds name the routes of a release.
+func (s *roleState) named() bool { return s.bounds != "" && boundsRead.of(s.bounds).Routes != "" }
+
+// released returns the recorded release, nil if there is none.
+func (s *roleState) released() *record.Release {
+	if s.record == "" {
+		return nil
+	}
+	return records.of(s.record).record.Release
+}
+
 // routeRequests adds the routing to an observation.
 func (s *roleState) routeRequests(o *Observation) {
-	if r := o.release(); s.net != nil && r != nil {
+	if r := o.release(); s.net != nil && (r != nil || s.named()) {
 		o.Traffic, o.Policy.Drain = s.look(r), probe.Drain{Period: time.Minute}
 	}
 }

@@ -240,7 +240,9 @@ func (s roleState) after(step roleStep) roleState {
 	if step.bounds != nil {
 		n.tampered = false
 	}
-	n.unnamed = n.unnamed && n.objects != n.net.untouched
+	if n.net != nil {
+		n.unnamed = n.objects != n.net.untouched && n.released() == nil && !n.named() && (n.unnamed || step.disturbs)
+	}
 	return n
 }
 
@@ -265,7 +267,7 @@ func (l *lateWrite) stale(before, after *roleState) bool {
 // unrouted reports whether it is of a route, and no release is left that says which: the model has no names for these.
 func (l *lateWrite) unrouted(s *roleState) bool {
 	_, routes := l.action.(SetTraffic)
-	return routes && (s.record == "" || records.of(s.record).record.Release == nil)
+	return routes && s.released() == nil && !s.named()
 }
 
 // roleRefusals are kinds of writes, by what they write.
@@ -337,7 +339,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 	}
 	if s.record != "" && !s.left {
 		add("another client deletes the record", func(n *roleState) {
-			n.record, n.unnamed = "", s.net != nil && s.objects != s.net.untouched
+			n.record = ""
 		})
 	}
 	toggle := func(is bool, down, up string, change func(*roleState)) {
