@@ -135,6 +135,9 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 		d.Message = fmt.Sprintf("%d of %d groups ready for %s", s.available, s.Planned, o.Policy.MinReady)
 	default:
 		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonGroupsNotReady
+		if wait := awaitPlace(o, s, d); wait != nil {
+			return *wait
+		}
 	}
 	return awaitGroups(s, d, s.Threshold)
 }

@@ -713,6 +713,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return "stable groups may go before a promotion hands over"
 		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[first])] == int(s.wanted[first]) && s.units(update) < int(s.wanted[0])*o.Slices:
 			return "stable groups may go before every unit of the update is ready"
+		case s.tampered && before.Update == "" && b.Update != "" && b.Units <= s.entryGroups(revisionOf(b.Update)): // another client has removed them from the bounds
 		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String() && phase != record.HandingOver):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
 		}
@@ -744,6 +745,16 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		}
 	}
 	return ""
+}
+
+// entryGroups returns how many groups of the entry role have a revision.
+func (s roleState) entryGroups(r revision) (groups int) {
+	for m, c := range s.members(r) {
+		if m.role == 0 {
+			groups += int(c.replicas)
+		}
+	}
+	return groups
 }
 
 // drained returns which role a promotion removes first, and which last.
@@ -887,10 +898,24 @@ func (s roleState) settled(o Observation, d Decision) string {
 		return "the release is rolled back, and the groups are not"
 	case r.Phase.Unfinished() && d.State == pb.State_STATE_PROMOTING:
 		return "the promotion waits for nothing: " + d.Message
+	case awaitsHost(o, d):
 	case d.State == pb.State_STATE_ROLLING_BACK, d.State == pb.State_STATE_UPGRADING, d.State == pb.State_STATE_VERIFYING:
 		return fmt.Sprintf("%s waits for nothing: %s", d.State, d.Message)
 	}
 	return ""
+}
+
+// awaitsHost reports whether a batch waits for another weight, since the host left the new units too few requests, and fails with what to do once
+// the deadline has passed.
+func awaitsHost(o Observation, d Decision) bool {
+	r := o.release()
+	if d.State != pb.State_STATE_UPGRADING || r == nil || r.Traffic == nil || r.Traffic.Weight >= o.weightOf(d.Progress.Planned) || d.Deadline.IsZero() {
+		return false
+	}
+	o.Now, o.Waiting = d.Deadline, d.Waiting
+	late := reconcile(o)
+	return late.State == pb.State_STATE_FAILED && strings.Contains(late.Message, fmt.Sprintf("asked for %d %% of the requests", r.Traffic.Weight)) &&
+		strings.Contains(late.Message, "Ask for a weight of")
 }
 
 // atRest returns the state in which every group runs template 1.

@@ -463,7 +463,7 @@ func (s roleState) unended(o Observation, d Decision) string {
 		return ""
 	case s.settled(o, d) != "":
 		return s.settled(o, d)
-	case d.State == pb.State_STATE_FAILED && d.Message == "", d.State != pb.State_STATE_FAILED && !atRestIn(d.State):
+	case d.State == pb.State_STATE_FAILED && d.Message == "", d.State != pb.State_STATE_FAILED && !atRestIn(d.State) && !awaitsHost(o, d):
 		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
 	case final && s.serving(revisionOf(o.stableSide()), -1):
 		return fmt.Sprintf("rule 7: %s with groups of another revision", d.State)

@@ -189,11 +189,11 @@ func (o Observation) step(b Bounds, placed []int) Bounds {
 func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	have := o.Bounds
 	at := func(r Role) string { return Member(slice, r.Name) }
-	had := func(r Role) int { // of the update revision
+	had := func(r Role) int { // of the update revision: what the bounds let it have counts once it exists, since the user may have scaled the role since
 		if have.Update != b.Update {
 			return 0
 		}
-		return have.Exact[at(r)]
+		return min(have.Exact[at(r)], o.groupsOf(slice, b.Update, r))
 	}
 	may := func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(o.kept(slice, r), o.groupsOf(slice, b.Stable, r)))
@@ -336,11 +336,15 @@ func labelStable(o Observation, state pb.State) *Decision {
 // shiftedShare returns the share of the update revision that follows its units, since the host has requested none, or since they shrink. Then
 // it never grows.
 func (o Observation) shiftedShare(planned int) int {
-	byUnits := 100 * planned / max(o.batchReplicas(), 1) //nolint:mnd // percent
 	if o.shiftsBack() {
-		return min(byUnits, o.Traffic.Facts().Weight)
+		return min(o.weightOf(planned), o.Traffic.Facts().Weight)
 	}
-	return byUnits
+	return o.weightOf(planned)
+}
+
+// weightOf returns the share of a number of units.
+func (o Observation) weightOf(units int) int {
+	return 100 * units / max(o.batchReplicas(), 1) //nolint:mnd // percent
 }
 
 // shiftBack removes units of the update revision as old ones become ready. Nil means that none is left.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -303,4 +304,29 @@ func awaitGroups(s Progress, d Decision, tolerated int) Decision {
 	}
 	d.Since = s.stuckSince(tolerated)
 	return d
+}
+
+// awaitPlace returns what a batch waits for that replaces units and has no place for the last ones: another weight of the host, if old units stay
+// for the requests that this one leaves them, or another pace of a role. Nil means neither.
+func awaitPlace(o Observation, s Progress, d Decision) *Decision {
+	if !o.shifts() || o.shiftsBack() || len(o.leavingUnits()) > 0 {
+		return nil
+	}
+	b, r, placed := o.bounds(), o.Record.Release, 0
+	for slice := range o.Slices {
+		placed += b.Exact[Member(slice, o.entryRole().Name)]
+	}
+	if placed > s.ready || o.boundsAction(*b, "") != nil {
+		return nil
+	}
+	if enough := o.weightOf(s.Planned); o.Traffic != nil && r.Traffic != nil && r.Traffic.Weight < enough {
+		d.Message = fmt.Sprintf("%d of %d groups ready; there is no place for the others: the host asked for %d %% of the requests, so %d units of revision %s stay for the rest",
+			s.ready, s.Planned, r.Traffic.Weight, o.Stable.existing(), r.StableRevision)
+		d.Remedy = fmt.Sprintf("Ask for a weight of %d %%, or for a batch of %d groups", enough, s.ready)
+		return &d
+	}
+	if err := o.checkShift(); err != nil { // the user has scaled a role, or edited its pace
+		return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: drivererr.ProblemOf(err).Message}
+	}
+	return nil
 }
