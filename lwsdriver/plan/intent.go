@@ -151,6 +151,10 @@ func (d Disown) decide(o Observation) (Decision, error) {
 	if InFlight(o) || o.recordsOutcome() {
 		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.object())
 	}
+	if b := o.Bounds; o.release() == nil && b != nil && b.Routes != "" && o.trafficDrifted() { // they alone name the routes
+		return Decision{}, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS,
+			"requests are not routed yet as before release %q of %s, whose record was deleted: wait until they are", b.Routes, o.object()), "release_id", b.Routes)
+	}
 	saved := Saved(o)
 	if err := checkRestoreRolling(o, saved); err != nil {
 		return Decision{}, err
