@@ -73,8 +73,9 @@ type roleState struct {
 	lwsDown, gatewayDown bool
 	refuses              uint8
 	late                 *lateWrite
-	unnamed              bool // another client has deleted the record, and nothing else names the routes
-	tampered             bool // another client has edited or deleted the bounds, and the driver has not repaired them
+	overdue              string // what the driver has waited for too long
+	unnamed              bool   // another client has deleted the record, and nothing else names the routes
+	tampered             bool   // another client has edited or deleted the bounds, and the driver has not repaired them
 }
 
 // roleChange is what an edit of the template does to the roles.
@@ -155,6 +156,10 @@ func (s roleState) observe(next ...Intent) Observation {
 	s.routeRequests(&o)
 	o = Judge(o)
 	s.drain(&o)
+	if s.overdue != "" && s.overdue == o.asked() {
+		o.Now = noon.Add(2 * o.progressDeadline())
+		o.Waiting = Waiting{For: s.overdue, Since: noon}
+	}
 	return o
 }
 
@@ -303,7 +308,7 @@ func (s roleState) write(action Action) (roleState, error) {
 		rec := a.Record
 		if rec.Release != nil {
 			next := *rec.Release
-			next.Target = atNoon(next.Target)
+			next.Target, next.PhaseAt, next.StartedAt = atNoon(next.Target), noon, noon
 			rec.Release = &next
 			if s.record != "" {
 				if was := records.of(s.record).record.Release; was != nil && was.UpdateRevision != next.UpdateRevision {
@@ -314,6 +319,11 @@ func (s roleState) write(action Action) (roleState, error) {
 		s.record = encodeJSON(rec)
 	case RemoveRecord:
 		s.record, s.bounds, s.left = "", "", true
+	case RestoreTemplate:
+		s.template = revisionOf(a.Revision)
+		if a.Record != nil {
+			s.record = encodeJSON(a.Record)
+		}
 	case SetBounds:
 		b := a.Bounds
 		b.Target = atNoon(b.Target)
@@ -407,6 +417,9 @@ func (s roleState) asks() (all []ask) {
 			all = append(all, ask{fmt.Sprintf("host asks for %d %%", weight), Route{ReleaseID: s.id(), Weight: &weight}, nil})
 		}
 	}
+	for r := revision(1); s.walk && r <= revisions; r++ {
+		all = append(all, ask{fmt.Sprintf("host undoes to %s", r), Undo{Revision: r.String()}, nil})
+	}
 	return all
 }
 
@@ -433,6 +446,9 @@ func (s roleState) decides(o Observation, a ask) (step *roleStep, err error) {
 	}
 	if _, begins := a.i.(Begin); begins && s.second {
 		o = s.observe(a.i)
+	}
+	if u, undoes := a.i.(Undo); undoes {
+		o.Stable.Recorded = []string{u.Revision} // the history has every template
 	}
 	d, err := Decide(o, a.i)
 	switch {

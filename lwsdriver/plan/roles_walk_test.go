@@ -342,6 +342,9 @@ func (s roleState) walkSteps() (all []roleStep) {
 			n.record = ""
 		})
 	}
+	if o := s.observe(); s.record != "" {
+		add("the deadline passes", func(n *roleState) { n.overdue = o.asked() })
+	}
 	toggle := func(is bool, down, up string, change func(*roleState)) {
 		if is {
 			down = up

@@ -95,7 +95,7 @@ func (o Observation) shiftBackTo() int {
 	full, placed := o.entryRole().Replicas, o.place(c.Carries, c.Replicas)
 	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
 		before -= placed[slice]
-		ready := Workload{Groups: within(o.Stable.Groups, slice*full, full)}.count(o.receives)
+		ready := len(readyFirst(within(o.Stable.Groups, slice*full, full))) // limitShares has the requests stay until these receive them
 		useful := afterReady(within(c.Groups, before, placed[slice])) - before
 		if n := min(max(full-o.sliceLacks()-ready, 0), useful); n > 0 {
 			return before + n
@@ -126,8 +126,7 @@ func afterReady(groups []Group) (index int) {
 
 // neededBeside returns how many groups of a role a slice needs beside the ready ones of a revision, so that the role lacks no more than it may.
 func (o Observation) neededBeside(slice int, revision string, r Role) int {
-	ready := Workload{Groups: o.child(slice, revision, r.Name).Groups}.count(func(g Group) bool { return g.Ready })
-	return r.Replicas - r.MaxUnavailable - ready
+	return r.Replicas - r.MaxUnavailable - len(readyFirst(o.child(slice, revision, r.Name).Groups))
 }
 
 // replaced reports whether, in a promotion, a role may lose its last old group: it has as many new ones that are ready as it may not lack.
