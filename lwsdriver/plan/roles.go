@@ -532,9 +532,9 @@ func (o Observation) presentBounds(stable string) *Bounds {
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
 			at := Member(slice, role.Name)
-			b.Min[at], b.Exact[at] = role.Replicas, min(o.child(slice, b.Update, role.Name).Replicas, role.Replicas)
+			b.Min[at], b.Exact[at] = role.Replicas, o.child(slice, b.Update, role.Name).Replicas
 			if role.Name == o.entryRole().Name {
-				b.Units += b.Exact[at]
+				b.Units += min(b.Exact[at], role.Replicas) // the others finish their requests first
 			}
 		}
 	}

@@ -707,6 +707,8 @@ func (s roleState) breach(o Observation, step roleStep) string {
 	stable, update := revisionOf(before.Stable), revision(0)
 	if before.Update != "" {
 		update = revisionOf(before.Update)
+	} else if b := step.bounds; s.tampered && b != nil && b.Update != "" {
+		update = revisionOf(b.Update) // another client has removed it from the bounds
 	}
 	shifts := s.style == pb.Style_STYLE_PARTITION && phase.Unfinished()
 	if shifts {
