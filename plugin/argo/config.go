@@ -38,8 +38,6 @@ type Config struct {
 	Workload string
 	// Policy is the complete release policy. Nil means it could not be read, so that releases are ended but none begins.
 	Policy *pb.ReleasePolicy
-	// Manual is set if an edit of the workload does not start the Rollout.
-	Manual bool
 	// WaitOnFailure is set if a failed release waits for a user instead of failing the step.
 	WaitOnFailure bool
 	// Unfit is why no release may begin, or nil if one may.
@@ -163,7 +161,7 @@ func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, erro
 	if name == "" {
 		return nil, err
 	}
-	return &Config{Workload: name, Manual: said.Trigger == "Manual"}, err
+	return &Config{Workload: name}, err
 }
 
 // readWorkload returns the name of a workload, as plugin.NameFor does, of NAME or {kind: KIND, name: NAME}. It is "" if none is named.

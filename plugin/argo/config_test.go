@@ -51,7 +51,6 @@ trafficRouting:
       canaryLeaderMetadata: {labels: {a: b}}
       blueGreen: {promotion: Adopt, scaleDownDelay: 5m, force: true}
       roleOrder: [prefill, decode]
-      trigger: Manual
       onFailure: Wait
       wait: 0s
 steps:
@@ -70,7 +69,7 @@ steps:
 	got.Unfit = nil
 	zero, five := int32(0), int32(5)
 	want := &Config{
-		Workload: "vllm", Manual: true, WaitOnFailure: true,
+		Workload: "vllm", WaitOnFailure: true,
 		Policy: &pb.ReleasePolicy{
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1", "3"}, FailureThreshold: "1",
 			ProgressDeadline: durationpb.New(time.Hour), MinReady: durationpb.New(10 * time.Second),
@@ -108,9 +107,9 @@ func TestReadConfigDefaults(t *testing.T) {
 		reason, config, steps string
 		check                 func(*Config) bool
 	}{
-		"wait and trigger": {
-			"A step waits, and an edit starts the Rollout.",
-			`workload: w`, `upgrade: 50%`, func(c *Config) bool { return c.Wait == DefaultWait && !c.Manual },
+		"wait": {
+			"A step waits.",
+			`workload: w`, `upgrade: 50%`, func(c *Config) bool { return c.Wait == DefaultWait },
 		},
 		"no upgrade": {
 			"A release that is one promotion needs a batch all the same.",
@@ -187,7 +186,7 @@ func TestReadConfigRefuses(t *testing.T) {
 		"another namespace":           {routing(`workload: w, namespace: other`), []string{`"namespace"`}},
 		"unknown nested field":        {routing(`workload: w, traffic: {stableService: s, httpRoute: [x]}`), []string{`"traffic.httpRoute"`}},
 		"wrong case":                  {routing(`Workload: w`), []string{`"Workload"`}},
-		"wrong type":                  {routing(`workload: w, trigger: 3`), []string{"trigger", "want text, got number"}},
+		"wrong type":                  {routing(`workload: w, onFailure: 3`), []string{"onFailure", "want text, got number"}},
 		"no name":                     {routing(`workload: 3`), []string{"workload: want NAME of a LeaderWorkerSet", "kind: DisaggregatedSet", "got 3"}},
 		"unknown kind":                {routing(`workload: {kind: Deployment, name: w}`), []string{"workload", `"Deployment"`, "want LeaderWorkerSet or DisaggregatedSet"}},
 		"unknown field of a workload": {routing(`workload: {kinds: DisaggregatedSet, name: w}`), []string{"workload", "kinds"}},

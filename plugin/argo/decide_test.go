@@ -66,8 +66,6 @@ func settings(changes ...func(*Config)) *Config {
 	return c
 }
 
-func manual(c *Config) { c.Manual = true }
-
 func TestMark(t *testing.T) {
 	t.Parallel()
 	rest := func(changes ...func(*pb.BatchContext)) *pb.BatchContext {
@@ -133,17 +131,17 @@ func TestMark(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := trackRevisions(test.facts, test.context, true).annotate; test.want == (revisions{}) != (got == nil) || got != nil && *got != test.want {
+			if got := trackRevisions(test.facts, test.context).annotate; test.want == (revisions{}) != (got == nil) || got != nil && *got != test.want {
 				t.Errorf("%s\ngot %+v, want %+v", test.reason, got, test.want)
 			}
 		})
 	}
 }
 
-// A Rollout with trigger Manual is not started by an edit.
-func TestManualIsNotStarted(t *testing.T) {
+// A Rollout whose pod template is another object's is not started by an edit.
+func TestReferencedTemplateIsNotStarted(t *testing.T) {
 	t.Parallel()
-	got := trackRevisions(facts(), standing(pb.State_STATE_COMPLETED, older, template("t3")), false).annotate
+	got := trackRevisions(facts(func(f *Facts) { f.Referenced = true }), standing(pb.State_STATE_COMPLETED, older, template("t3"))).annotate
 	if want := (revisions{template: "t2", first: "t1", seen: "t2", canary: "t3", stable: "t2"}); got == nil || *got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -220,8 +218,7 @@ func TestPlan(t *testing.T) {
 			"Ends come before everything else.", facts(func(f *Facts) { f.Abort = true }), nil,
 			standing(pb.State_STATE_READY, mine1, template("t3")), false, &pb.FinalizeRequest{},
 		},
-		"edited":         {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
-		"edited, manual": {"For analyses only.", facts(), settings(manual), standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
+		"edited": {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
 		"undone to stable": {
 			"Argo went back without a step.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
 			standing(pb.State_STATE_ROLLED_BACK, mine1), true, &pb.UndoRequest{},
@@ -238,7 +235,7 @@ func TestPlan(t *testing.T) {
 			if config == nil {
 				config = settings()
 			}
-			got := plan(NewTarget(undoes{can: test.undo}, test.facts, config), test.facts, test.context)
+			got := plan(NewTarget(undoes{can: test.undo}, test.facts, config), test.context)
 			request := got.Request
 			if got.annotate != nil {
 				request = annotates

@@ -38,7 +38,6 @@
 //	            rolloutId: ""                 # a label of the updated pods
 //	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
 //	            roleOrder: [decode]           # roles of a DisaggregatedSet that a promotion removes last
-//	            trigger: Auto                 # Auto: an edit of the workload starts the Rollout; Manual: it does not
 //	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a user
 //	            wait: 20s                     # how long a step waits inside one call of the controller
 //	      steps:

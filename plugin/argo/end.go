@@ -85,8 +85,6 @@ func (t Target) promotedInFull(c *pb.BatchContext) bool {
 		return false
 	case full:
 		return true
-	case t.Config.Manual:
-		return false // an edit may have replaced the template that was meant
 	case f.Promoted():
 		return f.Progressed
 	default:
@@ -98,7 +96,7 @@ func (t Target) promotedInFull(c *pb.BatchContext) bool {
 // from which the Rollout's template was last derived, so it was not edited.
 func (t Target) undone(c *pb.BatchContext) bool {
 	f, template := t.Facts, c.GetTemplateRevision()
-	return !t.Config.Manual && !plugin.InFlight(c) && f.Current && !f.aborted() && f.Stable != "" && template != "" && f.Wanted != "" &&
+	return !plugin.InFlight(c) && f.Current && !f.aborted() && f.Stable != "" && template != "" && f.Wanted != "" &&
 		f.Wanted != template && f.Noted.seen == template && c.GetState() != pb.State_STATE_UNMANAGED &&
 		t.Driver.Has(pb.Capability_CAPABILITY_UNDO)
 }

@@ -255,7 +255,7 @@ func (e *explorer) control(w *world) {
 		e.t.Fatal(err)
 	}
 	t := NewTarget(driver, f, e.config)
-	m := plan(t, f, w.Context())
+	m := plan(t, w.Context())
 	if m.annotate != nil {
 		w.fresh = w.fresh && m.annotate.template == w.noted.template
 		w.noted = *m.annotate
@@ -296,7 +296,7 @@ func (e *explorer) reconcile(w *world, calls int) {
 	}
 	driver := &memory{world: w, left: calls, broken: &e.broken}
 	target := func(change func(*Facts)) Target {
-		f := ReadFacts(e.rollout(w)).meant(e.config)
+		f := ReadFacts(e.rollout(w))
 		change(&f)
 		return NewTarget(driver, f, e.config)
 	}

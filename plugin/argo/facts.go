@@ -62,8 +62,7 @@ type Facts struct {
 	StepsDone, Progressed bool
 	// Abort and PromoteFull are set by the commands of the same names.
 	Abort, PromoteFull bool
-	// Wanted is the workload's revision that the Rollout's current template stands for, or for which a manual Rollout was started. It is
-	// empty if that is not known.
+	// Wanted is the workload's revision that the Rollout's current template stands for. It is empty if that is not known.
 	Wanted string
 	// Begun are the ids of the releases on which steps of this attempt have worked.
 	Begun []string
@@ -112,14 +111,6 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	f.Wanted = f.Noted.standsFor()
 	if canary := ro.Spec.Strategy.Canary; canary != nil {
 		f.StepsDone = len(canary.Steps) > 0 && f.Index >= len(canary.Steps)
-	}
-	return f
-}
-
-// meant returns the facts with the revision for which a manual Rollout was started: the one that was noted before.
-func (f Facts) meant(config *Config) Facts {
-	if config.Manual {
-		f.Wanted = f.Noted.canary
 	}
 	return f
 }

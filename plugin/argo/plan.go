@@ -25,14 +25,15 @@ type move struct {
 
 // plan decides what a Rollout and its workload need beside its steps: the next move, converge.Wait without annotations if there is
 // none.
-func plan(t Target, f Facts, c *pb.BatchContext) move {
+func plan(t Target, c *pb.BatchContext) move {
+	f := t.Facts
 	if f.Rival != "" {
 		return move{}
 	}
 	if m := t.ReconcileEnd(c); m.Outcome != converge.Wait {
 		return move{Move: m}
 	}
-	return trackRevisions(f, c, !t.Config.Manual && !f.Referenced)
+	return trackRevisions(f, c)
 }
 
 // revisions are the values of this plugin's annotations on a Rollout. Empty means absent.
@@ -56,12 +57,12 @@ func (r revisions) restarted() string {
 
 // trackRevisions decides what to annotate the Rollout with. If the workload's revision is neither the one that the Rollout's
 // template stands for nor the one annotated last, the workload was edited. If it is the one annotated last, and the Rollout's
-// template stands for another, the Rollout was undone. A Rollout that is not started by edits (auto is false) gets the annotations for
+// template stands for another, the Rollout was undone. A Rollout whose pod template is another object's gets the annotations for
 // analyses only.
 //
 // The pod template is not annotated before Argo has made the present one stable: Argo takes a template without a status for the one that
 // runs already, and no step would see it.
-func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
+func trackRevisions(f Facts, c *pb.BatchContext) move {
 	template, serving := c.GetTemplateRevision(), Serving(c)
 	if template == "" {
 		return move{}
@@ -69,10 +70,7 @@ func trackRevisions(f Facts, c *pb.BatchContext, auto bool) move {
 	want, why := f.Noted, "noting the workload's revisions"
 	// No single revision serves during a promotion, in which the note stays as it is.
 	want.canary, want.stable = template, cmp.Or(serving, f.Noted.stable)
-	if !auto && f.PromoteFull {
-		want.canary = f.Noted.canary // the command meant the template of its time
-	}
-	if auto {
+	if !f.Referenced {
 		want.first = cmp.Or(f.Noted.first, serving)
 		switch wanted := want.standsFor(); {
 		case want.first == "", f.Stable == "" && wanted != template:

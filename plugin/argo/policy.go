@@ -19,7 +19,6 @@ import (
 // ownFields are those under trafficRouting.plugins that are not of the ReleasePolicy.
 type ownFields struct {
 	Workload  json.RawMessage `json:"workload"`
-	Trigger   string          `json:"trigger"`
 	OnFailure string          `json:"onFailure"`
 	Wait      string          `json:"wait"`
 }
@@ -30,20 +29,18 @@ func (c *Config) take(raw json.RawMessage, upgrades []string) error {
 	if err := decode(routingPlace, raw, &rest); err != nil {
 		return err
 	}
-	names := []string{"workload", "trigger", "onFailure", "wait"}
+	names := []string{"workload", "onFailure", "wait"}
 	maps.DeleteFunc(rest, func(field string, _ json.RawMessage) bool { return slices.Contains(names, field) })
-	said := ownFields{Trigger: "Auto", OnFailure: "Abort", Wait: DefaultWait.String()}
+	said := ownFields{OnFailure: "Abort", Wait: DefaultWait.String()}
 	if len(raw) > 0 {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &said); err != nil {
 			return mistyped(routingPlace, err)
 		}
 	}
 	var err error
-	c.Manual, c.WaitOnFailure = said.Trigger == "Manual", said.OnFailure == "Wait"
+	c.WaitOnFailure = said.OnFailure == "Wait"
 	c.Wait, err = time.ParseDuration(said.Wait)
 	switch {
-	case !c.Manual && said.Trigger != "Auto":
-		return routingPlace.errorf("trigger", "%q: want Auto or Manual", said.Trigger)
 	case !c.WaitOnFailure && said.OnFailure != "Abort":
 		return routingPlace.errorf("onFailure", "%q: want Abort or Wait", said.OnFailure)
 	case err != nil, c.Wait < 0, c.Wait > maxWait:

@@ -70,7 +70,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if err != nil {
 		return 0, err
 	}
-	m := plan(t, f, observed)
+	m := plan(t, observed)
 	if m.Outcome == converge.Wait && m.annotate == nil {
 		if why := heldFor(f, observed); why != "" {
 			c.warnOnce(ro, "TemplateHeld", why)
@@ -112,7 +112,7 @@ func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, ob
 	if err != nil {
 		return false, err
 	}
-	now := plan(NewTarget(c.Driver, f, config), f, observed)
+	now := plan(NewTarget(c.Driver, f, config), observed)
 	return now.Outcome == m.Outcome && proto.Equal(now.Request, m.Request), nil
 }
 
@@ -140,7 +140,7 @@ func (c *Controller) Current(ctx context.Context, f Facts) (bool, error) {
 
 // facts returns the facts of a Rollout, as the Controller has watched it.
 func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Config) (Facts, error) {
-	f := ReadFacts(ro).meant(config)
+	f := ReadFacts(ro)
 	f.Rival = c.Rival(f, config.Workload)
 	c.remember(ro.UID, func(m *remembered) { f.Progressed = m.progress == f.Hash })
 	if !f.Current || f.Hash == "" {

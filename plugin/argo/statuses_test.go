@@ -30,8 +30,8 @@ func TestRecordedStatuses(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		f := ReadFacts(ro).meant(config)
-		m := plan(NewTarget(undoes{}, f, config), f, s.Context)
+		f := ReadFacts(ro)
+		m := plan(NewTarget(undoes{}, f, config), s.Context)
 		note := ""
 		if m.annotate != nil {
 			note = fmt.Sprintf(" %v", m.annotate.annotations())

@@ -51,11 +51,11 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 	if s.Facts.Rival != "" {
 		return fail("%s is released by Rollout %s, which is older: delete one of the two Rollouts", plugin.ObjectOf(s.Ref), s.Facts.Rival)
 	}
-	id, mine := s.mine(c)
+	_, mine := s.mine(c)
 	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
 	g := s.goal(converge.Upgrade, c)
 	if template != "" && g.Revision != "" && g.Revision != template && (mine || !inFlight) {
-		return s.diverged(c, id)
+		return s.diverged(c)
 	}
 	if mine && inFlight {
 		if m, over := s.judge(c); over {
@@ -97,12 +97,9 @@ func (t Target) goal(kind converge.Kind, c *pb.BatchContext) converge.Goal {
 		Why: fmt.Sprintf("the revision of %s that the template of Rollout %s stands for is not known yet", t.Config.Workload, t.Facts.Name),
 	}
 	id, mine := t.mine(c)
-	switch inFlight := plugin.InFlight(c); {
-	case mine && inFlight:
+	if mine && plugin.InFlight(c) {
 		g.Release, g.Revision = c.GetReleaseId(), id.Revision
 		return g
-	case t.Config.Manual && kind == converge.Upgrade:
-		g.Revision = c.GetTemplateRevision() // the first step means the template that it finds
 	}
 	attempt := 1
 	if mine && (c.GetState() != pb.State_STATE_ROLLED_BACK || !slices.Contains(t.Facts.Begun, c.GetReleaseId())) {
@@ -135,13 +132,10 @@ func Ours(f Facts, c *pb.BatchContext) (ID, bool) {
 
 // diverged decides about a workload whose template is not the one that the Rollout's template stands for: it was edited, or the Rollout
 // was undone.
-func (s *stepper) diverged(c *pb.BatchContext, id ID) Move {
+func (s *stepper) diverged(c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	inFlight := plugin.InFlight(c)
 	switch {
-	case inFlight && s.Config.Manual:
-		return fail("the template of %s changed during the release, from revision %s to %s: to release the new one, %s",
-			s.Config.Workload, id.Revision, template, s.Facts.Retry)
 	case s.Facts.Wanted != template && s.Facts.Noted.seen != template:
 		return waiting("%s has a new template (revision %s): the Rollout is about to start over with it", plugin.ObjectOf(s.Ref), template)
 	case inFlight:

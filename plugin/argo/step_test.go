@@ -70,10 +70,6 @@ func TestStepper(t *testing.T) {
 			"Whatever waits, no step asked for it.",
 			given{facts: facts(func(f *Facts) { f.Wanted, f.Noted.seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "wait", "not known yet",
 		},
-		"a manual Rollout's first step": {
-			"It means the template that it finds.",
-			given{config: settings(manual), facts: facts(func(f *Facts) { f.Wanted, f.Noted.seen = "", "" })}, standing(pb.State_STATE_HOLDING, ""), "Initialize " + mine1, "",
-		},
 		"retry": {
 			"A driver takes no id twice, and no step of this attempt has worked on the release that was rolled back.",
 			given{}, standing(pb.State_STATE_ROLLED_BACK, mine1), "Initialize " + mine2, "",
@@ -208,10 +204,6 @@ func TestStepper(t *testing.T) {
 		"rolling back": {
 			"An abort is under way, which Argo is about to tell.",
 			given{}, standing(pb.State_STATE_ROLLING_BACK, mine1), "wait", "",
-		},
-		"a manual Rollout's workload edited": {
-			"No step has seen the new template serve, and Argo does not know of it.",
-			given{config: settings(manual)}, standing(pb.State_STATE_READY, mine1, template("t3")), "fail", "changed during the release",
 		},
 	}
 	for name, test := range tests {
@@ -379,12 +371,6 @@ func TestReconcileEnd(t *testing.T) {
 		"rival": {
 			"The second Rollout begins nothing.", facts(promoted, func(f *Facts) { f.Rival = "x" }), nil,
 			standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
-		},
-		"manual, promoted, new template waits": {
-			"Nothing says that Argo means it.", facts(promoted, progressed), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "wait",
-		},
-		"manual, promote --full": {
-			"Now it does.", facts(full), settings(manual), standing(pb.State_STATE_HOLDING, "", owner("")), "Initialize " + mine1,
 		},
 	}
 	for name, test := range tests {

@@ -139,7 +139,6 @@ func readCall(known *Controller, ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	if config == nil {
 		return f, nil, err
 	}
-	f = f.meant(config)
 	if known != nil {
 		f.Rival = known.Rival(f, config.Workload)
 	}

@@ -523,29 +523,6 @@ func (e *env) disowned(ctx context.Context, tag string) error {
 	return e.only(ctx, tag)
 }
 
-// Manual: an edit waits for a user, who changes the Rollout's template as for any Rollout.
-//
-// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
-func TestManualTrigger(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters, withConfig("trigger: Manual"), slow())
-	before := e.identities()
-	revision := e.get(t.Context()).Status.CurrentPodHash
-	e.edit("v2")
-	// An edit of the Rollout without effect makes Argo reconcile again.
-	e.patch(`{"spec": {"revisionHistoryLimit": 5}}`)
-	r := e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
-	if r.Status.CurrentPodHash != revision {
-		t.Error("the edit has started the Rollout")
-	}
-	e.same(before)
-	e.patch(`{"spec": {"template": {"metadata": {"annotations": {"release": "v2"}}}}}`)
-	e.awaitPause(1)
-	e.mustHave("v2", 0, 1)
-	e.argo("promote", "--full", name)
-	e.awaitRest("v2")
-}
-
 // Groups are added during the release, as by an autoscaler.
 //
 // Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.

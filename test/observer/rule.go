@@ -263,7 +263,7 @@ func (l *ledger) rollout(key string, e Event) {
 	template, _, _ = strings.Cut(template, ".") // behind the dot stands how often the Rollout was started with it
 	revision := cmp.Or(template, o.GetAnnotations()["lockstep.dev/first-revision"])
 	_, referenced := o.Object["spec"].(map[string]any)["workloadRef"]
-	if config.Trigger == "Manual" || referenced {
+	if referenced {
 		revision = whateverIsBegun // a user starts it, for the template that its first step finds
 	} else if revision != "" {
 		known := l.hashes[o.GetUID()]
@@ -290,7 +290,6 @@ func (l *ledger) rollout(key string, e Event) {
 // config is the part of the plugin's configuration that the rule reads.
 type config struct {
 	Workload json.RawMessage
-	Trigger  string
 }
 
 // workload returns the name of NAME or {kind: KIND, name: NAME}.

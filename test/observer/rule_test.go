@@ -104,11 +104,10 @@ func status(hash, stable string, more ...string) string {
 	return strings.Join(append([]string{"observedGeneration: '1'", "currentPodHash: '" + hash + "'", "stableRS: '" + stable + "'"}, more...), ", ")
 }
 
-// manual has the last Rollout started by its user, whatever its template stands for.
-func (s *story) manual() *story {
+// referenced has the pod template of the last Rollout in another object, so that it stands for no revision.
+func (s *story) referenced() *story {
 	s.t.Helper()
-	plugin := []string{"spec", "strategy", "canary", "trafficRouting", "plugins", "lockstep/lws"}
-	if err := unstructured.SetNestedField(s.events[len(s.events)-1].Object.Object, "Manual", append(plugin, "trigger")...); err != nil {
+	if err := unstructured.SetNestedField(s.events[len(s.events)-1].Object.Object, "d", "spec", "workloadRef", "name"); err != nil {
 		s.t.Fatal(err)
 	}
 	return s
@@ -197,9 +196,9 @@ func TestRule(t *testing.T) {
 		"begins again after its end": {held(t).set("", "r", "new", "Progressing").pod("m", "new").set("", "r", "new", "CleaningUp").gone(2).pod("m", "new"), "new"},
 		"a host's release alone":     {held(t).set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
 		"argo: in progress":          {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new"), ""},
-		"argo: manual":               {progressing(t).manual().set(argo, "r", "other", "Progressing").pod("m", "other"), ""},
-		"argo: manual, another":      {progressing(t).manual().set(argo, "r", "other", "Progressing").pod("m", "new"), "new"},
-		"argo: manual, at rest":      {held(t).rollout("u", "", status("h0", "h0")).manual().set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
+		"argo: referenced":           {progressing(t).referenced().set(argo, "r", "other", "Progressing").pod("m", "other"), ""},
+		"argo: referenced, another":  {progressing(t).referenced().set(argo, "r", "other", "Progressing").pod("m", "new"), "new"},
+		"argo: referenced, at rest":  {held(t).rollout("u", "", status("h0", "h0")).referenced().set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
 		"argo: promoted in full":     {progressing(t).rollout("u", "new", status("h1", "h1")).pod("m", "new"), ""},
 		"argo: back to stable":       {progressing(t).rollout("u", "", status("h0", "h0")).pod("m", "new"), "new"},
 		"argo: aborted":              {progressing(t).rollout("u", "new", status("h1", "h0", "abort: true")).pod("m", "new"), "new"},
