@@ -87,14 +87,6 @@ func (d *FakeDriver) SetWorkload(namespace, name string, replicas int32, revisio
 	})
 }
 
-// RemoveWorkload deletes a workload.
-func (d *FakeDriver) RemoveWorkload(namespace, name string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.workloads, namespace+"/"+name)
-	d.notify()
-}
-
 // Set changes the context of a workload, as its cluster would.
 func (d *FakeDriver) Set(namespace, name string, change func(c *pb.BatchContext)) {
 	d.mu.Lock()
