@@ -108,9 +108,23 @@ func decodeManifest(content []byte) ([]*unstructured.Unstructured, error) {
 			return nil, fmt.Errorf("decode manifest: %w", err)
 		}
 		if len(object.Object) > 0 {
+			unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp") // controller-gen writes a null
 			objects = append(objects, object)
 		}
 	}
+}
+
+// readManifest reads a YAML file.
+func readManifest(path string) ([]*unstructured.Unstructured, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read manifest: %w", err)
+	}
+	objects, err := decodeManifest(content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return objects, nil
 }
 
 // readManifests reads all YAML files of a directory, in the order of their names.
@@ -121,13 +135,9 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 	}
 	var objects []*unstructured.Unstructured
 	for _, path := range paths {
-		content, err := os.ReadFile(path)
+		some, err := readManifest(path)
 		if err != nil {
-			return nil, fmt.Errorf("read manifest: %w", err)
-		}
-		some, err := decodeManifest(content)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 		objects = append(objects, some...)
 	}

@@ -9,12 +9,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -33,7 +31,10 @@ var argoComponent = component{
 	name: Argo, module: argoModule, program: "rollouts-controller",
 	install: installArgo,
 	command: argoCommand,
-	ready:   argoReady,
+	// Its health is ok before its caches are filled. The controller listens on all addresses: it has no flag for that.
+	ready: func(ctx context.Context, c *Cluster) error {
+		return answers(ctx, "http://"+address(c.port.argoHealth)+"/healthz", http.StatusOK)
+	},
 }
 
 // installArgo applies Argo's own cluster-wide installation without its Deployment: namespace, service account, the published
@@ -69,23 +70,7 @@ func installArgo(ctx context.Context, c *Cluster) error {
 
 // installArgoKinds applies Argo's CRDs.
 func (c *Cluster) installArgoKinds(ctx context.Context) error {
-	built, err := c.build(ctx, argoModule)
-	if err != nil {
-		return err
-	}
-	objects, err := readManifests(built.manifests("manifests/crds"))
-	if err != nil {
-		return err
-	}
-	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetKind() != crdKind })
-	g, ctx := errgroup.WithContext(ctx)
-	for _, object := range objects {
-		g.Go(func() error { return c.installCRD(ctx, object) })
-	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("install the kinds of Argo Rollouts: %w", err)
-	}
-	return nil
+	return c.installCRDs(ctx, argoModule, "manifests/crds", func(object *unstructured.Unstructured) bool { return object.GetKind() == crdKind })
 }
 
 // bootArgo starts the controller after the caller's prepare functions.
@@ -124,27 +109,6 @@ func argoCommand(c *Cluster) (command, error) {
 		// Plugins inherit the environment. In a pod they would find the mounted token, and their temporary files would go with the pod.
 		env: []string{"ARGO_ROLLOUTS_NAMESPACE=" + ArgoNamespace, "KUBECONFIG=" + kubeconfig, "KUBERNETES_SERVICE_HOST=", "TMPDIR=" + c.dir},
 	}, nil
-}
-
-// argoReady checks the controller's health, which is ok before its caches are filled. The controller listens on all addresses: it has
-// no flag for that.
-func argoReady(ctx context.Context, c *Cluster) error {
-	url := "http://" + address(c.port.argoHealth) + "/healthz"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, response.Status)
-	}
-	return nil
 }
 
 // ArgoMetrics returns the URL of the controller's metrics, or "" without [WithArgo].

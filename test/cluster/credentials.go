@@ -119,21 +119,43 @@ func (c *Cluster) request(ctx context.Context, method, url string, body io.Reade
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{pair}}}
-	defer transport.CloseIdleConnections()
+	return send(ctx, method, url, body, &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{pair}}, http.StatusOK)
+}
+
+// answers returns nil if a GET has a status.
+func answers(ctx context.Context, url string, want int) error {
+	return send(ctx, http.MethodGet, url, nil, nil, want)
+}
+
+// send sends a request, and returns an error unless the answer has a status. It follows no redirects.
+func send(ctx context.Context, method, url string, body io.Reader, config *tls.Config, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return err
 	}
-	response, err := (&http.Client{Transport: transport, Timeout: 5 * time.Second}).Do(request)
+	transport := &http.Transport{TLSClientConfig: config}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request) // a client would follow redirects
 	if err != nil {
 		return err
 	}
 	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK {
+	if response.StatusCode != want {
 		return fmt.Errorf("%s answers %s", url, response.Status)
 	}
 	return nil
+}
+
+// writeServing writes the certificate of a webhook's Service into a directory.
+func (c *Cluster) writeServing(host, dir string) error {
+	serving, err := c.ca.Issue(host)
+	if err != nil {
+		return err
+	}
+	_, err = serving.Write(dir, "tls")
+	return err
 }
 
 // path returns the path of a file in the cluster's directory.

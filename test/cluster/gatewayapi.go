@@ -10,9 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -37,38 +35,15 @@ func (c *Cluster) GatewayCRD(ctx context.Context, group, plural string) ([]byte,
 // installGatewayAPI applies the standard channel with its admission policy, and InferencePool v1 without the experimental kinds
 // (groups with an x) of the Inference Extension.
 func (c *Cluster) installGatewayAPI(ctx context.Context) error {
-	built, err := c.build(ctx, gatewayAPIModule)
-	if err != nil {
+	if err := c.installCRDs(ctx, gatewayAPIModule, "config/crd/standard", nil); err != nil {
 		return err
 	}
-	objects, err := readManifests(built.manifests("config/crd/standard"))
-	if err != nil {
-		return err
-	}
+	inference := gatewayAPIModule
 	if c.options.picker {
-		if built, err = c.build(ctx, pickerModule); err != nil {
-			return err
-		}
+		inference = pickerModule
 	}
-	inference, err := readManifests(built.manifests(inferenceCRDs))
-	if err != nil {
-		return err
-	}
-	inference = slices.DeleteFunc(inference, func(object *unstructured.Unstructured) bool {
+	return c.installCRDs(ctx, inference, inferenceCRDs, func(object *unstructured.Unstructured) bool {
 		group, _, _ := unstructured.NestedString(object.Object, "spec", "group")
-		return group != "inference.networking.k8s.io"
+		return group == "inference.networking.k8s.io"
 	})
-	g, ctx := errgroup.WithContext(ctx)
-	for _, object := range append(objects, inference...) {
-		g.Go(func() error {
-			if object.GetKind() == crdKind {
-				return c.installCRD(ctx, object)
-			}
-			return c.applier.apply(ctx, object, "")
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("install the Gateway API: %w", err)
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,12 +12,10 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Kruise Rollouts of a cluster that was started [WithKruise], named as its own kustomization does.
@@ -65,17 +62,12 @@ func installKruise(ctx context.Context, c *Cluster) error {
 
 // applyKruiseRights applies roles or bindings with prefix and namespace, as the kustomization does.
 func (c *Cluster) applyKruiseRights(ctx context.Context, path string) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read manifest: %w", err)
-	}
-	objects, err := decodeManifest(content)
+	objects, err := readManifest(path)
 	if err != nil {
 		return err
 	}
 	for _, object := range objects {
 		object.SetName(kruisePrefix + object.GetName())
-		unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
 		if ref, ok := object.Object["roleRef"].(map[string]any); ok {
 			ref["name"] = kruisePrefix + fmt.Sprint(ref["name"])
 			object.Object["subjects"] = []any{map[string]any{
@@ -95,27 +87,31 @@ func (c *Cluster) applyKruiseRights(ctx context.Context, path string) error {
 // applyKruiseWebhooks applies the webhook configurations with the object selectors of the kustomization. At startup the manager
 // replaces their Service by its own address.
 func (c *Cluster) applyKruiseWebhooks(ctx context.Context, dir string) error {
-	read := func(name string) ([]*unstructured.Unstructured, error) {
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return nil, fmt.Errorf("read manifest: %w", err)
+	objects, err := readManifest(filepath.Join(dir, "manifests.yaml"))
+	if err != nil {
+		return err
+	}
+	patches, err := readManifest(filepath.Join(dir, "patch_manifests.yaml"))
+	if err != nil {
+		return err
+	}
+	selectors := map[any]any{} // of the mutating webhooks, by name
+	for _, patch := range patches {
+		if err := editWebhooks(patch, func(webhook map[string]any) bool {
+			selectors[webhook["name"]] = webhook["objectSelector"]
+			return true
+		}); err != nil {
+			return err
 		}
-		return decodeManifest(content)
-	}
-	objects, err := read("manifests.yaml")
-	if err != nil {
-		return err
-	}
-	patches, err := read("patch_manifests.yaml")
-	if err != nil {
-		return err
 	}
 	for _, object := range objects {
-		unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
-		if object.GetKind() == "MutatingWebhookConfiguration" {
-			if object, err = withSelectors(object, patches); err != nil {
-				return err
+		if err := editWebhooks(object, func(webhook map[string]any) bool {
+			if selector := selectors[webhook["name"]]; selector != nil && object.GetKind() == "MutatingWebhookConfiguration" {
+				webhook["objectSelector"] = selector
 			}
+			return true
+		}); err != nil {
+			return err
 		}
 		object.SetName(kruisePrefix + object.GetName())
 		if err := c.applier.apply(ctx, object, ""); err != nil {
@@ -125,64 +121,18 @@ func (c *Cluster) applyKruiseWebhooks(ctx context.Context, dir string) error {
 	return nil
 }
 
-// withSelectors adds to each webhook the object selector of the patch for its name.
-func withSelectors(object *unstructured.Unstructured, patches []*unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	decode := func(object *unstructured.Unstructured) (config admissionv1.MutatingWebhookConfiguration, err error) {
-		raw, err := json.Marshal(object.Object)
-		if err != nil {
-			return config, err
-		}
-		return config, json.Unmarshal(raw, &config)
-	}
-	config, err := decode(object)
-	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", object.GetName(), err)
-	}
-	selectors := map[string]*metav1.LabelSelector{}
-	for _, patch := range patches {
-		some, err := decode(patch)
-		if err != nil {
-			return nil, fmt.Errorf("decode the patch of %s: %w", patch.GetName(), err)
-		}
-		for _, webhook := range some.Webhooks {
-			selectors[webhook.Name] = webhook.ObjectSelector
-		}
-	}
-	for i := range config.Webhooks {
-		config.Webhooks[i].ObjectSelector = selectors[config.Webhooks[i].Name]
-	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&config)
-	return &unstructured.Unstructured{Object: content}, err
-}
-
 // installKruiseKinds applies Kruise's CRDs, those of two versions with the manager's conversion webhook.
 func (c *Cluster) installKruiseKinds(ctx context.Context) error {
-	built, err := c.build(ctx, kruiseModule)
-	if err != nil {
-		return err
-	}
-	objects, err := readManifests(built.manifests("config/crd/bases"))
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	for _, object := range objects {
-		unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
-		if name := object.GetName(); name == "rollouts.rollouts.kruise.io" || name == "batchreleases.rollouts.kruise.io" {
-			conversion := map[string]any{"strategy": "Webhook", "webhook": map[string]any{
+	return c.installCRDs(ctx, kruiseModule, "config/crd/bases", func(crd *unstructured.Unstructured) bool {
+		if name := crd.GetName(); name == "rollouts.rollouts.kruise.io" || name == "batchreleases.rollouts.kruise.io" {
+			spec, _ := crd.Object["spec"].(map[string]any)
+			spec["conversion"] = map[string]any{"strategy": "Webhook", "webhook": map[string]any{
 				"clientConfig":             map[string]any{"url": "https://" + address(c.port.kruiseWebhook) + "/convert"},
 				"conversionReviewVersions": []any{"v1", "v1beta1"},
 			}}
-			if err := unstructured.SetNestedMap(object.Object, conversion, "spec", "conversion"); err != nil {
-				return err
-			}
 		}
-		g.Go(func() error { return c.installCRD(ctx, object) })
-	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("install the kinds of Kruise Rollouts: %w", err)
-	}
-	return nil
+		return true
+	})
 }
 
 // bootKruise starts the manager after the caller's prepare functions.
@@ -228,38 +178,23 @@ func kruiseReady(ctx context.Context, c *Cluster) error {
 		return err
 	}
 	_ = connection.Close()
-	for _, name := range []string{"mutating", "validating"} {
-		if err := c.kruiseWebhookIsOurs(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// kruiseWebhookIsOurs returns nil once the manager has written its own address into a webhook configuration.
-func (c *Cluster) kruiseWebhookIsOurs(ctx context.Context, kind string) error {
-	admission := c.kube.AdmissionregistrationV1()
-	name := kruisePrefix + kind + "-webhook-configuration"
-	var clients []admissionv1.WebhookClientConfig
-	if kind == "mutating" {
-		config, err := admission.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
+	// The manager writes its own address into the configurations.
+	for _, kind := range []string{"mutating", "validating"} {
+		resource := admissionv1.SchemeGroupVersion.WithResource(kind + "webhookconfigurations")
+		name := kruisePrefix + kind + "-webhook-configuration"
+		config, err := c.applier.client.Resource(resource).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		for _, webhook := range config.Webhooks {
-			clients = append(clients, webhook.ClientConfig)
-		}
-	} else {
-		config, err := admission.ValidatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
+		addressed := true
+		if err := editWebhooks(config, func(webhook map[string]any) bool {
+			client, _ := webhook["clientConfig"].(map[string]any)
+			addressed = addressed && client["url"] != nil && client["caBundle"] != nil
+			return true
+		}); err != nil {
 			return err
 		}
-		for _, webhook := range config.Webhooks {
-			clients = append(clients, webhook.ClientConfig)
-		}
-	}
-	for _, client := range clients {
-		if client.URL == nil || len(client.CABundle) == 0 {
+		if !addressed {
 			return errors.New("the manager has not written its address into " + name + " yet")
 		}
 	}

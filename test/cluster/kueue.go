@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -34,31 +33,28 @@ func (c *Cluster) InstallKueue(ctx context.Context) error {
 }
 
 func installKueue(ctx context.Context, c *Cluster) error {
+	var kinds []string
 	built, err := c.build(ctx, kueueModule)
 	if err != nil {
 		return err
 	}
-	crds, err := readManifests(built.manifests("config/components/crd/bases"))
-	if err != nil {
+	if err := c.installCRDs(ctx, kueueModule, "config/components/crd/bases", func(crd *unstructured.Unstructured) bool {
+		kinds = append(kinds, crd.GetName())
+		return true
+	}); err != nil {
 		return err
+	}
+	// The manager reads a version of the API that is served later than the first one of a CRD.
+	for _, name := range kinds {
+		plural, group, _ := strings.Cut(name, ".")
+		if err := c.awaitServed(ctx, schema.GroupVersionResource{Group: group, Version: kueueVersion, Resource: plural}); err != nil {
+			return err
+		}
 	}
 	webhooks, err := webhookConfigurations(built.manifests("config/components/webhook"), webhookTarget{
 		prefix: "kueue-", url: "https://" + address(c.port.kueueWebhook), ca: c.ca.PEM,
 	})
 	if err != nil {
-		return err
-	}
-	g, together := errgroup.WithContext(ctx)
-	for _, crd := range crds {
-		g.Go(func() error {
-			if err := c.installCRD(together, crd); err != nil {
-				return err
-			}
-			plural, group, _ := strings.Cut(crd.GetName(), ".")
-			return c.awaitServed(together, schema.GroupVersionResource{Group: group, Version: kueueVersion, Resource: plural})
-		})
-	}
-	if err := g.Wait(); err != nil {
 		return err
 	}
 	for _, object := range webhooks {
@@ -75,39 +71,27 @@ func installKueue(ctx context.Context, c *Cluster) error {
 // keepKueueWebhooks keeps the webhooks of the kinds that the cluster has. Like Kueue's kustomization, it excludes the namespaces of
 // the system from those of pods and workloads.
 func keepKueueWebhooks(object *unstructured.Unstructured) error {
-	all, _, err := unstructured.NestedSlice(object.Object, "webhooks")
-	if err != nil {
-		return fmt.Errorf("read the webhooks of %s: %w", object.GetName(), err)
-	}
-	var kept []any
-	for _, webhook := range all {
-		w, _ := webhook.(map[string]any)
-		switch name := fmt.Sprint(w["name"])[1:]; strings.TrimSuffix(name, ".kb.io") {
+	return editWebhooks(object, func(webhook map[string]any) bool {
+		switch name := fmt.Sprint(webhook["name"])[1:]; strings.TrimSuffix(name, ".kb.io") {
 		case "pod", "statefulset", "leaderworkerset":
-			w["namespaceSelector"] = map[string]any{"matchExpressions": []any{map[string]any{
+			webhook["namespaceSelector"] = map[string]any{"matchExpressions": []any{map[string]any{
 				"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": []any{"kube-system", "kueue-system"},
 			}}}
-			kept = append(kept, w)
+			return true
 		case "clusterqueue", "cohort", "localqueue", "resourceflavor", "workload":
-			kept = append(kept, w)
+			return true
 		}
-	}
-	return unstructured.SetNestedSlice(object.Object, kept, "webhooks")
+		return false
+	})
 }
 
 func kueueCommand(c *Cluster) (command, error) {
-	serving, err := c.ca.Issue("kueue-webhook-service.kueue-system.svc")
-	if err != nil {
-		return command{}, err
-	}
-	certDir := c.path("kueue-webhook")
-	if _, err := serving.Write(certDir, "tls"); err != nil {
-		return command{}, err
-	}
 	// The certificate of its metrics has a fixed path, below /etc. It gets that in a mount namespace.
-	etc := c.path("kueue-etc")
-	if _, err := serving.Write(filepath.Join(etc, "kueue", "metrics", "certs"), "tls"); err != nil {
-		return command{}, err
+	certDir, etc := c.path("kueue-webhook"), c.path("kueue-etc")
+	for _, dir := range []string{certDir, filepath.Join(etc, "kueue", "metrics", "certs")} {
+		if err := c.writeServing("kueue-webhook-service.kueue-system.svc", dir); err != nil {
+			return command{}, err
+		}
 	}
 	config := c.path("kueue.yaml")
 	content := fmt.Sprintf(kueueConfig, c.port.kueueWebhook, certDir, address(c.port.kueueHealth))
@@ -121,7 +105,7 @@ func kueueCommand(c *Cluster) (command, error) {
 	}, nil
 }
 
-// kueueVersion is the version of the API that the manager reads, which is served later than the first one of a CRD.
+// kueueVersion is the version of the API that the manager reads.
 const kueueVersion = "v1beta2"
 
 const kueueConfig = `apiVersion: config.kueue.x-k8s.io/v1beta2

@@ -163,9 +163,13 @@ func zombie(pid int) bool {
 
 // A component that dies ends the cluster with an error.
 //
-// Proves: The test cluster ends with its context, and when a component dies.
+// Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestComponentDies(t *testing.T) {
-	c := startSmall(t)
+	c, err := Start(t.Context(), WithDir(filepath.Join(t.TempDir(), "cluster")), WithNodes(1, nil), WithoutLWS(), WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
 	p, err := c.process(Scheduler)
 	if err != nil {
 		t.Fatal(err)
@@ -181,34 +185,4 @@ func TestComponentDies(t *testing.T) {
 	if err := c.Err(); err == nil || !strings.Contains(err.Error(), Scheduler) || !strings.Contains(err.Error(), p.logPath) {
 		t.Errorf("the error lacks the component or the log: %v", err)
 	}
-}
-
-// The cluster ends with the context of Start.
-//
-// Proves: The test cluster ends with its context, and when a component dies.
-func TestContextEndsCluster(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	c, err := Start(ctx, WithNodes(1, nil), WithoutLWS(), WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pids := processesBelow(t, c.Dir())
-	cancel()
-	waitGone(t, pids)
-	c.Stop()
-	if exists(c.Dir()) {
-		t.Errorf("%s still exists", c.Dir())
-	}
-}
-
-// startSmall starts a cluster for a test that breaks it.
-func startSmall(t *testing.T, opts ...Option) *Cluster {
-	t.Helper()
-	opts = append([]Option{WithDir(filepath.Join(t.TempDir(), "cluster")), WithNodes(1, nil), WithoutLWS(), WithLog(t.Output())}, opts...)
-	c, err := Start(context.Background(), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Stop)
-	return c
 }

@@ -9,15 +9,10 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"time"
 
-	"golang.org/x/sync/errgroup"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 var lwsComponent = component{
@@ -35,68 +30,23 @@ func installLWS(ctx context.Context, c *Cluster) error {
 	if err != nil {
 		return err
 	}
-	crds, err := readManifests(built.manifests("config/crd/bases"))
-	if err != nil {
-		return err
-	}
 	webhooks, err := webhookConfigurations(built.manifests("config/webhook"), webhookTarget{
 		prefix: "lws-", url: "https://" + address(c.port.lwsWebhook), ca: c.ca.PEM,
 	})
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
 	for _, object := range webhooks {
-		g.Go(func() error { return c.applier.apply(ctx, object, "") })
+		if err := c.applier.apply(ctx, object, ""); err != nil {
+			return err
+		}
 	}
-	for _, crd := range crds {
-		g.Go(func() error { return c.installCRD(ctx, crd) })
-	}
-	return g.Wait()
-}
-
-// installCRD applies a CRD and returns when the API server serves its kind. Before that controllers would fail, and polling the CRD's
-// conditions would delay it.
-func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructured) error {
-	if err := c.applier.apply(ctx, object, ""); err != nil {
-		return err
-	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &crd); err != nil {
-		return fmt.Errorf("decode CRD %s: %w", object.GetName(), err)
-	}
-	return c.awaitServed(ctx, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural})
-}
-
-// awaitServed returns when the API server serves a resource.
-func (c *Cluster) awaitServed(ctx context.Context, resource schema.GroupVersionResource) error {
-	var last error
-	err := wait.PollUntilContextCancel(ctx, 25*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		last = c.serves(ctx, resource)
-		return last == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait for %s: %w", resource, errors.Join(err, last))
-	}
-	return nil
-}
-
-// serves returns nil if discovery has a resource and it can be read.
-func (c *Cluster) serves(ctx context.Context, resource schema.GroupVersionResource) error {
-	if _, err := c.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String()); err != nil {
-		return err
-	}
-	_, err := c.applier.client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
-	return err
+	return c.installCRDs(ctx, lwsModule, "config/crd/bases", nil)
 }
 
 func lwsCommand(c *Cluster) (command, error) {
-	serving, err := c.ca.Issue("lws-webhook-service.lws-system.svc")
-	if err != nil {
-		return command{}, err
-	}
 	certDir := c.path("lws-webhook")
-	if _, err := serving.Write(certDir, "tls"); err != nil {
+	if err := c.writeServing("lws-webhook-service.lws-system.svc", certDir); err != nil {
 		return command{}, err
 	}
 	config := c.path("lws.yaml")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -252,7 +253,7 @@ var kubeProxyComponent = component{
 			writeFile(config, fmt.Sprintf(kubeProxyConfig, c.path("kube-proxy.kubeconfig"), NodeName(0), address(c.port.proxyHealth)))
 	},
 	ready: func(ctx context.Context, c *Cluster) error {
-		return answers(ctx, "http://"+address(c.port.proxyHealth)+"/healthz")
+		return answers(ctx, "http://"+address(c.port.proxyHealth)+"/healthz", http.StatusOK)
 	},
 }
 
@@ -275,7 +276,7 @@ var dnsComponent = component{
 			writeFile(config, fmt.Sprintf(corefile, dnsAddress, address(c.port.dnsReady), c.path("coredns.kubeconfig")))
 	},
 	ready: func(ctx context.Context, c *Cluster) error {
-		return answers(ctx, "http://"+address(c.port.dnsReady)+"/ready")
+		return answers(ctx, "http://"+address(c.port.dnsReady)+"/ready", http.StatusOK)
 	},
 }
 

@@ -4,7 +4,6 @@
 package cluster
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -138,53 +137,10 @@ func TestPrebuiltProgramIsNotDownloaded(t *testing.T) {
 	if got, err := (options{prebuilt: p}).obtain(t.Context(), m, t.Output()); err != nil || got != built {
 		t.Errorf("built before: got %v, %v instead of %v", got, err, built)
 	}
-	for _, on := range []platform{{goos: "linux", goarch: "riscv64"}, {goos: "plan9", goarch: runtime.GOARCH}} {
-		if got, ok := p.replace(m, on); ok || len(got.programs) != 2 {
-			t.Errorf("%v: downloads %v, builds %v", on, got.downloads, got.programs)
-		}
-	}
 	other := m
 	other.version = "v2"
 	if _, ok := p.replace(other, hostPlatform()); ok {
 		t.Error("another version is downloaded")
-	}
-}
-
-// An interrupted download is not followed by a build.
-func TestPrebuiltDownloadIsInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	m, p := writePrebuiltModule(t, serveTool(t, func(_ http.ResponseWriter, r *http.Request) {
-		cancel()
-		<-r.Context().Done()
-	}))
-	var log strings.Builder
-	if _, err := (options{prebuilt: p}).obtain(ctx, m, &log); err == nil || strings.Contains(log.String(), "built instead") {
-		t.Errorf("got %v and the log %q", err, &log)
-	}
-}
-
-// The user reads once what becomes of the wish for prebuilt programs.
-func TestPrebuiltIsExplained(t *testing.T) {
-	t.Setenv(CacheEnv, t.TempDir())
-	for _, test := range []struct {
-		name, version string
-		option        Option
-		want          string
-	}{
-		{"no option", "v1.36.3", WithLog(nil), ""},
-		{"another version", "v1.35.8", WithPrebuilt(), "no prebuilt kubernetes v1.35.8"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			o, err := newOptions([]Option{WithVersions(Versions{Kubernetes: test.version}), test.option})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var log strings.Builder
-			o.explainPrebuilt(&log)
-			if test.want == "" && log.Len() > 0 || !strings.Contains(log.String(), test.want) {
-				t.Errorf("got %q instead of %q", &log, test.want)
-			}
-		})
 	}
 }
 

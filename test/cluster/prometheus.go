@@ -41,24 +41,6 @@ func (c *Cluster) Promtool(ctx context.Context) (string, error) {
 	return built.program("promtool"), nil
 }
 
-// InstallPrometheusOperator installs the CRDs of the Prometheus operator without the operator. It may be called more than once.
-func (c *Cluster) InstallPrometheusOperator(ctx context.Context) error {
-	built, err := c.build(ctx, prometheusOperatorModule)
-	if err != nil {
-		return err
-	}
-	objects, err := readManifests(built.manifests("example/prometheus-operator-crd"))
-	if err != nil {
-		return err
-	}
-	for _, object := range objects {
-		if err := c.installCRD(ctx, object); err != nil {
-			return fmt.Errorf("install the Prometheus operator's %s: %w", object.GetName(), err)
-		}
-	}
-	return nil
-}
-
 const prometheusConfig = `
 global: {scrape_interval: 500ms, scrape_timeout: 500ms}
 scrape_configs:
@@ -99,26 +81,9 @@ func StartPrometheus(ctx context.Context, dir, target string) (url string, stop 
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := p.await(ctx, func(ctx context.Context) error { return answers(ctx, url+"/-/ready") }); err != nil {
+	if err := p.await(ctx, func(ctx context.Context) error { return answers(ctx, url+"/-/ready", http.StatusOK) }); err != nil {
 		stop()
 		return "", nil, err
 	}
 	return url, stop, nil
-}
-
-// answers returns nil if a GET has status 200.
-func answers(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, response.Status)
-	}
-	return nil
 }

@@ -29,8 +29,19 @@ func TestLateRequestsOfKWOK(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := kubernetes.NewForConfigOrDie(config)
-	pod := newPod(t, c, namespace, "next", nil)
-	watchPod(t, c, pod, func(p *corev1.Pod) bool { pod = p; return ready(p) })
+	pods := c.kube.CoreV1().Pods(namespace)
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}}}
+	pod.Name = "next"
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pod runs", func(ctx context.Context) error {
+		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && now.Status.Phase != corev1.PodRunning {
+			err = errors.New("its phase is " + string(now.Status.Phase))
+		}
+		return err
+	})
 	now := int64(0)
 	err = late.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	if !apierrors.IsInvalid(err) {
@@ -41,24 +52,4 @@ func TestLateRequestsOfKWOK(t *testing.T) {
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("ending a live pod: %v, want Invalid", err)
 	}
-	remove(t, c, pod)
-}
-
-func remove(t *testing.T, c *Cluster, pod *corev1.Pod) {
-	t.Helper()
-	if err := c.kube.CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	gone(t, c, pod)
-}
-
-func gone(t *testing.T, c *Cluster, pod *corev1.Pod) {
-	t.Helper()
-	eventually(t, "pod "+pod.Name+" goes", func(ctx context.Context) error {
-		_, err := c.kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(errors.New("it is still there"), err)
-	})
 }

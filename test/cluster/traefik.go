@@ -104,23 +104,7 @@ func traefikReady(ctx context.Context, c *Cluster) error {
 	if err := c.gatewayProgrammed(ctx); err != nil {
 		return err
 	}
-	url := "http://" + c.GatewayAddress() + readyPath
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	// A transport, unlike a client, does not follow the redirect.
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusFound {
-		return fmt.Errorf("%s answers %s", url, response.Status)
-	}
-	return nil
+	return answers(ctx, "http://"+c.GatewayAddress()+readyPath, http.StatusFound)
 }
 
 // gatewayProgrammed returns nil if the Gateway is programmed.

@@ -4,15 +4,14 @@
 package cluster
 
 import (
-	"encoding/json"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
 
@@ -29,95 +28,62 @@ type webhookTarget struct {
 // webhookConfigurations reads controller-gen's manifests.yaml from a directory, applies the JSON patches beside it, and redirects the
 // webhooks to the target.
 func webhookConfigurations(dir string, target webhookTarget) ([]*unstructured.Unstructured, error) {
-	content, err := os.ReadFile(filepath.Join(dir, "manifests.yaml"))
-	if err != nil {
-		return nil, fmt.Errorf("read webhook manifests: %w", err)
-	}
-	objects, err := decodeManifest(content)
+	objects, err := readManifest(filepath.Join(dir, "manifests.yaml"))
 	if err != nil {
 		return nil, err
 	}
-	var rewritten []*unstructured.Unstructured
+	patches := map[string]string{"MutatingWebhookConfiguration": "mutating-patch.yaml", "ValidatingWebhookConfiguration": "validating-patch.yaml"}
 	for _, object := range objects {
-		object, err := rewriteWebhook(object, dir, target)
-		if err != nil {
-			return nil, fmt.Errorf("rewrite %s: %w", object.GetKind(), err)
+		if err := patchWith(object, filepath.Join(dir, patches[object.GetKind()])); err != nil {
+			return nil, fmt.Errorf("patch %s: %w", object.GetKind(), err)
 		}
-		rewritten = append(rewritten, object)
+		object.SetName(target.prefix + object.GetName())
+		if err := editWebhooks(object, func(webhook map[string]any) bool {
+			path, _, _ := unstructured.NestedString(webhook, "clientConfig", "service", "path")
+			webhook["clientConfig"] = map[string]any{"url": target.url + path, "caBundle": base64.StdEncoding.EncodeToString(target.ca)}
+			return true
+		}); err != nil {
+			return nil, err
+		}
 	}
-	return rewritten, nil
+	return objects, nil
 }
 
-func rewriteWebhook(object *unstructured.Unstructured, dir string, target webhookTarget) (*unstructured.Unstructured, error) {
-	switch kind := object.GetKind(); kind {
-	case "MutatingWebhookConfiguration":
-		var config admissionv1.MutatingWebhookConfiguration
-		if err := patchInto(object, filepath.Join(dir, "mutating-patch.yaml"), &config); err != nil {
-			return object, err
-		}
-		for i := range config.Webhooks {
-			target.redirect(&config.Webhooks[i].ClientConfig)
-		}
-		return target.rename(&config)
-	case "ValidatingWebhookConfiguration":
-		var config admissionv1.ValidatingWebhookConfiguration
-		if err := patchInto(object, filepath.Join(dir, "validating-patch.yaml"), &config); err != nil {
-			return object, err
-		}
-		for i := range config.Webhooks {
-			target.redirect(&config.Webhooks[i].ClientConfig)
-		}
-		return target.rename(&config)
-	default:
-		return object, fmt.Errorf("%s is not a webhook configuration", kind)
-	}
-}
-
-// patchInto applies a file of JSON patches, if it exists, and decodes the result.
-func patchInto(object *unstructured.Unstructured, patchPath string, into any) error {
-	document, err := json.Marshal(object.Object)
-	if err != nil {
-		return err
-	}
-	content, err := os.ReadFile(patchPath)
-	if err != nil && !os.IsNotExist(err) {
-		return err
+// patchWith applies a file of JSON patches, if it exists.
+func patchWith(object *unstructured.Unstructured, path string) error {
+	content, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil
 	}
 	if err == nil {
-		if document, err = applyPatch(document, content); err != nil {
-			return fmt.Errorf("patch with %s: %w", patchPath, err)
-		}
+		content, err = yaml.YAMLToJSON(content)
 	}
-	return json.Unmarshal(document, into)
+	if err != nil {
+		return err
+	}
+	patch, err := jsonpatch.DecodePatch(content)
+	if err != nil {
+		return err
+	}
+	document, err := object.MarshalJSON()
+	if err == nil {
+		document, err = patch.Apply(document)
+	}
+	if err != nil {
+		return err
+	}
+	return object.UnmarshalJSON(document)
 }
 
-func applyPatch(document, patchYAML []byte) ([]byte, error) {
-	patchJSON, err := yaml.YAMLToJSON(patchYAML)
+// editWebhooks edits the webhooks of a configuration, and leaves out those for which edit returns false.
+func editWebhooks(object *unstructured.Unstructured, edit func(webhook map[string]any) (keep bool)) error {
+	all, _, err := unstructured.NestedSlice(object.Object, "webhooks")
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("read the webhooks of %s: %w", object.GetName(), err)
 	}
-	patch, err := jsonpatch.DecodePatch(patchJSON)
-	if err != nil {
-		return nil, err
-	}
-	return patch.Apply(document)
-}
-
-// redirect replaces the Service of a webhook by a URL.
-func (t webhookTarget) redirect(config *admissionv1.WebhookClientConfig) {
-	url := t.url
-	if config.Service != nil && config.Service.Path != nil {
-		url += *config.Service.Path
-	}
-	*config = admissionv1.WebhookClientConfig{URL: &url, CABundle: t.ca}
-}
-
-func (t webhookTarget) rename(config any) (*unstructured.Unstructured, error) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(config)
-	object := &unstructured.Unstructured{Object: content}
-	if err != nil {
-		return object, err
-	}
-	object.SetName(t.prefix + object.GetName())
-	return object, nil
+	all = slices.DeleteFunc(all, func(webhook any) bool {
+		fields, ok := webhook.(map[string]any)
+		return !ok || !edit(fields)
+	})
+	return unstructured.SetNestedSlice(object.Object, all, "webhooks")
 }

@@ -18,7 +18,6 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -54,10 +53,9 @@ func newEnv(t *testing.T) *env {
 	dir := t.TempDir()
 	e := &env{
 		t: t, namespace: c.Namespace(t), binary: binary(t), address: "unix://" + filepath.Join(dir, "driver.sock"),
-		kubeconfig: filepath.Join(dir, "kubeconfig"),
+		kubeconfig: driver.Kubeconfig(t, c),
 		kube:       kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
 	}
-	e.permit(c)
 	manifest, err := os.ReadFile(source("workload.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -72,30 +70,6 @@ func newEnv(t *testing.T) *env {
 		return nil
 	})
 	return e
-}
-
-// permit writes the kubeconfig, and waits until its permissions take effect.
-func (e *env) permit(c *cluster.Cluster) {
-	e.t.Helper()
-	manifest, err := config.RBAC()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := c.Apply(e.t.Context(), config.Namespace, manifest); err != nil {
-		e.t.Fatal(err)
-	}
-	account, err := c.ServiceAccountConfig(e.t.Context(), config.Namespace, config.ServiceAccount)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := cluster.WriteKubeconfig(account, e.kubeconfig); err != nil {
-		e.t.Fatal(err)
-	}
-	client := lwsclient.NewForConfigOrDie(account)
-	e.eventually("the role takes effect", func(ctx context.Context) error {
-		_, err := client.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
-		return err
-	})
 }
 
 // binary returns the path of the lockstep under test.

@@ -1,0 +1,106 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// InstallKEDA installs KEDA's ScaledObject CRD without a controller. It may be called more than once.
+func (c *Cluster) InstallKEDA(ctx context.Context) error {
+	return c.installCRDs(ctx, kedaModule, "config/crd/bases", isNamed("scaledobjects.keda.sh"))
+}
+
+// InstallBatchRelease installs Kruise's BatchRelease CRD without a controller. It may be called more than once.
+func (c *Cluster) InstallBatchRelease(ctx context.Context) error {
+	return c.installCRDs(ctx, batchReleaseModule, "config/crd/bases", isNamed("batchreleases.rollouts.kruise.io"))
+}
+
+// InstallPrometheusOperator installs the CRDs of the Prometheus operator without the operator. It may be called more than once.
+func (c *Cluster) InstallPrometheusOperator(ctx context.Context) error {
+	return c.installCRDs(ctx, prometheusOperatorModule, "example/prometheus-operator-crd", nil)
+}
+
+func isNamed(name string) func(*unstructured.Unstructured) bool {
+	return func(object *unstructured.Unstructured) bool { return object.GetName() == name }
+}
+
+// installCRDs applies the objects of a module's directory, or those that wanted accepts, and returns when the API server serves the
+// kinds of its CRDs.
+func (c *Cluster) installCRDs(ctx context.Context, of func(Versions) module, folder string, wanted func(*unstructured.Unstructured) bool) error {
+	built, err := c.build(ctx, of)
+	if err != nil {
+		return err
+	}
+	objects, err := readManifests(built.manifests(folder))
+	if err != nil {
+		return err
+	}
+	if wanted != nil {
+		objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return !wanted(object) })
+	}
+	if len(objects) == 0 {
+		return fmt.Errorf("install the kinds of %s: its module has no such CRD", of(c.options.versions))
+	}
+	g, together := errgroup.WithContext(ctx)
+	for _, object := range objects {
+		g.Go(func() error {
+			if object.GetKind() == crdKind {
+				return c.installCRD(together, object)
+			}
+			return c.applier.apply(together, object, "")
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("install the kinds of %s: %w", of(c.options.versions), err)
+	}
+	return nil
+}
+
+// installCRD applies a CRD and returns when the API server serves its kind. Before that controllers would fail, and polling the CRD's
+// conditions would delay it.
+func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructured) error {
+	if err := c.applier.apply(ctx, object, ""); err != nil {
+		return err
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &crd); err != nil {
+		return fmt.Errorf("decode CRD %s: %w", object.GetName(), err)
+	}
+	return c.awaitServed(ctx, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural})
+}
+
+// awaitServed returns when the API server serves a resource.
+func (c *Cluster) awaitServed(ctx context.Context, resource schema.GroupVersionResource) error {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, 25*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		last = c.serves(ctx, resource)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", resource, errors.Join(err, last))
+	}
+	return nil
+}
+
+// serves returns nil if discovery has a resource and it can be read.
+func (c *Cluster) serves(ctx context.Context, resource schema.GroupVersionResource) error {
+	if _, err := c.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String()); err != nil {
+		return err
+	}
+	_, err := c.applier.client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
+	return err
+}
