@@ -56,16 +56,9 @@ func TestTrafficBlueGreen(t *testing.T) {
 	}
 	g.Begin(load.Phase{Name: "preview by header", Want: blue, WantMatch: name})
 	s.Upgrade(1)
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
-		Workload: s.Ref, ReleaseId: "r1", Name: "testers",
-		Matches: []*pb.HeaderMatch{{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	route(s, byHeader)
 	s.Await(g, 3000)
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers"}); err != nil {
-		t.Fatal(err)
-	}
+	route(s)
 	for _, to := range []struct {
 		phase  string
 		weight int32

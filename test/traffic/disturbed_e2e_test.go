@@ -166,9 +166,7 @@ func TestTrafficNamedRule(t *testing.T) {
 	}) {
 		t.Errorf("preflight: %v, %v", r, err)
 	}
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers"}); err != nil {
-		t.Fatal(err)
-	}
+	route(s)
 	if _, err := s.SetHeaderRoute(t.Context(), header); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
 		t.Errorf("a header route for a named rule: %v", err)
 	}

@@ -112,12 +112,7 @@ func TestTrafficPartition(t *testing.T) {
 	p.Weight(10)
 	p.Await(g, 5000)
 	g.Begin(load.Phase{Name: "header match", Want: p.share(10), WantMatch: p.update})
-	if _, err := p.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
-		Workload: p.Ref, ReleaseId: "r1", Name: "testers",
-		Matches: []*pb.HeaderMatch{{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	route(p.Release, byHeader)
 	p.Await(g, 5000)
 	g.Begin(load.Phase{Name: "header match, second batch", Want: p.share(10), WantMatch: p.update})
 	p.Upgrade(1)

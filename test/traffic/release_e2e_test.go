@@ -47,30 +47,16 @@ func TestTrafficRelease(t *testing.T) {
 	s.Weight(10)
 	s.Await(g, 9000)
 	g.Begin(load.Phase{Name: "header match", Want: stable(canary, 10), WantMatch: canary})
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
-		Workload: s.Ref, ReleaseId: "r1", Name: "testers",
-		Matches: []*pb.HeaderMatch{{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	route(s, byHeader)
 	s.Await(g, 9000)
 	g.Begin(load.Phase{Name: "header match removed", Want: stable(canary, 10)})
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers"}); err != nil {
-		t.Fatal(err)
-	}
+	route(s)
 	s.Await(g, 3000)
 	g.Begin(load.Phase{Name: "cookie match", Want: stable(canary, 10), WantMatch: canary})
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
-		Workload: s.Ref, ReleaseId: "r1", Name: "testers",
-		Matches: []*pb.HeaderMatch{{Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	route(s, &pb.HeaderMatch{Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}})
 	s.Await(g, 4000)
 	g.Begin(load.Phase{Name: "cookie match removed", Want: stable(canary, 10)})
-	if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers"}); err != nil {
-		t.Fatal(err)
-	}
+	route(s)
 	s.Await(g, 2000)
 	g.Begin(load.Phase{Name: "second batch, 50 %", Want: stable(canary, 50)})
 	s.Upgrade(1)
@@ -92,6 +78,17 @@ func TestTrafficRelease(t *testing.T) {
 		t.Errorf("%d requests prove less than %d do", requests, serving.Enough)
 	}
 	s.MustBeRestored()
+}
+
+// byHeader matches the requests of testers.
+var byHeader = &pb.HeaderMatch{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}
+
+// route sends the requests of testers to the canary, or to both sides again without matches.
+func route(s *serving.Release, matches ...*pb.HeaderMatch) {
+	s.T.Helper()
+	if _, err := s.SetHeaderRoute(s.T.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers", Matches: matches}); err != nil {
+		s.T.Fatal(err)
+	}
 }
 
 // An abort during the release: the canary's requests are withdrawn before its groups are deleted, and its leaders finish
