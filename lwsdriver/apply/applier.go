@@ -288,8 +288,7 @@ func hasNoPods(s *observe.Snapshot, name string) bool {
 func (a *Applier) dropFinalizer(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
 	p := newPatch(w, record.TargetAnnotation)
 	p.test(w.Finalizers, "metadata", "finalizers")
-	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }),
-		"metadata", "finalizers")
+	p.add(withoutFinalizer(w.Finalizers), "metadata", "finalizers")
 	return a.patch(ctx, key, p)
 }
 
@@ -328,12 +327,8 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	}
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(p.base.Namespace).
 		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
-	// A failed test is a lost race, which another observation repeats, and not a refusal.
-	if testFailed(err) {
-		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
-	}
 	if err != nil {
-		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", observe.KeyOf(p.base), err)
+		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", observe.KeyOf(p.base), changedIfTestFailed(err))
 	}
 	return true, a.CatchUp(ctx, key, got)
 }

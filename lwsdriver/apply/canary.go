@@ -138,7 +138,7 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 	p.add(t.Record.Workload, "metadata", "labels", record.WorkloadLabel)
 	// A list is replaced as a whole. The test keeps what another client has added to it.
 	p.test(w.Finalizers, "metadata", "finalizers")
-	p.add(slices.DeleteFunc(slices.Clone(w.Finalizers), func(f string) bool { return f == record.Finalizer }), "metadata", "finalizers")
+	p.add(withoutFinalizer(w.Finalizers), "metadata", "finalizers")
 	p.test(w.OwnerReferences, "metadata", "ownerReferences")
 	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
 		"metadata", "ownerReferences")

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -145,13 +147,20 @@ func pointer(path []string) string {
 	return b.String()
 }
 
-// testFailed reports whether the API server refused a JSON patch because one of its tests failed: with a 422 that names no
-// object. Validation and webhooks name one.
-func testFailed(err error) bool {
+// withoutFinalizer returns the finalizers without the driver's.
+func withoutFinalizer(all []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(f string) bool { return f == record.Finalizer })
+}
+
+// changedIfTestFailed marks the error of a JSON patch of which a test failed: that is a lost race, which another observation repeats, and not a
+// refusal. The API server answers with a 422 that names no object. Validation and webhooks name one.
+func changedIfTestFailed(err error) error {
 	var refused apierrors.APIStatus
 	if !errors.As(err, &refused) || refused.Status().Code != http.StatusUnprocessableEntity {
-		return false
+		return err
 	}
-	d := refused.Status().Details
-	return d == nil || (d.Kind == "" && d.Name == "")
+	if d := refused.Status().Details; d != nil && (d.Kind != "" || d.Name != "") {
+		return err
+	}
+	return fmt.Errorf("%w: %w", observe.ErrChanged, err)
 }

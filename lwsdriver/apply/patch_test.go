@@ -159,16 +159,16 @@ func TestPatchRemovesNotes(t *testing.T) {
 func TestFailedTestIsConflict(t *testing.T) {
 	gr := schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
 	failed := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "test failed", 0, false)
-	if !testFailed(fmt.Errorf("patch: %w", failed)) {
+	if err := changedIfTestFailed(fmt.Errorf("patch: %w", failed)); !errors.Is(err, observe.ErrChanged) {
 		t.Error("the answer to a failed test is not seen as such")
 	}
 	invalid := apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: "LeaderWorkerSet"}, "vllm", nil)
 	for _, err := range []error{nil, invalid, apierrors.NewConflict(gr, "vllm", errors.New("x")), errors.New("x")} {
-		if testFailed(err) {
+		if errors.Is(changedIfTestFailed(err), observe.ErrChanged) {
 			t.Errorf("%v is seen as a failed test", err)
 		}
 	}
-	if got := drivererr.Reason(observe.ContractError(fmt.Errorf("%w: %w", observe.ErrChanged, failed))); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
+	if got := drivererr.Reason(observe.ContractError(changedIfTestFailed(failed))); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
 		t.Errorf("reason %s, want CONFLICT", got)
 	}
 }

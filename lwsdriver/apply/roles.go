@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -26,11 +27,8 @@ import (
 func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *patch, raw []byte) (bool, error) {
 	got, err := a.dynamic.Resource(observe.SetsResource).Namespace(p.base.Namespace).
 		Patch(ctx, p.base.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
-	if testFailed(err) {
-		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
-	}
 	if err != nil {
-		return false, fmt.Errorf("patch %s: %w", observe.Object(key), err)
+		return false, fmt.Errorf("patch %s: %w", observe.Object(key), changedIfTestFailed(err))
 	}
 	return true, a.awaitCondition(ctx, func() bool {
 		now := a.observer.Disaggregated.Get(key)
@@ -62,12 +60,15 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if s.BoundsObject == nil {
 		got, err = a.boundsClient(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	} else {
-		// Both together make the update conflict with any change, and with bounds that were deleted and recreated.
-		object.SetUID(s.BoundsObject.UID)
-		object.SetResourceVersion(s.BoundsObject.ResourceVersion)
-		got, err = a.boundsClient(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
+		p := boundsPatch(s.BoundsObject)
+		p.add(object.Object["spec"], "spec")
+		p.add(object.GetLabels(), "metadata", "labels")
+		p.add(object.GetAnnotations(), "metadata", "annotations")
+		p.add(object.GetOwnerReferences(), "metadata", "ownerReferences")
+		p.add(object.GetFinalizers(), "metadata", "finalizers")
+		got, err = a.patchBounds(ctx, s, p)
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+	if apierrors.IsAlreadyExists(err) {
 		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
 	}
 	if err != nil {
@@ -79,24 +80,36 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	}, s.Key)
 }
 
-// dropBoundsFinalizer removes the driver's finalizer from the bounds of a set, which may be gone.
+// boundsPatch returns a patch of bounds without changes. It fails after any change, and for bounds that were deleted and recreated.
+func boundsPatch(b *observe.BoundsObject) *patch {
+	p := &patch{manager: record.FieldManager}
+	p.test(b.UID, "metadata", "uid")
+	p.test(b.ResourceVersion, "metadata", "resourceVersion")
+	return p
+}
+
+func (a *Applier) patchBounds(ctx context.Context, s *observe.Snapshot, p *patch) (*unstructured.Unstructured, error) {
+	raw, err := p.encode()
+	if err != nil {
+		return nil, err
+	}
+	got, err := a.boundsClient(s).Patch(ctx, s.BoundsObject.Name, types.JSONPatchType, raw, metav1.PatchOptions{FieldManager: p.manager})
+	return got, changedIfTestFailed(err)
+}
+
+// dropBoundsFinalizer removes the driver's finalizer from the bounds of a set, which may be gone, with what the bounds say of routes. Bounds that
+// can't be read have the finalizer, too, so nothing else of them is written.
 func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) (bool, error) {
 	left := s.BoundsObject
-	b := left.Bounds
-	// BoundsFor adds the finalizer to bounds that note routes.
-	b.Routes = ""
-	object, err := observe.BoundsFor(&observe.Set{ObjectMeta: metav1.ObjectMeta{Namespace: left.Namespace, Name: left.Name}}, b, "")
-	if err != nil {
-		return false, err
+	p := boundsPatch(left)
+	p.add(withoutFinalizer(left.Finalizers), "metadata", "finalizers")
+	if _, ok := left.Annotations[record.TrafficAnnotation]; ok {
+		p.remove("metadata", "annotations", record.TrafficAnnotation)
 	}
-	object.SetOwnerReferences(left.OwnerReferences)
-	object.SetFinalizers(slices.DeleteFunc(slices.Clone(left.Finalizers), func(f string) bool { return f == record.Finalizer }))
-	object.SetUID(left.UID)
-	object.SetResourceVersion(left.ResourceVersion)
-	_, err = a.boundsClient(s).Update(ctx, object, metav1.UpdateOptions{FieldManager: record.FieldManager})
-	if apierrors.IsConflict(err) {
-		err = fmt.Errorf("%w: %w", observe.ErrChanged, err)
+	if left.Bounds.Routes != "" {
+		p.remove("spec", "routes")
 	}
+	_, err := a.patchBounds(ctx, s, p)
 	return a.awaitDeleted(ctx, s.Key, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != left.UID || now.ResourceVersion != left.ResourceVersion

@@ -276,6 +276,13 @@ func TestBeforeRun(t *testing.T) {
 			t.Fatalf("view %+v", v)
 		}
 	}
+	// The first call starts all caches that the release needs: each fills while others do.
+	r.Observe(setup(traffic.Key{Kind: traffic.KindHTTPRoute, Name: "vllm"}), traffic.Desired{})
+	for _, kind := range []string{traffic.KindService, kindSlice, traffic.KindHTTPRoute} {
+		if !r.Cache(kind).Started() {
+			t.Errorf("the cache of %s is not started", kind)
+		}
+	}
 }
 
 func TestServes(t *testing.T) {

@@ -112,12 +112,15 @@ func handler(kind string, changed func(namespace, kind, name string)) cache.Reso
 // the release needs.
 func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 	w := traffic.World{Routes: map[traffic.Key]*unstructured.Unstructured{}, Ingresses: map[string]*networkingv1.Ingress{}}
-	for _, kind := range kindsOf(s) {
-		src := r.sources[kind]
-		if src.Start() {
+	kinds := kindsOf(s)
+	// All are started before one is waited for, so that they fill side by side.
+	for _, kind := range kinds {
+		if src := r.sources[kind]; src.Start() {
 			r.log.Info("filling a cache", slog.String("resource", src.Source().Resource.String()))
 		}
-		if err := src.Err(); err != nil {
+	}
+	for _, kind := range kinds {
+		if err := r.sources[kind].Err(); err != nil {
 			return w, err
 		}
 	}
