@@ -67,17 +67,18 @@ func (d Desired) check() error {
 // HeaderRoute routes requests that match all its headers to the canary.
 type HeaderRoute struct {
 	// Name is unique within the release: a DNS label.
-	Name    string
-	Matches []HeaderMatch
+	Name    string        `json:"name"`
+	Matches []HeaderMatch `json:"matches"`
 }
 
 // HeaderMatch matches one header, or one cookie.
 type HeaderMatch struct {
-	Name, Value string
+	Name  string `json:"name"`
+	Value string `json:"value"`
 	// Regex: Value is an RE2 expression for the whole header value.
-	Regex bool
+	Regex bool `json:"regex,omitempty"`
 	// Cookie: Name and Value are those of a cookie.
-	Cookie bool
+	Cookie bool `json:"cookie,omitempty"`
 }
 
 // header returns the name of the matched header.

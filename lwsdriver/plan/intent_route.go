@@ -66,11 +66,11 @@ func (t Route) decide(o Observation) (Decision, error) {
 	if t.Weight != nil && next != nil {
 		next.Groups = o.requestedFor(r.Traffic, *t.Weight)
 	}
-	if excess := traffic.Excess(next.Routes()); excess != "" {
-		return Decision{}, drivererr.Invalid(drivererr.FieldViolation{Field: "matches", Description: excess})
-	}
 	if next != nil {
-		d := traffic.Desired{Weight: next.Weight, Mirror: next.Mirror, HeaderRoutes: next.Routes()}
+		if excess := traffic.Excess(next.HeaderRoutes); excess != "" {
+			return Decision{}, drivererr.Invalid(drivererr.FieldViolation{Field: "matches", Description: excess})
+		}
+		d := traffic.Desired{Weight: next.Weight, Mirror: next.Mirror, HeaderRoutes: next.HeaderRoutes}
 		if err := traffic.Supported(*o.Policy.Traffic, d); err != nil {
 			return Decision{}, err
 		}

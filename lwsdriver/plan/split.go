@@ -112,7 +112,7 @@ func (o Observation) requestedInPlace() traffic.Desired {
 		return g.Index < o.Stable.Replicas && g.Ready && g.at(o.Record.Release.UpdateRevision)
 	}
 	if requested != nil && !o.splitEnded() && slices.ContainsFunc(o.Stable.Groups, serves) {
-		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.Routes()
+		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.HeaderRoutes
 	}
 	return d
 }

@@ -87,7 +87,7 @@ func TestDrainingInPlace(t *testing.T) {
 }
 
 func TestRequestsInPlace(t *testing.T) {
-	shared := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}
+	shared := traffic.Desired{Prepared: true, Weight: 50}
 	target := func(groups string) func(*Observation) {
 		return func(o *Observation) { o.Record.Release.Target.Groups = groups }
 	}

@@ -26,7 +26,7 @@ func (o Observation) requested(planned int) traffic.Desired {
 		return d
 	}
 	if requested != nil {
-		d.Mirror, d.HeaderRoutes = requested.Mirror, requested.Routes()
+		d.Mirror, d.HeaderRoutes = requested.Mirror, requested.HeaderRoutes
 	}
 	// A mirror and a header route test the second set before it serves.
 	if !o.awaitsSecondSet() {

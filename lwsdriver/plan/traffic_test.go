@@ -119,7 +119,7 @@ func TestDraining(t *testing.T) {
 // TestRequests checks that the desired routing follows from the phase and the groups that can serve.
 func TestRequests(t *testing.T) {
 	v := routing{isolated: true, prepared: true, stable: 4}
-	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50, HeaderRoutes: []traffic.HeaderRoute{}}, prepared(), traffic.Desired{}
+	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50}, prepared(), traffic.Desired{}
 	change := func(phase record.Phase, f func(*Observation)) Observation {
 		o := releasing(phase, "3", v)
 		f(&o)

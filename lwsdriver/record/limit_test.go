@@ -49,10 +49,10 @@ func TestLimits(t *testing.T) {
 			return err
 		}
 	}
-	headers := func(n, size int) []HeaderRoute {
-		var all []HeaderRoute
+	headers := func(n, size int) []traffic.HeaderRoute {
+		var all []traffic.HeaderRoute
 		for i := range n {
-			all = append(all, HeaderRoute{Name: fmt.Sprintf("r-%02d", i), Matches: []HeaderMatch{{Name: "x", Value: strings.Repeat("v", size)}}})
+			all = append(all, traffic.HeaderRoute{Name: fmt.Sprintf("r-%02d", i), Matches: []traffic.HeaderMatch{{Name: "x", Value: strings.Repeat("v", size)}}})
 		}
 		return all
 	}

@@ -19,23 +19,7 @@ type Traffic struct {
 	// Groups is the number of groups that were planned when the weight was requested. 0 means unknown.
 	Groups int `json:"groups,omitempty"`
 	// HeaderRoutes select requests for the canary whatever the weight, sorted by name.
-	HeaderRoutes []HeaderRoute `json:"headerRoutes,omitempty"`
-}
-
-// HeaderRoute sends requests that match all of its headers to the canary.
-type HeaderRoute struct {
-	Name    string        `json:"name"`
-	Matches []HeaderMatch `json:"matches"`
-}
-
-// HeaderMatch matches one header, or one cookie.
-type HeaderMatch struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	// Regex: Value is a regular expression.
-	Regex bool `json:"regex,omitempty"`
-	// Cookie: Name and Value are of a cookie.
-	Cookie bool `json:"cookie,omitempty"`
+	HeaderRoutes []traffic.HeaderRoute `json:"headerRoutes,omitempty"`
 }
 
 // RequestedWeight returns the canary's share in percent; 0 for nil.
@@ -63,32 +47,12 @@ func (t *Traffic) With(change func(*Traffic)) *Traffic {
 
 // SetHeaderRoute adds, replaces or, without matches, removes a header route.
 func (t *Traffic) SetHeaderRoute(r traffic.HeaderRoute) {
-	t.HeaderRoutes = slices.DeleteFunc(t.HeaderRoutes, func(h HeaderRoute) bool { return h.Name == r.Name })
+	t.HeaderRoutes = slices.DeleteFunc(t.HeaderRoutes, func(h traffic.HeaderRoute) bool { return h.Name == r.Name })
 	if len(r.Matches) == 0 {
 		return
 	}
-	next := HeaderRoute{Name: r.Name}
-	for _, m := range r.Matches {
-		next.Matches = append(next.Matches, HeaderMatch(m))
-	}
-	t.HeaderRoutes = append(t.HeaderRoutes, next)
-	slices.SortFunc(t.HeaderRoutes, func(a, b HeaderRoute) int { return strings.Compare(a.Name, b.Name) })
-}
-
-// Routes returns the header routes in the form of package traffic.
-func (t *Traffic) Routes() []traffic.HeaderRoute {
-	if t == nil {
-		return nil
-	}
-	out := make([]traffic.HeaderRoute, 0, len(t.HeaderRoutes))
-	for _, h := range t.HeaderRoutes {
-		r := traffic.HeaderRoute{Name: h.Name}
-		for _, m := range h.Matches {
-			r.Matches = append(r.Matches, traffic.HeaderMatch(m))
-		}
-		out = append(out, r)
-	}
-	return out
+	t.HeaderRoutes = append(t.HeaderRoutes, r)
+	slices.SortFunc(t.HeaderRoutes, func(a, b traffic.HeaderRoute) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func (t *Traffic) validate() error {
@@ -101,10 +65,10 @@ func (t *Traffic) validate() error {
 	if t.Groups < 0 {
 		return fmt.Errorf("traffic: %d groups must not be negative", t.Groups)
 	}
-	if excess := traffic.Excess(t.Routes()); excess != "" {
+	if excess := traffic.Excess(t.HeaderRoutes); excess != "" {
 		return fmt.Errorf("traffic: %s", excess)
 	}
-	for i, r := range t.Routes() {
+	for i, r := range t.HeaderRoutes {
 		if len(r.Matches) == 0 {
 			return fmt.Errorf("traffic: header route %q has no matches", r.Name)
 		}
