@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,24 +26,13 @@ import (
 // noteVersion is the version of the annotation's schema.
 const noteVersion = 1
 
-// note is the annotation: the metadata of a revision.
+// note is the annotation: the metadata of a revision. Its Revision and Number repeat those of the object.
 type note struct {
-	Version int `json:"version"`
-	// Template is the digest of the template.
-	Template string    `json:"template"`
-	At       time.Time `json:"at"`
-	By       string    `json:"by,omitempty"`
-	Release  string    `json:"release,omitempty"`
-	Owner    string    `json:"owner,omitempty"`
-	// StartedBy and EndedBy are users.
-	StartedBy string `json:"startedBy,omitempty"`
-	EndedBy   string `json:"endedBy,omitempty"`
-	// EndMessage is why that end was requested.
-	EndMessage string       `json:"endMessage,omitempty"`
-	Outcome    plan.Outcome `json:"outcome,omitempty"`
-	Ended      *time.Time   `json:"ended,omitempty"`
-	// Sum is the digest of all other fields, of the revision and of its number.
-	Sum string `json:"sum"`
+	Version int
+	plan.Entry
+
+	// Sum is the digest of all other fields.
+	Sum string
 }
 
 // data is the stored template, in the form in which LWS stores it.
@@ -116,15 +104,9 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 
 // annotation returns the note of an entry whose template digest is known.
 func annotation(e plan.Entry) (string, error) {
-	n := note{
-		Version: noteVersion, Template: e.Template, At: e.At.UTC(), By: e.By, Release: e.Release, Owner: e.Owner, Outcome: e.Outcome,
-		StartedBy: e.StartedBy, EndedBy: e.EndedBy, EndMessage: e.EndMessage,
-	}
-	if !e.Ended.IsZero() {
-		ended := e.Ended.UTC()
-		n.Ended = &ended
-	}
-	n.Sum = n.sum(e.Revision, e.Number)
+	e.At, e.Ended, e.Problem = e.At.UTC(), e.Ended.UTC(), ""
+	n := note{Version: noteVersion, Entry: e}
+	n.Sum = n.sum()
 	raw, err := json.Marshal(n)
 	if err != nil {
 		return "", fmt.Errorf("encode history: %w", err)
@@ -133,10 +115,10 @@ func annotation(e plan.Entry) (string, error) {
 }
 
 // sum detects edits. It is no protection against forgery.
-func (n note) sum(revision string, number int64) string {
+func (n note) sum() string {
 	n.Sum = ""
 	raw, _ := json.Marshal(n) //nolint:errchkjson // strings and times
-	return hexOf(fmt.Appendf(raw, "\n%s\n%d", revision, number))
+	return hexOf(raw)
 }
 
 // Read returns the entry of a snapshot. One that can't be trusted has a Problem, and beside it only what identifies it.
@@ -148,12 +130,7 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 			"delete it, and if its revision is still in use, it is recreated", cr.Namespace, cr.Name, err)
 		return e
 	}
-	e.At, e.By, e.Release, e.Owner, e.Outcome, e.Template = n.At, n.By, n.Release, n.Owner, n.Outcome, n.Template
-	e.StartedBy, e.EndedBy, e.EndMessage = n.StartedBy, n.EndedBy, n.EndMessage
-	if n.Ended != nil {
-		e.Ended = *n.Ended
-	}
-	return e
+	return n.Entry
 }
 
 // read trusts nothing: an edited template would be restored as one that had served.
@@ -165,8 +142,8 @@ func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	switch have, err := canonical(cr.Data.Raw); {
 	case n.Version != noteVersion:
 		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", record.SnapshotAnnotation, n.Version, noteVersion)
-	case n.Sum != n.sum(e.Revision, e.Number):
-		// The number is part of the sum, so an edit can't make an older revision the newest.
+	case n.Sum != n.sum(), n.Revision != e.Revision, n.Number != e.Number:
+		// An edit of the number would make an older revision the newest.
 		return n, fmt.Errorf("its annotation %s, label or revision number was changed since the driver wrote it", record.SnapshotAnnotation)
 	case err != nil:
 		return n, err

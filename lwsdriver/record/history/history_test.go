@@ -133,9 +133,9 @@ func TestReadDetectsEdits(t *testing.T) {
 		"number":     {func(cr *appsv1.ControllerRevision) { cr.Revision++ }, "revision number"},
 		"revision":   {func(cr *appsv1.ControllerRevision) { cr.Labels[record.RevisionLabel] = "def" }, "label"},
 		"annotation": {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `"al"`) }, "was changed since the driver wrote it"},
-		"field":      {func(cr *appsv1.ControllerRevision) { renote(cr, `"by"`, `"from"`) }, "unknown field"},
-		"type":       {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `1`) }, "note.owner of type string"},
-		"version":    {func(cr *appsv1.ControllerRevision) { renote(cr, `"version":1`, `"version":2`) }, "version 2"},
+		"field":      {func(cr *appsv1.ControllerRevision) { renote(cr, `"By"`, `"From"`) }, "unknown field"},
+		"type":       {func(cr *appsv1.ControllerRevision) { renote(cr, `"jo"`, `1`) }, "Owner of type string"},
+		"version":    {func(cr *appsv1.ControllerRevision) { renote(cr, `"Version":1`, `"Version":2`) }, "version 2"},
 		"more":       {func(cr *appsv1.ControllerRevision) { cr.Annotations[record.SnapshotAnnotation] += "{}" }, "data after the value"},
 		"removed":    {func(cr *appsv1.ControllerRevision) { cr.Annotations = nil }, record.SnapshotAnnotation},
 	} {
