@@ -13,17 +13,26 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// FuzzQuantityOf: a quantity is within its bounds, for any number of groups.
+// FuzzQuantityOf: a quantity reads as it was written, and is within its bounds for any number of groups.
 func FuzzQuantityOf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string, total int32) {
 		q, err := ParseQuantity(s)
 		if err != nil {
+			if q != (Quantity{}) {
+				t.Errorf("ParseQuantity(%q) = %v beside an error", s, q)
+			}
 			return
+		}
+		if again, err := ParseQuantity(q.String()); err != nil || again != q {
+			t.Errorf("ParseQuantity(%q) = %v, which reads as %v, %v", s, q, again, err)
 		}
 		most := max(0, int(total))
 		up, down := q.Up(int(total)), q.Down(int(total))
 		if down < 0 || down > up || up > most || up-down > 1 {
 			t.Fatalf("%q of %d: up %d, down %d", s, total, up, down)
+		}
+		if more := q.Up(int(total) + 1); more < up {
+			t.Fatalf("%q of %d is %d, of one more %d", s, total, up, more)
 		}
 		switch {
 		case q.percent && q.value == 100 && (up != most || down != most):

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 )
 
 func TestParseQuantity(t *testing.T) {
@@ -91,44 +90,4 @@ func TestQuantityOf(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestQuantityProperties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		percent := rapid.Bool().Draw(t, "percent")
-		q := Quantity{value: rapid.IntRange(0, map[bool]int{true: 100, false: maxCount}[percent]).Draw(t, "value"), percent: percent}
-		total := rapid.IntRange(-3, maxCount).Draw(t, "total")
-		up, down, most := q.Up(total), q.Down(total), max(total, 0)
-		if down < 0 || down > up || up > most || up-down > 1 {
-			t.Fatalf("%v of %d: up %d, down %d", q, total, up, down)
-		}
-		again, err := ParseQuantity(q.String())
-		if err != nil || again != q {
-			t.Fatalf("%v reads as %v, %v", q, again, err)
-		}
-		if more := q.Up(total + 1); more < up {
-			t.Fatalf("%v of %d is %d, of one more %d", q, total, up, more)
-		}
-	})
-}
-
-func FuzzParseQuantity(f *testing.F) {
-	f.Fuzz(func(t *testing.T, s string) {
-		q, err := ParseQuantity(s)
-		if err != nil {
-			if q != (Quantity{}) {
-				t.Errorf("ParseQuantity(%q) = %v beside an error", s, q)
-			}
-			return
-		}
-		again, err := ParseQuantity(q.String())
-		if err != nil || again != q {
-			t.Errorf("ParseQuantity(%q) = %v, which reads as %v, %v", s, q, again, err)
-		}
-		for _, total := range []int{0, 1, 3, 100, maxCount} {
-			if up, down := q.Up(total), q.Down(total); down < 0 || down > up || up > total {
-				t.Errorf("%q of %d: up %d, down %d", s, total, up, down)
-			}
-		}
-	})
 }
