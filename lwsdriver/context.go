@@ -47,13 +47,12 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	if err != nil {
 		return err
 	}
-	workload := d.engine.Observer.Follow(key)
-	defer workload.Stop()
+	// It subscribes before it observes, so that no change is missed.
+	changed, stop := d.engine.Observer.Changes.Subscribe(key)
+	defer stop()
 	defer d.states.watch()()
 	var last *encoded.Message
 	for {
-		// It subscribes before it observes, so that no change is missed.
-		changed := workload.Changed()
 		now := d.engine.Observer.Names.Resolve(key) // a handover changes it
 		// The state is shared by watches that name other releases or none, so each checks its own.
 		if _, _, err := d.lookAt(now, req.GetReleaseId()); err != nil {

@@ -151,10 +151,12 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		elected = o.election.elected
 	}
 	e := engine.New(engine.Config{
-		Leads: o.election.isLeader, Elected: elected,
-		Core: core, Sets: sets, Dynamic: generic, Log: o.Logger, Namespace: o.Namespace, Workload: o.Workload,
-		ReadOnly: o.ReadOnly, Silent: o.Silent, Registry: o.Metrics, Decided: o.Decided, Now: o.now, Limits: o.Limits,
-		ProbeHostNetwork: o.ProbeHostNetwork, MaxGroupsInFlight: o.MaxGroupsInFlight,
+		Config: observe.Config{
+			Core: core, Sets: sets, Dynamic: generic, Log: o.Logger, Namespace: o.Namespace, ReadOnly: o.ReadOnly, ProbeHostNetwork: o.ProbeHostNetwork,
+			Limits: o.Limits, Now: o.now,
+		},
+		Leads: o.election.isLeader, Elected: elected, Workload: o.Workload, Silent: o.Silent, Registry: o.Metrics, Decided: o.Decided,
+		MaxGroupsInFlight: o.MaxGroupsInFlight,
 	})
 	d := &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}
 	// A watch that the change wakes must not get the state from before it.

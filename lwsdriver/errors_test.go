@@ -8,7 +8,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,18 +53,6 @@ func TestConflictsInARow(t *testing.T) {
 func drifting(t *testing.T) *lws.LeaderWorkerSet {
 	t.Helper()
 	return lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())})
-}
-
-// A driver that may not write the history says what it lacks.
-func TestHistoryForbidden(t *testing.T) {
-	b := restingFixture(t)
-	b.runSynced()
-	b.engine.Observer.History.Pause(lwstest.VLLM, errors.New("may not create"), lwstest.Noon.Add(time.Minute))
-	r, err := b.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: vllmRef})
-	if err != nil || codesOf(r.GetWarnings()) != "HistoryNotWritten" {
-		t.Errorf("warnings %v, %v", r.GetWarnings(), err)
-	}
-	lwstest.ErrorContains(t, textOf(r.GetWarnings()), "may not create")
 }
 
 // A request whose write failed may have been counted, so the loop decides again.

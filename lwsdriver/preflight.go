@@ -68,9 +68,7 @@ func checkPreflight(req *pb.PreflightRequest, limits record.Limits) error {
 		checkDuration("expectations.endpoint_propagation", e.GetEndpointPropagation())...)
 	for i, key := range e.GetTopologyKeys() {
 		for _, text := range validation.IsQualifiedName(key) {
-			bad = append(bad, drivererr.FieldViolation{
-				Field: fmt.Sprintf("expectations.topology_keys[%d]", i), Description: fmt.Sprintf("%q is the name of a node label: %s", key, text),
-			})
+			bad = append(bad, violation(fmt.Sprintf("expectations.topology_keys[%d]", i), "%q is the name of a node label: %s", key, text)...)
 		}
 	}
 	if req.GetPolicy() == nil {

@@ -71,39 +71,28 @@ func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
 }
 
 func checkInitialize(req *pb.InitializeRequest, limits record.Limits) error {
-	bad := append(checkID(req.GetReleaseId()), checkWait(req.GetWait())...)
+	bad := append(checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait())...)
 	if len(req.GetOwner()) > record.MaxOwner {
-		bad = append(bad, drivererr.FieldViolation{Field: "owner", Description: fmt.Sprintf("is longer than %d bytes", record.MaxOwner)})
+		bad = append(bad, violation("owner", "is longer than %d bytes", record.MaxOwner)...)
 	}
 	return checkPolicy(req.GetPolicy(), limits, bad...)
 }
 
-// checkPolicy refuses a policy that is invalid or exceeds the limits, together with the other violations of the request, or
-// that is not supported.
+// checkPolicy refuses a policy that is invalid or exceeds the limits, together with the other violations of the request.
 func checkPolicy(p *pb.ReleasePolicy, limits record.Limits, bad ...drivererr.FieldViolation) error {
 	policy, violations := record.ParsePolicy(p)
 	for _, v := range append(violations, limits.Check(policy)...) {
 		bad = append(bad, drivererr.FieldViolation(v))
 	}
 	bad = append(bad, unknownFields("policy", p.ProtoReflect())...)
-	if err := drivererr.Invalid(bad...); err != nil {
-		return err
-	}
-	if style := p.GetStyle(); !plan.Supports(style) {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver does not release in style %s yet, only in: %v", style, supportedStyles())
-	}
-	return nil
+	return drivererr.Invalid(bad...)
 }
 
 func checkID(id string) []drivererr.FieldViolation {
 	if record.ValidID(id) {
 		return nil
 	}
-	return []drivererr.FieldViolation{{
-		Field:       "release_id",
-		Description: fmt.Sprintf("%q must be 1 to 63 characters of [a-zA-Z0-9._-] that begin and end with a letter or digit", id),
-	}}
+	return violation("release_id", "%q must be 1 to 63 characters of [a-zA-Z0-9._-] that begin and end with a letter or digit", id)
 }
 
 // checkTraffic refuses a release whose requests could not be routed.
@@ -125,7 +114,7 @@ func (d *Driver) checkTraffic(ctx context.Context, s *observe.Snapshot, p *pb.Re
 
 // UpgradeBatch moves the release to a batch or to an absolute target.
 func (d *Driver) UpgradeBatch(ctx context.Context, req *pb.UpgradeBatchRequest) (*pb.UpgradeBatchResponse, error) {
-	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()), checkTarget(req))
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait()), checkTarget(req))
 	if err != nil {
 		return nil, err
 	}
@@ -140,14 +129,14 @@ func checkTarget(req *pb.UpgradeBatchRequest) []drivererr.FieldViolation {
 	switch t := req.GetTarget().(type) {
 	case *pb.UpgradeBatchRequest_Batch:
 		if t.Batch < 0 {
-			return []drivererr.FieldViolation{{Field: "batch", Description: fmt.Sprintf("%d is negative; batches count from 0", t.Batch)}}
+			return violation("batch", "%d is negative; batches count from 0", t.Batch)
 		}
 	case *pb.UpgradeBatchRequest_Groups:
 		if _, err := record.ParseQuantity(t.Groups); err != nil {
-			return []drivererr.FieldViolation{{Field: "groups", Description: err.Error()}}
+			return violation("groups", "%v", err)
 		}
 	default:
-		return []drivererr.FieldViolation{{Field: "target", Description: "is required: batch or groups"}}
+		return violation("target", "is required: batch or groups")
 	}
 	return nil
 }
@@ -156,13 +145,11 @@ func checkTarget(req *pb.UpgradeBatchRequest) []drivererr.FieldViolation {
 func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
 	var bad []drivererr.FieldViolation
 	if i := req.GetIntent(); i != pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && i != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		bad = append(bad, drivererr.FieldViolation{Field: "intent", Description: "is required: PROMOTE or ROLLBACK"})
+		bad = violation("intent", "is required: PROMOTE or ROLLBACK")
 	} else if req.GetForce() && i == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
-		bad = append(bad, drivererr.FieldViolation{
-			Field: "force", Description: "is for ROLLBACK only: a promotion never goes past the workload's own maxUnavailable",
-		})
+		bad = violation("force", "is for ROLLBACK only: a promotion never goes past the workload's own maxUnavailable")
 	}
-	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()), bad)
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait()), bad)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ import (
 func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
 	var bad []drivererr.FieldViolation
 	if req.GetLimit() < 0 {
-		bad = append(bad, drivererr.FieldViolation{Field: "limit", Description: "must not be negative"})
+		bad = violation("limit", "must not be negative")
 	}
 	key, err := d.accept(req.GetWorkload(), bad)
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *Driver) historyWarnings(s *observe.Snapshot) []*pb.Warning {
 	if _, err := record.HistoryLimit(s.StableObject.Annotations); err != nil {
 		all = append(all, &pb.Warning{Code: "HistoryLimitInvalid", Message: fmt.Sprintf("%s: %v", observe.Object(s.Key), err)})
 	}
-	if _, err := d.engine.Observer.History.Paused(s.Key, s.Now); err != nil {
+	if err := d.engine.HistoryError(s.Key); err != nil {
 		all = append(all, &pb.Warning{Code: "HistoryNotWritten", Message: fmt.Sprintf("the history of %s is not complete: %v", observe.Object(s.Key), err)})
 	}
 	return all

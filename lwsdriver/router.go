@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"context"
-	"fmt"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,7 +21,7 @@ import (
 
 // SetWeight sets the canary's share of requests.
 func (d *Driver) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.SetWeightResponse, error) {
-	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()), checkPercent("weight", req.GetWeight()))
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait()), checkPercent("weight", req.GetWeight()))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +67,7 @@ func (d *Driver) SetMirror(ctx context.Context, req *pb.SetMirrorRequest) (*pb.S
 
 // Reset returns all requests to the stable leaders.
 func (d *Driver) Reset(ctx context.Context, req *pb.ResetRequest) (*pb.ResetResponse, error) {
-	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkWait(req.GetWait()))
+	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait()))
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +102,7 @@ func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*
 
 func checkPercent(field string, n int32) []drivererr.FieldViolation {
 	if n < 0 || n > 100 {
-		return []drivererr.FieldViolation{{Field: field, Description: fmt.Sprintf("%d is not 0 to 100", n)}}
+		return violation(field, "%d is not 0 to 100", n)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ const (
 
 // GetDriverInfo returns the driver's name, version and capabilities.
 func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
-	info := &pb.GetDriverInfoResponse{
+	return &pb.GetDriverInfoResponse{
 		Name: Name, Version: d.options.Version,
 		Kinds: []*pb.WorkloadKind{
 			{Group: lws.GroupVersion.Group, Version: lws.GroupVersion.Version, Kind: observe.Kind},
@@ -67,38 +67,29 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 			pb.Capability_CAPABILITY_TRAFFIC_MIRROR,
 			pb.Capability_CAPABILITY_WATCH_WORKLOADS,
 		},
+		Styles: []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION},
 		TrafficProviders: []pb.TrafficProvider{
 			pb.TrafficProvider_TRAFFIC_PROVIDER_GATEWAY_API,
 			pb.TrafficProvider_TRAFFIC_PROVIDER_INFERENCE_POOL,
 			pb.TrafficProvider_TRAFFIC_PROVIDER_INGRESS,
 		},
-	}
-	info.Styles = supportedStyles()
-	return info, nil
-}
-
-// supportedStyles returns the styles that this driver supports.
-func supportedStyles() []pb.Style {
-	all := []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}
-	return slices.DeleteFunc(all, func(s pb.Style) bool { return !plan.Supports(s) })
+	}, nil
 }
 
 // keyFor checks that calls can be served and returns the workload's key.
 func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	var bad []drivererr.FieldViolation
 	if ref.GetNamespace() == "" {
-		bad = append(bad, drivererr.FieldViolation{Field: "workload.namespace", Description: "is required"})
+		bad = violation("workload.namespace", "is required")
 	}
 	if ref.GetName() == "" {
-		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: "is required"})
+		bad = append(bad, violation("workload.name", "is required")...)
 	}
 	if k := ref.GetKind(); k != "" && k != observe.Kind && k != observe.KindSet {
-		bad = append(bad, drivererr.FieldViolation{
-			Field: "workload.kind", Description: fmt.Sprintf("is %q; this driver releases %s and %s", k, observe.Kind, observe.KindSet),
-		})
+		bad = append(bad, violation("workload.kind", "is %q; this driver releases %s and %s", k, observe.Kind, observe.KindSet)...)
 	}
 	if strings.Contains(ref.GetName(), "/") {
-		bad = append(bad, drivererr.FieldViolation{Field: "workload.name", Description: fmt.Sprintf("%q is no name: its kind belongs in workload.kind", ref.GetName())})
+		bad = append(bad, violation("workload.name", "%q is no name: its kind belongs in workload.kind", ref.GetName())...)
 	}
 	key := observe.KeyFor(ref.GetKind(), ref.GetNamespace(), ref.GetName())
 	if err := drivererr.Invalid(bad...); err != nil {
@@ -300,11 +291,10 @@ func (d *Driver) pollUntil(ctx context.Context, key types.NamespacedName, wait *
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	workload := d.engine.Observer.Follow(key)
-	defer workload.Stop()
+	// A change between the look and the wait must not be missed.
+	changed, stop := d.engine.Observer.Changes.Subscribe(key)
+	defer stop()
 	for {
-		// A change between the look and the wait must not be missed.
-		changed := workload.Changed()
 		if done, err := look(); done || err != nil {
 			return err
 		}
@@ -318,15 +308,15 @@ func (d *Driver) pollUntil(ctx context.Context, key types.NamespacedName, wait *
 	}
 }
 
-// checkWait refuses an invalid wait.
-func checkWait(wait *durationpb.Duration) []drivererr.FieldViolation {
-	return checkDuration("wait", wait)
+// violation returns what is wrong with a field of a request.
+func violation(field, format string, args ...any) []drivererr.FieldViolation {
+	return []drivererr.FieldViolation{{Field: field, Description: fmt.Sprintf(format, args...)}}
 }
 
 // checkDuration refuses an invalid or negative duration.
 func checkDuration(field string, d *durationpb.Duration) []drivererr.FieldViolation {
 	if d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
-		return []drivererr.FieldViolation{{Field: field, Description: "must be a valid duration, not negative"}}
+		return violation(field, "must be a valid duration, not negative")
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -26,6 +27,10 @@ const (
 
 // Autoscaler is an object that scales a workload.
 type Autoscaler interface {
+	metav1.Object
+
+	// Type is KindHPA or KindScaledObject.
+	Type() string
 	// Workload returns the name of the LeaderWorkerSet that it scales, or that of a [RoleScaler]. Empty means it scales something else.
 	Workload() string
 	// Scales returns the directions in which it may change the number of replicas.

@@ -28,6 +28,9 @@ func knownPolicy(p string) bool {
 	return false
 }
 
+// Type returns KindHPA.
+func (h HPA) Type() string { return KindHPA }
+
 // Workload returns the name of what it scales.
 func (h HPA) Workload() string {
 	ref := h.Spec.ScaleTargetRef

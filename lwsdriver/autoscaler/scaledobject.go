@@ -28,6 +28,9 @@ const (
 
 const paused = "true"
 
+// Type returns KindScaledObject.
+func (o ScaledObject) Type() string { return KindScaledObject }
+
 // Workload returns the name of what it scales.
 func (o ScaledObject) Workload() string {
 	field := func(name string) string {

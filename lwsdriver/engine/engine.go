@@ -12,16 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -44,6 +40,7 @@ type Engine struct {
 	errors lastErrors
 	// waits are what the last decisions wait for.
 	waits     perWorkload[plan.Waiting]
+	histories perWorkload[historyPause]
 	admission admission
 	events    *eventRecorder
 	metrics   *metrics
@@ -51,31 +48,19 @@ type Engine struct {
 
 // Config is what an Engine needs.
 type Config struct {
-	// Core, Sets and Dynamic are the clients for Kubernetes' own kinds, LeaderWorkerSets and routes.
-	Core    kubernetes.Interface
-	Sets    lwsclient.Interface
-	Dynamic dynamic.Interface
-	Log     *slog.Logger
-	// Namespace limits the engine to one namespace. Empty means all.
-	Namespace string
+	// Config is the Observer's, without Changed and Deleted, which the engine sets.
+	observe.Config
+
 	// Workload limits the engine to one workload. Zero means all.
 	Workload types.NamespacedName
-	// ReadOnly keeps the engine from writing anything.
-	ReadOnly bool
-	// ProbeHostNetwork: leaders on their node's network get warm-up and drain requests, too.
-	ProbeHostNetwork bool
 	// Silent keeps the engine from recording events.
 	Silent bool
 	// Registry gets the metrics. Nil means that they are not registered.
 	Registry prometheus.Registerer
 	// MaxGroupsInFlight limits the groups of all releases that are created or replaced and not ready yet. 0 means no limit.
 	MaxGroupsInFlight int
-	// Limits are what the operator allows policies.
-	Limits record.Limits
 	// Decided is called with each decision, see lwsdriver.Options. Optional.
 	Decided func(plan.Observation, plan.Intent, plan.Decision, error)
-	// Now is the clock of all decisions.
-	Now func() time.Time
 	// Leads reports whether the engine may act. Until Elected is closed, and whenever Leads returns false, it only fills its
 	// caches. Nil means that it always may.
 	Leads   func() bool
@@ -91,11 +76,8 @@ func New(c Config) *Engine {
 	}
 	e.admission.limit, e.admission.wake = c.MaxGroupsInFlight, e.queue.Add
 	e.metrics = newMetrics(c.Registry, &e.admission)
-	e.Observer = observe.New(observe.Config{
-		Core: c.Core, Sets: c.Sets, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, ReadOnly: c.ReadOnly, Now: c.Now,
-		ProbeHostNetwork: c.ProbeHostNetwork, Limits: c.Limits,
-		Changed: e.changed, Deleted: e.forget,
-	})
+	c.Changed, c.Deleted = e.changed, e.forget
+	e.Observer = observe.New(c.Config)
 	if c.Registry != nil {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}
@@ -246,5 +228,6 @@ func (e *Engine) forget(key types.NamespacedName) {
 	e.events.forget(key)
 	e.errors.set(key, nil)
 	e.waits.set(key, plan.Waiting{})
+	e.histories.set(key, historyPause{})
 	e.admission.record(key, plan.Decision{}, nil)
 }

@@ -38,8 +38,10 @@ func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface,
 	t.Helper()
 	c := lwstest.NewCluster(t, core, generic, objects...)
 	e := New(Config{
-		Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Decided: lwstest.ReplayDecisions(t),
-		Now: func() time.Time { return lwstest.Noon },
+		Config: observe.Config{
+			Core: c.Core, Sets: c.Sets, Dynamic: generic, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return lwstest.Noon },
+		},
+		Decided: lwstest.ReplayDecisions(t),
 	})
 	b := &fixture{Engine: e, Cluster: c, t: t}
 	for _, w := range objects {

@@ -32,15 +32,15 @@ func TestHistoryForbidden(t *testing.T) {
 	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
 		t.Errorf("it blocks the release: %v", err)
 	}
-	if left, err := b.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left != historyPause || err == nil {
-		t.Errorf("it is tried again in %s: %v", left, err)
+	if b.HistoryError(lwstest.VLLM) == nil {
+		t.Error("the error is not kept")
 	}
 	s = b.look()
-	if !s.HistoryUnread || s.Recheck != historyPause {
+	if !s.HistoryUnread || s.Recheck != historyRetry {
 		t.Errorf("the planner would ask again: %+v", s.Observation)
 	}
-	b.Observer.Forget(lwstest.VLLM)
-	if left, err := b.Observer.History.Paused(lwstest.VLLM, lwstest.Noon); left > 0 || err != nil {
-		t.Errorf("%s, %v are remembered of a deleted workload", left, err)
+	b.forget(lwstest.VLLM)
+	if err := b.HistoryError(lwstest.VLLM); err != nil {
+		t.Errorf("%v is remembered of a deleted workload", err)
 	}
 }

@@ -82,7 +82,7 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 		e.queue.AddRateLimited(key)
 	}
 	// The pass may have changed the last error, for which the caches have no event.
-	e.Observer.Changes.Notify(key)
+	e.Observer.Notify(key)
 }
 
 // watch is work for a read-only driver: it signals waiters, also when time alone changes the context, such as at a progress
@@ -96,7 +96,7 @@ func (e *Engine) watch(context.Context) {
 		if _, decision, err := e.lookLocked(key); err == nil && decision.Recheck > 0 {
 			e.queue.AddAfter(key, decision.Recheck)
 		}
-		e.Observer.Changes.Notify(key)
+		e.Observer.Notify(key)
 		e.queue.Done(key)
 	}
 }
@@ -176,6 +176,10 @@ func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*
 	if err == nil {
 		for _, policy := range next {
 			e.Observer.Enter(s, policy)
+		}
+		if left := e.histories.get(key).until.Sub(s.Now); left > 0 {
+			s.HistoryUnread = true // the planner does not write an unread history
+			s.RecheckAfter(left)
 		}
 		s.Observation = plan.Judge(s.Observation)
 	}
@@ -258,24 +262,32 @@ func (e *Engine) Do(ctx context.Context, s *observe.Snapshot, action plan.Action
 	return wrote, nil
 }
 
-// historyPause is how long a history that can't be written is not retried. No release waits for it.
-const historyPause = time.Minute
+// historyRetry is how long a history that can't be written is not retried. No release waits for it.
+const historyRetry = time.Minute
+
+// historyPause is why a history is not written, and until when.
+type historyPause struct {
+	err   error
+	until time.Time
+}
+
+// HistoryError returns why the last write of a workload's history was refused, nil if it was not.
+func (e *Engine) HistoryError(key types.NamespacedName) error { return e.histories.get(key).err }
 
 // recordHistory is Do for writes of the history: one that is refused, such as for a missing permission, blocks no release. A
 // retryable error is returned.
 func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action plan.Action) (bool, error) {
 	wrote, err := e.Do(ctx, s, action)
 	if err == nil {
-		e.Observer.History.Resume(s.Key)
+		e.histories.set(s.Key, historyPause{})
 		return wrote, nil
 	}
 	if drivererr.Retryable(err) {
 		return false, err
 	}
-	if _, before := e.Observer.History.Paused(s.Key, s.Now); before == nil || before.Error() != err.Error() {
+	before := e.histories.set(s.Key, historyPause{err, e.config.Now().Add(historyRetry)}).err
+	if before == nil || before.Error() != err.Error() {
 		e.config.Log.Warn("history can't be written, the release continues without it", slog.String("workload", s.Key.String()), slog.Any("error", err))
 	}
-	// The next observation calls a paused history unread, so the planner does not choose this write again.
-	e.Observer.History.Pause(s.Key, err, e.config.Now().Add(historyPause))
 	return false, nil
 }

@@ -6,15 +6,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -97,68 +94,19 @@ func TestConflictsInARow(t *testing.T) {
 	}
 }
 
-// Nothing is remembered of a workload and of what was added to it once they and their pods are deleted, in any order
-// they go.
+// Nothing is remembered of a workload once it is deleted.
 func TestDeletedWorkloadIsForgotten(t *testing.T) {
-	for _, tt := range []struct {
-		name      string
-		podsFirst bool
-		limit     func(*scope)
-	}{
-		{"pods last", false, func(*scope) {}},
-		{"pods first", true, func(*scope) {}},
-		{"pods last, one workload", false, func(s *scope) { s.workload = lwstest.VLLM }},
-		{"pods first, one workload", true, func(s *scope) { s.workload = lwstest.VLLM }},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
+	for name, scope := range map[string]types.NamespacedName{"all": {}, "one workload": lwstest.VLLM} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			stable := lwstest.InPhase(t, record.Progressing)
-			b := newFixture(t, stable, lwstest.Canary(t, stable))
-			tt.limit(&b.locks)
+			b := newFixture(t, lwstest.InPhase(t, record.Progressing))
+			b.locks.workload = scope
 			b.run()
 			b.eventually("the driver serves", b.Synced)
-			pods := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace)
-			names := []string{"vllm-1", "vllm-1-1", "vllm-new-1"}
-			for _, name := range names {
-				pod := lwstest.Pod(name, func(p *corev1.Pod) {
-					if strings.HasPrefix(name, "vllm-new") {
-						p.Labels[lws.SetNameLabelKey] = "vllm-new"
-					}
-				})
-				if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			b.eventually("the pods are seen", func() bool { return len(b.Observer.Caches.Pods.GetIndexer().List()) == len(names) })
-			if _, _, err := b.Look(lwstest.VLLM); err != nil {
-				t.Fatal(err)
-			}
 			b.errors.set(lwstest.VLLM, errors.New("something"))
 			b.events.last.set(lwstest.VLLM, lastEvent{release: "r1"})
-			steps := []func(){
-				func() {
-					for _, name := range []string{"vllm", "vllm-new"} {
-						err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, name)
-						if err != nil && !apierrors.IsNotFound(err) {
-							t.Fatal(err)
-						}
-					}
-					b.eventually("the workloads are deleted", func() bool { return len(b.Observer.Caches.Workloads.GetIndexer().List()) == 0 })
-				},
-				func() {
-					for _, name := range names {
-						if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-							t.Fatal(err)
-						}
-					}
-					b.eventually("the pods are deleted", func() bool { return len(b.Observer.Caches.Pods.GetIndexer().List()) == 0 })
-				},
-			}
-			if tt.podsFirst {
-				slices.Reverse(steps)
-			}
-			for _, step := range steps {
-				step()
+			if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, lwstest.VLLM.Name); err != nil {
+				t.Fatal(err)
 			}
 			b.eventually("all is forgotten", func() bool { return b.remembered() == 0 })
 		})

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -39,9 +38,9 @@ type Autoscalers struct {
 
 func (o *Observer) newAutoscalers() *Autoscalers {
 	core, client, namespace := o.config.Core, o.config.Dynamic, o.config.Namespace
-	notify := func(s *Scaler) {
+	notify := func(s autoscaler.Autoscaler) {
 		if s != nil {
-			for _, key := range s.workloads() {
+			for _, key := range scaledWorkloads(s) {
 				o.autoscalerChanged(key)
 			}
 		}
@@ -57,7 +56,7 @@ func (o *Observer) newAutoscalers() *Autoscalers {
 			if before != nil && after != nil && sameScaler(before, after) {
 				return
 			}
-			if after != nil && after.scaledObject() != "" {
+			if after != nil && scaledObject(after) != "" {
 				a.scaled.Recheck() // KEDA may have been installed since this driver started: it scales by the HPAs that it creates
 			}
 			// An autoscaler that changed its target concerns both workloads.
@@ -86,13 +85,13 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 	byName := map[string]int{} // indices of ScaledObjects in found
 	// ScaledObjects come first: an HPA that KEDA made is reported as part of its ScaledObject.
 	for _, s := range scalers(a.scaled, key, targets) {
-		byName[s.Name()] = len(found)
-		found = append(found, s.describe(targets))
+		byName[s.GetName()] = len(found)
+		found = append(found, describeScaler(s, targets))
 	}
 	for _, s := range scalers(a.hpas, key, targets) {
-		owner := s.scaledObject()
+		owner := scaledObject(s)
 		if owner == "" {
-			found = append(found, s.describe(targets))
+			found = append(found, describeScaler(s, targets))
 			continue
 		}
 		// KEDA manages it and would revert any other write.
@@ -100,14 +99,14 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 		if !known {
 			if unscanned == nil {
 				unscanned = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-					"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.Name(), owner)
+					"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.GetName(), owner)
 			}
 			continue
 		}
 		found[i].Limited = s.Limited()
 		// KEDA changes its HPA a moment after its ScaledObject, so a held direction may still scale.
 		if s.Scales().Beyond(found[i].Directions) {
-			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name())
+			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.GetName())
 		}
 	}
 	slices.SortFunc(found, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
@@ -115,12 +114,12 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 }
 
 // scalers returns the cached autoscalers of targets, and those that are held for the workload.
-func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (all []*Scaler) {
+func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (all []autoscaler.Autoscaler) {
 	for _, name := range append([]string{key.Name}, targets...) {
 		for _, obj := range informer.List[any](c, scalerIndex, types.NamespacedName{Namespace: key.Namespace, Name: name}.String()) {
 			s := scalerOf(obj)
 			// An autoscaler may have both names: that of the workload, and that of its target.
-			if !slices.ContainsFunc(all, func(known *Scaler) bool { return known.Name() == s.Name() }) {
+			if !slices.ContainsFunc(all, func(known autoscaler.Autoscaler) bool { return known.GetName() == s.GetName() }) {
 				all = append(all, s)
 			}
 		}
@@ -132,7 +131,7 @@ func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (
 func (a *Autoscalers) Pending() bool { return a.hpas.Pending() || a.scaled.Pending() }
 
 // Get returns an autoscaler of a kind from its cache, nil if there is none.
-func (a *Autoscalers) Get(kind string, key types.NamespacedName) *Scaler {
+func (a *Autoscalers) Get(kind string, key types.NamespacedName) autoscaler.Autoscaler {
 	c := a.hpas
 	if kind == autoscaler.KindScaledObject {
 		c = a.scaled
@@ -140,39 +139,27 @@ func (a *Autoscalers) Get(kind string, key types.NamespacedName) *Scaler {
 	return scalerOf(informer.Get[any](c, key))
 }
 
-// Scaler is a cached autoscaler.
-type Scaler struct {
-	autoscaler.Autoscaler
-
-	// Kind is autoscaler.KindHPA or autoscaler.KindScaledObject.
-	Kind string
-	// Meta is the object's metadata.
-	Meta metav1.Object
-}
-
-func scalerOf(obj any) *Scaler {
+// scalerOf returns a cached object as an autoscaler, nil if it is none.
+func scalerOf(obj any) autoscaler.Autoscaler {
 	switch o := obj.(type) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
-		return &Scaler{autoscaler.HPA{HorizontalPodAutoscaler: o}, autoscaler.KindHPA, o}
+		return autoscaler.HPA{HorizontalPodAutoscaler: o}
 	case *unstructured.Unstructured:
-		return &Scaler{autoscaler.ScaledObject{Unstructured: o}, autoscaler.KindScaledObject, o}
+		return autoscaler.ScaledObject{Unstructured: o}
 	}
 	return nil
 }
 
-// Name returns the object's name.
-func (s *Scaler) Name() string { return s.Meta.GetName() }
-
-// scaledObject returns the name of the ScaledObject that controls it, "" if none does.
-func (s *Scaler) scaledObject() string {
-	return controllerOf(s.Meta, autoscaler.ScaledObjects.Group, autoscaler.KindScaledObject)
+// scaledObject returns the name of the ScaledObject that controls an autoscaler, "" if none does.
+func scaledObject(a autoscaler.Autoscaler) string {
+	return controllerOf(a, autoscaler.ScaledObjects.Group, autoscaler.KindScaledObject)
 }
 
-func (s *Scaler) describe(targets []string) plan.Autoscaler {
+func describeScaler(a autoscaler.Autoscaler, targets []string) plan.Autoscaler {
 	v := plan.Autoscaler{
-		Kind: s.Kind, Name: s.Name(), Targets: slices.Contains(targets, s.Workload()), Directions: s.Scales(), ToZero: s.ToZero(), Max: s.Max(), Limited: s.Limited(),
+		Kind: a.Type(), Name: a.GetName(), Targets: slices.Contains(targets, a.Workload()), Directions: a.Scales(), ToZero: a.ToZero(), Max: a.Max(), Limited: a.Limited(),
 	}
-	note, err := autoscaler.ReadNote(s.Meta.GetAnnotations())
+	note, err := autoscaler.ReadNote(a.GetAnnotations())
 	if err != nil {
 		v.Unreadable = err.Error()
 	}
@@ -182,17 +169,17 @@ func (s *Scaler) describe(targets []string) plan.Autoscaler {
 	return v
 }
 
-// workloads returns the workloads that s targets or for which s is held.
-func (s *Scaler) workloads() []types.NamespacedName {
+// scaledWorkloads returns the workloads that an autoscaler targets or is held for.
+func scaledWorkloads(a autoscaler.Autoscaler) []types.NamespacedName {
 	var all []types.NamespacedName
 	add := func(name string) {
-		key := types.NamespacedName{Namespace: s.Meta.GetNamespace(), Name: name}
+		key := types.NamespacedName{Namespace: a.GetNamespace(), Name: name}
 		if name != "" && !slices.Contains(all, key) {
 			all = append(all, key)
 		}
 	}
-	add(s.Workload())
-	if note, err := autoscaler.ReadNote(s.Meta.GetAnnotations()); err == nil && note != nil {
+	add(a.Workload())
+	if note, err := autoscaler.ReadNote(a.GetAnnotations()); err == nil && note != nil {
 		add(note.Workload)
 	}
 	return all
@@ -200,7 +187,7 @@ func (s *Scaler) workloads() []types.NamespacedName {
 
 func scalerKeys(obj any) (keys []string) {
 	if s := scalerOf(obj); s != nil {
-		for _, key := range s.workloads() {
+		for _, key := range scaledWorkloads(s) {
 			keys = append(keys, key.String())
 		}
 	}
@@ -213,13 +200,13 @@ func stripScaler(obj any) any {
 	if s == nil {
 		return obj
 	}
-	s.Meta.SetManagedFields(nil)
+	s.SetManagedFields(nil)
 	// A hold is in annotations: the note of the user's values, and those by which KEDA pauses.
-	annotations := maps.Clone(s.Meta.GetAnnotations())
+	annotations := maps.Clone(s.GetAnnotations())
 	maps.DeleteFunc(annotations, func(key, _ string) bool {
 		return key != autoscaler.NoteAnnotation && !strings.HasPrefix(key, "autoscaling.keda.sh/")
 	})
-	s.Meta.SetAnnotations(annotations)
+	s.SetAnnotations(annotations)
 	switch o := obj.(type) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
 		// This condition alone tells that an HPA would remove groups but for its policy.
@@ -239,10 +226,10 @@ func stripScaler(obj any) any {
 }
 
 // sameScaler reports whether nothing changed that a release depends on.
-func sameScaler(before, after *Scaler) bool {
-	return before.Meta.GetUID() == after.Meta.GetUID() && before.Scales() == after.Scales() &&
-		before.ToZero() == after.ToZero() && before.Max() == after.Max() && before.Limited() == after.Limited() && before.scaledObject() == after.scaledObject() && slices.Equal(before.workloads(), after.workloads()) &&
-		before.Meta.GetAnnotations()[autoscaler.NoteAnnotation] == after.Meta.GetAnnotations()[autoscaler.NoteAnnotation]
+func sameScaler(before, after autoscaler.Autoscaler) bool {
+	return before.GetUID() == after.GetUID() && before.Scales() == after.Scales() &&
+		before.ToZero() == after.ToZero() && before.Max() == after.Max() && before.Limited() == after.Limited() && scaledObject(before) == scaledObject(after) && slices.Equal(scaledWorkloads(before), scaledWorkloads(after)) &&
+		before.GetAnnotations()[autoscaler.NoteAnnotation] == after.GetAnnotations()[autoscaler.NoteAnnotation]
 }
 
 // readAutoscalers reads the autoscalers of the workload and of its successor.

@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,20 +52,11 @@ func stripHistoryRevision(cr *appsv1.ControllerRevision) *HistoryRevision {
 // History holds the revisions in the histories of workloads.
 type History struct {
 	informer *informer.Informer
-
-	mu     sync.Mutex
-	paused map[types.NamespacedName]pause
-}
-
-// pause is why a history is not written, and until when.
-type pause struct {
-	err   error
-	until time.Time
 }
 
 func (o *Observer) newHistory() *History {
 	core := o.config.Core
-	return &History{paused: map[types.NamespacedName]pause{}, informer: informer.New(informer.Config{
+	return &History{informer.New(informer.Config{
 		Source: informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
 			core.AppsV1().ControllerRevisions(o.config.Namespace), record.RoleLabel+"="+record.RoleSnapshot),
 		Example: &appsv1.ControllerRevision{}, Transform: informer.Transform(stripHistoryRevision), Changed: o.allChanged,
@@ -105,36 +94,11 @@ func (n *History) Find(s *Snapshot, revision string) *HistoryRevision {
 	return nil
 }
 
-// Pause keeps the planner from writing a history until a time, because of an error.
-func (n *History) Pause(key types.NamespacedName, err error, until time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.paused[key] = pause{err, until}
-}
-
-// Paused returns for how long a history is not written, and why. The error stays until Resume.
-func (n *History) Paused(key types.NamespacedName, now time.Time) (time.Duration, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	p := n.paused[key]
-	return max(p.until.Sub(now), 0), p.err
-}
-
-// Resume ends a pause and drops its error.
-func (n *History) Resume(key types.NamespacedName) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.paused, key)
-}
-
 // readHistory reads the workload's history. A read-only driver writes none.
 func (o *Observer) readHistory(s *Snapshot) {
 	s.HistoryLimit, _ = record.HistoryLimit(s.StableObject.Annotations)
-	left, _ := o.History.Paused(s.Key, s.Now)
-	// An unread history is not written either, so a paused or read-only one counts as unread.
-	if s.HistoryUnread = o.config.ReadOnly || left > 0 || !o.History.Synced(); s.HistoryUnread {
-		s.RecheckAfter(left)
-	}
+	// An unread history is not written, so that of a read-only driver counts as unread.
+	s.HistoryUnread = o.config.ReadOnly || !o.History.Synced()
 	for _, v := range o.History.Of(s.Key, s.StableObject.UID) {
 		s.History = append(s.History, v.Entry)
 	}

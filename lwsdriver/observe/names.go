@@ -130,31 +130,3 @@ func (n Names) successorForeign(s *Snapshot) bool {
 	}
 	return (StableKey(w) != s.Key || ownerUID(w) != s.StableObject.UID) && !metav1.IsControlledBy(w, s.StableObject) && !succeeds(w, s.StableObject)
 }
-
-// Follower signals the changes of the workload that a name means, also once a handover makes it another object.
-type Follower struct {
-	observer *Observer
-	name, on types.NamespacedName
-	changed  <-chan struct{}
-	stop     func()
-}
-
-// Follow returns a Follower of the workload that a name means. It must be stopped.
-func (o *Observer) Follow(name types.NamespacedName) *Follower {
-	return &Follower{observer: o, name: name, stop: func() {}}
-}
-
-// Changed returns a channel that receives a signal after every change. Call it before each observation.
-func (f *Follower) Changed() <-chan struct{} {
-	if now := f.observer.Names.Resolve(f.name); f.changed == nil || now != f.on {
-		f.stop()
-		f.on = now
-		// An object may be created under the name itself, and then the name means that object.
-		// No signal is lost in between, since the caller observes after this call.
-		f.changed, f.stop = f.observer.Changes.Subscribe(f.name, now)
-	}
-	return f.changed
-}
-
-// Stop ends the subscription.
-func (f *Follower) Stop() { f.stop() }

@@ -65,7 +65,7 @@ type Config struct {
 	Log     *slog.Logger
 	// Namespace limits the caches to one namespace. Empty means all.
 	Namespace string
-	// ReadOnly keeps the observer from warming leaders up, which puts load on them, and the planner from writing history.
+	// ReadOnly keeps the driver from writing, and from warming leaders up, which puts load on them.
 	ReadOnly bool
 	// ProbeHostNetwork: leaders on their node's network get requests, too.
 	ProbeHostNetwork bool
@@ -130,7 +130,17 @@ func (o *Observer) now() time.Time { return o.config.Now().Round(0) }
 func (o *Observer) changed(key types.NamespacedName) {
 	// The engine has queued the workload before a waiting call looks again.
 	o.config.Changed(key)
+	o.Notify(key)
+}
+
+// Notify signals a change of a workload, also to those who wait for it by an alias: a handover may have changed its name meanwhile.
+func (o *Observer) Notify(key types.NamespacedName) {
 	o.Changes.Notify(key)
+	if w := o.Caches.Workload(key); w != nil {
+		for _, alias := range aliases(w) {
+			o.Changes.Notify(types.NamespacedName{Namespace: key.Namespace, Name: alias})
+		}
+	}
 }
 
 // allChanged is called when a cache that any workload may depend on is filled, or can't be: that of autoscalers, budgets or the
@@ -140,7 +150,7 @@ func (o *Observer) allChanged() {
 		if w.Annotations[record.RecordAnnotation] != "" {
 			o.changed(StableKey(w))
 		} else {
-			o.Changes.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
+			o.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling
 		}
 	}
 	for _, w := range informer.All[*lws.LeaderWorkerSet](o.Caches.Workloads) {
@@ -179,6 +189,4 @@ func (o *Observer) deleted(key types.NamespacedName) {
 func (o *Observer) Forget(key types.NamespacedName) {
 	o.Caches.Groups.forget(key)
 	o.forget(key)
-	// A workload that is created with this name has a history of its own.
-	o.History.Resume(key)
 }

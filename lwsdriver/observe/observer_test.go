@@ -232,28 +232,19 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 			b.Budgets.informer.Start()
 			b.run()
 			b.eventually("the other caches are filled", b.Caches.Synced)
-			ctx, cancel := context.WithCancel(t.Context())
-			var known atomic.Bool
-			var waiting sync.WaitGroup
-			defer waiting.Wait()
-			defer cancel()
-			waiting.Go(func() {
-				changed, stop := b.Changes.Subscribe(lwstest.VLLM)
-				defer stop()
-				for {
-					known.Store(b.Budgets.informer.Synced() && b.History.Synced())
-					if known.Load() {
-						return
-					}
-					select {
-					case <-changed:
-					case <-ctx.Done():
-						return
-					}
-				}
-			})
+			known := make(chan error, 1)
+			go func() {
+				known <- b.Changes.Await(t.Context(), func() bool { return b.Budgets.informer.Synced() && b.History.Synced() }, lwstest.VLLM)
+			}()
 			readable.Store(true)
-			b.eventually("waiters are signalled", known.Load)
+			select {
+			case err := <-known:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("waiters are not signalled")
+			}
 		})
 	}
 }
@@ -432,15 +423,13 @@ func TestWorkloadLosesObject(t *testing.T) {
 func TestRecreatedWorkloadIsForgotten(t *testing.T) {
 	w := lwstest.InPhase(t, record.Progressing)
 	b := newFixture(t, w)
+	var forgotten atomic.Bool
+	b.config.Deleted = func(types.NamespacedName) { forgotten.Store(true) }
 	b.runSynced()
-	b.History.Pause(lwstest.VLLM, errors.New("refused"), lwstest.Noon.Add(time.Minute))
 	next := w.DeepCopy()
 	next.UID = "recreated"
 	if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), next, next.Namespace); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("what is remembered of the first is forgotten", func() bool {
-		_, err := b.History.Paused(lwstest.VLLM, lwstest.Noon)
-		return err == nil
-	})
+	b.eventually("what is remembered of the first is forgotten", forgotten.Load)
 }

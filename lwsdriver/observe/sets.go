@@ -150,7 +150,7 @@ func (o *Observer) newSets() *Sets {
 	enforcing := func(name string) *informer.Informer {
 		resource := admissionv1.SchemeGroupVersion.WithResource(name)
 		policies := config(resource, client.Resource(resource), enforcesLabel+"=bounds")
-		policies.Transform = informer.Transform(stripPolicy)
+		policies.Transform = informer.Transform(stripManagedFields)
 		policies.Handler = informer.OnChange(func(_, _ any) {
 			s.bounds.Recheck() // their kind is installed together with the policies
 			o.allChanged()
@@ -208,10 +208,10 @@ func (s *Sets) boundsEnforced() bool {
 	return countDenying(s.policies) >= policiesOfBounds && countDenying(s.bindings) >= policiesOfBounds
 }
 
-// countDenying returns how many policies or bindings of a cache deny requests: an edited one may only warn or audit.
+// countDenying returns how many policies or bindings of a cache deny requests.
 func countDenying(cache *informer.Informer) (n int) {
-	for _, o := range cache.GetIndexer().List() {
-		if p, ok := o.(*admissionPolicy); ok && p.Denies {
+	for _, u := range informer.All[*unstructured.Unstructured](cache) {
+		if denies(u) {
 			n++
 		}
 	}
@@ -335,20 +335,11 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	return b
 }
 
-// admissionPolicy is an admission policy or a binding.
-type admissionPolicy struct {
-	metav1.ObjectMeta
-
-	Denies bool
-}
-
-func stripPolicy(u *unstructured.Unstructured) *admissionPolicy {
+// denies reports whether an admission policy or a binding denies requests: an edited one may only warn or audit.
+func denies(u *unstructured.Unstructured) bool {
 	failure, _, _ := unstructured.NestedString(u.Object, "spec", "failurePolicy")
 	actions, binds, _ := unstructured.NestedStringSlice(u.Object, "spec", "validationActions")
-	return &admissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
-		Denies:     failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny))),
-	}
+	return failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny)))
 }
 
 // setIndex finds the children of DisaggregatedSets.
