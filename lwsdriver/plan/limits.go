@@ -324,7 +324,8 @@ func (o Observation) mayLack() int {
 }
 
 // limitRemoval: without a traffic policy, the second set of a handover gets requests as soon as it is ready, so it is removed only once the
-// user's own groups serve. With one, limitShares has moved all requests before.
+// user's own groups serve. With one, limitShares has moved all requests before. New units of a DisaggregatedSet may stand in the place of old
+// ones, whatever became of the record.
 func limitRemoval(o Observation, action Action) *Decision {
 	var name string
 	switch a := action.(type) {
@@ -334,13 +335,17 @@ func limitRemoval(o Observation, action Action) *Decision {
 		name = a.Name
 	}
 	i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == name })
-	if i < 0 || o.forced() || o.Traffic != nil || !o.handsOver() || o.Added[i].serving(o.Added[i].Replicas) == 0 {
+	if i < 0 || o.forced() || o.Traffic != nil || !o.handsOver() && !o.hasRoles() || o.Added[i].serving(o.Added[i].Replicas) == 0 {
 		return nil
 	}
 	n := o.neededGroups()
 	// Until LWS has observed the spec, it may remove the groups that serve.
 	if o.Stable.Observed {
-		n -= o.Stable.serving(o.Stable.Replicas)
+		serving := o.Stable.serving(o.Stable.Replicas)
+		if o.hasRoles() && o.Bounds != nil {
+			serving = min(serving, o.keptUnits()) // the others are ready until LWS removes them
+		}
+		n -= serving
 	}
 	if n <= o.mayLack() {
 		return nil

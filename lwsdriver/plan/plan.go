@@ -209,9 +209,19 @@ func unmanaged(o Observation) Decision {
 		Message: fmt.Sprintf("%s is not adopted: LeaderWorkerSet rolls it by itself as soon as its template changes", o.Stable.Name),
 	}
 	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
+		by := "a partition"
+		if o.hasRoles() {
+			by = "bounds of its children"
+		}
 		d.Reason = ReasonHoldWithoutRecord
-		d.Message = fmt.Sprintf("%s is not adopted, but held by a partition that Lockstep once set: "+
-			"adopt it to have the hold managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name)
+		d.Message = fmt.Sprintf("%s is not adopted, but held by %s that Lockstep once set: "+
+			"adopt it to have the hold managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name, by)
+	}
+	if len(o.Added) > 0 && o.hasRoles() && o.Record == nil {
+		if stay := limitRemoval(o, DeleteCanary{Name: o.Added[0].Name}); stay != nil {
+			d.Message += "; " + stay.Message + ", which return once it is adopted"
+			return d
+		}
 	}
 	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
 }

@@ -686,7 +686,7 @@ func inRoles(o Observation, d Decision) Decision {
 	if o.SlicesWaiting > 0 {
 		d.Message += fmt.Sprintf("; slices from %d on get groups once the template in the spec is released or restored", o.Slices)
 	}
-	for _, revision := range []string{o.stableSide(), o.Stable.Revision} {
+	for _, revision := range slices.Compact([]string{o.stableSide(), o.Stable.Revision}) {
 		if lacks, remedy := o.lackedChild(revision); lacks != "" {
 			d.Message += "; " + lacks + ": " + remedy
 		}
@@ -701,29 +701,36 @@ func inRoles(o Observation, d Decision) Decision {
 }
 
 // lackedChild says which child of a revision was deleted although it is needed, and how it returns: while a template waits, LWS creates
-// children of its revision only, and those of a slice only all together. It recreates those of a stable revision without another one itself.
+// children of its revision only, and those of a slice only all together. While no other revision has groups there, it recreates a stable one itself.
 func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 	b, waits := o.bounds(), o.Stable.Revision
-	if b == nil || o.Record == nil || (revision == b.Stable) == (revision == waits) {
+	if b == nil || o.Record == nil || revision != b.Stable && revision != waits {
 		return "", ""
 	}
+	restored := revision == b.Stable && revision == waits
 	for slice := range o.Slices {
-		groups, others := false, false
+		groups, others, another := false, false, false
 		for _, c := range o.Children {
-			if c.Slice == slice && c.Revision == revision {
+			switch {
+			case c.Slice != slice:
+			case c.Revision == revision:
 				others, groups = true, groups || c.Replicas > 0
+			default:
+				another = another || c.Replicas > 0
 			}
 		}
 		for _, role := range o.Roles {
 			switch needed := b.Min[Member(slice, role.Name)] > 0; {
 			case o.child(slice, revision, role.Name).Name != "", revision == b.Stable && !needed, revision == waits && (!others || o.RolesWaiting != ""):
 				continue
-			case revision == b.Stable:
+			case restored && !another:
+				continue
+			case revision == b.Stable && !restored:
 				remedy = fmt.Sprintf("restore the template of revision %s, and LeaderWorkerSet creates it", revision)
 			default:
 				remedy = fmt.Sprintf("delete the others of revision %s in slice %d, and LeaderWorkerSet creates them all", revision, slice)
 			}
-			if revision == waits && groups {
+			if revision == waits && groups && !restored {
 				remedy = "abort, and then " + remedy
 			}
 			return fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice), remedy

@@ -514,6 +514,9 @@ func (s roleState) others() (all []roleStep) {
 				if *n.at(r, m) = (roleChild{exists: true, hurt: c.hurt}); !another {
 					n.at(r, m).replicas = s.wanted[m.role]
 				}
+				if other := &n.children[r][m.slice][1-m.role]; !other.exists {
+					other.deleted = false // it creates both
+				}
 				if s.allows(r, m, n.at(r, m).replicas, true) {
 					happens(fmt.Sprintf("LWS creates %s of %s", m, r), n)
 				}
@@ -696,6 +699,21 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return broken
 		}
 	}
+	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" {
+		before := *boundsRead.of(s.bounds)
+		for slice := range o.Slices {
+			if b.Update == "" || b.Update != before.Update || b.Exact[Member(slice, roleNames[0])] >= before.Exact[Member(slice, roleNames[0])] {
+				continue
+			}
+			had, added := s.unitsIn(revisionOf(before.Stable), slice), s.unitsIn(revisionOf(before.Update), slice)
+			for i, name := range roleNames { // more are ready until LeaderWorkerSet removes them
+				had = min(had, before.Min[Member(slice, name)]*int(s.wanted[0])/int(s.wanted[i]))
+			}
+			if had < min(had+added, int(s.wanted[0])) {
+				return fmt.Sprintf("without a record, the update's units go, and %d of %d are left", had, s.wanted[0])
+			}
+		}
+	}
 	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" {
 		return "" // not under hold
 	}
@@ -856,6 +874,12 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 	}
 	for m, is := range n.members(stable) {
 		was, i := *s.at(stable, m), m.role
+		if had := bits.OnesCount8(was.ready); strings.HasPrefix(step.by, "driver: scale") && is.ready != was.ready && phase != record.Promoted && update != 0 {
+			updated, least := bits.OnesCount8(s.at(update, m).ready), int(counted[i])-int(s.unavailable[i])
+			if left := bits.OnesCount8(is.ready) + updated; left < min(least, had+updated) {
+				return fmt.Sprintf("%s: the driver leaves %d ready groups of both revisions, of %d", m, left, s.wanted[i])
+			}
+		}
 		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted && m.slice < int(s.slices) {
 			if is.replicas == 0 {
 				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", m, phase)

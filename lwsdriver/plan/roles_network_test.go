@@ -426,7 +426,7 @@ func tellRoles(text string) string {
 	d := reconcile(o)
 	fmt.Fprintf(&b, "end: %s, %s: %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason, d.Message)
 	wrong := s.settled(o, d)
-	if s.walk && wrong == "" {
+	if s.walk {
 		wrong = s.unended(o, d)
 	}
 	if wrong != "" {

@@ -126,11 +126,7 @@ func (o Observation) shareFor(planned int) share {
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
 	}
 	if o.shifts() && o.Bounds != nil { // old units that may go don't carry their share again
-		kept := 0
-		for slice := range o.Slices {
-			kept += o.unitsOf(func(r Role) int { return o.Bounds.Min[Member(slice, r.Name)] })
-		}
-		s.of.stable = min(stable.ready, kept)
+		s.of.stable = min(stable.ready, o.keptUnits())
 		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-100*s.of.stable/max(n, 1)))
 	}
 	// Blue-green promises that two revisions never serve together.

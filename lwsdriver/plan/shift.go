@@ -129,6 +129,11 @@ func (o Observation) neededBeside(slice int, revision string, r Role) int {
 	return r.Replicas - r.MaxUnavailable - len(readyFirst(o.child(slice, revision, r.Name).Groups))
 }
 
+// lastNeeded returns how many old groups of a role a promotion keeps in a slice until it is the role's turn: one at least.
+func (o Observation) lastNeeded(slice int, r Role) int {
+	return max(o.neededBeside(slice, o.Record.Release.UpdateRevision, r), min(r.Replicas, 1))
+}
+
 // replaced reports whether, in a promotion, a role may lose its last old group: it has as many new ones that are ready as it may not lack.
 func (o Observation) replaced(r Role) bool {
 	tolerated := o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
@@ -154,9 +159,17 @@ func (b *Bounds) lowerLast(o Observation) {
 	for slice := range o.Slices {
 		for _, r := range o.Roles {
 			at := Member(slice, r.Name)
-			b.Min[at] = min(b.Min[at], max(o.neededBeside(slice, b.Update, r), min(r.Replicas, 1))) // they get no requests any more
+			b.Min[at] = min(b.Min[at], o.lastNeeded(slice, r)) // they get no requests any more
 		}
 	}
+}
+
+// keptUnits returns how many units the stable revision has in the groups that the bounds keep.
+func (o Observation) keptUnits() (kept int) {
+	for slice := range o.Slices {
+		kept += o.unitsOf(func(r Role) int { return o.Bounds.Min[Member(slice, r.Name)] })
+	}
+	return kept
 }
 
 // within returns the groups with n indices from an index on.
@@ -211,7 +224,8 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 			continue // the promotion removes it
 		}
 		if o.handingOver() {
-			b.Min[at(r)] = min(have.Min[at(r)], r.Replicas) // until it is the role's turn
+			// Until it is the role's turn, whatever another client lets it lose.
+			b.Min[at(r)] = min(max(have.Min[at(r)], min(o.child(slice, b.Stable, r.Name).Replicas, o.lastNeeded(slice, r))), r.Replicas)
 			continue
 		}
 		switch n, keep := o.kept(slice, r), o.keeps(r, units); {
@@ -398,7 +412,7 @@ func (o Observation) checkShift() error {
 		b = moved
 	}
 	for _, r := range o.Roles {
-		if n := o.part(r, 1); last == 0 || n > r.MaxUnavailable+r.MaxSurge {
+		if n := o.part(r, 1); n > min(r.MaxUnavailable, r.Replicas-1)+r.MaxSurge {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 				"style partition can't replace a unit of %s: it has %d groups of role %s, of which one has to stay until the promotion, and maxUnavailable %d and "+
 					"maxSurge %d of the role let too few move at a time. Set its maxSurge to %d, or release with STYLE_CANARY",
