@@ -261,6 +261,9 @@ func scaleDownStable(o Observation) Decision {
 	}
 	if o.Stable.Replicas > 0 {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
+		if o.hasRoles() {
+			a.Why = fmt.Sprintf("let the groups of revision %s go that no role needs any more", o.Record.Release.StableRevision)
+		}
 		d.Action = a
 	}
 	return d
