@@ -325,7 +325,7 @@ func (o Observation) mayLack() int {
 
 // limitRemoval: without a traffic policy, the second set of a handover gets requests as soon as it is ready, so it is removed only once the
 // user's own groups serve. With one, limitShares has moved all requests before. New units of a DisaggregatedSet may stand in the place of old
-// ones, whatever became of the record.
+// ones, which do not come back without a record.
 func limitRemoval(o Observation, action Action) *Decision {
 	var name string
 	switch a := action.(type) {
@@ -335,7 +335,8 @@ func limitRemoval(o Observation, action Action) *Decision {
 		name = a.Name
 	}
 	i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == name })
-	if i < 0 || o.forced() || o.Traffic != nil || !o.handsOver() && !o.hasRoles() || o.Added[i].serving(o.Added[i].Replicas) == 0 {
+	standsIn := o.hasRoles() && (o.Traffic == nil || o.Record == nil)
+	if i < 0 || o.forced() || !standsIn && (o.Traffic != nil || !o.handsOver()) || o.Added[i].serving(o.Added[i].Replicas) == 0 {
 		return nil
 	}
 	n := o.neededGroups()

@@ -825,8 +825,8 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) {
 			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
 		}
-		has := 0 // of what another client has removed from the bounds
-		if s.tampered && b.Update != "" {
+		has := 0 // of what another client has removed from the bounds, or deleted with them
+		if b.Update != "" && (s.tampered || before.Update == "") {
 			has = int(s.at(revisionOf(b.Update), roleMember{slice, 0}).replicas)
 		}
 		if room && units > max(before.Exact[Member(slice, roleNames[0])], has) {

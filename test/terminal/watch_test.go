@@ -272,7 +272,7 @@ func TestWatchErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"TwoNames":  {[]string{"a", "b"}, 2, "takes the name of one LeaderWorkerSet, or none"},
+		"TwoNames":  {[]string{"a", "b"}, 2, "needs the name of one LeaderWorkerSet, got [\"a\" \"b\"]"},
 		"AllOfOne":  {[]string{"a", "-A"}, 2, "NAME and --all-namespaces exclude each other"},
 		"AllAndOne": {[]string{"-A", "-n", "x"}, 2, "exclude each other"},
 		"Unknown":   {[]string{"unknown", "-n", "default", "--address", address}, 1, "[WORKLOAD_NOT_FOUND]"},
