@@ -749,7 +749,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return "stable groups may go before a promotion hands over"
 		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[first])] == int(s.wanted[first]) && s.units(update) < int(s.wanted[0])*o.Slices:
 			return "stable groups may go before every unit of the update is ready"
-		case s.tampered && before.Update == "" && b.Update != "" && b.Units <= s.entryGroups(revisionOf(b.Update)): // another client has removed them from the bounds
+		case before.Update == "" && b.Update != "" && b.Units <= s.entryGroups(revisionOf(b.Update)): // another client has removed them from the bounds
 		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String() && phase != record.HandingOver):
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
 		}
