@@ -701,42 +701,39 @@ func inRoles(o Observation, d Decision) Decision {
 }
 
 // lackedChild says which child of a revision was deleted although it is needed, and how it returns: while a template waits, LWS creates
-// children of its revision only, and those of a slice only all together. While no other revision has groups there, it recreates a stable one itself.
+// children of its revision only, and those of a slice only all together.
 func (o Observation) lackedChild(revision string) (lacks, remedy string) {
-	b, waits := o.bounds(), o.Stable.Revision
-	if b == nil || o.Record == nil || revision != b.Stable && revision != waits {
+	b, latest := o.bounds(), revision == o.Stable.Revision
+	if b == nil || o.Record == nil || revision != b.Stable && !latest {
 		return "", ""
 	}
-	restored := revision == b.Stable && revision == waits
+	stable := revision == b.Stable
 	for slice := range o.Slices {
-		groups, others, another := false, false, false
-		for _, c := range o.Children {
-			switch {
-			case c.Slice != slice:
-			case c.Revision == revision:
-				others, groups = true, groups || c.Replicas > 0
-			default:
-				another = another || c.Replicas > 0
-			}
-		}
+		others := o.anyChild(slice, func(c Child) bool { return c.Revision == revision })
+		// While no other revision has groups there, LWS recreates a stable one itself.
+		returns := stable && latest && !o.anyChild(slice, func(c Child) bool { return c.Revision != revision && c.Replicas > 0 })
 		for _, role := range o.Roles {
-			switch needed := b.Min[Member(slice, role.Name)] > 0; {
-			case o.child(slice, revision, role.Name).Name != "", revision == b.Stable && !needed, revision == waits && (!others || o.RolesWaiting != ""):
+			if returns || o.child(slice, revision, role.Name).Name != "" ||
+				stable && b.Min[Member(slice, role.Name)] == 0 || latest && (!others || o.RolesWaiting != "") {
 				continue
-			case restored && !another:
-				continue
-			case revision == b.Stable && !restored:
-				remedy = fmt.Sprintf("restore the template of revision %s, and LeaderWorkerSet creates it", revision)
-			default:
-				remedy = fmt.Sprintf("delete the others of revision %s in slice %d, and LeaderWorkerSet creates them all", revision, slice)
 			}
-			if revision == waits && groups && !restored {
+			lacks = fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice)
+			if stable && !latest {
+				return lacks, fmt.Sprintf("restore the template of revision %s, and LeaderWorkerSet creates it", revision)
+			}
+			remedy = fmt.Sprintf("delete the others of revision %s in slice %d, and LeaderWorkerSet creates them all", revision, slice)
+			if !stable && o.anyChild(slice, func(c Child) bool { return c.Revision == revision && c.Replicas > 0 }) {
 				remedy = "abort, and then " + remedy
 			}
-			return fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice), remedy
+			return lacks, remedy
 		}
 	}
 	return "", ""
+}
+
+// anyChild reports whether a slice has a child of which f is true.
+func (o Observation) anyChild(slice int, f func(Child) bool) bool {
+	return slices.ContainsFunc(o.Children, func(c Child) bool { return c.Slice == slice && f(c) })
 }
 
 // roleAction returns the write of children for one of units, nil if there is none.

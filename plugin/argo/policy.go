@@ -114,5 +114,5 @@ func readPolicy(said map[string]json.RawMessage, upgrades []string) (*pb.Release
 		// No step upgrades anything: the release is one promotion.
 		p.Batches = []string{"100%"}
 	}
-	return p, err //nolint:wrapcheck // The caller names the place.
+	return p, err
 }

@@ -37,7 +37,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
-	fmt.Println(digest)
+	fmt.Fprintln(os.Stdout, digest)
 }
 
 // image is what an image says about its release.
