@@ -257,9 +257,8 @@ func buildRelease(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	const name = "lockstep"
 	dist := filepath.Join(t.TempDir(), "dist")
-	build := exec.CommandContext(t.Context(), "go", "run", "./tools/release", "-snapshot", "-platform", "linux/"+runtime.GOARCH,
-		"-version", "v"+releaseVersion, "-image", c.Image(name), "-out", dist)
-	build.Dir = filepath.Join("..", "..")
+	build := exec.CommandContext(t.Context(), filepath.Join("..", "..", "tools", "release", "release.sh"))
+	build.Env = append(build.Environ(), "SNAPSHOT=1", "PLATFORMS=linux/"+runtime.GOARCH, "VERSION=v"+releaseVersion, "IMAGE="+c.Image(name), "OUT="+dist)
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
