@@ -217,7 +217,7 @@ func unmanaged(o Observation) Decision {
 		d.Message = fmt.Sprintf("%s is not adopted, but held by %s that Lockstep once set: "+
 			"adopt it to have the hold managed, and then disown it to have LeaderWorkerSet roll it by itself", o.Stable.Name, by)
 	}
-	if len(o.Added) > 0 && o.hasRoles() && o.Record == nil {
+	if len(o.Added) > 0 {
 		if stay := limitRemoval(o, DeleteCanary{Name: o.Added[0].Name}); stay != nil {
 			d.Message += "; " + stay.Message + ", which return once it is adopted"
 			return d

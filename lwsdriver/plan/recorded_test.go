@@ -20,11 +20,11 @@ import (
 	"time"
 )
 
-// recordings are observations of the real controllers, made by the end-to-end suites: those that are kept, or all that a run of a
-// suite left in the directory that LOCKSTEP_TEST_RECORDINGS names.
+// recordings are files with observations of the real controllers, written by the end-to-end suites: by default the ones in testdata, or the
+// directory of LOCKSTEP_TEST_RECORDINGS after a run of a suite.
 var recordings = flag.String("recordings", "../replay/testdata/*.jsonl*", "files with the recordings whose paths the model must have")
 
-// lossesOf says how many ready groups a recorded test took, beside those that the driver restarted.
+// lossesOf is the number of ready groups that a recorded test deleted itself.
 var lossesOf = map[string]int{"canary-budget-counts-groups": 1}
 
 // TestRecordingsArePaths checks that the model of LWS and of the StatefulSet controller, which the explorer relies on, does what the
@@ -63,7 +63,7 @@ type entry struct {
 	Observation Observation
 	Decision    struct {
 		Action string
-		Write  struct { // of those that concern a group or a child
+		Write  struct { // of RestartGroup and ScaleChild
 			Leader   string
 			Name     string
 			Replicas int
@@ -71,7 +71,7 @@ type entry struct {
 	}
 }
 
-// recordedSets reads the history of each set of a recording: the user's own ones, those that a release added, and those with roles.
+// recordedSets reads the history of each set of a recording: the LeaderWorkerSets of users, added LeaderWorkerSets, and DisaggregatedSets.
 func recordedSets(t *testing.T, path string) (sets []*history) {
 	t.Helper()
 	file := must(os.Open(path))
