@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,7 +195,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 		update = s.Record.Release.UpdateRevision
 	}
 	left, missing, omitted := most, most, 0
-	for _, w := range append(s.Added, s.Stable) {
+	for _, w := range slices.Concat(s.Added, []plan.Workload{s.Stable}) {
 		for _, g := range w.Groups {
 			if exists(g) {
 				missing--

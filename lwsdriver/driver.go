@@ -159,8 +159,6 @@ func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dyna
 		MaxGroupsInFlight: o.MaxGroupsInFlight,
 	})
 	d := &Driver{options: o, core: core, sets: sets, engine: e, stopped: make(chan struct{})}
-	// A watch that the change wakes must not get the state from before it.
-	e.Observer.Changes.Before = d.states.changed
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(releaseMetrics{d})
 	}

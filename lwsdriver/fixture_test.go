@@ -63,6 +63,7 @@ func newFixtureWith(t testing.TB, o Options, core *fake.Clientset, generic dynam
 // cache shows an object to the driver as its informer would.
 func (b *fixture) cache(w *lws.LeaderWorkerSet) {
 	lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Workloads, w)
+	b.engine.Observer.Notify(observe.StableKey(w))
 }
 
 // run runs the driver until the test ends.
@@ -103,6 +104,7 @@ func (b *fixture) showPod(p *corev1.Pod) {
 	v := observe.NewPod(p)
 	lwstest.UpdateCache(b.t, b.engine.Observer.Caches.Pods, v)
 	b.engine.Observer.Caches.Groups.Invalidate(v.Workload(), v.Group)
+	b.engine.Observer.Notify(v.Workload())
 }
 
 // routedFixture is a driver of a cluster in which a release of default/vllm routes its requests: the stable Service is isolated,

@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,8 +76,7 @@ var releaseGauges = []releaseGauge{
 // readyGroups counts regardless of the policy's minReady, unlike the counts of a release.
 func (o observed) readyGroups() int32 {
 	n := 0
-	// The capped slice makes append copy, so that the shared snapshot does not change.
-	for _, w := range append(o.Added[:len(o.Added):len(o.Added)], o.Stable) {
+	for _, w := range slices.Concat(o.Added, []plan.Workload{o.Stable}) {
 		for _, g := range w.Groups {
 			if g.Ready {
 				n++

@@ -5,7 +5,6 @@ package lwsdriver
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
@@ -122,16 +121,27 @@ func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext,
 	return c, s
 }
 
-// sharedState is stateOf, encoded once for all watches.
+// sharedState is stateOf, encoded once for all watches. Equal states of a workload are one pointer.
 func (d *Driver) sharedState(key types.NamespacedName, rows bool) (*encoded.Message, error) {
-	return d.states.of(stateKey{key, rows}, func() *pb.BatchContext {
-		c, _ := d.stateOf(key, rows)
-		return c
-	})
+	state := d.states.of(stateKey{key, rows})
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	last := d.engine.LastError(key)
+	if s, _, err := d.engine.Look(key); err == nil && state.current != nil && s == state.snapshot && last == state.last { //nolint:errorlint // the very error
+		return state.current, nil
+	}
+	c, s := d.stateOf(key, rows)
+	now, err := encoded.New(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}})
+	if err != nil {
+		return nil, err
+	}
+	if state.snapshot, state.last = s, last; !now.Equal(state.current) {
+		state.current = now
+	}
+	return state.current, nil
 }
 
-// sharedStates has the encoded state of each watched workload, which all watches of it share: it is computed once for each change, and
-// kept while anything watches.
+// sharedStates has the encoded state of each watched workload, which all watches of it share. It is kept while anything watches.
 type sharedStates struct {
 	mu      sync.Mutex
 	watches int
@@ -145,12 +155,11 @@ type stateKey struct {
 }
 
 type sharedState struct {
-	changes atomic.Uint64
-
 	mu sync.Mutex
-	// at is the number of changes before current was computed.
-	at      uint64
-	current *encoded.Message
+	// snapshot and last error are those of current. A nil snapshot is of none.
+	snapshot *observe.Snapshot
+	last     error
+	current  *encoded.Message
 }
 
 // watch keeps states until stop.
@@ -169,17 +178,6 @@ func (s *sharedStates) watch() (stop func()) {
 	}
 }
 
-// changed notes a change of a workload.
-func (s *sharedStates) changed(key types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, rows := range []bool{false, true} {
-		if state := s.all[stateKey{key, rows}]; state != nil {
-			state.changes.Add(1)
-		}
-	}
-}
-
 // forget drops the states of a workload that is not under hold.
 func (s *sharedStates) forget(key types.NamespacedName) {
 	s.mu.Lock()
@@ -188,29 +186,12 @@ func (s *sharedStates) forget(key types.NamespacedName) {
 	delete(s.all, stateKey{key, true})
 }
 
-// of returns the state of a workload, and the same pointer while that is the same.
-func (s *sharedStates) of(key stateKey, compute func() *pb.BatchContext) (*encoded.Message, error) {
+// of returns the state of a workload. Its lock is its own: other workloads must not wait for what computes it.
+func (s *sharedStates) of(key stateKey) *sharedState {
 	s.mu.Lock()
-	state := s.all[key]
-	if state == nil {
-		state = &sharedState{}
-		s.all[key] = state
+	defer s.mu.Unlock()
+	if s.all[key] == nil {
+		s.all[key] = &sharedState{}
 	}
-	s.mu.Unlock()
-	// s.mu is free again: other workloads must not wait for this computation.
-	state.mu.Lock()
-	defer state.mu.Unlock()
-	// A change during the computation makes the next call compute again.
-	changes := state.changes.Load()
-	if state.current != nil && state.at == changes {
-		return state.current, nil
-	}
-	now, err := encoded.New(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: compute()}})
-	if err != nil {
-		return nil, err
-	}
-	if state.at = changes; !now.Equal(state.current) {
-		state.current = now
-	}
-	return state.current, nil
+	return s.all[key]
 }

@@ -39,7 +39,9 @@ type Engine struct {
 	locks  scope
 	errors lastErrors
 	// waits are what the last decisions wait for.
-	waits     perWorkload[plan.Waiting]
+	waits perWorkload[plan.Waiting]
+	// looks are what Look returned last.
+	looks     perWorkload[*look]
 	histories perWorkload[historyPause]
 	admission admission
 	events    *eventRecorder
@@ -78,6 +80,8 @@ func New(c Config) *Engine {
 	e.metrics = newMetrics(c.Registry, &e.admission)
 	c.Changed, c.Deleted = e.changed, e.forget
 	e.Observer = observe.New(c.Config)
+	// Who is notified of a change must not get what was observed before it.
+	e.Observer.Changes.Before = e.outdate
 	if c.Registry != nil {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}
@@ -228,6 +232,7 @@ func (e *Engine) forget(key types.NamespacedName) {
 	e.events.forget(key)
 	e.errors.set(key, nil)
 	e.waits.set(key, plan.Waiting{})
+	e.outdate(key)
 	e.histories.set(key, historyPause{})
 	e.admission.record(key, plan.Decision{}, nil)
 }

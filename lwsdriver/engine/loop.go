@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -39,7 +40,7 @@ func writeLimit(s *observe.Snapshot) int {
 	if s.Setup != nil {
 		limit += writesPerObject * len(s.Setup.Objects())
 	}
-	for _, w := range append(s.Added, s.Stable) {
+	for _, w := range slices.Concat(s.Added, []plan.Workload{s.Stable}) {
 		limit += writesPerGroup * len(w.Groups)
 	}
 	return limit
@@ -120,6 +121,8 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 // Reconcile observes, plans and applies until there is nothing to write, and returns what it has observed and decided last. The caller
 // holds the workload's lock.
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
+	// What it remembers of the workload, such as its last error, has no event.
+	defer e.outdate(key)
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.lookLocked(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -186,9 +189,54 @@ func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*
 	return s, err
 }
 
-// Look observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
-// It needs no lock, so the observation may be older than a write under way: the decision is for information.
-func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
+// look is what was observed of a workload, and decided from that.
+type look struct {
+	*observe.Snapshot
+	plan.Decision
+
+	// until is when time alone may change it. Zero means never.
+	until time.Time
+}
+
+// Look returns what was observed of a workload and decided from that last, or observes and decides again if either may have changed since. It
+// needs no lock, so it may be older than a write under way: the decision is for information. All callers share the snapshot, which must not
+// be modified.
+func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
+	if l := e.looks.get(key); l != nil && l.Snapshot != nil && (l.until.IsZero() || e.config.Now().Before(l.until)) {
+		return l.Snapshot, l.Decision, nil
+	}
+	// A change that comes while this observes removes begun, and so the result is not kept.
+	begun := &look{}
+	e.looks.set(key, begun)
+	s, decision, err := e.lookAgain(key)
+	var now *look
+	if err == nil && isNotifiedOfChanges(s, decision) {
+		now = &look{Snapshot: s, Decision: decision}
+		if decision.Recheck > 0 {
+			now.until = s.Now.Add(decision.Recheck)
+		}
+	}
+	e.looks.update(key, func(last *look) *look {
+		if last != begun {
+			return last
+		}
+		return now
+	})
+	return s, decision, err
+}
+
+// isNotifiedOfChanges reports whether each change of what was observed is notified as one of this workload. What becomes of a successor, of
+// other releases on a route, and of those ahead in the queue is not.
+func isNotifiedOfChanges(s *observe.Snapshot, decision plan.Decision) bool {
+	release := s.Record != nil && s.Record.Release != nil
+	return (!release || s.Record.Release.Successor == "") && (s.Setup == nil || len(s.Setup.Shared) == 0) && decision.Reason != plan.ReasonWaitingForAdmission
+}
+
+// outdate has the next call of Look observe again.
+func (e *Engine) outdate(key types.NamespacedName) { e.looks.set(key, nil) }
+
+// lookAgain observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
+func (e *Engine) lookAgain(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
 	panicked := guard.Call(e.config.Log, "observation", key.String(), func() { s, d, err = e.decideNext(e.Observe(key)) })
 	if panicked != nil {
 		return nil, plan.Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
@@ -196,12 +244,12 @@ func (e *Engine) Look(key types.NamespacedName) (s *observe.Snapshot, d plan.Dec
 	return s, d, err
 }
 
-// lookLocked is Look for the holder of the workload's lock: the decision counts for admission, and what it waits for is remembered. A
+// lookLocked looks again for the holder of the workload's lock: the decision counts for admission, and what it waits for is remembered. A
 // workload that can't be observed holds up no other. Its effects begin, and are observed at once.
 func (e *Engine) lookLocked(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
-	s, decision, err := e.Look(key)
+	s, decision, err := e.lookAgain(key)
 	for !e.admission.record(key, decision, nil) || err == nil && e.Observer.Keep(s, decision.Effects) {
-		s, decision, err = e.Look(key)
+		s, decision, err = e.lookAgain(key)
 	}
 	if err == nil {
 		e.waits.set(key, decision.Waiting)
