@@ -6,6 +6,7 @@ package lwsdriver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protopath"
@@ -81,11 +82,7 @@ func checkInitialize(req *pb.InitializeRequest, limits record.Limits) error {
 // checkPolicy refuses a policy that is invalid or exceeds the limits, together with the other violations of the request.
 func checkPolicy(p *pb.ReleasePolicy, limits record.Limits, bad ...drivererr.FieldViolation) error {
 	policy, violations := record.ParsePolicy(p)
-	for _, v := range append(violations, limits.Check(policy)...) {
-		bad = append(bad, drivererr.FieldViolation(v))
-	}
-	bad = append(bad, unknownFields("policy", p.ProtoReflect())...)
-	return drivererr.Invalid(bad...)
+	return drivererr.Invalid(slices.Concat(bad, violations, limits.Check(policy), unknownFields("policy", p.ProtoReflect()))...)
 }
 
 func checkID(id string) []drivererr.FieldViolation {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/probe"
@@ -73,13 +74,8 @@ func (p Policy) WarmsUp() bool { return p.WarmUp != (probe.WarmUp{}) }
 // Drains reports whether leaders finish their requests before they are removed.
 func (p Policy) Drains() bool { return p.Drain != (probe.Drain{}) }
 
-// Violation is one error in a request.
-type Violation struct {
-	// Field is the path from the request's root, for example "policy.batches[1]".
-	Field string
-	// Description says what is wrong and what is valid.
-	Description string
-}
+// policyField is the path of a policy in a request.
+const policyField = "policy"
 
 // Warnings warns of what a policy may not mean: numbers of groups that the workload does not have, as a percentage without its sign is,
 // and a blue-green release that has no requests to switch.
@@ -110,20 +106,20 @@ func (p Policy) batchWarnings(replicas int) []*pb.Warning {
 }
 
 // ParsePolicy validates a policy. With any violation the Policy is unusable.
-func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
+func ParsePolicy(p *pb.ReleasePolicy) (Policy, []drivererr.FieldViolation) {
 	if p == nil {
-		return Policy{}, []Violation{{"policy", "is required"}}
+		return Policy{}, []drivererr.FieldViolation{{Field: policyField, Description: "is required"}}
 	}
-	v := &violations{}
+	v := &violations{drivererr.Fields{Path: policyField}}
 	policy := Policy{
 		Style:             p.GetStyle(),
 		Batches:           v.batches(p.GetBatches()),
 		FailureThreshold:  v.threshold(p.GetFailureThreshold()),
-		ProgressDeadline:  v.duration("policy.progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
-		MinReady:          v.duration("policy.min_ready", p.GetMinReady(), 0),
-		WarmUpRoles:       v.roles("policy.traffic.warm_up.roles", p.GetTraffic().GetWarmUp().GetRoles()),
-		DrainRoles:        v.roles("policy.traffic.drain.roles", p.GetTraffic().GetDrain().GetRoles()),
-		RoleOrder:         v.roles("policy.role_order", p.GetRoleOrder()),
+		ProgressDeadline:  v.duration("progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
+		MinReady:          v.duration("min_ready", p.GetMinReady(), 0),
+		WarmUpRoles:       v.roles("traffic.warm_up.roles", p.GetTraffic().GetWarmUp().GetRoles()),
+		DrainRoles:        v.roles("traffic.drain.roles", p.GetTraffic().GetDrain().GetRoles()),
+		RoleOrder:         v.roles("role_order", p.GetRoleOrder()),
 		RolloutID:         v.rolloutID(p.GetRolloutId()),
 		GroupBudget:       p.GetGroupDisruptionBudget(),
 		LeaderLabels:      maps.Clone(p.GetCanaryLeaderMetadata().GetLabels()),
@@ -132,12 +128,12 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []Violation) {
 	v.style(p.GetStyle())
 	v.metadata(policy)
 	if p.GetBlueGreen() != nil && p.GetStyle() != pb.Style_STYLE_BLUE_GREEN {
-		v.add("policy.blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
+		v.Add("blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
 	}
-	policy.ScaleDownDelay = v.duration("policy.blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0)
+	policy.ScaleDownDelay = v.duration("blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0)
 	v.promotion(&policy, p.GetBlueGreen().GetPromotion())
 	v.traffic(&policy, p.GetTraffic())
-	return policy, v.list
+	return policy, v.List
 }
 
 // Threshold returns how many of the planned groups may be unready while a batch counts as ready. At least one group has
@@ -146,11 +142,8 @@ func (p Policy) Threshold(planned int) int {
 	return min(p.FailureThreshold.Down(planned), max(planned-1, 0))
 }
 
-type violations struct{ list []Violation }
-
-func (v *violations) add(field, format string, args ...any) {
-	v.list = append(v.list, Violation{field, fmt.Sprintf(format, args...)})
-}
+// violations collects those of a policy.
+type violations struct{ drivererr.Fields }
 
 func (v *violations) traffic(policy *Policy, p *pb.TrafficPolicy) {
 	if p == nil {
@@ -159,53 +152,51 @@ func (v *violations) traffic(policy *Policy, p *pb.TrafficPolicy) {
 	parsed, bad := traffic.ParsePolicy(p)
 	warmUp, badWarmUp := probe.ParseWarmUp(p.GetWarmUp())
 	drain, badDrain := probe.ParseDrain(p.GetDrain())
-	for _, b := range slices.Concat(bad, badWarmUp, badDrain) {
-		v.list = append(v.list, Violation(b))
-	}
+	v.List = slices.Concat(v.List, bad, badWarmUp, badDrain)
 	policy.Traffic, policy.WarmUp, policy.Drain = &parsed, warmUp, drain
 }
 
 func (v *violations) promotion(policy *Policy, p pb.BluePromotion) {
 	// proto3 enums are open, so a newer host may send any number.
 	if _, known := pb.BluePromotion_name[int32(p)]; !known {
-		v.add("policy.blue_green.promotion", "%d is none of BLUE_PROMOTION_IN_PLACE and BLUE_PROMOTION_ADOPT", p)
+		v.Add("blue_green.promotion", "%d is none of BLUE_PROMOTION_IN_PLACE and BLUE_PROMOTION_ADOPT", p)
 	}
 	policy.Adopt = p == pb.BluePromotion_BLUE_PROMOTION_ADOPT
 	if policy.Adopt && len(policy.LeaderLabels)+len(policy.LeaderAnnotations) > 0 {
-		v.add("policy.canary_leader_metadata",
+		v.Add("canary_leader_metadata",
 			"would stay on the leaders permanently, since BLUE_PROMOTION_ADOPT makes them the workload's own: leave it out")
 	}
 }
 
 func (v *violations) style(s pb.Style) {
 	if _, known := pb.Style_name[int32(s)]; !known || s == pb.Style_STYLE_UNSPECIFIED {
-		v.add("policy.style", "is required: STYLE_CANARY, STYLE_BLUE_GREEN or STYLE_PARTITION")
+		v.Add("style", "is required: STYLE_CANARY, STYLE_BLUE_GREEN or STYLE_PARTITION")
 	}
 }
 
 func (v *violations) batches(raw []string) []Quantity {
 	if len(raw) == 0 {
-		v.add("policy.batches", "is required: at least one count of groups such as \"3\" or percentage such as \"25%%\"")
+		v.Add("batches", "is required: at least one count of groups such as \"3\" or percentage such as \"25%%\"")
 	}
 	if len(raw) > MaxBatches {
-		v.add("policy.batches", "%d batches are more than the %d that are possible", len(raw), MaxBatches)
+		v.Add("batches", "%d batches are more than the %d that are possible", len(raw), MaxBatches)
 		return nil
 	}
 	parsed := make([]Quantity, 0, len(raw))
 	for i, s := range raw {
-		field := fmt.Sprintf("policy.batches[%d]", i)
+		field := fmt.Sprintf("batches[%d]", i)
 		q, err := ParseQuantity(s)
 		if err != nil {
-			v.add(field, "%v", err)
+			v.Add(field, "%v", err)
 			return nil
 		}
 		// Whether 25% is less than 3 depends on replicas, which may change during the release.
 		if i > 0 && q.percent != parsed[i-1].percent {
-			v.add(field, "%q mixes counts and percentages, which can't be compared: use one of them throughout", s)
+			v.Add(field, "%q mixes counts and percentages, which can't be compared: use one of them throughout", s)
 			return nil
 		}
 		if i > 0 && q.value < parsed[i-1].value {
-			v.add(field, "%q is less than the batch before it (%q): batches never decrease", s, parsed[i-1])
+			v.Add(field, "%q is less than the batch before it (%q): batches never decrease", s, parsed[i-1])
 		}
 		parsed = append(parsed, q)
 	}
@@ -216,7 +207,7 @@ func (v *violations) batches(raw []string) []Quantity {
 func (v *violations) roles(field string, names []string) []string {
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
-			v.add(fmt.Sprintf("%s[%d]", field, i), "names role %q again: name each once", name)
+			v.Add(fmt.Sprintf("%s[%d]", field, i), "names role %q again: name each once", name)
 		}
 	}
 	return slices.Clone(names)
@@ -224,7 +215,7 @@ func (v *violations) roles(field string, names []string) []string {
 
 func (v *violations) rolloutID(id string) string {
 	for _, text := range validation.IsValidLabelValue(id) {
-		v.add("policy.rollout_id", "%q is a label's value: %s", id, text)
+		v.Add("rollout_id", "%q is a label's value: %s", id, text)
 	}
 	return id
 }
@@ -236,7 +227,7 @@ func (v *violations) threshold(raw string) Quantity {
 	}
 	q, err := ParseQuantity(raw)
 	if err != nil {
-		v.add("policy.failure_threshold", "%v", err)
+		v.Add("failure_threshold", "%v", err)
 	}
 	return q
 }
@@ -246,22 +237,22 @@ func (v *violations) duration(field string, d *durationpb.Duration, zero time.Du
 		return zero
 	}
 	if err := d.CheckValid(); err != nil {
-		v.add(field, "is not a valid duration")
+		v.Add(field, "is not a valid duration")
 		return zero
 	}
 	if d.AsDuration() < 0 {
-		v.add(field, "is negative: %s", d.AsDuration())
+		v.Add(field, "is negative: %s", d.AsDuration())
 	}
 	return d.AsDuration()
 }
 
 // Check returns what of a policy exceeds the limits.
-func (l Limits) Check(p Policy) []Violation {
+func (l Limits) Check(p Policy) []drivererr.FieldViolation {
 	bad := CheckMetadata(p, l.Metadata)
 	if l.Apply(p).ProgressDeadline < p.ProgressDeadline {
-		bad = append(bad, Violation{
-			"policy.progress_deadline",
-			fmt.Sprintf("is %s, and this driver allows at most %s: shorten it, or start the driver with a longer --max-progress-deadline",
+		bad = append(bad, drivererr.FieldViolation{
+			Field: policyField + ".progress_deadline",
+			Description: fmt.Sprintf("is %s, and this driver allows at most %s: shorten it, or start the driver with a longer --max-progress-deadline",
 				p.ProgressDeadline, l.ProgressDeadline),
 		})
 	}
@@ -280,19 +271,19 @@ func (l Limits) Apply(p Policy) Policy {
 // CheckMetadata returns what of the policy's canary_leader_metadata has none of the allowed prefixes. The driver creates pods, and
 // other controllers act by their labels and annotations: with metadata of its choice, a release could have more effects than those
 // of its workload.
-func CheckMetadata(p Policy, prefixes []string) (bad []Violation) {
+func CheckMetadata(p Policy, prefixes []string) (bad []drivererr.FieldViolation) {
 	for field, metadata := range map[string]map[string]string{"labels": p.LeaderLabels, "annotations": p.LeaderAnnotations} {
 		for _, key := range slices.Sorted(maps.Keys(metadata)) {
 			if !hasAnyPrefix(key, prefixes) {
-				bad = append(bad, Violation{
-					"policy.canary_leader_metadata." + field,
-					fmt.Sprintf("this driver does not allow %q: leave it out, or start the driver with --canary-metadata-prefix for it", key),
+				bad = append(bad, drivererr.FieldViolation{
+					Field:       policyField + ".canary_leader_metadata." + field,
+					Description: fmt.Sprintf("this driver does not allow %q: leave it out, or start the driver with --canary-metadata-prefix for it", key),
 				})
 			}
 		}
 	}
 	// Maps have no order, and the same policy must have the same message.
-	slices.SortStableFunc(bad, func(a, b Violation) int { return strings.Compare(a.Field, b.Field) })
+	slices.SortStableFunc(bad, func(a, b drivererr.FieldViolation) int { return strings.Compare(a.Field, b.Field) })
 	return bad
 }
 
@@ -300,7 +291,7 @@ func CheckMetadata(p Policy, prefixes []string) (bad []Violation) {
 var reserved = []string{"leaderworkerset.sigs.k8s.io/", "lockstep.dev/"}
 
 func (v *violations) metadata(p Policy) {
-	path := field.NewPath("policy", "canary_leader_metadata")
+	path := field.NewPath("canary_leader_metadata")
 	size := 0
 	for _, m := range []map[string]string{p.LeaderLabels, p.LeaderAnnotations} {
 		for key, value := range m {
@@ -309,19 +300,19 @@ func (v *violations) metadata(p Policy) {
 	}
 	// The size comes first: the checks below cost by it.
 	if size > MaxLeaderMetadata {
-		v.add(path.String(), "has %d bytes, more than the %d that are possible", size, MaxLeaderMetadata)
+		v.Add(path.String(), "has %d bytes, more than the %d that are possible", size, MaxLeaderMetadata)
 		return
 	}
 	errs := metavalidation.ValidateLabels(p.LeaderLabels, path.Child("labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(p.LeaderAnnotations, path.Child("annotations"))...)
 	for _, err := range errs {
-		v.add(err.Field, "%s", err.ErrorBody())
+		v.Add(err.Field, "%s", err.ErrorBody())
 	}
 	keys := slices.Concat(slices.Collect(maps.Keys(p.LeaderLabels)), slices.Collect(maps.Keys(p.LeaderAnnotations)))
 	slices.Sort(keys)
 	for _, key := range keys {
 		if hasAnyPrefix(key, reserved) {
-			v.add(path.String(), "%q belongs to LeaderWorkerSet or Lockstep itself: choose a key of your own", key)
+			v.Add(path.String(), "%q belongs to LeaderWorkerSet or Lockstep itself: choose a key of your own", key)
 		}
 	}
 }

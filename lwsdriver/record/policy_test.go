@@ -12,12 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // fields are the fields that violations are about, in order.
-func fields(all []Violation) []string {
+func fields(all []drivererr.FieldViolation) []string {
 	var out []string
 	for _, v := range all {
 		out = append(out, v.Field)
