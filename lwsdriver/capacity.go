@@ -4,67 +4,79 @@
 package lwsdriver
 
 import (
-	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"strings"
-
-	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// preview warns of what a release needs at its peak, and refuses a second set of groups that exceeds a quota. It is called
-// once, before the release begins: what a running release needs exists already or is being created.
-func (d *Driver) preview(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
+// preview returns what preflight finds nearby and warns of what a release needs at its peak, and refuses a second set of groups that exceeds a
+// quota. It is called once, before the release begins: what a running release needs exists already or is being created.
+func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Finding, []*pb.Warning, error) {
 	if plan.UpToDate(s.Observation) {
-		return fewReplicas(s, p.GetStyle()), nil
+		return nil, fewReplicas(s, p.GetStyle()), nil
 	}
-	return d.costs(s, p)
+	return d.costs(ctx, s, p)
 }
 
-// costs is preview for a release that has a new template.
-func (d *Driver) costs(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	warnings := fewReplicas(s, p.GetStyle())
-	budgets, err := d.judgeBudgets(s, p)
-	if err != nil {
-		return nil, err
+// costs is preview for a release that has a new template. What is found about quotas and budgets is among the warnings.
+func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, warnings []*pb.Warning, err error) {
+	inventory, unread := d.nearby(ctx, s, p)
+	warnings = fewReplicas(s, p.GetStyle())
+	switch err := unread[preflight.Budgets]; {
+	case err != nil && p.GetGroupDisruptionBudget():
+		return nil, nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget creates others: %w",
+			s.Key.Namespace, observe.ContractError(err))
+	case err != nil:
+		warnings = append(warnings, &pb.Warning{
+			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so their effect on %s is unknown: %v",
+				s.Key.Namespace, s.Key.Name, err),
+		})
 	}
-	warnings = append(warnings, budgets...)
-	need, peak := peakOf(s, p)
-	if need.Pods() == 0 {
-		return warnings, nil
+	if err := checkBudgets(s, p, inventory); err != nil {
+		return nil, nil, err
 	}
+	found = preflight.Check(inventory).GetFindings()
+	of := func(rules ...string) []*pb.Finding {
+		return slices.DeleteFunc(slices.Clone(found), func(f *pb.Finding) bool { return !slices.Contains(rules, f.GetRule()) })
+	}
+	warnings = append(warnings, preflight.Warnings(of(disruption.Blocks, disruption.CountsPods))...)
+	if inventory.Need().Pods() == 0 {
+		return found, warnings, nil
+	}
+	peak := peakOf(s, inventory)
 	warnings = append(warnings, &pb.Warning{Code: "ExtraCapacity", Message: peak})
 	// A second set must be complete before it can be promoted, so one that does not fit only uses the quota up.
-	short, quota, err := d.shortage(s, need)
 	must := p.GetStyle() == pb.Style_STYLE_BLUE_GREEN && !p.GetBlueGreen().GetForce()
-	switch {
+	short := of(preflight.QuotaExceeded)
+	switch err := unread[preflight.Quotas]; {
 	case err != nil && must:
-		return nil, fmt.Errorf("read the ResourceQuotas of %s, which a second set of groups must fit (policy.blue_green.force begins without): %w",
+		return nil, nil, fmt.Errorf("read the ResourceQuotas of %s, which a second set of groups must fit (policy.blue_green.force begins without): %w",
 			s.Key.Namespace, observe.ContractError(err))
 	case err != nil:
 		warnings = append(warnings, &pb.Warning{
 			Code: "QuotaUnknown", Message: fmt.Sprintf("the ResourceQuotas of %s could not be read, so whether the release fits them is unknown: %v", s.Key.Namespace, err),
 		})
-	case short == "":
-	case must:
-		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
-			"%s. That does not fit: %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
-				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin anyway", peak, short, s.Key),
-			"object", quota)
-	default:
-		warnings = append(warnings, &pb.Warning{
-			Code:    "QuotaExceeded",
-			Message: "the release does not fit: " + short + ". Groups beyond that are not created until the quota is raised or usage is freed",
-		})
+	case must && len(short) > 0:
+		texts := make([]string, 0, len(short))
+		for _, f := range short {
+			texts = append(texts, preflight.Text(f.GetObject())+": "+f.GetMessage())
+		}
+		return nil, nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+			"%s. %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
+				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin anyway", peak, strings.Join(texts, "; "), s.Key),
+			"object", preflight.Text(short[0].GetObject()))
 	}
-	return warnings, nil
+	return found, append(warnings, preflight.Warnings(short)...), nil
 }
 
 // fewReplicas warns where a workload is too small to be released in steps.
@@ -84,15 +96,11 @@ func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 	return []*pb.Warning{{Code: "FewReplicas", Message: fmt.Sprintf(text, s.Key)}}
 }
 
-// peakOf returns what the release needs at its peak on top of what the workload has, also as text.
-func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
-	inventory := preflightOf(s, p)
+// peakOf describes what the release needs at its peak on top of what the workload has.
+func peakOf(s *observe.Snapshot, inventory *preflight.Inventory) string {
 	need, peak := inventory.Need(), inventory.Peak()
-	if need.Pods() == 0 {
-		return need, ""
-	}
 	what := "in its canary at the largest batch"
-	if p.GetStyle() == pb.Style_STYLE_BLUE_GREEN {
+	if inventory.Policy.Style == pb.Style_STYLE_BLUE_GREEN {
 		what = "in the second set"
 	}
 	more := "1 group"
@@ -116,76 +124,33 @@ func peakOf(s *observe.Snapshot, p *pb.ReleasePolicy) (capacity.Need, string) {
 	if list := capacity.Text(need.Requests()); list != "" {
 		text += ". They request " + list
 	}
-	return need, text
+	return text
 }
 
-// shortage returns what the namespace's quotas lack for a need, empty if nothing, and the first quota that lacks something.
-func (d *Driver) shortage(s *observe.Snapshot, need capacity.Need) (text, object string, err error) {
-	quotas, err := d.engine.Observer.Nearby.Quotas(s.Key.Namespace)
-	if err != nil {
-		return "", "", err
-	}
-	var parts []string
-	for _, q := range quotas {
-		for _, short := range need.Shortages(q) {
-			parts = append(parts, fmt.Sprintf("in ResourceQuota %s %s", q.Name, short))
-			object = cmp.Or(object, "ResourceQuota "+q.Namespace+"/"+q.Name)
-		}
-	}
-	return strings.Join(parts, "; "), object, nil
-}
-
-// judgeBudgets warns of PodDisruptionBudgets that do not protect groups as users expect, and refuses to create others for the
-// same pods.
-func (d *Driver) judgeBudgets(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Warning, error) {
-	budgets, err := d.engine.Observer.Nearby.Budgets(s.Key.Namespace)
-	switch {
-	case err != nil && p.GetGroupDisruptionBudget():
-		return nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget creates others: %w",
-			s.Key.Namespace, observe.ContractError(err))
-	case err != nil:
-		return []*pb.Warning{{
-			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so their effect on %s is unknown: %v",
-				s.Key.Namespace, s.Key.Name, err),
-		}}, nil
-	}
-	var warnings []*pb.Warning
-	parts := preflightOf(s, nil).Disruptables()
-	for _, b := range budgets {
-		if disruption.Ours(b) {
-			continue
-		}
-		for _, w := range parts {
-			if err := checkBudget(s, p, b, w); err != nil {
-				return nil, err
-			}
-			if code, message := w.Judge(b); code != "" {
-				warnings = append(warnings, &pb.Warning{Code: code, Message: message})
-			}
-		}
-	}
-	return warnings, nil
-}
-
-// checkBudget refuses a release with budgets of its own beside one of the user's for the same name or pods.
-func checkBudget(s *observe.Snapshot, p *pb.ReleasePolicy, b *policyv1.PodDisruptionBudget, own disruption.Workload) error {
+// checkBudgets refuses a release with budgets of its own beside one of the user's for the same name or pods: Kubernetes evicts no pod of both.
+func checkBudgets(s *observe.Snapshot, p *pb.ReleasePolicy, inventory *preflight.Inventory) error {
 	if !p.GetGroupDisruptionBudget() {
 		return nil
 	}
-	object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
-	if b.Name == record.BudgetName(s.Key.Name, false) || b.Name == record.BudgetName(s.Key.Name, true) {
-		return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
-	}
 	// The budget may select labels that only the canary's leaders have.
-	policy, _ := record.ParsePolicy(p)
+	own := inventory.Disruptable()
 	added := own
-	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, policy)
-	for _, w := range []disruption.Workload{own, added} {
-		if leaders, workers := w.Caught(b); leaders+workers > 0 {
-			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
-				"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it during the "+
-					"release, or leave out policy.group_disruption_budget", object, leaders+workers, w.Namespace, w.Name), "object", object)
+	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, inventory.Policy)
+	for _, b := range inventory.Budgets {
+		object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
+		switch {
+		case disruption.Ours(b):
+			continue
+		case b.Name == record.BudgetName(s.Key.Name, false) || b.Name == record.BudgetName(s.Key.Name, true):
+			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
+				"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
+		}
+		for _, w := range []disruption.Workload{own, added} {
+			if leaders, workers := w.Caught(b); leaders+workers > 0 {
+				return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
+					"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it during the "+
+						"release, or leave out policy.group_disruption_budget", object, leaders+workers, w.Namespace, w.Name), "object", object)
+			}
 		}
 	}
 	return nil

@@ -141,7 +141,7 @@ func TestPreview(t *testing.T) {
 		{
 			name: "canary beyond a quota", reason: "a warning only: it may be promoted from an earlier batch", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
 			quotas: []runtime.Object{gpuQuota("100", "64")},
-			warns:  "ExtraCapacity QuotaExceeded", says: []string{"ResourceQuota gpus", "requests.nvidia.com/gpu needs 64", "36 is left"},
+			warns:  "ExtraCapacity QuotaExceeded", says: []string{"ResourceQuota default/gpus", "requests.nvidia.com/gpu needs 64", "36 is left"},
 		},
 		{
 			name: "forced", reason: "the user knows better", policy: blueGreen(true),
@@ -165,7 +165,7 @@ func TestPreview(t *testing.T) {
 			if tt.change != nil {
 				tt.change(s)
 			}
-			got, err := d.preview(s, tt.policy)
+			_, got, err := d.preview(t.Context(), s, tt.policy)
 			if err != nil || codesOf(got) != tt.warns {
 				t.Fatalf("%s: warnings %q, %v, want %q", tt.reason, codesOf(got), err, tt.warns)
 			}
@@ -177,14 +177,14 @@ func TestPreview(t *testing.T) {
 // A second set that no quota holds is refused, with what is needed to act.
 func TestPreviewRefuses(t *testing.T) {
 	d, s := aboutToRelease(t, gpuQuota("100", "64"))
-	_, err := d.preview(s, blueGreen(false))
+	_, _, err := d.preview(t.Context(), s, blueGreen(false))
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || status.Code(err) != codes.FailedPrecondition {
 		t.Fatalf("error %v", err)
 	}
 	if got := drivererr.Metadata(err)["object"]; got != "ResourceQuota default/gpus" {
 		t.Errorf("object %q", got)
 	}
-	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
+	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota default/gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
 }
 
 // A driver that may not read quotas, or can't at the moment, releases in every style but the one that must know.
@@ -200,13 +200,13 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d, s := aboutToReleaseWithout(t, "resourcequotas", tt.err)
-			if _, err := d.preview(s, blueGreen(false)); drivererr.Reason(err) != tt.want {
+			if _, _, err := d.preview(t.Context(), s, blueGreen(false)); drivererr.Reason(err) != tt.want {
 				t.Errorf("blue-green: %v, want %v", err, tt.want)
 			} else {
 				lwstest.ErrorContains(t, err, "ResourceQuotas of default", "policy.blue_green.force")
 			}
 			for _, p := range []*pb.ReleasePolicy{blueGreen(true), inBatches(pb.Style_STYLE_CANARY, "1")} {
-				if got, err := d.preview(s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {
+				if _, got, err := d.preview(t.Context(), s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {
 					t.Errorf("%s: %q, %v", p.GetStyle(), codesOf(got), err)
 				}
 			}

@@ -39,24 +39,24 @@ func TestPreviewOfBudgets(t *testing.T) {
 		budgetOf("default", "none", "0", "vllm"), budgetOf("default", "pods", "2", "vllm"), budgetOf("default", "one", "1", "vllm"),
 		budgetOf("default", "web", "0", "web"), budgetOf("elsewhere", "none", "0", "vllm"),
 	)
-	got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
+	_, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
 	if err != nil || codesOf(got) != "BudgetBlocksEviction BudgetCountsPods" {
 		t.Fatalf("warnings %q, %v", codesOf(got), err)
 	}
 	lwstest.ErrorContains(t, textOf(got), "PodDisruptionBudget default/none", "PodDisruptionBudget default/pods", "maxUnavailable: 1", "group of 2")
 	s.Stable.Rolling = lwstest.Rolling(0, "50%", "0")
-	if got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || codesOf(got) != "BudgetBlocksEviction" {
+	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || codesOf(got) != "BudgetBlocksEviction" {
 		t.Errorf("with two groups that may be away: %q, %v", codesOf(got), err)
 	}
 	s.Stable.Revision = "old"
-	if got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || len(got) > 0 {
+	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || len(got) > 0 {
 		t.Errorf("with nothing to release: %q, %v", codesOf(got), err)
 	}
 }
 
 func TestPreviewWithoutBudgets(t *testing.T) {
 	d, s := aboutToReleaseWithout(t, "poddisruptionbudgets", apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", errors.New("no")))
-	if got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
+	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
 		t.Errorf("%q, %v", codesOf(got), err)
 	}
 }
@@ -82,7 +82,7 @@ func TestPreviewOfBudgetConflicts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d, s := aboutToRelease(t, tt.object)
-			if _, err := d.preview(s, p); drivererr.Reason(err) != tt.want {
+			if _, _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != tt.want {
 				t.Errorf("%s: %v, want %v", tt.reason, err, tt.want)
 			} else if tt.want != 0 {
 				lwstest.ErrorContains(t, err, "PodDisruptionBudget default/")
@@ -91,7 +91,7 @@ func TestPreviewOfBudgetConflicts(t *testing.T) {
 	}
 	d, s := aboutToReleaseWithout(t, "poddisruptionbudgets", apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "",
 		errors.New(`User "x" cannot list resource "poddisruptionbudgets"`)))
-	if _, err := d.preview(s, p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+	if _, _, err := d.preview(t.Context(), s, p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_FORBIDDEN {
 		t.Errorf("without the right to read them: %v", err)
 	}
 }

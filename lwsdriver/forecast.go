@@ -42,7 +42,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, err
 	}
 	in, warnings := d.forecastInput(s, req)
-	refused, more, err := d.obstacles(ctx, s, req.GetPolicy())
+	found, refused, more, err := d.obstacles(ctx, s, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %v", observe.Object(key), err)
 	}
 	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), slices.Concat(warnings, more)
-	r.Findings = preflight.Unreported(d.nearby(ctx, s, req.GetPolicy()), slices.Concat(r.Blockers, r.Warnings)...)
+	r.Findings = preflight.Unreported(found, slices.Concat(r.Blockers, r.Warnings)...)
 	if startup, groups := d.startup(s); req.GetStartup().AsDuration() == 0 && startup > 0 {
 		r.StartupGroups = int32(groups) //nolint:gosec // a number of groups
 	}
@@ -145,24 +145,23 @@ func (d *Driver) runningTemplate(s *observe.Snapshot) (*record.Template, error) 
 	return &t, nil
 }
 
-// obstacles returns what Initialize would refuse and what it would warn of. An error is not about the release.
-func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (blockers, warnings []*pb.Warning, err error) {
+// obstacles returns what preflight finds nearby, what Initialize would refuse, and what it would warn of. An error is not about the release.
+func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
-	warnings = begin.Warnings(s.Observation)
-	costs, errCosts := d.costs(s, p)
-	warnings = append(warnings, costs...)
+	found, costs, errCosts := d.costs(ctx, s, p)
+	warnings = append(begin.Warnings(s.Observation), costs...)
 	for _, err := range append(begin.Obstacles(s.Observation), d.checkTraffic(ctx, s, p), errCosts) {
 		err = observe.ContractError(err)
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.Unavailable, codes.Aborted, codes.Internal:
 			// What could not be judged must not look like a reason against the release.
-			return nil, nil, err
+			return nil, nil, nil, err
 		default:
 			blockers = append(blockers, &pb.Warning{Code: reasonCode(drivererr.Reason(err)), Message: status.Convert(err).Message()})
 		}
 	}
-	return blockers, warnings, nil
+	return found, blockers, warnings, nil
 }
 
 // reasonCode returns a reason in the form of a warning's code: "QuotaExceeded".

@@ -117,7 +117,7 @@ func TestObstacles(t *testing.T) {
 			if tt.change != nil {
 				tt.change(s)
 			}
-			blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy)
+			_, blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +133,7 @@ func TestObstacles(t *testing.T) {
 
 func TestObstaclesUnknown(t *testing.T) {
 	b, s := aboutToReleaseWithout(t, "resourcequotas", errors.New("boom"))
-	if _, _, err := b.obstacles(t.Context(), s, blueGreen(false)); status.Code(err) != codes.Internal {
+	if _, _, _, err := b.obstacles(t.Context(), s, blueGreen(false)); status.Code(err) != codes.Internal {
 		t.Errorf("a quota that can't be read: %v", err)
 	}
 }

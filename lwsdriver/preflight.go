@@ -106,22 +106,24 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 // sourceTimeout bounds each request to the API server that a preflight waits for.
 const sourceTimeout = 5 * time.Second
 
-// nearby returns what Plan and Initialize run preflight on: the workload and the Services of its namespace. They judge quotas,
-// budgets and autoscalers themselves, SetHeaderRoute judges routes, and nodes would be a list of the whole cluster. What can't be read is
-// skipped.
-func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) []*pb.Finding {
-	snapshot := preflightOf(s, p)
-	for source, look := range d.sources(s, snapshot, true) {
-		if source != preflight.Services {
-			snapshot.Unseen[source] = "judged elsewhere"
-		} else if err := look(ctx); err != nil {
-			snapshot.Unseen[source] = err.Error()
+// nearby returns what Plan and Initialize run preflight on, and why what of it could not be read: the workload, and the Services, budgets and
+// quotas of its namespace. The planner judges autoscalers, SetHeaderRoute judges routes, and nodes would be a list of the whole cluster.
+func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (*preflight.Inventory, map[preflight.Source]error) {
+	inventory, unread := preflightOf(s, p), map[preflight.Source]error{}
+	for _, source := range []preflight.Source{
+		preflight.Autoscalers, preflight.LongestRequests, preflight.Routes, preflight.Claims, preflight.Nodes,
+	} {
+		inventory.Unseen[source] = "judged elsewhere"
+	}
+	for source, look := range d.sources(s, inventory, true) {
+		if _, elsewhere := inventory.Unseen[source]; elsewhere {
+			continue
+		}
+		if err := look(ctx); err != nil {
+			unread[source], inventory.Unseen[source] = err, err.Error()
 		}
 	}
-	for _, elsewhere := range []preflight.Source{preflight.Autoscalers, preflight.LongestRequests} {
-		snapshot.Unseen[elsewhere] = "judged elsewhere"
-	}
-	return preflight.Check(snapshot).GetFindings()
+	return inventory, unread
 }
 
 // sources read the caches of what is nearby, and claims from the API server, once per call, and nodes once for all calls of half a minute.

@@ -194,11 +194,6 @@ func TestNearby(t *testing.T) {
 	if got := strings.Join(rulesOf(r.GetFindings()), " "); got != "GitOpsTracked PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers" {
 		t.Errorf("the plan finds %s", got)
 	}
-	s := b.look()
-	s.Stable.Groups, s.Stable.Revision = nil, "new"
-	if got := b.nearby(t.Context(), s, inBatches(pb.Style_STYLE_CANARY, "1")); len(got) != 4 {
-		t.Errorf("%v", got)
-	}
 	for _, a := range b.Core.Actions() {
 		if a.Matches("list", "nodes") {
 			t.Error("nodes were listed")

@@ -42,15 +42,12 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
-		costs, err := d.preview(s, req.GetPolicy())
+		found, costs, err := d.preview(ctx, s, req.GetPolicy())
 		if err != nil {
 			return err
 		}
 		decision.Warnings = append(decision.Warnings, costs...)
-		if !plan.UpToDate(s.Observation) && s.Set == nil {
-			more := preflight.Warnings(d.nearby(ctx, s, req.GetPolicy()), decision.Warnings...)
-			decision.Warnings = append(decision.Warnings, more...)
-		}
+		decision.Warnings = append(decision.Warnings, preflight.Warnings(found, decision.Warnings...)...)
 		return nil
 	})
 	if err != nil {

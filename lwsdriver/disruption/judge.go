@@ -35,8 +35,7 @@ const (
 	CountsPods = "BudgetCountsPods"
 )
 
-// Judge returns the problem of a budget for the workload: a code, and a message that says what is wrong, where, and what to do. Both are
-// empty if the budget is right.
+// Judge returns the problem of a budget for the workload: a code, and a message that says what is wrong. Both are empty if the budget is right.
 //
 // A budget of one pod over all pods is right: the first eviction disrupts its group, and no other is allowed until that is
 // complete again.
@@ -46,19 +45,15 @@ func (w Workload) Judge(b *policyv1.PodDisruptionBudget) (code, message string) 
 		return "", ""
 	}
 	allowed, known := allows(b, leaders+workers)
-	name := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
 	switch {
 	case !known:
 	case allowed <= 0:
-		return Blocks, fmt.Sprintf("%s (%s) allows none of the %d pods of %s/%s that it selects to be evicted. The release itself evicts "+
-			"no pod, but nodes with these pods can't be drained: node upgrades, and autoscalers that make room, wait "+
-			"forever. Allow one: maxUnavailable: 1", name, spec(b), leaders+workers, w.Namespace, w.Name)
+		return Blocks, fmt.Sprintf("%s allows none of the %d pods of %s/%s that it selects to be evicted", spec(b), leaders+workers, w.Namespace, w.Name)
 	// A budget over leaders alone counts groups, so any number is the user's choice.
 	case w.Size > 1 && workers > 0 && min(allowed, w.Groups) > w.MaxUnavailable:
-		return CountsPods, fmt.Sprintf("%s (%s) counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
-			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d. Set maxUnavailable: 1, which allows one group at a "+
-			"time; or let one budget select leaders (%s: \"0\") with maxUnavailable: %d, and another workers with maxUnavailable: 1",
-			name, spec(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable, lws.WorkerIndexLabelKey, w.MaxUnavailable)
+		return CountsPods, fmt.Sprintf("%s counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
+			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d",
+			spec(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable)
 	}
 	return "", ""
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -80,8 +81,8 @@ var budgetRules = []Rule{
 		ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
 		Title: "A PodDisruptionBudget counts pods where groups matter",
 		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
-		Fix: "Set maxUnavailable: 1, which comes to one group at a time, or delete it and have releases create budgets that count groups " +
-			"(group_disruption_budget of the policy)",
+		Fix: "Set maxUnavailable: 1, which comes to one group at a time; let one budget select leaders (" + lws.WorkerIndexLabelKey + ": \"0\") and " +
+			"another workers; or delete it and have releases create such budgets (group_disruption_budget of the policy)",
 		Check: func(s *Inventory, report func(Hit)) { judge(s, disruption.CountsPods, report) },
 	},
 }
@@ -94,16 +95,6 @@ func judge(s *Inventory, code string, report func(Hit)) {
 			report(Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
 		}
 	}
-}
-
-// Disruptables returns the parts of the workload that budgets select by: one, or one for each role.
-func (s *Inventory) Disruptables() []disruption.Workload {
-	parts := (Rule{}).judged(s)
-	all := make([]disruption.Workload, 0, len(parts))
-	for _, part := range parts {
-		all = append(all, part.Disruptable())
-	}
-	return all
 }
 
 // Disruptable returns what budgets select of a LeaderWorkerSet or of a role.

@@ -17,9 +17,12 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
+// QuotaExceeded is the rule of quotas.
+const QuotaExceeded = "QuotaExceeded"
+
 var capacityRules = []Rule{
 	{
-		ID: "QuotaExceeded", Whole: true, Severity: warning, Needs: Quotas, Applies: addsGroups,
+		ID: QuotaExceeded, Whole: true, Severity: warning, Needs: Quotas, Applies: addsGroups,
 		Title: "A ResourceQuota does not hold the additional groups",
 		Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
 		Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +

@@ -165,7 +165,7 @@ func TestCanaryForeignBudgets(t *testing.T) {
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT)
 	w.mustBeIdle()
 	r := w.initialize("r1", quarters())
-	w.mustContain(warning(r, "BudgetBlocksEviction"), "/none ", "8 pods", "maxUnavailable: 1")
-	w.mustContain(warning(r, "BudgetCountsPods"), "/two ", "2 evictions", "2 groups")
+	w.mustContain(warning(r, "BudgetBlocksEviction"), "/none:", "8 pods", "maxUnavailable: 1")
+	w.mustContain(warning(r, "BudgetCountsPods"), "/two:", "2 evictions", "2 groups")
 	w.finalize("r1", rollback)
 }

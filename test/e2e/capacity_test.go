@@ -87,7 +87,7 @@ func TestCanaryCapacity(t *testing.T) {
 	e.limitGPUs("96", "64")
 	r := w.initialize("r1", quarters())
 	w.mustContain(warning(r, "ExtraCapacity"), "4 groups", "8 pods", "nvidia.com/gpu 64")
-	w.mustContain(warning(r, "QuotaExceeded"), "ResourceQuota gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
+	w.mustContain(warning(r, "QuotaExceeded"), "ResourceQuota", "/gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
 	if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY {
 		t.Errorf("a batch within the quota: %s", show(c))
 	}
@@ -119,11 +119,11 @@ func TestStylesQuota(t *testing.T) {
 	if _, err := w.tryInitialize("r1", p); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED {
 		t.Fatalf("Initialize: %v", err)
 	} else {
-		w.mustContain(err.Error(), "ResourceQuota gpus", "needs 32", "16 is left", "policy.blue_green.force")
+		w.mustContain(err.Error(), "ResourceQuota", "/gpus", "needs 32", "16 is left", "policy.blue_green.force")
 	}
 	w.mustBeIdle()
 	p.BlueGreen = &pb.BlueGreenPolicy{Force: true}
-	w.mustContain(warning(w.initialize("r1", p), "QuotaExceeded"), "ResourceQuota gpus")
+	w.mustContain(warning(w.initialize("r1", p), "QuotaExceeded"), "ResourceQuota", "/gpus")
 	w.finalize("r1", rollback)
 	w.mustBeIdle()
 }
