@@ -335,21 +335,27 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 
 // CatchUp waits until the cache has the object as written, or a newer version. Key is the workload that it was written for.
 func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
-	return a.awaitCondition(ctx, func() bool {
-		now := a.observer.Caches.Workload(observe.KeyOf(wrote))
-		if now == nil || now.UID != wrote.UID {
-			// Deleted, or deleted and recreated. A new object that the cache does not show yet looks the same, so only an
-			// object that was already being deleted counts.
-			return wrote.DeletionTimestamp != nil
-		}
-		return !isOlder(now, wrote)
-	}, key, observe.KeyOf(wrote)) // it may not be an added one any more
+	// A new object that the cache does not show yet looks like a deleted one, so only one that was already being deleted counts as gone.
+	gone := wrote.DeletionTimestamp != nil
+	return awaitVersion(ctx, a, wrote, gone, func() *lws.LeaderWorkerSet { return a.observer.Caches.Workload(observe.KeyOf(wrote)) },
+		key, observe.KeyOf(wrote)) // it may not be an added one any more
 }
 
-// isOlder reports whether an object is known to be an earlier version of another.
-func isOlder(now, wrote metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
-	return err == nil && order < 0
+// awaitVersion waits until the caches show an object as written, or a newer version. With gone, an object that was deleted or recreated
+// meanwhile counts, too.
+func awaitVersion[T interface {
+	comparable
+	metav1.Object
+}](ctx context.Context, a *Applier, wrote metav1.Object, gone bool, cached func() T, keys ...types.NamespacedName) error {
+	return a.awaitCondition(ctx, func() bool {
+		var none T
+		now := cached()
+		if now == none || now.GetUID() != wrote.GetUID() {
+			return gone
+		}
+		order, err := resourceversion.CompareResourceVersion(now.GetResourceVersion(), wrote.GetResourceVersion())
+		return err != nil || order >= 0
+	}, keys...)
 }
 
 // awaitCondition waits for a condition of the caches, which it checks after each change of one of the workloads.

@@ -86,10 +86,7 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	if err != nil {
 		return false, err
 	}
-	return true, a.awaitCondition(ctx, func() bool {
-		now := a.observer.Autoscalers.Get(kind, object)
-		return now == nil || now.GetUID() != before.GetUID() || !isOlder(now, wrote)
-	}, key)
+	return true, awaitVersion(ctx, a, wrote, true, func() autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }, key)
 }
 
 // patchAutoscaler sends a patch, on condition that the object has not changed.

@@ -105,10 +105,7 @@ func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t pl
 	if err != nil {
 		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 	}
-	return true, a.awaitCondition(ctx, func() bool {
-		now := a.observer.History.Get(observe.KeyOf(got))
-		return now == nil || !isOlder(now, got)
-	}, s.Key, observe.KeyOf(to))
+	return true, a.awaitRevision(ctx, got, true, s.Key, observe.KeyOf(to))
 }
 
 // handOver makes the second set a workload under hold, in one request: it removes finalizer, owner and labels of an added

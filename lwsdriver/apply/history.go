@@ -34,7 +34,7 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 		if err != nil {
 			return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
 		}
-		return true, a.awaitRevision(ctx, s, got)
+		return true, a.awaitRevision(ctx, got, true, s.Key)
 	}
 	template, err := a.Template(s, t.Entry.Revision)
 	if err != nil {
@@ -55,15 +55,12 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 	if err != nil {
 		return false, fmt.Errorf("create ControllerRevision %s/%s: %w", object.Namespace, object.Name, err)
 	}
-	return true, a.awaitRevision(ctx, s, got)
+	return true, a.awaitRevision(ctx, got, false, s.Key)
 }
 
-// awaitRevision waits until the cache has the revision as written, or a newer version.
-func (a *Applier) awaitRevision(ctx context.Context, s *observe.Snapshot, wrote *appsv1.ControllerRevision) error {
-	return a.awaitCondition(ctx, func() bool {
-		now := a.observer.History.Get(observe.KeyOf(wrote))
-		return now != nil && !isOlder(now, wrote)
-	}, s.Key)
+// awaitRevision is awaitVersion of a revision of the history.
+func (a *Applier) awaitRevision(ctx context.Context, wrote *appsv1.ControllerRevision, gone bool, keys ...types.NamespacedName) error {
+	return awaitVersion(ctx, a, wrote, gone, func() *observe.HistoryRevision { return a.observer.History.Get(observe.KeyOf(wrote)) }, keys...)
 }
 
 // deleteRevision deletes a revision of the history, on condition that it is the observed one.

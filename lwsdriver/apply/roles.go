@@ -30,10 +30,7 @@ func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *pat
 	if err != nil {
 		return false, fmt.Errorf("patch %s: %w", observe.Object(key), changedIfTestFailed(err))
 	}
-	return true, a.awaitCondition(ctx, func() bool {
-		now := a.observer.Disaggregated.Get(key)
-		return now == nil || now.UID != got.GetUID() || !isOlder(now, got)
-	}, key)
+	return true, awaitVersion(ctx, a, got, true, func() *observe.Set { return a.observer.Disaggregated.Get(key) }, key)
 }
 
 func (a *Applier) boundsClient(s *observe.Snapshot) dynamic.ResourceInterface {
@@ -74,10 +71,7 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if err != nil {
 		return false, fmt.Errorf("write the bounds of %s: %w", observe.Object(s.Key), err)
 	}
-	return true, a.awaitCondition(ctx, func() bool {
-		now := a.observer.Disaggregated.Bounds(s.Key)
-		return now != nil && (now.UID != got.GetUID() || !isOlder(now, got))
-	}, s.Key)
+	return true, awaitVersion(ctx, a, got, s.BoundsObject != nil, func() *observe.BoundsObject { return a.observer.Disaggregated.Bounds(s.Key) }, s.Key)
 }
 
 // boundsPatch returns a patch of bounds without changes. It fails after any change, and for bounds that were deleted and recreated.
