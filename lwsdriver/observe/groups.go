@@ -53,6 +53,8 @@ type groupEntry struct {
 	built  built
 	// broken is when the first of its pods that are not ready ceased to be, by their conditions. Zero means unknown.
 	broken time.Time
+	// startup is how long it took from the creation of the first of its pods until all were ready, zero if they are not.
+	startup time.Duration
 
 	memory groupMemory
 }
@@ -274,7 +276,7 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	pods := g.podsOf(set, label)
 	if len(pods) == 0 {
 		// The memory stays: it tells since when the group has been lost.
-		e.exists, e.broken = false, time.Time{}
+		e.exists, e.broken, e.startup = false, time.Time{}, 0
 		return
 	}
 	// LWS names leaders by index, so the name is known while the leader is missing.
@@ -283,9 +285,13 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 	size, ready := 0, 0
 	agree := true
 	var since, broken time.Time
+	created := pods[0].CreationTimestamp.Time
 	for _, pod := range pods {
 		if pod.leader {
 			leader = pod
+		}
+		if pod.CreationTimestamp.Time.Before(created) {
+			created = pod.CreationTimestamp.Time
 		}
 		e.memory.recordExit(pod.exit)
 		size = max(size, pod.size)
@@ -307,7 +313,10 @@ func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry
 		next.Terminating = leader.Terminating
 	}
 	next.Rollouts = distinctLabels(pods, next.Revision)
-	e.exists, e.size, e.group, e.broken = true, size, next, broken
+	e.exists, e.size, e.group, e.broken, e.startup = true, size, next, broken, 0
+	if ready == len(pods) {
+		e.startup = max(since.Sub(created), time.Second) // the API's times are whole seconds
+	}
 	e.built = builtFor(pods, next.Revision)
 	e.group.Pod, e.group.Reason, e.group.Message = groupObstacle(pods, leader, agree)
 }
@@ -390,10 +399,18 @@ func lastTerminating(pods []*Pod) *Pod {
 // Startup returns the median time from the creation of a group's first pod until all its pods were ready, and the number of
 // groups. The median is robust against one group that waited for a node. Zero means that none is ready.
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
+	s := g.lock(set, false)
+	if s == nil {
+		return 0, 0
+	}
+	defer s.mu.Unlock()
 	var all []time.Duration
-	for _, label := range g.labels(set, replicas) {
-		if took := g.startupTime(set, label); took > 0 {
-			all = append(all, took)
+	for label, e := range s.entries {
+		if e.dirty {
+			g.recompute(set, label, e)
+		}
+		if i := groupIndex(label); i >= 0 && i < replicas && e.startup > 0 {
+			all = append(all, e.startup)
 		}
 	}
 	if len(all) == 0 {
@@ -401,22 +418,6 @@ func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration,
 	}
 	slices.Sort(all)
 	return all[(len(all)-1)/2], len(all)
-}
-
-// labels returns the group-index labels of the workload's groups below replicas.
-func (g *Groups) labels(set types.NamespacedName, replicas int) []string {
-	s := g.lock(set, false)
-	if s == nil {
-		return nil
-	}
-	defer s.mu.Unlock()
-	var all []string
-	for _, label := range s.labels() {
-		if i := groupIndex(label); i >= 0 && i < replicas {
-			all = append(all, label)
-		}
-	}
-	return all
 }
 
 // UnreadyWorker returns a worker that keeps the group of a ready leader from being ready, or nil if there is none, or the group lacks a pod
@@ -428,26 +429,4 @@ func (g *Groups) UnreadyWorker(leader *Pod) *Pod {
 		return nil
 	}
 	return firstByName(pods, func(p *Pod) bool { return !p.ready })
-}
-
-// startupTime returns how long one group took, zero if it is not ready or does not exist.
-func (g *Groups) startupTime(set types.NamespacedName, label string) time.Duration {
-	pods := g.podsOf(set, label)
-	var created, ready time.Time
-	for _, pod := range pods {
-		if !pod.ready {
-			return 0
-		}
-		if at := pod.CreationTimestamp.Time; created.IsZero() || at.Before(created) {
-			created = at
-		}
-		if pod.since.After(ready) {
-			ready = pod.since
-		}
-	}
-	if len(pods) == 0 {
-		return 0
-	}
-	// The API's times are whole seconds.
-	return max(ready.Sub(created), time.Second)
 }
