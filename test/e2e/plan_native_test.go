@@ -127,6 +127,7 @@ func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 		return 0, err
 	}
 	u.set.Template = "new"
+	updated := true
 	for u.set.Reconcile(); ; u.set.Reconcile() {
 		if err := u.agree(ctx); err != nil {
 			return stages, fmt.Errorf("stage %d: %w", stages, err)
@@ -139,7 +140,10 @@ func (u *nativeUpdate) run(ctx context.Context) (stages int, err error) {
 		next := slices.IndexFunc(u.order, func(i int) bool { return slices.Contains(unready, i) })
 		u.set.Groups[u.order[next]].Ready = true
 	}
-	if !u.set.Updated() {
+	for _, g := range u.set.Groups {
+		updated = updated && g.Revision == u.set.Template
+	}
+	if !updated || len(u.set.Groups) != u.set.Replicas {
 		return stages, fmt.Errorf("the update ended as %q", u.expected())
 	}
 	return stages, u.lws.LeaderworkersetV1().LeaderWorkerSets(u.namespace).Delete(ctx, u.object.Name, metav1.DeleteOptions{})

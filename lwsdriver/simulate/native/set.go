@@ -22,8 +22,6 @@ type Set struct {
 	// Parallel is true if the cluster has the feature gate MaxUnavailableStatefulSet. Without it, which is the default, a
 	// StatefulSet updates one group at a time.
 	Parallel bool
-	// Watch is called with the parameters of the leader StatefulSet whenever LWS changes them. May be nil.
-	Watch func(partition, replicas int)
 
 	leaders         Leaders
 	update, current string // revisions of the leader StatefulSet
@@ -76,9 +74,6 @@ func (s *Set) reconcile() bool {
 	before, updated := s.leaders, s.update != s.Template
 	s.update = s.Template
 	s.leaders = s.limits().Reconcile(before, s.states(), updated)
-	if s.Watch != nil && (s.leaders.Partition != before.Partition || s.leaders.Replicas != before.Replicas) {
-		s.Watch(s.leaders.Partition, s.leaders.Replicas)
-	}
 	return updated || s.leaders != before
 }
 
@@ -181,19 +176,3 @@ func (s *Set) Unready() []int {
 
 // Ready returns how many groups are ready.
 func (s *Set) Ready() int { return len(s.Groups) - len(s.Unready()) }
-
-// Updated reports whether every wanted group is ready at the template's revision, and no other exists.
-func (s *Set) Updated() bool {
-	return len(s.Groups) == s.Replicas && s.UpdatedReady() == s.Replicas
-}
-
-// UpdatedReady returns how many groups are ready at the template's revision.
-func (s *Set) UpdatedReady() int {
-	n := 0
-	for _, g := range s.Groups {
-		if g.Ready && g.Revision == s.Template {
-			n++
-		}
-	}
-	return n
-}
