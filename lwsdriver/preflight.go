@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,13 +91,7 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 	if now := s.StableRevisions(); len(now) > 0 {
 		out.Revision = now[0]
 	}
-	for _, a := range s.Autoscalers {
-		if a.Targets {
-			out.Autoscalers = append(out.Autoscalers, preflight.Autoscaler{
-				Object: &pb.ObjectRef{Kind: a.Kind, Namespace: s.Key.Namespace, Name: a.Name}, ToZero: a.ToZero,
-			})
-		}
-	}
+	out.Autoscalers = slices.DeleteFunc(slices.Clone(s.Autoscalers), func(a plan.Autoscaler) bool { return !a.Targets })
 	if s.Unscanned != nil {
 		out.Unseen[preflight.Autoscalers] = s.Unscanned.Message
 	}

@@ -155,10 +155,10 @@ func (d *Driver) Undo(ctx context.Context, req *pb.UndoRequest) (*pb.UndoRespons
 	if err != nil {
 		return nil, err
 	}
+	d.awaitRead(ctx, key)
 	if err := d.awaitHistory(ctx, key); err != nil {
 		return nil, err
 	}
-	d.awaitRead(ctx, key)
 	undo := plan.Undo{Revision: req.GetRevision(), Template: req.GetTemplateRevision()}
 	m, err := d.mutate(ctx, key, undo)
 	if err != nil {

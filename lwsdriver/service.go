@@ -321,30 +321,10 @@ func checkDuration(field string, d *durationpb.Duration) []drivererr.FieldViolat
 	return nil
 }
 
-// awaitRead returns once the caches that the workload's traffic, budgets and autoscalers are read from are filled or can't be. A driver that has just
-// started fills those that the last release needed, while its host may be about to begin the next.
-func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName) {
-	d.awaitCaches(ctx, key, d.engine.Observer.Autoscalers.Pending)
-}
-
-// awaitNearby is awaitRead for a call that judges a release.
-func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
-	// The caches fill while a new workload is waited for.
-	d.engine.Observer.Nearby.Start()
-	if _, err := d.observeNew(ctx, key); err != nil {
-		return // the caller's observation returns it, too
-	}
-	d.awaitCaches(ctx, key, d.engine.Observer.Autoscalers.Pending, d.engine.Observer.Nearby.Pending)
-}
-
-// awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.
-func (d *Driver) awaitSets(ctx context.Context, key types.NamespacedName) {
-	if observe.IsSet(key) {
-		_ = d.pollUntil(ctx, key, durationpb.New(readTimeout), func() (bool, error) { return !d.engine.Observer.Disaggregated.Pending(), nil })
-	}
-}
-
-func (d *Driver) awaitCaches(ctx context.Context, key types.NamespacedName, pending ...func() bool) {
+// awaitRead returns once the caches that the workload's traffic, budgets and autoscalers are read from, and others, are filled or can't be. A driver
+// that has just started fills those that the last release needed, while its host may be about to begin the next.
+func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName, pending ...func() bool) {
+	pending = append(pending, d.engine.Observer.Autoscalers.Pending)
 	_ = d.pollUntil(ctx, key, durationpb.New(readTimeout), func() (bool, error) {
 		s, err := d.engine.Observe(key)
 		if err != nil {
@@ -352,6 +332,22 @@ func (d *Driver) awaitCaches(ctx context.Context, key types.NamespacedName, pend
 		}
 		return !plan.Reading(s.Observation) && !slices.ContainsFunc(pending, func(is func() bool) bool { return is() }), nil
 	})
+}
+
+// awaitNearby is awaitRead for a call that judges a release.
+func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
+	// The caches fill while a new workload is waited for.
+	d.engine.Observer.Nearby.Start()
+	if _, err := d.observeNew(ctx, key); err == nil { // the caller's observation returns it, too
+		d.awaitRead(ctx, key, d.engine.Observer.Nearby.Pending)
+	}
+}
+
+// awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.
+func (d *Driver) awaitSets(ctx context.Context, key types.NamespacedName) {
+	if observe.IsSet(key) {
+		_ = d.pollUntil(ctx, key, durationpb.New(readTimeout), func() (bool, error) { return !d.engine.Observer.Disaggregated.Pending(), nil })
+	}
 }
 
 // maxUser is the longest name of a user that is recorded, in bytes.

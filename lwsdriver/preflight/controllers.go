@@ -84,7 +84,8 @@ var scalerRules = []Rule{{
 			case plan.Switches(s.Policy.Style):
 				text = "it is held until the release is over"
 			}
-			report(Hit{Object: a.Object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(a.Object), text)})
+			object := &pb.ObjectRef{Kind: a.Kind, Namespace: s.Workload.Namespace, Name: a.Name}
+			report(Hit{Object: object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(object), text)})
 		}
 	},
 }, {
@@ -97,7 +98,8 @@ var scalerRules = []Rule{{
 	Check: func(s *Inventory, report func(Hit)) {
 		for _, a := range s.Autoscalers {
 			if a.ToZero {
-				report(Hit{Object: a.Object, Field: "spec", Message: Text(a.Object) + ": it may remove the last group"})
+				object := &pb.ObjectRef{Kind: a.Kind, Namespace: s.Workload.Namespace, Name: a.Name}
+				report(Hit{Object: object, Field: "spec", Message: Text(object) + ": it may remove the last group"})
 			}
 		}
 	},

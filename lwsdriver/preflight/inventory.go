@@ -55,7 +55,7 @@ type Inventory struct {
 	// Claims are the existing PersistentVolumeClaims that the templates name.
 	Claims []*corev1.PersistentVolumeClaim
 	// Autoscalers are those that scale the workload.
-	Autoscalers []Autoscaler
+	Autoscalers []plan.Autoscaler
 	// Routes are the HTTPRoutes and GRPCRoutes of the policy, and possibly others.
 	Routes []traffic.Route
 	// Pools are the InferencePools of the namespace if the policy names one.
@@ -149,13 +149,6 @@ func (s *Inventory) style() string {
 	default:
 		return "the rolling update"
 	}
-}
-
-// Autoscaler is an autoscaler of the workload.
-type Autoscaler struct {
-	Object *pb.ObjectRef
-	// ToZero: it may remove the last group.
-	ToZero bool
 }
 
 // The kinds of workloads.

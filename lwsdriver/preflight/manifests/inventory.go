@@ -22,7 +22,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -140,9 +139,7 @@ func (r *reader) autoscalers() {
 		// Any autoscaler in the files shows that they were written down there.
 		delete(r.inventory.Unseen, preflight.Autoscalers)
 		if a.Workload() == r.inventory.Workload.Name {
-			r.inventory.Autoscalers = append(r.inventory.Autoscalers, preflight.Autoscaler{
-				Object: &pb.ObjectRef{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, ToZero: a.ToZero(),
-			})
+			r.inventory.Autoscalers = append(r.inventory.Autoscalers, plan.Autoscaler{Kind: o.GetKind(), Name: o.GetName(), ToZero: a.ToZero()})
 		}
 	}
 }
