@@ -8,14 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -34,29 +38,23 @@ var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot (?:[a-z]+ 
 // has written a moment later.
 const boundsPolicy = "ValidatingAdmissionPolicy 'lockstep-bounds'"
 
-// granting has the ClusterRoles of config/base that grant access to resources.
-var granting = map[schema.GroupResource]string{
-	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}: "lockstep-driver-core",
-	{Resource: "pods"}: "lockstep-driver-core",
-	{Group: "apps", Resource: "controllerrevisions"}:                   "lockstep-driver-core",
-	{Resource: "resourcequotas"}:                                       "lockstep-driver-core",
-	{Group: "policy", Resource: "poddisruptionbudgets"}:                "lockstep-driver-core",
-	{Group: "events.k8s.io", Resource: "events"}:                       "lockstep-driver-core",
-	{Resource: "services"}:                                             "lockstep-driver-core (to read), lockstep-driver-gateway or lockstep-driver-ingress",
-	{Group: "discovery.k8s.io", Resource: "endpointslices"}:            "lockstep-driver-gateway or lockstep-driver-ingress",
-	{Group: "gateway.networking.k8s.io", Resource: "httproutes"}:       "lockstep-driver-gateway",
-	{Group: "gateway.networking.k8s.io", Resource: "grpcroutes"}:       "lockstep-driver-gateway",
-	{Group: "networking.k8s.io", Resource: "ingresses"}:                "lockstep-driver-ingress",
-	{Group: "inference.networking.k8s.io", Resource: "inferencepools"}: "lockstep-driver-pools",
-	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:       "lockstep-driver-autoscalers",
-	{Group: "keda.sh", Resource: "scaledobjects"}:                      "lockstep-driver-autoscalers",
-
-	{Group: "disaggregatedset.x-k8s.io", Resource: "disaggregatedsets"}:                    "lockstep-driver-disaggregated",
-	{Group: "disaggregatedset.x-k8s.io", Resource: "disaggregatedsetrolescalers"}:          "lockstep-driver-disaggregated",
-	{Group: "lockstep.dev", Resource: "replicabounds"}:                                     "lockstep-driver-disaggregated",
-	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}:       "lockstep-driver-disaggregated",
-	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"}: "lockstep-driver-disaggregated",
-}
+// granting returns the ClusterRoles of config/base that grant access to each resource.
+var granting = sync.OnceValue(func() map[schema.GroupResource]string {
+	roles, _ := config.DriverRules() // a test reads them, too
+	all := map[schema.GroupResource]string{}
+	for _, name := range slices.Sorted(maps.Keys(roles)) {
+		for _, rule := range roles[name] {
+			for _, resource := range rule.Resources {
+				resource, _, _ = strings.Cut(resource, "/")
+				key := schema.GroupResource{Group: rule.APIGroups[0], Resource: resource}
+				if known := all[key]; !strings.HasSuffix(known, name) {
+					all[key] = strings.TrimPrefix(known+" or "+name, " or ")
+				}
+			}
+		}
+	}
+	return all
+})
 
 // ContractError returns an error with an ErrorReason. One that has a reason keeps it.
 func ContractError(err error) error {
@@ -78,7 +76,7 @@ func permissionRemedy(err error) string {
 	}
 	// A refusal by a webhook or a quota is 403, too, and no role would change it.
 	if found := lacksPermission.FindStringSubmatch(err.Error()); found != nil {
-		if role := granting[schema.GroupResource{Group: found[2], Resource: found[1]}]; role != "" {
+		if role := granting()[schema.GroupResource{Group: found[2], Resource: found[1]}]; role != "" {
 			return fmt.Sprintf(" (config/base: ClusterRole %s grants it)", role)
 		}
 	}
