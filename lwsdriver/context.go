@@ -54,7 +54,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	defer d.states.watch()()
 	var last *encoded.Message
 	for {
-		now := d.engine.Observer.Names.Resolve(key) // a handover changes it
+		now := d.engine.Observer.Caches.Resolve(key) // a handover changes it
 		// The state is shared by watches that name other releases or none, so each checks its own.
 		if _, _, err := d.lookAt(now, req.GetReleaseId()); err != nil {
 			return err
@@ -82,7 +82,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 
 // contextOf observes a workload and returns its context. A release that it names must be the workload's. It writes nothing.
 func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
-	key = d.engine.Observer.Names.Resolve(key)
+	key = d.engine.Observer.Caches.Resolve(key)
 	s, decision, err := d.lookAt(key, release)
 	if err != nil {
 		return nil, nil, err

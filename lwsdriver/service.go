@@ -106,7 +106,7 @@ func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 		// DisaggregatedSets may have been installed since the driver started.
 		d.engine.Observer.Disaggregated.Start()
 	}
-	return d.engine.Observer.Names.Resolve(key), nil
+	return d.engine.Observer.Caches.Resolve(key), nil
 }
 
 // accept checks that calls can be served and that a request has no violations, and returns the workload's key.

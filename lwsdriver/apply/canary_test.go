@@ -95,12 +95,12 @@ func TestAddedToSuccessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newFixture(t, w, c)
-	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.observer.Names.IsAlias(lwstest.VLLM, observe.KeyOf(c)) {
+	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.observer.Caches.IsAlias(lwstest.VLLM, observe.KeyOf(c)) {
 		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
 	}
 	c = c.DeepCopy()
 	c.Name = "copy"
-	if b.cache(c); b.observer.Names.IsAlias(lwstest.VLLM, observe.KeyOf(c)) || !b.observer.Names.IsAlias(lwstest.VLLM, observe.KeyOf(w)) {
+	if b.cache(c); b.observer.Caches.IsAlias(lwstest.VLLM, observe.KeyOf(c)) || !b.observer.Caches.IsAlias(lwstest.VLLM, observe.KeyOf(w)) {
 		t.Error("a copy takes the name")
 	}
 	if _, added := observe.AddedTo(c); added {

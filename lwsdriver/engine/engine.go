@@ -85,7 +85,7 @@ func New(c Config) *Engine {
 	if c.Registry != nil {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}
-	e.locks.isAlias = e.Observer.Names.IsAlias
+	e.locks.isAlias = e.Observer.Caches.IsAlias
 	e.Applier = apply.New(c.Core, c.Sets, c.Dynamic, e.Observer, c.Limits.Metadata...)
 	e.events = newEventRecorder(c.Core, c.Log)
 	if c.Silent {
@@ -205,7 +205,7 @@ func (e *Engine) Lock(ctx context.Context, name types.NamespacedName) (key types
 			return key, nil, err
 		}
 		// The holder that this call waited for may have handed the workload over to another object.
-		now := e.Observer.Names.Resolve(key)
+		now := e.Observer.Caches.Resolve(key)
 		if now == key {
 			return key, unlock, nil
 		}

@@ -22,7 +22,7 @@ type scope struct {
 	readOnly bool
 	// workload is the only one in scope. Zero means all.
 	workload types.NamespacedName
-	// isAlias is observe.Names.IsAlias. Nil in tests: there are none.
+	// isAlias is observe.Caches.IsAlias. Nil in tests: there are none.
 	isAlias func(name, workload types.NamespacedName) bool
 }
 

@@ -79,17 +79,17 @@ func TestResolve(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newFixture(t, tt.objects...)
-			if got := b.Observer.Names.Resolve(lwstest.VLLM); got != tt.want {
+			if got := b.Observer.Caches.Resolve(lwstest.VLLM); got != tt.want {
 				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
 			}
-			if got := b.Observer.Names.Resolve(other); got != other {
+			if got := b.Observer.Caches.Resolve(other); got != other {
 				t.Errorf("its own name means %s", got)
 			}
 		})
 	}
 	b := newFixture(t, lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
-	if got := b.Observer.Names.Resolve(before); got != other {
+	if got := b.Observer.Caches.Resolve(before); got != other {
 		t.Errorf("the name of the object before means %s", got)
 	}
 	if b.locks.workload = before; !b.locks.covers(other) {

@@ -127,7 +127,7 @@ func TestForgedAlias(t *testing.T) {
 	rec.Release.Successor, rec.Release.Groups = green.Name, 4
 	lwstest.WithRecord(t, evil, *rec)
 	b := newFixture(t, green, evil)
-	if got := b.Names.Resolve(lwstest.VLLM); got == (types.NamespacedName{Namespace: evil.Namespace, Name: evil.Name}) {
+	if got := b.Caches.Resolve(lwstest.VLLM); got == (types.NamespacedName{Namespace: evil.Namespace, Name: evil.Name}) {
 		t.Errorf("calls for %s reach %s", lwstest.VLLM, got)
 	}
 }

@@ -8,14 +8,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
-// Names resolves the names by which hosts know workloads.
+// The names by which hosts know workloads.
 //
 // A handover makes a release's second set the workload and deletes the object that was the workload before: the object's name
 // changes, the workload's must not. So a workload has aliases beside its object's name: the one that hosts first knew it by,
@@ -26,9 +25,6 @@ import (
 // An object's own name takes precedence over an alias: a user created that object, and means it. During a handover the
 // object and its successor have the same alias, which means the former for as long as it exists. An alias that two other
 // objects have is ambiguous and means neither.
-type Names struct {
-	workloads cache.SharedIndexInformer
-}
 
 // aliasIndex finds workloads by their aliases.
 const aliasIndex = "alias"
@@ -47,20 +43,20 @@ func aliases(w *lws.LeaderWorkerSet) []string {
 	if _, added := AddedTo(w); added || label == "" {
 		return nil
 	}
-	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	rec := recordOf(w)
 	// A copied manifest carries label and record of the original, but has another UID.
-	if err != nil || rec.UID != w.UID || rec.Workload != label {
+	if rec == nil || rec.UID != w.UID || rec.Workload != label {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Compact([]string{label, rec.Predecessor}), func(name string) bool { return name == "" || name == w.Name })
 }
 
 // Resolve returns the key of the workload that a name means, and the name itself if it means none.
-func (n Names) Resolve(name types.NamespacedName) types.NamespacedName {
-	if informer.Get[*lws.LeaderWorkerSet](n.workloads, name) != nil {
+func (c *Caches) Resolve(name types.NamespacedName) types.NamespacedName {
+	if c.Workload(name) != nil {
 		return name
 	}
-	all := informer.List[*lws.LeaderWorkerSet](n.workloads, aliasIndex, name.String())
+	all := informer.List[*lws.LeaderWorkerSet](c.Workloads, aliasIndex, name.String())
 	switch len(all) {
 	case 1:
 		return KeyOf(all[0])
@@ -76,24 +72,28 @@ func (n Names) Resolve(name types.NamespacedName) types.NamespacedName {
 // handsOver reports whether the successor of a workload is one of the objects. Both records must say so: the record of one can be
 // edited by users who may not edit the other.
 func handsOver(w *lws.LeaderWorkerSet, objects []*lws.LeaderWorkerSet) bool {
-	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
-	if err != nil {
-		return false
-	}
-	next, ok := successor(KeyOf(w), rec)
+	next, ok := successor(KeyOf(w), recordOf(w))
 	return ok && slices.ContainsFunc(objects, func(o *lws.LeaderWorkerSet) bool { return KeyOf(o) == next && succeeds(o, w) })
 }
 
 // succeeds reports whether the record of a workload, written on this very object, names another as its predecessor.
 func succeeds(next, w *lws.LeaderWorkerSet) bool {
-	rec, err := record.DecodeRecord(next.Annotations[record.RecordAnnotation])
-	return err == nil && rec.UID == next.UID && rec.Predecessor == w.Name
+	rec := recordOf(next)
+	return rec != nil && rec.UID == next.UID && rec.Predecessor == w.Name
 }
 
 // IsAlias reports whether a name is an alias of the workload.
-func (n Names) IsAlias(name, workload types.NamespacedName) bool {
-	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, workload)
+func (c *Caches) IsAlias(name, workload types.NamespacedName) bool {
+	w := c.Workload(workload)
 	return w != nil && name.Namespace == workload.Namespace && slices.Contains(aliases(w), name.Name)
+}
+
+// recordOf returns the record of a workload, nil if it has none that can be read.
+func recordOf(w *lws.LeaderWorkerSet) *record.Record {
+	if rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation]); err == nil {
+		return rec
+	}
+	return nil
 }
 
 // successor returns the second set that the release of a workload hands it over to; ok is false if it does not.
@@ -106,23 +106,23 @@ func successor(workload types.NamespacedName, rec *record.Record) (next types.Na
 
 // succeeded reports whether the successor of a workload is one in its own right: it has neither the labels of an added
 // workload, which any user may remove, nor the owner. Its own record names the workload as its predecessor.
-func (n Names) succeeded(s *Snapshot) bool {
+func (c *Caches) succeeded(s *Snapshot) bool {
 	next, ok := successor(s.Key, s.Record)
 	if !ok {
 		return false
 	}
-	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, next)
+	w := c.Workload(next)
 	return w != nil && StableKey(w) != s.Key && !metav1.IsControlledBy(w, s.StableObject) && succeeds(w, s.StableObject)
 }
 
 // successorForeign reports whether the record names a successor that is not the workload's: neither did a release add it, nor
 // does its own record name the workload as its predecessor. A successor that does not exist must have the name of the second set.
-func (n Names) successorForeign(s *Snapshot) bool {
+func (c *Caches) successorForeign(s *Snapshot) bool {
 	next, ok := successor(s.Key, s.Record)
 	if !ok {
 		return false
 	}
-	w := informer.Get[*lws.LeaderWorkerSet](n.workloads, next)
+	w := c.Workload(next)
 	// Nothing but its name and the revision is left to check.
 	if w == nil {
 		revision := s.Record.Release.UpdateRevision

@@ -22,15 +22,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// knownDigest caches the digest of a template.
-type knownDigest struct {
+// known is what was computed of a workload: the digest of its template at a generation, and the record of an annotation's value, decoded, which
+// must not be modified.
+type known struct {
 	uid        types.UID
 	generation int64
 	digest     digest
-}
 
-// knownRecord caches a decoded record, which must not be modified.
-type knownRecord struct {
 	value  string
 	record *record.Record
 	policy record.Policy
@@ -78,8 +76,8 @@ func (o *Observer) readLeaderWorkerSet(s *Snapshot) {
 	// The names are compared with the revisions in s.Stable.
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
-	s.Succeeded = o.Names.succeeded(s)
-	s.SuccessorForeign = o.Names.successorForeign(s)
+	s.Succeeded = o.Caches.succeeded(s)
+	s.SuccessorForeign = o.Caches.successorForeign(s)
 	o.readHistory(s)
 	o.readUnsafeChanges(s)
 	// The autoscalers of a foreign successor are not the release's.
@@ -186,29 +184,27 @@ func (o *Observer) readRecord(s *Snapshot) error {
 }
 
 // decode returns what a record's value says. It is decoded once, since every observation reads it.
-func (o *Observer) decode(key types.NamespacedName, value string) (knownRecord, error) {
-	o.mu.Lock()
-	known := o.records[key]
-	o.mu.Unlock()
-	if known.record != nil && known.value == value {
-		return known, nil
+func (o *Observer) decode(key types.NamespacedName, value string) (known, error) {
+	k := o.recall(key)
+	if k.record != nil && k.value == value {
+		return k, nil
 	}
 	rec, err := record.DecodeRecord(value)
 	if err != nil {
-		return known, err
+		return k, err
 	}
-	known = knownRecord{value: value, record: rec}
+	k.value, k.record, k.policy = value, rec, record.Policy{}
 	if rec.Release != nil {
 		// DecodeRecord has checked both, as far as it is known.
 		message, err := rec.Release.KnownPolicy()
 		if err != nil {
-			return known, err
+			return k, err
 		}
 		policy, _ := record.ParsePolicy(message)
-		known.policy = o.config.Limits.Apply(policy)
+		k.policy = o.config.Limits.Apply(policy)
 	}
-	remember(o, o.records, key, known)
-	return known, nil
+	o.remember(key, k)
+	return k, nil
 }
 
 // workload describes a LeaderWorkerSet and its groups.
@@ -272,26 +268,30 @@ func (o *Observer) revision(w *lws.LeaderWorkerSet) string {
 }
 
 func (o *Observer) digest(w *lws.LeaderWorkerSet) (digest, error) {
-	key := KeyOf(w)
-	o.mu.Lock()
-	known := o.digests[key]
-	o.mu.Unlock()
+	k := o.recall(KeyOf(w))
 	// The generations of a recreated workload start at 1 again, so the UID counts, too.
-	if known.uid == w.UID && known.generation == w.Generation {
-		return known.digest, nil
+	if k.uid == w.UID && k.generation == w.Generation {
+		return k.digest, nil
 	}
 	d, err := digestOf(w.Spec.LeaderWorkerTemplate, w.Spec.NetworkConfig)
 	if err != nil {
 		return d, err
 	}
-	remember(o, o.digests, key, knownDigest{w.UID, w.Generation, d})
+	k.uid, k.generation, k.digest = w.UID, w.Generation, d
+	o.remember(KeyOf(w), k)
 	return d, nil
 }
 
-// remember keeps what was computed of a workload until it is deleted.
-func remember[V any](o *Observer, in map[types.NamespacedName]V, key types.NamespacedName, value V) {
+func (o *Observer) recall(key types.NamespacedName) known {
 	o.mu.Lock()
-	in[key] = value
+	defer o.mu.Unlock()
+	return o.known[key]
+}
+
+// remember keeps what was computed of a workload until it is deleted.
+func (o *Observer) remember(key types.NamespacedName, k known) {
+	o.mu.Lock()
+	o.known[key] = k
 	o.mu.Unlock()
 	if o.Workload(key) == nil {
 		o.forget(key) // it was deleted meanwhile
@@ -302,8 +302,7 @@ func remember[V any](o *Observer, in map[types.NamespacedName]V, key types.Names
 func (o *Observer) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.digests, key)
-	delete(o.records, key)
+	delete(o.known, key)
 	delete(o.asked, key)
 	o.prober.Forget(key.String())
 }

@@ -36,8 +36,6 @@ type Observer struct {
 	Autoscalers *Autoscalers
 	// Disaggregated are the caches of DisaggregatedSets, filled on demand.
 	Disaggregated *Sets
-	// Names resolves the names by which hosts know workloads.
-	Names Names
 	// Router reads, checks and writes the objects that carry requests.
 	Router *router.Router
 	// Freshness judges the caches that decisions rest on.
@@ -48,10 +46,9 @@ type Observer struct {
 	prober prober
 	config Config
 
-	mu      sync.Mutex
-	digests map[types.NamespacedName]knownDigest
-	records map[types.NamespacedName]knownRecord
-	asked   map[types.NamespacedName]asked
+	mu    sync.Mutex
+	known map[types.NamespacedName]known
+	asked map[types.NamespacedName]asked
 	// policies are the traffic policies of releases in place.
 	policies map[types.NamespacedName]keptPolicy
 }
@@ -82,11 +79,10 @@ type Config struct {
 // New returns an Observer whose caches are empty until it runs. It makes no request.
 func New(c Config) *Observer {
 	o := &Observer{
-		config: c, digests: map[types.NamespacedName]knownDigest{}, records: map[types.NamespacedName]knownRecord{},
+		config: c, known: map[types.NamespacedName]known{},
 		asked: map[types.NamespacedName]asked{}, policies: map[types.NamespacedName]keptPolicy{},
 	}
 	o.Caches = o.newCaches()
-	o.Names = Names{o.Caches.Workloads}
 	o.Disaggregated = o.newSets()
 	o.Router = router.New(router.Config{Core: c.Core, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, Changed: o.carrierChanged})
 	o.Autoscalers = o.newAutoscalers()

@@ -329,7 +329,7 @@ func (b *fixture) remembered() int {
 	defer b.Caches.Groups.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.Caches.Groups.sets) + len(b.digests) + b.Changes.Len()
+	return len(b.Caches.Groups.sets) + len(b.known) + b.Changes.Len()
 }
 
 func TestObservationHasWallClockOnly(t *testing.T) {

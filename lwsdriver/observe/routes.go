@@ -249,12 +249,8 @@ func carriersOf(w *lws.LeaderWorkerSet) (keys []string) {
 
 // recordedTraffic returns the traffic policy in a workload's record, nil if it has none that can be read.
 func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
-	value, ok := w.Annotations[record.RecordAnnotation]
-	if !ok {
-		return nil
-	}
-	rec, err := record.DecodeRecord(value)
-	if err != nil || rec.Release == nil {
+	rec := recordOf(w)
+	if rec == nil || rec.Release == nil {
 		return nil
 	}
 	message, err := rec.Release.KnownPolicy()
@@ -298,8 +294,8 @@ func (o *Observer) isReleasing(key types.NamespacedName) bool {
 	if w == nil {
 		return false
 	}
-	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
-	if err != nil || rec.Release == nil {
+	rec := recordOf(w)
+	if rec == nil || rec.Release == nil {
 		return false
 	}
 	// A finished release writes its routes until what it added is gone.
