@@ -160,32 +160,16 @@ func TestParsePolicyRefuses(t *testing.T) {
 	}
 }
 
+// A threshold is a share of the batch's groups, rounded down. A batch of which no group is ready has shown nothing.
 func TestThreshold(t *testing.T) {
-	tests := []struct {
-		name      string
-		reason    string
-		threshold string
-		planned   int
-		want      int
-	}{
-		{"Unset", "By default no group may fail.", "", 4, 0},
-		{"RoundsDown", "10 % of 9 groups is not yet a group.", "10%", 9, 0},
-		{"OfTheBatch", "The share is of the batch's groups.", "50%", 3, 1},
-		{"Count", "A count holds for each batch.", "2", 5, 2},
-		{"CountAboveBatch", "A batch of which no group is ready has shown nothing.", "2", 1, 0},
-		{"All", "The same for a share.", "100%", 4, 3},
-		{"OfNone", "An empty batch has nothing to tolerate.", "100%", 0, 0},
-	}
-	for _, tc := range tests {
-		t.Run(tc.name, func(t *testing.T) {
-			p, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}, FailureThreshold: tc.threshold})
-			if len(bad) > 0 {
-				t.Fatal(bad)
-			}
-			if got := p.Threshold(tc.planned); got != tc.want {
-				t.Errorf("%s\nThreshold(%d) of %q = %d, want %d", tc.reason, tc.planned, tc.threshold, got, tc.want)
-			}
-		})
+	for _, tt := range []struct {
+		threshold     string
+		planned, want int
+	}{{"", 4, 0}, {"10%", 9, 0}, {"50%", 3, 1}, {"2", 5, 2}, {"2", 1, 0}, {"100%", 4, 3}, {"100%", 0, 0}} {
+		p, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}, FailureThreshold: tt.threshold})
+		if got := p.Threshold(tt.planned); got != tt.want || len(bad) > 0 {
+			t.Errorf("Threshold(%d) of %q = %d, want %d: %v", tt.planned, tt.threshold, got, tt.want, bad)
+		}
 	}
 }
 
