@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -39,26 +40,39 @@ var foreign = []struct {
 	{"other revision", "the label was changed", func(w *lws.LeaderWorkerSet) { w.Labels[record.RevisionLabel] = "other" }},
 }
 
-// A LeaderWorkerSet that no release added is never scaled, deleted or let go of, whatever its labels say.
+// A LeaderWorkerSet that no release added is never scaled, deleted or let go of, whatever its labels say, nor after the workload was deleted. Its
+// own deletion must not hang on a finalizer that came with the copied manifest.
 func TestForeignIsNotAdded(t *testing.T) {
-	for _, phase := range []record.Phase{record.Progressing, record.CleaningUp, record.Promoted} {
-		for _, tt := range foreign {
-			t.Run(string(phase)+"/"+tt.name, func(t *testing.T) {
-				stable := lwstest.InPhase(t, phase)
-				w := lwstest.Canary(t, stable)
+	for _, tt := range foreign {
+		t.Run(tt.name, func(t *testing.T) {
+			worked := func(w *lws.LeaderWorkerSet, key types.NamespacedName, workloads ...*lws.LeaderWorkerSet) (*fixture, []string) {
 				tt.change(w)
-				b := newFixture(t, stable, w)
-				if added := b.look().Added; len(added) > 0 {
-					t.Errorf("%s: %s counts as added", tt.reason, w.Name)
+				b := newFixture(t, append(workloads, w)...)
+				b.workOn(t.Context(), key)
+				// A cache that stands still has the write repeated.
+				return b, slices.DeleteFunc(slices.Compact(b.Writes()), func(write string) bool { return !strings.HasSuffix(write, " "+w.Name) })
+			}
+			for _, phase := range []record.Phase{record.Progressing, record.CleaningUp, record.Promoted} {
+				stable := lwstest.InPhase(t, phase)
+				if b, got := worked(lwstest.Canary(t, stable), lwstest.VLLM, stable); len(got) > 0 || len(b.look().Added) > 0 {
+					t.Errorf("%s, %s: it counts as added, or is written: %q", tt.reason, phase, got)
 				}
-				b.workOn(t.Context(), lwstest.VLLM)
-				for _, write := range b.Writes() {
-					if strings.HasSuffix(write, " "+w.Name) {
-						t.Errorf("%s: %s", tt.reason, write)
-					}
-				}
-			})
-		}
+			}
+			if _, got := worked(lwstest.Canary(t, lwstest.StableWorkload()), lwstest.VLLM); len(got) > 0 {
+				t.Errorf("%s, of a deleted workload: %q", tt.reason, got)
+			}
+			w := lwstest.Canary(t, lwstest.StableWorkload())
+			tt.change(w)
+			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+			b, got := worked(w, observe.KeyOf(w))
+			if !slices.Equal(got, []string{"patch " + w.Name}) {
+				t.Fatalf("%s, deleted: %q", tt.reason, got)
+			}
+			now, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
+			if err == nil && slices.Contains(now.Finalizers, record.Finalizer) {
+				t.Errorf("%s: the finalizer is still there", tt.reason)
+			}
+		})
 	}
 }
 
@@ -76,21 +90,6 @@ func TestAddedIsDeletedWhenCleaningUp(t *testing.T) {
 	}
 }
 
-// The same after the workload was deleted: the finalizer of what its release added is removed, and nothing else happens.
-func TestForeignIsNotDeletedAsOrphan(t *testing.T) {
-	for _, tt := range foreign {
-		t.Run(tt.name, func(t *testing.T) {
-			w := lwstest.Canary(t, lwstest.StableWorkload())
-			tt.change(w)
-			b := newFixture(t, w)
-			b.workOn(t.Context(), lwstest.VLLM)
-			if got := b.Writes(); len(got) > 0 {
-				t.Errorf("%s: writes %q", tt.reason, got)
-			}
-		})
-	}
-}
-
 // A canary whose owner reference Kubernetes removed (--cascade=orphan) is deleted, by a driver that starts later, too.
 func TestOrphanIsDeleted(t *testing.T) {
 	w := lwstest.Canary(t, lwstest.StableWorkload())
@@ -101,26 +100,6 @@ func TestOrphanIsDeleted(t *testing.T) {
 	b.workOn(ctx, observe.StableKey(w))
 	if got := b.Writes(); !slices.Equal(got, []string{"delete " + w.Name}) {
 		t.Errorf("writes %q", got)
-	}
-}
-
-// Its deletion must not hang on a finalizer that came with the copied manifest.
-func TestForeignCanBeDeleted(t *testing.T) {
-	for _, tt := range foreign {
-		t.Run(tt.name, func(t *testing.T) {
-			w := lwstest.Canary(t, lwstest.StableWorkload())
-			tt.change(w)
-			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
-			b := newFixture(t, w)
-			b.workOn(t.Context(), observe.KeyOf(w))
-			if got := slices.Compact(b.Writes()); !slices.Equal(got, []string{"patch " + w.Name}) { // its cache stands still
-				t.Fatalf("%s: writes %q", tt.reason, got)
-			}
-			now, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
-			if err == nil && slices.Contains(now.Finalizers, record.Finalizer) {
-				t.Errorf("%s: the finalizer is still there", tt.reason)
-			}
-		})
 	}
 }
 

@@ -37,7 +37,8 @@ func driftedHold(t *testing.T) *lws.LeaderWorkerSet {
 
 // A failing pass is retried with backoff.
 func TestFailingPassBacksOff(t *testing.T) {
-	b := newFixture(t, lwstest.Canary(t, lwstest.StableWorkload()))
+	w := driftedHold(t)
+	b := newFixture(t, w)
 	b.FailPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
 		b.workOn(t.Context(), lwstest.VLLM)
@@ -45,8 +46,7 @@ func TestFailingPassBacksOff(t *testing.T) {
 			t.Fatalf("%d tries are counted after %d failed: the next one does not wait longer", got, want)
 		}
 	}
-	b.FailPatches(func() error { return apierrors.NewNotFound(lws.Resource("leaderworkersets"), "vllm-new") })
-	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(lwstest.Canary(t, lwstest.StableWorkload())); err != nil {
+	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(w); err != nil {
 		t.Fatal(err)
 	}
 	b.workOn(t.Context(), lwstest.VLLM)
