@@ -6,7 +6,6 @@ package lwsdriver
 import (
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -31,8 +30,8 @@ func TestDisownOfPercentagesThatRoundToZero(t *testing.T) {
 	}
 }
 
-// What the admission policy noted counts as saved. Disown restores it and removes the notes; an edited note is reported.
-func TestDisownRestoresNotedConfiguration(t *testing.T) {
+// What the admission policy noted counts as saved. An edited note is reported.
+func TestNotedConfigurationIsSaved(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")})
 	w.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	w.Annotations[record.WantedMaxSurge] = "50%"
@@ -41,24 +40,9 @@ func TestDisownRestoresNotedConfiguration(t *testing.T) {
 	if want := lwstest.Rolling(0, "1", "50%"); !record.SameRolling(s.Record.Saved, want) {
 		t.Errorf("saved is %+v, want %+v", s.Record.Saved, want)
 	}
-	b.run()
-	b.eventually("the driver serves", b.Synced)
-	if _, err := b.Disown(t.Context(), &pb.DisownRequest{Workload: &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name}}); err != nil {
-		t.Fatal(err)
-	}
-	got, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.Annotations[record.WantedMaxSurge]+got.Annotations[record.RecordAnnotation] != "" {
-		t.Errorf("Disown leaves %v", got.Annotations)
-	}
-	if c := *got.Spec.RolloutStrategy.RollingUpdateConfiguration; !record.SameRolling(c, lwstest.Rolling(0, "1", "50%")) {
-		t.Errorf("Disown gives %+v back", c)
-	}
 	w.Annotations[record.WantedMaxSurge] = "plenty"
 	b = newFixture(t, w)
-	_, err = b.engine.Observe(lwstest.VLLM)
+	_, err := b.engine.Observe(lwstest.VLLM)
 	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
 		t.Errorf("reason %s, want RECORD_INVALID", reason)
 	}

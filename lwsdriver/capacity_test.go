@@ -213,25 +213,3 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 		})
 	}
 }
-
-// The request for a release that runs is not refused for a quota that its own groups have filled.
-func TestPreviewBeforeReleaseOnly(t *testing.T) {
-	one := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}
-	full := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pods"}, Status: corev1.ResourceQuotaStatus{Hard: one, Used: one},
-	}
-	b := newFixtureOn(t, fake.NewClientset(full), lwstest.NoRoutes(), lwstest.InPhase(t, record.Progressing))
-	s := b.look()
-	policy, err := s.Record.Release.PolicyMessage()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.run()
-	b.eventually("caches are filled", b.Synced)
-	got, err := b.Initialize(t.Context(), &pb.InitializeRequest{
-		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, ReleaseId: "r1", Policy: policy,
-	})
-	if err != nil || got.GetAction() != pb.Action_ACTION_UNCHANGED || len(got.GetWarnings()) > 0 {
-		t.Errorf("Initialize again: %v, %v", got, err)
-	}
-}

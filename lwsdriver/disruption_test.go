@@ -33,27 +33,6 @@ func budgetOf(namespace, name, maxUnavailable, app string) *policyv1.PodDisrupti
 	}
 }
 
-// What budgets mean for groups is said in every style, and by the user's own maxUnavailable, which is saved under hold.
-func TestPreviewOfBudgets(t *testing.T) {
-	d, s := aboutToRelease(t,
-		budgetOf("default", "none", "0", "vllm"), budgetOf("default", "pods", "2", "vllm"), budgetOf("default", "one", "1", "vllm"),
-		budgetOf("default", "web", "0", "web"), budgetOf("elsewhere", "none", "0", "vllm"),
-	)
-	_, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
-	if err != nil || codesOf(got) != "BudgetBlocksEviction BudgetCountsPods" {
-		t.Fatalf("warnings %q, %v", codesOf(got), err)
-	}
-	lwstest.ErrorContains(t, textOf(got), "PodDisruptionBudget default/none", "PodDisruptionBudget default/pods", "maxUnavailable: 1", "group of 2")
-	s.Stable.Rolling = lwstest.Rolling(0, "50%", "0")
-	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || codesOf(got) != "BudgetBlocksEviction" {
-		t.Errorf("with two groups that may be away: %q, %v", codesOf(got), err)
-	}
-	s.Stable.Revision = "old"
-	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%")); err != nil || len(got) > 0 {
-		t.Errorf("with nothing to release: %q, %v", codesOf(got), err)
-	}
-}
-
 func TestPreviewWithoutBudgets(t *testing.T) {
 	d, s := aboutToReleaseWithout(t, "poddisruptionbudgets", apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", errors.New("no")))
 	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {

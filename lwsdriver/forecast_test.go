@@ -83,10 +83,7 @@ func TestObstacles(t *testing.T) {
 		change           func(*observe.Snapshot)
 		blocks, warnings string
 	}{
-		{name: "canary", reason: "what it costs", policy: inBatches(pb.Style_STYLE_CANARY, "25%"), warnings: "ExtraCapacity"},
-		{name: "partition", reason: "costs nothing", policy: inBatches(pb.Style_STYLE_PARTITION, "25%")},
 		{name: "no room", reason: "a second set is refused", policy: blueGreen(false), quota: true, blocks: "QuotaExceeded", warnings: "RequestsNotSwitched"},
-		{name: "forced", reason: "unless forced", policy: blueGreen(true), quota: true, warnings: "RequestsNotSwitched ExtraCapacity QuotaExceeded"},
 		{
 			name: "in flight", reason: "another release", policy: inBatches(pb.Style_STYLE_PARTITION, "1"),
 			change: func(s *observe.Snapshot) {

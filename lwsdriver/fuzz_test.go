@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // rpc is one of the contract, from the bytes of its request.
@@ -109,10 +110,10 @@ func FuzzRequests(f *testing.F) {
 		"CalculateBatchContext": &pb.CalculateBatchContextRequest{Workload: vllmRef, IncludeGroups: true},
 		"WatchBatchContext":     &pb.WatchBatchContextRequest{Workload: vllmRef},
 		"SetWeight":             &pb.SetWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: 101},
-		"SetHeaderRoute": &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers", Matches: []*pb.HeaderMatch{
+		"SetHeaderRoute": &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "Not A Name", Matches: []*pb.HeaderMatch{
 			{Name: "x-a", Value: &pb.HeaderMatch_Regex{Regex: "(a|b)+"}}, {Name: "tester", Value: &pb.HeaderMatch_Cookie{Cookie: "always"}},
 		}},
-		"SetMirror": &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: 50},
+		"SetMirror": &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: -1},
 	} {
 		raw, err := proto.Marshal(m)
 		if err != nil {
@@ -188,8 +189,15 @@ func checkRefusal(t *testing.T, r rpc, m proto.Message, err error) {
 	if q, ok := m.(interface{ GetWeight() int32 }); ok && (q.GetWeight() < 0 || q.GetWeight() > 100) {
 		wrong = "the weight"
 	}
-	unserved := drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && r.name != "Initialize"
-	if wrong != "" && status.Code(err) != codes.InvalidArgument && !unserved {
+	if q, ok := m.(*pb.SetMirrorRequest); ok && (q.GetPercentage() < 0 || q.GetPercentage() > 100) {
+		wrong = "the percentage"
+	}
+	if q, ok := m.(*pb.SetHeaderRouteRequest); ok {
+		if _, bad := traffic.ParseHeaderRoute(q.GetName(), q.GetMatches()); len(bad) > 0 {
+			wrong = bad[0].Field
+		}
+	}
+	if wrong != "" && status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%s accepts %v, whose %s is wrong: %v", r.name, m, wrong, err)
 	}
 }

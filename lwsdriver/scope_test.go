@@ -131,18 +131,8 @@ func TestScopeRefusesChanges(t *testing.T) {
 					_, err := s.Adopt(ctx, &pb.AdoptRequest{Workload: ref("there")})
 					return err
 				},
-				"Disown": func(ctx context.Context) error {
-					_, err := s.Disown(ctx, &pb.DisownRequest{Workload: ref("there")})
-					return err
-				},
 				"Initialize": func(ctx context.Context) error {
 					_, err := s.Initialize(ctx, &pb.InitializeRequest{Workload: ref("there"), ReleaseId: "r1", Policy: policy})
-					return err
-				},
-				"UpgradeBatch": func(ctx context.Context) error {
-					_, err := s.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-						Workload: ref("there"), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{},
-					})
 					return err
 				},
 				"Finalize": func(ctx context.Context) error {

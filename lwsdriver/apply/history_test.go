@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -78,9 +77,13 @@ func TestHistoryExistsAlready(t *testing.T) {
 	}
 }
 
-// A workload that is not adopted would roll at once: the same request sets the hold and saves the user's configuration.
+// A workload that is not adopted would roll at once: the same request sets the hold and saves the user's configuration. The hold of an adopted
+// one may have been overwritten a moment ago.
 func TestUndoHolds(t *testing.T) {
+	drifted := lwstest.InPhase(t, record.Promoted)
+	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(lwstest.Rolling(0, "2", "0"))
 	lwstest.ErrorContains(t, restoreTemplateOf(t, lwstest.Unrecorded()), "vllm:1", "1000000", `\"saved\":{`)
+	lwstest.ErrorContains(t, restoreTemplateOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // restoreTemplateOf returns the patch, as an error, that restores an older template of a workload.
@@ -103,15 +106,6 @@ func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	_, err = b.Apply(t.Context(), s, d.Action)
 	lwstest.ErrorContains(t, err, "seen")
 	return errors.New(patch)
-}
-
-// The hold of an adopted workload may have been overwritten a moment ago.
-func TestUndoRestoresHold(t *testing.T) {
-	drifted := lwstest.InPhase(t, record.Promoted)
-	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
-		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0),
-	}
-	lwstest.ErrorContains(t, restoreTemplateOf(t, drifted), "vllm:1", "1000000", `\"maxUnavailable\":2`)
 }
 
 // kept is the history, from the caches.
