@@ -107,10 +107,6 @@ func TestPreview(t *testing.T) {
 			warns: "ExtraCapacity", says: []string{"up to 2 groups (4 pods)", "4 groups of default/vllm", "nvidia.com/gpu 32"},
 		},
 		{
-			name: "one group", reason: "the default batch", policy: inBatches(pb.Style_STYLE_CANARY, "1"),
-			warns: "ExtraCapacity", says: []string{"up to 1 group (2 pods)"},
-		},
-		{
 			name: "surge", reason: "LWS surges while the canary is there", policy: inBatches(pb.Style_STYLE_CANARY, "50%"),
 			change: func(s *observe.Snapshot) { s.Stable.Rolling = lwstest.Rolling(0, "0", "25%") },
 			warns:  "ExtraCapacity", says: []string{"up to 3 groups (6 pods)", "2 in its canary", "1 for its own maxSurge", "nvidia.com/gpu 48"},
@@ -122,30 +118,15 @@ func TestPreview(t *testing.T) {
 			},
 			warns: "ExtraCapacity", says: []string{"up to 3 groups"},
 		},
-		{
-			name: "blue-green", reason: "a whole second set, whatever the batches", policy: inBatches(pb.Style_STYLE_BLUE_GREEN, "25%"),
-			warns: "ExtraCapacity", says: []string{"up to 4 groups (8 pods)", "nvidia.com/gpu 64"},
-		},
 		{name: "partition", reason: "nothing on top", policy: inBatches(pb.Style_STYLE_PARTITION, "25%", "100%"), warns: ""},
 		{
 			name: "nothing to release", reason: "the template runs already", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
 			change: func(s *observe.Snapshot) { s.Stable.Revision = "old" }, warns: "",
 		},
 		{
-			name: "no batch", reason: "a canary that stays empty", policy: inBatches(pb.Style_STYLE_CANARY, "0%"), warns: "",
-		},
-		{
-			name: "room", reason: "hard minus used is exactly what is needed", policy: blueGreen(false),
-			quotas: []runtime.Object{gpuQuota("128", "64")}, warns: "ExtraCapacity",
-		},
-		{
 			name: "canary beyond a quota", reason: "a warning only: it may be promoted from an earlier batch", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
 			quotas: []runtime.Object{gpuQuota("100", "64")},
 			warns:  "ExtraCapacity QuotaExceeded", says: []string{"ResourceQuota default/gpus", "requests.nvidia.com/gpu needs 64", "36 is left"},
-		},
-		{
-			name: "forced", reason: "the user knows better", policy: blueGreen(true),
-			quotas: []runtime.Object{gpuQuota("64", "64")}, warns: "ExtraCapacity QuotaExceeded",
 		},
 		{
 			name: "one group", reason: "no small step", policy: inBatches(pb.Style_STYLE_CANARY, "100%"),
