@@ -114,17 +114,9 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	if config.UserAgent == "" {
 		config.UserAgent = "lockstep/" + o.Version
 	}
-	// LeaderWorkerSet is a custom resource and speaks JSON only; the rest is cheaper as protobuf.
-	sets, err := lwsclient.NewForConfig(config)
+	core, sets, err := newClients(config)
 	if err != nil {
-		return nil, fmt.Errorf("make LeaderWorkerSet client: %w", err)
-	}
-	binary := rest.CopyConfig(config)
-	binary.ContentType = "application/vnd.kubernetes.protobuf"
-	binary.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	core, err := kubernetes.NewForConfig(binary)
-	if err != nil {
-		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+		return nil, err
 	}
 	generic, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -135,13 +127,27 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	}
 	d := newDriver(core, sets, generic, o)
 	// Each client has a rate limit of its own.
-	if d.sets, err = lwsclient.NewForConfig(config); err != nil {
-		return nil, fmt.Errorf("make LeaderWorkerSet client for callers: %w", err)
-	}
-	if d.core, err = kubernetes.NewForConfig(binary); err != nil {
-		return nil, fmt.Errorf("make Kubernetes client for callers: %w", err)
+	if d.core, d.sets, err = newClients(config); err != nil {
+		return nil, err
 	}
 	return d, nil
+}
+
+// newClients returns clients of Kubernetes' own kinds and of LeaderWorkerSets.
+func newClients(config *rest.Config) (kubernetes.Interface, lwsclient.Interface, error) {
+	// LeaderWorkerSet is a custom resource and speaks JSON only; the rest is cheaper as protobuf.
+	sets, err := lwsclient.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make LeaderWorkerSet client: %w", err)
+	}
+	binary := rest.CopyConfig(config)
+	binary.ContentType = "application/vnd.kubernetes.protobuf"
+	binary.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	core, err := kubernetes.NewForConfig(binary)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	return core, sets, nil
 }
 
 func newDriver(core kubernetes.Interface, sets lwsclient.Interface, generic dynamic.Interface, o Options) *Driver {

@@ -116,10 +116,7 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	r := s.Record.Release
 	e.config.Log.Log(ctx, level, decision.Message, slog.String("workload", s.Key.String()), slog.String("release", r.ID),
 		slog.String("state", stateName(decision.State)), slog.String("reason", decision.Reason))
-	by := requestText(r)
-	note := observe.Shorten(fmt.Sprintf("release %s%s: %s", r.ID, by, decision.Message), maxNote)
-	// The note may contain percent signs of a message.
-	e.events.recorder.Eventf(reference(s.StableObject), nil, kind, reason, "Release", "%s", note)
+	e.events.record(s.StableObject, kind, reason, "release %s%s: %s", r.ID, requestText(r), decision.Message)
 }
 
 // requestText says in brackets who requested the release or its end, and why. Empty means unknown.
@@ -152,7 +149,7 @@ func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 	w, r := s.AddedObjects[a.Name], a.Record.Release
 	// The first decision about the new object would otherwise repeat the state as its own event.
 	e.events.last.set(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
-	e.events.recorder.Eventf(reference(w), nil, corev1.EventTypeNormal, "Adopted", "Release",
+	e.events.record(w, corev1.EventTypeNormal, "Adopted",
 		"release %s: %s serves in place of %s, which is being deleted; hosts may still use the name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
 }
 
@@ -168,20 +165,20 @@ func (e *Engine) announceAutoscaler(s *observe.Snapshot, action plan.Action) {
 		if a.Hold == autoscaler.HoldDown {
 			what = "is held from removing groups"
 		}
-		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerHeld", "Release",
-			"%s %s %s", a.Kind, a.Name, what)
+		e.events.record(s.StableObject, corev1.EventTypeNormal, "AutoscalerHeld", "%s %s %s", a.Kind, a.Name, what)
 	case plan.ReleaseAutoscaler:
-		e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeNormal, "AutoscalerReleased", "Release",
-			"%s %s scales again as its user configured it", a.Kind, a.Name)
+		e.events.record(s.StableObject, corev1.EventTypeNormal, "AutoscalerReleased", "%s %s scales again as its user configured it", a.Kind, a.Name)
 	}
 }
 
-// reference returns the reference of a workload in events; cached objects lack their kind.
-func reference(w *lws.LeaderWorkerSet) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
+// record records an event on a workload, whose cached object lacks its kind.
+func (r *eventRecorder) record(w *lws.LeaderWorkerSet, level, reason, format string, args ...any) {
+	on := &corev1.ObjectReference{
 		APIVersion: cmp.Or(w.APIVersion, lws.GroupVersion.String()), Kind: cmp.Or(w.Kind, observe.Kind),
 		Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion,
 	}
+	// The note may contain percent signs of a message.
+	r.recorder.Eventf(on, nil, level, reason, "Release", "%s", observe.Shorten(fmt.Sprintf(format, args...), maxNote))
 }
 
 // unsafeTemplate is what the last event about a template that the hold does not cover was about.
@@ -199,8 +196,7 @@ func (e *Engine) announceUnsafe(s *observe.Snapshot) {
 	if now.revision == "" || !e.events.changesUnsafe(s.Key, now) {
 		return
 	}
-	e.events.recorder.Eventf(reference(s.StableObject), nil, corev1.EventTypeWarning, plan.CodeUnsafeTemplate, "Release",
-		"%s", observe.Shorten("revision "+now.revision+": "+now.text, maxNote))
+	e.events.record(s.StableObject, corev1.EventTypeWarning, plan.CodeUnsafeTemplate, "%s", "revision "+now.revision+": "+now.text)
 }
 
 // changesUnsafe remembers now, and reports whether it is worth an event. While a group is recreated the text may be empty: that

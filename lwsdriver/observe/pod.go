@@ -67,15 +67,8 @@ type exit struct {
 
 // NewPod returns the cached form of a pod. It is the informer's transform.
 func NewPod(pod *corev1.Pod) *Pod {
-	v := &Pod{
-		podMeta:  podMetaOf(pod),
-		set:      intern(pod.Labels[lws.SetNameLabelKey]),
-		Group:    intern(pod.Labels[lws.GroupIndexLabelKey]),
-		Revision: intern(pod.Labels[lws.RevisionKey]),
-		leader:   pod.Labels[lws.WorkerIndexLabelKey] == "0",
-		Serving:  pod.Labels[record.ServingLabel] == record.Serving,
-	}
-	v.Terminating = pod.DeletionTimestamp != nil
+	v := podOf(pod)
+	v.Serving = pod.Labels[record.ServingLabel] == record.Serving
 	v.labelled = rolloutLabels(pod.Labels)
 	// The IP of a pod that has ended may be another pod's.
 	if v.leader && pod.Status.Phase == corev1.PodRunning {
@@ -100,10 +93,16 @@ func unreadablePod(obj any) any {
 	if !ok {
 		return obj
 	}
+	v := podOf(pod)
+	v.since, v.reason, v.message = pod.CreationTimestamp.Time, "Unreadable", "the driver can't read this pod, which is a defect: its log has the details"
+	return v
+}
+
+// podOf returns what tells which group a pod is part of, and whether it stays.
+func podOf(pod *corev1.Pod) *Pod {
 	return &Pod{
-		podMeta: podMetaOf(pod), set: pod.Labels[lws.SetNameLabelKey], Group: pod.Labels[lws.GroupIndexLabelKey],
-		Revision: pod.Labels[lws.RevisionKey], leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
-		since: pod.CreationTimestamp.Time, reason: "Unreadable", message: "the driver can't read this pod, which is a defect: its log has the details",
+		podMeta: podMetaOf(pod), set: intern(pod.Labels[lws.SetNameLabelKey]), Group: intern(pod.Labels[lws.GroupIndexLabelKey]),
+		Revision: intern(pod.Labels[lws.RevisionKey]), leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
 	}
 }
 
