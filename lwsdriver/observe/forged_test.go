@@ -75,39 +75,47 @@ func TestForgedChild(t *testing.T) {
 	}
 }
 
-// A handover to a workload that no release added changes nothing.
+// A handover to a workload that no release added changes nothing. Removing labels from the second set does not make it a workload of its own: the
+// user's would be deleted for it.
 func TestForgedSuccessor(t *testing.T) {
-	other := lwstest.StableWorkload()
-	other.Name, other.UID = "other", "other"
-	for _, tt := range []struct {
-		name, successor string
-		record          record.Record // of the successor
-		foreign         bool
-	}{
-		{"another workload", other.Name, record.Record{}, true},
-		{"a workload that does not exist", "ghost", record.Record{}, true},
-		{"a copied record", other.Name, record.Record{UID: "copied", Predecessor: lwstest.VLLM.Name}, true},
-		{"the workload's successor", other.Name, record.Record{UID: other.UID, Predecessor: lwstest.VLLM.Name}, false},
-	} {
-		stable := lwstest.InPhase(t, record.Promoting)
-		rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
-		if err != nil {
-			t.Fatal(err)
+	stable := lwstest.InPhase(t, record.Promoting)
+	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Release.Phase, rec.Release.Groups = record.HandingOver, 4
+	with := func(r record.Record) func(*lws.LeaderWorkerSet) {
+		return func(w *lws.LeaderWorkerSet) {
+			w.Labels, w.OwnerReferences = nil, nil
+			lwstest.WithRecord(t, w, r)
 		}
-		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, tt.successor, 4
-		s := newFixture(t, lwstest.WithRecord(t, stable, *rec), lwstest.WithRecord(t, other.DeepCopy(), tt.record)).look()
-		if s.SuccessorForeign != tt.foreign || s.Succeeded == tt.foreign {
+	}
+	for _, tt := range []struct {
+		name, successor    string
+		change             func(*lws.LeaderWorkerSet)
+		succeeded, foreign bool
+	}{
+		{"as it was added", "vllm-new", func(*lws.LeaderWorkerSet) {}, false, false},
+		{"without one label", "vllm-new", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }, false, false},
+		{"without labels", "vllm-new", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false, false},
+		{"another workload", "vllm-new", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, false, true},
+		{"a workload that does not exist", "ghost", func(*lws.LeaderWorkerSet) {}, false, true},
+		{"a copied record", "vllm-new", with(record.Record{UID: "copied", Predecessor: lwstest.VLLM.Name}), false, true},
+		{"handed over", "vllm-new", with(record.Record{UID: "canary", Predecessor: lwstest.VLLM.Name}), true, false},
+	} {
+		rec.Release.Successor = tt.successor
+		set := lwstest.Canary(t, stable)
+		tt.change(set)
+		s := newFixture(t, lwstest.WithRecord(t, lwstest.InPhase(t, record.Promoting), *rec), set).look()
+		if s.SuccessorForeign != tt.foreign || s.Succeeded != tt.succeeded {
 			t.Errorf("%s: foreign %t, succeeded %t", tt.name, s.SuccessorForeign, s.Succeeded)
 		}
-		switch d := lwstest.Decide(t, s.Observation); d.Action.(type) {
-		case plan.DeleteStable:
-			if tt.foreign {
-				t.Errorf("%s: %v", tt.name, d.Action)
-			}
-		default:
-			if tt.foreign && (d.State != pb.State_STATE_FAILED || d.Reason != traffic.ReasonRecordInvalid) {
-				t.Errorf("%s: %+v", tt.name, d)
-			}
+		d := lwstest.Decide(t, s.Observation)
+		if _, deletes := d.Action.(plan.DeleteStable); deletes != tt.succeeded {
+			t.Errorf("%s: the user's workload is deleted: %t", tt.name, deletes)
+		}
+		if refused := d.State == pb.State_STATE_FAILED && d.Reason == traffic.ReasonRecordInvalid; refused != tt.foreign {
+			t.Errorf("%s: %+v", tt.name, d)
 		}
 	}
 }

@@ -84,43 +84,10 @@ func TestCopiedRecord(t *testing.T) {
 	}
 }
 
-// Removing labels from the second set does not make it a workload of its own: the user's would be deleted for it.
-func TestSucceeded(t *testing.T) {
-	stable := lwstest.InPhase(t, record.Promoting)
-	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
-	green := lwstest.Canary(t, stable)
-	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, green.Name, 4
-	stable = lwstest.WithRecord(t, stable, *rec)
-	for _, tt := range []struct {
-		name   string
-		change func(*lws.LeaderWorkerSet)
-		want   bool
-	}{
-		{"as it was added", func(*lws.LeaderWorkerSet) {}, false},
-		{"without one label", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }, false},
-		{"without labels", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false},
-		{"another workload", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, false},
-		{"handed over", func(w *lws.LeaderWorkerSet) {
-			w.Labels, w.OwnerReferences = nil, nil
-			w.Annotations[record.RecordAnnotation] = lwstest.WithRecord(t, w, record.Record{UID: w.UID, Predecessor: stable.Name}).Annotations[record.RecordAnnotation]
-		}, true},
-	} {
-		set := green.DeepCopy()
-		tt.change(set)
-		s := newFixture(t, stable, set).look()
-		if s.Succeeded != tt.want {
-			t.Errorf("%s: succeeded %t", tt.name, s.Succeeded)
-		}
-		if _, deletes := lwstest.Decide(t, s.Observation).Action.(plan.DeleteStable); deletes != tt.want {
-			t.Errorf("%s: the user's workload is deleted: %t", tt.name, deletes)
-		}
-	}
-}
-
 func TestCheckWorkload(t *testing.T) {
+	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newFixture(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
+		t.Errorf("a user's own: %v", err)
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(*lws.LeaderWorkerSet)
@@ -159,12 +126,6 @@ func TestCheckWorkload(t *testing.T) {
 			}
 			lwstest.ErrorContains(t, err, tt.says...)
 		})
-	}
-}
-
-func TestCheckWorkloadAcceptsUsersOwn(t *testing.T) {
-	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newFixture(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
-		t.Error(err)
 	}
 }
 
