@@ -4,12 +4,10 @@
 package apply
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +32,20 @@ func leaderOf3(revision string, uid types.UID) *corev1.Pod {
 			lws.SetNameLabelKey: lwstest.VLLM.Name, lws.GroupIndexLabelKey: "3", lws.WorkerIndexLabelKey: "0", lws.RevisionKey: revision,
 		},
 	}}
+}
+
+// workerOf3 is a worker pod of group 3.
+func workerOf3() *corev1.Pod {
+	p := leaderOf3("new", "worker")
+	p.Name, p.Labels[lws.WorkerIndexLabelKey] = lwstest.VLLM.Name+"-3-1", "1"
+	return p
+}
+
+// ready makes a pod of a group of two ready.
+func ready(p *corev1.Pod) *corev1.Pod {
+	p.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	return p
 }
 
 // losePod takes it away again.
@@ -120,11 +132,8 @@ func TestRestartGroupLate(t *testing.T) {
 func TestRestartGroupUnreadyWorker(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
-		leader := leaderOf3("new", "first")
-		leader.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
-		leader.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-		worker := leaderOf3("new", "worker")
-		worker.Name, worker.ResourceVersion, worker.Labels[lws.WorkerIndexLabelKey] = "vllm-3-1", "7", "1"
+		leader, worker := ready(leaderOf3("new", "first")), workerOf3()
+		worker.ResourceVersion = "7"
 		b.showPod(leader)
 		b.showPod(worker)
 		var deleted []string
@@ -163,26 +172,16 @@ func TestRestartGroupUnreadyWorker(t *testing.T) {
 // The leader of a whole group finishes its requests with its workers. The workers of another group are deleted before its leader is
 // gone, so that none of them joins the next leader.
 func TestRestartGroupDeletesWorkersFirst(t *testing.T) {
-	ready := func(p *corev1.Pod) *corev1.Pod {
-		p.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
-		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-		return p
-	}
 	leader := func() *corev1.Pod { return leaderOf3("new", "leader") }
-	worker := func() *corev1.Pod {
-		p := leaderOf3("new", "worker")
-		p.Name, p.Labels[lws.WorkerIndexLabelKey] = "vllm-3-1", "1"
-		return p
-	}
-	terminating := worker()
+	terminating := workerOf3()
 	terminating.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	for name, test := range map[string]struct {
 		pods []*corev1.Pod
 		want metav1.DeletionPropagation
 	}{
-		"whole":              {[]*corev1.Pod{ready(leader()), ready(worker())}, metav1.DeletePropagationBackground},
-		"leader unready":     {[]*corev1.Pod{leader(), ready(worker())}, metav1.DeletePropagationForeground},
-		"worker unready":     {[]*corev1.Pod{ready(leader()), worker()}, metav1.DeletePropagationForeground},
+		"whole":              {[]*corev1.Pod{ready(leader()), ready(workerOf3())}, metav1.DeletePropagationBackground},
+		"leader unready":     {[]*corev1.Pod{leader(), ready(workerOf3())}, metav1.DeletePropagationForeground},
+		"worker unready":     {[]*corev1.Pod{ready(leader()), workerOf3()}, metav1.DeletePropagationForeground},
 		"worker missing":     {[]*corev1.Pod{ready(leader())}, metav1.DeletePropagationForeground},
 		"worker terminating": {[]*corev1.Pod{ready(leader()), ready(terminating)}, metav1.DeletePropagationForeground},
 	} {
@@ -230,32 +229,16 @@ func TestRestartGroupOnce(t *testing.T) {
 // The stable template is saved from LWS's own revision in the very write that needs it, and put back as it was.
 func TestStableTemplateSavedAndRestored(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
-	old := *stable.Spec.LeaderWorkerTemplate.DeepCopy()
-	old.WorkerTemplate.Spec.Containers[0].Image = "example.com/model:old"
-	data, err := json.Marshal(map[string]any{"spec": record.Template{LeaderWorkerTemplate: old, NetworkConfig: stable.Spec.NetworkConfig}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cr := &appsv1.ControllerRevision{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: lwstest.VLLM.Namespace, Name: "vllm-old-1",
-			Labels:          map[string]string{lws.SetNameLabelKey: lwstest.VLLM.Name, lws.RevisionKey: "old"},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(stable, lws.GroupVersion.WithKind("LeaderWorkerSet"))},
-		},
-		Data: runtime.RawExtension{Raw: data}, Revision: 1,
-	}
+	old := lwstest.WithImage("example.com/model:old")
 	b := newFixture(t, stable)
 	s := b.look()
 	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
-	if _, err := b.Apply(t.Context(), s, save); err == nil {
-		t.Error("the last stable group is deleted, and its template is saved nowhere")
-	} else {
-		lwstest.ErrorContains(t, observe.ContractError(err), "ControllerRevision", "old", "roll back to")
-	}
+	_, err := b.Apply(t.Context(), s, save)
+	lwstest.ErrorContains(t, observe.ContractError(err), "ControllerRevision", "old", "roll back to") // it would be saved nowhere
 	if len(b.Writes()) > 0 {
 		t.Errorf("writes: %v", b.Writes())
 	}
-	if err := b.Core.Tracker().Add(cr); err != nil {
+	if err := b.Core.Tracker().Add(lwstest.Revision(t, old, "old")); err != nil {
 		t.Fatal(err)
 	}
 	b.run()
@@ -267,18 +250,9 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	if s.Record.Release.StableTemplate != nil {
 		t.Error("what was observed has changed")
 	}
-	value, err := rec.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	read, err := record.DecodeRecord(value)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := newPatch(stable, record.RecordAnnotation)
-	p.setTemplate(*read.Release.StableTemplate)
-	want := record.Template{LeaderWorkerTemplate: old, NetworkConfig: stable.Spec.NetworkConfig}
-	if !observe.SameTemplate(want, *read.Release.StableTemplate) || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {
+	p.setTemplate(*rec.Release.StableTemplate)
+	if !observe.SameTemplate(record.TemplateOf(old), *rec.Release.StableTemplate) || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {
 		t.Errorf("restored is another template, by %+v", p.changes)
 	}
 }
