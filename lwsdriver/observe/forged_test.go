@@ -98,6 +98,10 @@ func TestForgedSuccessor(t *testing.T) {
 		{"as it was added", "vllm-new", func(*lws.LeaderWorkerSet) {}, false, false},
 		{"without one label", "vllm-new", func(w *lws.LeaderWorkerSet) { delete(w.Labels, record.RoleLabel) }, false, false},
 		{"without labels", "vllm-new", func(w *lws.LeaderWorkerSet) { w.Labels = nil }, false, false},
+		{"with a record, and an owner", "vllm-new", func(w *lws.LeaderWorkerSet) {
+			w.Labels = nil
+			lwstest.WithRecord(t, w, record.Record{UID: "canary", Predecessor: lwstest.VLLM.Name})
+		}, false, false},
 		{"another workload", "vllm-new", func(w *lws.LeaderWorkerSet) { w.Labels, w.OwnerReferences = nil, nil }, false, true},
 		{"a workload that does not exist", "ghost", func(*lws.LeaderWorkerSet) {}, false, true},
 		{"a copied record", "vllm-new", with(record.Record{UID: "copied", Predecessor: lwstest.VLLM.Name}), false, true},
