@@ -88,15 +88,10 @@ func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	// Hosts call it on every reconcile, so it neither decides nor waits.
-	s, err := d.engine.Observe(key)
+	v, err := d.verifyWeight(key, req.GetReleaseId(), int(req.GetWeight()))
 	if err != nil {
 		return nil, err
 	}
-	if _, err := plan.RoutedRelease(s.Observation, req.GetReleaseId()); err != nil {
-		return nil, err
-	}
-	v := plan.VerifyWeight(s.Observation, int(req.GetWeight()))
 	return &pb.VerifyWeightResponse{Verified: v.Verified, Weight: int32of(v.Weight), Reason: v.Reason, Message: v.Message}, nil
 }
 
@@ -112,16 +107,21 @@ func checkPercent(field string, n int32) []drivererr.FieldViolation {
 func (d *Driver) awaitWeight(
 	ctx context.Context, key types.NamespacedName, id string, weight int, wait *durationpb.Duration,
 ) (v plan.Verification, err error) {
-	err = d.pollUntil(ctx, key, wait, func() (bool, error) {
-		s, err := d.engine.Observe(key)
-		if err != nil {
-			return false, err
-		}
-		if _, err := plan.RoutedRelease(s.Observation, id); err != nil {
-			return false, err
-		}
-		v = plan.VerifyWeight(s.Observation, weight)
-		return v.Verified || v.Blocked, nil
+	err = d.pollUntil(ctx, key, wait, func() (_ bool, err error) {
+		v, err = d.verifyWeight(key, id, weight)
+		return v.Verified || v.Blocked, err
 	})
 	return v, err
+}
+
+// verifyWeight returns how far a weight is from being in force. Hosts call it on every reconcile, so it neither decides nor waits.
+func (d *Driver) verifyWeight(key types.NamespacedName, release string, weight int) (plan.Verification, error) {
+	s, err := d.engine.Observe(key)
+	if err != nil {
+		return plan.Verification{}, err
+	}
+	if _, err := plan.RoutedRelease(s.Observation, release); err != nil {
+		return plan.Verification{}, err
+	}
+	return plan.VerifyWeight(s.Observation, weight), nil
 }
