@@ -22,31 +22,29 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// A defect that a workload meets is where its release stands.
-func TestPanicStaysWithItsWorkload(t *testing.T) {
-	b := newFixture(t, drifting(t))
-	b.FailPatches(func() error { panic("a defect") })
-	b.run()
-	b.eventually("the context reports the defect", func() bool {
-		c, _, err := b.contextOf(lwstest.VLLM, "", false)
-		return err == nil && c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "Internal"
-	})
-}
-
-// Conflicts in a row are reported, but not as a failure.
-func TestConflictsInARow(t *testing.T) {
-	b := newFixture(t, drifting(t))
-	b.FailPatches(func() error {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
-	})
-	b.run()
-	b.eventually("the context reports them", func() bool {
-		c, _, err := b.contextOf(lwstest.VLLM, "", false)
-		if err != nil || c.GetState() == pb.State_STATE_FAILED {
-			t.Fatalf("the context is %v, %v", c, err)
-		}
-		return strings.Contains(c.GetMessage(), "will be tried again")
-	})
+// A defect that a workload meets is where its release stands. Conflicts in a row are reported, but not as a failure.
+func TestContextReportsErrors(t *testing.T) {
+	for name, tt := range map[string]struct {
+		patch    func() error
+		failed   bool
+		reported string
+	}{
+		"a panic": {func() error { panic("a defect") }, true, ""},
+		"conflicts": {func() error {
+			return apierrors.NewConflict(schema.GroupResource{Resource: "leaderworkersets"}, "vllm", errors.New("changed"))
+		}, false, "will be tried again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t, drifting(t))
+			b.FailPatches(tt.patch)
+			b.run()
+			b.eventually("the context reports it", func() bool {
+				c, _, err := b.contextOf(lwstest.VLLM, "", false)
+				failed := c.GetState() == pb.State_STATE_FAILED
+				return err == nil && strings.Contains(c.GetMessage(), tt.reported) && failed == tt.failed && (!failed || c.GetReason() == "Internal")
+			})
+		})
+	}
 }
 
 // drifting is an adopted workload whose hold was removed, so that the driver has something to write.

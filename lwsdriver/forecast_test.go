@@ -30,21 +30,13 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 	if worker > 0 {
 		name += fmt.Sprintf("-%d", worker)
 	}
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: lwstest.VLLM.Namespace, Name: name, CreationTimestamp: metav1.NewTime(lwstest.Noon),
-			Labels: map[string]string{
-				lws.SetNameLabelKey: lwstest.VLLM.Name, lws.GroupIndexLabelKey: fmt.Sprint(group), lws.WorkerIndexLabelKey: fmt.Sprint(worker), lws.RevisionKey: "old",
-			},
-		},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	condition := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(lwstest.Noon)}
-	if ready > 0 {
-		condition.Status, condition.LastTransitionTime = corev1.ConditionTrue, metav1.NewTime(lwstest.Noon.Add(ready))
-	}
-	p.Status.Conditions = []corev1.PodCondition{condition}
-	return p
+	return lwstest.Pod(name, func(p *corev1.Pod) {
+		p.CreationTimestamp, p.Labels[lws.GroupIndexLabelKey] = metav1.NewTime(lwstest.Noon), fmt.Sprint(group)
+		p.Status.Conditions[1].LastTransitionTime = metav1.NewTime(lwstest.Noon.Add(ready))
+		if ready == 0 {
+			lwstest.Unready(p)
+		}
+	})
 }
 
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.

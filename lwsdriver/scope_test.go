@@ -5,10 +5,8 @@ package lwsdriver
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,13 +14,11 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -42,38 +38,21 @@ func drifted(t *testing.T, name string) *lws.LeaderWorkerSet {
 	return w
 }
 
-// scoped is a driver of two drifted workloads, "ns/here" and "ns/there".
-type scoped struct {
-	*Driver
-
-	core *fake.Clientset
-	sets *lwsfake.Clientset
-	stop func()
-}
+// scoped is a running driver of two drifted workloads, "ns/here" and "ns/there".
+type scoped struct{ *fixture }
 
 func newScoped(t *testing.T, o Options) scoped {
 	t.Helper()
-	s := scoped{core: fake.NewClientset(), sets: lwsfake.NewClientset(drifted(t, "here"), drifted(t, "there"))}
-	fakes.CopyWatched(&s.core.Fake, &s.sets.Fake)
-	o.Logger, o.now = slog.New(slog.DiscardHandler), time.Now
-	d := newDriver(s.core, s.sets, lwstest.NoRoutes(), o)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx) }()
-	s.Driver, s.stop = d, func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}
-	await.True(t, "the caches are filled", d.Synced)
-	return s
+	b := newFixtureWith(t, o, fake.NewClientset(), lwstest.NoRoutes(), drifted(t, "here"), drifted(t, "there"))
+	b.run()
+	b.eventually("the caches are filled", b.Synced)
+	return scoped{b}
 }
 
 // written are the names of the workloads that were written to, and everything else that was not read.
 func (s scoped) written() []string {
 	var names []string
-	for _, a := range append(s.core.Actions(), s.sets.Actions()...) {
+	for _, a := range append(s.Core.Actions(), s.Sets.Actions()...) {
 		if slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()) || a.GetResource().Resource == "selfsubjectaccessreviews" {
 			continue
 		}
@@ -110,7 +89,6 @@ func TestScope(t *testing.T) {
 					t.Errorf("%s: looking at %s: %v, %v", test.reason, name, answer, err)
 				}
 			}
-			s.stop()
 			if got := s.written(); !slices.Equal(got, test.want) {
 				t.Errorf("%s: written: %q, want %q", test.reason, got, test.want)
 			}
@@ -124,7 +102,6 @@ func TestScopeRefusesChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScoped(t, opt)
-			defer s.stop()
 			policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
 			for rpc, call := range map[string]func(context.Context) error{
 				"Adopt": func(ctx context.Context) error {
@@ -153,7 +130,6 @@ func TestScopeRefusesChanges(t *testing.T) {
 func TestDrainEndsWaitsButNotDriver(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, Options{})
-	defer s.stop()
 	s.Drain()
 	s.Drain()
 	stream := watchStream{ctx: t.Context()}

@@ -91,10 +91,9 @@ func (s scoped) watchWorkloads(t *testing.T, req *pb.WatchWorkloadsRequest) work
 func TestWatchWorkloads(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, Options{ReadOnly: true})
-	t.Cleanup(s.stop)
 	await.True(t, "the queue is empty", s.engine.Idle)
 	stream := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "ns"})
-	sets := s.sets.LeaderworkersetV1().LeaderWorkerSets("ns")
+	sets := s.Sets.LeaderworkersetV1().LeaderWorkerSets("ns")
 	step := func(reason string, change func() error, want ...string) {
 		t.Helper()
 		if err := change(); err != nil {
@@ -125,10 +124,10 @@ func TestWatchWorkloads(t *testing.T) {
 	step("a workload that was never under hold", func() error {
 		plain := drifted(t, "plain")
 		plain.Annotations = nil
-		return s.sets.Tracker().Add(plain)
+		return s.Sets.Tracker().Add(plain)
 	})
 	step("a new one appears", func() error {
-		return s.sets.Tracker().Add(drifted(t, "late"))
+		return s.Sets.Tracker().Add(drifted(t, "late"))
 	}, "late")
 	step("a deleted workload", func() error {
 		return sets.Delete(t.Context(), "late", metav1.DeleteOptions{})
@@ -141,18 +140,15 @@ func TestWatchWorkloads(t *testing.T) {
 func TestWatchWorkloadsOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, Options{ReadOnly: true})
-	t.Cleanup(s.stop)
 	if got := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "other"}).next(); got != "synced" {
 		t.Errorf("another namespace has %q", got)
 	}
 	own := newScoped(t, Options{ReadOnly: true, Namespace: "ns"})
-	t.Cleanup(own.stop)
 	err := own.WatchWorkloads(&pb.WatchWorkloadsRequest{Namespace: "other"}, workloadsStream{t: t, ctx: t.Context()})
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
 		t.Errorf("a driver of another namespace: %v, want UNSUPPORTED", err)
 	}
 	one := newScoped(t, Options{ReadOnly: true, Workload: here})
-	t.Cleanup(one.stop)
 	stream := one.watchWorkloads(t, &pb.WatchWorkloadsRequest{})
 	if first, second := stream.next(), stream.next(); first != "here" || second != "synced" {
 		t.Errorf("a driver of one workload sends %q, %q", first, second)
