@@ -209,6 +209,14 @@ func (o Observation) entry(revision string) *Entry {
 	return nil
 }
 
+// hasTemplate reports whether the template of a revision is known, from the history or from LWS.
+func (o Observation) hasTemplate(revision string) bool {
+	if e := o.entry(revision); e != nil {
+		return e.Problem == ""
+	}
+	return slices.Contains(o.Stable.Recorded, revision)
+}
+
 func (o Observation) nextNumber() int64 {
 	var last int64
 	for _, e := range o.History {

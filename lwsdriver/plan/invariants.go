@@ -30,7 +30,7 @@ func checkObservation(o Observation) error {
 
 // checkDecision checks the safety rules that a single decision can break.
 func checkDecision(o Observation, i Intent, d Decision) error {
-	if err := errors.Join(checkRequested(i, d.Action), checkLeftToNewer(o, i, d.Action), checkRendering(o, i, d.Action),
+	if err := errors.Join(checkRequested(o, i, d.Action), checkLeftToNewer(o, i, d.Action), checkRendering(o, i, d.Action),
 		checkAutoscalers(o, d.Action), checkHandover(o, d.Action)); err != nil {
 		return err
 	}
@@ -73,16 +73,16 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 	return nil
 }
 
-// checkRequested: some writes need an intent.
-func checkRequested(i Intent, action Action) error {
+// checkRequested: some writes need an intent, now or on record.
+func checkRequested(o Observation, i Intent, action Action) error {
 	switch a := action.(type) {
 	case RemoveRecord:
 		if _, ok := i.(Disown); !ok {
 			return errors.New("the record is removed without a Disown")
 		}
 	case RestoreTemplate:
-		if _, ok := i.(Undo); !ok {
-			return fmt.Errorf("the template of revision %s is restored without an Undo", a.Revision)
+		if _, ok := i.(Undo); !ok && !(o.rollsBack() && a.Revision == o.release().StableRevision) {
+			return fmt.Errorf("the template of revision %s is restored without an Undo or a rollback to it", a.Revision)
 		}
 	}
 	return nil

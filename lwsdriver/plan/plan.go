@@ -97,11 +97,17 @@ func decide(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
 		}))
 	case record.RollingBack:
+		if d := restoreChildren(o); d != nil {
+			return *d
+		}
 		if o.shifts() {
 			return returnUnits(o, s)
 		}
 		return rollBack(o, s)
 	case record.CleaningUp:
+		if d := restoreChildren(o); d != nil {
+			return *d
+		}
 		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
 	default:
 		return cleanUp(o, pb.State_STATE_PREPARING, ended(o, Decision{
@@ -138,6 +144,9 @@ func rolledBack(o Observation) Decision {
 		State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
 		Message: fmt.Sprintf("the groups of %s are at revision %s", o.Stable.Name, r.StableRevision),
 	}
+	if lacks, _ := o.lackedChild(r.StableRevision); lacks != "" {
+		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}
+	}
 	if o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != r.StableRevision {
 		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold", o.Stable.Revision)
 	}
@@ -170,8 +179,12 @@ func finalizeDeleted(o Observation) Decision {
 		}
 		return d
 	}
-	for _, w := range append(o.Added, o.Stable) {
+	for _, w := range append(slices.Clip(o.Added), o.Stable) {
+		label, stays := labelLeaders(o, w, 0, true, d.State), o.Stable.Orphans && (o.hasRoles() || w.Name == o.Stable.Name)
 		switch {
+		case stays && label != nil: // a later release must not find it
+			d.Action = label.Action
+			return d
 		case !w.HasFinalizer:
 		// Garbage collection does not come for an orphan, and is not waited for where the owner is gone.
 		case (o.Gone || o.orphan(w)) && !w.Deleting:

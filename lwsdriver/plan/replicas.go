@@ -108,6 +108,9 @@ func (o Observation) lostStable() bool {
 		released = s.Planned
 	}
 	n := o.Stable.existing()
+	if lacks, _ := o.lackedChild(r.StableRevision); lacks != "" && n == 0 {
+		return true
+	}
 	return o.Stable.Replicas == 0 || n > released && len(o.groupsOffRevision()) == n
 }
 
@@ -142,6 +145,11 @@ func advanceUnreleased(o Observation, s Progress) Decision {
 		return d
 	}
 	d.Reason = ReasonUnreleased
+	if o.hasRoles() {
+		d.Message = fmt.Sprintf("no group of %s runs revision %s any more: the roles were scaled to 0 groups, or another client deleted its children. %s",
+			o.Stable.Name, r.StableRevision, wayOut)
+		return d
+	}
 	d.Message = fmt.Sprintf("all %d groups of %s run revision %s, of which the release has released %d: the workload was scaled to 0 groups, "+
 		"or another client removed the hold. %s", o.Stable.existing(), o.Stable.Name, r.UpdateRevision, s.Planned, wayOut)
 	return d

@@ -731,6 +731,20 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 	return "", ""
 }
 
+// restoreChildren has LeaderWorkerSet create children that a rollback lacks: it restores the template of their revision in place of the release's.
+// Nil means that it lacks none, or that only the user can.
+func restoreChildren(o Observation) *Decision {
+	r := o.release()
+	lacks, _ := o.lackedChild(r.StableRevision)
+	if lacks == "" || o.Stable.Revision != r.UpdateRevision || o.RolesWaiting != "" || !o.hasTemplate(r.StableRevision) {
+		return nil
+	}
+	return &Decision{
+		Action: RestoreTemplate{Revision: r.StableRevision}, State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored,
+		Message: fmt.Sprintf("the template of revision %s is being restored", r.StableRevision),
+	}
+}
+
 // anyChild reports whether a slice has a child of which f is true.
 func (o Observation) anyChild(slice int, f func(Child) bool) bool {
 	return slices.ContainsFunc(o.Children, func(c Child) bool { return c.Slice == slice && f(c) })

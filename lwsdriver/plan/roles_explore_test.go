@@ -26,6 +26,9 @@ import (
 
 const rolesOf, slicesOf = 2, 2
 
+// histories are the templates of all revisions.
+var histories = []Entry{{Revision: revision(1).String()}, {Revision: revision(2).String()}, {Revision: revision(3).String()}}
+
 // roleNames are the roles: decode is the one that is removed last.
 var roleNames = [rolesOf]string{"prefill", "decode"}
 
@@ -63,6 +66,8 @@ type roleState struct {
 	third roleChange
 	// second: the entry role, prefill, is the second one in the spec and removed last, as decode is in a set whose Service selects decode.
 	second bool
+	// threshold: the policy tolerates a unit that is not ready.
+	threshold bool
 	// net is the routing, nil without a traffic policy. objects are what the API server has, selectors those that the endpoints follow, and
 	// served the routes that the gateway serves. reverts is how often another client may still restore the routes.
 	net                                 *network
@@ -97,7 +102,8 @@ func (s roleState) lacks(r revision, role int) bool {
 func (s roleState) observe(next ...Intent) Observation {
 	o := Observation{
 		Now: noon, Slices: int(s.slices), BoundsEnforced: true,
-		Stable: Workload{Name: "llm"},
+		Stable:  Workload{Name: "llm"},
+		History: histories, HistoryUnread: true, // it has every template, and is another test's
 	}
 	for i, name := range roleNames {
 		if s.lacks(s.template, i) {
@@ -381,6 +387,9 @@ func (s roleState) policy() *pb.ReleasePolicy {
 	if s.second {
 		p.RoleOrder = []string{roleNames[1], roleNames[0]}
 	}
+	if s.threshold {
+		p.FailureThreshold = "1"
+	}
 	if s.net != nil {
 		p.Traffic = &pb.TrafficPolicy{StableService: routed.StableService, HttpRoutes: []string{routed.Routes[0].Name}}
 	}
@@ -446,9 +455,6 @@ func (s roleState) decides(o Observation, a ask) (step *roleStep, err error) {
 	}
 	if _, begins := a.i.(Begin); begins && s.second {
 		o = s.observe(a.i)
-	}
-	if u, undoes := a.i.(Undo); undoes {
-		o.Stable.Recorded = []string{u.Revision} // the history has every template
 	}
 	d, err := Decide(o, a.i)
 	switch {
@@ -676,6 +682,9 @@ func (s roleState) units(r revision) (units int) {
 
 // part returns how many groups of a role belong to a number of units of a slice.
 func (s roleState) part(role, units int) int {
+	if s.wanted[0] == 0 {
+		return 0
+	}
 	return (units*int(s.wanted[role]) + int(s.wanted[0]) - 1) / int(s.wanted[0])
 }
 
@@ -683,7 +692,9 @@ func (s roleState) part(role, units int) int {
 func (s roleState) unitsIn(r revision, slice int) int {
 	units := int(s.wanted[0])
 	for i, c := range s.children[r][slice] {
-		units = min(units, bits.OnesCount8(c.ready)*int(s.wanted[0])/int(s.wanted[i]))
+		if s.wanted[i] > 0 {
+			units = min(units, bits.OnesCount8(c.ready)*int(s.wanted[0])/int(s.wanted[i]))
+		}
 	}
 	return units
 }
@@ -707,7 +718,9 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			}
 			had, added := s.unitsIn(revisionOf(before.Stable), slice), s.unitsIn(revisionOf(before.Update), slice)
 			for i, name := range roleNames { // more are ready until LeaderWorkerSet removes them
-				had = min(had, before.Min[Member(slice, name)]*int(s.wanted[0])/int(s.wanted[i]))
+				if s.wanted[i] > 0 {
+					had = min(had, before.Min[Member(slice, name)]*int(s.wanted[0])/int(s.wanted[i]))
+				}
 			}
 			if had < min(had+added, int(s.wanted[0])) {
 				return fmt.Sprintf("without a record, the update's units go, and %d of %d are left", had, s.wanted[0])
@@ -747,7 +760,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return "the stable revision changes without a promotion"
 		case b.Stable == before.Stable && lowers && phase != record.HandingOver && !shifts:
 			return "stable groups may go before a promotion hands over"
-		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[first])] == int(s.wanted[first]) && s.units(update) < int(s.wanted[0])*o.Slices:
+		case b.Stable == before.Stable && lowers && !shifts && before.Min[Member(0, roleNames[first])] == int(s.wanted[first]) && s.units(update) < int(s.wanted[0])*o.Slices-s.tolerated(o):
 			return "stable groups may go before every unit of the update is ready"
 		case before.Update == "" && b.Update != "" && b.Units <= s.entryGroups(revisionOf(b.Update)): // another client has removed them from the bounds
 		case b.Update != "" && b.Update != before.Stable && b.Units > before.Units && (b.Units > int(max(s.asked, n.asked)) || b.Update != s.template.String() && phase != record.HandingOver):
@@ -881,7 +894,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			}
 		}
 		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted && m.slice < int(s.slices) {
-			if is.replicas == 0 {
+			if is.replicas == 0 && s.wanted[i] > 0 {
 				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", m, phase)
 			}
 			part, updated := 0, 0

@@ -318,9 +318,17 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 func (s roleState) allowed(o Observation, phase record.Phase) int {
 	switch {
 	case InPlace(s.style):
-		return o.shiftLacks()
+		return max(o.shiftLacks(), s.tolerated(o))
 	case phase == record.RollingBack, phase == record.CleaningUp:
 		return 1
+	}
+	return s.tolerated(o)
+}
+
+// tolerated returns how many units may be missing by the policy of the release.
+func (s roleState) tolerated(o Observation) int {
+	if s.threshold && o.release() != nil {
+		return min(int(s.wanted[0])*int(s.slices)-1, 1)
 	}
 	return 0
 }

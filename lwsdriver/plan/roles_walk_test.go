@@ -59,6 +59,7 @@ func parseRoles(world string) roleState {
 	}
 	if s.walk {
 		s.edits, s.losses, s.deletes, s.resizes = many, many, many, many
+		s.second, s.threshold = l.has("second"), l.has("threshold")
 		if l.has("scaler") {
 			s.scalers = many
 		}
@@ -87,8 +88,10 @@ func randomRoles(r *rand.Rand) string {
 	if r.IntN(3) == 0 {
 		world += " unrouted"
 	}
-	if r.IntN(4) == 0 {
-		world += " scaler"
+	for _, property := range []string{" scaler", " second", " threshold"} {
+		if r.IntN(4) == 0 {
+			world += property
+		}
 	}
 	return world
 }
@@ -300,7 +303,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 	}
 	for i, name := range roleNames {
 		for _, to := range []uint8{s.wanted[i] - 1, s.wanted[i] + 1} {
-			if to > 0 && to < maxIndices-1 && (i > 0 || s.scalers == 0 || !s.unsized) {
+			if to < maxIndices-1 && (i > 0 || s.scalers == 0 || !s.unsized) {
 				add(fmt.Sprintf("the user sets %s to %d groups", name, to), func(n *roleState) { n.resize(i, to) })
 			}
 		}
@@ -415,7 +418,9 @@ func (s roleState) hurtUnits(of func(revision) bool, slice int) (units int) {
 			worst := 0
 			for role, c := range s.children[r][at] {
 				hurt := bits.OnesCount8(c.hurt &^ c.ready)
-				worst = max(worst, (hurt*int(s.wanted[0])+int(s.wanted[role])-1)/int(s.wanted[role]))
+				if s.wanted[role] > 0 {
+					worst = max(worst, (hurt*int(s.wanted[0])+int(s.wanted[role])-1)/int(s.wanted[role]))
+				}
 			}
 			units += worst
 		}

@@ -412,11 +412,11 @@ func (o Observation) checkShift() error {
 		b = moved
 	}
 	for _, r := range o.Roles {
-		if n := o.part(r, 1); n > min(r.MaxUnavailable, r.Replicas-1)+r.MaxSurge {
+		if n, lacks := o.part(r, 1), min(r.MaxUnavailable, r.Replicas-1); n > lacks+r.MaxSurge {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-				"style partition can't replace a unit of %s: it has %d groups of role %s, of which one has to stay until the promotion, and maxUnavailable %d and "+
-					"maxSurge %d of the role let too few move at a time. Set its maxSurge to %d, or release with STYLE_CANARY",
-				o.object(), n, r.Name, r.MaxUnavailable, r.MaxSurge, n)
+				"style partition can't replace a unit of %s: role %s has %d groups in a unit, and only %d can be replaced at a time, by maxUnavailable %d and "+
+					"maxSurge %d, since one stays until the promotion. Set maxSurge of the role to %d, or release with STYLE_CANARY",
+				o.object(), r.Name, n, lacks+r.MaxSurge, r.MaxUnavailable, r.MaxSurge, n)
 		}
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,

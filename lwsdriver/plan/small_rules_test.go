@@ -82,6 +82,9 @@ func (w *world) allowed(s *state) int {
 	if s.before != 0 {
 		n = max(n, scaled(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
 	}
+	if r := w.release(s); w.threshold && r != nil && max(int(s.own.replicas), r.Groups) > 1 {
+		n = max(n, 1)
+	}
 	if r := w.release(s); r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp) {
 		if n = max(n, 1); w.forced(s) {
 			return max(n, int(s.own.replicas)) // a person wants the rollback whatever it costs

@@ -180,6 +180,7 @@ type config struct {
 	admission   bool // the admission policy is installed
 	headers     bool // the host asks for a header route
 	budget      bool // the policy has a disruption budget
+	threshold   bool // the policy tolerates a group that is not ready
 }
 
 func (c config) String() string {
@@ -195,8 +196,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.budget} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "budget"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.budget, &c.threshold} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "budget", "threshold"}[i], is) {
 				return
 			}
 		}
@@ -242,6 +243,9 @@ func newWorld(c config) (*world, state) {
 		w.policy.Traffic = &pb.TrafficPolicy{StableService: routed.StableService, HttpRoutes: []string{routed.Routes[0].Name}}
 	}
 	w.policy.GroupDisruptionBudget = c.budget
+	if c.threshold {
+		w.policy.FailureThreshold = "1"
+	}
 	if c.minReady {
 		w.policy.MinReady = durationpb.New(time.Minute)
 	}

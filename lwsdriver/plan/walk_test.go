@@ -211,7 +211,7 @@ func randomConfig(r *rand.Rand) config {
 	styles := []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}
 	c := config{
 		style: styles[r.IntN(len(styles))], replicas: 1 + r.IntN(4), unavailable: "1", surge: "0", routed: r.IntN(3) > 0, minReady: yes(),
-		scaler: yes(), parallel: yes(), admission: yes(), budget: yes(),
+		scaler: yes(), parallel: yes(), admission: yes(), budget: yes(), threshold: r.IntN(4) == 0,
 	}
 	c.headers = c.routed && yes()
 	pace := r.IntN(5)
