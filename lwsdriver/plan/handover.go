@@ -259,7 +259,7 @@ func scaleDownStable(o Observation) Decision {
 		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s", o.Record.Release.StableRevision, o.Record.Release.UpdateRevision,
 			describeUnready(o.canary().All()))
 	}
-	if o.Stable.Replicas > 0 {
+	if o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() { // the entry role may have none
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		if o.hasRoles() {
 			a.Why = fmt.Sprintf("let the groups of revision %s go that no role needs any more", o.Record.Release.StableRevision)

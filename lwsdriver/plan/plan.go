@@ -179,12 +179,8 @@ func finalizeDeleted(o Observation) Decision {
 		}
 		return d
 	}
-	for _, w := range append(slices.Clip(o.Added), o.Stable) {
-		label, stays := labelLeaders(o, w, 0, true, d.State), o.Stable.Orphans && (o.hasRoles() || w.Name == o.Stable.Name)
+	for _, w := range append(o.Added, o.Stable) {
 		switch {
-		case stays && label != nil: // a later release must not find it
-			d.Action = label.Action
-			return d
 		case !w.HasFinalizer:
 		// Garbage collection does not come for an orphan, and is not waited for where the owner is gone.
 		case (o.Gone || o.orphan(w)) && !w.Deleting:

@@ -213,10 +213,14 @@ func (o Observation) placed(slice int, revision string) int {
 	return o.child(slice, revision, entry).Replicas // the bounds were deleted: what serves is removed in order
 }
 
-// part returns how many groups of a role belong to a number of units of a slice: at least one of each, and all of them at the end.
+// part returns how many groups of a role belong to a number of units of a slice: at least one of each, and all of them at the end. Without any
+// unit the other roles still have theirs, which a handover gives them.
 func (o Observation) part(role Role, units int) int {
 	entry := o.entryRole().Replicas
-	if entry == 0 {
+	switch {
+	case entry == 0 && o.handingOver():
+		return role.Replicas
+	case entry == 0:
 		return 0
 	}
 	return min((units*role.Replicas+entry-1)/entry, role.Replicas)
@@ -571,7 +575,8 @@ func (o Observation) drainsRoles() bool {
 	if o.Bounds == nil || !o.handingOver() || o.Bounds.Stable != o.stableSide() {
 		return false
 	}
-	return slices.ContainsFunc(o.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[Member(0, r.Name)] == 0 })
+	// By the roles of that time: one that the user has scaled to 0 and back is not drained.
+	return slices.ContainsFunc(o.Bounds.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[Member(0, r.Name)] == 0 })
 }
 
 // removedLast are the roles that are removed last unless the policy has others: prefill may wait until decode has fetched what it holds.
@@ -892,7 +897,7 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 	switch {
 	case b == nil || b.Update == "":
 		return nil
-	case b.Units > 0:
+	case b.Units > 0, slices.ContainsFunc(slices.Collect(maps.Values(b.Exact)), func(n int) bool { return n > 0 }):
 		b.Target = nil // the batch is over
 		return o.boundsAction(o.withUnits(*b, 0), a.String())
 	case o.left(b.Update, ""):

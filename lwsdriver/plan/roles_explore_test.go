@@ -294,7 +294,7 @@ func (s roleState) allows(r revision, m roleMember, want uint8, create bool) boo
 // scale sets the groups of a child: new ones are not ready, and the last ones go first.
 func (s roleState) scale(r revision, m roleMember, n uint8) roleState {
 	c := s.at(r, m)
-	if hurt := (uint8(1)<<c.replicas - 1) &^ (1<<n - 1); s.tampered {
+	if hurt := (uint8(1)<<c.replicas - 1) &^ (1<<n - 1); s.tampered || s.record == "" {
 		c.hurt |= hurt
 	} else {
 		c.hurt &^= hurt
@@ -710,7 +710,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return broken
 		}
 	}
-	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" {
+	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" && !s.otherEntry(o) {
 		before := *boundsRead.of(s.bounds)
 		for slice := range o.Slices {
 			if b.Update == "" || b.Update != before.Update || b.Exact[Member(slice, roleNames[0])] >= before.Exact[Member(slice, roleNames[0])] {
@@ -830,8 +830,14 @@ func (s roleState) lowers(o Observation, b Bounds) bool {
 	return false
 }
 
+// otherEntry reports whether the entry role is another one than the model's, since nothing says any more which it was.
+func (s roleState) otherEntry(o Observation) bool { return s.second && o.release() == nil }
+
 // breachOfSlices returns the rule by which units are whole within a slice, and fill one slice after another, that bounds break, or "" if there is none.
 func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
+	if s.otherEntry(o) || s.wanted[0] == 0 {
+		return ""
+	}
 	room := false
 	for slice := range o.Slices {
 		units := b.Exact[Member(slice, roleNames[0])]
@@ -876,7 +882,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				updated = *s.at(update, m)
 			}
 			had, will := bits.OnesCount8(was.ready), bits.OnesCount8(updated.ready)
-			least := int(counted[i]) - int(s.unavailable[i])
+			least := int(counted[i]) - max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
 			if phase == record.Promoted || had+will < least {
 				continue
 			}
@@ -888,7 +894,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 	for m, is := range n.members(stable) {
 		was, i := *s.at(stable, m), m.role
 		if had := bits.OnesCount8(was.ready); strings.HasPrefix(step.by, "driver: scale") && is.ready != was.ready && phase != record.Promoted && update != 0 {
-			updated, least := bits.OnesCount8(s.at(update, m).ready), int(counted[i])-int(s.unavailable[i])
+			updated, least := bits.OnesCount8(s.at(update, m).ready), int(counted[i])-max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
 			if left := bits.OnesCount8(is.ready) + updated; left < min(least, had+updated) {
 				return fmt.Sprintf("%s: the driver leaves %d ready groups of both revisions, of %d", m, left, s.wanted[i])
 			}

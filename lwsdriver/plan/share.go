@@ -105,6 +105,9 @@ func (o Observation) shareFor(planned int) share {
 		s.requested, s.of.groups = 100, planned
 	}
 	s.of.tolerated = o.Policy.Threshold(s.of.groups)
+	if o.shifts() && o.movesAllRequests() { // the last units, which follow in the place of old ones, are missing already
+		s.of.tolerated = max(min(s.of.tolerated, o.mayLack()-s.of.units+planned), 0)
+	}
 	if o.Traffic == nil || s.requested == 0 && !o.shifts() {
 		s.effective = s.requested
 		return s

@@ -53,7 +53,7 @@ func (o Observation) wayBack() record.Phase {
 // unitsOf returns how many units of a slice a number of groups of each role makes.
 func (o Observation) unitsOf(groups func(Role) int) int {
 	units := o.entryRole().Replicas
-	for slices.ContainsFunc(o.Roles, func(r Role) bool { return o.part(r, units) > max(groups(r), 0) }) {
+	for units > 0 && slices.ContainsFunc(o.Roles, func(r Role) bool { return o.part(r, units) > max(groups(r), 0) }) {
 		units--
 	}
 	return units
@@ -72,7 +72,11 @@ func (o Observation) beforePromotion(groups int) int {
 	}
 	most := o.shiftable() * o.Slices
 	if c := o.canary(); c != nil && !o.handingOver() {
-		most = max(most, c.Replicas) // the user may have lowered the pace since: no group starts twice
+		have := 0 // the user may have lowered the pace since: no group starts twice
+		for slice := range o.Slices {
+			have += o.unitsOf(func(r Role) int { return o.child(slice, c.Carries, r.Name).Replicas })
+		}
+		most = max(most, have)
 	}
 	return min(groups, most)
 }
@@ -134,15 +138,16 @@ func (o Observation) lastNeeded(slice int, r Role) int {
 	return max(o.neededBeside(slice, o.Record.Release.UpdateRevision, r), min(r.Replicas, 1))
 }
 
-// replaced reports whether, in a promotion, a role may lose its last old group: it has as many new ones that are ready as it may not lack.
+// replaced reports whether, in a promotion, a role may lose its last old group: its new ones that are ready lack no more than it may, or than the
+// policy tolerates in all slices.
 func (o Observation) replaced(r Role) bool {
-	tolerated := o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
+	lacks := 0
 	for slice := range o.Slices {
-		if o.shifts() && o.neededBeside(slice, o.Record.Release.UpdateRevision, r) > tolerated {
-			return false
+		if n := o.neededBeside(slice, o.Record.Release.UpdateRevision, r); o.shifts() && n > 0 {
+			lacks += n + r.MaxUnavailable
 		}
 	}
-	return true
+	return lacks <= o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
 }
 
 // awaitsReplaced reports whether a role that has old groups may not lose them yet.
@@ -153,7 +158,10 @@ func (o Observation) awaitsReplaced() bool {
 // lowerLast has the promotion leave one old group of each role, and remove these role by role once the new ones are enough.
 func (b *Bounds) lowerLast(o Observation) {
 	if !o.awaitsReplaced() {
-		b.keep(o, o.drainOrder()[0], 0)
+		order := o.drainOrder()
+		if first := slices.IndexFunc(order, func(r Role) bool { return r.Replicas > 0 || o.left(b.Stable, r.Name) }); first >= 0 {
+			b.keep(o, order[first], 0)
+		}
 		return
 	}
 	for slice := range o.Slices {
@@ -228,9 +236,10 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 			b.Min[at(r)] = min(max(have.Min[at(r)], min(o.child(slice, b.Stable, r.Name).Replicas, o.lastNeeded(slice, r))), r.Replicas)
 			continue
 		}
-		switch n, keep := o.kept(slice, r), o.keeps(r, units); {
+		room := r.Replicas + r.MaxSurge - max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))
+		switch n, keep := min(o.kept(slice, r), max(o.groupsOf(slice, b.Stable, r), room)), o.keeps(r, units); {
 		case n < keep:
-			b.Min[at(r)] = min(keep, max(n, r.Replicas+r.MaxSurge-max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))))
+			b.Min[at(r)] = min(keep, max(n, room))
 		case b.Units != have.Units: // which groups leave, and so drain, follows from the units
 			b.Min[at(r)] = n
 		case !entry && len(leaving) > 0, entry && !o.finished(leaving):
@@ -415,7 +424,7 @@ func (o Observation) checkShift() error {
 		if n, lacks := o.part(r, 1), min(r.MaxUnavailable, r.Replicas-1); n > lacks+r.MaxSurge {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 				"style partition can't replace a unit of %s: role %s has %d groups in a unit, and only %d can be replaced at a time, by maxUnavailable %d and "+
-					"maxSurge %d, since one stays until the promotion. Set maxSurge of the role to %d, or release with STYLE_CANARY",
+					"maxSurge %d, since one stays until the promotion. Set its maxSurge to %d, or release with STYLE_CANARY",
 				o.object(), r.Name, n, lacks+r.MaxSurge, r.MaxUnavailable, r.MaxSurge, n)
 		}
 	}
