@@ -143,10 +143,6 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 		o.Logger.Warn("events will be missing", "error", err)
 	}
 	controller.InstanceID = flags.instance
-	step := &argo.StepPlugin{
-		Driver: driver, Rollouts: controller, Logger: o.Logger, Waits: make(chan struct{}, flags.waits), Context: ctx,
-	}
-	router := &argo.RouterPlugin{Driver: driver, Rollouts: controller, Logger: o.Logger, Context: ctx}
 	if argo.StartedAs() == argo.RoleStep {
 		go controller.Watch(ctx) // Argo starts the router's process for every Rollout, and that of the steps for a step
 	} else {
@@ -156,7 +152,10 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 			}
 		}()
 	}
-	return argo.Serve(ctx, step, router, o.Logger)
+	p := &argo.Plugin{
+		Driver: driver, Rollouts: controller, Logger: o.Logger, Waits: make(chan struct{}, flags.waits), Context: ctx,
+	}
+	return p.Serve(ctx)
 }
 
 func newController(o *connect.Options, config *rest.Config, driver *plugin.Client) (*argo.Controller, events.EventBroadcaster, error) {

@@ -468,7 +468,7 @@ func TestControllerJudgesUnknownFields(t *testing.T) {
 	ro.Annotations[AnnotationFirst], ro.Annotations[AnnotationSeen] = "t1", "t2"
 	ro.Spec.Template.Annotations = map[string]string{AnnotationRevision: "t2"}
 	ro.Status.CurrentPodHash = "h2"
-	step := &StepPlugin{Driver: rpc.driver, Rollouts: h.controller, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	step := &Plugin{Driver: rpc.driver, Rollouts: h.controller, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	if got, err := step.Run(ro, nil); err.HasError() || got.Phase != "Failed" || !strings.Contains(got.Message, "newerThanThis") {
 		t.Errorf("the step began a release: %+v, %v", got, err)
 	}

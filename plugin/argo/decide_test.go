@@ -292,7 +292,7 @@ func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
 		"in a step":        {func(*Facts) {}, false},
 		"promoted already": {func(f *Facts) { f.StepsDone, f.Stable = true, f.Hash }, false},
 	} {
-		router := &RouterPlugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
+		router := &Plugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
 		_, err := router.reconcileEnd(done, NewTarget(unreached{}, facts(test.change), settings()))
 		if (err != nil) != test.want {
 			t.Errorf("%s: error %v, want one %v", name, err, test.want)

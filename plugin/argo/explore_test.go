@@ -300,7 +300,7 @@ func (e *explorer) reconcile(w *world, calls int) {
 		change(&f)
 		return NewTarget(driver, f, e.config)
 	}
-	router := &RouterPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
+	router := &Plugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
 	if w.stable != "" && !e.settled(func() error {
 		_, err := router.reconcileEnd(e.done, target(func(*Facts) {}))
 		return err

@@ -6,7 +6,6 @@ package argo
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"regexp"
 	"time"
 
@@ -24,39 +23,21 @@ import (
 // endTimeout bounds a call of the router. Argo's controller calls again.
 const endTimeout = 5 * time.Second
 
-// RouterPlugin is Argo's traffic-router plugin. Argo's controller calls it on every reconcile of a Rollout, so it sees what
-// no step sees: promote --full, abort, the end of the last step. It reads the driver's caches, and writes only if an
-// action is due. It may be called by several goroutines.
+// Argo's controller calls the traffic router on every reconcile of a Rollout, so it sees what no step sees: promote --full, abort, the end
+// of the last step. It reads the driver's caches, and writes only if an action is due.
 //
 // Argo's controller knows no canary pods, so it always sets weight 0, and removes managed routes again and again. Neither is
 // forwarded: requests are routed by the steps of this plugin, or as Argo's own setWeight, setHeaderRoute and setMirrorRoute
 // steps say, until the release ends.
-type RouterPlugin struct {
-	// Driver is required.
-	Driver Driver
-	// Rollouts may be nil.
-	Rollouts *Controller
-	// Logger is required.
-	Logger *slog.Logger
-	// Context ends with the process. Required.
-	Context context.Context //nolint:containedctx // Argo's interface has none.
-}
-
-var _ rpc.TrafficRouterPlugin = (*RouterPlugin)(nil)
-
-// InitPlugin does nothing: the driver fills its caches by itself, and Argo calls only once.
-func (*RouterPlugin) InitPlugin() types.RpcError { return types.RpcError{} }
-
-// Type returns the plugin's name.
-func (*RouterPlugin) Type() string { return PluginName }
+var _ rpc.TrafficRouterPlugin = (*Plugin)(nil)
 
 // UpdateHash does nothing: the driver sets the selector of the canary's Service.
-func (*RouterPlugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDestination) types.RpcError {
+func (*Plugin) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDestination) types.RpcError {
 	return types.RpcError{}
 }
 
 // RemoveManagedRoutes ends the release if Argo has ended it. Routes are removed with the release, not before.
-func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
+func (p *Plugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError {
 	return p.call(ro, "end of the release", func(ctx context.Context, t Target) error {
 		_, err := p.reconcileEnd(ctx, t)
 		return err
@@ -64,7 +45,7 @@ func (p *RouterPlugin) RemoveManagedRoutes(ro *v1alpha1.Rollout) types.RpcError 
 }
 
 // SetWeight ends the release if Argo has ended it, and otherwise sets the weight of the last setWeight step.
-func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination) types.RpcError {
+func (p *Plugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination) types.RpcError {
 	return p.call(ro, "weight", func(ctx context.Context, t Target) error {
 		c, err := p.reconcileEnd(ctx, t)
 		weight, set := nativeWeight(ro)
@@ -84,7 +65,7 @@ func (p *RouterPlugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.Wei
 // reconcileEnd ends the release if Argo has ended it. Unless the Rollout is aborted, promoted in full or at the end of its steps, an
 // unavailable driver is no error: that would block the Rollout, and the Controller ends the release later. At the end of the steps Argo
 // must not go on before the driver has the promotion, because afterwards nothing tells it from a first deployment.
-func (p *RouterPlugin) reconcileEnd(ctx context.Context, t Target) (*pb.BatchContext, error) {
+func (p *Plugin) reconcileEnd(ctx context.Context, t Target) (*pb.BatchContext, error) {
 	if f := t.Facts; f.Abort || f.PromoteFull || f.StepsDone && f.Stable != f.Hash {
 		return ReconcileEndNow(ctx, t)
 	}
@@ -101,7 +82,7 @@ func (p *RouterPlugin) reconcileEnd(ctx context.Context, t Target) (*pb.BatchCon
 
 // VerifyWeight reports whether the weight of the last setWeight step is in force, for which Argo waits. The steps of this plugin
 // verify theirs.
-func (p *RouterPlugin) VerifyWeight(
+func (p *Plugin) VerifyWeight(
 	ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDestination,
 ) (types.RpcVerified, types.RpcError) {
 	verified := types.NotImplemented
@@ -130,7 +111,7 @@ func (p *RouterPlugin) VerifyWeight(
 }
 
 // SetHeaderRoute does a setHeaderRoute step. Without matches it removes the route.
-func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
+func (p *Plugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
 	return p.route(ro, "header route", func(ctx context.Context, t Target, id ID) error {
 		_, err := t.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
 			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
@@ -140,7 +121,7 @@ func (p *RouterPlugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetH
 }
 
 // SetMirrorRoute does a setMirrorRoute step. Argo's controller sends no percentage for 0.
-func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
+func (p *Plugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
 	return p.route(ro, "mirror", func(ctx context.Context, t Target, id ID) error {
 		_, err := t.Driver.SetMirror(ctx, &pb.SetMirrorRequest{
 			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Percentage: ptr.Deref(mirror.Percentage, 0),
@@ -151,7 +132,7 @@ func (p *RouterPlugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.Set
 
 // route does what one of Argo's own steps routes, unless the Rollout is leaving its steps. Argo calls it once, so that a release
 // that can't be routed yet is an error, after which Argo calls again.
-func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, Target, ID) error) types.RpcError {
+func (p *Plugin) route(ro *v1alpha1.Rollout, what string, work func(context.Context, Target, ID) error) types.RpcError {
 	return p.call(ro, what, func(ctx context.Context, t Target) error {
 		c, err := t.Look(ctx)
 		if err != nil {
@@ -169,9 +150,9 @@ func (p *RouterPlugin) route(ro *v1alpha1.Rollout, what string, work func(contex
 }
 
 // call reads the Rollout and does the work, unless the Rollout does not use this plugin or is being deployed first.
-func (p *RouterPlugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, Target) error) types.RpcError {
+func (p *Plugin) call(ro *v1alpha1.Rollout, what string, work func(context.Context, Target) error) types.RpcError {
 	// Steps report mistakes of the configuration. A release can be ended all the same.
-	f, config, _ := readCall(p.Rollouts, ro)
+	f, config, _ := p.read(ro)
 	// At the first deployment there is no release to end, and Argo must not be held up.
 	if config == nil || f.Stable == "" {
 		return types.RpcError{}

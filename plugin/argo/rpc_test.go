@@ -35,11 +35,11 @@ func newRPCFixture(t *testing.T) *rpcFixture {
 	t.Helper()
 	fake := plugintest.NewFakeDriver()
 	driver := plugintest.Connect(t, fake, nil)
-	step := &StepPlugin{
+	step := &Plugin{
 		Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context(),
 	}
 	b := &rpcFixture{t: t, fake: fake, driver: driver}
-	client, _ := goplugin.TestPluginRPCConn(t, RoleStep.plugins(step, nil), nil)
+	client, _ := goplugin.TestPluginRPCConn(t, step.set(RoleStep), nil)
 	t.Cleanup(func() { _ = client.Close() })
 	dispensed, err := client.Dispense("RpcStepPlugin")
 	if err != nil {
@@ -146,7 +146,7 @@ func TestDriverTrouble(t *testing.T) {
 	}
 	reached := make(chan *plugin.Client)
 	pending := plugin.NewPending(func(func(error)) *plugin.Client { return <-reached })
-	step := &StepPlugin{Driver: pending, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	step := &Plugin{Driver: pending, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	step.Context = ctx

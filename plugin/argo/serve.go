@@ -11,6 +11,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
 	routerrpc "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 	goplugin "github.com/hashicorp/go-plugin"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -39,25 +40,45 @@ func StartedAs() Role {
 	}
 }
 
-// plugins returns the plugin set of the role.
-func (r Role) plugins(step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin) goplugin.PluginSet {
-	if r == RoleStep {
-		return goplugin.PluginSet{"RpcStepPlugin": &rpc.RpcStepPlugin{Impl: step}}
-	}
-	return goplugin.PluginSet{"RpcTrafficRouterPlugin": &routerrpc.RpcTrafficRouterPlugin{Impl: router}}
+// Plugin is Argo's step plugin and its traffic-router plugin: Argo starts a process for each. It may be called by several goroutines.
+type Plugin struct {
+	// Driver is required.
+	Driver Driver
+	// Rollouts knows what the API server has: Argo's controller sends only one Rollout, as it was when it last read it. Nil: unknown.
+	Rollouts *Controller
+	// Logger is required.
+	Logger *slog.Logger
+	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil means that none waits.
+	Waits chan struct{}
+	// Context ends with the process. Required.
+	Context context.Context //nolint:containedctx // Argo's interface has none.
 }
 
-// Serve serves the role for which Argo started this process. The plugin of the other role may be nil. It returns when ctx has
-// ended, Argo has closed the plugin, or Argo's controller has exited; the caller then exits. It does not wait for calls in
-// flight: what they requested of the driver is durable, and Argo calls again.
+// InitPlugin does nothing: the driver fills its caches by itself, and Argo calls only once.
+func (*Plugin) InitPlugin() types.RpcError { return types.RpcError{} }
+
+// Type returns the plugin's name.
+func (*Plugin) Type() string { return PluginName }
+
+// set returns the plugin set of a role.
+func (p *Plugin) set(role Role) goplugin.PluginSet {
+	if role == RoleStep {
+		return goplugin.PluginSet{"RpcStepPlugin": &rpc.RpcStepPlugin{Impl: p}}
+	}
+	return goplugin.PluginSet{"RpcTrafficRouterPlugin": &routerrpc.RpcTrafficRouterPlugin{Impl: p}}
+}
+
+// Serve serves the role for which Argo started this process. It returns when ctx has ended, Argo has closed the plugin, or Argo's
+// controller has exited; the caller then exits. It does not wait for calls in flight: what they requested of the driver is durable, and
+// Argo calls again.
 //
 // Serve takes over os.Stdout and os.Stderr and writes the handshake to the real stdout.
-func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRouterPlugin, logger *slog.Logger) error {
+func (p *Plugin) Serve(ctx context.Context) error {
 	role := StartedAs()
 	if role == RoleNone {
 		return fmt.Errorf("this process was not started by Argo Rollouts: %s is not set", cookieKey)
 	}
-	ctx, forget := plugin.WithHost(ctx, logger)
+	ctx, forget := plugin.WithHost(ctx, p.Logger)
 	defer forget()
 	// A directory of its own, so that no socket is left if the controller is killed.
 	dir, err := os.MkdirTemp("", "lockstep-argo-")
@@ -76,8 +97,8 @@ func Serve(ctx context.Context, step rpc.StepPlugin, router routerrpc.TrafficRou
 			HandshakeConfig: goplugin.HandshakeConfig{
 				ProtocolVersion: 1, MagicCookieKey: cookieKey, MagicCookieValue: string(role),
 			},
-			Plugins: role.plugins(step, router),
-			Logger:  plugin.NewHCLogger(logger),
+			Plugins: p.set(role),
+			Logger:  plugin.NewHCLogger(p.Logger),
 		})
 	}()
 	select {

@@ -6,7 +6,6 @@ package argo
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
@@ -29,31 +28,11 @@ const (
 	DefaultStepWaits = 5
 )
 
-// StepPlugin is Argo's step plugin. It may be called by several goroutines.
-type StepPlugin struct {
-	// Driver is required.
-	Driver Driver
-	// Rollouts knows what the API server has: Argo's controller sends only one Rollout, as it was when it last read it. Nil: unknown.
-	Rollouts *Controller
-	// Logger is required.
-	Logger *slog.Logger
-	// Waits bounds how many steps wait at once: each occupies a worker of Argo's controller. Nil means that none waits.
-	Waits chan struct{}
-	// Context ends with the process. Required.
-	Context context.Context //nolint:containedctx // Argo's interface has none.
-}
-
-var _ rpc.StepPlugin = (*StepPlugin)(nil)
-
-// InitPlugin does nothing: the driver fills its caches by itself, and Argo calls only once.
-func (*StepPlugin) InitPlugin() types.RpcError { return types.RpcError{} }
-
-// Type returns the plugin's name.
-func (*StepPlugin) Type() string { return PluginName }
+var _ rpc.StepPlugin = (*Plugin)(nil)
 
 // Run performs the step as far as possible. A step that can't continue fails, which aborts the Rollout. Run never returns
 // phase Error: Argo v1.10 can't run such a step again. What a user can resolve is an RpcError, which Argo shows and retries.
-func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+func (p *Plugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
 	if err != nil {
 		p.log(f, "step", "", err)
@@ -65,9 +44,11 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 	}
 	wait := time.Duration(0)
 	// Without a slot the step looks once, so that workers of Argo's controller stay free.
-	if p.takeWait() {
-		defer p.releaseWait()
+	select {
+	case p.Waits <- struct{}{}:
+		defer func() { <-p.Waits }()
 		wait = config.Wait
+	default:
 	}
 	target := NewTarget(p.Driver, f, config)
 	if p.Rollouts != nil {
@@ -82,17 +63,17 @@ func (p *StepPlugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.R
 }
 
 // Terminate ends a running step. After promote --full the promotion begins here; otherwise it does nothing.
-func (p *StepPlugin) Terminate(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+func (p *Plugin) Terminate(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	return p.end(ro, func(*Facts) {})
 }
 
 // Abort begins the rollback and returns once that is durable: the driver completes it. Argo calls it for each step that ran;
-// the first call has an effect. If it fails, RouterPlugin and Controller try again.
-func (p *StepPlugin) Abort(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+// the first call has an effect. If it fails, the router and the Controller try again.
+func (p *Plugin) Abort(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
 	return p.end(ro, func(f *Facts) { f.Abort = true })
 }
 
-func (p *StepPlugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcStepResult, types.RpcError) {
+func (p *Plugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
 	if config == nil {
 		return failed(err), types.RpcError{}
@@ -119,45 +100,24 @@ func forwards(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_COMPLETED || plugin.Ending(c) && c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
-// read reads the Rollout that Argo's controller sent. With an error it also returns what an abort needs, if that can be read.
-func (p *StepPlugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
-	f, config, err := readCall(p.Rollouts, ro)
-	if config == nil && err == nil {
-		err = errors.New("the Rollout does not use this plugin")
-	}
-	return f, config, err
-}
-
-// readCall returns the facts and the configuration of a Rollout that Argo's controller sent, with what the API server knows besides. The
-// configuration is nil if the Rollout does not use this plugin.
-func readCall(known *Controller, ro *v1alpha1.Rollout) (Facts, *Config, error) {
+// read returns the facts and the configuration of a Rollout that Argo's controller sent, with what the API server knows besides. With an
+// error it also returns what an abort needs, if that can be read; otherwise the configuration is nil.
+func (p *Plugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	f, read := ReadFacts(ro), ReadLenient
-	if known != nil {
-		read = known.ReadLenient
+	if p.Rollouts != nil {
+		read = p.Rollouts.ReadLenient
 	}
 	config, err := read(ro)
-	if config == nil {
-		return f, nil, err
-	}
-	if known != nil {
-		f.Rival = known.Rival(f, config.Workload)
+	switch {
+	case config == nil && err == nil:
+		err = errors.New("the Rollout does not use this plugin")
+	case config != nil && p.Rollouts != nil:
+		f.Rival = p.Rollouts.Rival(f, config.Workload)
 	}
 	return f, config, err
 }
 
-// takeWait takes one of the slots for steps that wait, if one is free.
-func (p *StepPlugin) takeWait() bool {
-	select {
-	case p.Waits <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (p *StepPlugin) releaseWait() { <-p.Waits }
-
-func (p *StepPlugin) log(f Facts, what, message string, err error) {
+func (p *Plugin) log(f Facts, what, message string, err error) {
 	attrs := []any{"rollout", f.Namespace + "/" + f.Name, "step", f.Index + 1}
 	if err != nil {
 		p.Logger.Warn(what+" not done", append(attrs, "error", err)...)

@@ -65,7 +65,7 @@ func TestUndoOverTheWire(t *testing.T) {
 			b := newRPCFixture(t)
 			b.edited()
 			driver := &undoer{Driver: b.driver, rpc: b, err: test.err}
-			step := &StepPlugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context()}
+			step := &Plugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context()}
 			ro := b.rollout(0, quarters...)
 			ro.Spec.Template.Annotations[AnnotationRevision] = "t0"
 			ro.Status.CurrentPodHash = "h0"
