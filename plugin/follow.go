@@ -36,48 +36,32 @@ var (
 	_ WorkloadsWatcher = (*Client)(nil)
 )
 
-// FollowOption changes how Follow and FollowWorkloads reconnect.
-type FollowOption func(*followOptions)
-
-type followOptions struct{ backoff, maxBackoff time.Duration }
-
-// WithBackoff sets the pause before the first reconnect, and the longest pause: each failure in a row doubles it.
-// Default: 200 milliseconds and 5 seconds.
-func WithBackoff(first, longest time.Duration) FollowOption {
-	return func(o *followOptions) { o.backoff, o.maxBackoff = first, longest }
-}
-
-func newFollowOptions(opts []FollowOption) followOptions {
-	o := followOptions{backoff: 200 * time.Millisecond, maxBackoff: 5 * time.Second}
-	for _, opt := range opts {
-		opt(&o)
-	}
-	return o
-}
+// minPause is the pause before the first reconnect, and maxPause the longest: each failure in a row doubles it.
+const minPause, maxPause = 200 * time.Millisecond, 2 * time.Second
 
 // Follow yields the state of a workload or of one of its releases, at once and after each change, across broken
 // streams and restarts of the driver. It ends when ctx does, or when the caller leaves the loop.
 //
 // Follow yields an error each time that a stream ends, also when the driver closed it. If the caller stays in the loop,
-// Follow pauses and opens the next stream; so leave the loop for an error that is not [Retryable].
+// Follow pauses, for at most 2 seconds, and opens the next stream; so leave the loop for an error that is not [Retryable].
 // After a reconnect the first state may be the one that was yielded last.
 //
 // A connection to a server has at most 100 calls in flight: use [FollowWorkloads] for many workloads.
 func Follow(
-	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest, opts ...FollowOption,
+	ctx context.Context, driver ContextWatcher, req *pb.WatchBatchContextRequest,
 ) iter.Seq2[*pb.BatchContext, error] {
-	return reconnect(ctx, newFollowOptions(opts), func() iter.Seq2[*pb.BatchContext, error] { return driver.WatchBatchContext(ctx, req) })
+	return reconnect(ctx, func() iter.Seq2[*pb.BatchContext, error] { return driver.WatchBatchContext(ctx, req) })
 }
 
 // FollowWorkloads yields each change of the workloads under hold, as [Client.WatchWorkloads] does, and reconnects as
 // [Follow] does. A workload that left the hold while no stream was open is yielded as gone, before the next Synced.
 func FollowWorkloads(
-	ctx context.Context, driver WorkloadsWatcher, req *pb.WatchWorkloadsRequest, opts ...FollowOption,
+	ctx context.Context, driver WorkloadsWatcher, req *pb.WatchWorkloadsRequest,
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
 	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
 		held := map[string]*pb.WorkloadRef{}
 		var listed map[string]bool // by this stream
-		responses := reconnect(ctx, newFollowOptions(opts), func() iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+		responses := reconnect(ctx, func() iter.Seq2[*pb.WatchWorkloadsResponse, error] {
 			listed = map[string]bool{}
 			return driver.WatchWorkloads(ctx, req)
 		})
@@ -111,9 +95,9 @@ func FollowWorkloads(
 func WorkloadKey(ref *pb.WorkloadRef) string { return ref.GetNamespace() + "/" + NameOf(ref) }
 
 // reconnect yields what one stream after the other yields.
-func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {
+func reconnect[T any](ctx context.Context, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for delay := o.backoff; ctx.Err() == nil; delay = min(2*delay, o.maxBackoff) {
+		for delay := minPause; ctx.Err() == nil; delay = min(2*delay, maxPause) {
 			ended := status.Error(codes.Unavailable, "the driver closed the watch")
 			for item, err := range open() {
 				if err != nil {
@@ -121,7 +105,7 @@ func reconnect[T any](ctx context.Context, o followOptions, open func() iter.Seq
 					break
 				}
 				// The driver is reached again, so the next pause is a short one.
-				delay = o.backoff
+				delay = minPause
 				if !yield(item, nil) {
 					return
 				}

@@ -22,9 +22,7 @@ func (h *Host) Follow(ctx context.Context, ref *pb.WorkloadRef, observe func(*pb
 func (h *Host) follow(ctx context.Context, req *pb.WatchBatchContextRequest, observe func(*pb.BatchContext)) error {
 	timing := h.Timing.withDefaults()
 	var lost time.Time // when the driver stopped answering; zero while it answers
-	contexts := plugin.Follow(ctx, h.Driver, req,
-		plugin.WithBackoff(timing.Backoff, maxBackoff))
-	for c, err := range contexts {
+	for c, err := range plugin.Follow(ctx, h.Driver, req) {
 		switch {
 		case err == nil:
 			lost = time.Time{}

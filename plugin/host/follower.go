@@ -19,8 +19,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// The pause before a stream that broke is opened again, and the longest: each failure in a row doubles it.
-const minAway, maxAway = 250 * time.Millisecond, 2 * time.Second
+// panicPause is the pause after a panic.
+const panicPause = 250 * time.Millisecond
 
 // Follower is a source of a controller: it watches the workloads under hold through the driver, in one stream, and enqueues the requests of
 // each that changes. A host looks at its other workloads again by itself, until it has adopted them.
@@ -39,7 +39,7 @@ var _ source.Source = Follower[reconcile.Request]{}
 func (f Follower[R]) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[R]) error {
 	go wait.UntilWithContext(ctx, func(ctx context.Context) { // again after a panic
 		_ = guard.Call(nil, "follower", "all workloads", func() { f.follow(ctx, queue) })
-	}, minAway)
+	}, panicPause)
 	return nil
 }
 
@@ -52,7 +52,7 @@ func (f Follower[R]) follow(ctx context.Context, queue workqueue.TypedRateLimiti
 	}
 	watch := &pb.WatchWorkloadsRequest{IncludeGroups: f.IncludeGroups}
 	held, connected := map[client.ObjectKey]bool{}, false
-	for change, err := range plugin.FollowWorkloads(ctx, f.Driver, watch, plugin.WithBackoff(minAway, maxAway)) {
+	for change, err := range plugin.FollowWorkloads(ctx, f.Driver, watch) {
 		if err != nil && connected {
 			for workload := range held { // the loss of the driver is a change, too
 				enqueue(workload)
