@@ -26,6 +26,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -135,6 +137,38 @@ func (c *Client) WatchWorkloads(
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
 	return items(ctx, c.workloadDriver.WatchWorkloads, req, opts)
 }
+
+// Call makes the unary RPC that a request is for. It returns the state of the workload in the response, nil if the response has none.
+func (c *Client) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
+	rpc, ok := unary[request.ProtoReflect().Descriptor().FullName()]
+	if !ok {
+		return nil, fmt.Errorf("no RPC is for a %T", request)
+	}
+	response, err := protoregistry.GlobalTypes.FindMessageByName(rpc.Output().FullName())
+	if err != nil {
+		return nil, fmt.Errorf("find the response of %s: %w", rpc.Name(), err)
+	}
+	reply := response.New().Interface()
+	err = c.peer.Invoke(ctx, fmt.Sprintf("/%s/%s", rpc.Parent().FullName(), rpc.Name()), request, reply)
+	if r, ok := reply.(interface{ GetContext() *pb.BatchContext }); ok && err == nil {
+		return r.GetContext(), nil
+	}
+	return nil, err
+}
+
+// unary has the unary RPCs by the names of their requests.
+var unary = func() map[protoreflect.FullName]protoreflect.MethodDescriptor {
+	all := map[protoreflect.FullName]protoreflect.MethodDescriptor{}
+	for _, file := range []protoreflect.FileDescriptor{pb.File_lockstep_v1alpha1_driver_proto, pb.File_lockstep_v1alpha1_traffic_proto} {
+		rpcs := file.Services().Get(0).Methods()
+		for i := range rpcs.Len() {
+			if rpc := rpcs.Get(i); !rpc.IsStreamingServer() {
+				all[rpc.Input().FullName()] = rpc
+			}
+		}
+	}
+	return all
+}()
 
 // items yields each response of a stream. Leaving the loop ends the stream.
 func items[Req, Resp any](

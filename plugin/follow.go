@@ -17,10 +17,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// ContextWatcher is the part of a driver that reads and watches contexts.
+// ContextWatcher is the part of a driver that [Follow] needs.
 type ContextWatcher interface {
-	CalculateBatchContext(
-		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
 	WatchBatchContext(
 		context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error]
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -162,13 +162,11 @@ func (h *fixture) workload() *pb.BatchContext { return h.workloadOf("w") }
 
 func (h *fixture) workloadOf(name string) *pb.BatchContext {
 	h.t.Helper()
-	r, err := h.driver.CalculateBatchContext(h.t.Context(), &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: "ns", Name: name},
-	})
+	c, err := h.driver.Call(h.t.Context(), &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: name}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return r.GetContext()
+	return c
 }
 
 // eventually waits for a condition.
@@ -200,7 +198,7 @@ func TestControllerStartsOver(t *testing.T) {
 			t.Parallel()
 			h := newFixture(t)
 			h.fake.SetWorkload("ns", "w", 4, "t1")
-			if _, err := h.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
+			if _, err := h.driver.Call(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
 				t.Fatal(err)
 			}
 			h.fake.SetWorkload("ns", "w", 4, "t2")
@@ -278,7 +276,7 @@ func TestControllerConfirms(t *testing.T) {
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w}", time.Now())
 	h.controller.init()
-	if _, err := h.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
+	if _, err := h.driver.Call(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
 		t.Fatal(err)
 	}
 	h.fake.SetWorkload("ns", "w", 4, "t2")
@@ -348,7 +346,7 @@ func TestControllerRivalOfTheSameSecond(t *testing.T) {
 // begin starts a release past the Controller.
 func (h *fixture) begin(workload, id, owner string) {
 	h.t.Helper()
-	if _, err := h.driver.Initialize(h.t.Context(), &pb.InitializeRequest{
+	if _, err := h.driver.Call(h.t.Context(), &pb.InitializeRequest{
 		Workload: &pb.WorkloadRef{Namespace: "ns", Name: workload}, ReleaseId: id, Owner: owner,
 		Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}},
 	}); err != nil {
@@ -397,16 +395,14 @@ type awaiting struct {
 	refused int
 }
 
-func (a *awaiting) CalculateBatchContext(
-	ctx context.Context, req *pb.CalculateBatchContextRequest, opts ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
+func (a *awaiting) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refused > 0 {
 		a.refused--
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the caches are not filled yet")
 	}
-	return a.Driver.CalculateBatchContext(ctx, req, opts...)
+	return a.Driver.Call(ctx, request)
 }
 
 // Controller and driver start together: an orphan is not passed over because the driver's caches are not filled yet.

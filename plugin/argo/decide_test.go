@@ -13,7 +13,6 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -271,9 +270,7 @@ type unreached struct{ Driver }
 
 func (unreached) Has(pb.Capability) bool { return true }
 
-func (unreached) CalculateBatchContext(
-	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
+func (unreached) Call(context.Context, proto.Message) (*pb.BatchContext, error) {
 	return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
 }
 

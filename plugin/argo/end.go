@@ -122,8 +122,10 @@ func ReconcileEndNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 			if m.Outcome == converge.Wait && !t.pending(c) {
 				return c, nil
 			}
-			if _, err = t.Perform(ctx, m); err == nil && m.Outcome == converge.Wait {
+			if m.Outcome == converge.Wait {
 				pause = retryInterval
+			} else {
+				_, err = t.Call(ctx, m.Request)
 			}
 		}
 		if err != nil {

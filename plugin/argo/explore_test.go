@@ -6,13 +6,12 @@ package argo
 import (
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -48,150 +47,37 @@ func hashOf(annotation string) string { return "-" + annotation }
 
 // memory is the driver of a world. It follows the contract, and fails the test if a call has no reason.
 type memory struct {
-	*world
+	Driver
+
+	world *world
 	// left is how many calls are answered before the plugin is killed. Negative: all.
 	left   int
 	kill   func()
 	broken *string
 }
 
-var _ Driver = (*memory)(nil)
-
-func (m *memory) call() error {
-	if m.unlinked || m.left == 0 {
-		if m.kill != nil {
-			m.kill()
-		}
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
-	}
-	m.left--
-	return nil
-}
-
-func (m *memory) justify(what, revision string) {
-	if revision != m.Serving && revision != m.asked {
-		*m.broken = fmt.Sprintf("%s of template %s, and nothing asked for it", what, revision)
-	}
-}
-
 func (m *memory) Has(c pb.Capability) bool { return c == pb.Capability_CAPABILITY_UNDO }
 
-func (m *memory) CalculateBatchContext(
-	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
-	if m.unlinked {
+func (m *memory) Call(_ context.Context, request proto.Message) (*pb.BatchContext, error) {
+	_, reads := request.(*pb.CalculateBatchContextRequest)
+	if m.world.unlinked || m.left == 0 && !reads {
+		if m.kill != nil && !reads {
+			m.kill()
+		}
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
 	}
-	return &pb.CalculateBatchContextResponse{Context: m.Context()}, nil
-}
-
-func (m *memory) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
-	err := m.call()
-	if err == nil {
-		m.Adopted = true
+	if !reads {
+		m.left--
 	}
-	return &pb.AdoptResponse{}, err
-}
-
-func (m *memory) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
-	if err := m.call(); err != nil {
-		return nil, err
-	}
-	if m.Template != m.Serving {
-		*m.broken = "a template that waits is disowned"
-	}
-	m.Adopted, m.Release, m.Owner = false, "", ""
-	return &pb.DisownResponse{}, nil
-}
-
-func (m *memory) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	if err := m.call(); err != nil {
-		return nil, err
-	}
-	switch {
-	case req.GetTemplateRevision() != m.Template:
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
-	case req.GetReleaseId() == m.Release:
-		return &pb.InitializeResponse{Context: m.Context()}, nil
-	case m.InFlight():
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another release")
-	}
-	m.justify("Initialize", m.Template)
-	m.Adopted, m.Release, m.Owner, m.Update, m.Stable = true, req.GetReleaseId(), req.GetOwner(), m.Template, m.Serving
-	m.State, m.Intent = pb.State_STATE_HOLDING, 0
-	if m.Template == m.Serving {
-		m.State = pb.State_STATE_NOTHING_TO_RELEASE
-	}
-	return &pb.InitializeResponse{Context: m.Context()}, nil
-}
-
-func (m *memory) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
-	if err := m.call(); err != nil {
-		return nil, err
-	}
-	if req.GetUpdateRevision() != m.Update || m.Update != m.Template {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
-	}
-	m.justify("UpgradeBatch", m.Update)
-	if m.State == pb.State_STATE_HOLDING {
-		m.State = pb.State_STATE_UPGRADING
-	}
-	return &pb.UpgradeBatchResponse{Context: m.Context()}, nil
-}
-
-func (m *memory) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
-	if err := m.call(); err != nil {
-		return nil, err
-	}
-	m.Intent = req.GetIntent()
-	if m.Intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		m.State = pb.State_STATE_ROLLING_BACK
-		return &pb.FinalizeResponse{Context: m.Context()}, nil
-	}
-	if req.GetUpdateRevision() != m.Update || m.Update != m.Template {
-		m.Intent = 0
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
-	}
-	m.justify("PROMOTE", m.Update)
-	m.State = pb.State_STATE_PROMOTING
-	return &pb.FinalizeResponse{Context: m.Context()}, nil
-}
-
-func (m *memory) Undo(_ context.Context, req *pb.UndoRequest, _ ...grpc.CallOption) (*pb.UndoResponse, error) {
-	if err := m.call(); err != nil {
-		return nil, err
-	}
-	if req.GetTemplateRevision() != m.Template || m.InFlight() {
+	c, err := m.world.Call(request, func(what, revision string) {
+		if revision != m.world.Serving && (revision != m.world.asked || what == "Disown") {
+			*m.broken = fmt.Sprintf("%s of template %s, and nothing asked for it", what, revision)
+		}
+	})
+	if _, undo := request.(*pb.UndoRequest); undo && (err != nil || m.world.InFlight()) {
 		*m.broken = "a template is restored over another one than was decided about"
 	}
-	m.Template = req.GetRevision()
-	return &pb.UndoResponse{}, nil
-}
-
-func (m *memory) WatchBatchContext(context.Context, *pb.WatchBatchContextRequest, ...grpc.CallOption) iter.Seq2[*pb.BatchContext, error] {
-	panic("no step waits")
-}
-
-func (m *memory) WatchWorkloads(
-	context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption,
-) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
-	panic("nothing is watched")
-}
-
-func (m *memory) SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error) {
-	panic("no step routes")
-}
-
-func (m *memory) SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error) {
-	panic("no step routes")
-}
-
-func (m *memory) SetMirror(context.Context, *pb.SetMirrorRequest, ...grpc.CallOption) (*pb.SetMirrorResponse, error) {
-	panic("no step routes")
-}
-
-func (m *memory) VerifyWeight(context.Context, *pb.VerifyWeightRequest, ...grpc.CallOption) (*pb.VerifyWeightResponse, error) {
-	panic("no step routes")
+	return c, err
 }
 
 // explorer takes the actions of a world with these steps.
@@ -261,7 +147,7 @@ func (e *explorer) control(w *world) {
 		w.noted = *m.annotate
 		return
 	}
-	_, _ = t.Perform(context.Background(), m.Move) // a refusal leads to another decision
+	_, _ = t.Call(context.Background(), m.Request) // a refusal leads to another decision
 }
 
 // orphan is what the Controller does with the workload of a Rollout that was deleted.

@@ -86,7 +86,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 			c.warn(ro, "StartedOver", m.Why)
 		}
 	} else {
-		_, err = t.Perform(ctx, m.Move)
+		_, err = t.Call(ctx, m.Request)
 	}
 	if err != nil && !transient(err) {
 		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, status.Convert(err).Message()))
@@ -259,7 +259,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	}
 	switch m.Outcome {
 	case converge.Call:
-		_, err = converge.Perform(ctx, c.Driver, m)
+		_, err = c.Driver.Call(ctx, m.Request)
 		return requeueSoon, err // the release has an end, and then the hold
 	case converge.Wait:
 		return requeueSoon, nil

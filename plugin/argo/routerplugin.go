@@ -57,7 +57,7 @@ func (p *Plugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDes
 		if !ok || c.GetTrafficWeight() == weight {
 			return nil
 		}
-		_, err = t.Driver.SetWeight(ctx, &pb.SetWeightRequest{Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Weight: weight})
+		_, err = t.Driver.Call(ctx, &pb.SetWeightRequest{Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Weight: weight})
 		return err
 	})
 }
@@ -113,7 +113,7 @@ func (p *Plugin) VerifyWeight(
 // SetHeaderRoute does a setHeaderRoute step. Without matches it removes the route.
 func (p *Plugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
 	return p.route(ro, "header route", func(ctx context.Context, t Target, id ID) error {
-		_, err := t.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
+		_, err := t.Driver.Call(ctx, &pb.SetHeaderRouteRequest{
 			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
 		})
 		return err
@@ -123,7 +123,7 @@ func (p *Plugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderR
 // SetMirrorRoute does a setMirrorRoute step. Argo's controller sends no percentage for 0.
 func (p *Plugin) SetMirrorRoute(ro *v1alpha1.Rollout, mirror *v1alpha1.SetMirrorRoute) types.RpcError {
 	return p.route(ro, "mirror", func(ctx context.Context, t Target, id ID) error {
-		_, err := t.Driver.SetMirror(ctx, &pb.SetMirrorRequest{
+		_, err := t.Driver.Call(ctx, &pb.SetMirrorRequest{
 			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Percentage: ptr.Deref(mirror.Percentage, 0),
 		})
 		return err

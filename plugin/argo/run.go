@@ -109,7 +109,7 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 		}
 		out.Release = begins.GetReleaseId()
 	}
-	c, err := r.Perform(ctx, m)
+	c, err := r.Call(ctx, m.Request)
 	if err != nil {
 		if why := r.refusal(m, err); why != "" {
 			out.Done, out.Message = converge.Failed, why
@@ -243,30 +243,14 @@ func NewTarget(driver Driver, f Facts, config *Config) Target {
 
 // Look returns the state of the workload, from the driver's caches.
 func (t Target) Look(ctx context.Context) (*pb.BatchContext, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	response, err := t.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: t.Ref})
-	return response.GetContext(), err
+	return t.Call(ctx, &pb.CalculateBatchContextRequest{Workload: t.Ref})
 }
 
-// Perform makes the call of a move. It returns the state of the workload, nil if the call's response has none.
-func (t Target) Perform(ctx context.Context, m Move) (*pb.BatchContext, error) {
+// Call makes the call of a request. It returns the state of the workload, nil if the response has none.
+func (t Target) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	var err error
-	switch r := m.Request.(type) {
-	case *pb.UndoRequest:
-		_, err = t.Driver.Undo(ctx, r)
-	case *pb.SetHeaderRouteRequest:
-		_, err = t.Driver.SetHeaderRoute(ctx, r)
-	case *pb.SetMirrorRequest:
-		_, err = t.Driver.SetMirror(ctx, r)
-	case *pb.SetWeightRequest:
-		_, err = t.Driver.SetWeight(ctx, r)
-	default:
-		return converge.Perform(ctx, t.Driver, m)
-	}
-	return nil, err
+	return t.Driver.Call(ctx, request)
 }
 
 // Driver is the part of the contract that this host needs, as plugin.Client has it.
@@ -276,10 +260,6 @@ type Driver interface {
 	plugin.WorkloadsWatcher
 
 	Has(pb.Capability) bool
-	Undo(context.Context, *pb.UndoRequest, ...grpc.CallOption) (*pb.UndoResponse, error)
-	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
-	SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error)
-	SetMirror(context.Context, *pb.SetMirrorRequest, ...grpc.CallOption) (*pb.SetMirrorResponse, error)
 	VerifyWeight(context.Context, *pb.VerifyWeightRequest, ...grpc.CallOption) (*pb.VerifyWeightResponse, error)
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -413,16 +413,11 @@ type asked struct {
 
 func (*asked) Has(pb.Capability) bool { return false }
 
-func (a *asked) CalculateBatchContext(
-	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
-	return &pb.CalculateBatchContextResponse{Context: a.context}, nil
-}
-
-func (a *asked) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	a.begun = true
-	a.context.ReleaseId, a.context.Owner = req.GetReleaseId(), req.GetOwner()
-	return &pb.InitializeResponse{Context: a.context}, nil
+func (a *asked) Call(_ context.Context, request proto.Message) (*pb.BatchContext, error) {
+	if r, ok := request.(*pb.InitializeRequest); ok {
+		a.begun, a.context.ReleaseId, a.context.Owner = true, r.GetReleaseId(), r.GetOwner()
+	}
+	return a.context, nil
 }
 
 // A step that has waited begins no release for a Rollout that was aborted, deleted or started over meanwhile.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -29,13 +29,16 @@ func (u *undoer) Has(c pb.Capability) bool {
 	return c == pb.Capability_CAPABILITY_UNDO || u.Driver.Has(c)
 }
 
-func (u *undoer) Undo(_ context.Context, req *pb.UndoRequest, _ ...grpc.CallOption) (*pb.UndoResponse, error) {
-	u.asked = append(u.asked, req.GetRevision())
-	if u.err != nil {
-		return nil, u.err
+func (u *undoer) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
+	r, ok := request.(*pb.UndoRequest)
+	if !ok {
+		return u.Driver.Call(ctx, request)
 	}
-	u.rpc.fake.SetWorkload(req.GetWorkload().GetNamespace(), req.GetWorkload().GetName(), 4, req.GetRevision())
-	return &pb.UndoResponse{Action: pb.Action_ACTION_CONFIGURED, Revision: req.GetRevision()}, nil
+	u.asked = append(u.asked, r.GetRevision())
+	if u.err == nil {
+		u.rpc.fake.SetWorkload(r.GetWorkload().GetNamespace(), r.GetWorkload().GetName(), 4, r.GetRevision())
+	}
+	return nil, u.err
 }
 
 // `kubectl argo rollouts undo` gives the Rollout an older pod template. Its step brings the workload's template back that

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -234,41 +233,13 @@ func finalize(g Goal, c *pb.BatchContext, intent pb.FinalizeIntent) Move {
 
 func call(r proto.Message, why string) Move { return Move{Outcome: Call, Request: r, Why: why} }
 
-// Driver is the part of the contract that moves need, as plugin.Client has it.
+// Driver makes the call of a request of the contract, as plugin.Client does. It returns the state of the workload in the response, nil if
+// the response has none. Errors have an ErrorReason.
 type Driver interface {
-	Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error)
-	Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error)
-	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
-	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
-	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
+	Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error)
 }
 
 var _ Driver = (*plugin.Client)(nil)
-
-// Perform makes the call of a move. It returns the context of the response, nil if there is none. Errors have an ErrorReason.
-func Perform(ctx context.Context, d Driver, m Move) (*pb.BatchContext, error) {
-	switch r := m.Request.(type) {
-	case nil:
-		return nil, nil //nolint:nilnil // No call, no response.
-	case *pb.AdoptRequest:
-		response, err := d.Adopt(ctx, r)
-		return response.GetContext(), err
-	case *pb.DisownRequest:
-		_, err := d.Disown(ctx, r)
-		return nil, err
-	case *pb.InitializeRequest:
-		response, err := d.Initialize(ctx, r)
-		return response.GetContext(), err
-	case *pb.UpgradeBatchRequest:
-		response, err := d.UpgradeBatch(ctx, r)
-		return response.GetContext(), err
-	case *pb.FinalizeRequest:
-		response, err := d.Finalize(ctx, r)
-		return response.GetContext(), err
-	default:
-		return nil, fmt.Errorf("unexpected request %T", r)
-	}
-}
 
 // Outdated reports whether the release is no longer what the call assumed, so that the next one is decided anew.
 func Outdated(err error) bool {

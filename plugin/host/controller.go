@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -42,8 +41,6 @@ const (
 type Driver interface {
 	converge.Driver
 	plugin.WorkloadsWatcher
-	CalculateBatchContext(
-		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
 }
 
 var _ Driver = (*plugin.Client)(nil)
@@ -153,11 +150,11 @@ func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings,
 
 // Look returns the state of a workload, nil if it does not exist.
 func Look(ctx context.Context, driver Driver, request *pb.CalculateBatchContextRequest) (*pb.BatchContext, error) {
-	answer, err := driver.CalculateBatchContext(ctx, request)
+	c, err := driver.Call(ctx, request)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return nil, nil //nolint:nilnil // see above
 	}
-	return answer.GetContext(), err
+	return c, err
 }
 
 // Retry returns when an object is reconciled again after an error that needs no user. It returns false for other errors.

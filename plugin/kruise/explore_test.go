@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -129,40 +130,15 @@ func (w *world) without() world {
 }
 
 // call answers a request of the driver. It fails the test if nothing asked for it.
-func (w *world) call(request any, broken *string) {
-	justify := func(what, revision, by string) {
-		if revision != w.Serving && revision != by {
+func (w *world) call(request proto.Message, broken *string) {
+	by := map[string]string{"Initialize": w.asked, "UpgradeBatch": w.asked, "PROMOTE": w.complete}
+	_, err := w.Call(request, func(what, revision string) {
+		if revision != w.Serving && revision != by[what] {
 			*broken = fmt.Sprintf("%s of template %s, and nothing asked for it", what, revision)
 		}
-	}
-	switch r := request.(type) {
-	case *pb.AdoptRequest:
-		w.Adopted = true
-	case *pb.DisownRequest:
-		if w.Template != w.Serving {
-			*broken = "a template that waits is disowned"
-		}
-		w.Adopted, w.Release, w.Owner = false, "", ""
-	case *pb.InitializeRequest:
-		if r.GetTemplateRevision() != w.Template {
-			*broken = "a release is begun without its template"
-		}
-		justify("Initialize", w.Template, w.asked)
-		w.Release, w.Owner, w.Update, w.Stable = r.GetReleaseId(), r.GetOwner(), w.Template, w.Serving
-		w.State, w.Intent, w.Planned = pb.State_STATE_HOLDING, 0, 0
-	case *pb.UpgradeBatchRequest:
-		justify("UpgradeBatch", r.GetUpdateRevision(), w.asked)
-		_, _ = fmt.Sscan(r.GetGroups(), &w.Planned)
-		w.State = pb.State_STATE_UPGRADING
-	case *pb.FinalizeRequest:
-		if w.Intent = r.GetIntent(); w.Intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-			w.State = pb.State_STATE_ROLLING_BACK
-			return
-		}
-		justify("PROMOTE", r.GetUpdateRevision(), w.complete)
-		w.State = pb.State_STATE_PROMOTING
-	default:
-		*broken = fmt.Sprintf("unexpected %T", r)
+	})
+	if err != nil {
+		*broken = err.Error()
 	}
 }
 

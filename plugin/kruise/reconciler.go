@@ -189,7 +189,7 @@ func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 			return err
 		}
 	}
-	_, err := converge.Perform(ctx, r.Driver, m)
+	_, err := r.Driver.Call(ctx, m.Request)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,64 +39,44 @@ type scripted struct {
 
 var _ host.Driver = (*scripted)(nil)
 
-func (s *scripted) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
-	s.calls = append(s.calls, "Adopt")
-	if s.err == nil {
-		s.context.State = pb.State_STATE_HOLDING
+func (s *scripted) Call(_ context.Context, request proto.Message) (*pb.BatchContext, error) {
+	c := s.context
+	if s.err != nil {
+		c = &pb.BatchContext{} // a refused call changes nothing
 	}
-	return &pb.AdoptResponse{}, s.err
-}
-
-func (s *scripted) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
-	s.calls = append(s.calls, "Disown")
-	if s.err == nil {
-		s.context.State = pb.State_STATE_UNMANAGED
+	switch r := request.(type) {
+	case *pb.CalculateBatchContextRequest:
+		return s.context, nil
+	case *pb.AdoptRequest:
+		s.calls = append(s.calls, "Adopt")
+		c.State = pb.State_STATE_HOLDING
+	case *pb.DisownRequest:
+		s.calls = append(s.calls, "Disown")
+		c.State = pb.State_STATE_UNMANAGED
+	case *pb.InitializeRequest:
+		s.calls = append(s.calls, "Initialize "+strings.Join(r.GetPolicy().GetBatches(), " "))
+		c.State, c.ReleaseId, c.Owner, c.UpdateRevision = pb.State_STATE_HOLDING, r.GetReleaseId(), r.GetOwner(), c.GetTemplateRevision()
+	case *pb.UpgradeBatchRequest:
+		s.calls = append(s.calls, "UpgradeBatch "+r.GetGroups())
+		c.State, c.Planned = pb.State_STATE_UPGRADING, int32(len(r.GetGroups()))
+	case *pb.FinalizeRequest:
+		s.calls = append(s.calls, r.GetIntent().String())
+		c.Intent = r.GetIntent()
+		switch {
+		case c.GetState() == pb.State_STATE_FAILED: // It stays FAILED until the cause is resolved.
+		case r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
+			c.State = pb.State_STATE_ROLLING_BACK
+		default:
+			c.State = pb.State_STATE_PROMOTING
+		}
 	}
-	return &pb.DisownResponse{}, s.err
-}
-
-func (s *scripted) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	s.calls = append(s.calls, "Initialize "+strings.Join(req.GetPolicy().GetBatches(), " "))
-	if s.err == nil {
-		s.context.State, s.context.ReleaseId, s.context.Owner = pb.State_STATE_HOLDING, req.GetReleaseId(), req.GetOwner()
-		s.context.UpdateRevision = s.context.GetTemplateRevision()
-	}
-	return &pb.InitializeResponse{}, s.err
-}
-
-func (s *scripted) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
-	s.calls = append(s.calls, "UpgradeBatch "+req.GetGroups())
-	if s.err == nil {
-		s.context.State, s.context.Planned = pb.State_STATE_UPGRADING, int32(len(req.GetGroups()))
-	}
-	return &pb.UpgradeBatchResponse{}, s.err
-}
-
-func (s *scripted) CalculateBatchContext(
-	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
-	return &pb.CalculateBatchContextResponse{Context: s.context}, nil
+	return c, s.err
 }
 
 func (s *scripted) WatchWorkloads(
 	context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption,
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
 	return func(func(*pb.WatchWorkloadsResponse, error) bool) {}
-}
-
-func (s *scripted) Finalize(_ context.Context, req *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
-	s.calls = append(s.calls, req.GetIntent().String())
-	if s.err == nil {
-		s.context.Intent = req.GetIntent()
-	}
-	switch {
-	case s.err != nil, s.context.GetState() == pb.State_STATE_FAILED: // It stays FAILED until the cause is resolved.
-	case req.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
-		s.context.State = pb.State_STATE_ROLLING_BACK
-	default:
-		s.context.State = pb.State_STATE_PROMOTING
-	}
-	return &pb.FinalizeResponse{}, s.err
 }
 
 // bench is a Reconciler on an API server in memory, with the target of v, its workload and two controller revisions.

@@ -5,7 +5,6 @@ package batchrelease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/openkruise/rollouts/api/v1beta1"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,11 +45,6 @@ type model struct {
 }
 
 var _ converge.Driver = (*model)(nil)
-
-// Disown is not called: the workload stays under hold.
-func (*model) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
-	return nil, errors.New("unexpected Disown")
-}
 
 func newModel(replicas int32) *model {
 	d := &model{exists: true, replicas: replicas, template: "v1", stable: "v1", state: pb.State_STATE_UNMANAGED}
@@ -157,60 +150,54 @@ func (d *model) settle() {
 	}
 }
 
-func (d *model) refuse() error { return d.fail }
-
-func (d *model) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
-	d.calls = append(d.calls, "Adopt")
-	if d.fail == nil && d.state == pb.State_STATE_UNMANAGED {
-		d.state = pb.State_STATE_HOLDING
-	}
-	return nil, d.refuse()
-}
-
-func (d *model) Initialize(_ context.Context, r *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	d.calls = append(d.calls, "Initialize "+d.template)
-	if d.fail != nil {
-		return nil, d.fail
-	}
-	if d.flying() && d.id != r.GetReleaseId() {
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "in progress")
-	}
-	d.stable = plugin.Serving(d.context())
-	d.id, d.owner, d.style, d.update = r.GetReleaseId(), r.GetOwner(), r.GetPolicy().GetStyle(), d.template
-	d.state, d.target, d.ready = pb.State_STATE_PREPARING, "", 0
-	return &pb.InitializeResponse{}, nil
-}
-
-func (d *model) UpgradeBatch(_ context.Context, r *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
-	d.calls = append(d.calls, "UpgradeBatch "+r.GetGroups())
-	switch {
-	case d.fail != nil:
-		return nil, d.fail
-	case !d.flying() || d.state == pb.State_STATE_PROMOTING || d.state == pb.State_STATE_ROLLING_BACK:
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "finalized")
-	case r.GetUpdateRevision() != d.template:
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "changed")
-	}
-	before := d.planned()
-	if d.target == "" || planned(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, d.replicas) > before {
-		d.target, d.state = r.GetGroups(), pb.State_STATE_UPGRADING
-	}
-	return &pb.UpgradeBatchResponse{}, nil
-}
-
-func (d *model) Finalize(_ context.Context, r *pb.FinalizeRequest, _ ...grpc.CallOption) (*pb.FinalizeResponse, error) {
-	d.calls = append(d.calls, strings.TrimPrefix(r.GetIntent().String(), "FINALIZE_INTENT_"))
-	switch {
-	case d.fail != nil:
-		return nil, d.fail
-	case r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
-		d.state = pb.State_STATE_ROLLING_BACK
-	case r.GetUpdateRevision() != d.template:
-		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "changed")
+// Call answers a request, if there is one. Disown is not called: the workload stays under hold.
+func (d *model) Call(_ context.Context, request proto.Message) (*pb.BatchContext, error) {
+	changed := drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "changed")
+	switch r := request.(type) {
+	case nil:
+		return nil, nil
+	case *pb.AdoptRequest:
+		d.calls = append(d.calls, "Adopt")
+		if d.fail == nil && d.state == pb.State_STATE_UNMANAGED {
+			d.state = pb.State_STATE_HOLDING
+		}
+	case *pb.InitializeRequest:
+		d.calls = append(d.calls, "Initialize "+d.template)
+		if d.fail != nil {
+			break
+		}
+		if d.flying() && d.id != r.GetReleaseId() {
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "in progress")
+		}
+		d.stable = plugin.Serving(d.context())
+		d.id, d.owner, d.style, d.update = r.GetReleaseId(), r.GetOwner(), r.GetPolicy().GetStyle(), d.template
+		d.state, d.target, d.ready = pb.State_STATE_PREPARING, "", 0
+	case *pb.UpgradeBatchRequest:
+		d.calls = append(d.calls, "UpgradeBatch "+r.GetGroups())
+		switch {
+		case d.fail != nil:
+		case !d.flying() || d.state == pb.State_STATE_PROMOTING || d.state == pb.State_STATE_ROLLING_BACK:
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "finalized")
+		case r.GetUpdateRevision() != d.template:
+			return nil, changed
+		case d.target == "" || planned(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, d.replicas) > d.planned():
+			d.target, d.state = r.GetGroups(), pb.State_STATE_UPGRADING
+		}
+	case *pb.FinalizeRequest:
+		d.calls = append(d.calls, strings.TrimPrefix(r.GetIntent().String(), "FINALIZE_INTENT_"))
+		switch {
+		case d.fail != nil:
+		case r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
+			d.state = pb.State_STATE_ROLLING_BACK
+		case r.GetUpdateRevision() != d.template:
+			return nil, changed
+		default:
+			d.state = pb.State_STATE_PROMOTING
+		}
 	default:
-		d.state = pb.State_STATE_PROMOTING
+		return nil, fmt.Errorf("unexpected %T", r)
 	}
-	return &pb.FinalizeResponse{}, nil
+	return nil, d.fail
 }
 
 // batchRelease is of 4 quarters, at a partition. -1: none.
@@ -251,7 +238,7 @@ func play(t interface{ Fatalf(string, ...any) }, r *v1beta1.BatchRelease, d *mod
 			r.Status = status
 			story = append(story, brief(status))
 		}
-		if _, err := converge.Perform(context.Background(), d, call); err != nil {
+		if _, err := d.Call(context.Background(), call.Request); err != nil {
 			status := Refused(r, err, noon)
 			if cmp.Diff(r.Status, status) != "" {
 				r.Status = status

@@ -12,7 +12,9 @@
 //
 //	status, call := batchrelease.Next(release, context, time.Now())
 //	// Write status if it differs from release.Status, with the resourceVersion of release as its precondition.
-//	err := call.Do(ctx, driver)
+//	if call.Request != nil {
+//		_, err := driver.Call(ctx, call.Request)
+//	}
 //	// Repeat until there is neither a new status nor a call.
 //
 // The status is written before the call is made, so that no step is unrecorded. [Refused] records in the status why the driver

@@ -59,7 +59,7 @@ func (s *schedule) step(t *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(t, "interrupted") == 0 {
 		return
 	}
-	if _, err := converge.Perform(t.Context(), s.driver, call); err != nil {
+	if _, err := s.driver.Call(t.Context(), call.Request); err != nil {
 		s.release.Status = Refused(s.release, err, noon)
 	}
 }

@@ -5,11 +5,15 @@
 package explore
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -40,6 +44,62 @@ func (d *Driver) Context() *pb.BatchContext {
 	}
 	return c
 }
+
+// Call answers a request as the contract says. justify is called before a template is released or its hold ends, with the revision.
+func (d *Driver) Call(request proto.Message, justify func(what, revision string)) (*pb.BatchContext, error) {
+	switch r := request.(type) {
+	case *pb.CalculateBatchContextRequest:
+	case *pb.AdoptRequest:
+		d.Adopted = true
+	case *pb.DisownRequest:
+		justify("Disown", d.Template)
+		d.Adopted, d.Release, d.Owner = false, "", ""
+	case *pb.InitializeRequest:
+		switch {
+		case r.GetTemplateRevision() != d.Template:
+			return nil, changed
+		case r.GetReleaseId() == d.Release:
+			return d.Context(), nil
+		case d.InFlight():
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "another release")
+		}
+		justify("Initialize", d.Template)
+		d.Adopted, d.Release, d.Owner, d.Update, d.Stable = true, r.GetReleaseId(), r.GetOwner(), d.Template, d.Serving
+		d.State, d.Intent, d.Planned = pb.State_STATE_HOLDING, 0, 0
+		if d.Template == d.Serving {
+			d.State = pb.State_STATE_NOTHING_TO_RELEASE
+		}
+	case *pb.UpgradeBatchRequest:
+		if r.GetUpdateRevision() != d.Update || d.Update != d.Template {
+			return nil, changed
+		}
+		justify("UpgradeBatch", d.Update)
+		before := d.Planned
+		_, _ = fmt.Sscan(r.GetGroups(), &d.Planned) // a batch by its index is none
+		if d.State == pb.State_STATE_HOLDING || d.Planned != before {
+			d.State = pb.State_STATE_UPGRADING
+		}
+	case *pb.FinalizeRequest:
+		promotes := r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+		if promotes && (r.GetUpdateRevision() != d.Update || d.Update != d.Template) {
+			return nil, changed
+		}
+		if d.Intent, d.State = r.GetIntent(), pb.State_STATE_ROLLING_BACK; promotes {
+			justify("PROMOTE", d.Update)
+			d.State = pb.State_STATE_PROMOTING
+		}
+	case *pb.UndoRequest:
+		if r.GetTemplateRevision() != d.Template {
+			return nil, changed
+		}
+		d.Template = r.GetRevision()
+	default:
+		return nil, fmt.Errorf("unexpected %T", r)
+	}
+	return d.Context(), nil
+}
+
+var changed = drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
 
 // InFlight reports whether a release is in flight.
 func (d *Driver) InFlight() bool { return plugin.InFlight(d.Context()) }

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -37,11 +37,11 @@ type failing struct {
 	err error
 }
 
-func (f *failing) Initialize(ctx context.Context, req *pb.InitializeRequest, opts ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	if f.err != nil {
+func (f *failing) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
+	if _, begins := request.(*pb.InitializeRequest); begins && f.err != nil {
 		return nil, f.err
 	}
-	return f.Driver.Initialize(ctx, req, opts...)
+	return f.Driver.Call(ctx, request)
 }
 
 // bench is a Reconciler on an API server in memory, with a driver of the contract over the wire. Its BatchRelease waits after the
@@ -225,10 +225,7 @@ func TestStatusComesFirst(t *testing.T) {
 	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); !errors.Is(err, away) {
 		t.Errorf("error %v", err)
 	}
-	answer, err := b.Driver.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: key.Namespace, Name: key.Name},
-	})
-	if err != nil || answer.GetContext().GetTarget() != "50%" {
-		t.Errorf("the driver was asked for %s, %v", answer.GetContext().GetTarget(), err)
+	if target := b.fake.Context(key.Namespace, key.Name).GetTarget(); target != "50%" {
+		t.Errorf("the driver was asked for %s", target)
 	}
 }

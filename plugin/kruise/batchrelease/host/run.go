@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
-	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -188,11 +187,12 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (c
 	if err != nil {
 		return c, false, err
 	}
-	if call.Request != nil {
-		r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", plugin.NameOf(batchrelease.Workload(release)))
+	if call.Request == nil {
+		return c, !wrote, nil
 	}
-	_, err = converge.Perform(ctx, r.Driver, call)
-	return c, !wrote && call.Request == nil, err
+	r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", plugin.NameOf(batchrelease.Workload(release)))
+	_, err = r.Driver.Call(ctx, call.Request)
+	return c, false, err
 }
 
 // writeStatus writes the status if it has changed, with the observed resourceVersion as its precondition.

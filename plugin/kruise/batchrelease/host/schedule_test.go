@@ -5,7 +5,7 @@ package host
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"strings"
@@ -162,42 +162,28 @@ func (s *schedule) meanwhile() {
 	}
 }
 
-func (s *schedule) CalculateBatchContext(
-	context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption,
-) (*pb.CalculateBatchContextResponse, error) {
-	s.meanwhile()
-	return &pb.CalculateBatchContextResponse{Context: proto.CloneOf(s.context)}, nil
-}
-
-func (s *schedule) Disown(context.Context, *pb.DisownRequest, ...grpc.CallOption) (*pb.DisownResponse, error) {
-	return nil, errors.New("unexpected Disown: the workload stays under hold")
-}
-
-func (s *schedule) Adopt(context.Context, *pb.AdoptRequest, ...grpc.CallOption) (*pb.AdoptResponse, error) {
-	s.context.State = pb.State_STATE_HOLDING
-	s.meanwhile()
-	return &pb.AdoptResponse{}, nil
-}
-
-func (s *schedule) Initialize(_ context.Context, req *pb.InitializeRequest, _ ...grpc.CallOption) (*pb.InitializeResponse, error) {
-	s.context.ReleaseId, s.context.Owner, s.context.UpdateRevision = req.GetReleaseId(), req.GetOwner(), req.GetTemplateRevision()
-	s.meanwhile()
-	return &pb.InitializeResponse{}, nil
-}
-
-func (s *schedule) UpgradeBatch(_ context.Context, req *pb.UpgradeBatchRequest, _ ...grpc.CallOption) (*pb.UpgradeBatchResponse, error) {
-	s.context.Target, s.context.State = req.GetGroups(), pb.State_STATE_UPGRADING
-	s.context.Planned = map[string]int32{"50%": 2, "100%": 4}[req.GetGroups()]
-	s.meanwhile()
-	return &pb.UpgradeBatchResponse{}, nil
-}
-
-func (s *schedule) Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error) {
-	if s.context.GetState() != pb.State_STATE_COMPLETED {
-		s.context.State = pb.State_STATE_PROMOTING
+func (s *schedule) Call(_ context.Context, request proto.Message) (*pb.BatchContext, error) {
+	if _, reads := request.(*pb.CalculateBatchContextRequest); reads {
+		s.meanwhile()
+		return proto.CloneOf(s.context), nil
 	}
-	s.meanwhile()
-	return &pb.FinalizeResponse{}, nil
+	defer s.meanwhile()
+	switch r := request.(type) {
+	case *pb.AdoptRequest:
+		s.context.State = pb.State_STATE_HOLDING
+	case *pb.InitializeRequest:
+		s.context.ReleaseId, s.context.Owner, s.context.UpdateRevision = r.GetReleaseId(), r.GetOwner(), r.GetTemplateRevision()
+	case *pb.UpgradeBatchRequest:
+		s.context.Target, s.context.State = r.GetGroups(), pb.State_STATE_UPGRADING
+		s.context.Planned = map[string]int32{"50%": 2, "100%": 4}[r.GetGroups()]
+	case *pb.FinalizeRequest:
+		if s.context.GetState() != pb.State_STATE_COMPLETED {
+			s.context.State = pb.State_STATE_PROMOTING
+		}
+	default:
+		return nil, fmt.Errorf("unexpected %T: the workload stays under hold", r)
+	}
+	return nil, nil
 }
 
 // WatchWorkloads is syncStream.
