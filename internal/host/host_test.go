@@ -123,59 +123,179 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
+// change has the driver change its context at the nth event of a kind.
+func (r *rig) change(kind host.EventKind, nth int, change func(*pb.BatchContext)) {
+	observe := r.host.Observe
+	r.host.Observe = func(e host.Event) {
+		observe(e)
+		if e.Kind != kind {
+			return
+		}
+		if nth--; nth == 0 {
+			r.fake.Set(change)
+		}
+	}
+}
+
+// refuse has the driver refuse the first requests of batches.
+func refuse(times int, reason pb.ErrorReason) func(*testing.T, *rig) {
+	return func(_ *testing.T, r *rig) {
+		r.fake.OnUpgrade = func(int32, *pb.BatchContext) error {
+			if times--; times >= 0 {
+				return drivererr.New(reason, "not now")
+			}
+			return nil
+		}
+	}
+}
+
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	begun := func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.Batches = "r1", "lockstep-cli/jo@laptop", 3 }
 	all := []string{"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE"}
+	routed := []string{
+		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100", "Finalize PROMOTE",
+	}
 	cases := map[string]struct {
 		reason  string
 		release func(*host.Release)
-		fake    func(*hosttest.Driver)
+		prepare func(*testing.T, *rig)
 		outcome host.Outcome
-		calls   []string
+		calls   []string // equal ones in a row are one
+		event   host.EventKind
 	}{
 		"HappyPath": {
-			reason:  "batches in order, then the promotion",
-			outcome: host.OutcomePromoted,
-			calls:   all,
+			reason: "batches in order, then the promotion", outcome: host.OutcomePromoted, calls: all,
 		},
 		"NoPromote": {
 			reason:  "the host stops at the last batch",
 			release: func(r *host.Release) { r.NoPromote = true },
-			outcome: host.OutcomeLastBatch,
-			calls:   all[:4],
+			outcome: host.OutcomeLastBatch, calls: all[:4],
 		},
 		"Routed": {
 			reason:  "each batch gets its share of requests, and the end returns them by itself",
-			release: routes,
-			outcome: host.OutcomePromoted,
-			calls: []string{
-				"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100",
-				"Finalize PROMOTE",
+			release: routes, outcome: host.OutcomePromoted, calls: routed,
+		},
+		"NoWeightWithoutAStableGroup": {
+			reason: "where a batch leaves no stable group, requests follow the groups",
+			release: func(r *host.Release) {
+				routes(r)
+				r.Policy.Style, r.Policy.Batches = pb.Style_STYLE_PARTITION, []string{"50%", "100%"}
 			},
+			prepare: func(_ *testing.T, r *rig) {
+				r.fake.Set(func(c *pb.BatchContext) { c.Replicas, c.StableReady, c.Total = 2, 2, 2 })
+			},
+			outcome: host.OutcomePromoted,
+			calls:   []string{"Initialize r1", "UpgradeBatch 0", "SetWeight 50", "UpgradeBatch 1", "Finalize PROMOTE"},
+		},
+		"LostAnswerToSetWeight": {
+			reason: "a weight whose answer was lost is requested again", release: routes,
+			prepare: func(t *testing.T, r *rig) {
+				r.server.Stop()
+				r.server = hosttest.Serve(t, &losing{Driver: r.fake, left: 2})
+				dial(t, r)
+			},
+			outcome: host.OutcomePromoted, calls: routed,
+		},
+		"WeightTooLate": {
+			reason: "the abort of another host is followed", release: routes,
+			prepare: func(_ *testing.T, r *rig) {
+				r.fake.OnSetWeight = func(int32, *pb.BatchContext) error {
+					go r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_ROLLED_BACK })
+					return drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed")
+				}
+			},
+			outcome: host.OutcomeRolledBack, calls: routed[:3],
 		},
 		"NewIDByDefault": {
 			reason:  "no release is in flight",
 			release: func(r *host.Release) { r.ID = "" },
-			outcome: host.OutcomePromoted,
-			calls:   append([]string{"Initialize new"}, all[1:]...),
+			outcome: host.OutcomePromoted, calls: append([]string{"Initialize new"}, all[1:]...),
 		},
 		"AnotherOwnersIsLeftAlone": {
 			reason:  "a release in flight of another owner is not taken over",
 			release: func(r *host.Release) { r.ID, r.Owner = "", "lockstep-cli/al@desk" },
-			fake: func(d *hosttest.Driver) {
-				d.Set(func(c *pb.BatchContext) { begun(c); c.State = pb.State_STATE_COMPLETED })
+			prepare: func(_ *testing.T, r *rig) {
+				r.fake.Set(func(c *pb.BatchContext) { begun(c); c.State = pb.State_STATE_COMPLETED })
 			},
-			outcome: host.OutcomePromoted,
-			calls:   append([]string{"Initialize new"}, all[1:]...),
+			outcome: host.OutcomePromoted, calls: append([]string{"Initialize new"}, all[1:]...),
+		},
+		"NewTemplate": {
+			reason: "the template changes, and the driver has read it, between the host's decision and its request",
+			prepare: func(_ *testing.T, r *rig) {
+				changed := false
+				r.fake.OnUpgrade = func(batch int32, _ *pb.BatchContext) error {
+					if batch == 1 && !changed {
+						changed = true
+						go r.fake.Set(newTemplate)
+						return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "the template is at revision cccc")
+					}
+					return nil
+				}
+			},
+			outcome: host.OutcomePromoted, calls: append(slices.Clone(all[:3]), all[1:]...), event: host.EventTemplateChanged,
+		},
+		"NewTemplateWhilePromoting": {
+			reason:  "only what went through the batches is promoted",
+			prepare: func(_ *testing.T, r *rig) { r.change(host.EventPromoting, 1, newTemplate) },
+			outcome: host.OutcomePromoted, calls: append(slices.Clone(all), all[1:]...),
+		},
+		"NewTemplateWhileAWeightIsSet": {
+			reason: "the new template does not get the weight of the old one", release: routes,
+			prepare: func(t *testing.T, r *rig) {
+				restarted := false
+				r.change(host.EventWeight, 2, func(c *pb.BatchContext) { newTemplate(c); c.TrafficWeight, restarted = 0, true })
+				r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+					if restarted && batch == 0 && c.GetTrafficWeight() != 0 {
+						t.Errorf("the new template's first group comes while %d%% of the requests are to go to it", c.GetTrafficWeight())
+					}
+					restarted = restarted && batch != 0
+					return nil
+				}
+			},
+			outcome: host.OutcomePromoted, calls: append(slices.Clone(routed[:5]), routed[1:]...),
+		},
+		"Conflict": {
+			reason: "a lost race is run again", prepare: refuse(5, pb.ErrorReason_ERROR_REASON_CONFLICT),
+			outcome: host.OutcomePromoted, calls: all, event: host.EventRetrying,
+		},
+		"Unavailable": {
+			reason: "an API server that is away comes back", prepare: refuse(5, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE),
+			outcome: host.OutcomePromoted, calls: all, event: host.EventRetrying,
+		},
+		"DriverRestarts": {
+			reason: "the release outlives the driver",
+			prepare: func(t *testing.T, r *rig) {
+				r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
+					if batch == 1 {
+						c.State = pb.State_STATE_UPGRADING
+					}
+					return nil
+				}
+				go func() {
+					_ = r.fake.Await(deadline(t), func(c *pb.BatchContext, _ []string) bool { return c.GetCurrentBatch() == 1 })
+					r.server.Stop()
+					r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
+					r.server.Start()
+				}()
+			},
+			outcome: host.OutcomePromoted, calls: all,
+		},
+		"FailureDuringThePause": {
+			reason:  "a failure ends the pause early",
+			release: func(r *host.Release) { r.Pause = time.Hour },
+			prepare: func(_ *testing.T, r *rig) {
+				r.change(host.EventPause, 1, func(c *pb.BatchContext) { c.State = pb.State_STATE_FAILED })
+			},
+			outcome: host.OutcomeFailed, calls: all[:2],
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			if tc.fake != nil {
-				tc.fake(r.fake)
+			if tc.prepare != nil {
+				tc.prepare(t, r)
 			}
 			got, err := r.host.Release(deadline(t), release(tc.release))
 			if err != nil || got.Outcome != tc.outcome {
@@ -183,6 +303,9 @@ func TestRelease(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.calls, r.requests()); diff != "" {
 				t.Errorf("%s: calls: -want, +got:\n%s", tc.reason, diff)
+			}
+			if tc.event != "" && !slices.Contains(r.kinds(), tc.event) {
+				t.Errorf("%s: events = %v, want %s among them", tc.reason, r.kinds(), tc.event)
 			}
 		})
 	}
@@ -251,62 +374,9 @@ func TestReleaseDoesNotTakeAnEndedReleaseForItsOwn(t *testing.T) {
 	}
 }
 
-func TestReleaseStartsAgainForANewTemplate(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	changed := false
-	r.fake.OnUpgrade = func(batch int32, _ *pb.BatchContext) error {
-		if batch == 1 && !changed {
-			changed = true
-			// The template changes, and the driver has read it, between the host's decision and its request.
-			go r.fake.Set(newTemplate)
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "the template is at revision cccc")
-		}
-		return nil
-	}
-	got, err := r.host.Release(deadline(t), release(nil))
-	if err != nil || got.Outcome != host.OutcomePromoted {
-		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
-	}
-	want := []string{
-		"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2",
-		"Finalize PROMOTE",
-	}
-	if diff := cmp.Diff(want, r.requests()); diff != "" {
-		t.Errorf("calls: -want, +got:\n%s", diff)
-	}
-	if !slices.Contains(r.kinds(), host.EventTemplateChanged) {
-		t.Errorf("events = %v, want template-changed among them", r.kinds())
-	}
-}
-
 // newTemplate is what the driver's context says once it has read another template.
 func newTemplate(c *pb.BatchContext) {
 	c.TemplateRevision, c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", "cccc", pb.State_STATE_HOLDING, nil, ""
-}
-
-func TestReleasePromotesOnlyWhatWentThroughTheBatches(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	observe, changed := r.host.Observe, false
-	r.host.Observe = func(e host.Event) {
-		observe(e)
-		if e.Kind == host.EventPromoting && !changed {
-			changed = true
-			r.fake.Set(newTemplate)
-		}
-	}
-	got, err := r.host.Release(deadline(t), release(nil))
-	if err != nil || got.Outcome != host.OutcomePromoted {
-		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
-	}
-	want := []string{
-		"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE",
-		"UpgradeBatch 0", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE",
-	}
-	if diff := cmp.Diff(want, r.requests()); diff != "" {
-		t.Errorf("calls: -want, +got:\n%s", diff)
-	}
 }
 
 func TestFinishPromotesOnlyWhatWasLookedAt(t *testing.T) {
@@ -323,43 +393,6 @@ func TestFinishPromotesOnlyWhatWasLookedAt(t *testing.T) {
 			got, err := r.host.Finish(deadline(t), seen, intent, "")
 			if err != nil || got.Outcome != want {
 				t.Errorf("Finish(...) = %q, %v; want %q", got.Outcome, err, want)
-			}
-		})
-	}
-}
-
-func TestReleaseRetries(t *testing.T) {
-	t.Parallel()
-	cases := map[string]struct {
-		reason string
-		err    error
-	}{
-		"Conflict": {
-			reason: "a lost race is run again",
-			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed"),
-		},
-		"Unavailable": {
-			reason: "an API server that is away comes back",
-			err:    drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "connection refused"),
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			left := 5
-			r.fake.OnUpgrade = func(_ int32, _ *pb.BatchContext) error {
-				if left--; left >= 0 {
-					return tc.err
-				}
-				return nil
-			}
-			got, err := r.host.Release(deadline(t), release(nil))
-			if err != nil || got.Outcome != host.OutcomePromoted {
-				t.Fatalf("%s: Release(...) = %q, %v; want promoted", tc.reason, got.Outcome, err)
-			}
-			if !slices.Contains(r.kinds(), host.EventRetrying) {
-				t.Errorf("%s: events = %v, want retrying among them", tc.reason, r.kinds())
 			}
 		})
 	}
@@ -382,48 +415,6 @@ func TestReleaseRefused(t *testing.T) {
 	_, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.Workload.Name = "other" }))
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		t.Errorf("Release(...) = %v, want WORKLOAD_NOT_FOUND", err)
-	}
-}
-
-func TestReleaseOutlivesTheDriver(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-		if batch == 1 {
-			c.State = pb.State_STATE_UPGRADING
-		}
-		return nil
-	}
-	ctx := deadline(t)
-	restarted := make(chan error, 1)
-	go func() {
-		restarted <- r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool { return c.GetCurrentBatch() == 1 })
-		r.server.Stop()
-		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
-		r.server.Start()
-	}()
-	got, err := r.host.Release(ctx, release(nil))
-	if err != nil || got.Outcome != host.OutcomePromoted {
-		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
-	}
-	if err := <-restarted; err != nil {
-		t.Error(err)
-	}
-}
-
-func TestReleasePauseEndsEarlyForAFailure(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	observe := r.host.Observe
-	r.host.Observe = func(e host.Event) {
-		observe(e)
-		if e.Kind == host.EventPause {
-			r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_FAILED })
-		}
-	}
-	got, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.Pause = time.Hour }))
-	if err != nil || got.Outcome != host.OutcomeFailed {
-		t.Errorf("Release(...) = %q, %v; want failed long before the pause is over", got.Outcome, err)
 	}
 }
 

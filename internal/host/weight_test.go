@@ -61,44 +61,6 @@ func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {
 	}
 }
 
-// Where a batch leaves no stable group, requests follow the groups: no weight is asked for.
-func TestNoWeightWithoutAStableGroup(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.fake.Set(func(c *pb.BatchContext) { c.Replicas, c.StableReady, c.Total = 2, 2, 2 })
-	_, err := r.host.Release(deadline(t), release(func(r *host.Release) {
-		routes(r)
-		r.Policy.Style, r.Policy.Batches = pb.Style_STYLE_PARTITION, []string{"50%", "100%"}
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	calls := strings.Join(r.fake.Calls(), ", ")
-	if !strings.Contains(calls, "SetWeight 50") || strings.Contains(calls, "SetWeight 100") {
-		t.Errorf("calls: %s", calls)
-	}
-}
-
-func TestALostAnswerToSetWeight(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.server.Stop()
-	driver := &losing{Driver: r.fake, left: 2}
-	r.server = hosttest.Serve(t, driver)
-	dial(t, r)
-	got, err := r.host.Release(deadline(t), release(routes))
-	if err != nil || got.Outcome != host.OutcomePromoted {
-		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
-	}
-	want := []string{
-		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100",
-		"Finalize PROMOTE",
-	}
-	if diff := cmp.Diff(want, r.requests()); diff != "" {
-		t.Errorf("calls, equal ones in a row being one: -want, +got:\n%s", diff)
-	}
-}
-
 // losing does what SetWeight asks for and loses its first answers.
 type losing struct {
 	*hosttest.Driver
@@ -112,56 +74,6 @@ func (d *losing) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.S
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the connection broke")
 	}
 	return resp, err
-}
-
-func TestANewTemplateDoesNotGetTheOldOnesWeight(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	observe, weights := r.host.Observe, 0
-	r.host.Observe = func(e host.Event) {
-		observe(e)
-		if e.Kind != host.EventWeight {
-			return
-		}
-		if weights++; weights == 2 {
-			// The driver reads another template just before it gets the request.
-			r.fake.Set(func(c *pb.BatchContext) { newTemplate(c); c.TrafficWeight = 0 })
-		}
-	}
-	var given []int32 // to the new template, before its first batch is ready
-	r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-		if weights >= 2 && batch == 0 {
-			given = append(given, c.GetTrafficWeight())
-		}
-		return nil
-	}
-	got, err := r.host.Release(deadline(t), release(routes))
-	if err != nil || got.Outcome != host.OutcomePromoted {
-		t.Fatalf("Release(...) = %q, %v; want promoted", got.Outcome, err)
-	}
-	want := []string{
-		"Initialize r1", "UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50",
-		"UpgradeBatch 0", "SetWeight 25", "UpgradeBatch 1", "SetWeight 50", "UpgradeBatch 2", "SetWeight 100", "Finalize PROMOTE",
-	}
-	if diff := cmp.Diff(want, r.requests()); diff != "" {
-		t.Errorf("calls: -want, +got:\n%s", diff)
-	}
-	if len(given) == 0 || given[0] != 0 {
-		t.Errorf("the new template's first group comes while %d%% of the requests are to go to it", given)
-	}
-}
-
-func TestSetWeightThatComesTooLate(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.fake.OnSetWeight = func(int32, *pb.BatchContext) error {
-		go r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_ROLLED_BACK })
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_CONFLICT, "the object was changed")
-	}
-	got, err := r.host.Release(deadline(t), release(routes))
-	if err != nil || got.Outcome != host.OutcomeRolledBack {
-		t.Errorf("Release(...) = %q, %v; want the abort of another host to be followed", got.Outcome, err)
-	}
 }
 
 func TestReleaseRefusesWeights(t *testing.T) {
