@@ -29,19 +29,14 @@ import (
 
 // Driver is the part of the contract that a host needs, as plugin.Client has it.
 type Driver interface {
-	Router
 	plugin.ContextWatcher
 
+	Info() *pb.GetDriverInfoResponse
 	CalculateBatchContext(
 		context.Context, *pb.CalculateBatchContextRequest, ...grpc.CallOption) (*pb.CalculateBatchContextResponse, error)
 	Initialize(context.Context, *pb.InitializeRequest, ...grpc.CallOption) (*pb.InitializeResponse, error)
 	UpgradeBatch(context.Context, *pb.UpgradeBatchRequest, ...grpc.CallOption) (*pb.UpgradeBatchResponse, error)
 	Finalize(context.Context, *pb.FinalizeRequest, ...grpc.CallOption) (*pb.FinalizeResponse, error)
-}
-
-// Router is the part of a driver that splits requests, and its info.
-type Router interface {
-	Info() *pb.GetDriverInfoResponse
 	SetWeight(context.Context, *pb.SetWeightRequest, ...grpc.CallOption) (*pb.SetWeightResponse, error)
 	SetHeaderRoute(context.Context, *pb.SetHeaderRouteRequest, ...grpc.CallOption) (*pb.SetHeaderRouteResponse, error)
 }

@@ -360,12 +360,6 @@ func (d *FakeDriver) changes(namespace string, sent map[string]*pb.BatchContext)
 			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: state.GetWorkload()}})
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(sent)) {
-		if d.workloads[key] == nil {
-			changes = append(changes, &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: sent[key].GetWorkload()}})
-			delete(sent, key)
-		}
-	}
 	return changes, d.changed
 }
 
