@@ -41,44 +41,6 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestLiveKeepsOneStatusBelowLog(t *testing.T) {
-	t.Parallel()
-	s := &screen{}
-	live := NewLive(s, noon, func() (int, int) { return 120, 40 })
-	for _, e := range events() {
-		live.Observe(e)
-	}
-	live.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var log []string
-	tables := 0
-	for _, line := range s.lines {
-		if strings.HasPrefix(line, "Workload") {
-			tables++
-		}
-		if tables == 0 && line != "" {
-			log = append(log, line)
-		}
-		if strings.Contains(line, "\x1b") {
-			t.Errorf("an escape sequence is left on the screen: %q", line)
-		}
-	}
-	want := []string{
-		"    0s  began release r1 of default/vllm",
-		"    5s  retrying: connection refused",
-		"    6s  warning: held too late [AdoptedDuringRoll]",
-		"   70s  batch 2/3 (50%) is ready",
-		"   71s  release r1 is complete",
-	}
-	if diff := cmp.Diff(want, log); diff != "" {
-		t.Errorf("log above the table: -want, +got:\n%s", diff)
-	}
-	if tables != 1 {
-		t.Errorf("the screen has %d tables, want 1:\n%s", tables, strings.Join(s.lines, "\n"))
-	}
-}
-
 func TestLiveWithoutContext(t *testing.T) {
 	t.Parallel()
 	s := &screen{}

@@ -284,47 +284,19 @@ func TestNewTemplateInARollback(t *testing.T) {
 	}
 }
 
+// An invalid plan does not block the end.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name      string
-		partition bool
-		policy    v1beta1.FinalizingPolicyType
-		want      string
-	}{
-		{"in mid-release", true, "", "ROLLBACK"},
-		{"whose partition is gone", false, v1beta1.ImmediateFinalizingPolicyType, "PROMOTE"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			r := batchRelease(0)
-			d := released(t, r)
-			if !c.partition {
-				r.Spec.ReleasePlan.BatchPartition = nil
-			}
-			r.Spec.ReleasePlan.FinalizingPolicy = c.policy
-			r.Spec.ReleasePlan.RollingStyle = "" // An invalid plan does not block the end.
-			r.Spec.ReleasePlan.Batches = nil
-			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
-			if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseFinalizing {
-				t.Errorf("it is %s before the driver is done", r.Status.Phase)
-			}
-			if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || strings.Join(d.calls, ", ") != c.want {
-				t.Errorf("%s, %v", r.Status.Phase, d.calls)
-			}
-		})
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Spec.ReleasePlan.RollingStyle, r.Spec.ReleasePlan.Batches = "", nil
+	r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+	if play(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseFinalizing {
+		t.Errorf("it is %s before the driver is done", r.Status.Phase)
 	}
-	t.Run("before it has begun", func(t *testing.T) {
-		t.Parallel()
-		for _, partition := range []int32{0, -1} {
-			r, d := batchRelease(partition), newModel(4)
-			d.template = "v2"
-			r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
-			if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || len(d.calls) != 0 {
-				t.Errorf("%s, %v", r.Status.Phase, d.calls)
-			}
-		}
-	})
+	if run(t, r, d); r.Status.Phase != v1beta1.RolloutPhaseCompleted || strings.Join(d.calls, ", ") != "ROLLBACK" {
+		t.Errorf("%s, %v", r.Status.Phase, d.calls)
+	}
 }
 
 func TestWithoutPartitionFromTheStart(t *testing.T) {
@@ -428,17 +400,6 @@ func TestFailureIsSaidAndPasses(t *testing.T) {
 	}
 	if run(t, r, d); brief(r.Status) != "1 Ready" || len(r.Status.Conditions) != 0 || r.Status.Message != "" {
 		t.Errorf("%+v", r.Status)
-	}
-}
-
-func TestStyleChangesInMidRelease(t *testing.T) {
-	t.Parallel()
-	r := batchRelease(0)
-	d := released(t, r)
-	r.Spec.ReleasePlan.RollingStyle = v1beta1.CanaryRollingStyle
-	r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](2)
-	if run(t, r, d); len(d.calls) != 0 || r.Status.Conditions[0].Reason != "StyleChanged" {
-		t.Errorf("%v: %+v", d.calls, r.Status)
 	}
 }
 
