@@ -26,13 +26,21 @@ func TestInstanceOfArgosController(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// A process that has these arguments until its input ends. The shell's own come first, and are flags that are not known.
-			controller := exec.CommandContext(t.Context(), "sh", append([]string{"-c", "read _", "rollouts-controller"}, test.args...)...)
+			controller := exec.CommandContext(t.Context(), "sh", append([]string{"-c", "echo; read _", "rollouts-controller"}, test.args...)...)
 			input, err := controller.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			output, err := controller.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := controller.Start(); err != nil {
 				t.Fatal(err)
+			}
+			// Until it writes, the kernel may not have its arguments yet.
+			if _, err := output.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
 			}
 			t.Cleanup(func() { _, _ = input.Close(), controller.Wait() })
 			got, err := instanceOf(controller.Process.Pid)
