@@ -66,7 +66,7 @@ func (r *run) finish(ctx context.Context, begin func(context.Context) (step, err
 	if err != nil {
 		return result, err
 	}
-	r.emit(Event{Kind: EventFinished, Message: sentence(result), Outcome: result.Outcome})
+	r.emit(Event{Kind: EventFinished, Message: result.Sentence(), Outcome: result.Outcome})
 	return result, nil
 }
 
@@ -165,24 +165,24 @@ func (r *run) emit(e Event) {
 // NothingToRelease is the message of OutcomeNothing.
 const NothingToRelease = "nothing to release: the groups already run the workload's template. It is under hold: its next template waits for a release"
 
-// sentence describes how a run ended.
-func sentence(result Result) string {
-	c := result.Context
-	switch result.Outcome {
+// Sentence describes how a run ended.
+func (r Result) Sentence() string {
+	c := r.Context
+	switch r.Outcome {
 	case OutcomePromoted:
-		return fmt.Sprintf("release %s is complete: %s", result.ReleaseID, c.GetMessage())
+		return fmt.Sprintf("release %s is complete: %s", r.ReleaseID, c.GetMessage())
 	case OutcomeRolledBack:
-		return fmt.Sprintf("release %s was rolled back: %s", result.ReleaseID, cmp.Or(result.Failure, c.GetMessage()))
+		return fmt.Sprintf("release %s was rolled back: %s", r.ReleaseID, cmp.Or(r.Failure, c.GetMessage()))
 	case OutcomeNothing:
 		return NothingToRelease
 	case OutcomeLastBatch:
 		return "the last batch is ready, and the release waits to be promoted"
 	case OutcomeGateFailed:
-		return "the release stays at its batch: " + result.Failure
+		return "the release stays at its batch: " + r.Failure
 	case OutcomeFailed:
-		return fmt.Sprintf("release %s failed (%s): %s", result.ReleaseID, c.GetReason(), c.GetMessage())
+		return fmt.Sprintf("release %s failed (%s): %s", r.ReleaseID, c.GetReason(), c.GetMessage())
 	case OutcomeSuperseded:
-		return fmt.Sprintf("release %s got a new template, of which no batch was verified: not promoting it", result.ReleaseID)
+		return fmt.Sprintf("release %s got a new template, of which no batch was verified: not promoting it", r.ReleaseID)
 	default:
 		return "interrupted: the release stays in its state"
 	}

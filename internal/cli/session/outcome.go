@@ -4,7 +4,6 @@
 package session
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,11 +31,11 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	id, c := result.ReleaseID, result.Context
 	switch result.Outcome {
 	case host.OutcomeFailed:
-		return exit.Errorf(exit.Failed, "release %s failed (%s): %s%s", id, c.GetReason(), c.GetMessage(), nextSteps(c, hints))
+		return exit.Errorf(exit.Failed, "%s%s", result.Sentence(), nextSteps(c, hints))
 	case host.OutcomeGateFailed:
 		return exit.Errorf(exit.Failed, "release %s stays at its batch: %s%s", id, result.Failure, nextSteps(c, hints))
 	case host.OutcomeRolledBack:
-		return exit.Errorf(exit.RolledBack, "release %s was rolled back: %s", id, cmp.Or(result.Failure, c.GetMessage()))
+		return exit.Errorf(exit.RolledBack, "%s", result.Sentence())
 	case host.OutcomeInterrupted:
 		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", progress(result), nextSteps(c, hints))
 	case host.OutcomePromoted:
