@@ -133,19 +133,14 @@ func TestCommandsLogErrorsOnly(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
-	l := runLockstep(t.Context(), t, nil, "--version")
-	if l.code != 0 || l.stdout != "lockstep "+version()+"\n" {
-		t.Errorf("code %d, stdout %q", l.code, l.stdout)
-	}
-}
-
 func TestVersionIsSetByLinker(t *testing.T) {
 	before := buildVersion
 	t.Cleanup(func() { buildVersion = before })
-	buildVersion = "v1.2.3-4-gabcdef"
-	if l := runLockstep(t.Context(), t, nil, "--version"); l.stdout != "lockstep v1.2.3-4-gabcdef\n" {
-		t.Errorf("stdout %q, want what the linker set", l.stdout)
+	for _, buildVersion = range []string{before, "v1.2.3-4-gabcdef"} {
+		if l := runLockstep(t.Context(), t, nil, "--version"); l.code != 0 || l.stdout != "lockstep "+version()+"\n" ||
+			buildVersion != before && version() != buildVersion {
+			t.Errorf("code %d, stdout %q, want what the linker set", l.code, l.stdout)
+		}
 	}
 }
 
@@ -222,25 +217,16 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestServeReturnsDriverError(t *testing.T) {
-	path := filepath.Join(shortDir(t), "l.sock")
-	l := runLockstep(t.Context(), t, errors.New("no such cluster"), "serve", "--listen", "unix://"+path)
-	if l.code != exit.Error || !strings.Contains(l.stderr, "no such cluster") {
-		t.Errorf("code %d, stderr %q; want %d and the cause", l.code, l.stderr, exit.Error)
-	}
-}
-
-func TestServeRequiresTLSForNetworkAddress(t *testing.T) {
-	l := runLockstep(t.Context(), t, nil, "serve", "--listen", "0.0.0.0:0")
-	if l.code != exit.Error || !strings.Contains(l.stderr, "--tls-cert") {
-		t.Errorf("code %d, stderr %q; want %d and the missing flags", l.code, l.stderr, exit.Error)
-	}
-}
-
-func TestMissingKubeconfig(t *testing.T) {
-	l := runLockstep(t.Context(), t, nil, "serve", "--kubeconfig", "/no/such/file")
-	if l.code != exit.Error || !strings.Contains(l.stderr, "/no/such/file") {
-		t.Errorf("code %d, stderr %q; want %d and the path", l.code, l.stderr, exit.Error)
+func TestServeFails(t *testing.T) {
+	for text, args := range map[string][]string{
+		"no such cluster": {"--listen", "unix://" + filepath.Join(shortDir(t), "l.sock")},
+		"--tls-cert":      {"--listen", "0.0.0.0:0"},
+		"/no/such/file":   {"--kubeconfig", "/no/such/file"},
+	} {
+		l := runLockstep(t.Context(), t, errors.New("no such cluster"), append([]string{"serve"}, args...)...)
+		if l.code != exit.Error || !strings.Contains(l.stderr, text) {
+			t.Errorf("serve %s: code %d, stderr %q; want %d and %s", args, l.code, l.stderr, exit.Error, text)
+		}
 	}
 }
 
