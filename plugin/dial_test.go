@@ -6,8 +6,6 @@ package plugin_test
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -133,38 +131,8 @@ func TestDialMutualTLS(t *testing.T) {
 	}
 }
 
-// Certificates are renewed while hosts run: each connection presents the one that is there.
-func TestDialRenewedCertificate(t *testing.T) {
-	ca := tlstest.NewCA(t)
-	var presented atomic.Value
-	config := ca.ServerConfig(t)
-	config.VerifyPeerCertificate = func(raw [][]byte, _ [][]*x509.Certificate) error {
-		presented.Store(string(raw[0]))
-		return nil
-	}
-	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(config)),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}))
-	files := ca.Files(t, "client")
-	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.Cert, files.Key, ca.File))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	ca.Files(t, "client")
-	block, _ := pem.Decode(read(t, files.Cert))
-	await.Nil(t, "the renewed certificate is presented", func(ctx context.Context) error {
-		if _, err := client.GetDriverInfo(ctx, &pb.GetDriverInfoRequest{}); err != nil {
-			return fmt.Errorf("call: %w", err)
-		}
-		if presented.Load() != string(block.Bytes) {
-			return errors.New("it is the old one")
-		}
-		return nil
-	})
-}
-
-// So is the CA: the server's certificate may come from another one, which the client's file then has.
-func TestDialRenewedCA(t *testing.T) {
+// Certificates and CA are renewed while hosts run: each connection presents and trusts those that are there.
+func TestDialRenewedFiles(t *testing.T) {
 	before, after := tlstest.NewCA(t), tlstest.NewCA(t)
 	var serves atomic.Pointer[tls.Config]
 	serves.Store(before.ServerConfig(t))
@@ -199,15 +167,6 @@ func TestDialRenewedCA(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func read(t *testing.T, path string) []byte {
-	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 func TestDialNobodyListens(t *testing.T) {

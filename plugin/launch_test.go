@@ -26,6 +26,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 )
@@ -179,7 +180,7 @@ func TestPluginDiesWithItsHost(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			pidFile, tmp := filepath.Join(t.TempDir(), "pid"), shortDir(t)
+			pidFile, tmp := filepath.Join(t.TempDir(), "pid"), plugintest.ShortDir(t)
 			host := exec.CommandContext(t.Context(), self(t))
 			host.Env = append(os.Environ(), roleKey+"="+roleHost, pidFileKey+"="+pidFile, "TMPDIR="+tmp)
 			var stdout text.Buffer
@@ -201,17 +202,6 @@ func TestPluginDiesWithItsHost(t *testing.T) {
 			}
 		})
 	}
-}
-
-// shortDir is a directory whose path leaves room for a socket's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "lockstep-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 func TestServeRefusesToRunByHand(t *testing.T) {

@@ -190,7 +190,7 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	path := filepath.Join(shortDir(t), "l.sock")
+	path := filepath.Join(plugintest.ShortDir(t), "l.sock")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	connected := make(chan error, 1)
@@ -219,7 +219,7 @@ func TestServe(t *testing.T) {
 
 func TestServeFails(t *testing.T) {
 	for text, args := range map[string][]string{
-		"no such cluster": {"--listen", "unix://" + filepath.Join(shortDir(t), "l.sock")},
+		"no such cluster": {"--listen", "unix://" + filepath.Join(plugintest.ShortDir(t), "l.sock")},
 		"--tls-cert":      {"--listen", "0.0.0.0:0"},
 		"/no/such/file":   {"--kubeconfig", "/no/such/file"},
 	} {
@@ -273,17 +273,6 @@ func TestDefaultListen(t *testing.T) {
 			}
 		})
 	}
-}
-
-// shortDir returns a directory whose path is short enough for a socket in it.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "lockstep-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 // dialEventually retries until the server listens.

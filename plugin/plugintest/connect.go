@@ -39,16 +39,22 @@ type Server struct {
 	stop func()
 }
 
-// NewServer starts a server. It stops with the test. router may be nil.
-func NewServer(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) *Server {
+// ShortDir returns a directory whose path leaves room for a socket's name: t.TempDir carries the test's name, and a socket's path has
+// room for about a hundred bytes.
+func ShortDir(t testing.TB) string {
 	t.Helper()
-	// t.TempDir carries the test's name, and a socket's path has room for about a hundred bytes.
 	dir, err := os.MkdirTemp("", "lockstep-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &Server{Address: "unix://" + filepath.Join(dir, "driver.sock"), t: t, driver: driver, router: router}
+	return dir
+}
+
+// NewServer starts a server. It stops with the test. router may be nil.
+func NewServer(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) *Server {
+	t.Helper()
+	s := &Server{Address: "unix://" + filepath.Join(ShortDir(t), "driver.sock"), t: t, driver: driver, router: router}
 	s.Start()
 	t.Cleanup(s.Stop)
 	return s
