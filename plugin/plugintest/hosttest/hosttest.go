@@ -74,6 +74,25 @@ func StopsWithoutCaches(t *testing.T, run Run, kinds ...Kind) {
 	}
 }
 
+// Refuses runs a host on an API server that serves the given documents only, by path. The host must end with an error that says want.
+func Refuses(t *testing.T, run Run, documents map[string]string, want string) {
+	t.Helper()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		text, ok := documents[req.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			text = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+		}
+		fmt.Fprint(w, text)
+	}))
+	defer web.Close()
+	err := run(t.Context(), &rest.Config{Host: web.URL}, host.Settings{Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want one that says %q", err, want)
+	}
+}
+
 // start runs a host, and returns once it was refused to list each kind. stop stops it and waits.
 func start(t *testing.T, run Run, kinds []Kind) (s *server, stop func()) {
 	t.Helper()

@@ -4,16 +4,9 @@
 package host
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
-	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
@@ -21,9 +14,7 @@ import (
 
 func TestCampaignRequiresFilledCaches(t *testing.T) {
 	t.Parallel()
-	hosttest.CampaignRequiresCaches(t, func(ctx context.Context, config *rest.Config, s host.Settings) error {
-		return Run(ctx, config, s)
-	},
+	hosttest.CampaignRequiresCaches(t, Run,
 		hosttest.Kind{GroupVersionKind: v1beta1.GroupVersion.WithKind("BatchRelease"), Resource: "batchreleases"},
 		hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"},
 		hosttest.Kind{GroupVersionKind: host.DisaggregatedSet, Resource: "disaggregatedsets"},
@@ -50,22 +41,11 @@ func TestRunRefuses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				for _, path := range test.serves {
-					if req.URL.Path == path {
-						fmt.Fprint(w, lists[path])
-						return
-					}
-				}
-				w.WriteHeader(http.StatusNotFound)
-				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
-			}))
-			defer server.Close()
-			err := Run(t.Context(), &rest.Config{Host: server.URL}, host.Settings{Logger: slog.New(slog.DiscardHandler)})
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want one that says %q", err, test.want)
+			documents := map[string]string{}
+			for _, path := range test.serves {
+				documents[path] = lists[path]
 			}
+			hosttest.Refuses(t, Run, documents, test.want)
 		})
 	}
 }
