@@ -155,7 +155,7 @@ func (d *model) Call(_ context.Context, request proto.Message) (*pb.BatchContext
 	changed := drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "changed")
 	switch r := request.(type) {
 	case nil:
-		return nil, nil
+		return nil, nil //nolint:nilnil // Nothing was asked.
 	case *pb.AdoptRequest:
 		d.calls = append(d.calls, "Adopt")
 		if d.fail == nil && d.state == pb.State_STATE_UNMANAGED {

@@ -183,7 +183,7 @@ func (s *schedule) Call(_ context.Context, request proto.Message) (*pb.BatchCont
 	default:
 		return nil, fmt.Errorf("unexpected %T: the workload stays under hold", r)
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // The reconciler reads the context anew.
 }
 
 // WatchWorkloads is syncStream.
