@@ -312,31 +312,6 @@ func TestAutoscalerRestored(t *testing.T) {
 	}
 }
 
-// The driver is killed while it promotes or rolls back: after the restart it finishes without a host, and restores the
-// autoscaler.
-//
-// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
-func TestAutoscalerKilledWhileFinalizing(t *testing.T) {
-	t.Parallel()
-	for _, intent := range []pb.FinalizeIntent{promote, rollback} {
-		t.Run(strings.ToLower(strings.TrimPrefix(intent.String(), "FINALIZE_INTENT_")), func(t *testing.T) {
-			t.Parallel()
-			w := autoscaled(t).adopt(model("model", 2, 2))
-			w.autoscale(1, 4, nil)
-			before := w.hpa()
-			w.edit(image("v2"))
-			w.initialize("r1", blueGreen())
-			w.upgrade("r1", 0)
-			w.startFinalize("r1", intent)
-			w.driver.Kill()
-			w.driver.Restart()
-			w.awaitState(completed, rolledBack)
-			w.mustRestoreAutoscaler(before)
-			w.mustBeIdle()
-		})
-	}
-}
-
 // The user edits the autoscaler in mid-release: it stays held, and the edit is kept when it is restored.
 //
 // Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.

@@ -44,33 +44,6 @@ func TestCanaryContinuousRelease(t *testing.T) {
 	w.mustBeIdle()
 }
 
-// The template changes repeatedly while groups are starting: there are never two canaries, and the last template wins.
-//
-// Proves: Templates that change at every moment.
-func TestCanaryManyTemplates(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 3, 2, annotated("test.lockstep.dev/startup", "200ms")))
-	w.edit(image("v2"))
-	w.initialize("r1", policy("100%"))
-	for _, tag := range []string{"v3", "v4", "v5", "v2", "v6"} {
-		if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
-			mustFail(t, err, pb.ErrorReason_ERROR_REASON_CONFLICT)
-		}
-		w.edit(image(tag))
-	}
-	w.await("the release is at v6", func(c *pb.BatchContext) bool {
-		object := w.get()
-		return c.GetState() != pb.State_STATE_PREPARING && c.GetUpdateRevision() != "" && object.Status.ObservedGeneration == object.Generation &&
-			(c.GetState() == pb.State_STATE_HOLDING || c.GetState() == pb.State_STATE_READY)
-	})
-	if c := w.upgrade("r1", 0).GetContext(); c.GetState() != pb.State_STATE_READY {
-		t.Errorf("at the last template: %s", show(c))
-	}
-	w.finalize("r1", promote)
-	w.mustRun("v6")
-	w.mustBeIdle()
-}
-
 // A third template in mid-promotion starts the release over. It can be promoted. A rollback returns the promoted groups to the stable
 // revision, although the template is at neither of the groups' two revisions.
 //

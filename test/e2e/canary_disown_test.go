@@ -6,14 +6,11 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -111,58 +108,6 @@ func (w *workload) awaitRolled() {
 		s := w.get()
 		return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2
 	})
-}
-
-// A request with `wait` returns as soon as the host can decide, and at the latest when the wait is over.
-//
-// Proves: SPEC: the conformance suite; rule 4: wait and watches; rule 7: two drivers, two callers.
-func TestCanaryWait(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 1))
-	w.edit(image("v2"), annotated(cluster.AnnotationStartup, "1500ms"))
-	w.initialize("r1", policy("50%", "100%"))
-	start := time.Now()
-	r, err := w.tryUpgrade("r1", 0, seconds(0.3))
-	if took := time.Since(start); err != nil || r.GetContext().GetState() != pb.State_STATE_UPGRADING || took < 300*time.Millisecond {
-		t.Errorf("after %s: %v, %v", took, r, err)
-	}
-	r, err = w.tryUpgrade("r1", 0, nil)
-	if err != nil || r.GetAction() != unchanged || r.GetContext().GetState() != pb.State_STATE_UPGRADING {
-		t.Errorf("without wait: %v, %v", r, err)
-	}
-	// A watch of the test observes when the group is ready.
-	ready := make(chan time.Time, 1)
-	go func() {
-		for c, err := range w.driver.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: w.ref()}) {
-			if err != nil || c.GetState() == pb.State_STATE_READY {
-				ready <- time.Now()
-				return
-			}
-		}
-	}()
-	r, err = w.tryUpgrade("r1", 0, long)
-	back := time.Now()
-	if err != nil || r.GetContext().GetState() != pb.State_STATE_READY {
-		t.Errorf("with a long wait: %v, %v", r, err)
-	}
-	if late := back.Sub(<-ready).Abs(); late > long.AsDuration()/2 {
-		t.Errorf("the request and the watch returned %s apart", late)
-	}
-	// The caller's own deadline ends the wait, too, in time for an answer.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	r, err = w.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-		Workload: w.ref(), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Groups{Groups: "2"}, Wait: long,
-	})
-	switch {
-	case status.Code(err) == codes.DeadlineExceeded:
-		t.Log("the machine was too busy for the answer that is due 250 ms before the deadline")
-	case err != nil || r.GetContext().GetState() != pb.State_STATE_UPGRADING:
-		t.Errorf("with a deadline before the end of the wait: %v, %v", r, err)
-	}
-	w.upgrade("r1", 1)
-	w.finalize("r1", promote)
-	w.mustBeIdle()
 }
 
 // A stream sends the states in order, and ends with a retryable error or none when the driver stops.

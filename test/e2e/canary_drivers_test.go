@@ -64,51 +64,6 @@ func TestCanaryTwoDrivers(t *testing.T) {
 		both[winner].finalize(fmt.Sprint("r", winner), rollback)
 		one.mustBeIdle()
 	})
-	t.Run("promote-and-rollback", func(t *testing.T) {
-		one := e.in(t).adopt(model("ways", 3, 2, startup))
-		both := []*workload{one, one.withDriver(second)}
-		one.edit(image("v2"))
-		one.initialize("r1", quarters())
-		one.upgrade("r1", 2)
-		intents := []pb.FinalizeIntent{promote, rollback}
-		errs := parallel(both, func(i int, w *workload) error {
-			return retryAborted(func() error { _, err := w.tryFinalize("r1", intents[i], nil); return err })
-		})
-		// A promotion may be rolled back, a rollback is final.
-		if errs[0] != nil {
-			mustFail(t, errs[0], pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
-		}
-		if errs[1] != nil {
-			t.Errorf("rollback: %v", errs[1])
-		}
-		one.awaitState(rolledBack)
-		one.mustRun("v1")
-		one.mustBeIdle()
-	})
-	t.Run("different-batches", func(t *testing.T) {
-		one := e.in(t).adopt(model("batches", 4, 2, startup))
-		both := []*workload{one, one.withDriver(second)}
-		one.edit(image("v2"))
-		one.initialize("r1", quarters())
-		var calls sync.WaitGroup
-		for b := range int32(3) {
-			for _, w := range both {
-				calls.Go(func() {
-					if err := retryAborted(func() error { _, err := w.tryUpgrade("r1", b, nil); return err }); err != nil {
-						t.Errorf("UpgradeBatch %d: %v", b, err)
-					}
-				})
-			}
-		}
-		calls.Wait()
-		for _, w := range both {
-			if c := w.upgrade("r1", 2).GetContext(); c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 4 {
-				t.Errorf("the highest batch did not win: %s", show(c))
-			}
-		}
-		one.finalize("r1", rollback)
-		one.mustBeIdle()
-	})
 }
 
 // race makes a call through each driver at the same time. A call may be aborted, and then succeeds when it is retried.

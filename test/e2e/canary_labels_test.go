@@ -88,7 +88,7 @@ func (w *workload) podWrites(set string) int {
 // By the time a batch is ready, each pod of its groups has labels with the rollout and the batch. They are written once, restored
 // when they are removed by hand, set on replacement pods, and survive a restart of the driver.
 //
-// Proves: Labels of batches; leader metadata; slow termination; a retry.
+// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
 func TestCanaryBatchLabels(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -154,7 +154,7 @@ func TestCanaryBatchLabels(t *testing.T) {
 
 // Neither a rollback nor a release without a rollout id labels pods.
 //
-// Proves: Labels of batches; leader metadata; slow termination; a retry.
+// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
 func TestCanaryNoBatchLabels(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

@@ -46,10 +46,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; ptr.Deref(c.Partition, 0) != 0 || c.MaxUnavailable != intstr.FromInt32(1) {
 		t.Errorf("Disown restored %s", asJSON(c))
 	}
-	w.awaitObject("LWS rolls it", func() bool {
-		s := w.get()
-		return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2
-	})
+	w.awaitRolled()
 	w.mustRun("v2")
 }
 
@@ -64,7 +61,7 @@ func (w *workload) mergePatch(patch string) {
 // After a scale-down under the hold the user's percentages round to zero groups, which LWS refuses: Disown fails with a remedy,
 // and the remedy works.
 //
-// Proves: Labels of batches; leader metadata; slow termination; a retry.
+// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
 func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))

@@ -96,7 +96,7 @@ func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
 // Each workload that LWS v0.9.0 publishes is released, with a driver for the whole cluster. The nodes have what the workloads
 // request: GPUs, TPU chips, node pools and volumes. Each is released once in each of the styles.
 //
-// Proves: Every sample that LWS publishes; shapes; volume claims.
+// Proves: Every sample that LWS publishes; volume claims.
 // Proves (test, config-samples-leaderworkerset_v1_leaderworkerset): The published sample of LWS, in each style.
 func TestStylesSamples(t *testing.T) {
 	all := samples(t, lwsModule(t))

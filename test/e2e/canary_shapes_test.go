@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -33,48 +32,10 @@ func (w *workload) release(id string, p *pb.ReleasePolicy) {
 	w.mustBeIdle()
 }
 
-func leaderReady(w *lws.LeaderWorkerSet) { w.Spec.StartupPolicy = lws.LeaderReadyStartupPolicy }
-
 func leaderTemplate(w *lws.LeaderWorkerSet) {
 	t := w.Spec.LeaderWorkerTemplate.WorkerTemplate.DeepCopy()
 	metav1.SetMetaDataLabel(&t.ObjectMeta, "part", "leader")
 	w.Spec.LeaderWorkerTemplate.LeaderTemplate = t
-}
-
-func subGroups(size int32) func(*lws.LeaderWorkerSet) {
-	return func(w *lws.LeaderWorkerSet) {
-		w.Spec.LeaderWorkerTemplate.SubGroupPolicy = &lws.SubGroupPolicy{SubGroupSize: ptr.To(size)}
-	}
-}
-
-// Releases of workloads with different sizes, startup policies, templates and rolling update settings.
-//
-// Proves: Every sample that LWS publishes; shapes; volume claims.
-func TestStylesShapes(t *testing.T) { inStyles(t, releaseShapes) }
-
-func releaseShapes(t *testing.T, s style) {
-	t.Helper()
-	e := newEnv(t)
-	slow := annotated(cluster.AnnotationStartup, "200ms")
-	for _, object := range []*lws.LeaderWorkerSet{
-		model("leader-ready", 3, 3, leaderReady, slow),
-		model("size-1", 3, 1),
-		model("one-group", 1, 2),
-		model("leader-template", 2, 2, leaderTemplate),
-		model("size-8", 2, 8, leaderTemplate, leaderReady),
-		model("subgroups", 2, 4, subGroups(2)),
-		model("surge", 4, 2, rolling("0", "2", -1), slow),
-		model("percent", 4, 2, rolling("50%", "25%", -1), slow),
-		model("both", 5, 2, rolling("2", "1", 3), slow),
-	} {
-		t.Run(object.Name, func(t *testing.T) {
-			t.Parallel()
-			w := e.in(t).adopt(object)
-			w.edit(image("v2"))
-			w.release("r1", s.policy(quarters()))
-			w.mustRun("v2")
-		})
-	}
 }
 
 // A workload without groups has nothing to release, and is held like any other.
@@ -104,27 +65,9 @@ func TestCanaryNoReplicas(t *testing.T) {
 	w.mustRun("v2")
 }
 
-// A driver that does not allow the metadata refuses it.
-//
-// Proves: Leader metadata that the driver's operator does not allow.
-func TestCanaryLeaderMetadataNotAllowed(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	w := e.adopt(model("model", 2, 1))
-	w.edit(image("v2"))
-	p := policy("50%", "100%")
-	p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{"example.com/track": "canary"}}
-	refused := []string{"policy.canary_leader_metadata.labels", "example.com/track", "--canary-metadata-prefix"}
-	_, err := w.tryInitialize("r1", p)
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, refused...)
-	_, err = w.driver.Plan(t.Context(), &pb.PlanRequest{Workload: w.ref(), Policy: p})
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, refused...)
-	w.mustHaveNoCanary()
-}
-
 // The policy's metadata is set on the canary's leaders only, if the driver's operator allows its keys.
 //
-// Proves: Labels of batches; leader metadata; slow termination; a retry.
+// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
 func TestCanaryLeaderMetadata(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -173,7 +116,7 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 
 // Pods terminate slowly: the next canary waits until they are deleted, and so does the end of the release.
 //
-// Proves: Labels of batches; leader metadata; slow termination; a retry.
+// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
 func TestCanarySlowTermination(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "100ms")))

@@ -8,7 +8,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -105,13 +104,6 @@ func TestCanaryCapacity(t *testing.T) {
 func TestStylesQuota(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	info, err := e.driver.GetDriverInfo(t.Context(), &pb.GetDriverInfoRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Contains(info.GetStyles(), pb.Style_STYLE_BLUE_GREEN) {
-		t.Skip("this driver does not release in STYLE_BLUE_GREEN")
-	}
 	w := e.adopt(model("model", 2, 2, gpus("8")))
 	w.edit(image("v2"))
 	e.limitGPUs("48", "32")

@@ -65,28 +65,3 @@ func TestForcedRollback(t *testing.T) {
 		t.Error("the broken group was restarted")
 	}
 }
-
-// Every group has been updated to the stable revision again but for a broken one: without force the rollback waits for it.
-//
-// Proves: A rollback with force goes past broken stable groups.
-func TestForcedRollbackEnds(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 3, 2, rolling("2", "0", -1)))
-	w.observer.waive(ruleAvailable, ruleDown)
-	w.edit(image("v2"))
-	w.initialize("r1", inPlace("1", "3"))
-	w.upgrade("r1", 0)
-	w.awaitState(pb.State_STATE_READY)
-	w.lose(0)
-	if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
-		t.Fatal(err)
-	}
-	c := w.await("only the broken group is missing", func(c *pb.BatchContext) bool {
-		return strings.Contains(c.GetMessage(), "keeps the rollback from its end")
-	})
-	w.mustContain(c.GetMessage(), "groups are available again", "Group 0 (model-0)", "lockstep abort --force")
-	if out, code := w.lockstep(w.toDriver("abort", "model", "--force")...); code != 0 {
-		t.Fatalf("abort --force exits with %d: %s", code, out)
-	}
-	w.mustBeIdle()
-}

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -296,14 +295,7 @@ func TestHandoverRefused(t *testing.T) {
 		},
 		{
 			"volumes", func(o *lws.LeaderWorkerSet) {
-				o.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{
-					ObjectMeta: metav1.ObjectMeta{Name: "cache"}, Spec: corev1.PersistentVolumeClaimSpec{
-						AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-						Resources: corev1.VolumeResourceRequirements{
-							Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-						},
-					},
-				}}
+				claims("1Gi")(o)
 				o.Spec.Replicas = new(int32)
 			}, nil, func(*workload) *pb.ReleasePolicy { return p() },
 			pb.ErrorReason_ERROR_REASON_UNSUPPORTED, []string{"volumeClaimTemplates", "BLUE_PROMOTION_IN_PLACE"},

@@ -115,7 +115,7 @@ func TestHistoryUndo(t *testing.T) {
 
 // The history keeps as many revisions as the annotation sets, and never fewer than those in use.
 //
-// Proves: History: limits, edits, permissions, commands.
+// Proves: History: limits, edits, permissions.
 func TestHistoryLimit(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -143,7 +143,7 @@ func TestHistoryLimit(t *testing.T) {
 
 // A revision that was edited by hand is reported and not restored, and is recreated once it is deleted.
 //
-// Proves: History: limits, edits, permissions, commands.
+// Proves: History: limits, edits, permissions.
 func TestHistoryEdited(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -203,7 +203,7 @@ func TestHistoryEdited(t *testing.T) {
 
 // A driver without the permission to write a history warns of it, and releases nevertheless.
 //
-// Proves: History: limits, edits, permissions, commands.
+// Proves: History: limits, edits, permissions.
 func TestHistoryForbidden(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Start(t, e.grant("no-history", func(resource, verb string) bool {
@@ -216,34 +216,6 @@ func TestHistoryForbidden(t *testing.T) {
 	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryNotWritten" ||
 		!strings.Contains(r.GetWarnings()[0].GetMessage(), "create") {
 		t.Errorf("history %v, %v", r, err)
-	}
-}
-
-// The commands history and undo, with their own driver.
-//
-// Proves: History: limits, edits, permissions, commands.
-func TestHistoryCommands(t *testing.T) {
-	e := newEnv(t)
-	w := e.adopt(model("model", 2, 1))
-	w.edit(image("v2"))
-	w.mustPrint([]string{"- - image: example.com/model:v1", "+ - image: example.com/model:v2"}, "history", "model", "--diff")
-	w.initialize("r2", policy("100%"))
-	w.finalize("r2", promote)
-	w.mustPrint([]string{"REVISION", "server=example.com/model:v2", "r2", "promoted by unix:"}, "history", "model")
-	w.mustPrint([]string{"--- revision 1", "+++ revision 2", "+ - image: example.com/model:v2"}, "history", "model", "1", "2", "--diff")
-	w.mustPrint([]string{"waits for a release"}, "undo", "model")
-	w.mustRun("v2")
-	w.mustPrint([]string{"the template is already that of revision", "nothing changed"}, "undo", "model", "--to-revision", "1")
-	w.mustPrint([]string{"COMPLETED"}, "release", "model", "--batches", "0", "-o", "json")
-	w.mustRun("v1")
-	w.mustBeIdle()
-	var history struct {
-		Revisions []struct{ Number, Owner string }
-	}
-	out := w.mustPrint(nil, "history", "model", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &history); err != nil || len(history.Revisions) != 2 ||
-		history.Revisions[0].Number != "3" || !strings.HasPrefix(history.Revisions[0].Owner, "lockstep-cli/") {
-		t.Errorf("%v, %s", err, out)
 	}
 }
 

@@ -91,24 +91,3 @@ func TestNewerReleaseIsAborted(t *testing.T) {
 		}
 	}
 }
-
-// A record of a newer driver that lacks what a rollback needs is refused by name, with what to do by hand.
-//
-// Proves: Records of a newer version: only a rollback, which keeps unknown fields.
-func TestNewerReleaseThatCannotBeAborted(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 2))
-	w.observer.waive(ruleIntent)
-	before := w.stablePods()
-	w.edit(image("v2"))
-	w.initialize("r1", policy("1", "2"))
-	w.upgrade("r1", 0)
-	w.awaitState(pb.State_STATE_READY)
-	w.rewriteRecord(`{"version":1`, `{"version":2`, `"phase":"Progressing"`, `"phase":"Soaking"`)
-	w.awaitError("the edit is refused", pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
-	_, err := w.tryFinalize("r1", rollback, nil)
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, `phase "Soaking"`, "run that driver", "remove it")
-	w.mergePatch(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
-	w.eventually("the canary is deleted", w.leftovers)
-	w.sameGroups(before)
-}

@@ -18,7 +18,7 @@ import (
 // A release matches its plan at each step, and planning writes nothing.
 //
 // Proves (test, canary): Plan predicts the release, and writes nothing; undo restores a template that LWS no longer has.
-// Proves: Plan in each style; its model of LWS's update, group by group.
+// Proves: Plan in each style.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]*pb.ReleasePolicy{

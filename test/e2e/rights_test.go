@@ -23,7 +23,7 @@ import (
 // notRequested has the rights of docs/security.md that the courses of TestRightsInAuditLog don't use, with the reason.
 var notRequested = map[string]string{
 	"patch services":                    "the Service here selects this workload's leaders only: suite traffic",
-	"patch ingresses.networking.k8s.io": "a weight that changes: TestShareOutlivesFlap",
+	"patch ingresses.networking.k8s.io": "a weight that changes: TestShareFollowsCapacity",
 	"update leaderworkersets/finalizers.leaderworkerset.x-k8s.io": "an admission plugin asks for it when the canary is created",
 	"get controllerrevisions.apps":                                "an undo: TestHistoryUndo",
 	"delete pods":                                                 "a group that is off the stable revision after a rollback",

@@ -209,7 +209,7 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 // Groups of the new template never become ready: the release fails at the deadline, and the host rolls back. In place it restarts a
 // group, and no worker of the group is left for the next leader.
 //
-// Proves: Safety rule 8: recovery, flapping, thresholds, minReady.
+// Proves: Safety rule 8: recovery, thresholds, minReady.
 func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
@@ -248,7 +248,7 @@ func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 // Groups do not count before they have been ready for minReady, and a batch is ready with as many failed groups as the policy's
 // failure threshold allows.
 //
-// Proves: Safety rule 8: recovery, flapping, thresholds, minReady.
+// Proves: Safety rule 8: recovery, thresholds, minReady.
 func TestStylesReadiness(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)

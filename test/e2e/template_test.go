@@ -123,41 +123,6 @@ func (w *workload) awaitBuiltFromTwo(group int, words ...string) {
 	w.mustContain(c.GetGroups()[group].GetMessage(), words...)
 }
 
-// Groups without workers get some as soon as their leaders change.
-//
-// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
-func TestTemplateSizeFromOne(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 1))
-	w.edit(image("v2"), groupsOf(3))
-	w.awaitUnsafeEvent("size changes from 1 to 3", "without a restart")
-	w.patchPods(w.name, map[string]any{"example.com/touched": "yes"}, 0)
-	w.awaitBuiltFromTwo(0, "have 1 pods", "built this one for 3")
-	if c := w.context(); c.GetStableReady() != 1 {
-		t.Errorf("the other group: %s", show(c))
-	}
-}
-
-// Workers of a group that restarts have the new subdomain, its leader has the old one.
-//
-// Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
-func TestTemplateSubdomain(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 2))
-	w.edit(image("v2"), func(w *lws.LeaderWorkerSet) {
-		w.Spec.NetworkConfig = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainUniquePerReplica)}
-	})
-	w.awaitUnsafeEvent("subdomainPolicy changes from Shared to UniquePerReplica")
-	w.deleteLeader(0)
-	w.awaitBuiltFromTwo(0, "another subdomain")
-	w.release("r1", policy("50%", "100%"))
-	w.mustRun("v2")
-	w.awaitReady()
-	if c := w.context(); c.GetUpdatedReady() != 2 {
-		t.Errorf("after the promotion: %s", show(c))
-	}
-}
-
 // A release ends by the old template: the driver restarts a group that was built from two revisions.
 //
 // Proves: Template changes that the hold does not cover: named, refused, groups of two revisions.
