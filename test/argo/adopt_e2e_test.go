@@ -19,7 +19,7 @@ import (
 // A promotion that adopts the second set: the workload has another object each time, and the Rollout keeps its name. An abort
 // while the old set is on standby returns to it.
 //
-// Proves: Argo: idle costs no request; a driver apart; handover; latency.
+// Proves: Argo: idle costs no request; a driver apart; handover; the examples.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 2s}`)
@@ -33,22 +33,6 @@ func TestAdoption(t *testing.T) {
 		}
 		now = next
 	}
-}
-
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestAbortOfAnAdoption(t *testing.T) {
-	t.Parallel()
-	adopting := withConfig(`style: BlueGreen, blueGreen: {promotion: Adopt, scaleDownDelay: 1h}`)
-	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), adopting)
-	before := e.identities()
-	e.edit("v2")
-	e.await("the old set is on standby", func(r *v1alpha1.Rollout) bool {
-		stable, canary, err := e.counts(t.Context(), "v2")
-		return err == nil && index(r) == 1 && stable == 0 && canary == groups && r.Status.Phase == v1alpha1.RolloutPhaseProgressing
-	})
-	e.argo("abort", name)
-	e.awaitAborted("v1")
-	e.same(before)
 }
 
 // editNamed changes the image of a LeaderWorkerSet.

@@ -43,24 +43,9 @@ spec:
 
 const analysis = "- analysis: {templates: [{templateName: success}]}\n"
 
-// A successful analysis between steps continues the release.
-//
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestAnalysisSucceeds(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.metric()
-	e.deploy()
-	e.rollout(step("upgrade: 25%") + analysis + step("upgrade: 100%") + step("promote: true"))
-	e.awaitRest("v1")
-	e.edit("v2")
-	e.mustRest("v2")
-	e.awaitRest("v2")
-}
-
 // A failed analysis aborts the Rollout, and the workload returns to the stable revision.
 //
-// Proves (test): Argo: first deployment; deletion; analysis; the controller is killed in each phase.
+// Proves (test): Argo: deletion; analysis; the controller is killed in each phase.
 func TestAnalysisFails(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -29,7 +29,7 @@ import (
 // The driver is a separate process with its own account, and Argo's has no permissions on LeaderWorkerSets. It is killed and
 // restarted during the release.
 //
-// Proves: Argo: idle costs no request; a driver apart; handover; latency.
+// Proves: Argo: idle costs no request; a driver apart; handover; the examples.
 func TestDriverApart(t *testing.T) {
 	c := cluster.Shared(t)
 	d := driver.Start(t, driver.Kubeconfig(t, c), "")

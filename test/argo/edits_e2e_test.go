@@ -6,39 +6,10 @@
 package argo
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
-
-// Edits in quick succession: only the last template is released, through all steps, and the groups' own template is none to release.
-//
-// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
-func TestEditsInQuickSuccession(t *testing.T) {
-	t.Parallel()
-	for _, tags := range [][]string{
-		{"v2", "v3", "v1"}, {"v3", "v2", "v1"}, {"v2", "v3", "v2"}, {"v2", "v1", "v2"}, {"v2", "v1", "v3"},
-	} {
-		t.Run(strings.Join(tags, "-"), func(t *testing.T) {
-			t.Parallel()
-			e := newRelease(t, quarters, slow())
-			before := e.identities()
-			for _, tag := range tags {
-				e.edit(tag)
-			}
-			last := tags[len(tags)-1]
-			if last == "v1" {
-				e.awaitRest("v1")
-				e.same(before)
-				return
-			}
-			e.awaitFirstStep(last, before)
-			e.argo("promote", "--full", name)
-			e.awaitRest(last)
-		})
-	}
-}
 
 // A promotion in full is about the template that the user saw: another one, which arrives while no controller runs, has its own steps.
 //

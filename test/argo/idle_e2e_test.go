@@ -27,7 +27,7 @@ import (
 // It is not parallel: the plugins' requests without a namespace, such as discovery when a release begins, can't be attributed to
 // a test.
 //
-// Proves: Argo: idle costs no request; a driver apart; handover; latency.
+// Proves: Argo: idle costs no request; a driver apart; handover; the examples.
 func TestIdle(t *testing.T) {
 	e := newRouted(t, routed)
 	const reconciles = 20

@@ -58,47 +58,6 @@ func TestInvalidRollout(t *testing.T) {
 	}
 }
 
-// A release is under way when the Rollout becomes invalid: another template does not replace the one that the steps asked for.
-//
-// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
-func TestInvalidInMidRelease(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters, slow())
-	before := e.identities()
-	e.edit("v2")
-	e.awaitPause(1)
-	e.rollout(invalid, slow())
-	e.awaitInvalid("")
-	e.awaitInvalid(e.editInvalid("v3"))
-	e.stays(before)
-	e.rollout(quarters, slow())
-	e.awaitFirstStep("v3", before)
-	e.argo("promote", "--full", name)
-	e.awaitRest("v3")
-}
-
-// undo on an invalid Rollout changes the Rollout's template only.
-//
-// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
-func TestUndoInvalid(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters, slow())
-	e.edit("v2")
-	e.awaitPause(1)
-	e.argo("promote", "--full", name)
-	e.awaitRest("v2")
-	before := e.identities()
-	e.rollout(invalid, slow())
-	e.awaitInvalid("")
-	e.argo("undo", name)
-	e.awaitInvalid("")
-	e.stays(before)
-	e.rollout(quarters, slow())
-	e.awaitFirstStep("v1", before)
-	e.argo("promote", "--full", name)
-	e.awaitRest("v1")
-}
-
 // editInvalid edits the workload and returns the revision that the plugin then notes on the Rollout.
 func (e *env) editInvalid(tag string) string {
 	e.t.Helper()

@@ -7,7 +7,6 @@ package argo
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -98,7 +97,7 @@ var phases = []phase{
 // Whichever process is killed in whichever phase, the release continues where it was. All phases are reached before a kill,
 // so that each process is killed once.
 //
-// Proves (test, controller): Argo: first deployment; deletion; analysis; the controller is killed in each phase.
+// Proves (test, controller): Argo: deletion; analysis; the controller is killed in each phase.
 // Proves: Argo: each plugin is killed in each phase.
 func TestKilled(t *testing.T) {
 	c := cluster.Shared(t)
@@ -204,21 +203,4 @@ func (e *env) heal() {
 		}, 100*time.Millisecond)
 	})
 	e.t.Cleanup(func() { cancel(); done.Wait() })
-}
-
-// The plugins end when the controller is killed, also during a step.
-//
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestPluginsEndWithTheController(t *testing.T) {
-	e := newRelease(t, quarters)
-	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))
-	e.awaitCanary()
-	if len(e.cluster.PluginProcesses()) != 2 {
-		t.Error(errors.New("there are not two plugin processes"))
-	}
-	start := time.Now()
-	killController(t, e.cluster)
-	t.Logf("plugins ended, controller restarted after %s", time.Since(start).Round(10*time.Millisecond))
-	e.argo("abort", name)
-	e.awaitAborted("v1")
 }

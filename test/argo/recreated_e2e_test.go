@@ -68,24 +68,6 @@ func TestRolloutAppliedAgain(t *testing.T) {
 	}
 }
 
-// The workload is edited while it has no Rollout.
-//
-// Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.
-func TestEditedWithoutRollout(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters, slow())
-	before := e.identities()
-	e.edit("v2")
-	e.awaitPause(1)
-	e.deleteAndWait(metav1.DeletePropagationBackground)
-	e.mustRest("v1")
-	e.edit("v3")
-	e.rollout(quarters, slow())
-	e.awaitFirstStep("v3", before)
-	e.argo("promote", "--full", name)
-	e.awaitRest("v3")
-}
-
 // A backup has the annotations of the Rollout that it was made of, and no status. It is restored as another object.
 //
 // Proves: Safety rule 11, Argo: undo, edits and backups while the Rollout is invalid, deleted or unattended.

@@ -6,14 +6,10 @@
 package argo
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
-
-	"github.com/lockstep-rollouts/lockstep/test/cluster"
-	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // An invalid step fails and names the invalid field. It has no effect, and the controller continues with other Rollouts.
@@ -26,9 +22,6 @@ func TestStepRefused(t *testing.T) {
 		words        []string
 	}{
 		{"unknown-field", "upgrade: 25%, wieght: 25", []string{"wieght"}},
-		{"wrong-type", "upgrade: {to: 25%}", []string{"upgrade"}},
-		{"not-a-share", "upgrade: 250%", []string{"upgrade"}},
-		{"weight-out-of-range", "upgrade: 25%, weight: 101", []string{"weight"}},
 		{"nothing-to-do", "", []string{"upgrade"}},
 		{"weight-without-traffic", "upgrade: 25%, weight: 25", []string{"traffic"}},
 	} {
@@ -50,23 +43,6 @@ func TestStepRefused(t *testing.T) {
 	}
 }
 
-// The configuration that all steps share is read as strictly.
-//
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestConfigRefused(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	before := e.identities()
-	e.rollout(quarters, withConfig("stile: Canary"))
-	e.awaitSaid(name, "stile")
-	e.mustRest("v1")
-	e.edit("v2")
-	e.await("the first step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
-	e.awaitAborted("v1")
-	e.same(before)
-}
-
 // What Argo does to its own pods has no meaning here: an event says what to use instead, at once, and a release does not begin.
 //
 // Proves (test): Argo: the traffic-router plugin is required; what Argo does to its pods is refused.
@@ -82,9 +58,6 @@ func TestNativeFeaturesRefused(t *testing.T) {
 		{"minReadySeconds", "", "\nminReadySeconds: 5", "", []string{"minReadySeconds", "minReady"}},
 		{"progressDeadlineAbort", "", "\nprogressDeadlineAbort: true", "", []string{"progressDeadlineAbort", "`onFailure`"}},
 		{"budget", "", "", `"maxSurge": 1, "maxUnavailable": 0`, []string{"canary.maxSurge", "canary.maxUnavailable"}},
-		{"antiAffinity", "", "", `"antiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}`, []string{"antiAffinity", "`affinity`"}},
-		{"minPodsPerReplicaSet", "", "", `"minPodsPerReplicaSet": 2`, []string{"minPodsPerReplicaSet", "`upgrade: N`"}},
-		{"replicaProgressThreshold", "", "", `"replicaProgressThreshold": {"type": "Pods", "value": 1}`, []string{"replicaProgressThreshold", "`failureThreshold`"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -220,43 +193,4 @@ func TestTwoRollouts(t *testing.T) {
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v3")
-}
-
-// A Rollout of another instance of Argo's controller is left to it, and is a rival all the same.
-//
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestRolloutOfAnotherInstance(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(strings.Replace(rolloutManifest("theirs", quarters), "{name: theirs}",
-		"{name: theirs, labels: {"+v1alpha1.LabelKeyControllerInstanceID+": green}}", 1))
-	e.rollout(quarters)
-	e.awaitSaid(name, "Rollout theirs")
-	if suite.Held(e.workload(t.Context())) == nil {
-		t.Error("the workload of another instance's Rollout is under hold")
-	}
-	e.delete("theirs")
-	e.awaitRest("v1")
-}
-
-// The message of a step names the pod that keeps a group from being ready, and why.
-//
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestMessageNamesThePod(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters)
-	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorImagePull))
-	r := e.await("the step names a pod", func(r *v1alpha1.Rollout) bool {
-		return strings.Contains(ran(r, 0).Message, "ImagePullBackOff")
-	})
-	t.Log(ran(r, 0).Message)
-	for _, word := range []string{"0 of 1 groups ready", "group 0", fmt.Sprintf("pod %s-", name)} {
-		if message := ran(r, 0).Message; !strings.Contains(message, word) {
-			t.Errorf("%q does not say %q", message, word)
-		}
-	}
-	if out := e.argo("get", "rollout", name); !strings.Contains(out, "Progressing") {
-		t.Errorf("kubectl argo rollouts get says\n%s", out)
-	}
 }

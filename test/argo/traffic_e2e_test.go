@@ -140,24 +140,6 @@ func TestWeights(t *testing.T) {
 	e.mustBeRestored()
 }
 
-// A step may set only the weight.
-//
-// Proves: Argo: shared configuration, analysis, edits and scaling in mid-release, messages, the life of the plugins.
-func TestWeightAlone(t *testing.T) {
-	t.Parallel()
-	e := newRouted(t, step("upgrade: 100%")+pause+step("weight: 30")+pause+step("promote: true"))
-	e.edit("v2")
-	e.awaitPause(1)
-	e.mustShare(0)
-	e.mustHave("v2", 0, groups)
-	e.argo("promote", name)
-	e.awaitPause(3)
-	e.mustShare(30)
-	e.argo("promote", name)
-	e.awaitRest("v2")
-	e.mustBeRestored()
-}
-
 // Argo's own setWeight, setHeaderRoute and setMirrorRoute route requests, although Argo knows no canary pods. Each is in force before
 // the next step.
 //
@@ -290,23 +272,6 @@ func TestAbortWithTraffic(t *testing.T) {
 			e.mustBeRestored()
 		})
 	}
-}
-
-// promote --full while both sides get requests.
-//
-// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
-func TestPromoteFullWithTraffic(t *testing.T) {
-	t.Parallel()
-	e := newRouted(t, routed, slow())
-	e.edit("v2")
-	e.awaitPause(1)
-	e.mustShare(10)
-	m := e.watch()
-	e.argo("promote", "--full", name)
-	e.mustRest("v2")
-	e.awaitRest("v2")
-	m.check(t)
-	e.mustBeRestored()
 }
 
 // Requests with a header reach the canary, whatever the share.

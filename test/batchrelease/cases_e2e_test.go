@@ -99,99 +99,22 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 	}
 }
 
-// A batch is ready with as many unready groups as the threshold allows, and not with one more. As in Kruise, 26 % of 4 groups are 2.
+// Pods have the rollout's id and their batch. An id that changes during the release applies to the next one, and has no effect on this one.
 //
-// Proves: BatchRelease: plans, scaling, ids, thresholds.
-func TestFailureThreshold(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(strings.Replace(manifest(name, "batchPartition: 0\nbatches: [{canaryReplicas: 100%}]\nfailureThreshold: 26%"),
-		"enableExtraWorkloadForCanary: false", "enableExtraWorkloadForCanary: true", 1)) // style Canary
-	e.awaitHeld()
-	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
-	e.await(name, "all four are there", func(s status) bool { return s.CanaryStatus.UpdatedReplicas == groups })
-	canary := e.added()
-	for ready := range 2 {
-		e.eventually(fmt.Sprintf("%d groups are ready", ready+1), func(ctx context.Context) error {
-			r, err := e.release(ctx, name)
-			if err != nil {
-				return err
-			}
-			if got := r.Status.CanaryStatus.UpdatedReadyReplicas; got != int32(ready)+1 {
-				if r.Status.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState {
-					t.Fatalf("the batch is ready with %d of 4 groups", got)
-				}
-				// LWS may recreate a group, with other pods.
-				return fmt.Errorf("there are %d, %w", got, behavior.Heal(ctx, e.kube, e.namespace, canary, ready))
-			}
-			return nil
-		})
-	}
-	e.awaitBatch(0)
-	if s := e.mustRelease().Status; s.CanaryStatus.UpdatedReadyReplicas != 2 {
-		t.Errorf("status %s", asJSON(s))
-	}
-}
-
-// Pods have the rollout's id and their batch, also if the workload was scaled during the release. An id that changes during the
-// release applies to the next one, and has no effect on this one.
-//
-// Proves: BatchRelease: plans, scaling, ids, thresholds.
+// Proves: BatchRelease: plans, ids.
 func TestBatchIDs(t *testing.T) {
 	t.Parallel()
-	t.Run("scaled", func(t *testing.T) {
-		t.Parallel()
-		e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
-		e.awaitBatch(1)
-		e.mustBeLabelled(name, "one", "1:2 2:2")
-		e.patchWorkload(`{"spec":{"replicas":8}}`)
-		e.await(name, "half of 8 groups", func(s status) bool {
-			return s.ObservedWorkloadReplicas == 8 && s.CanaryStatus.UpdatedReadyReplicas >= 4 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
+	e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
+	e.awaitBatch(1)
+	before := e.leaders()
+	for _, id := range []string{"two", ""} {
+		e.patch(fmt.Sprintf(`{"rolloutID":%q,"batchPartition":1}`, id))
+		e.await(name, "the batches are repeated", func(s status) bool {
+			return s.ObservedRolloutID == id && s.CanaryStatus.CurrentBatch == 1 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
 		})
-		e.patch(`{"batchPartition":2}`)
-		e.awaitBatch(2)
-		e.eventually("every pod has the id", func(context.Context) error {
-			got, err := e.batchIDs(name, "one")
-			if err != nil {
-				return err
-			}
-			n := 0
-			for _, part := range strings.Fields(got) {
-				_, pods, _ := strings.Cut(part, ":")
-				count, _ := strconv.Atoi(pods)
-				n += count
-			}
-			if n != 8*size {
-				return fmt.Errorf("%d pods have it: %s", n, got)
-			}
-			return nil
-		})
-	})
-	t.Run("rolled-back", func(t *testing.T) {
-		t.Parallel()
-		e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
-		e.awaitBatch(1)
-		e.mustBeLabelled(name, "one", "1:2 2:2")
-		e.edit("v1")
-		e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-		e.mustRest("v1 v1 v1 v1")
-		e.mustBeLabelled(name, "one", "") // the pods that were updated are gone
-	})
-	t.Run("another-id", func(t *testing.T) {
-		t.Parallel()
-		e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
-		e.awaitBatch(1)
-		before := e.leaders()
-		for _, id := range []string{"two", ""} {
-			e.patch(fmt.Sprintf(`{"rolloutID":%q,"batchPartition":1}`, id))
-			e.await(name, "the batches are repeated", func(s status) bool {
-				return s.ObservedRolloutID == id && s.CanaryStatus.CurrentBatch == 1 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
-			})
-		}
-		// The driver got the first id when the release began.
-		e.mustBeLabelled(name, "one", "1:2 2:2")
-		e.mustHave("v1 v1 v2 v2")
-		e.mustKeep(before, 0, 1, 2, 3)
-	})
+	}
+	// The driver got the first id when the release began.
+	e.mustBeLabelled(name, "one", "1:2 2:2")
+	e.mustHave("v1 v1 v2 v2")
+	e.mustKeep(before, 0, 1, 2, 3)
 }

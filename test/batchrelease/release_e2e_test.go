@@ -196,30 +196,7 @@ func TestContinuousRelease(t *testing.T) {
 	e.mustHave("v1 v1 v1 v1")
 }
 
-// Proves: BatchRelease: plans, scaling, ids, thresholds.
-func TestScaling(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, strings.Replace(quarters("Canary"), "batchPartition: 0", "batchPartition: 1", 1))
-	e.awaitBatch(1)
-	for _, step := range []struct {
-		replicas int32
-		canary   string
-	}{{6, "v2 v2 v2"}, {2, "v2"}} {
-		e.eventually("the workload is scaled", func(ctx context.Context) error {
-			w := e.workload(ctx)
-			w.Spec.Replicas = &step.replicas
-			_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
-			return err
-		})
-		e.await(name, fmt.Sprintf("batch 1 of %d groups", step.replicas), func(s status) bool {
-			return s.ObservedWorkloadReplicas == step.replicas && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState &&
-				s.CanaryStatus.UpdatedReadyReplicas == (step.replicas+1)/2
-		})
-		e.mustHaveIn(e.added(), step.canary)
-	}
-}
-
-// Proves: BatchRelease: plans, scaling, ids, thresholds.
+// Proves: BatchRelease: plans, ids.
 func TestPlanChange(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary"))

@@ -20,7 +20,7 @@ import (
 
 // The stock manager panics on a BatchRelease for a LeaderWorkerSet, so the host for those refuses to start beside it.
 //
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
+// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestBatchReleaseHostRefusesToRunBesideKruise(t *testing.T) {
 	t.Parallel()
 	c := cluster.Shared(t)

@@ -32,7 +32,7 @@ func (e *env) patchWorkload(raw string) {
 
 // Percentages refer to the present number of groups.
 //
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
+// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -65,24 +65,6 @@ func TestPausedAndResumed(t *testing.T) {
 	e.approve()
 	e.awaitPause(2)
 	e.mustHave("v1 v1 v2 v2")
-}
-
-// A template whose groups never start is followed by one whose groups do.
-//
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
-func TestBrokenTemplateThenAnother(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters)
-	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
-	e.mustHave("v1 v1 v1 -")
-	e.patchWorkload(behavior.Edit("v3", ""))
-	e.mustHave("v1 v1 v1 v3")
-	e.awaitPause(1)
-	e.approve()
-	e.awaitPause(2)
-	e.approve()
-	e.awaitDone()
-	e.mustRest("v3")
 }
 
 // A jump over a step, to the last one, at which Kruise does not wait.

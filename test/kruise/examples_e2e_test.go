@@ -28,7 +28,7 @@ func TestExample(t *testing.T) {
 	e.mustRest("v2")
 }
 
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
+// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestExampleWithTraffic(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

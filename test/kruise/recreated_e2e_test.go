@@ -68,24 +68,6 @@ func TestTargetAppliedAgain(t *testing.T) {
 	}
 }
 
-// Without a Rollout nothing asks for a template: it waits. The release begins at the first step of a Rollout that is created later.
-//
-// Proves: Safety rule 11, Kruise: no Rollout, a disabled one, edits meanwhile.
-func TestTargetWithoutRollout(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(target(name))
-	e.awaitReady(name, metav1.ConditionTrue, "")
-	e.mustRest("v1")
-	before := e.leaders()
-	e.edit("v2")
-	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
-	e.staysScaled(before)
-	e.apply(rollout(quarters))
-	e.awaitFirstStep("v2", before)
-}
-
 // A Rollout that is disabled releases nothing: the template waits until the Rollout is enabled.
 //
 // Proves: Safety rule 11, Kruise: no Rollout, a disabled one, edits meanwhile.

@@ -9,14 +9,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,18 +25,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
-
-// Proves: Kruise Rollouts: the other verbs in docs/kruise-rollouts.md.
-func TestRolloutIDLabels(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters)
-	e.edit("v2", "rollouts.kruise.io/rollout-id", "r7")
-	e.awaitPause(1)
-	e.mustLabel("r7", map[string]string{"3": "1"})
-	e.approve()
-	e.awaitPause(2)
-	e.mustLabel("r7", map[string]string{"2": "2", "3": "1"})
-}
 
 // mustLabel waits until exactly the pods of these groups have the rollout-id, each with the number of its group's batch.
 func (e *env) mustLabel(id string, batches map[string]string) {
@@ -58,7 +44,7 @@ func (e *env) mustLabel(id string, batches map[string]string) {
 	})
 }
 
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
+// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestTargetDeleted(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -119,48 +105,6 @@ func TestTargetDeletedAfterFailure(t *testing.T) {
 	e.mustRest("v1")
 }
 
-// Kruise counts a group once it has been ready for the target's minReadySeconds, which Kruise does not know.
-//
-// Proves: Kruise: the target is deleted in mid-release or after a failure; its own settings.
-func TestMinReadySeconds(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(strings.Replace(target(name), "spec: {", "spec: {minReadySeconds: 15, ", 1))
-	e.apply(rollout(quarters))
-	e.awaitPhase("Healthy")
-	e.mustRest("v1")
-	e.edit("v2")
-	e.awaitPause(1)
-	pod, err := e.kube.CoreV1().Pods(e.namespace).Get(t.Context(), name+"-3", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
-	if i < 0 {
-		t.Fatalf("the pod has no condition Ready: %v", pod.Status.Conditions)
-	}
-	// When the pause began, by Kruise's clock: both have whole seconds.
-	paused := e.pausedSince()
-	if since := paused.Sub(pod.Status.Conditions[i].LastTransitionTime.Time); since < 14*time.Second {
-		t.Errorf("the step is over %s after its group became ready", since)
-	}
-}
-
-// pausedSince returns since when Kruise pauses.
-func (e *env) pausedSince() time.Time {
-	e.t.Helper()
-	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	since, err := time.Parse(time.RFC3339, field(r, "status", "canaryStatus", "lastUpdateTime"))
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return since
-}
-
 // mustEndWith waits for the driver's event about the end of the workload's only release.
 func (e *env) mustEndWith(reason string) {
 	e.t.Helper()
@@ -207,7 +151,7 @@ func (e *env) awaitNoTarget() {
 	})
 }
 
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
+// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestWorkloadAppearsLater(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -223,7 +167,7 @@ func TestWorkloadAppearsLater(t *testing.T) {
 	e.mustHave("v1 v1 v1 v2")
 }
 
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
+// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestSecondTarget(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -236,27 +180,6 @@ func TestSecondTarget(t *testing.T) {
 	e.remove(targets)
 	e.awaitReady("zweite", metav1.ConditionTrue, "")
 	e.mustRest("v1")
-}
-
-// Proves: Kruise: a second template; scale.
-func TestScale(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(target(name))
-	e.awaitReady(name, metav1.ConditionTrue, "")
-	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
-		Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	e.mustHave("v1 v1 v1")
-	e.eventually("the target follows", func(ctx context.Context) error {
-		o := e.target(ctx, name)
-		if *o.Spec.Replicas != 3 || o.Status.Replicas != 3 || o.Status.ReadyReplicas != 3 {
-			return fmt.Errorf("it has %d replicas, status %s", *o.Spec.Replicas, asJSON(o.Status))
-		}
-		return nil
-	})
 }
 
 // Proves: Kruise: pauses, jumps, thresholds, examples, validation.
@@ -327,19 +250,4 @@ func TestControllerSuspended(t *testing.T) {
 	e.approve()
 	e.awaitDone()
 	e.mustRest("v2")
-}
-
-// As documented: Kruise handles the LeaderWorkerSet as a StatefulSet, and observes no template change.
-//
-// Proves: Kruise: targets that are deleted, come later or twice; broken templates; scaling; the examples.
-func TestRolloutOfTheWorkloadItselfReleasesNothing(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(strings.NewReplacer("lockstep.dev/v1alpha1", "leaderworkerset.x-k8s.io/v1", "RolloutTarget", "LeaderWorkerSet").Replace(rollout(quarters)))
-	e.mustHave("v1 v1 v1 v1")
-	e.awaitPhase("Healthy")
-	e.edit("v2")
-	e.mustHave("v2 v2 v2 v2")
-	e.awaitPhase("Healthy")
 }
