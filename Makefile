@@ -104,7 +104,7 @@ test: test-unit ## Run the unit tests and the core courses on Kubernetes and LWS
 	$(GO) test ./lwsdriver/plan -count 1 -run '^TestRecordingsArePaths$$' -recordings "$$recordings/*.jsonl"
 
 .PHONY: test-hosts
-test-hosts: test-controlplane ## Run what a change of plugin/ needs: Argo Rollouts, Kruise Rollouts, BatchReleases.
+test-hosts: ## Run what a change of plugin/ needs: Argo Rollouts, Kruise Rollouts, BatchReleases.
 	$(SUITES) -level test argo kruise batchrelease
 
 .PHONY: test-traffic
@@ -124,12 +124,12 @@ test-monitoring: ## Run what a change of gates or the dashboard needs: Prometheu
 	$(SUITES) -level test monitoring
 
 .PHONY: test-others
-test-others: test-controlplane ## Run test-hosts, test-traffic, test-nodes, test-install and test-monitoring, side by side.
+test-others: ## Run test-hosts, test-traffic, test-nodes, test-install and test-monitoring, side by side.
 	$(SUITES) -level test -side-by-side 3 -without e2e
 
 .PHONY: test-all
 test-all: RACE := 1
-test-all: test-unit test-controlplane ## Run every test, every fuzz target for a minute, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
+test-all: test-unit ## Run every test, every fuzz target for a minute, and a smoke course on each other version of Kubernetes, LWS, Argo, Kruise and the Gateway API.
 	$(MAKE) fuzz FUZZTIME=1m
 	$(SUITES) -matrix
 
@@ -137,11 +137,6 @@ test-all: test-unit test-controlplane ## Run every test, every fuzz target for a
 test-unit: ## Run the tests that need no control plane; RACE=1 with the race detector.
 	$(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
 	cd test && $(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
-
-# Kruise's own control planes over the driver, a module of its own.
-.PHONY: test-controlplane
-test-controlplane:
-	cd test/kruise/controlplane && $(GO) test -vet off -timeout 15m ./...
 
 .PHONY: explore
 explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2), and take WALKS (100000) long random courses; `make test` visits the worst ones.
@@ -233,7 +228,6 @@ verify-generated:
 verify-tidy:
 	$(GO) mod tidy -diff
 	cd test && $(GO) mod tidy -diff
-	cd test/kruise/controlplane && $(GO) mod tidy -diff
 	$(GO) mod verify >/dev/null
 
 # Vulnerabilities that the binary can reach. Without the database, vuln.go.dev or that of GOVULNDB, nothing is checked, and it says so.
