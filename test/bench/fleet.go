@@ -62,7 +62,6 @@ func (b *bench) measureFleet(ctx context.Context, r *report) error {
 		t.row(f.name, "%d|%d|%.2f s|%.0f MB|%.0f MB (%.0f)|%.3f ms", workloads, pods, seconds(d.serves), live, m.resident, m.peak, cpu)
 		if i == len(fleets)-1 {
 			r.aim(m.peak < 150, fmt.Sprintf("peak resident memory at %d pods of %d LeaderWorkerSets", pods, workloads), "below 150 MB", "%.0f MB", m.peak)
-			return b.measureMillion(ctx, r, d, m)
 		}
 		d.stop()
 	}
@@ -103,24 +102,6 @@ func (b *bench) beside(ctx context.Context, d *driver, f fleet) (m memory, cpu f
 		}
 		last = after
 	}
-}
-
-// measureMillion measures a workload of a million groups without a pod.
-func (b *bench) measureMillion(ctx context.Context, r *report, d *driver, before memory) error {
-	const million = "million"
-	if err := b.createFleetSet(ctx, million, 1_000_000, scaleSize); err != nil {
-		return err
-	}
-	time.Sleep(time.Second) // the driver observes it
-	for range 3 {
-		if err := d.read(ctx, million); err != nil {
-			return err
-		}
-	}
-	after, err := d.memory()
-	more := after.resident - before.resident
-	r.aim(more < 20, "a LeaderWorkerSet of a million groups without pods", "below 20 MB", "%.0f MB", more)
-	return err
 }
 
 // read has the driver answer with a workload's groups.

@@ -349,7 +349,7 @@ func (h *hosts) once(ctx context.Context, w *way) (used window, took time.Durati
 // before the release begins.
 func (h *hosts) untilHealthy(ctx context.Context, name string, done func() bool) error {
 	return h.until(ctx, rolloutResource, name, func(o *unstructured.Unstructured) bool {
-		return text.Field(o, "status", "phase") == "Healthy" && text.Field(o, "status", "observedGeneration") == fmt.Sprint(o.GetGeneration()) && h.pods.now(done)
+		return text.Field(o, "status", "phase") == "Healthy" && text.Field(o, "status", "observedGeneration") == fmt.Sprint(o.GetGeneration()) && done()
 	})
 }
 

@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run -C test ./bench [-reps 9] [-parts start,release,scale,storm,fleet,hosts] [-o json]
+//	go run -C test ./bench [-reps 9] [-parts start,release,scale,storm,fleet,hosts]
 //
 // docs/benchmarks.md explains each figure.
 package main
@@ -35,7 +35,6 @@ type config struct {
 	parts  map[string]bool
 	reps   int
 	divide int
-	output string
 	// starts of the process, groups at scale, of which a fifth is the canary's, pod changes per second there, and calls per figure.
 	starts, groups, churn, calls int
 	// storm is the number of workloads of which releasing are released at once.
@@ -55,7 +54,6 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.SetOutput(stderr)
 	flags.IntVar(&c.reps, "reps", 9, "releases with instantly ready pods, each beside a native rolling update; a third as many with a start-up time, and of each host")
 	flags.IntVar(&c.divide, "divide", 1, "how many times smaller everything else is, to try a part out")
-	flags.StringVar(&c.output, "o", "text", "output: text or json")
 	list := flags.String("parts", "start,release,scale", "what to measure, of "+strings.Join(parts, ","))
 	if err := flags.Parse(args); err != nil {
 		return c, err
@@ -66,10 +64,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		}
 		c.parts[part] = true
 	}
-	switch {
-	case c.output != "text" && c.output != "json":
-		return c, fmt.Errorf("-o %q: choose text or json", c.output)
-	case c.reps < 1 || c.divide < 1 || c.divide > 10:
+	if c.reps < 1 || c.divide < 1 || c.divide > 10 {
 		return c, fmt.Errorf("-reps must be at least 1, and -divide 1 to 10")
 	}
 	c.starts, c.groups, c.churn, c.calls = max(11/c.divide, 1), 1000/c.divide, 100, 3000/c.divide
@@ -115,9 +110,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := part.measure(ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
-	}
-	if c.output == "json" {
-		return r.writeJSON(stdout)
 	}
 	return r.writeText(stdout)
 }

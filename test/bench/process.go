@@ -36,8 +36,8 @@ func (b *bench) spawn(args ...string) (*process, error) {
 // stop stops the process and waits for it. Calling it again has no effect.
 func (p *process) stop() { p.End(syscall.SIGTERM, 10*time.Second) }
 
-// memory is that of a process in MB, as the kernel counts it: resident, its peak, and resident without the pages of its binary.
-type memory struct{ resident, peak, private float64 }
+// memory is that of a process in MB, as the kernel counts it: resident, its peak.
+type memory struct{ resident, peak float64 }
 
 func (p *process) memory() (memory, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
@@ -52,7 +52,7 @@ func (p *process) memory() (memory, error) {
 		kb, _ := strconv.ParseFloat(string(match[1]), 64)
 		return kb * 1024 / mb
 	}
-	return memory{of("VmRSS"), of("VmHWM"), of("RssAnon")}, nil
+	return memory{of("VmRSS"), of("VmHWM")}, nil
 }
 
 // busy returns the CPU time of the process.

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -17,24 +16,24 @@ import (
 
 // report has all measurements of one run.
 type report struct {
-	Machine string   `json:"machine"`
-	Tables  []*table `json:"tables"`
-	Aims    []aim    `json:"aims,omitempty"`
+	Machine string
+	Tables  []*table
+	Aims    []aim
 }
 
 // table is what a part has measured. The first cell of a row says what its others are.
 type table struct {
-	Title   string     `json:"title"`
-	Columns []string   `json:"columns"`
-	Rows    [][]string `json:"rows"`
+	Title   string
+	Columns []string
+	Rows    [][]string
 }
 
 // aim is a target, and whether this run met it. It has no effect on the result.
 type aim struct {
-	What   string `json:"what"`
-	Aim    string `json:"aim"`
-	Figure string `json:"figure"`
-	Met    bool   `json:"met"`
+	What   string
+	Aim    string
+	Figure string
+	Met    bool
 }
 
 func (r *report) table(title string, columns ...string) *table {
@@ -50,12 +49,6 @@ func (t *table) row(what, cells string, args ...any) {
 
 func (r *report) aim(met bool, what, want, figure string, args ...any) {
 	r.Aims = append(r.Aims, aim{what, want, fmt.Sprintf(figure, args...), met})
-}
-
-func (r *report) writeJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 func (r *report) writeText(w io.Writer) error {

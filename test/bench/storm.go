@@ -13,9 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -182,48 +179,10 @@ func (s *storm) start(ctx context.Context, args ...string) error {
 	return err
 }
 
-// release changes the image of a workload and releases it in place, in one batch. A call that a dying driver does not answer is
-// repeated.
+// release releases a workload in place, in one batch.
 func (s *storm) release(ctx context.Context, w *workload) error {
-	if err := s.change(ctx, w); err != nil {
-		return err
-	}
-	id, long := fmt.Sprintf("v%d", w.version), durationpb.New(stormPatience)
-	calls := []func(d *driver) (*pb.BatchContext, error){
-		func(d *driver) (*pb.BatchContext, error) {
-			a, err := d.Initialize(ctx, &pb.InitializeRequest{
-				Workload: w.ref(), ReleaseId: id, Wait: long, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}},
-			})
-			return a.GetContext(), err
-		},
-		func(d *driver) (*pb.BatchContext, error) {
-			a, err := d.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{Workload: w.ref(), ReleaseId: id, Wait: long, Target: &pb.UpgradeBatchRequest_Batch{}})
-			return a.GetContext(), err
-		},
-		func(d *driver) (*pb.BatchContext, error) {
-			a, err := d.Finalize(ctx, &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: id, Wait: long, Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE})
-			return a.GetContext(), err
-		},
-	}
-	want := []pb.State{pb.State_STATE_HOLDING, pb.State_STATE_READY, pb.State_STATE_COMPLETED}
-	for i, call := range calls {
-		for {
-			c, err := call(s.driver.Load())
-			if err == nil && c.GetState() == want[i] {
-				break
-			}
-			if err != nil && status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
-				return fmt.Errorf("%s: %w", w.name, err)
-			}
-			if err == nil && c.GetState() == pb.State_STATE_FAILED {
-				return fmt.Errorf("%s: %w", w.name, expect(c, want[i]))
-			}
-			if err := sleep(ctx, 50*time.Millisecond); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	policy := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
+	return s.bench.release(ctx, s.driver.Load, w, policy, stormPatience)
 }
 
 // timed does something with each workload at once, and returns the time until all their groups are updated and ready.
