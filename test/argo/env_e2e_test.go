@@ -474,30 +474,7 @@ func (e *env) removeRollouts() {
 func (e *env) dump() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	var b strings.Builder
-	if r, err := e.tryGet(ctx, e.name); err == nil {
-		fmt.Fprintf(&b, "Rollout: annotations %v, finalizers %v, template annotations %v\n  %s\n", r.Annotations, r.Finalizers, r.Spec.Template.Annotations, asJSON(r.Status))
-	}
-	if sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
-		for i := range sets.Items {
-			s := &sets.Items[i]
-			fmt.Fprintf(&b, "LWS %s: ready %d of %d, annotations %v, rolling %s, deleted %v, finalizers %v\n", s.Name, s.Status.ReadyReplicas, *s.Spec.Replicas,
-				s.Annotations, asJSON(s.Spec.RolloutStrategy.RollingUpdateConfiguration), s.DeletionTimestamp, s.Finalizers)
-		}
-	}
-	if pods, err := e.pods(ctx); err == nil {
-		for i := range pods {
-			fmt.Fprintf(&b, "pod %s: %s, ready %t\n", pods[i].Name, grouptags.OfPod(&pods[i]), grouptags.Ready(&pods[i]))
-		}
-	}
-	if events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
-		for _, event := range events.Items {
-			if event.Regarding.Kind == "Rollout" || event.Regarding.Kind == "LeaderWorkerSet" {
-				fmt.Fprintf(&b, "event %s %s %s: %s\n", event.CreationTimestamp.Format(time.TimeOnly), event.Regarding.Kind, event.Reason, event.Note)
-			}
-		}
-	}
-	e.t.Logf("%s", b.String())
+	suite.Dump(ctx, e.t, e.dynamic, e.namespace, rollouts, corev1.SchemeGroupVersion.WithResource("events"))
 }
 
 func index(r *v1alpha1.Rollout) int32 {

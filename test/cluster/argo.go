@@ -126,10 +126,7 @@ func KubectlArgo(ctx context.Context, opts ...Option) (string, error) {
 		return "", err
 	}
 	built, err := argoModule(o.versions).build(ctx, o.log)
-	if err != nil {
-		return "", err
-	}
-	return built.program("kubectl-argo-rollouts"), nil
+	return built.program("kubectl-argo-rollouts"), err
 }
 
 // ArgoManifests returns the folder of Argo's own kustomizations.

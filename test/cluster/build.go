@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -100,6 +99,12 @@ func (c *Cluster) build(ctx context.Context, of func(Versions) module) (build, e
 	return c.options.obtain(ctx, of(c.options.versions), c.options.log)
 }
 
+// program returns the path of a program of a module.
+func (c *Cluster) program(ctx context.Context, of func(Versions) module, name string) (string, error) {
+	built, err := c.build(ctx, of)
+	return built.program(name), err
+}
+
 // build returns the module's programs, which it builds unless they are in the cache.
 func (m module) build(ctx context.Context, log io.Writer) (build, error) {
 	done, source, err := m.cached()
@@ -177,20 +182,11 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 	for _, p := range m.programs {
 		packages = append(packages, p.pkg)
 	}
-	all, err := runGo(ctx, source, fmt.Sprintf("download the dependencies of %s", m), log,
-		append([]string{"list", "-modfile=" + modFile, "-tags=" + m.tags, "-deps"}, packages...)...)
-	if err != nil {
-		return err
-	}
-	bin, compiled := filepath.Join(work, "bin"), &compileLog{}
-	total := strings.Count(all, "\n") + 1
-	what := func() string {
-		return fmt.Sprintf("build %s: %d of at most %d packages", m, compiled.packages(), total)
-	}
-	args := append([]string{"build", "-v", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-tags=" + m.tags, noDebugInformation,
+	bin, messages := filepath.Join(work, "bin"), &strings.Builder{}
+	args := append([]string{"build", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-tags=" + m.tags, noDebugInformation,
 		"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
-	if _, err := goCommand(ctx, source, m.environment(), what, log, compiled, args...); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", m, err, compiled.messages())
+	if _, err := goCommand(ctx, source, m.environment(), fmt.Sprintf("build %s", m), log, messages, args...); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", m, err, messages)
 	}
 	for _, p := range m.programs {
 		if err := os.Rename(filepath.Join(bin, executable(p.pkg)), filepath.Join(bin, p.name)); err != nil {
@@ -221,33 +217,9 @@ func (m module) copyManifests(ctx context.Context, source, destination string, l
 			return err
 		}
 		for _, folder := range from.folders {
-			if err := copyFolder(filepath.Join(dir, folder), filepath.Join(destination, folder)); err != nil {
+			if err := os.CopyFS(filepath.Join(destination, folder), os.DirFS(filepath.Join(dir, folder))); err != nil {
 				return fmt.Errorf("copy %s of %s: %w", folder, from.dependency, err)
 			}
-		}
-	}
-	return nil
-}
-
-// copyFolder copies the files of a directory, without subdirectories.
-func copyFolder(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if !entry.Type().IsRegular() {
-			continue
-		}
-		content, err := os.ReadFile(filepath.Join(from, entry.Name()))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(to, entry.Name()), content, 0o644); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -256,17 +228,17 @@ func copyFolder(from, to string) error {
 // runGo runs the go command in a module's directory and returns its output.
 func runGo(ctx context.Context, dir, what string, log io.Writer, args ...string) (string, error) {
 	var stderr strings.Builder
-	out, err := goCommand(ctx, dir, nil, func() string { return what }, log, &stderr, args...)
+	out, err := goCommand(ctx, dir, nil, what, log, &stderr, args...)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", what, err, stderr.String())
 	}
 	return out, nil
 }
 
-// goCommand is runGo with a description that changes and a writer for standard error. The thread that starts the command waits for
+// goCommand is runGo with an environment and a writer for standard error. The thread that starts the command waits for
 // it, because the kernel kills the command when that thread ends.
-func goCommand(ctx context.Context, dir string, env []string, what func() string, log, stderr io.Writer, args ...string) (string, error) {
-	defer reportProgress(log, what)()
+func goCommand(ctx context.Context, dir string, env []string, what string, log, stderr io.Writer, args ...string) (string, error) {
+	defer reportProgress(log, func() string { return what })()
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -286,40 +258,6 @@ func goCommand(ctx context.Context, dir string, env []string, what func() string
 		return "", errors.Join(ctx.Err(), err)
 	}
 	return strings.TrimSpace(out.String()), nil
-}
-
-// compileLog reads the standard error of `go build -v`: a line per compiled package, and messages.
-type compileLog struct {
-	mu    sync.Mutex
-	count int
-	other strings.Builder
-}
-
-// Write requires whole lines, as the go command writes them.
-func (l *compileLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(string(p)) {
-		// A line with an import path has one word; a message has more.
-		if strings.ContainsAny(line, " \t") {
-			l.other.WriteString(line)
-		} else {
-			l.count++
-		}
-	}
-	return len(p), nil
-}
-
-func (l *compileLog) packages() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count
-}
-
-func (l *compileLog) messages() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.other.String()
 }
 
 func exists(path string) bool {

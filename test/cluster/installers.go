@@ -10,20 +10,12 @@ func WithInstallers() Option { return func(o *options) { o.installers = true } }
 
 // Kubectl returns the path of kubectl.
 func (c *Cluster) Kubectl(ctx context.Context) (string, error) {
-	built, err := c.build(ctx, kubectlModule)
-	if err != nil {
-		return "", err
-	}
-	return built.program("kubectl"), nil
+	return c.program(ctx, kubectlModule, "kubectl")
 }
 
 // Helm returns the path of Helm.
 func (c *Cluster) Helm(ctx context.Context) (string, error) {
-	built, err := c.build(ctx, helmModule)
-	if err != nil {
-		return "", err
-	}
-	return built.program("helm"), nil
+	return c.program(ctx, helmModule, "helm")
 }
 
 func kubectlModule(Versions) module {

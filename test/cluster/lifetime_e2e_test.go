@@ -22,50 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
-// helperEnv makes the test binary start a cluster in a directory and wait.
-const helperEnv = "LOCKSTEP_CLUSTER_TEST_HELPER"
-
-// helper starts a cluster and handles no signals.
-func helper() int {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c, err := Start(ctx, WithDir(os.Getenv(helperEnv)), WithNodes(1, nil), WithoutLWS())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	<-c.Done()
-	return 0
-}
-
-// The processes of a cluster end with the process that started it.
-//
-// Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
-func TestNoProcessOutlivesItsParent(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		signal syscall.Signal
-		reason string
-	}{
-		{"kill", syscall.SIGKILL, "nothing of ours runs any more when the parent is killed"},
-		{"interrupt", syscall.SIGINT, "a program that does not handle Ctrl-C dies without calling Stop"},
-		{"quit", syscall.SIGQUIT, "the runtime ends the program with a goroutine dump, as a panic does"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "cluster")
-			parent := exec.Command(os.Args[0])
-			parent.Env = append(os.Environ(), helperEnv+"="+dir, "GOTRACEBACK=none")
-			children := startParent(t, parent, dir)
-			if err := parent.Process.Signal(test.signal); err != nil {
-				t.Fatal(err)
-			}
-			_ = parent.Wait()
-			waitGone(t, children)
-		})
-	}
-}
-
-// Ctrl-C on the command, also during startup, leaves no processes and no files.
+// Ctrl-C on the command, also during startup, leaves no processes and no files. No process outlives one that is killed.
 //
 // Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestCommandInterrupt(t *testing.T) {
@@ -73,7 +30,7 @@ func TestCommandInterrupt(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", binary, "./cmd/cluster").CombinedOutput(); err != nil {
 		t.Fatalf("build the command: %v\n%s", err, out)
 	}
-	for _, when := range []string{"starting", "ready"} {
+	for _, when := range []string{"starting", "ready", "killed"} {
 		t.Run(when, func(t *testing.T) {
 			temporary := t.TempDir()
 			command := exec.Command(binary, "--nodes=1", "--without-lws")
@@ -87,6 +44,12 @@ func TestCommandInterrupt(t *testing.T) {
 				t.Errorf("the command printed nothing: %v", line.Err())
 			} else if when == "ready" && !strings.HasPrefix(line.Text(), "export KUBECONFIG="+temporary) {
 				t.Errorf("the command printed %q", line.Text())
+			}
+			if when == "killed" {
+				_ = command.Process.Kill()
+				_ = command.Wait()
+				waitGone(t, children)
+				return
 			}
 			if err := command.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)

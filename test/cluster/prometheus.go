@@ -34,11 +34,7 @@ func WithPrometheus() Option { return func(o *options) { o.prometheus = true } }
 
 // Promtool returns the path of promtool.
 func (c *Cluster) Promtool(ctx context.Context) (string, error) {
-	built, err := c.build(ctx, prometheusModule)
-	if err != nil {
-		return "", err
-	}
-	return built.program("promtool"), nil
+	return c.program(ctx, prometheusModule, "promtool")
 }
 
 const prometheusConfig = `

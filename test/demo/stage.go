@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 	"github.com/lockstep-rollouts/lockstep/test/node"
 )
@@ -291,10 +292,8 @@ func (s *stage) pods(ctx context.Context) string {
 }
 
 func phase(p *corev1.Pod) string {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return "ready"
-		}
+	if grouptags.Ready(p) {
+		return "ready"
 	}
 	return "not ready"
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +21,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
 const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
@@ -177,71 +177,50 @@ func TestCanaryPermissions(t *testing.T) {
 		w.release("r1", policy("100%"))
 	})
 	for _, resource := range []string{"pods", "leaderworkersets", "controllerrevisions"} {
-		// With the permission to watch alone the driver would start: a watch can send the initial list.
-		t.Run("no list of "+resource, func(t *testing.T) {
-			e := newEnvIn(t, c)
-			e.driver = driver.Prepare(t, e.grant("no-list-"+resource, func(r, verb string) bool {
-				return r == resource && (verb == "list" || verb == "watch")
-			}), e.namespace)
-			e.driver.Begin()
-			w := e.existing("model")
-			w.awaitError("the driver names the permission", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
-			_, err := w.tryContext(t.Context())
-			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "list", resource)
-		})
-		// Informers would list once, seem synced, and never see a change.
-		t.Run("no watch of "+resource, func(t *testing.T) {
-			e := newEnvIn(t, c)
-			e.driver = driver.Prepare(t, e.grant("no-watch-"+resource, func(r, verb string) bool {
-				return r == resource && verb == "watch"
-			}), e.namespace)
-			e.driver.Begin()
-			w := e.existing("model")
-			w.awaitError("the driver names the permission", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
-			_, err := w.tryContext(t.Context())
-			mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "watch", resource)
-		})
+		// With the permission to watch alone the driver would start: a watch can send the initial list. With that to list alone informers
+		// would list once, seem synced, and never see a change.
+		for first, missing := range map[string][]string{"list": {"list", "watch"}, "watch": {"watch"}} {
+			t.Run("no "+first+" of "+resource, func(t *testing.T) {
+				e := newEnvIn(t, c)
+				e.driver = driver.Prepare(t, e.grant("no-"+first+"-"+resource, func(r, verb string) bool {
+					return r == resource && slices.Contains(missing, verb)
+				}), e.namespace)
+				e.driver.Begin()
+				w := e.existing("model")
+				w.awaitError("the driver names the permission", pb.ErrorReason_ERROR_REASON_FORBIDDEN)
+				_, err := w.tryContext(t.Context())
+				mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, first, resource)
+			})
+		}
 	}
 }
 
-// grant creates a service account with the permissions of config/base in this namespace, except those left out, and
-// returns its kubeconfig.
-func (e *env) grant(name string, leaveOut func(resource, verb string) bool) string {
+// account creates a service account with permissions in this namespace, and returns its kubeconfig.
+func (e *env) account(name string, rules ...rbacv1.PolicyRule) string {
 	e.t.Helper()
-	roles, err := config.DriverRules()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	role := &rbacv1.Role{}
-	for _, part := range slices.Sorted(maps.Keys(roles)) {
-		role.Rules = append(role.Rules, roles[part]...)
-	}
-	for i := range role.Rules {
-		r := &role.Rules[i]
-		r.Verbs = slices.DeleteFunc(r.Verbs, func(verb string) bool {
-			return leaveOut != nil && leaveOut(r.Resources[0], verb)
-		})
-	}
-	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return len(r.Verbs) == 0 })
-	ctx, meta := e.t.Context(), metav1.ObjectMeta{Name: name}
-	role.ObjectMeta = meta
-	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
-	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: meta,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: e.namespace}},
-	}
-	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	tenant.Account(e.t, e.cluster, e.namespace, name, map[string][]rbacv1.PolicyRule{e.namespace: rules})
 	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, name)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	return path
+}
+
+// grant creates a service account with the permissions of config/base in this namespace, except those left out, and with more
+// rules, and returns its kubeconfig.
+func (e *env) grant(name string, leaveOut func(resource, verb string) bool, more ...rbacv1.PolicyRule) string {
+	e.t.Helper()
+	roles, err := config.DriverRules()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, part := range slices.Sorted(maps.Keys(roles)) {
+		for _, r := range roles[part] {
+			r.Verbs = slices.DeleteFunc(r.Verbs, func(verb string) bool { return leaveOut != nil && leaveOut(r.Resources[0], verb) })
+			if len(r.Verbs) > 0 {
+				more = append(more, r)
+			}
+		}
+	}
+	return e.account(name, more...)
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -25,21 +24,10 @@ import (
 // tells servers apart. See grant for what leaveOut does.
 func (e *env) candidate(name string, leaveOut func(resource, verb string) bool) *driver.Driver {
 	e.t.Helper()
-	d := driver.Prepare(e.t, e.grant(name, leaveOut), e.namespace)
-	d.Args = []string{"--leader-elect", "--leader-elect-namespace", e.namespace}
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name + "-lease"}, Rules: []rbacv1.PolicyRule{{
+	d := driver.Prepare(e.t, e.grant(name, leaveOut, rbacv1.PolicyRule{
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
-	}}}
-	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(e.t.Context(), role, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: e.namespace}},
-	}
-	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(e.t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	}), e.namespace)
+	d.Args = []string{"--leader-elect", "--leader-elect-namespace", e.namespace}
 	return d
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
 // addProblems creates objects that preflight reports for a workload.
@@ -219,24 +220,8 @@ func TestPreflightByReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bind := func(kind, role string) {
-		if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(t.Context(), &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: role},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "reader", Namespace: e.namespace}},
-		}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "reader"}}
-	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	bind("ClusterRole", "view")
-	kubeconfig, err := driver.AccountKubeconfig(e.cluster, e.namespace, "reader")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubeconfig := e.account("reader")
+	e.bind("RoleBinding", "reader", "ClusterRole", "view")
 	commands := [][]string{{"preflight", "vllm"}, {"plan", "vllm", "--batches", "25%,100%"}, {"status", "vllm"}}
 	run := func(args []string) (string, string, error) {
 		cmd := exec.CommandContext(t.Context(), binary, append(args, "--kubeconfig", kubeconfig, "--namespace", e.namespace)...)
@@ -258,13 +243,9 @@ func TestPreflightByReader(t *testing.T) {
 		}
 	}
 
-	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(t.Context(), &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: "sets"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{lws.GroupVersion.Group}, Resources: []string{"leaderworkersets"}, Verbs: []string{"get", "list", "watch"}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	bind("Role", "sets")
+	sets := []rbacv1.PolicyRule{{APIGroups: []string{lws.GroupVersion.Group}, Resources: []string{"leaderworkersets"}, Verbs: []string{"get", "list", "watch"}}}
+	tenant.Account(t, e.cluster, e.namespace, "sets", map[string][]rbacv1.PolicyRule{e.namespace: sets})
+	e.bind("RoleBinding", "reader", "Role", "sets")
 	for _, args := range commands {
 		e.eventually("lockstep "+args[0]+" succeeds", func(context.Context) error {
 			_, stderr, err := run(args)
@@ -287,23 +268,22 @@ func (e *env) preflightKubeconfig() string {
 	if err := e.cluster.Apply(e.t.Context(), e.namespace, role); err != nil {
 		e.t.Fatal(err)
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "preflight"}}
-	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(e.t.Context(), account, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	kubeconfig := e.account("preflight")
 	for _, name := range []string{"lockstep-driver", "lockstep-preflight"} {
-		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: e.namespace + "-" + name},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: e.namespace, Name: "preflight"}},
-		}
-		if _, err := e.kube.RbacV1().ClusterRoleBindings().Create(e.t.Context(), binding, metav1.CreateOptions{}); err != nil {
-			e.t.Fatal(err)
-		}
+		e.bind("ClusterRoleBinding", "preflight", "ClusterRole", name)
 	}
-	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, "preflight")
-	if err != nil {
+	return kubeconfig
+}
+
+// bind binds a role to an account of this namespace.
+func (e *env) bind(kind, account, of, role string) {
+	e.t.Helper()
+	if err := e.cluster.Apply(e.t.Context(), e.namespace, fmt.Appendf(nil, `apiVersion: rbac.authorization.k8s.io/v1
+kind: %s
+metadata: {name: %s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %s, name: %s}
+subjects: [{kind: ServiceAccount, namespace: %s, name: %s}]
+`, kind, e.namespace+"-"+role, of, role, e.namespace, account)); err != nil {
 		e.t.Fatal(err)
 	}
-	return path
 }

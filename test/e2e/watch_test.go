@@ -13,9 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -27,29 +25,7 @@ import (
 // viewer creates a service account with read-only permissions in this namespace, and returns its kubeconfig.
 func (e *env) viewer() string {
 	e.t.Helper()
-	ctx, meta := e.t.Context(), metav1.ObjectMeta{Name: "viewer"}
-	if _, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
-	_, err := e.kube.RbacV1().Roles(e.namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch"}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	_, err = e.kube.RbacV1().RoleBindings(e.namespace).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: meta,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: meta.Name, Namespace: e.namespace}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, meta.Name)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return path
+	return e.account("viewer", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch"}})
 }
 
 // watch starts `lockstep watch` on a terminal.

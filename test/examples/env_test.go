@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 )
 
 const (
@@ -160,13 +161,9 @@ func (e *env) mustRest(tag string) {
 
 // serves returns an error unless the pod is the workload's, ready and at the tag.
 func (e *env) serves(pod *corev1.Pod, tag string) error {
-	ready := false
-	for _, condition := range pod.Status.Conditions {
-		ready = ready || condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-	}
 	set, got := pod.Labels[lws.SetNameLabelKey], pod.Spec.Containers[0].Image
-	if set != workload || got != image+tag || !ready || pod.DeletionTimestamp != nil {
-		return fmt.Errorf("pod %s: set %s, image %s, ready %t, deleted %v", pod.Name, set, got, ready, pod.DeletionTimestamp)
+	if set != workload || got != image+tag || !grouptags.Ready(pod) {
+		return fmt.Errorf("pod %s: set %s, image %s, deleted %v, conditions %v", pod.Name, set, got, pod.DeletionTimestamp, pod.Status.Conditions)
 	}
 	return nil
 }

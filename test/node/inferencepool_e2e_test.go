@@ -16,7 +16,6 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/poolgateway"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
@@ -238,7 +238,7 @@ func (c *poolCourse) avoidsUnreadyGroup() {
 	before := len(c.choices())
 	c.phase("a group is unready", 0)
 	c.Await(c.requests, enough)
-	if pod := c.pod(leader); !ready(pod) {
+	if pod := c.pod(leader); !grouptags.Ready(pod) {
 		c.T.Errorf("leader %s is not ready: %v", leader, pod.Status.Conditions)
 	}
 	pods := map[string]int{}
@@ -250,15 +250,6 @@ func (c *poolCourse) avoidsUnreadyGroup() {
 	if pods[leader] > 0 || len(pods) == 0 {
 		c.T.Errorf("the canary's picker chose %v: want other leaders than %s, whose group is unready", pods, leader)
 	}
-}
-
-func ready(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // choices returns those of the load, of requests that have ended.

@@ -29,9 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
@@ -371,16 +369,4 @@ func (e *env) applyRoutes(manager string) {
 			return e.applyError(manager, manifest, true)
 		})
 	}
-}
-
-// refusedAsTaken waits until the release can't begin because a foreign object has the name of a generated one.
-func (e *env) refusedAsTaken() {
-	e.Helper()
-	eventually(e.T, "NAME_TAKEN", func(ctx context.Context) error {
-		err := e.router.Check(ctx, e.setup)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-			return nil
-		}
-		return fmt.Errorf("Check: %w", err)
-	})
 }

@@ -15,8 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -76,23 +74,6 @@ func newPoolEnv(t *testing.T) *env {
 		})
 	}
 	return e
-}
-
-// TestInferenceAPIComesLater begins on a cluster without the Inference Extension.
-//
-// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
-func TestInferenceAPIComesLater(t *testing.T) {
-	e := newPoolEnv(t)
-	e.uninstall(traffic.InferenceGroup)
-	err := e.router.Check(t.Context(), e.setup)
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "Inference Extension") {
-		t.Fatalf("Check: %v, want one about the Inference Extension", err)
-	}
-	installInference(t)
-	eventually(t, "the pool is accepted", func(context.Context) error {
-		return e.applyError("argocd", poolManifest, true)
-	})
-	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 }
 
 // TestPoolRelease runs a release between pools while tools and users change them.
@@ -248,26 +229,4 @@ func (e *env) reapplyPool(d traffic.Desired) {
 	}
 	e.gateway()
 	e.view(d, "")
-}
-
-// TestForeignPool: a foreign pool with the canary's name.
-//
-// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
-func TestForeignPool(t *testing.T) {
-	e := newPoolEnv(t)
-	e.apply("another-tool", strings.Replace(poolManifest, "name: llm,", "name: llm-canary,", 1))
-	e.refusedAsTaken()
-	foreign := traffic.Key{Kind: traffic.KindInferencePool, Name: "llm-canary"}
-	before := e.get(foreign)
-	e.applyAll(traffic.Desired{Isolated: true})
-	for range 2 {
-		_, _, err := e.write(t.Context(), traffic.Desired{Prepared: true})
-		if err != nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-			t.Errorf("write: %v", err)
-		}
-	}
-	e.applyAll(traffic.Desired{})
-	if diff := cmp.Diff(before.Object, e.get(foreign).Object); diff != "" {
-		t.Errorf("it was changed:\n%s", diff)
-	}
 }

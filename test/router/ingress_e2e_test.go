@@ -6,7 +6,6 @@
 package router_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -171,56 +170,4 @@ func (e *env) reapplyIngress(d traffic.Desired) {
 		e.Errorf("it is recreated (-want +got):\n%s", diff)
 	}
 	e.view(d, "")
-}
-
-// TestForeignIngress: a foreign Ingress with the canary's name, and one that is a canary itself.
-//
-// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
-func TestForeignIngress(t *testing.T) {
-	e := newIngressEnv(t)
-	e.apply("another-tool", strings.Replace(ingressManifest, "name: llm\n", "name: llm-canary\n", 1))
-	e.refusedAsTaken()
-	before := e.get(canaryIngress)
-	e.applyAll(traffic.Desired{Prepared: true})
-	e.pod("vllm-abc123-0", "vllm-abc123", "0")
-	e.endpoint()
-	if _, _, err := e.write(t.Context(), traffic.Desired{Weight: 10}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-		t.Errorf("write: %v", err)
-	}
-	e.applyAll(traffic.Desired{})
-	if diff := cmp.Diff(before.Object, e.get(canaryIngress).Object); diff != "" {
-		t.Errorf("it was changed:\n%s", diff)
-	}
-	e.apply("argocd", strings.Replace(ingressManifest, "owner: ml", traffic.IngressPrefix+`canary: "true"`, 1))
-	eventually(t, "a canary of a canary", func(ctx context.Context) error {
-		err := e.router.Check(ctx, e.setup)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE && strings.Contains(err.Error(), "is a canary Ingress itself") {
-			return nil
-		}
-		return fmt.Errorf("Check: %w", err)
-	})
-}
-
-// TestIngressCollected: the canary's Ingress is deleted with the stable workload.
-//
-// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
-func TestIngressCollected(t *testing.T) {
-	e := newIngressEnv(t)
-	if err := e.router.Check(t.Context(), e.setup); err != nil {
-		t.Fatal(err)
-	}
-	e.applyAll(traffic.Desired{Prepared: true})
-	e.pod("vllm-abc123-0", "vllm-abc123", "0")
-	e.endpoint()
-	e.applyAll(traffic.Desired{Weight: 10})
-	if err := e.kube.CoreV1().ConfigMaps(e.namespace).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is collected", func(ctx context.Context) error {
-		_, err := e.client(traffic.KindIngress).Get(ctx, canaryIngress.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it still exists: %w", err)
-	})
 }

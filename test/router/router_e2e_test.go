@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -24,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/tenant"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -329,28 +329,9 @@ func TestForeignService(t *testing.T) {
 func TestForbidden(t *testing.T) {
 	installGateway(t)
 	e := newEnv(t, nil)
-	account, err := e.kube.CoreV1().ServiceAccounts(e.namespace).Create(t.Context(),
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "driver"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.kube.RbacV1().Roles(e.namespace).Create(t.Context(), &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: "driver"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.kube.RbacV1().RoleBindings(e.namespace).Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "driver"},
-		RoleRef:    rbacv1.RoleRef{Kind: "Role", Name: "driver"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: e.namespace}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	config, err := e.cluster.ServiceAccountConfig(t.Context(), e.namespace, account.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := tenant.Account(t, e.cluster, e.namespace, "driver", map[string][]rbacv1.PolicyRule{
+		e.namespace: {{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}}},
+	})
 	e.start(config)
 	eventually(t, "Forbidden", func(ctx context.Context) error {
 		err := e.router.Check(ctx, e.setup)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
@@ -68,6 +69,12 @@ func (u User) Patch(resource schema.GroupVersionResource, name, patch string, su
 // New creates a service account in a namespace and grants it rules in each of some namespaces.
 func New(t testing.TB, c *cluster.Cluster, namespace, name string, rules map[string][]rbacv1.PolicyRule) User {
 	t.Helper()
+	return User{dynamic.NewForConfigOrDie(Account(t, c, namespace, name, rules)), t, namespace}
+}
+
+// Account is [New] that returns the account's configuration.
+func Account(t testing.TB, c *cluster.Cluster, namespace, name string, rules map[string][]rbacv1.PolicyRule) *rest.Config {
+	t.Helper()
 	kube := kubernetes.NewForConfigOrDie(c.RESTConfig())
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := kube.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
@@ -91,7 +98,7 @@ func New(t testing.TB, c *cluster.Cluster, namespace, name string, rules map[str
 	if err != nil {
 		t.Fatal(err)
 	}
-	return User{dynamic.NewForConfigOrDie(cfg), t, namespace}
+	return cfg
 }
 
 // Refused returns nil if err is a refusal by a policy of config/permissions, for lack of the permission in a namespace, with these words, and otherwise what is wrong with it.
