@@ -163,7 +163,7 @@ func TestWithoutPartition(t *testing.T) {
 	e.mustHave("v2 v2 v2 v2")
 }
 
-// Proves (test): BatchRelease: rollback, deletion, a new template.
+// Proves (test): BatchRelease: rollback, deletion.
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Partition"))
@@ -180,20 +180,6 @@ func TestRollback(t *testing.T) {
 	e.awaitEnd("rolled back")
 	e.mustRest("v1 v1 v1 v1")
 	e.mustKeep(before, 0, 1, 2)
-}
-
-// Proves (test): BatchRelease: rollback, deletion, a new template.
-func TestContinuousRelease(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters("Canary"))
-	e.awaitBatch(0)
-	first := e.mustRelease().Status.UpdateRevision
-	e.edit("v3")
-	e.await(name, "the new template's first batch", func(s status) bool {
-		return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 0 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
-	})
-	e.mustHaveIn(e.added(), "v3")
-	e.mustHave("v1 v1 v1 v1")
 }
 
 // Proves: BatchRelease: plans, ids.
@@ -224,7 +210,7 @@ func TestPlanChange(t *testing.T) {
 	e.mustHaveIn(e.added(), "v2 v2 v2 v2")
 }
 
-// Proves (test): BatchRelease: rollback, deletion, a new template.
+// Proves (test): BatchRelease: rollback, deletion.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	for _, style := range []string{"Canary", "BlueGreen", "Partition"} {

@@ -6,7 +6,6 @@
 package kruise
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lockstep-rollouts/lockstep/test/behavior"
-	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -49,7 +46,7 @@ func TestScaledInMidRelease(t *testing.T) {
 	e.mustHave("v2 v2")
 }
 
-// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
+// Proves: Kruise: pauses, jumps, validation.
 func TestPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -69,7 +66,7 @@ func TestPausedAndResumed(t *testing.T) {
 
 // A jump over a step, to the last one, at which Kruise does not wait.
 //
-// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
+// Proves: Kruise: pauses, jumps, validation.
 func TestStepJump(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -83,7 +80,7 @@ func TestStepJump(t *testing.T) {
 
 // A jump back, as by `kubectl kruise rollout undo --fast`, repeats steps. Updated groups stay: Kruise does not raise a partition.
 //
-// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
+// Proves: Kruise: pauses, jumps, validation.
 func TestStepJumpBack(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -210,60 +207,4 @@ func TestRolloutIDChangedInMidRelease(t *testing.T) {
 			e.mustRest("v2")
 		})
 	}
-}
-
-// A step is ready with as many unready groups as the Rollout's threshold allows, and not with one more.
-//
-// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
-func TestFailureThreshold(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.deploy()
-	e.apply(target(name))
-	e.apply(strings.Replace(rollout("- {replicas: 100%}"), "canary:\n", "canary:\n      failureThreshold: 25%\n", 1))
-	e.awaitPhase("Healthy")
-	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
-	e.awaitRollout("the release has begun", func(r *unstructured.Unstructured) bool {
-		return field(r, "status", "phase") == "Progressing" && field(r, "status", "canaryStatus", "currentStepState") == "StepUpgrade"
-	})
-	// LWS continues with the next group once one is ready.
-	for n, group := range []int{3, 2, 1} {
-		e.eventually(fmt.Sprintf("%d groups are ready", n+1), func(ctx context.Context) error {
-			if e.updatedReady(ctx, n+1) == nil {
-				return nil
-			}
-			if e.stepState(ctx) == "Completed" {
-				t.Fatalf("the step is over with %d of 4 groups", n)
-			}
-			if err := behavior.Heal(ctx, e.kube, e.namespace, name, group); err != nil {
-				return err
-			}
-			return e.updatedReady(ctx, n+1)
-		})
-	}
-	e.awaitDone()
-	if err := e.updatedReady(t.Context(), 3); err != nil {
-		t.Error(err)
-	}
-}
-
-func (e *env) stepState(ctx context.Context) string {
-	e.t.Helper()
-	r, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return field(r, "status", "canaryStatus", "currentStepState")
-}
-
-// updatedReady returns nil if a number of groups are updated and ready.
-func (e *env) updatedReady(ctx context.Context, want int) error {
-	o, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	if got, _, _ := unstructured.NestedInt64(o.Object, "status", "updatedReadyReplicas"); got != int64(want) {
-		return fmt.Errorf("%d are", got)
-	}
-	return nil
 }

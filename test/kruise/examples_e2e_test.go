@@ -11,23 +11,6 @@ import (
 	"testing"
 )
 
-// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
-func TestExample(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.example("workload.yaml", "kruise/rollouttarget.yaml", "kruise/rollout.yaml")
-	e.awaitPhase("Healthy")
-	e.mustRest("v1")
-	e.edit("v2")
-	for i, want := range []string{"v1 v1 v1 v2", "v1 v1 v2 v2"} {
-		e.awaitPause(i + 1)
-		e.mustHave(want)
-		e.approve()
-	}
-	e.awaitDone()
-	e.mustRest("v2")
-}
-
 // Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestExampleWithTraffic(t *testing.T) {
 	t.Parallel()

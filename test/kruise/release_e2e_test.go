@@ -23,10 +23,13 @@ const quarters = `
 - {replicas: 100%, pause: {}}
 `
 
-// Proves (smoke): Kruise: all steps to Healthy.
+// Proves (smoke): Kruise: all steps of the example to Healthy.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	e := newRelease(t, quarters)
+	e := newEnv(t)
+	e.example("workload.yaml", "kruise/rollouttarget.yaml", "kruise/rollout.yaml")
+	e.awaitPhase("Healthy")
+	e.mustRest("v1")
 	e.edit("v2")
 	e.awaitPause(1)
 	e.mustHave("v1 v1 v1 v2")

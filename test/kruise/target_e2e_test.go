@@ -182,7 +182,7 @@ func TestSecondTarget(t *testing.T) {
 	e.mustRest("v1")
 }
 
-// Proves: Kruise: pauses, jumps, thresholds, examples, validation.
+// Proves: Kruise: pauses, jumps, validation.
 func TestSpecIsValidated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
