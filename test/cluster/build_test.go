@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 )
@@ -58,19 +57,6 @@ func TestBuildIsCached(t *testing.T) {
 	t.Setenv("PATH", "")
 	if again, err := m.build(t.Context(), t.Output()); err != nil || again != builds[0] {
 		t.Errorf("a cached build needs the go command: %v, %v", again, err)
-	}
-}
-
-func TestFailedBuildIsNotCached(t *testing.T) {
-	t.Setenv(CacheEnv, t.TempDir())
-	m := writeModule(t, "package main\n\nfunc main() { undefined() }\n")
-	_, err := m.build(t.Context(), t.Output())
-	if err == nil || !strings.Contains(err.Error(), "undefined") || !strings.Contains(err.Error(), "build m v1") {
-		t.Errorf("the error lacks the module or the cause: %v", err)
-	}
-	entries, err := os.ReadDir(filepath.Join(os.Getenv(CacheEnv), "m"))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("want only the lock, got %v (%v)", entries, err)
 	}
 }
 

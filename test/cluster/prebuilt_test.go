@@ -128,22 +128,6 @@ func TestPrebuiltProgramWithWrongChecksumIsRefused(t *testing.T) {
 	}
 }
 
-func TestPrebuiltProgramIsNotDownloaded(t *testing.T) {
-	m, p := writePrebuiltModule(t, serveTool(t, refuseRequests(t)))
-	built, err := options{}.obtain(t.Context(), m, t.Output())
-	if err != nil {
-		t.Fatalf("without the option: %v", err)
-	}
-	if got, err := (options{prebuilt: p}).obtain(t.Context(), m, t.Output()); err != nil || got != built {
-		t.Errorf("built before: got %v, %v instead of %v", got, err, built)
-	}
-	other := m
-	other.version = "v2"
-	if _, ok := p.replace(other, hostPlatform()); ok {
-		t.Error("another version is downloaded")
-	}
-}
-
 // Each pinned program is one of the default version, with a SHA-256 sum.
 func TestOfficialProgramsArePinned(t *testing.T) {
 	t.Setenv("LOCKSTEP_TEST_KUBERNETES", "")
