@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const pausedAnnotation = "autoscaling.keda.sh/paused"
@@ -69,9 +69,7 @@ func (w *workload) keda(annotations map[string]any) {
 func (w *workload) pause(value any) {
 	w.t.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{pausedAnnotation: value}}})
-	if _, err := w.scaledObjects().Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Patch(w.t, w.scaledObjects(), w.name, patch)
 }
 
 // awaitPaused waits until KEDA's annotation has the value, "" for none, and the driver's annotation exists or not.
@@ -170,9 +168,7 @@ func (w *workload) keepsOne(one bool) {
 	if one {
 		patch = `{"spec":{"minReplicaCount":1}}`
 	}
-	if _, err := w.scaledObjects().Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Patch(w.t, w.scaledObjects(), w.name, patch)
 }
 
 // awaitScaleInPaused waits until KEDA's annotation stops scale-in with the driver's note, or neither exists.

@@ -140,21 +140,12 @@ func (w *workload) mustRestoreAutoscaler(before *autoscalingv2.HorizontalPodAuto
 // load sets the memory usage of each leader, in Mi.
 func (w *workload) load(mi int) {
 	w.t.Helper()
-	var b strings.Builder
+	leaders := map[string]int{}
 	for group := range 8 {
-		fmt.Fprintf(&b, `---
-apiVersion: metrics.k8s.io/v1beta1
-kind: PodMetrics
-metadata:
-  name: %[1]s-%[2]d
-  labels: {leaderworkerset.sigs.k8s.io/name: %[1]s, leaderworkerset.sigs.k8s.io/worker-index: "0"}
-timestamp: "2026-05-04T12:00:00Z"
-window: 30s
-containers: [{name: server, usage: {memory: %[3]dMi}}]
-`, w.name, group, mi)
+		leaders[fmt.Sprintf("%s-%d", w.name, group)] = mi
 	}
 	w.eventually("the load is "+fmt.Sprint(mi), func(ctx context.Context) error {
-		return w.cluster.Apply(ctx, w.namespace, []byte(b.String()))
+		return suite.SetPodMetrics(ctx, w.cluster, w.namespace, w.name, leaders)
 	})
 }
 

@@ -14,7 +14,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -322,9 +321,5 @@ func TestCanaryRecordEdited(t *testing.T) {
 // annotate sets an annotation as kubectl annotate does.
 func (w *workload) annotate(key, value string) {
 	w.t.Helper()
-	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
-	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.mergePatch(asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}))
 }

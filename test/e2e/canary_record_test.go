@@ -8,13 +8,12 @@ package e2e
 import (
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // The record is removed by hand, which is the remedy for an invalid record: the release is dropped, the hold stays until Adopt
@@ -52,10 +51,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 
 func (w *workload) mergePatch(patch string) {
 	w.t.Helper()
-	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(w.t.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Patch(w.t, w.dynamicSets(), w.name, patch)
 }
 
 // After a scale-down under the hold the user's percentages round to zero groups, which LWS refuses: Disown fails with a remedy,

@@ -80,25 +80,9 @@ func (s *roleSet) sets() dynamic.ResourceInterface {
 
 func (s *roleSet) create(prefill, decode int32) {
 	s.t.Helper()
-	set := &disaggregated.DisaggregatedSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: disaggregated.GroupVersion.String(), Kind: "DisaggregatedSet"},
-		ObjectMeta: metav1.ObjectMeta{Name: s.name},
-	}
-	for _, role := range []struct {
-		name     string
-		replicas int32
-	}{{"prefill", prefill}, {"decode", decode}} {
-		r := disaggregated.DisaggregatedRoleSpec{Name: role.name}
-		r.Spec = model(s.name, role.replicas, 2, rolling("0", "1", -1)).Spec
-		set.Spec.Roles = append(set.Spec.Roles, r)
-	}
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := s.sets().Create(s.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	suite.Apply(s.t, s.cluster, s.namespace, suite.RolesManifest(s.name, prefill, decode, func(string) string {
+		return `{spec: {terminationGracePeriodSeconds: 1, containers: [{name: server, image: "example.com/model:v1"}]}}`
+	}))
 }
 
 // edit changes the set as a user does.

@@ -10,19 +10,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
+	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const (
@@ -55,15 +56,13 @@ func newEnv(t *testing.T) *env {
 	e := &env{
 		t: t, namespace: c.Namespace(t), binary: binary(t), address: "unix://" + filepath.Join(dir, "driver.sock"),
 		kubeconfig: driver.Kubeconfig(t, c),
-		kube:       kubernetes.NewForConfigOrDie(c.RESTConfig()), lws: lwsclient.NewForConfigOrDie(c.RESTConfig()),
 	}
+	e.kube, e.lws, _ = suite.Clients(c)
 	manifest, err := os.ReadFile(source("workload.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Apply(t.Context(), e.namespace, manifest); err != nil {
-		t.Fatal(err)
-	}
+	suite.Apply(t, c, e.namespace, string(manifest))
 	e.eventually("all groups are ready", func(ctx context.Context) error {
 		if w := e.get(ctx); w.Status.ReadyReplicas != *w.Spec.Replicas {
 			return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, *w.Spec.Replicas)
@@ -89,26 +88,22 @@ func (e *env) eventually(what string, check func(context.Context) error) {
 	await.Nil(e.t, what, check)
 }
 
+func (e *env) sets() lwsv1.LeaderWorkerSetInterface {
+	return e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace)
+}
+
 func (e *env) get(ctx context.Context) *lws.LeaderWorkerSet {
 	e.t.Helper()
-	w, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Get(ctx, workload, metav1.GetOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return w
+	return suite.Get(ctx, e.t, e.sets(), workload)
 }
 
 // edit changes the image of leaders and workers, as with kubectl edit, and annotates the new pods.
 func (e *env) edit(tag string, annotations map[string]string) {
 	e.t.Helper()
-	e.eventually("the template is changed", func(ctx context.Context) error {
-		w := e.get(ctx)
-		for _, template := range []*corev1.PodTemplateSpec{w.Spec.LeaderWorkerTemplate.LeaderTemplate, &w.Spec.LeaderWorkerTemplate.WorkerTemplate} {
-			template.Spec.Containers[0].Image = image + tag
+	suite.SetImage(e.t, e.sets(), workload, tag, func(w *lws.LeaderWorkerSet) {
+		for _, template := range suite.Templates(w) {
 			template.Annotations = annotations
 		}
-		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Update(ctx, w, metav1.UpdateOptions{})
-		return err
 	})
 }
 
@@ -130,7 +125,7 @@ func (e *env) pods() map[string]string {
 // image's tag.
 func (e *env) mustRest(tag string) {
 	e.t.Helper()
-	all, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(e.t.Context(), metav1.ListOptions{})
+	all, err := e.sets().List(e.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -138,32 +133,10 @@ func (e *env) mustRest(tag string) {
 		e.t.Errorf("%d LeaderWorkerSets are left, want the user's only", len(all.Items))
 	}
 	w := e.get(e.t.Context())
-	if got := *w.Spec.RolloutStrategy.RollingUpdateConfiguration; !record.SameRolling(got, record.Hold()) {
-		e.t.Errorf("the hold is not in force: %+v", got)
+	if err := suite.Held(w); err != nil {
+		e.t.Error(err)
 	}
 	// The canary's pods are garbage collected after the canary.
-	e.eventually("only the workload's pods are left", func(ctx context.Context) error {
-		list, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		if want := int(*w.Spec.Replicas * *w.Spec.LeaderWorkerTemplate.Size); len(list.Items) != want {
-			return fmt.Errorf("there are %d, want %d", len(list.Items), want)
-		}
-		for i := range list.Items {
-			if err := e.serves(&list.Items[i], tag); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// serves returns an error unless the pod is the workload's, ready and at the tag.
-func (e *env) serves(pod *corev1.Pod, tag string) error {
-	set, got := pod.Labels[lws.SetNameLabelKey], pod.Spec.Containers[0].Image
-	if set != workload || got != image+tag || !grouptags.Ready(pod) {
-		return fmt.Errorf("pod %s: set %s, image %s, deleted %v, conditions %v", pod.Name, set, got, pod.DeletionTimestamp, pod.Status.Conditions)
-	}
-	return nil
+	tags := strings.Repeat(tag+" ", int(*w.Spec.Replicas))
+	grouptags.Await(e.t, e.kube, e.namespace, "", int(*w.Spec.LeaderWorkerTemplate.Size), strings.TrimSpace(tags))
 }

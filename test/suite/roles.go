@@ -41,13 +41,13 @@ func InstallRoles(t testing.TB, c *cluster.Cluster) {
 	}
 }
 
-// RolesManifest is a DisaggregatedSet of which prefill has 4 groups of 2 pods, and decode has 2. pod returns a role's template of pods.
-func RolesManifest(name string, pod func(role string) string) string {
+// RolesManifest is a DisaggregatedSet whose roles have groups of 2 pods. pod returns a role's template of pods.
+func RolesManifest(name string, prefill, decode int32, pod func(role string) string) string {
 	manifest := "apiVersion: disaggregatedset.x-k8s.io/v1\nkind: DisaggregatedSet\nmetadata: {name: " + name + "}\nspec:\n  roles:"
 	for _, role := range []struct {
 		name   string
-		groups int
-	}{{"prefill", 4}, {"decode", 2}} {
+		groups int32
+	}{{"prefill", prefill}, {"decode", decode}} {
 		manifest += fmt.Sprintf(`
   - name: %s
     spec:
@@ -72,7 +72,7 @@ type Roles struct {
 func NewRoles(t testing.TB, c *cluster.Cluster, namespace, name string) *Roles {
 	t.Helper()
 	r := &Roles{T: t, Cluster: c, Namespace: namespace, Name: name}
-	Apply(t, c, namespace, RolesManifest(name, func(string) string {
+	Apply(t, c, namespace, RolesManifest(name, 4, 2, func(string) string {
 		return `{spec: {terminationGracePeriodSeconds: 1, containers: [{name: server, image: "example.com/vllm:v1"}]}}`
 	}))
 	r.Await("v1", 4, 2)

@@ -64,7 +64,7 @@ func serveRolesBy(t *testing.T, entry string, calls map[string]map[string]string
 	s.Ref.Kind = "DisaggregatedSet"
 	s.sets = dynamic.NewForConfigOrDie(e.Cluster.RESTConfig()).
 		Resource(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}).Namespace(e.Namespace)
-	e.Apply("%s", suite.RolesManifest("model", func(role string) string {
+	e.Apply("%s", suite.RolesManifest("model", 4, 2, func(role string) string {
 		return fmt.Sprintf(`{metadata: {annotations: %s}, spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}`,
 			text.JSON(calls[role]), podserver.Port)
 	}))

@@ -54,7 +54,7 @@ func servePools(t *testing.T, entry string) *rolePools {
 	s.Ref.Kind = "DisaggregatedSet"
 	s.sets = client.Resource(disaggregated.GroupVersion.WithResource("disaggregatedsets")).Namespace(e.Namespace)
 	s.pools = client.Resource(schema.GroupVersionResource{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"}).Namespace(e.Namespace)
-	e.Apply("%s", suite.RolesManifest("model", func(role string) string {
+	e.Apply("%s", suite.RolesManifest("model", 4, 2, func(role string) string {
 		return fmt.Sprintf(`{metadata: {labels: {llm-d.ai/guide: pd, llm-d.ai/role: %s}}, spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}`,
 			role, podserver.Port)
 	}))
