@@ -309,6 +309,22 @@ func TestControllerConfirms(t *testing.T) {
 	}
 }
 
+func TestControllerRival(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.create("b", "{workload: w}", time.Now())
+	h.create("a", "{workload: w}", time.Now().Add(-time.Hour))
+	h.start()
+	h.eventually("the first has it", h.owned)
+	h.eventually("the second gets a warning", func() bool { return h.warnings.have("b WorkloadTaken") && h.warnings.have("released by Rollout a") })
+	if got := h.controller.Rival(ReadFacts(h.read("a")), "w"); got != "" {
+		t.Errorf("the first has a rival: %s", got)
+	}
+	h.delete("a")
+	h.eventually("the second inherits", func() bool { return h.workload().GetOwner() == "argo-rollouts/ns/b" })
+}
+
 // Of two Rollouts that were made in the same second the one that has the workload keeps it.
 func TestControllerRivalOfTheSameSecond(t *testing.T) {
 	t.Parallel()
@@ -455,6 +471,43 @@ func TestControllerJudgesUnknownFields(t *testing.T) {
 	ro.Generation++
 	if config, err := h.controller.ReadLenient(ro); err != nil || config.Unfit != nil {
 		t.Errorf("judged by the fields of another generation: %+v, %v", config, err)
+	}
+}
+
+// A Controller acts on the Rollouts of its own instance of Argo only.
+func TestControllerInstance(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ instance, ours, theirs string }{
+		"with an id":    {"blue", "blue", "green"},
+		"without an id": {"", "", "green"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newFixture(t)
+			h.controller.InstanceID = test.instance
+			h.fake.SetWorkload("ns", "w", 4, "t1")
+			h.create("theirs", "{workload: w}", time.Now().Add(-time.Hour))
+			h.label("theirs", test.theirs)
+			h.create("a", "{workload: w}", time.Now())
+			h.create("b", "{workload: v}", time.Now())
+			for _, ro := range []string{"a", "b"} {
+				if test.ours != "" {
+					h.label(ro, test.ours)
+				}
+			}
+			h.fake.SetWorkload("ns", "v", 4, "t1")
+			h.start()
+			h.eventually("a Rollout of another instance is a rival", func() bool { return h.warnings.have("a WorkloadTaken") })
+			h.eventually("another workload is held", func() bool { return h.workloadOf("v").GetOwner() == "argo-rollouts/ns/b" })
+			if c := h.workload(); c.GetState() != pb.State_STATE_UNMANAGED {
+				t.Errorf("it acted on a Rollout of another instance: %v", c)
+			}
+			if h.warnings.have("theirs ") || h.read("theirs").Annotations[AnnotationSeen] != "" {
+				t.Error("it wrote on a Rollout of another instance")
+			}
+			h.delete("theirs")
+			h.eventually("the second inherits", h.owned)
+		})
 	}
 }
 
