@@ -4,14 +4,21 @@
 package engine
 
 import (
+	"context"
+	"runtime"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
 // A look is kept until a change of its workload is notified, a pass ends, or the time comes at which the decision may change.
@@ -28,6 +35,7 @@ func TestLookIsKept(t *testing.T) {
 		{"a change of another workload", func(b *fixture, _ time.Duration) { b.Observer.Notify(types.NamespacedName{Name: "other"}) }, true},
 		{"a pass", func(b *fixture, _ time.Duration) { _, _, _ = b.Reconcile(t.Context(), lwstest.VLLM) }, false},
 		{"it was deleted", func(b *fixture, _ time.Duration) { b.forget(lwstest.VLLM) }, false},
+		{"a cache is stale", func(b *fixture, _ time.Duration) { b.Observer.Freshness = stale(b.t) }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newFixture(t, lwstest.InPhase(t, record.Progressing))
@@ -42,6 +50,31 @@ func TestLookIsKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// refusing is a client whose watch the API server refuses.
+type refusing struct{}
+
+func (refusing) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+}
+
+func (refusing) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return nil, apierrors.NewTooManyRequestsError("later")
+}
+
+func (refusing) IsWatchListSemanticsUnSupported() bool { return true }
+
+// stale returns the Freshness of a cache that the API server does not confirm.
+func stale(t testing.TB) *informer.Freshness {
+	t.Helper()
+	source := informer.NewSource(corev1.SchemeGroupVersion.WithResource("pods"), refusing{}, refusing{}, "")
+	go source.Informer(&corev1.Pod{}, nil).RunWithContext(t.Context())
+	f := informer.NewFreshness(func() {}, source)
+	for len(f.Of()) == 0 {
+		runtime.Gosched()
+	}
+	return f
 }
 
 // at sets the clock to so long after noon.

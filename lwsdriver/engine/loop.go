@@ -202,7 +202,9 @@ type look struct {
 // needs no lock, so it may be older than a write under way: the decision is for information. All callers share the snapshot, which must not
 // be modified.
 func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
-	if l := e.looks.get(key); l != nil && l.Snapshot != nil && (l.until.IsZero() || e.config.Now().Before(l.until)) {
+	// While a cache is stale, or the process was suspended, no notice may have come.
+	fresh := len(e.Observer.Freshness.Of()) == 0
+	if l := e.looks.get(key); fresh && l != nil && l.Snapshot != nil && (l.until.IsZero() || e.config.Now().Before(l.until)) {
 		return l.Snapshot, l.Decision, nil
 	}
 	// A change that comes while this observes removes begun, and so the result is not kept.
