@@ -53,7 +53,7 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if err != nil {
 		return false, err
 	}
-	got := object
+	var got *unstructured.Unstructured
 	if s.BoundsObject == nil {
 		got, err = a.boundsClient(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	} else {

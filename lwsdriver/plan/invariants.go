@@ -81,7 +81,9 @@ func checkRequested(o Observation, i Intent, action Action) error {
 			return errors.New("the record is removed without a Disown")
 		}
 	case RestoreTemplate:
-		if _, ok := i.(Undo); !ok && !(o.rollsBack() && a.Revision == o.release().StableRevision) {
+		_, undo := i.(Undo)
+		back := o.rollsBack() && a.Revision == o.release().StableRevision
+		if !undo && !back {
 			return fmt.Errorf("the template of revision %s is restored without an Undo or a rollback to it", a.Revision)
 		}
 	}

@@ -155,7 +155,7 @@ func TestRollHoldsItsLimits(t *testing.T) {
 				for _, parallel := range []bool{true, false} {
 					for _, order := range [][]int{nil, {}, {11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}, {3, 0, 6, 2, 5, 1, 4}} {
 						s, last := settings{replicas, rolling(fmt.Sprint(unavailable), fmt.Sprint(surge), 0), parallel, order}, ""
-						roll(s, func(at time.Duration, set *Set) {
+						roll(s, func(_ time.Duration, set *Set) {
 							last = line(0, set)
 							if set.Ready() < replicas-unavailable || len(set.Groups) > replicas+surge {
 								t.Errorf("%+v: %s", s, last)
