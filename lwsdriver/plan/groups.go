@@ -65,7 +65,23 @@ func (w Workload) surges() bool {
 	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Index >= w.Replicas })
 }
 
-func (w Workload) missing(index int) Group { return MissingGroup(w.Name, index, w.Size) }
+// missing returns a group of which no pod exists. In a DisaggregatedSet it is one of a child, if that exists.
+func (w Workload) missing(index int) Group {
+	at := index
+	for _, p := range w.Parts {
+		if at >= p.Groups {
+			at -= p.Groups
+			continue
+		}
+		if p.Child != "" {
+			g := MissingGroup(p.Child, at, w.Size)
+			g.Index = index
+			return g
+		}
+		break
+	}
+	return MissingGroup(w.Name, index, w.Size)
+}
 
 // MissingGroup returns a group of a workload of which no pod exists.
 func MissingGroup(workload string, index, size int) Group {

@@ -36,3 +36,14 @@ func TestWantedYieldsRunsOfMissingGroups(t *testing.T) {
 		t.Error("the group at the index of replicas is no surge group")
 	}
 }
+
+// A missing group of a DisaggregatedSet is named by its child, if that exists.
+func TestMissingGroupOfChild(t *testing.T) {
+	t.Parallel()
+	w := Workload{Name: "llm", Replicas: 4, Parts: []Part{{"llm-0-a-prefill", 2}, {"", 1}, {"llm-2-a-prefill", 1}}}
+	for index, want := range []string{"llm-0-a-prefill-0", "llm-0-a-prefill-1", "llm-2", "llm-2-a-prefill-0", "llm-4"} {
+		if g := w.missing(index); g.Leader != want || g.Pod != want || g.Index != index {
+			t.Errorf("group %d: %+v, want %s", index, g, want)
+		}
+	}
+}

@@ -126,6 +126,8 @@ type Workload struct {
 	// Groups are those that exist or that the driver has observed before, by index; those above replicas are included. Groups that were
 	// never created are left out: see [Workload.Wanted].
 	Groups []Group `json:"groups,omitzero"`
+	// Parts are the children of a DisaggregatedSet that have its groups, one after another.
+	Parts []Part `json:"parts,omitzero"`
 	// Recorded are the revisions whose template LWS has.
 	Recorded []string `json:"recorded,omitzero"`
 	// ChangedBy is the field manager that last wrote the template in the spec. Empty means unknown.

@@ -62,6 +62,12 @@ type Child struct {
 	Groups   []Group `json:"groups,omitzero"`
 }
 
+// Part is how many groups of a workload a child has. Child is empty if it does not exist.
+type Part struct {
+	Child  string `json:"child,omitzero"`
+	Groups int    `json:"groups,omitzero"`
+}
+
 // Bounds are the numbers of groups that the children of a DisaggregatedSet may have, by [Member]. Those of a third revision may have none.
 type Bounds struct {
 	// Roles are those of the children, which a template that waits may lack.
@@ -324,19 +330,30 @@ func (o *Observation) unite() {
 			for slice := range o.Slices {
 				units += b.Exact[Member(slice, entry.Name)]
 			}
+			placed := o.place(b.Update, b.Units)
 			o.Added = []Workload{{
 				Name: o.Stable.Name + "-" + b.Update, Replicas: max(b.Units, units), Size: entry.Size, Revision: b.Update, Carries: b.Update,
 				Rolling: record.Hold(), Observed: true, Target: b.Target,
-				Groups: o.units(o.place(b.Update, b.Units), b.Units, func(c Child) bool { return c.Revision == b.Update }),
+				Groups: o.units(placed, b.Units, func(c Child) bool { return c.Revision == b.Update }), Parts: o.parts(b.Update, placed),
 			}}
 		}
 	}
 	full := slices.Repeat([]int{entry.Replicas}, o.Slices)
 	o.Stable.Groups = o.units(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
+	o.Stable.Parts = o.parts(stable, full)
 	// For everything that is decided about units they are gone: no batch and no share counts on them any more.
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
 	}
+}
+
+// parts returns the children of the entry role at a revision, with the number of units that each slice has.
+func (o Observation) parts(revision string, placed []int) []Part {
+	all := make([]Part, 0, len(placed))
+	for slice, n := range placed {
+		all = append(all, Part{o.child(slice, revision, o.entryRole().Name).Name, n})
+	}
+	return all
 }
 
 // updates reports whether the bounds have an update revision with children, or whose children LWS creates: it creates them only for the

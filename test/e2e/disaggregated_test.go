@@ -751,6 +751,29 @@ func TestDisaggregatedBlueGreen(t *testing.T) {
 	s.Await("v3", 2, 1)
 }
 
+// TestDisaggregatedScaledToZero: a set that is scaled to 0 in mid-release loses its old children, and returns as the template in the spec alone. An
+// abort restores the old one, and with it the old children.
+//
+// Proves (test): A DisaggregatedSet is released by units: aborted, promoted, the driver killed; blue-green and a third template; refused in
+// words.
+func TestDisaggregatedScaledToZero(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	s.setImage("v2")
+	s.begin("release", pb.Style_STYLE_BLUE_GREEN, "100%")
+	s.upgrade("release", 0)
+	s.scale(0, 0)
+	s.awaitState(pb.State_STATE_FAILED, "ScaledToZero")
+	s.Await("v1", -1, -1)
+	s.scale(2, 1)
+	s.awaitState(pb.State_STATE_FAILED, "UnreleasedRevision")
+	s.Await("v2", 2, 1)
+	s.finalize("release", rollback)
+	s.Await("v1", 2, 1)
+	s.Await("v2", -1, -1)
+}
+
 // undo restores a template. Its roles and whatever is no part of a revision stay.
 func (s *roleSet) undo(revision string) string {
 	s.t.Helper()
