@@ -448,12 +448,15 @@ func (o Observation) pair(c Child, groups []Group) {
 	}
 }
 
-// readyFirst returns the indices of the ready groups, the one that became ready first at the front.
+// readyFirst returns the indices of the ready groups, the one that became ready first at the front, and of several at once one that gets
+// requests.
 func readyFirst(groups []Group) []int {
 	var ready []int
-	for i, g := range groups {
-		if g.Ready {
-			ready = append(ready, i)
+	for _, serving := range []bool{true, false} {
+		for i, g := range groups {
+			if g.Ready && g.Serving == serving {
+				ready = append(ready, i)
+			}
 		}
 	}
 	slices.SortStableFunc(ready, func(a, b int) int { return groups[a].ReadySince.Compare(groups[b].ReadySince) })

@@ -417,8 +417,8 @@ func (s roleState) asks() (all []ask) {
 	all = append(all,
 		ask{"host begins", Begin{ReleaseID: s.nextID(), Policy: s.policy()}, func(n *roleState) { n.asked = 0 }},
 		ask{"host asks for a unit", SetTarget{ReleaseID: s.id(), Groups: "1"}, func(n *roleState) { n.asked = max(n.asked, 1) }},
-		ask{"host asks for all units", SetTarget{ReleaseID: s.id(), Groups: "100%"}, func(n *roleState) { n.asked = 9 }},
-		ask{"host promotes", Promote{ReleaseID: s.id()}, func(n *roleState) { n.promoted, n.asked = true, 9 }},
+		ask{"host asks for all units", SetTarget{ReleaseID: s.id(), Groups: "100%"}, func(n *roleState) { n.asked = many }},
+		ask{"host promotes", Promote{ReleaseID: s.id()}, func(n *roleState) { n.promoted, n.asked = true, many }},
 		ask{"host aborts", RollBack{ReleaseID: s.id()}, nil},
 		ask{"host disowns", Disown{}, nil})
 	for _, weight := range []int{50, 100} {
@@ -779,6 +779,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 				return fmt.Sprintf("%s of revision %s gets groups without a step", m, r)
 			case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
 				return fmt.Sprintf("%s of the update has more groups than its batch", m)
+			case r == update && shifts && m.role != 0 && int(c.replicas) >= s.part(m.role, before.Exact[Member(m.slice, roleNames[0])]): // the user has scaled the role down
 			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < min(had.replicas, s.wanted[m.role]):
 				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
 			}
@@ -856,6 +857,16 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 	return ""
 }
 
+// added reports whether a slice has never had children of the stable revision: LeaderWorkerSet may have rolled it while nothing held it.
+func (s roleState) added(stable revision, slice int) bool {
+	for _, c := range s.children[stable][slice] {
+		if c.exists || c.deleted {
+			return false
+		}
+	}
+	return s.walk
+}
+
 // breachOfShift returns the rule that a step of a shift breaks, or "" if there is none.
 func (s roleState) breachOfShift(o Observation, step roleStep, stable, update revision, phase record.Phase) string {
 	n, counted, all := step.next, s.wanted, true // LeaderWorkerSet may remove a group that the driver has not counted
@@ -874,7 +885,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 		}
 		for i, name := range roleNames {
 			m, b, at, before := roleMember{slice, i}, step.bounds, Member(slice, name), boundsRead.of(s.bounds)
-			if b == nil || b.Min[at] >= before.Min[at] && b.Exact[at] >= before.Exact[at] {
+			if b == nil || b.Min[at] >= before.Min[at] && b.Exact[at] >= before.Exact[at] || s.added(stable, slice) {
 				continue
 			}
 			was, updated := *s.at(stable, m), roleChild{}
@@ -921,8 +932,12 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			}
 			return all
 		}
-		if total(n) > total(s) && total(n) > s.wanted[i]+s.surge[i] {
-			return fmt.Sprintf("%s has %d groups, and may have %d and %d in addition", m, total(n), s.wanted[i], s.surge[i])
+		may := s.wanted[i]
+		if at := indexRole(boundsRead.of(s.bounds).Roles, roleNames[i]); s.walk && at >= 0 && strings.HasPrefix(step.by, "LWS") {
+			may = max(may, uint8(boundsRead.of(s.bounds).Roles[at].Replicas)) // the driver has not counted those that the user has removed
+		}
+		if total(n) > total(s) && total(n) > may+s.surge[i] {
+			return fmt.Sprintf("%s has %d groups, and may have %d and %d in addition", m, total(n), may, s.surge[i])
 		}
 	}
 	return ""
@@ -1013,7 +1028,7 @@ func (s roleState) promotes() roleState {
 		s, err = s.write(d.Action)
 		no(err)
 	}
-	s.asked = 9
+	s.asked = many
 	for s.serving(2, -1) && !slices.Contains(slices.Collect(maps.Values(boundsRead.of(s.bounds).Min)), 0) {
 		d, _ := Decide(s.observe(), nil)
 		if d.Action == nil {

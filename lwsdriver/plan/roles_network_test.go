@@ -328,7 +328,7 @@ func (s roleState) allowed(o Observation, phase record.Phase) int {
 // tolerated returns how many units may be missing by the policy of the release.
 func (s roleState) tolerated(o Observation) int {
 	if s.threshold && o.release() != nil {
-		return min(int(s.wanted[0])*int(s.slices)-1, 1)
+		return max(min(int(s.wanted[0])*int(s.slices)-1, 1), 0)
 	}
 	return 0
 }

@@ -108,11 +108,11 @@ func (o Observation) shiftBackTo() int {
 	return 0
 }
 
-// neededBack returns how many groups of a role the update revision keeps in a slice on the way back, so that the role lacks no more than it
-// may until old ones are ready. Those that are not ready are of no use.
+// neededBack returns how many groups of a role the update revision keeps in a slice on the way back, or after a scale-down, so that the role lacks
+// no more than it may until old ones are ready. Those that are not ready are of no use.
 func (o Observation) neededBack(slice int, r Role) (needed int) {
 	c := o.canary()
-	if !o.shiftsBack() || o.forced() || c == nil {
+	if o.forced() || c == nil {
 		return 0
 	}
 	return min(o.neededBeside(slice, o.stableSide(), r), afterReady(o.child(slice, c.Carries, r.Name).Groups))
