@@ -294,7 +294,7 @@ func (s roleState) allows(r revision, m roleMember, want uint8, create bool) boo
 // scale sets the groups of a child: new ones are not ready, and the last ones go first.
 func (s roleState) scale(r revision, m roleMember, n uint8) roleState {
 	c := s.at(r, m)
-	if hurt := (uint8(1)<<c.replicas - 1) &^ (1<<n - 1); s.tampered || s.record == "" {
+	if hurt := (uint8(1)<<c.replicas - 1) &^ (1<<n - 1); s.tampered || s.left {
 		c.hurt |= hurt
 	} else {
 		c.hurt &^= hurt
