@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -195,7 +194,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 		update = s.Record.Release.UpdateRevision
 	}
 	left, missing, omitted := most, most, 0
-	for _, w := range slices.Concat(s.Added, []plan.Workload{s.Stable}) {
+	for _, w := range s.Workloads() {
 		for _, g := range w.Groups {
 			if exists(g) {
 				missing--

@@ -4,7 +4,6 @@
 package lwsdriver
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,7 +75,7 @@ var releaseGauges = []releaseGauge{
 // readyGroups counts regardless of the policy's minReady, unlike the counts of a release.
 func (o observed) readyGroups() int32 {
 	n := 0
-	for _, w := range slices.Concat(o.Added, []plan.Workload{o.Stable}) {
+	for _, w := range o.Workloads() {
 		for _, g := range w.Groups {
 			if g.Ready {
 				n++

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,7 +39,7 @@ func writeLimit(s *observe.Snapshot) int {
 	if s.Setup != nil {
 		limit += writesPerObject * len(s.Setup.Objects())
 	}
-	for _, w := range slices.Concat(s.Added, []plan.Workload{s.Stable}) {
+	for _, w := range s.Workloads() {
 		limit += writesPerGroup * len(w.Groups)
 	}
 	return limit

@@ -51,7 +51,7 @@ func (d *Drain) of(groups []Group) bool {
 // keepEffects adds the effects that the engine is to have.
 func keepEffects(o Observation, d Decision) Decision {
 	if o.Policy.WarmsUp() {
-		for _, w := range append(slices.Clip(o.Added), o.Stable) {
+		for _, w := range o.Workloads() {
 			for _, g := range w.Groups {
 				if g.Revision != "" && o.warmsUp(w, g) {
 					d.Effects.WarmUp = append(d.Effects.WarmUp, g.Leader)

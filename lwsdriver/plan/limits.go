@@ -250,7 +250,7 @@ func (o Observation) replacesMore() bool {
 // not, or LWS deletes it, since there are more than replicas.
 func (o Observation) carriers() traffic.Facts {
 	f := o.Traffic.Facts()
-	for _, w := range append(slices.Clip(o.Added), o.Stable) {
+	for _, w := range o.Workloads() {
 		idle := func(leader string) bool {
 			return slices.ContainsFunc(w.Groups, func(g Group) bool {
 				return g.Leader == leader && (!g.Ready || w.Name == o.Stable.Name && g.Index >= w.Replicas)

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -211,6 +212,9 @@ func (o Observation) release() *record.Release {
 	}
 	return o.Record.Release
 }
+
+// Workloads returns the added workloads and the user's own, as a copy: callers share the observation.
+func (o Observation) Workloads() []Workload { return append(slices.Clip(o.Added), o.Stable) }
 
 // canary returns the added workload that carries the release's update revision.
 func (o Observation) canary() *Workload {

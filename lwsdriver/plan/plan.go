@@ -84,6 +84,9 @@ func decide(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("release %s has style %s, which this driver does not know: run the driver that began it", r.ID, o.Policy.Style),
 		}
 	}
+	if d := restoreChildren(o); d != nil {
+		return *d
+	}
 	switch r.Phase {
 	case record.Progressing:
 		return progress(o, s)
@@ -97,17 +100,11 @@ func decide(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
 		}))
 	case record.RollingBack:
-		if d := restoreChildren(o); d != nil {
-			return *d
-		}
 		if o.shifts() {
 			return returnUnits(o, s)
 		}
 		return rollBack(o, s)
 	case record.CleaningUp:
-		if d := restoreChildren(o); d != nil {
-			return *d
-		}
 		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
 	default:
 		return cleanUp(o, pb.State_STATE_PREPARING, ended(o, Decision{
@@ -144,7 +141,7 @@ func rolledBack(o Observation) Decision {
 		State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
 		Message: fmt.Sprintf("the groups of %s are at revision %s", o.Stable.Name, r.StableRevision),
 	}
-	if lacks, _ := o.lackedChild(r.StableRevision); lacks != "" {
+	if o.lacksChild(r.StableRevision) {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}
 	}
 	if o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != r.StableRevision {
@@ -179,7 +176,7 @@ func finalizeDeleted(o Observation) Decision {
 		}
 		return d
 	}
-	for _, w := range append(o.Added, o.Stable) {
+	for _, w := range o.Workloads() {
 		switch {
 		case !w.HasFinalizer:
 		// Garbage collection does not come for an orphan, and is not waited for where the owner is gone.

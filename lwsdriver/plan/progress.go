@@ -280,7 +280,7 @@ func measureProgress(o Observation) Progress {
 		s.measureGoal(o)
 	}
 	own, ready := updatesStable(o) || o.inPlace(), 0
-	for _, w := range append(slices.Clip(o.Added), o.Stable) {
+	for _, w := range o.Workloads() {
 		s.Total += w.existing()
 		ready += w.count(func(g Group) bool { return g.Ready })
 	}

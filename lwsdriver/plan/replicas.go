@@ -108,10 +108,7 @@ func (o Observation) lostStable() bool {
 		released = s.Planned
 	}
 	n := o.Stable.existing()
-	if lacks, _ := o.lackedChild(r.StableRevision); lacks != "" && n == 0 {
-		return true
-	}
-	return o.Stable.Replicas == 0 || n > released && len(o.groupsOffRevision()) == n
+	return o.Stable.Replicas == 0 || n == 0 && o.lacksChild(r.StableRevision) || n > released && len(o.groupsOffRevision()) == n
 }
 
 // canSaveTemplate reports whether the record lacks the stable template, and LWS has it. The record of a

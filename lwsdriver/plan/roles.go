@@ -756,12 +756,17 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 	return "", ""
 }
 
+// lacksChild reports whether a child of a revision was deleted although it is needed.
+func (o Observation) lacksChild(revision string) bool {
+	lacks, _ := o.lackedChild(revision)
+	return lacks != ""
+}
+
 // restoreChildren has LeaderWorkerSet create children that a rollback lacks: it restores the template of their revision in place of the release's.
 // Nil means that it lacks none, or that only the user can.
 func restoreChildren(o Observation) *Decision {
 	r := o.release()
-	lacks, _ := o.lackedChild(r.StableRevision)
-	if lacks == "" || o.Stable.Revision != r.UpdateRevision || o.RolesWaiting != "" || !o.hasTemplate(r.StableRevision) {
+	if !o.rollsBack() || !o.lacksChild(r.StableRevision) || o.Stable.Revision != r.UpdateRevision || o.RolesWaiting != "" || !o.hasTemplate(r.StableRevision) {
 		return nil
 	}
 	return &Decision{
@@ -917,7 +922,7 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 	switch {
 	case b == nil || b.Update == "":
 		return nil
-	case b.Units > 0, slices.ContainsFunc(slices.Collect(maps.Values(b.Exact)), func(n int) bool { return n > 0 }):
+	case b.Units > 0, lowers(b.Exact, nil):
 		b.Target = nil // the batch is over
 		return o.boundsAction(o.withUnits(*b, 0), a.String())
 	case o.left(b.Update, ""):

@@ -84,7 +84,7 @@ var scalerRules = []Rule{{
 			case plan.Switches(s.Policy.Style):
 				text = "it is held until the release is over"
 			}
-			object := &pb.ObjectRef{Kind: a.Kind, Namespace: s.Workload.Namespace, Name: a.Name}
+			object := s.scaler(a)
 			report(Hit{Object: object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(object), text)})
 		}
 	},
@@ -98,7 +98,7 @@ var scalerRules = []Rule{{
 	Check: func(s *Inventory, report func(Hit)) {
 		for _, a := range s.Autoscalers {
 			if a.ToZero {
-				object := &pb.ObjectRef{Kind: a.Kind, Namespace: s.Workload.Namespace, Name: a.Name}
+				object := s.scaler(a)
 				report(Hit{Object: object, Field: "spec", Message: Text(object) + ": it may remove the last group"})
 			}
 		}
@@ -147,4 +147,9 @@ func marksOnClaims(s *Inventory, report func(Hit)) {
 			report(Hit{Field: field(path, t.Key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, t.Key)})
 		}
 	}
+}
+
+// scaler returns the reference of an autoscaler, which is in the workload's namespace.
+func (s *Inventory) scaler(a plan.Autoscaler) *pb.ObjectRef {
+	return &pb.ObjectRef{Kind: a.Kind, Namespace: s.Workload.Namespace, Name: a.Name}
 }
