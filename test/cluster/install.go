@@ -70,8 +70,8 @@ func (c *Cluster) installCRDs(ctx context.Context, of func(Versions) module, fol
 	return nil
 }
 
-// installCRD applies a CRD and returns when the API server serves its kind. Before that controllers would fail, and polling the CRD's
-// conditions would delay it.
+// installCRD applies a CRD and returns when the API server serves its kind in all versions. Before that controllers would fail, and
+// polling the CRD's conditions would delay it.
 func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructured) error {
 	if err := c.applier.apply(ctx, object, ""); err != nil {
 		return err
@@ -80,7 +80,15 @@ func (c *Cluster) installCRD(ctx context.Context, object *unstructured.Unstructu
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &crd); err != nil {
 		return fmt.Errorf("decode CRD %s: %w", object.GetName(), err)
 	}
-	return c.awaitServed(ctx, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural})
+	for _, version := range crd.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+		if err := c.awaitServed(ctx, schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitServed returns when the API server serves a resource.
@@ -98,9 +106,14 @@ func (c *Cluster) awaitServed(ctx context.Context, resource schema.GroupVersionR
 
 // serves returns nil if discovery has a resource and it can be read.
 func (c *Cluster) serves(ctx context.Context, resource schema.GroupVersionResource) error {
-	if _, err := c.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String()); err != nil {
+	found, err := c.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String())
+	if err != nil {
 		return err
 	}
-	_, err := c.applier.client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
+	// Another kind of the group may have come first.
+	if !slices.ContainsFunc(found.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }) {
+		return fmt.Errorf("discovery lacks %s", resource)
+	}
+	_, err = c.applier.client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 	return err
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 var kueueComponent = component{
@@ -33,23 +32,12 @@ func (c *Cluster) InstallKueue(ctx context.Context) error {
 }
 
 func installKueue(ctx context.Context, c *Cluster) error {
-	var kinds []string
 	built, err := c.build(ctx, kueueModule)
 	if err != nil {
 		return err
 	}
-	if err := c.installCRDs(ctx, kueueModule, "config/components/crd/bases", func(crd *unstructured.Unstructured) bool {
-		kinds = append(kinds, crd.GetName())
-		return true
-	}); err != nil {
+	if err := c.installCRDs(ctx, kueueModule, "config/components/crd/bases", nil); err != nil {
 		return err
-	}
-	// The manager reads a version of the API that is served later than the first one of a CRD.
-	for _, name := range kinds {
-		plural, group, _ := strings.Cut(name, ".")
-		if err := c.awaitServed(ctx, schema.GroupVersionResource{Group: group, Version: kueueVersion, Resource: plural}); err != nil {
-			return err
-		}
 	}
 	webhooks, err := webhookConfigurations(built.manifests("config/components/webhook"), webhookTarget{
 		prefix: "kueue-", url: "https://" + address(c.port.kueueWebhook), ca: c.ca.PEM,
@@ -104,9 +92,6 @@ func kueueCommand(c *Cluster) (command, error) {
 		env:    []string{"KUBECONFIG=" + c.path(Kueue+".kubeconfig")},
 	}, nil
 }
-
-// kueueVersion is the version of the API that the manager reads.
-const kueueVersion = "v1beta2"
 
 const kueueConfig = `apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
