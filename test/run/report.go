@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,8 @@ type result struct {
 	took time.Duration
 	// passed and failed are tests and subtests, skipped only tests.
 	passed, failed int
-	failures       []string
+	// failures are the names of those that failed, each with the last messages of the test below it.
+	failures []string
 	// writes is the number of requests that wrote to the suite's API servers.
 	writes int
 	// over says how the suite exceeds its budget. It is empty for a suite within its budget.
@@ -41,9 +43,9 @@ func (r *result) read(events string) {
 		return
 	}
 	defer func() { _ = f.Close() }()
-	passed := map[string]bool{}
+	passed, messages := map[string]bool{}, map[string][]string{}
 	for decoder := json.NewDecoder(f); ; {
-		var event struct{ Action, Package, Test string }
+		var event struct{ Action, Package, Test, Output string }
 		if err := decoder.Decode(&event); err != nil {
 			if !errors.Is(err, io.EOF) {
 				r.err = errors.Join(r.err, fmt.Errorf("read the events of %s: %w", r.job, err))
@@ -57,8 +59,12 @@ func (r *result) read(events string) {
 			passed[event.Test] = true
 		case event.Action == "fail":
 			r.failed++
-			r.failures = append(r.failures, event.Package[strings.LastIndex(event.Package, "/")+1:]+"."+event.Test)
+			r.failures = append(r.failures, strings.Join(append([]string{event.Package[strings.LastIndex(event.Package, "/")+1:] + "." + event.Test},
+				messages[event.Test]...), "\n  "))
 			passed[event.Test] = true
+		case event.Action == "output" && messageLine.MatchString(event.Output):
+			last := messages[event.Test]
+			messages[event.Test] = append(last[max(0, len(last)-3):], shorten(event.Output))
 		}
 	}
 	if r.err == nil && r.passed+r.failed == 0 {
@@ -69,6 +75,18 @@ func (r *result) read(events string) {
 			r.missing = append(r.missing, name)
 		}
 	}
+}
+
+// messageLine matches a line of a test's output that begins a message: it names the line of the test.
+var messageLine = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
+
+// shorten returns the beginning of a line. The end of the output, which is all that some CI shows, says what failed.
+func shorten(line string) string {
+	line = strings.TrimSpace(line)
+	if len(line) > 400 {
+		line = strings.ToValidUTF8(line[:400], "") + "..."
+	}
+	return line
 }
 
 // readWrites sums the numbers that the suite's clusters wrote to a file. Without a cluster there is none.

@@ -193,6 +193,9 @@ func TestComments(t *testing.T) {
 func TestReportFails(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
 	record := `{"Action":"pass","Package":"x/argo","Test":"TestUndo"}
+{"Action":"output","Package":"x/argo","Test":"TestAbort","Output":"=== RUN   TestAbort\n"}
+{"Action":"output","Package":"x/argo","Test":"TestAbort","Output":"    abort_test.go:12: the canary is left\n"}
+{"Action":"output","Package":"x/argo","Test":"TestAbort","Output":"        its events\n"}
 {"Action":"fail","Package":"x/argo","Test":"TestAbort"}
 {"Action":"pass","Package":"x/argo"}
 `
@@ -210,7 +213,7 @@ func TestReportFails(t *testing.T) {
 	if err == nil || err.Error() != "failed: argo, kruise, traffic" {
 		t.Errorf("got %v", err)
 	}
-	for _, want := range []string{"argo: failed: argo.TestAbort", "kruise: did not run", "TestSteps", "traffic: exit status 2", "5 passed, 1 failed\n"} {
+	for _, want := range []string{"argo: failed: argo.TestAbort\n  abort_test.go:12: the canary is left\n", "kruise: did not run", "TestSteps", "traffic: exit status 2", "5 passed, 1 failed\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
 		}
