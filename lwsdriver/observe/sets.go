@@ -268,6 +268,7 @@ type replicaBounds struct {
 	Spec struct {
 		Set    string        `json:"set"`
 		Roles  []plan.Role   `json:"roles"`
+		Entry  string        `json:"entry,omitempty"`
 		Stable stableBounds  `json:"stable"`
 		Update *updateBounds `json:"update,omitempty"`
 		Routes string        `json:"routes,omitempty"`
@@ -297,7 +298,7 @@ func BoundsFor(set *Set, b plan.Bounds, policy string) (*unstructured.Unstructur
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 		},
 	}
-	object.Spec.Set, object.Spec.Roles, object.Spec.Others = set.Name, b.Roles, b.Others
+	object.Spec.Set, object.Spec.Roles, object.Spec.Entry, object.Spec.Others = set.Name, b.Roles, b.Entry, b.Others
 	if object.Spec.Routes = b.Routes; b.Routes != "" {
 		object.Finalizers, object.Annotations = []string{record.Finalizer}, map[string]string{record.TrafficAnnotation: policy}
 	}
@@ -326,7 +327,7 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 		return b
 	}
 	b.Bounds = plan.Bounds{
-		Roles: object.Spec.Roles, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max,
+		Roles: object.Spec.Roles, Entry: object.Spec.Entry, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max,
 		Routes: object.Spec.Routes, Others: object.Spec.Others,
 	}
 	if up := object.Spec.Update; up != nil {
@@ -458,9 +459,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		s.BoundsObject, s.BoundsBy, s.Stable.HasFinalizer = object, object.ChangedBy, s.Stable.Deleting && hasFinalizer(object)
 	}
 	o.readScalers(s, set)
-	if s.Record != nil && s.Record.Release != nil {
-		s.setEntryRole(s.Record.Release.EntryRole)
-	}
+	s.setEntryRole(plan.BegunEntryRole(s.Observation))
 	return nil
 }
 

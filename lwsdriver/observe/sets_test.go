@@ -28,7 +28,7 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm", UID: "1"}}
 	batch := 1
 	for _, want := range []plan.Bounds{
-		{Roles: []plan.Role{{Name: "prefill", Replicas: 4, Size: 2, MaxSurge: 1}, {Name: "decode"}}, Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
+		{Roles: []plan.Role{{Name: "prefill", Replicas: 4, Size: 2, MaxSurge: 1}, {Name: "decode"}}, Entry: "decode", Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 2}},
 		{
 			Stable: "a", Min: map[string]int{"0-prefill": 4, "0-decode": 0}, Update: "b", Units: 3, Exact: map[string]int{"0-prefill": 3, "0-decode": 2},
 			Target: &record.Target{Groups: "75%", Batch: &batch, At: lwstest.Noon.UTC()}, Others: []string{"llm-1-0123abcd-prefill"}, Routes: "r1",
@@ -156,7 +156,8 @@ func TestSetupFollowsUnits(t *testing.T) {
 	}
 }
 
-// A release has the entry role whose leaders its Service selects, and keeps it while it is in flight, also if its record is removed.
+// A release has the entry role whose leaders its Service selects, and keeps it while it is in flight, also if its record is removed: a driver
+// that starts later reads it from the bounds.
 func TestEntryRole(t *testing.T) {
 	key, service := KeyFor(KindSet, lwstest.VLLM.Namespace, "llm"), "llm"
 	policy := &pb.ReleasePolicy{
@@ -179,6 +180,7 @@ func TestEntryRole(t *testing.T) {
 		set      *unstructured.Unstructured
 		selector map[string]string
 		policy   *pb.ReleasePolicy
+		bounds   *plan.Bounds
 		now      string
 		want     string
 	}{
@@ -189,9 +191,23 @@ func TestEntryRole(t *testing.T) {
 		{name: "no traffic", set: llm("Static"), selector: role("decode"), policy: &pb.ReleasePolicy{}, now: "prefill", want: "prefill"},
 		{name: "in flight", set: began(record.Progressing), selector: role("prefill"), policy: policy, now: "decode", want: "decode"},
 		{name: "over", set: began(record.Promoted), selector: role("prefill"), policy: policy, now: "decode", want: "prefill"},
+		{
+			name: "no record", set: llm("Static"), selector: role("prefill"), policy: policy,
+			bounds: &plan.Bounds{Entry: "decode", Stable: "a", Update: "b", Units: 1}, now: "decode", want: "decode",
+		},
+		{name: "no record, over", set: llm("Static"), selector: role("prefill"), policy: policy, bounds: &plan.Bounds{Entry: "decode", Stable: "a"}, now: "decode", want: "prefill"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			core, generic := setsServed(true, test.set)
+			if test.bounds != nil {
+				bounds, err := BoundsFor(&Set{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "llm", UID: "set"}}, *test.bounds, "")
+				if err == nil {
+					_, err = generic.Resource(BoundsResource).Namespace(key.Namespace).Create(t.Context(), bounds, metav1.CreateOptions{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
 			if err := core.Tracker().Add(&corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: lwstest.VLLM.Namespace, Name: service}, Spec: corev1.ServiceSpec{Selector: test.selector},
 			}); err != nil {
@@ -203,7 +219,7 @@ func TestEntryRole(t *testing.T) {
 			var s *Snapshot
 			b.eventually("the caches are filled", func() (done bool) {
 				s, _ = b.Observe(key)
-				return s != nil && !b.Nearby.Pending()
+				return s != nil && !b.Nearby.Pending() && (test.bounds == nil || s.Bounds != nil)
 			})
 			enters := func(want string) {
 				t.Helper()

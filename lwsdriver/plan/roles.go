@@ -72,6 +72,8 @@ type Part struct {
 type Bounds struct {
 	// Roles are those of the children, which a template that waits may lack.
 	Roles []Role `json:"roles,omitzero"`
+	// Entry is the role whose groups are the units, as in the record, which another client may delete. Empty means the first one.
+	Entry string `json:"entry,omitzero"`
 	// Stable is the revision whose children have at least Min groups, and at most Max, nil without a limit.
 	Stable string         `json:"stable,omitzero"`
 	Min    map[string]int `json:"min,omitzero"`
@@ -126,6 +128,18 @@ func (o Observation) hasRoles() bool { return len(o.Roles) > 0 }
 
 // entryRole returns the role whose leaders get the requests.
 func (o Observation) entryRole() Role { return o.Roles[max(indexRole(o.Roles, o.EntryRole), 0)] }
+
+// BegunEntryRole returns the role that the last release began with: the one in its record, or in the bounds once another client has deleted
+// that. Empty means the first one.
+func BegunEntryRole(o Observation) string {
+	switch r := o.release(); {
+	case r != nil:
+		return r.EntryRole
+	case o.Bounds != nil:
+		return o.Bounds.Entry
+	}
+	return ""
+}
 
 // EntryRole returns the name of that role of an observation that is not judged yet.
 func EntryRole(o Observation) string {
@@ -506,7 +520,7 @@ func (o Observation) bounds() *Bounds {
 	if r := o.release(); o.Bounds == nil || r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.left(r.UpdateRevision, "") {
 		o.Bounds = o.presentBounds(stable)
 	}
-	b := Bounds{Stable: stable, Min: map[string]int{}, Others: o.Namesakes}
+	b := Bounds{Entry: o.EntryRole, Stable: stable, Min: map[string]int{}, Others: o.Namesakes}
 	for _, r := range o.Roles {
 		r.External, r.Unsized = false, ""
 		b.Roles = append(b.Roles, r)
@@ -851,6 +865,7 @@ func (o Observation) boundsAction(b Bounds, why string) Action {
 	return SetBounds{Bounds: b, Why: why}
 }
 
+// sameBounds reports whether nothing is to be written. Any write has the entry role, and the first one of a release comes before its effects.
 func sameBounds(a, b Bounds) bool {
 	return slices.Equal(a.Roles, b.Roles) && a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) && maps.Equal(a.Exact, b.Exact) &&
 		reflect.DeepEqual(a.Target, b.Target) && a.Routes == b.Routes && slices.Equal(a.Others, b.Others)

@@ -154,9 +154,8 @@ func (s roleState) observe(next ...Intent) Observation {
 	if s.second {
 		slices.Reverse(o.Roles)
 	}
-	if r := o.release(); r != nil && (r.Phase.Unfinished() || len(next) == 0 || o.Bounds != nil && o.Bounds.Update != "") {
-		o.EntryRole = r.EntryRole
-	} else if len(next) > 0 && s.second {
+	o.EntryRole = BegunEntryRole(o)
+	if r := o.release(); len(next) > 0 && s.second && (r == nil || !r.Phase.Unfinished()) && (o.Bounds == nil || o.Bounds.Update == "") {
 		o.EntryRole = roleNames[0] // as its Service selects
 	}
 	s.routeRequests(&o)
@@ -710,7 +709,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return broken
 		}
 	}
-	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" && !s.otherEntry(o) {
+	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" {
 		before := *boundsRead.of(s.bounds)
 		for slice := range o.Slices {
 			if b.Update == "" || b.Update != before.Update || b.Exact[Member(slice, roleNames[0])] >= before.Exact[Member(slice, roleNames[0])] {
@@ -831,12 +830,9 @@ func (s roleState) lowers(o Observation, b Bounds) bool {
 	return false
 }
 
-// otherEntry reports whether the entry role is another one than the model's, since nothing says any more which it was.
-func (s roleState) otherEntry(o Observation) bool { return s.second && o.release() == nil }
-
 // breachOfSlices returns the rule by which units are whole within a slice, and fill one slice after another, that bounds break, or "" if there is none.
 func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
-	if s.otherEntry(o) || s.wanted[0] == 0 {
+	if s.wanted[0] == 0 {
 		return ""
 	}
 	room := false

@@ -290,7 +290,7 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 		for m, c := range s.members(r) {
 			left := n.at(r, m)
 			gone := c.busy &^ (1<<left.replicas - 1)
-			if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update || s.otherEntry(o) {
+			if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update {
 				gone = 0 // no release has them: LeaderWorkerSet rolled to a template that waits, once another client let it
 			}
 			if r.String() == o.stableSide() || phase == record.HandingOver && m.slice < int(s.slices) {

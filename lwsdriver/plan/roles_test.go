@@ -622,6 +622,7 @@ func otherRolesWait(t *testing.T, entry string, units int) {
 		o := rolesObservation(4/units, 1)
 		o.EntryRole = entry
 		o.Bounds = withUpdate(o, "new", 1)
+		o.Bounds.Entry = entry
 		o.Roles, o.Stable.Revision = tt.spec, "third"
 		d := reconcile(Judge(o))
 		if d.State != pb.State_STATE_FAILED || d.Reason != ReasonTemplateRefused || d.Action != nil || !strings.Contains(d.Message, "Restore the roles") {

@@ -467,8 +467,6 @@ func (s roleState) unended(o Observation, d Decision) string {
 		lacks = lacks || m.slice < int(s.slices) && (c.deleted || !c.exists && r != s.template && r == revisionOf(o.stableSide()) && strings.Contains(d.Message, "no child"))
 	}
 	switch final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE; {
-	case s.otherEntry(o):
-		return ""
 	case lacks && d.Message != "": // LeaderWorkerSet does not create it, and the message says what to do
 		return ""
 	case s.settled(o, d) != "":
