@@ -217,6 +217,14 @@ func (o Observation) hasTemplate(revision string) bool {
 	return slices.Contains(o.Stable.Recorded, revision)
 }
 
+// restoring says how the template of a revision is restored, for messages about a workload that commands name so.
+func (o Observation) restoring(name, revision string) string {
+	if o.hasTemplate(revision) {
+		return fmt.Sprintf("run `lockstep undo %s --to-revision %s`", name, revision)
+	}
+	return "restore its template with kubectl apply or from Git"
+}
+
 func (o Observation) nextNumber() int64 {
 	var last int64
 	for _, e := range o.History {

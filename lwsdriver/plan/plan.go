@@ -128,7 +128,36 @@ func ended(o Observation, d Decision) Decision {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)
 	}
+	if d.State == pb.State_STATE_ROLLED_BACK {
+		return explainEmpty(o, r.StableRevision, d)
+	}
+	return explainEmpty(o, r.UpdateRevision, d)
+}
+
+// explainEmpty says of a LeaderWorkerSet without groups that no hold covers the next one. Last is the revision that its groups had, "" if that
+// is unknown.
+func explainEmpty(o Observation, last string, d Decision) Decision {
+	now, name := o.Stable.Revision, o.Stable.Name
+	if o.hasRoles() || o.Stable.Replicas > 0 || o.Stable.existing() > 0 || now == "" || now == last {
+		return d
+	}
+	d.Message = fmt.Sprintf("%s has 0 groups: LeaderWorkerSet starts revision %s with the next one, released or not", name, now)
+	if last != "" {
+		d.Reason = ReasonScaledToZero
+		d.Message += fmt.Sprintf(". To go back to revision %s, %s before you scale it up", last, o.restoring(name, last))
+	}
 	return d
+}
+
+// lastRun returns the newest revision in the history, "" if there is none.
+func (o Observation) lastRun() string {
+	newest := Entry{}
+	for _, e := range o.History {
+		if e.Problem == "" && e.Number > newest.Number {
+			newest = e
+		}
+	}
+	return newest.Revision
 }
 
 // rolledBack returns the state of a rollback once the added workloads are gone.
@@ -238,10 +267,15 @@ func atRest(o Observation) Decision {
 		Message: fmt.Sprintf("%s is held: a change of its template moves no group until a release does", o.Stable.Name),
 	}
 	// Mixed groups wait too: LWS had begun to roll, and the hold stopped it halfway.
-	if old := o.Stable.revisions(); o.Stable.Revision != "" && len(old) > 0 && (len(old) > 1 || old[0] != o.Stable.Revision) {
+	old := o.Stable.revisions()
+	if o.hasRoles() && len(old) == 0 && o.stableSide() != "" {
+		old = []string{o.stableSide()} // the bounds keep the revision of a set without groups
+	}
+	if o.Stable.Revision != "" && len(old) > 0 && (len(old) > 1 || old[0] != o.Stable.Revision) {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("revision %s of %s waits for a release", o.Stable.Revision, o.Stable.Name)
 	}
+	d = explainEmpty(o, o.lastRun(), d)
 	if refused := refuseTemplate(o); refused != nil {
 		d.Reason, d.Message = refused.Reason, refused.Message
 	}

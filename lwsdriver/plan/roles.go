@@ -121,6 +121,7 @@ const (
 	ReasonRoleNotReady = "RoleNotReady"
 	ReasonRolesScaling = "RolesScaling"
 	ReasonRoleUnsized  = "RoleUnsized"
+	ReasonChildMissing = "ChildMissing"
 )
 
 // hasRoles reports whether the workload is a DisaggregatedSet.
@@ -728,7 +729,14 @@ func inRoles(o Observation, d Decision) Decision {
 	for _, revision := range slices.Compact([]string{o.stableSide(), o.Stable.Revision}) {
 		if lacks, remedy := o.lackedChild(revision); lacks != "" {
 			d.Message += "; " + lacks + ": " + remedy
+			if revision != o.Stable.Revision && o.rests(d) {
+				d.Reason = ReasonChildMissing
+				d.Message += ". " + o.revive(revision)
+			}
 		}
+	}
+	if stable := o.stableSide(); d.Reason == ReasonNewRevisionWaits && !slices.ContainsFunc(o.Children, func(c Child) bool { return c.Revision == stable }) {
+		d.Message += fmt.Sprintf("; LeaderWorkerSet has deleted the children of revision %s. %s", stable, o.revive(stable))
 	}
 	if o.Record != nil && !o.BoundsEnforced {
 		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
@@ -768,6 +776,22 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 		}
 	}
 	return "", ""
+}
+
+// rests reports whether a decision is that of a set without a release that is not over.
+func (o Observation) rests(d Decision) bool {
+	over := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_NOTHING_TO_RELEASE
+	return d.Action == nil && (over || d.State == pb.State_STATE_HOLDING && o.release() == nil)
+}
+
+// revive says how a revision whose children are gone runs again while another template waits, or how that one starts instead.
+func (o Observation) revive(revision string) string {
+	name := "disaggregatedset/" + o.Stable.Name
+	back := fmt.Sprintf("To go back to revision %s, %s", revision, o.restoring(name, revision))
+	if slices.ContainsFunc(o.Children, func(c Child) bool { return c.Replicas > 0 }) {
+		return back
+	}
+	return fmt.Sprintf("%s. To start all groups at revision %s instead, run `lockstep disown %s`, and then `lockstep adopt %[3]s`", back, o.Stable.Revision, name)
 }
 
 // lacksChild reports whether a child of a revision was deleted although it is needed.
@@ -1023,7 +1047,7 @@ func checkRoles(o Observation) error {
 			"nothing enforces the bounds of the children of %s: %s", o.object(), installBounds)
 	case o.unsized() != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsized(), unsizedRemedy)
-	case total == 0:
+	case total == 0 && o.Record == nil:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.object())
 	case o.stableSide() == "" || o.Record == nil && o.rollsSlice():
@@ -1076,7 +1100,7 @@ func (b Begin) checkRoles(o Observation) error {
 		for _, role := range o.Roles {
 			if stable := o.stableSide(); o.child(slice, stable, role.Name).Name == "" {
 				return refuse("slice %d of %s has no child of role %s at revision %s: restore the template of that revision until LeaderWorkerSet "+
-					"has created it%s", slice, o.object(), role.Name, stable, or)
+					"has created it%s. %s", slice, o.object(), role.Name, stable, or, o.revive(stable))
 			}
 		}
 		or = fmt.Sprintf(", or set slices to %d for the release", slice+1)

@@ -229,11 +229,17 @@ func TestDisaggregatedHeld(t *testing.T) {
 	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
 		t.Fatal(err)
 	}
+	s.wake()
+	s.Await("v4", 4, 2)
+	s.Await("v1", -1, -1)
+}
+
+// wake has LWS reconcile the set: it tries again late what the bounds refused before they were deleted.
+func (s *roleSet) wake() {
+	s.t.Helper()
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
 	})
-	s.Await("v4", 4, 2)
-	s.Await("v1", -1, -1)
 }
 
 // refuses tries to scale children past their bounds, in every way that clients have.
@@ -772,6 +778,55 @@ func TestDisaggregatedScaledToZero(t *testing.T) {
 	s.finalize("release", rollback)
 	s.Await("v1", 2, 1)
 	s.Await("v2", -1, -1)
+}
+
+// TestDisaggregatedEmptied: LWS deletes the children of the template before if every role is scaled to 0 while another one waits. Scaled up
+// again, no group starts by itself, and the status says why: an undo restores the groups, and a set that is disowned starts the new template.
+//
+// Proves (test): A DisaggregatedSet is held for every client, and scaled, edited and disowned under the hold.
+func TestDisaggregatedEmptied(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 2, 1)
+	s.adopt()
+	stable := s.awaitHistory("1 v1 - stable current")[0].GetName()
+	for _, bring := range []func(){
+		func() {
+			s.undo("")
+			s.Await("v1", 2, 1)
+			s.Await("v2", -1, -1)
+		},
+		func() {
+			if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
+				t.Fatal(err)
+			}
+			s.wake()
+			s.Await("v2", 2, 1)
+			s.eventually("adoption", func(ctx context.Context) error {
+				_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref})
+				return err
+			})
+		},
+	} {
+		s.setImage("v2")
+		s.Await("v2", 0, 0)
+		s.scale(0, 0)
+		s.Await("v1", -1, -1)
+		s.awaitState(pb.State_STATE_HOLDING, "NewRevisionWaits")
+		s.scale(2, 1)
+		c := s.awaitState(pb.State_STATE_HOLDING, "ChildMissing")
+		for _, command := range []string{"lockstep undo disaggregatedset/llm --to-revision " + stable, "lockstep disown disaggregatedset/llm"} {
+			if !strings.Contains(c.GetMessage(), command) {
+				t.Errorf("%s does not name %s", c.GetMessage(), command)
+			}
+		}
+		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{
+			Workload: s.ref, ReleaseId: "r1", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+		})
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "no child of role prefill", "lockstep undo")
+		s.Await("v2", 0, 0)
+		bring()
+		s.awaitState(pb.State_STATE_HOLDING, "Held")
+	}
 }
 
 // undo restores a template. Its roles and whatever is no part of a revision stay.
