@@ -6,6 +6,7 @@ package plan
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -162,6 +163,28 @@ func TestReleaseEndsWithOutcome(t *testing.T) {
 		if err := refusal(o, intent); err != nil {
 			t.Errorf("%s after the outcome was saved: %v", name, err)
 		}
+	}
+}
+
+// From 0 groups LeaderWorkerSet starts the template in the spec: an undo restores the one before, and a release accepts the new one.
+func TestUndoWithoutGroups(t *testing.T) {
+	t.Parallel()
+	o := held("b", "a", recorded(Entry{Revision: "a", Number: 1, At: ago("1h")}))
+	o.Stable.Replicas, o.Stable.Groups = 0, nil
+	if d := reconcile(o); d.Reason != ReasonScaledToZero || !strings.Contains(d.Message, "run `lockstep undo vllm --to-revision a`") {
+		t.Errorf("%s: %s", d.Reason, d.Message)
+	}
+	if d, err := Decide(o, Undo{}); err != nil || d.Action != (RestoreTemplate{Revision: "a"}) {
+		t.Errorf("an undo: %v, %v", d.Action, err)
+	}
+	d, err := Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := d.Action.(SetStable).Record
+	o.Record, o.Policy.Style = &rec, pb.Style_STYLE_CANARY
+	if d := reconcile(o); d.State != pb.State_STATE_NOTHING_TO_RELEASE || d.Reason != ReasonNothing {
+		t.Errorf("a release: %s, %s: %s", d.State, d.Reason, d.Message)
 	}
 }
 

@@ -331,7 +331,7 @@ func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
 
 // TestDisaggregatedReleased: batches are units, both ways: aborted, the update's groups go and the stable ones were never touched; promoted,
 // they become the set without a second start, decode last. The hold is that of the new revision. The second release has a Service, which selects
-// decode: its units are groups of decode.
+// decode: its units are groups of decode, also once another client deletes the record.
 //
 // Proves (test): A DisaggregatedSet is released by units: aborted, promoted, the driver killed; blue-green and a third template; refused in
 // words.
@@ -393,6 +393,13 @@ func TestDisaggregatedReleased(t *testing.T) {
 	s.setImage("v3")
 	s.Await("v3", 0, 0)
 	s.Await("v2", 4, 2)
+
+	s.driver.Kill()
+	s.edit(func(set *disaggregated.DisaggregatedSet) { delete(set.Annotations, recordAnnotation) })
+	s.driver.Restart()
+	if c := s.awaitState(pb.State_STATE_UNMANAGED, "HoldWithoutRecord"); c.GetReplicas() != 2 || c.GetRoles()[0].GetName() != "decode" {
+		t.Errorf("without the record there are %d units, and the entry role is %s", c.GetReplicas(), c.GetRoles()[0].GetName())
+	}
 }
 
 // pace sets how many groups of each role may be unavailable, and in addition, while they are replaced.
