@@ -118,6 +118,11 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
 	share, routed := o.currentShare()
+	if s.Planned == 0 && o.shifts() && o.release().Phase == record.Progressing && o.batchReplicas() > 0 {
+		if failed := o.failShift(); failed != nil {
+			return *failed // no unit is no batch
+		}
+	}
 	switch {
 	// A host that is told READY measures the canary, so requests must have reached it.
 	case s.available >= need && !inForce(v):

@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -115,8 +114,8 @@ func standBy(o Observation) Decision {
 		d.Recheck, d.Wait = left, WaitTimer
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
 			c.Name, o.Stable.Name, clock(until))
-	case o.shifts() && o.shiftable() == 0: // the user has scaled a role, or edited its pace
-		d.State, d.Reason, d.Message = pb.State_STATE_FAILED, ReasonGroupsNotReady, drivererr.ProblemOf(o.checkShift()).Message
+	case o.shifts() && o.shiftable() == 0:
+		return *o.failShift()
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:

@@ -16,7 +16,7 @@ import (
 
 // In style partition the new units of a DisaggregatedSet take the place of old ones, so that a full cluster can be released with its own
 // capacity. The bounds of both revisions move a step at a time, within maxUnavailable and maxSurge of each role. Until the promotion every
-// role keeps a group at the stable revision: LWS deletes children without groups, and they are the way back.
+// slice keeps a whole unit at the stable revision: it serves requests, LWS deletes children without groups, and it is the way back.
 
 // shifts reports whether the release replaces units instead of adding them. One that is over has none left.
 func (o Observation) shifts() bool {
@@ -61,7 +61,7 @@ func (o Observation) unitsOf(groups func(Role) int) int {
 
 // shiftable returns how many units of a slice may be at the update revision before the promotion.
 func (o Observation) shiftable() int {
-	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - 1 })
+	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - o.part(r, 1) })
 }
 
 // beforePromotion returns how many of a number of groups a release may have beside the stable ones: if it replaces units, the last follow in the
@@ -260,7 +260,7 @@ func (o Observation) keeps(role Role, units int) int {
 	if o.shiftsBack() {
 		return role.Replicas
 	}
-	return max(role.Replicas-o.part(role, units), min(role.Replicas, 1))
+	return max(role.Replicas-o.part(role, units), o.part(role, 1))
 }
 
 // groupsOf returns how many groups a role of a slice has at a revision, those that are being deleted included.
@@ -421,15 +421,24 @@ func (o Observation) checkShift() error {
 		b = moved
 	}
 	for _, r := range o.Roles {
-		if n, lacks := o.part(r, 1), min(r.MaxUnavailable, r.Replicas-1); n > lacks+r.MaxSurge {
+		n := o.part(r, 1)
+		if lacks := min(r.MaxUnavailable, r.Replicas-n); n > lacks+r.MaxSurge {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 				"style partition can't replace a unit of %s: role %s has %d groups in a unit, and only %d can be replaced at a time, by maxUnavailable %d and "+
-					"maxSurge %d, since one stays until the promotion. Set its maxSurge to %d, or release with STYLE_CANARY",
+					"maxSurge %d, since a whole unit stays until the promotion. Set its maxSurge to %d, or release with STYLE_CANARY",
 				o.object(), r.Name, n, lacks+r.MaxSurge, r.MaxUnavailable, r.MaxSurge, n)
 		}
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles: raise maxSurge, or release with STYLE_CANARY", o.object())
+}
+
+// failShift fails a release that can't replace units any more, since the user has scaled a role, or edited its pace. Nil means that it can.
+func (o Observation) failShift() *Decision {
+	if err := o.checkShift(); err != nil {
+		return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: drivererr.ProblemOf(err).Message}
+	}
+	return nil
 }
 
 // afterBounds returns the observation once every child has the groups of its bounds, all ready for long.

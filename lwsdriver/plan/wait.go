@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -325,8 +324,5 @@ func awaitPlace(o Observation, s Progress, d Decision) *Decision {
 		d.Remedy = fmt.Sprintf("Ask for a weight of %d %%, or for a batch of %d groups", enough, s.ready)
 		return &d
 	}
-	if err := o.checkShift(); err != nil { // the user has scaled a role, or edited its pace
-		return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: drivererr.ProblemOf(err).Message}
-	}
-	return nil
+	return o.failShift()
 }
