@@ -276,21 +276,24 @@ func (o Observation) lowered(slice int, role Role, had, keep int) int {
 	serving := o.servingUnits(slice)
 	need, carry := role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving)
 	groups, ready, carrying := map[int]Group{}, 0, 0
+	carries := func(g Group) bool { return g.Ready && (role.Name != o.entryRole().Name || o.receives(g)) }
 	add := func(g Group, n int) {
 		if g.Ready {
 			ready += n
 		}
-		if g.Ready && (role.Name != o.entryRole().Name || o.receives(g)) {
+		if carries(g) {
 			carrying += n
 		}
 	}
+	waits := o.anyChild(slice, func(c Child) bool { return c.Revision == o.stableSide() && slices.ContainsFunc(c.Groups, Group.starts) })
 	for _, g := range within(o.child(slice, o.stableSide(), role.Name).Groups, 0, had) {
 		groups[g.Index] = g
 		add(g, 1)
 	}
 	for ; had > keep; had-- {
 		last := groups[had-1]
-		if add(last, -1); (last.Ready || last.starts()) && (ready < need || carrying < carry) {
+		carried := waits || carries(last) // otherwise the others carry no less without it
+		if add(last, -1); (last.Ready || last.starts()) && (ready < need || carried && carrying < carry) {
 			break
 		}
 	}
