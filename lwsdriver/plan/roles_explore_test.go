@@ -40,6 +40,7 @@ type roleChild struct {
 	serving, busy uint8 // of the entry role, as bits: the leaders with the serving label, and those with requests
 	hurt          uint8 // in a walk, as bits: those that the environment took, until they are ready again
 	deleted       bool  // in a walk: by another client, and not created again
+	earlier       bool  // in a walk: of a set with this name that was deleted
 }
 
 // roleState is one state. It is comparable: record and bounds are JSON.
@@ -81,6 +82,7 @@ type roleState struct {
 	overdue              string // what the driver has waited for too long
 	unnamed              bool   // another client has deleted the record, and nothing else names the routes
 	tampered             bool   // another client has edited or deleted the bounds, and the driver has not repaired them
+	earlier, orphans     bool   // the bounds are of a set with this name that was deleted; its children were orphaned
 }
 
 // roleChange is what an edit of the template does to the roles.
@@ -121,11 +123,11 @@ func (s roleState) observe(next ...Intent) Observation {
 	}
 	o.Stable.Revision, o.Stable.Observed = s.template.String(), true
 	for i := range roleNames {
-		o.Stable.Observed = o.Stable.Observed && (s.lacks(s.template, i) || s.children[s.template][0][i].exists || s.children[s.template][1][i].exists)
+		o.Stable.Observed = o.Stable.Observed && (s.lacks(s.template, i) || s.children[s.template][0][i].owned() || s.children[s.template][1][i].owned())
 	}
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
-			if !c.exists {
+			if !c.exists || c.earlier {
 				continue
 			}
 			name := m.child(r)
@@ -145,7 +147,10 @@ func (s roleState) observe(next ...Intent) Observation {
 		known := records.of(s.record)
 		o.Record, o.Policy = &known.record, known.policy
 	}
-	if s.bounds != "" {
+	switch {
+	case s.earlier:
+		o.BoundsLeft = s.record == ""
+	case s.bounds != "":
 		o.Bounds = boundsRead.of(s.bounds)
 	}
 	if s.unsized {
@@ -323,7 +328,7 @@ func (s roleState) write(action Action) (roleState, error) {
 		}
 		s.record = encodeJSON(rec)
 	case RemoveRecord:
-		s.record, s.bounds, s.left = "", "", true
+		s.record, s.bounds, s.left, s.earlier = "", "", true, false
 	case RestoreTemplate:
 		s.template = revisionOf(a.Revision)
 		if a.Record != nil {
@@ -332,7 +337,9 @@ func (s roleState) write(action Action) (roleState, error) {
 	case SetBounds:
 		b := a.Bounds
 		b.Target = atNoon(b.Target)
-		s.bounds = encodeJSON(b)
+		s.bounds, s.earlier = encodeJSON(b), false
+	case RemoveBounds:
+		s.bounds, s.earlier = "", false
 	case ScaleChild:
 		for r := revision(1); r <= revisions; r++ {
 			for m := range s.members(r) {
@@ -424,6 +431,12 @@ func (s roleState) asks() (all []ask) {
 		if s.net != nil {
 			all = append(all, ask{fmt.Sprintf("host asks for %d %%", weight), Route{ReleaseID: s.id(), Weight: &weight}, nil})
 		}
+		if s.net != nil && s.walk {
+			all = append(all, ask{fmt.Sprintf("host mirrors %d %%", weight), Route{ReleaseID: s.id(), Mirror: &weight}, nil})
+		}
+	}
+	if s.walk {
+		all = append(all, ask{"host forces an abort", RollBack{ReleaseID: s.id(), Force: true}, nil})
 	}
 	for r := revision(1); s.walk && r <= revisions; r++ {
 		all = append(all, ask{fmt.Sprintf("host undoes to %s", r), Undo{Revision: r.String()}, nil})
@@ -449,7 +462,7 @@ func (s roleState) nextID() string {
 
 // decides returns the step of a request of the host, or that of the driver, nil if there is none. The error is a defect of the driver.
 func (s roleState) decides(o Observation, a ask) (step *roleStep, err error) {
-	if r, routes := a.i.(Route); routes && !carries(&o, *r.Weight) {
+	if r, routes := a.i.(Route); routes && r.Weight != nil && !carries(&o, *r.Weight) {
 		return step, nil // a host does not ask for more than its batch can carry
 	}
 	if _, begins := a.i.(Begin); begins && s.second {
@@ -529,6 +542,10 @@ func (s roleState) others() (all []roleStep) {
 			if !c.exists {
 				continue
 			}
+			if n := s; c.earlier && !s.orphans {
+				*n.at(r, m) = roleChild{hurt: 1<<s.wanted[m.role] - 1}
+				happens(fmt.Sprintf("garbage collection deletes child %s of %s", m, r), n)
+			}
 			for want := range s.wanted[m.role] + 2 {
 				if s.lwsDown {
 					break
@@ -590,7 +607,7 @@ func (s roleState) others() (all []roleStep) {
 		add("another client restores the routes", n)
 	}
 	if n := s; s.deletes > 0 && s.bounds != "" {
-		n.bounds, n.deletes, n.tampered = "", s.deletes-1, s.walk
+		n.bounds, n.deletes, n.tampered, n.earlier = "", s.deletes-1, s.walk, false
 		add("another client deletes the bounds", n)
 	}
 	if n := s; s.resizes > 0 {
@@ -701,7 +718,12 @@ func (s roleState) unitsIn(r revision, slice int) int {
 // breach returns the rule that a step breaks, or "" if there is none.
 func (s roleState) breach(o Observation, step roleStep) string {
 	n := step.next
-	if step.disturbs && s.walk || s.tampered && strings.HasPrefix(step.by, "LWS") { // LeaderWorkerSet does what the edited bounds let it
+	switch _, kept := s.remains(); {
+	case step.disturbs && s.walk, strings.HasPrefix(step.by, "garbage collection"):
+		return ""
+	case s.tampered && strings.HasPrefix(step.by, "LWS"): // it does what the edited bounds let it
+		return ""
+	case s.earlier, s.orphans && kept: // LeaderWorkerSet takes orphans for its own, and the driver does not see them
 		return ""
 	}
 	if s.net != nil {
@@ -741,7 +763,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		update = revisionOf(b.Update) // another client has removed it from the bounds
 	}
 	shifts := s.style == pb.Style_STYLE_PARTITION && phase.Unfinished()
-	if shifts {
+	if shifts && !s.forced() {
 		if broken := s.breachOfShift(o, step, stable, update, phase); broken != "" {
 			return broken
 		}
@@ -822,7 +844,7 @@ func (s roleState) lowers(o Observation, b Bounds) bool {
 			if i == 0 && s.unsized {
 				wanted = min(wanted, uint8(o.Bounds.Min[Member(slice, name)])) // no other number is known
 			}
-			if b.Min[Member(slice, name)] < int(wanted) && (s.third == sameRoles && !s.walk || s.at(revisionOf(b.Stable), roleMember{slice, i}).exists) {
+			if b.Min[Member(slice, name)] < int(wanted) && (s.third == sameRoles && !s.walk || s.at(revisionOf(b.Stable), roleMember{slice, i}).owned()) {
 				return true
 			}
 		}

@@ -107,13 +107,13 @@ func (s *roleState) receive() {
 
 func (s *roleState) view(r *record.Release) view {
 	stable, update := revision(0), revision(0) // as the observer has it
-	if s.bounds != "" {
+	if s.bounds != "" && !s.earlier {
 		stable = revisionOf(boundsRead.of(s.bounds).Stable)
 	}
 	if r != nil {
 		stable, update = revisionOf(r.StableRevision), revisionOf(r.UpdateRevision)
 	}
-	if s.bounds != "" && boundsRead.of(s.bounds).Update != "" {
+	if s.bounds != "" && !s.earlier && boundsRead.of(s.bounds).Update != "" {
 		update = revisionOf(boundsRead.of(s.bounds).Update)
 	}
 	return view{
@@ -283,8 +283,10 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	switch allowed := s.allowed(o, phase) + n.hurtUnits(anyRevision, -1) + int(s.wanted[0])*o.SlicesWaiting; {
 	case lacks > max(lacked, allowed):
 		return fmt.Sprintf("rule 2, 5: the sides lack %d units for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
-	case void&^was&alone != 0 && (n.hurtUnits(anyRevision, -1) == 0 || n.objects != s.objects):
+	case void&^was&alone != 0 && !s.forced() && (n.hurtUnits(anyRevision, -1) == 0 || n.objects != s.objects):
 		return "rule 2: requests go to a side without a whole unit, and the other one has some"
+	case void&^was != 0 && n.hurtUnits(anyRevision, -1) == 0 && n.objects == s.objects && strings.HasPrefix(step.by, driver.by) && !s.forced():
+		return "rule 2: requests go to a side without a whole unit, since the driver takes it"
 	}
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
@@ -317,12 +319,20 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 // allowed returns how many units may be unavailable.
 func (s roleState) allowed(o Observation, phase record.Phase) int {
 	switch {
+	case s.forced():
+		return int(s.wanted[0]) * int(s.slices) // a person wants the rollback whatever it costs
 	case InPlace(s.style):
 		return max(o.shiftLacks(), s.tolerated(o))
 	case phase == record.RollingBack, phase == record.CleaningUp:
 		return 1
 	}
 	return s.tolerated(o)
+}
+
+// forced reports whether the release is rolled back with force.
+func (s roleState) forced() bool {
+	r := s.released()
+	return r != nil && r.Force && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
 // tolerated returns how many units may be missing by the policy of the release.

@@ -255,7 +255,7 @@ type lateWrite struct{ action Action }
 // stale reports whether the object of the write has changed.
 func (l *lateWrite) stale(before, after *roleState) bool {
 	switch l.action.(type) {
-	case SetBounds:
+	case SetBounds, RemoveBounds:
 		return before.bounds != after.bounds
 	case ScaleChild, LabelServing:
 		return before.children != after.children
@@ -345,6 +345,11 @@ func (s roleState) walkSteps() (all []roleStep) {
 			n.record = ""
 		})
 	}
+	for _, how := range []string{"", ", and its children are orphaned"} {
+		if _, kept := s.remains(); !kept {
+			add("the set is deleted and created again"+how, func(n *roleState) { n.recreate(how != "") })
+		}
+	}
 	if o := s.observe(); s.record != "" {
 		add("the deadline passes", func(n *roleState) { n.overdue = o.asked() })
 	}
@@ -390,6 +395,31 @@ func (s roleState) all() iter.Seq2[revision, roleMember] {
 				}
 			}
 		}
+	}
+}
+
+// owned reports whether a child is one of the set.
+func (c roleChild) owned() bool { return c.exists && !c.earlier }
+
+// remains returns a child of an earlier set.
+func (s roleState) remains() (child string, found bool) {
+	for r, m := range s.all() {
+		if c := s.at(r, m); c.exists && c.earlier {
+			return m.child(r), true
+		}
+	}
+	return "", false
+}
+
+// recreate has the user delete the set, and create it again. The bounds stay as long as they name routes, or without an owner.
+func (s *roleState) recreate(orphans bool) {
+	s.record, s.late, s.overdue, s.asked = "", nil, "", 0
+	s.promoted, s.left, s.tampered, s.orphans = false, false, false, orphans
+	if s.earlier = s.bounds != "" && (orphans || s.named()); !s.earlier {
+		s.bounds = ""
+	}
+	for r, m := range s.all() {
+		s.at(r, m).earlier = s.at(r, m).exists
 	}
 }
 
@@ -461,12 +491,14 @@ func (s roleState) breachOfEnd() string {
 
 // unended returns what is wrong with a state in which nothing happens any more, or "" if nothing is.
 func (s roleState) unended(o Observation, d Decision) string {
-	lacks := false
+	_, lacks := s.remains()
 	for r, m := range s.all() {
 		c := s.at(r, m)
 		lacks = lacks || m.slice < int(s.slices) && (c.deleted || !c.exists && r != s.template && r == revisionOf(o.stableSide()) && strings.Contains(d.Message, "no child"))
 	}
 	switch final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE; {
+	case s.earlier:
+		return "rule 7: bounds of a deleted set are left"
 	case lacks && d.Message != "": // LeaderWorkerSet does not create it, and the message says what to do
 		return ""
 	case s.settled(o, d) != "":

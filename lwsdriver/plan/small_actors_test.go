@@ -633,6 +633,10 @@ func (w *world) disturb(s *state, a act) bool {
 		s.own.blame()
 		w.editObjects(s, a.do, func(o *model.Objects) { o.Stable = w.worlds.values[w.untouched].Stable })
 	case actUnhold:
+		if w.admission && s.record != 0 && isHold(w.rollingOf(&s.own)) { // the policy keeps the hold, and notes what the user wants
+			w.editPace(s, record.Native(w.user))
+			break
+		}
 		if native := w.rolling(record.Native(w.user)); s.own.rolling != native {
 			s.own.rolling, s.own.observed = native, false
 			s.own.blame()
