@@ -1047,6 +1047,9 @@ func checkRoles(o Observation) error {
 			"nothing enforces the bounds of the children of %s: %s", o.object(), installBounds)
 	case o.unsized() != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsized(), unsizedRemedy)
+	case o.BoundsLeft && o.trafficDrifted(): // they alone name the routes, and new ones would replace them
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+			"requests are not routed yet as before a release of an earlier %s: try again once they are", o.object())
 	case total == 0 && o.Record == nil:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.object())
