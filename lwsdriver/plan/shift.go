@@ -355,7 +355,11 @@ func labelStable(o Observation, state pb.State) *Decision {
 		return nil
 	}
 	leaving := leadersOf(o.leavingUnits())
-	return o.labelServing(o.Stable, state, func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) })
+	serves := func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) }
+	whole := slices.ContainsFunc(o.Stable.Groups, serves)
+	return o.labelServing(o.Stable, state, func(g Group) bool {
+		return serves(g) || !whole && g.Serving && !slices.Contains(leaving, g.Leader) // a part of a unit serves better than none
+	})
 }
 
 // shiftedShare returns the share of the update revision that follows its units, since the host has requested none, or since they shrink. Then
