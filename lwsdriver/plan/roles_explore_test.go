@@ -854,7 +854,7 @@ func (s roleState) lowers(o Observation, b Bounds) bool {
 
 // breachOfSlices returns the rule by which units are whole within a slice, and fill one slice after another, that bounds break, or "" if there is none.
 func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
-	if s.wanted[0] == 0 {
+	if s.wanted[0] == 0 || s.walk && s.unsized { // the driver has the last known number
 		return ""
 	}
 	room := false

@@ -55,13 +55,18 @@ func (w *world) shortage(s *state) int {
 	worst := 0
 	for _, share := range []int{written, served} {
 		for _, selectors := range []uint8{now, s.selectors} {
-			lacks := 0
+			lacks, needs, behind := 0, 0, uint64(0)
 			for _, side := range []struct {
 				share int
 				bits  uint64
 			}{{100 - share, w.endpoints(s, selectors, false)}, {share, w.endpoints(s, selectors, true)}} {
-				lacks += max((n*side.share+99)/100-bits.OnesCount64(side.bits), 0)
+				groups := (n*side.share + 99) / 100
+				lacks, needs = lacks+max(groups-bits.OnesCount64(side.bits), 0), needs+groups
+				if side.share > 0 {
+					behind |= side.bits
+				}
 			}
+			lacks = max(lacks, needs-bits.OnesCount64(behind)) // in place, one leader may be behind both Services
 			worst = max(worst, lacks-roundedUp(n, share))
 		}
 	}
