@@ -62,8 +62,10 @@ type workload struct {
 	// pods has the revision of each pod, and added that of each object that a release added.
 	pods  map[types.UID]string
 	added map[string]string
-	// asked has what first asked for a revision.
-	asked map[string]string
+	// asked has what first asked for a revision, and leaving the same by the name of each pod whose deletion began then: the controllers create
+	// its successor by what they saw before.
+	asked   map[string]string
+	leaving map[string]map[string]string
 	// release is the last release, begun at a version.
 	release *release
 	begun   uint64
@@ -156,7 +158,7 @@ func (l *ledger) of(object string) *workload {
 }
 
 func newWorkload() *workload {
-	return &workload{held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, asked: map[string]string{}}
+	return &workload{held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, asked: map[string]string{}, leaving: map[string]map[string]string{}}
 }
 
 func (l *ledger) pod(e Event) {
@@ -171,6 +173,9 @@ func (l *ledger) pod(e Event) {
 	// A policy may add metadata to the pods of an added object, whose template then has another hash.
 	revision = cmp.Or(w.added[set], revision)
 	_, known := w.pods[e.Object.GetUID()]
+	if known && w.leaving[e.Object.GetName()] == nil && (e.Deleted || e.Object.GetDeletionTimestamp() != nil) {
+		w.leaving[e.Object.GetName()] = maps.Clone(w.asked)
+	}
 	switch {
 	case e.Deleted:
 		for _, w := range l.workloads { // the name of its set may be another workload's by now
@@ -181,7 +186,9 @@ func (l *ledger) pod(e Event) {
 		if !w.managed() || len(w.asked) == 0 {
 			w.asked[revision] = "the user: it was not held"
 		}
-		if w.asked[revision] == "" {
+		asked := cmp.Or(w.asked[revision], w.leaving[e.Object.GetName()][revision])
+		delete(w.leaving, e.Object.GetName())
+		if asked == "" {
 			l.violations = append(l.violations, fmt.Sprintf("pod %s appeared at %s (resource version %d) at revision %s, which nothing asked for. "+
 				"Asked for: %v. Evidence: %s", e.Object.GetName(), e.Object.GetCreationTimestamp().UTC().Format(time.TimeOnly), e.Version, revision, w.asked, l.describe()))
 			w.asked[revision] = "nothing, as reported" // once for all its pods
@@ -359,6 +366,8 @@ func (l *ledger) settle(w *workload) {
 	}
 	if r := w.release; r != nil && r.Phase.Unfinished() {
 		inUse[r.StableRevision], inUse[r.UpdateRevision] = "in flight", "in flight"
+	} else {
+		clear(w.leaving)
 	}
 	maps.DeleteFunc(w.asked, func(revision, _ string) bool { return inUse[revision] == "" })
 }

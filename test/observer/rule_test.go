@@ -63,6 +63,17 @@ func (s *story) gone(n int) *story {
 	return s.add(true, podManifest, "m", n, "new")
 }
 
+// replaced is a pod that is being deleted at the revision old, and its successor, between which more happens.
+func (s *story) replaced(revision string, meanwhile func(*story)) *story {
+	s.t.Helper()
+	const manifest = podManifest + "  deletionTimestamp: %s\n"
+	s.add(false, strings.Replace(podManifest, "uid: ", "uid: first-", 1), "m", 99, "old")
+	s.add(false, strings.Replace(manifest, "uid: ", "uid: first-", 1), "m", 99, "old", "2026-01-01T00:00:00Z")
+	meanwhile(s)
+	s.add(true, strings.Replace(podManifest, "uid: ", "uid: first-", 1), "m", 99, "old")
+	return s.add(false, podManifest, "m", 99, revision)
+}
+
 // set is the workload, with a release in a phase unless that is "".
 func (s *story) set(owner, id, update, phase string) *story {
 	s.t.Helper()
@@ -180,28 +191,33 @@ func TestRule(t *testing.T) {
 		t.Helper()
 		return held(t).rollout("u", "", status("h0", "h0")).rollout("u", "new", status("h1", "h0"))
 	}
+	startsOver := func(s *story) { s.set("", "r", "other", "Progressing") }
 	for name, test := range map[string]struct {
 		history  *story
 		violates string // the revision that nothing asked for
 	}{
-		"not held":                   {(&story{t: t}).pod("m", "old").pod("m", "new"), ""},
-		"restarted":                  {held(t).pod("m", "old"), ""},
-		"held":                       {held(t).pod("m", "new"), "new"},
-		"its first group":            {(&story{t: t}).set("", "", "", "").pod("m", "old").pod("m", "old"), ""},
-		"another than its first":     {(&story{t: t}).set("", "", "", "").pod("m", "old").pod("m", "new"), "new"},
-		"a client's release":         {held(t).set("", "r", "new", "Progressing").pod("m", "new"), ""},
-		"a client's other release":   {held(t).set("", "r", "new", "Progressing").pod("m", "other"), "other"},
-		"a client's rolled back":     {held(t).set("", "r", "new", "RollingBack").pod("m", "new"), "new"},
-		"restarted in mid-release":   {held(t).set("", "r", "new", "Progressing").pod("m", "new").gone(2).pod("m", "new"), ""},
-		"begins again after its end": {held(t).set("", "r", "new", "Progressing").pod("m", "new").set("", "r", "new", "CleaningUp").gone(2).pod("m", "new"), "new"},
-		"a host's release alone":     {held(t).set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
-		"argo: in progress":          {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new"), ""},
-		"argo: referenced":           {progressing(t).referenced().set(argo, "r", "other", "Progressing").pod("m", "other"), ""},
-		"argo: referenced, another":  {progressing(t).referenced().set(argo, "r", "other", "Progressing").pod("m", "new"), "new"},
-		"argo: referenced, at rest":  {held(t).rollout("u", "", status("h0", "h0")).referenced().set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
-		"argo: promoted in full":     {progressing(t).rollout("u", "new", status("h1", "h1")).pod("m", "new"), ""},
-		"argo: back to stable":       {progressing(t).rollout("u", "", status("h0", "h0")).pod("m", "new"), "new"},
-		"argo: aborted":              {progressing(t).rollout("u", "new", status("h1", "h0", "abort: true")).pod("m", "new"), "new"},
+		"not held":                      {(&story{t: t}).pod("m", "old").pod("m", "new"), ""},
+		"restarted":                     {held(t).pod("m", "old"), ""},
+		"held":                          {held(t).pod("m", "new"), "new"},
+		"its first group":               {(&story{t: t}).set("", "", "", "").pod("m", "old").pod("m", "old"), ""},
+		"another than its first":        {(&story{t: t}).set("", "", "", "").pod("m", "old").pod("m", "new"), "new"},
+		"a client's release":            {held(t).set("", "r", "new", "Progressing").pod("m", "new"), ""},
+		"a client's other release":      {held(t).set("", "r", "new", "Progressing").pod("m", "other"), "other"},
+		"a client's rolled back":        {held(t).set("", "r", "new", "RollingBack").pod("m", "new"), "new"},
+		"restarted in mid-release":      {held(t).set("", "r", "new", "Progressing").pod("m", "new").gone(2).pod("m", "new"), ""},
+		"begins again after its end":    {held(t).set("", "r", "new", "Progressing").pod("m", "new").set("", "r", "new", "CleaningUp").gone(2).pod("m", "new"), "new"},
+		"a host's release alone":        {held(t).set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
+		"replaced while it starts over": {held(t).set("", "r", "new", "Promoting").replaced("new", startsOver), ""},
+		"replaced by neither":           {held(t).set("", "r", "new", "Promoting").replaced("another", startsOver), "another"},
+		"begun after it started over": {held(t).set("", "r", "new", "Promoting").set("", "r", "other", "Progressing").
+			replaced("new", func(*story) {}), "new"},
+		"argo: in progress":         {progressing(t).set(argo, "r", "new", "Progressing").pod("m", "new"), ""},
+		"argo: referenced":          {progressing(t).referenced().set(argo, "r", "other", "Progressing").pod("m", "other"), ""},
+		"argo: referenced, another": {progressing(t).referenced().set(argo, "r", "other", "Progressing").pod("m", "new"), "new"},
+		"argo: referenced, at rest": {held(t).rollout("u", "", status("h0", "h0")).referenced().set(argo, "r", "new", "Progressing").pod("m", "new"), "new"},
+		"argo: promoted in full":    {progressing(t).rollout("u", "new", status("h1", "h1")).pod("m", "new"), ""},
+		"argo: back to stable":      {progressing(t).rollout("u", "", status("h0", "h0")).pod("m", "new"), "new"},
+		"argo: aborted":             {progressing(t).rollout("u", "new", status("h1", "h0", "abort: true")).pod("m", "new"), "new"},
 		"argo: retried": {progressing(t).rollout("u", "new", status("h1", "h0", "abort: true")).
 			rollout("u", "new", status("h1", "h0")).pod("m", "new"), ""},
 		"argo: not yet observed": {held(t).rollout("u", "", status("h0", "h0")).
