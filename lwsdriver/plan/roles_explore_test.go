@@ -915,7 +915,8 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			if phase == record.Promoted || had+will < least {
 				continue
 			}
-			if left := min(had, b.Min[at]) + min(will, b.Exact[at]); left < least {
+			// LWS may have removed those that the bounds before let go.
+			if left := min(had, b.Min[at], before.Min[at]) + min(will, b.Exact[at]); left < min(least, min(had, before.Min[at])+will) {
 				return fmt.Sprintf("%v: bounds leave %d ready groups of both revisions, of %d", m, left, s.wanted[i])
 			}
 		}

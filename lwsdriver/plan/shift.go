@@ -99,7 +99,8 @@ func (o Observation) shiftBackTo() int {
 	full, placed := o.entryRole().Replicas, o.place(c.Carries, c.Replicas)
 	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
 		before -= placed[slice]
-		ready := len(readyFirst(within(o.Stable.Groups, slice*full, full))) // limitShares has the requests stay until these receive them
+		// limitShares has the requests stay until these receive them.
+		ready := len(readyFirst(within(o.Stable.Groups, slice*full, min(full, o.staying(slice, o.stableSide(), o.entryRole())))))
 		useful := afterReady(within(c.Groups, before, placed[slice])) - before
 		if n := min(max(full-o.sliceLacks()-ready, 0), useful); n > 0 {
 			return before + n
@@ -128,9 +129,27 @@ func afterReady(groups []Group) (index int) {
 	return index
 }
 
-// neededBeside returns how many groups of a role a slice needs beside the ready ones of a revision, so that the role lacks no more than it may.
+// neededBeside returns how many groups of a role a slice needs beside the ready ones that a revision keeps, so that the role lacks no more than it
+// may.
 func (o Observation) neededBeside(slice int, revision string, r Role) int {
-	return r.Replicas - r.MaxUnavailable - len(readyFirst(o.child(slice, revision, r.Name).Groups))
+	kept := within(o.child(slice, revision, r.Name).Groups, 0, o.staying(slice, revision, r))
+	return r.Replicas - r.MaxUnavailable - len(readyFirst(kept))
+}
+
+// staying returns how many groups of a role of a slice a revision keeps by the bounds. LWS may be removing the others, which are ready until
+// then.
+func (o Observation) staying(slice int, revision string, r Role) int {
+	stays := o.child(slice, revision, r.Name).Replicas
+	if o.Bounds == nil {
+		return stays
+	}
+	if least, bounded := o.Bounds.Min[Member(slice, r.Name)]; bounded && revision == o.Bounds.Stable {
+		stays = min(stays, least)
+	}
+	if revision == o.Bounds.Update {
+		stays = min(stays, o.Bounds.Exact[Member(slice, r.Name)])
+	}
+	return stays
 }
 
 // lastNeeded returns how many old groups of a role a promotion keeps in a slice until it is the role's turn: one at least.
