@@ -67,7 +67,13 @@ func newRoleSetOf(t *testing.T, prefill, decode int32, start func(*env) *driver.
 	suite.InstallRoles(t, e.cluster)
 	e.observer.waive(ruleHold) // its rules are those of a LeaderWorkerSet's hold
 	e.driver = start(e)
-	roles := &suite.Roles{T: t, Cluster: e.cluster, Namespace: e.namespace, Name: "llm"}
+	return rolesIn(e, prefill, decode)
+}
+
+// rolesIn creates the set in an environment whose driver runs.
+func rolesIn(e *env, prefill, decode int32) *roleSet {
+	e.t.Helper()
+	roles := &suite.Roles{T: e.t, Cluster: e.cluster, Namespace: e.namespace, Name: "llm"}
 	s := &roleSet{env: e, Roles: roles, name: "llm", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "llm", Kind: "DisaggregatedSet"}}
 	s.create(prefill, decode)
 	s.Await("v1", prefill, decode)
@@ -633,6 +639,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	t.Parallel()
 	needsScalers(t)
 	s := newRoleSet(t, 4, 2)
+	s.observer.waive(ruleRoles) // it reads the groups in the spec, and a scaler has those of prefill
 	s.autoscale()
 	before := (&workload{env: s.env, name: s.name}).hpa()
 	s.adopt()

@@ -11,13 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/observer"
 )
 
-// rules checks the safety rules on the events of a namespace, which [observer.Observer] records: each state of each LeaderWorkerSet, pod and
-// Ingress.
+// rules checks the safety rules on the events of a namespace, which [observer.Observer] records: each state of each LeaderWorkerSet, pod,
+// Ingress and DisaggregatedSet.
 type rules struct {
 	*observer.Observer
 	env *env
@@ -29,7 +30,7 @@ type rules struct {
 // clusterEvent is one change: the object's state from this version on, or its deletion.
 type clusterEvent struct {
 	version uint64
-	object  runtime.Object // *lws.LeaderWorkerSet, *corev1.Pod or *networkingv1.Ingress
+	object  runtime.Object // as typed returns it
 	deleted bool
 }
 
@@ -93,6 +94,8 @@ func typed(kind string) runtime.Object {
 		return &corev1.Pod{}
 	case "Ingress":
 		return &networkingv1.Ingress{}
+	case "DisaggregatedSet":
+		return &disaggregated.DisaggregatedSet{}
 	default:
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -126,22 +127,29 @@ type replay struct {
 	own map[string]*ownGroups
 	// requests has the weight of each canary Ingress, by name.
 	requests map[string]string
+	// roles has those of adopted DisaggregatedSets, by the set's name and theirs.
+	roles map[string]*roleFloor
 
 	checks, dips          int
 	completed, rolledBack int
 	violations            []string
 	lines                 []string
+	// violated is the number of lines at the first violation.
+	violated int
 }
 
 func newReplay(waived map[rule]bool) *replay {
 	return &replay{
 		sets: map[string]*lws.LeaderWorkerSet{}, pods: map[string]*corev1.Pod{}, waived: waived,
 		before: map[string]int{}, whole: map[string]bool{}, released: map[string]string{}, template: map[string]string{},
-		own: map[string]*ownGroups{}, requests: map[string]string{},
+		own: map[string]*ownGroups{}, requests: map[string]string{}, roles: map[string]*roleFloor{},
 	}
 }
 
-func (r *replay) history() string { return strings.Join(r.lines[max(0, len(r.lines)-150):], "\n") }
+// history returns what happened before and soon after the first violation.
+func (r *replay) history() string {
+	return strings.Join(r.lines[max(0, r.violated-130):min(r.violated+20, len(r.lines))], "\n")
+}
 
 func (r *replay) check(which rule, ok bool, format string, args ...any) {
 	r.checks++
@@ -151,6 +159,9 @@ func (r *replay) check(which rule, ok bool, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if n := len(r.lines); n > 0 {
 		text += "\n  after " + r.lines[n-1]
+	}
+	if len(r.violations) == 0 {
+		r.violated = len(r.lines)
 	}
 	r.violations = append(r.violations, fmt.Sprintf("%s: %s", which, text))
 }
@@ -164,7 +175,10 @@ func (r *replay) step(h clusterEvent) {
 		r.stepPod(object, h)
 	case *networkingv1.Ingress:
 		r.stepIngress(object, h)
+	case *disaggregated.DisaggregatedSet:
+		r.stepRoleSet(object, h)
 	}
+	r.checkRoles()
 	for _, s := range r.sets {
 		if s.Labels[roleLabel] == "" {
 			r.checkAlways(s)

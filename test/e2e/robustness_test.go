@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,17 +16,20 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const (
@@ -40,6 +44,8 @@ const (
 // randomCourse is what a host, a user and faults do to a workload, one after the other. A course is data, so that one that failed is kept
 // when the draws change.
 type randomCourse struct {
+	// Roles is true for a DisaggregatedSet. Its partition style is a shift.
+	Roles bool         `json:"roles,omitzero"`
 	Style string       `json:"style"`
 	Steps []courseStep `json:"steps"`
 }
@@ -63,7 +69,7 @@ var courseSteps = []kindOfStep{
 	{"promote", 4, 0, func(c *courseRun, _ int32) { _, _ = c.finalize(c.last(), promote) }},
 	{"abort", 4, 0, func(c *courseRun, _ int32) { _, _ = c.finalize(c.last(), rollback) }},
 	{"edit", 2, 0, func(c *courseRun, _ int32) { c.edit() }},
-	{"scale", 3, 5, func(c *courseRun, n int32) { c.w.scale(max(n, 1)) }},
+	{"scale", 3, 5, func(c *courseRun, n int32) { c.of.resize(max(n, 1)) }},
 	{"settle", 8, 0, func(c *courseRun, _ int32) { c.settle() }},
 	{"kill", 4, 1, func(c *courseRun, late int32) { c.proxy.meet(killing(c.w.driver, late == 1)) }},
 	{"suspend", 2, 0, (*courseRun).suspend},
@@ -88,7 +94,7 @@ func drawCourse(seed uint64) randomCourse {
 	for _, s := range courseSteps {
 		total += s.weight
 	}
-	c := randomCourse{Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}}}
+	c := randomCourse{Roles: seed%2 == 0, Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}}}
 	for range 8 + random.IntN(12) {
 		at := random.IntN(total)
 		for _, s := range courseSteps {
@@ -101,9 +107,9 @@ func drawCourse(seed uint64) randomCourse {
 	return c
 }
 
-// TestRobustness runs random courses of faults and requests against one workload after the other, on a control plane of its own. After each
-// course the faults end, and a last release is promoted. The observer judges every change, the drivers' decisions are replayed, and every
-// answer is judged by the history of requests.
+// TestRobustness runs random courses of faults and requests against one workload after the other, every second one a DisaggregatedSet, on a
+// control plane of its own. After each course the faults end, and a last release is promoted. The observer judges every change, the drivers'
+// decisions are replayed, and every answer is judged by the history of requests.
 //
 // Proves: Random faults and requests for five minutes: the safety rules hold, each granted request is in force or superseded.
 func TestRobustness(t *testing.T) {
@@ -113,6 +119,7 @@ func TestRobustness(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Stop)
+	suite.InstallRoles(t, c)
 	kept, err := filepath.Glob(filepath.Join(keptCourses, "*.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -178,9 +185,71 @@ func (c randomCourse) keep(t *testing.T, name string) {
 	t.Logf("the course is kept in test/e2e/%s/%s", keptCourses, name)
 }
 
+// released is what a course releases.
+type released interface {
+	reference() *pb.WorkloadRef
+	// retag changes the image in the template, and resize the groups, as a user does.
+	retag(tag string)
+	resize(groups int32)
+	// stableTag returns the image's tag of the stable revision while the user has to restore that template for an abort, "" if not.
+	stableTag() string
+	// mustEnd fails unless all groups run a tag, and nothing is left of a release.
+	mustEnd(tag string)
+}
+
+func (w *workload) reference() *pb.WorkloadRef { return w.ref() }
+
+func (w *workload) retag(tag string) { w.edit(image(tag)) }
+
+func (w *workload) resize(groups int32) { w.scale(groups) }
+
+func (w *workload) stableTag() string {
+	if tag := stableImage.FindStringSubmatch(w.get().Annotations[recordAnnotation]); tag != nil {
+		return tag[1]
+	}
+	return ""
+}
+
+func (w *workload) mustEnd(tag string) {
+	w.t.Helper()
+	w.awaitReady()
+	w.mustRun(tag)
+	w.mustBeIdle()
+}
+
+// roleCourse is a DisaggregatedSet in a course. Both roles have the same number of groups.
+type roleCourse struct {
+	*roleSet
+	groups int32
+}
+
+func (s *roleCourse) reference() *pb.WorkloadRef { return s.ref }
+
+func (s *roleCourse) retag(tag string) { s.setImage(tag) }
+
+func (s *roleCourse) resize(groups int32) {
+	s.groups = groups
+	s.scale(groups, groups)
+}
+
+func (s *roleCourse) stableTag() string { return "" }
+
+func (s *roleCourse) mustEnd(tag string) {
+	s.t.Helper()
+	s.Await(tag, s.groups, s.groups)
+	s.eventually("the children of other revisions are deleted", func(ctx context.Context) error {
+		all, err := s.env.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{})
+		if err == nil && len(all.Items) != 2 {
+			err = fmt.Errorf("%d children exist", len(all.Items))
+		}
+		return err
+	})
+}
+
 // courseRun runs a course.
 type courseRun struct {
-	w     *workload
+	of    released
+	w     *workload // of a DisaggregatedSet it has the namespace and the driver only
 	proxy *proxy
 	style style
 	// edits counts the templates.
@@ -205,7 +274,16 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 	for _, r := range []rule{ruleStableUntouched, ruleBatch, ruleHold} {
 		e.observer.waived[r] = true
 	}
-	r := &courseRun{w: e.adopt(model("model", 3, 2)), proxy: p, style: allStyles[at], edits: 1}
+	r := &courseRun{proxy: p, style: allStyles[at], edits: 1}
+	if c.Roles {
+		e.observer.waive(ruleHold)
+		set := rolesIn(e, 3, 3)
+		set.adopt()
+		r.of, r.w = &roleCourse{set, 3}, &workload{env: e, driver: e.driver, name: set.name}
+	} else {
+		r.w = e.adopt(model("model", 3, 2))
+		r.of = r.w
+	}
 	for _, s := range c.Steps {
 		i := slices.IndexFunc(courseSteps, func(k kindOfStep) bool { return k.do == s.Do })
 		if i < 0 {
@@ -228,25 +306,32 @@ func (c *courseRun) end() {
 	c.until("the last release begins", c.initialize)
 	c.until("the last release is promoted", func() error { return c.promoted(c.last()) })
 	c.judge()
-	c.w.awaitReady()
-	c.w.mustRun(c.tag())
-	c.w.mustBeIdle()
+	c.of.mustEnd(c.tag())
+}
+
+func (c *courseRun) context(ctx context.Context) (*pb.BatchContext, error) {
+	r, err := c.w.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: c.of.reference(), IncludeGroups: true})
+	return r.GetContext(), err
 }
 
 // finish returns nil once no release is under way. It promotes one that was not aborted. If one was, it restores the stable template, without
 // which LWS may have nothing to restart the groups from: the driver asks for it.
 func (c *courseRun) finish() error {
-	r, err := within(c, c.w.tryContext)
+	r, err := within(c, c.context)
 	switch {
 	case err != nil:
 		return err
 	case r.GetReleaseId() == "" || r.GetState() == completed || r.GetState() == rolledBack:
 		return nil
 	case r.GetIntent() == rollback:
-		if tag := stableImage.FindStringSubmatch(c.w.get().Annotations[recordAnnotation]); tag != nil {
-			c.w.edit(image(tag[1]))
+		if tag := c.of.stableTag(); tag != "" {
+			c.of.retag(tag)
 		}
 		return fmt.Errorf("%w: %s", errNotYet, r.GetMessage())
+	case strings.Contains(r.GetMessage(), "LeaderWorkerSet creates them all"):
+		// LWS was killed between two children, and never creates the other one. The driver says so, and the user aborts.
+		_, err = c.finalize(r.GetReleaseId(), rollback)
+		return cmp.Or(err, errNotYet)
 	default:
 		return c.promoted(r.GetReleaseId())
 	}
@@ -284,7 +369,7 @@ func (c *courseRun) tag() string { return fmt.Sprint("v", c.edits) }
 // edit changes the template to one that was never used.
 func (c *courseRun) edit() {
 	c.edits++
-	c.w.edit(image(c.tag()))
+	c.of.retag(c.tag())
 }
 
 // within makes a call with a timeout.
@@ -299,7 +384,7 @@ func (c *courseRun) initialize() error {
 	n := c.send(request{id: id})
 	r, err := within(c, func(ctx context.Context) (*pb.InitializeResponse, error) {
 		return c.w.driver.Initialize(ctx, &pb.InitializeRequest{
-			Workload: c.w.ref(), ReleaseId: id, Policy: c.style.policy(policy("34%", "67%", "100%")), Owner: "robustness",
+			Workload: c.of.reference(), ReleaseId: id, Policy: c.style.policy(policy("34%", "67%", "100%")), Owner: "robustness",
 		})
 	})
 	c.answered(n, r.GetContext(), err)
@@ -309,7 +394,7 @@ func (c *courseRun) initialize() error {
 func (c *courseRun) upgrade(batch int32) {
 	_, _ = within(c, func(ctx context.Context) (*pb.UpgradeBatchResponse, error) {
 		return c.w.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-			Workload: c.w.ref(), ReleaseId: c.last(), Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
+			Workload: c.of.reference(), ReleaseId: c.last(), Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
 		})
 	})
 }
@@ -317,7 +402,7 @@ func (c *courseRun) upgrade(batch int32) {
 func (c *courseRun) finalize(id string, intent pb.FinalizeIntent) (*pb.FinalizeResponse, error) {
 	n := c.send(request{id, intent})
 	r, err := within(c, func(ctx context.Context) (*pb.FinalizeResponse, error) {
-		return c.w.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: c.w.ref(), ReleaseId: id, Intent: intent})
+		return c.w.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: c.of.reference(), ReleaseId: id, Intent: intent})
 	})
 	c.answered(n, r.GetContext(), err)
 	return r, err
@@ -327,7 +412,7 @@ func (c *courseRun) finalize(id string, intent pb.FinalizeIntent) (*pb.FinalizeR
 func (c *courseRun) settle() {
 	_ = wait.PollUntilContextTimeout(c.w.t.Context(), callTimeout/100, 2*callTimeout, true, func(context.Context) (bool, error) {
 		c.revive()
-		r, err := within(c, c.w.tryContext)
+		r, err := within(c, c.context)
 		return err == nil && slices.Contains(
 			[]pb.State{pb.State_STATE_HOLDING, pb.State_STATE_READY, completed, rolledBack, pb.State_STATE_FAILED}, r.GetState()), nil
 	})
@@ -337,12 +422,12 @@ func (c *courseRun) settle() {
 func (c *courseRun) suspend(int32) {
 	c.w.driver.Suspend()
 	defer c.w.driver.Resume()
-	_, _ = within(c, c.w.tryContext)
+	_, _ = within(c, c.context)
 }
 
 // behave changes how the first group of the canary behaves.
 func (c *courseRun) behave(annotations map[string]any) {
-	if r, err := within(c, c.w.tryContext); err == nil && r.GetCanaryWorkload() != "" {
+	if r, err := within(c, c.context); err == nil && r.GetCanaryWorkload() != "" && c.of == released(c.w) {
 		c.w.patchPods(r.GetCanaryWorkload(), annotations, 0)
 	}
 }
@@ -406,7 +491,7 @@ func (c *courseRun) revive() {
 // judge judges the driver's state by the requests.
 func (c *courseRun) judge() {
 	c.w.t.Helper()
-	if r, err := within(c, c.w.tryContext); err == nil {
+	if r, err := within(c, c.context); err == nil {
 		if err := c.requests.judge(request{r.GetReleaseId(), r.GetIntent()}, r.GetUpdateRevision()); err != nil {
 			c.w.t.Errorf("%v: %s", err, show(r))
 		}
