@@ -118,7 +118,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
 	share, routed := o.currentShare()
-	if s.Planned == 0 && o.shifts() && o.release().Phase == record.Progressing && o.batchReplicas() > 0 {
+	if s.Planned == 0 && o.shifts() && !o.shiftsBack() && o.batchReplicas() > 0 {
 		if failed := o.failShift(); failed != nil {
 			return *failed // no unit is no batch
 		}
@@ -213,7 +213,9 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 	if d.State == pb.State_STATE_READY {
 		return nil
 	}
-	d.State = pb.State_STATE_PROMOTING
+	if d.State != pb.State_STATE_FAILED {
+		d.State = pb.State_STATE_PROMOTING
+	}
 	return &d
 }
 

@@ -114,8 +114,6 @@ func standBy(o Observation) Decision {
 		d.Recheck, d.Wait = left, WaitTimer
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
 			c.Name, o.Stable.Name, clock(until))
-	case o.shifts() && o.shiftable() == 0:
-		return *o.failShift()
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:
