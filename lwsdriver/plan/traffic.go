@@ -221,7 +221,7 @@ func withdraw(o Observation, state pb.State) *Decision {
 	switch {
 	case d != nil:
 		return d
-	case !v.Withdrawn:
+	case !v.Withdrawn, v.Reason == traffic.ReasonIsolationNotInForce: // the stable Service may still lead to the groups
 		return awaitTraffic(v, state)
 	}
 	return drained(o, state)
