@@ -108,7 +108,7 @@ func (m mutation) mutate(path string) (string, error) {
 // explorer returns a pattern for the names of the tests that visit the states which a file of the planner decides about.
 func explorer(file string) string {
 	switch file {
-	case "roles.go", "shift.go":
+	case "roles.go", "units.go", "bounds.go", "shift.go":
 		return "^TestExploreRoles$"
 	case "limits.go", "traffic.go":
 		return "^TestExplore(Roles)?$"
