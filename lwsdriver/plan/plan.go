@@ -114,11 +114,15 @@ func decide(o Observation, s Progress) Decision {
 	}
 }
 
-// ended adds to the final decision of a release that a newer revision waits.
+// ended adds to the final decision of a release that another revision waits.
 func ended(o Observation, d Decision) Decision {
 	now, r := o.Stable.Revision, o.Record.Release
+	ran := r.UpdateRevision
+	if d.State != pb.State_STATE_COMPLETED {
+		ran = r.StableRevision
+	}
 	switch {
-	case now == "" || now == r.UpdateRevision || now == r.StableRevision:
+	case now == "" || now == ran || now == r.UpdateRevision: // which a rollback names itself
 	// Nothing waits, so LWS must have started the newer template by itself.
 	case o.Stable.existing() > 0 && !o.templateWaits():
 		d.Reason = ReasonUnreleased
@@ -128,10 +132,7 @@ func ended(o Observation, d Decision) Decision {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)
 	}
-	if d.State == pb.State_STATE_ROLLED_BACK {
-		return explainEmpty(o, r.StableRevision, d)
-	}
-	return explainEmpty(o, r.UpdateRevision, d)
+	return explainEmpty(o, ran, d)
 }
 
 // explainEmpty says of a LeaderWorkerSet without groups that no hold covers the next one. Last is the revision that its groups had, "" if that
