@@ -88,7 +88,6 @@ const timeout = "1h"
 var (
 	breach   = regexp.MustCompile(`explore_test\.go:\d+: (.*)`)
 	panics   = regexp.MustCompile(`(?m)^panic: .*`)
-	counts   = regexp.MustCompile(`: \d+ states `)
 	timedOut = regexp.MustCompile(`test timed out`)
 	visits   = regexp.MustCompile(`: (\d+) states(?: in |: )`)
 )
@@ -147,7 +146,7 @@ func (m mutation) run() (rule string, states int, err error) {
 		return "", states, nil
 	}
 	for _, match := range breach.FindAllStringSubmatch(string(out), -1) {
-		if !counts.MatchString(match[0]) {
+		if !visits.MatchString(match[0]) {
 			return match[1], states, nil
 		}
 	}
