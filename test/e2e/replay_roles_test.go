@@ -18,7 +18,7 @@ import (
 )
 
 // ruleRoles: while a DisaggregatedSet is adopted, no role has fewer ready groups than its replicas less maxUnavailable. Those of a scale-up
-// count once all have been ready.
+// count once all have been ready, those of the other roles included.
 const ruleRoles rule = "ready groups of a role never below its replicas - maxUnavailable"
 
 // roleFloor is what a role of a DisaggregatedSet owes its user.
@@ -72,9 +72,15 @@ func (r *replay) checkRoles() {
 	for _, child := range r.sets {
 		stay[of(child.Labels)] += int(replicasOf(child))
 	}
+	whole := map[string]bool{} // by set: a group without its unit serves nobody
 	for key, f := range r.roles {
 		f.lowered = f.lowered && ready[key] > f.owed
-		if !f.lowered && min(ready[key], stay[key]) >= f.replicas {
+		set, _, _ := strings.Cut(key, "/")
+		was, known := whole[set]
+		whole[set] = (was || !known) && !f.lowered && min(ready[key], stay[key]) >= f.replicas
+	}
+	for key, f := range r.roles {
+		if set, _, _ := strings.Cut(key, "/"); whole[set] {
 			f.owed = f.replicas
 		}
 		r.check(ruleRoles, ready[key] >= f.owed-f.unavailable, "%s has %d ready groups of %d, maxUnavailable is %d", key, ready[key], f.owed, f.unavailable)
