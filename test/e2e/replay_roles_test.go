@@ -72,7 +72,7 @@ func (r *replay) checkRoles() {
 	for _, child := range r.sets {
 		stay[of(child.Labels)] += int(replicasOf(child))
 	}
-	whole := map[string]bool{} // by set: a group without its unit serves nobody
+	whole := map[string]bool{} // by set: a group without its unit serves no requests
 	for key, f := range r.roles {
 		f.lowered = f.lowered && ready[key] > f.owed
 		set, _, _ := strings.Cut(key, "/")
