@@ -225,6 +225,17 @@ func (o Observation) restoring(name, revision string) string {
 	return "restore its template with kubectl apply or from Git"
 }
 
+// newest returns the newest revision in the history of those that are readable and may be it, "" if there is none.
+func (o Observation) newest(may func(Entry) bool) string {
+	var newest Entry
+	for _, e := range o.History {
+		if e.Problem == "" && e.Number > newest.Number && may(e) {
+			newest = e
+		}
+	}
+	return newest.Revision
+}
+
 func (o Observation) nextNumber() int64 {
 	var last int64
 	for _, e := range o.History {
@@ -336,17 +347,12 @@ func previous(o Observation) (string, error) {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.object())
 	}
-	var newest Entry
-	for _, e := range o.History {
-		if e.Problem == "" && e.Revision != o.Stable.Revision && e.Outcome != RolledBack && e.Number > newest.Number {
-			newest = e
-		}
-	}
-	if newest.Revision == "" {
+	newest := o.newest(func(e Entry) bool { return e.Revision != o.Stable.Revision && e.Outcome != RolledBack })
+	if newest == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"the history of %s has no revision that served before %s%s", o.object(), o.Stable.Revision, listRevisions(o))
 	}
-	return newest.Revision, nil
+	return newest, nil
 }
 
 // listRevisions lists the revisions in the history, for messages about one that is missing.

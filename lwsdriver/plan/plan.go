@@ -150,17 +150,6 @@ func explainEmpty(o Observation, last string, d Decision) Decision {
 	return d
 }
 
-// lastRun returns the newest revision in the history, "" if there is none.
-func (o Observation) lastRun() string {
-	newest := Entry{}
-	for _, e := range o.History {
-		if e.Problem == "" && e.Number > newest.Number {
-			newest = e
-		}
-	}
-	return newest.Revision
-}
-
 // rolledBack returns the state of a rollback once the added workloads are gone.
 func rolledBack(o Observation) Decision {
 	r := o.Record.Release
@@ -276,7 +265,7 @@ func atRest(o Observation) Decision {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("revision %s of %s waits for a release", o.Stable.Revision, o.Stable.Name)
 	}
-	d = explainEmpty(o, o.lastRun(), d)
+	d = explainEmpty(o, o.newest(func(Entry) bool { return true }), d)
 	if refused := refuseTemplate(o); refused != nil {
 		d.Reason, d.Message = refused.Reason, refused.Message
 	}
