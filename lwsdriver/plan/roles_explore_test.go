@@ -915,7 +915,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			if phase == record.Promoted || had+will < least {
 				continue
 			}
-			// LWS may have removed those that the bounds before let go.
+			// LWS may have removed groups that the earlier bounds do not keep.
 			if left := min(had, b.Min[at], before.Min[at]) + min(will, b.Exact[at]); left < min(least, min(had, before.Min[at])+will) {
 				return fmt.Sprintf("%v: bounds leave %d ready groups of both revisions, of %d", m, left, s.wanted[i])
 			}

@@ -24,7 +24,7 @@ type result struct {
 	took time.Duration
 	// passed and failed are tests and subtests, skipped only tests.
 	passed, failed int
-	// failures are the names of those that failed, each with the last messages of the test below it.
+	// failures are the names of the failed tests, each with its last messages below it.
 	failures []string
 	// writes is the number of requests that wrote to the suite's API servers.
 	writes int
