@@ -299,6 +299,12 @@ func (s *roleSet) beginWith(id string, policy *pb.ReleasePolicy) {
 	})
 }
 
+// expose creates an Ingress, and the Service that selects the leaders of decode.
+func (s *roleSet) expose() {
+	s.t.Helper()
+	s.exposeBy(s.name, map[string]string{disaggregated.SetNameLabelKey: s.name, disaggregated.RoleLabelKey: "decode", lws.WorkerIndexLabelKey: "0"})
+}
+
 // service returns the selector of the Service of requests.
 func (s *roleSet) service() map[string]string {
 	s.t.Helper()
@@ -363,8 +369,8 @@ func TestDisaggregatedReleased(t *testing.T) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
 	}
 
-	decode := map[string]string{disaggregated.SetNameLabelKey: s.name, disaggregated.RoleLabelKey: "decode", lws.WorkerIndexLabelKey: "0"}
-	s.exposeBy(s.name, decode)
+	s.expose()
+	decode := s.service()
 	policy := &pb.ReleasePolicy{
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}, Traffic: &pb.TrafficPolicy{StableService: s.name + "-http", Ingresses: []string{s.name}},
 	}

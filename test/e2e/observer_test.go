@@ -18,7 +18,7 @@ import (
 )
 
 // rules checks the safety rules on the events of a namespace, which [observer.Observer] records: each state of each LeaderWorkerSet, pod,
-// Ingress and DisaggregatedSet.
+// Service, Ingress and DisaggregatedSet.
 type rules struct {
 	*observer.Observer
 	env *env
@@ -40,8 +40,9 @@ type rule string
 // observe starts recording. The namespace must be empty.
 func observe(e *env) *rules {
 	return &rules{
-		Observer: observer.Start(e.t, e.dynamic, e.namespace, networkingv1.SchemeGroupVersion.WithResource("ingresses")),
-		env:      e, waived: map[rule]bool{},
+		Observer: observer.Start(e.t, e.dynamic, e.namespace,
+			networkingv1.SchemeGroupVersion.WithResource("ingresses"), corev1.SchemeGroupVersion.WithResource("services")),
+		env: e, waived: map[rule]bool{},
 	}
 }
 
@@ -94,6 +95,8 @@ func typed(kind string) runtime.Object {
 		return &corev1.Pod{}
 	case "Ingress":
 		return &networkingv1.Ingress{}
+	case "Service":
+		return &corev1.Service{}
 	case "DisaggregatedSet":
 		return &disaggregated.DisaggregatedSet{}
 	default:

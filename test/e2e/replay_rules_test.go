@@ -215,10 +215,18 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	atOnce := func(s *lws.LeaderWorkerSet) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromString("100%")
 	}
-	share := func(percent string) *networkingv1.Ingress {
-		return &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
-			Name: "m-canary", Annotations: map[string]string{"nginx.ingress.kubernetes.io/canary-weight": percent},
+	ingress := func(name, service string) *networkingv1.Ingress {
+		return &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressSpec{
+			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: service}},
 		}}
+	}
+	share := func(percent string) *networkingv1.Ingress {
+		i := ingress("m-canary", "green")
+		i.Annotations = map[string]string{"nginx.ingress.kubernetes.io/canary": "true", "nginx.ingress.kubernetes.io/canary-weight": percent}
+		return i
+	}
+	service := func(name, set string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Selector: map[string]string{lws.SetNameLabelKey: set}}}
 	}
 	old := func(index int) *corev1.Pod { return podAt("m", index, "old", true) }
 	fresh := func(set string, index int) *corev1.Pod { return podAt(set, index, "new", true) }
@@ -231,6 +239,7 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	green := append(growing[:7:7], greenSet(2, "50%"), fresh("g", 1))
 	rolled := append(green[:9:9], set("Promoting", 0), deleted(1), fresh("m", 1), deleted(0), fresh("m", 0), set("Promoted", holdPartition))
 	switched := append(begunRouted[:6:6], route("Promoting", holdPartition), greenSet(2, "50%"), fresh("g", 1), share("100"))
+	split := append(begunRouted[:6:6], ingress("m", "blue"), service("blue", "m"), service("green", "g"), share("50"))
 	for name, test := range map[string]struct {
 		violated rule
 		history  []runtime.Object
@@ -248,6 +257,10 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 		"surge without maxSurge":    {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
 		"canary scaled down early":  {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},
 		"deleted within the delay":  {ruleDelay, append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:10"))},
+		"requests return first":     {"", append(split[:10:10], podAt("g", 0, "new", false), share("0"), deletedAt(podAt("g", 0, "new", false), "12:00:00"))},
+		"requests to nothing":       {ruleServed, append(split[:9:9], podAt("g", 0, "new", false), share("50"))},
+		"last receiver deleted":     {ruleServed, append(split[:10:10], deletedAt(fresh("g", 0), "12:00:00"))},
+		"selector without leaders":  {ruleServed, append(split[:10:10], service("blue", "other"))},
 		"deleted while it grows":    {ruleIntent, append(growing[:7:7], deletedAt(greenSet(1, "50%"), "12:00:00"))},
 	} {
 		t.Run(name, func(t *testing.T) { mustViolate(t, test.violated, test.history) })

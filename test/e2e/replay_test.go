@@ -125,8 +125,10 @@ type replay struct {
 	template map[string]string
 	// own has the state of each stable workload's groups.
 	own map[string]*ownGroups
-	// requests has the weight of each canary Ingress, by name.
-	requests map[string]string
+	// ingresses and services route requests, and routed has each Service that got some after the last event.
+	ingresses map[string]*networkingv1.Ingress
+	services  map[string]*corev1.Service
+	routed    map[string]side
 	// roles has those of adopted DisaggregatedSets, by the set's name and theirs.
 	roles map[string]*roleFloor
 
@@ -142,7 +144,8 @@ func newReplay(waived map[rule]bool) *replay {
 	return &replay{
 		sets: map[string]*lws.LeaderWorkerSet{}, pods: map[string]*corev1.Pod{}, waived: waived,
 		before: map[string]int{}, whole: map[string]bool{}, released: map[string]string{}, template: map[string]string{},
-		own: map[string]*ownGroups{}, requests: map[string]string{}, roles: map[string]*roleFloor{},
+		own: map[string]*ownGroups{}, roles: map[string]*roleFloor{},
+		ingresses: map[string]*networkingv1.Ingress{}, services: map[string]*corev1.Service{},
 	}
 }
 
@@ -168,17 +171,22 @@ func (r *replay) check(which rule, ok bool, format string, args ...any) {
 
 // step applies one event and checks every rule.
 func (r *replay) step(h clusterEvent) {
+	environment := false
 	switch object := h.object.(type) {
 	case *lws.LeaderWorkerSet:
 		r.stepSet(object, h)
 	case *corev1.Pod:
+		environment = r.byEnvironment(r.pods[object.Name], object, h.deleted)
 		r.stepPod(object, h)
 	case *networkingv1.Ingress:
 		r.stepIngress(object, h)
+	case *corev1.Service:
+		r.stepService(object, h)
 	case *disaggregated.DisaggregatedSet:
 		r.stepRoleSet(object, h)
 	}
 	r.checkRoles()
+	r.checkServed(environment)
 	for _, s := range r.sets {
 		if s.Labels[roleLabel] == "" {
 			r.checkAlways(s)
@@ -349,27 +357,18 @@ func (r *replay) checkDelay(c *lws.LeaderWorkerSet, rec *record) {
 	r.check(ruleDelay, stayed > delay-time.Second, "%s is deleted %s after the promotion, want %s", c.Name, stayed, delay)
 }
 
-// stepIngress notes the weight of a canary Ingress.
-func (r *replay) stepIngress(i *networkingv1.Ingress, h clusterEvent) {
-	share, ok := i.Annotations["nginx.ingress.kubernetes.io/canary-weight"]
-	if h.deleted || !ok {
-		delete(r.requests, i.Name)
-		share = "none"
-	} else {
-		r.requests[i.Name] = share
-	}
-	r.lines = append(r.lines, fmt.Sprintf("%d ingress %s deleted=%t share=%s", h.version, i.Name, h.deleted, share))
-}
-
 // drained reports whether the workload's own groups get no requests: all go to a complete second set.
 func (r *replay) drained(s *lws.LeaderWorkerSet, rec *record) bool {
-	if rec.Release.Policy.Traffic == nil || len(r.requests) == 0 {
-		return false
-	}
-	for _, share := range r.requests {
-		if share != "100" {
+	all := false
+	for _, i := range r.ingresses {
+		weight, canary := canaryWeight(i)
+		if canary && weight < 100 {
 			return false
 		}
+		all = all || canary
+	}
+	if rec.Release.Policy.Traffic == nil || !all {
+		return false
 	}
 	for _, c := range r.sets {
 		if c.Labels[stableLabel] == s.Name && r.available(c) >= int(replicasOf(s)) {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -45,9 +47,11 @@ const (
 // when the draws change.
 type randomCourse struct {
 	// Roles is true for a DisaggregatedSet. Its partition style is a shift.
-	Roles bool         `json:"roles,omitzero"`
-	Style string       `json:"style"`
-	Steps []courseStep `json:"steps"`
+	Roles bool `json:"roles,omitzero"`
+	// Routed is true if the release splits the requests of an Ingress.
+	Routed bool         `json:"routed,omitzero"`
+	Style  string       `json:"style"`
+	Steps  []courseStep `json:"steps"`
 }
 
 type courseStep struct {
@@ -94,7 +98,7 @@ func drawCourse(seed uint64) randomCourse {
 	for _, s := range courseSteps {
 		total += s.weight
 	}
-	c := randomCourse{Roles: seed%2 == 0, Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}}}
+	c := randomCourse{Roles: seed%2 == 0, Routed: seed%4 >= 2, Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}}}
 	for range 8 + random.IntN(12) {
 		at := random.IntN(total)
 		for _, s := range courseSteps {
@@ -188,6 +192,8 @@ func (c randomCourse) keep(t *testing.T, name string) {
 // released is what a course releases.
 type released interface {
 	reference() *pb.WorkloadRef
+	// expose creates an Ingress, and the Service that receives its requests.
+	expose()
 	// retag changes the image in the template, and resize the groups, as a user does.
 	retag(tag string)
 	resize(groups int32)
@@ -252,6 +258,8 @@ type courseRun struct {
 	w     *workload // of a DisaggregatedSet it has the namespace and the driver only
 	proxy *proxy
 	style style
+	// selector is that of the Service that gets the requests, nil without.
+	selector map[string]string
 	// edits counts the templates.
 	edits int
 	requests
@@ -284,6 +292,10 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 		r.w = e.adopt(model("model", 3, 2))
 		r.of = r.w
 	}
+	if c.Routed {
+		r.of.expose()
+		r.selector = r.w.service().Spec.Selector
+	}
 	for _, s := range c.Steps {
 		i := slices.IndexFunc(courseSteps, func(k kindOfStep) bool { return k.do == s.Do })
 		if i < 0 {
@@ -307,6 +319,25 @@ func (c *courseRun) end() {
 	c.until("the last release is promoted", func() error { return c.promoted(c.last()) })
 	c.judge()
 	c.of.mustEnd(c.tag())
+	if c.selector == nil {
+		return
+	}
+	if now := c.w.service().Spec.Selector; !maps.Equal(now, c.selector) {
+		c.w.t.Errorf("the Service selects %v, and %v before", now, c.selector)
+	}
+	ingresses, err := c.w.kube.NetworkingV1().Ingresses(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{})
+	if err != nil || len(ingresses.Items) != 1 {
+		c.w.t.Errorf("%d Ingresses are left (%v)", len(ingresses.Items), err)
+	}
+}
+
+// policy is that of a release of the course.
+func (c *courseRun) policy() *pb.ReleasePolicy {
+	p := c.style.policy(policy("34%", "67%", "100%"))
+	if c.selector == nil {
+		return p
+	}
+	return c.w.withTraffic(p)
 }
 
 func (c *courseRun) context(ctx context.Context) (*pb.BatchContext, error) {
@@ -384,7 +415,7 @@ func (c *courseRun) initialize() error {
 	n := c.send(request{id: id})
 	r, err := within(c, func(ctx context.Context) (*pb.InitializeResponse, error) {
 		return c.w.driver.Initialize(ctx, &pb.InitializeRequest{
-			Workload: c.of.reference(), ReleaseId: id, Policy: c.style.policy(policy("34%", "67%", "100%")), Owner: "robustness",
+			Workload: c.of.reference(), ReleaseId: id, Policy: c.policy(), Owner: "robustness",
 		})
 	})
 	c.answered(n, r.GetContext(), err)
@@ -425,10 +456,20 @@ func (c *courseRun) suspend(int32) {
 	_, _ = within(c, c.context)
 }
 
-// behave changes how the first group of the canary behaves.
+// behave changes how the first group that a release added behaves: of a DisaggregatedSet one of each role.
 func (c *courseRun) behave(annotations map[string]any) {
-	if r, err := within(c, c.context); err == nil && r.GetCanaryWorkload() != "" && c.of == released(c.w) {
-		c.w.patchPods(r.GetCanaryWorkload(), annotations, 0)
+	r, err := within(c, c.context)
+	if err != nil {
+		return
+	}
+	sets, err := c.w.lws.LeaderworkersetV1().LeaderWorkerSets(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.w.t.Fatal(err)
+	}
+	for _, s := range sets.Items {
+		if s.Name == r.GetCanaryWorkload() || r.GetUpdateRevision() != "" && s.Labels[disaggregated.RevisionLabelKey] == r.GetUpdateRevision() {
+			c.w.patchPods(s.Name, annotations, 0)
+		}
 	}
 }
 
