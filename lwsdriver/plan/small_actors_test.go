@@ -714,7 +714,8 @@ func (w *world) editPace(s *state, to rolling) {
 // restoreOld replaces the workload by what it was when the release began, as a backup or an old manifest does.
 func (w *world) restoreOld(s *state) {
 	r := w.recordOf(s)
-	if r == nil || r.Release == nil || s.succeeded { // the successor is a workload of its own
+	// The successor is a workload of its own, and a release without a stable revision never had anything under way.
+	if r == nil || r.Release == nil || r.Release.StableRevision == "" || s.succeeded {
 		return
 	}
 	old, release := *r, *r.Release

@@ -107,6 +107,9 @@ func (w *world) surge(s *state) int {
 	if s.before != 0 {
 		n = max(n, scaled(w.rollings.values[s.before].MaxSurge, int(s.own.replicas), true))
 	}
+	if s.record == 0 {
+		n = max(n, scaled(w.rollingOf(&s.own).MaxSurge, int(s.own.replicas), true)) // another client has removed the hold
+	}
 	return n
 }
 
