@@ -480,7 +480,7 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("rule 7: the user's own maxUnavailable %s and maxSurge %s became %s and %s", &own.MaxUnavailable, &own.MaxSurge, &is.MaxUnavailable, &is.MaxSurge)
 	case w.misrouted(s):
 		return fmt.Sprintf("rule 2: the requests stay where %d groups are missing in %s, %s: %s", w.shortage(s), d.State, d.Reason, d.Message)
-	case w.unreturned(s):
+	case w.unreturned(s) && !forUser(d.Reason):
 		return fmt.Sprintf("rule 8: a rollback does not return the requests in %s, %s: %s", d.State, d.Reason, d.Message)
 	case w.unanswered(s) && s.refuses == 0 && !s.gatewayDown && !s.lwsDown:
 		return fmt.Sprintf("rule 2: a header leads to no group in %s, %s: %s", d.State, d.Reason, d.Message)
