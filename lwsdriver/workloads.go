@@ -102,8 +102,8 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: observe.RefOf(key)}})
 	}
 	state, err := w.driver.sharedState(key, w.request.GetIncludeGroups())
-	// Equal states of a workload are one pointer.
-	if err != nil || state == last {
+	// Equal states of a workload are one pointer. That of a workload deleted meanwhile is an error; its removal comes next.
+	if err != nil || state == last || !observe.UnderHold(w.driver.engine.Observer.Workload(key)) {
 		return err
 	}
 	w.sent[key] = state
