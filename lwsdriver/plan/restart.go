@@ -5,7 +5,6 @@ package plan
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -232,9 +231,8 @@ func (o Observation) blocks(g Group) bool {
 	return !mayRecover || o.forced() || o.overdue(g.LostAt)
 }
 
-// skipBrokenGroups returns the pace at which LWS updates the groups that serve past those that are broken for good.
-// maxUnavailable is raised by the number of broken groups, and the partition keeps LWS from updating more of the others
-// at a time. Without broken groups it returns the user's pace.
+// skipBrokenGroups returns the pace at which LWS updates the groups that serve past those that are broken for good: the partition, and not
+// maxUnavailable, keeps LWS from updating too many of the others at a time. Without broken groups it returns the user's pace.
 func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	r := o.release()
 	if r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision {
@@ -261,9 +259,12 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	case moves:
 		return pace
 	}
-	// LWS counts the broken groups against maxUnavailable, so the others get theirs on top.
-	may := scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
-	pace.MaxUnavailable = intstr.FromInt(min(may+broken, math.MaxInt32))
+	// LWS counts broken groups against maxUnavailable, and every group below the highest of them, also those that it has updated.
+	all, may := o.Stable.Replicas, scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
+	if may == 0 {
+		all = broken // a surge group makes room, and LWS has to wait for it
+	}
+	pace.MaxUnavailable = intstr.FromInt(all)
 	pace.Partition = ptr.To(int32(lowest(serving, max(may, 1)))) //nolint:gosec // a number of groups
 	return pace
 }

@@ -505,20 +505,18 @@ func atPace(c *lws.RollingUpdateConfiguration, rec *record, replicas int) bool {
 	return c.MaxUnavailable == saved.MaxUnavailable || (nothing && c.MaxUnavailable == intstr.FromInt32(1))
 }
 
-// skipsBrokenGroups reports whether the configuration lets LWS roll back while groups are broken at the update revision: the
-// user's settings, with maxUnavailable higher by the number of broken groups.
+// skipsBrokenGroups reports whether the configuration lets LWS roll back past broken groups: the partition leaves it no more of the groups
+// that serve off the stable revision than the user's maxUnavailable.
 func (r *replay) skipsBrokenGroups(s *lws.LeaderWorkerSet, rec *record) bool {
-	broken, ready, replicas := r.offStable(s, rec), r.ready(s), int(replicasOf(s))
+	ready, serving, replicas := r.ready(s), 0, int(replicasOf(s))
 	for index, revision := range ready {
-		if index < replicas && revision != rec.Release.StableRevision {
-			broken--
+		if index < replicas && index >= partitionOf(s) && revision != rec.Release.StableRevision {
+			serving++
 		}
 	}
 	c := *s.Spec.RolloutStrategy.RollingUpdateConfiguration
-	allowed := max(scaled(rec.Saved.MaxUnavailable, replicas, false), 1) + broken
-	fast := scaled(c.MaxUnavailable, replicas, false) > allowed
 	c.MaxUnavailable = rec.Saved.MaxUnavailable
-	return rec.phase() == "RollingBack" && broken > 0 && !fast && atPace(&c, rec, replicas)
+	return rec.phase() == "RollingBack" && len(ready) < replicas && serving <= max(scaled(rec.Saved.MaxUnavailable, replicas, false), 1) && atPace(&c, rec, replicas)
 }
 
 // rollbackUnavailable returns how many groups the configuration lets LWS take down in a rollback. ruleHold checks the
