@@ -25,6 +25,10 @@ type server struct {
 	mu      sync.Mutex
 	refuses error
 	watches []*watch.FakeWatcher
+	// answers is closed once watches are answered, nil if they are.
+	answers chan struct{}
+	// forgets has it forget what happened since the version from which a watch continues.
+	forgets bool
 }
 
 func (s *server) List(context.Context, metav1.ListOptions) (*corev1.ConfigMapList, error) {
@@ -33,11 +37,17 @@ func (s *server) List(context.Context, metav1.ListOptions) (*corev1.ConfigMapLis
 	return &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, s.refuses
 }
 
-func (s *server) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+func (s *server) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if s.answers != nil {
+		<-s.answers
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuses != nil {
 		return nil, s.refuses
+	}
+	if s.forgets && o.SendInitialEvents == nil {
+		return nil, apierrors.NewResourceExpired("too old")
 	}
 	s.watches = append(s.watches, watch.NewFake())
 	return s.watches[len(s.watches)-1], nil
@@ -62,9 +72,13 @@ func (s *server) bookmark() {
 
 // watched runs an informer of ConfigMaps, and a Freshness whose calls of changed it counts.
 func watched(t *testing.T, test func(s *server, f *Freshness, changed *atomic.Int32)) {
+	watchedBy(t, fakeClient{}, test)
+}
+
+func watchedBy(t *testing.T, client any, test func(s *server, f *Freshness, changed *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, changed := &server{}, &atomic.Int32{}
-		source := NewSource(configMaps, fakeClient{}, s, "")
+		source := NewSource(configMaps, client, s, "")
 		informer := source.Informer(&corev1.ConfigMap{}, nil)
 		// The default one waits until the time of the machine.
 		if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil {
@@ -79,7 +93,8 @@ func watched(t *testing.T, test func(s *server, f *Freshness, changed *atomic.In
 		running.Go(func() { informer.RunWithContext(ctx) })
 		running.Go(func() { f.Run(ctx) })
 		synctest.Wait()
-		if stale := f.Of(); stale != nil || !source.Watched() {
+		// A streamed list has not ended.
+		if stale := f.Of(); stale != nil || source.Watched() != (client == fakeClient{}) {
 			t.Errorf("filled: %v, watched %t", stale, source.Watched())
 		}
 		test(s, f, changed)
@@ -150,6 +165,73 @@ func TestRefusedWatch(t *testing.T) {
 		}
 		if time.Sleep(2 * time.Second); changed.Load() != 2 {
 			t.Errorf("%d changes, want 2", changed.Load())
+		}
+	})
+}
+
+// streaming is a client whose lists are streamed.
+type streaming struct{}
+
+// A watch that sends all objects again confirms nothing before its end: the reflector keeps the objects apart from the cache until then.
+func TestStreamedListConfirmsAtItsEnd(t *testing.T) {
+	watchedBy(t, streaming{}, func(s *server, f *Freshness, _ *atomic.Int32) {
+		// Longer than any delay of the reflector.
+		const retried = time.Minute
+		send := func(kind watch.EventType, name string, annotations map[string]string) {
+			s.mu.Lock()
+			w := s.watches[len(s.watches)-1]
+			s.mu.Unlock()
+			w.Action(kind, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "2", Annotations: annotations}})
+			synctest.Wait()
+		}
+		end := func() { send(watch.Bookmark, "", map[string]string{metav1.InitialEventsAnnotationKey: "true"}) }
+		end()
+		if got, _ := why(f); got != "" {
+			t.Errorf("filled: %q", got)
+		}
+		s.forgets = true
+		s.refuse(apierrors.NewTooManyRequests("later", 1))
+		time.Sleep(time.Hour)
+		s.refuse(nil)
+		time.Sleep(retried)
+		for range 3 {
+			send(watch.Added, "old", nil)
+			if got, since := why(f); got == "" || since < time.Hour {
+				t.Errorf("all objects are being sent: %q since %s", got, since)
+			}
+			// The next stream begins anew.
+			s.watches[len(s.watches)-1].Stop()
+			synctest.Wait()
+			if got, _ := why(f); got == "" {
+				t.Error("the stream has broken off, and the cache counts as fresh")
+			}
+			time.Sleep(retried)
+		}
+		end()
+		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Hour {
+			t.Errorf("all objects were sent: %q since %s", got, since)
+		}
+		time.Sleep(catchUpTime)
+		if got, _ := why(f); got != "" {
+			t.Errorf("read: %q", got)
+		}
+	})
+}
+
+// A watch that takes long to open has missed as much as one that was refused.
+func TestSlowWatch(t *testing.T) {
+	watched(t, func(s *server, f *Freshness, _ *atomic.Int32) {
+		s.answers = make(chan struct{})
+		s.watches[len(s.watches)-1].Stop()
+		time.Sleep(time.Minute)
+		close(s.answers)
+		synctest.Wait()
+		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Minute {
+			t.Errorf("answered: %q since %s", got, since)
+		}
+		time.Sleep(catchUpTime)
+		if got, _ := why(f); got != "" {
+			t.Errorf("read: %q", got)
 		}
 	})
 }

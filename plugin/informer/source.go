@@ -24,8 +24,8 @@ import (
 // MaxSilence is how long a silent watch counts as fresh: the API server sends a bookmark about once a minute, and one may be late.
 const MaxSilence = 2 * time.Minute
 
-// catchUpTime is how long a cache may take to read what it has missed, after its watch was refused or the process was suspended. The API
-// server sends that at once, from memory. A list or a bookmark ends it.
+// catchUpTime is how long a cache may take to read what it has missed, after it had no watch or the process was suspended. The API server
+// sends that at once, from memory. A bookmark ends it.
 const catchUpTime = 5 * time.Second
 
 // reopenTime is how long it may take to open the next watch once one has ended, as each does after some minutes.
@@ -48,10 +48,11 @@ type Source struct {
 	confirmed time.Time
 	// watched is true once a watch was opened.
 	watched bool
-	// ended is when the last watch has ended, zero while it is open.
+	// ended is when the last watch has ended, zero while one is open that has sent all objects.
 	ended time.Time
-	// err is why the last list or watch failed, nil if it did not. failed and mended are when that began and ended last.
-	err            error
+	// err is why the last list or watch failed, nil if it did not.
+	err error
+	// failed is when that began, or since when the cache had no watch when the present one was opened, at mended.
 	failed, mended time.Time
 }
 
@@ -70,7 +71,8 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 			o.LabelSelector = selector
 			list, err := c.List(ctx, o)
 			if s.answered(ctx, err); err == nil {
-				s.confirm(true)
+				s.confirm(false)
+				s.end() // a list keeps nothing up to date
 			}
 			return list, err
 		},
@@ -84,10 +86,7 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 			if err != nil {
 				return nil, err
 			}
-			s.mu.Lock()
-			s.watched, s.ended = true, time.Time{}
-			s.mu.Unlock()
-			return s.confirming(w), nil
+			return s.confirming(w, o.SendInitialEvents != nil), nil
 		},
 	}, clientset)
 	return s
@@ -106,16 +105,22 @@ func (s *Source) answered(ctx context.Context, err error) {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil: // the informer stops
 	case err != nil && s.err == nil:
 		s.err, s.failed = err, time.Now()
-	case err != nil:
+	default:
 		s.err = err
-	case s.err != nil && s.confirmed.IsZero():
-		s.err = nil // nothing was missed
-	case s.err != nil:
-		s.err, s.mended = nil, time.Now()
 	}
 }
 
-// confirm notes that the API server has sent something. all is true if the cache then has everything up to now, as after a list or a bookmark.
+// opened notes that a watch is open. What happened since the last one has ended follows.
+func (s *Source) opened() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); !s.ended.IsZero() && now.Sub(s.ended) > reopenTime {
+		s.failed, s.mended = s.ended, now
+	}
+	s.watched, s.ended = true, time.Time{}
+}
+
+// confirm notes that the API server has sent something. all is true if the cache then has everything up to now, as after a bookmark.
 func (s *Source) confirm(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,23 +154,33 @@ func (s *Source) stale() (since time.Time, why error) {
 	case now.Sub(s.mended) < catchUpTime:
 		return s.failed, errors.New("it is watched again, and reads what it has missed")
 	case !s.ended.IsZero() && now.Sub(s.ended) > reopenTime:
-		return s.ended, errors.New("its watch has ended, and no other is open")
+		return s.ended, errors.New("its watch has ended, and no other has caught up")
 	case now.Sub(s.confirmed) > MaxSilence:
 		return s.confirmed, errors.New("its watch is silent")
 	}
 	return time.Time{}, nil
 }
 
-// confirming returns a watch with the same events, each of which confirms the cache. An error is none.
-func (s *Source) confirming(from watch.Interface) watch.Interface {
+// confirming returns a watch with the same events, each of which confirms the cache. An error is none. A watch that lists sends all objects
+// first, which the reflector keeps apart from the cache until a bookmark ends them.
+func (s *Source) confirming(from watch.Interface, lists bool) watch.Interface {
 	w := &confirmingWatch{Interface: from, events: make(chan watch.Event), stopped: make(chan struct{})}
+	if !lists {
+		s.opened()
+	}
 	go func() {
 		// The end is noted before the reflector finds the channel closed, and opens the next watch.
 		defer close(w.events)
 		defer s.end()
 		for e := range from.ResultChan() {
-			if e.Type != watch.Error {
-				s.confirm(e.Type == watch.Bookmark)
+			switch bookmark := e.Type == watch.Bookmark; {
+			case e.Type == watch.Error, lists && !bookmark:
+			case lists:
+				s.confirm(true)
+				s.opened()
+				lists = false
+			default:
+				s.confirm(bookmark)
 			}
 			// The reflector may have stopped reading.
 			select {
@@ -178,11 +193,13 @@ func (s *Source) confirming(from watch.Interface) watch.Interface {
 	return w
 }
 
-// end notes that the watch has ended.
+// end notes that no watch keeps the cache up to date from now on.
 func (s *Source) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = time.Now()
+	if s.ended.IsZero() {
+		s.ended = time.Now()
+	}
 }
 
 type confirmingWatch struct {
