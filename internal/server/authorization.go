@@ -122,7 +122,7 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	defer func() {
 		// The slot is held until the answer is sent, since a client that does not read keeps it in memory.
 		if s.held != nil {
-			s.held.Release()
+			s.held.Release(s.namespace)
 		}
 	}()
 	return handler(srv, s)

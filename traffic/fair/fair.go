@@ -75,30 +75,38 @@ func (q *Queue[T]) Contains(group string, item T) bool {
 	return slices.Contains(q.waiting[group], item)
 }
 
-// Slots is a semaphore. Who waits gets a slot in the order of a [Queue].
+// popWhere takes the next item of the first group that may have its turn, and returns false if none may.
+func (q *Queue[T]) popWhere(may func(group string) bool) (item T, group string, ok bool) {
+	i := slices.IndexFunc(q.groups, may)
+	if i < 0 {
+		return item, "", false
+	}
+	group = q.groups[i]
+	q.groups = slices.Insert(slices.Delete(q.groups, i, i+1), 0, group)
+	return q.Pop(), group, true
+}
+
+// Slots is a semaphore. Who waits gets a slot in the order of a [Queue]. A group gets none while it has more than are free, so that a few
+// with long work leave some to others.
 type Slots struct {
 	mu    sync.Mutex
 	free  int
+	held  map[string]int // by group
 	queue Queue[chan struct{}]
 }
 
 // NewSlots returns a semaphore with n slots.
-func NewSlots(n int) *Slots { return &Slots{free: n} }
+func NewSlots(n int) *Slots { return &Slots{free: n, held: map[string]int{}} }
 
 // Acquire waits for a slot, and reports whether it got one before ctx ended.
 func (s *Slots) Acquire(ctx context.Context, group string) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	s.mu.Lock()
-	// A slot is free only while none waits, so a newcomer overtakes none.
-	if s.free > 0 {
-		s.free--
-		s.mu.Unlock()
-		return true
-	}
 	got := make(chan struct{})
+	s.mu.Lock()
 	s.queue.Push(group, got)
+	s.serve()
 	s.mu.Unlock()
 	select {
 	case <-got:
@@ -109,19 +117,31 @@ func (s *Slots) Acquire(ctx context.Context, group string) bool {
 	waited := s.queue.Remove(group, got)
 	s.mu.Unlock()
 	if !waited { // it got one at the same time
-		s.Release()
+		s.Release(group)
 	}
 	return false
 }
 
-// Release gives a slot back.
-func (s *Slots) Release() {
+// Release gives a slot of a group back.
+func (s *Slots) Release(group string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queue.Len() == 0 {
-		s.free++
-		return
+	s.free++
+	if s.held[group]--; s.held[group] == 0 {
+		delete(s.held, group)
 	}
-	// The slot goes to the next in line without becoming free, so a newcomer can't take it in between.
-	close(s.queue.Pop())
+	s.serve()
+}
+
+// serve gives the free slots to those who wait. The lock is held.
+func (s *Slots) serve() {
+	for {
+		got, group, ok := s.queue.popWhere(func(g string) bool { return s.free > 0 && s.held[g] <= s.free })
+		if !ok {
+			return
+		}
+		s.free--
+		s.held[group]++
+		close(got)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestQueueTakesGroupsInTurn(t *testing.T) {
@@ -56,17 +57,41 @@ func TestSlots(t *testing.T) {
 			running.Go(func() {
 				if s.Acquire(ctx, group) {
 					order = append(order, group)
-					s.Release()
+					s.Release(group)
 				}
 			})
 			synctest.Wait()
 		}
 		give()
 		synctest.Wait()
-		s.Release()
+		s.Release("")
 		running.Wait()
 		if want := []string{"noisy", "quiet", "noisy", "noisy"}; !slices.Equal(order, want) || s.free != 1 {
 			t.Errorf("order %v, want %v; %d slots are free", order, want, s.free)
+		}
+	})
+}
+
+// However long a few groups keep their slots, others get some.
+func TestGroupsLeaveSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(16)
+		for i := range 60 {
+			go s.Acquire(t.Context(), []string{"a", "b", "c"}[i%3])
+		}
+		synctest.Wait()
+		for _, group := range []string{"d", "e"} {
+			if ctx, cancel := context.WithTimeout(t.Context(), time.Hour); !s.Acquire(ctx, group) {
+				t.Errorf("%s gets no slot", group)
+			} else {
+				cancel()
+			}
+		}
+		held := s.held["a"]
+		s.Release("d")
+		s.Release("e")
+		if s.Release("b"); s.held["a"] < held || s.free == 0 {
+			t.Errorf("held %v, free %d", s.held, s.free)
 		}
 	})
 }

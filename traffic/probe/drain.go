@@ -198,8 +198,7 @@ func (p *Prober) poll(ctx context.Context, o *owner, t *draining, w *watched) {
 			got = p.read(ctx, leader, t.policy)
 		}
 		// Slots are free between two reads, so that many leaders share them.
-		o.drainSlots.Release()
-		p.drainSlots.Release()
+		o.releaseBoth(o.drainSlots, p.drainSlots)
 		if !wanted || !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
 			return
 		}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
@@ -99,14 +101,14 @@ type Prober struct {
 
 // owner is one release with its leaders. Its name is that of the workload, "namespace/name".
 type owner struct {
-	name string
-	ctx  context.Context // of all work of this owner
-	stop context.CancelFunc
+	name, namespace string
+	ctx             context.Context // of all work of this owner
+	stop            context.CancelFunc
 
 	warming    map[string]*warming // by the leader's UID
-	warmSlots  *fair.Slots
+	warmSlots  *semaphore.Weighted
 	draining   *draining
-	drainSlots *fair.Slots
+	drainSlots *semaphore.Weighted
 }
 
 // Config configures a Prober.
@@ -184,9 +186,10 @@ func (p *Prober) owner(name string) *owner {
 		return o
 	}
 	ctx, stop := context.WithCancel(p.ctx)
+	namespace, _, _ := strings.Cut(name, "/")
 	o := &owner{
-		name: name, ctx: ctx, stop: stop,
-		warming: map[string]*warming{}, warmSlots: fair.NewSlots(perOwner), drainSlots: fair.NewSlots(perOwner),
+		name: name, namespace: namespace, ctx: ctx, stop: stop,
+		warming: map[string]*warming{}, warmSlots: semaphore.NewWeighted(perOwner), drainSlots: semaphore.NewWeighted(perOwner),
 	}
 	p.owners[name] = o
 	return o
@@ -206,16 +209,20 @@ var closing = Progress{Message: "the driver is stopping and makes no more reques
 
 // acquireBoth waits for a slot of an owner, and then for one of all owners: an owner with many leaders must not queue for all of them, and
 // a namespace with many owners not before others.
-func (o *owner) acquireBoth(ctx context.Context, own, all *fair.Slots) bool {
-	namespace, _, _ := strings.Cut(o.name, "/")
-	if !own.Acquire(ctx, namespace) {
+func (o *owner) acquireBoth(ctx context.Context, own *semaphore.Weighted, all *fair.Slots) bool {
+	if own.Acquire(ctx, 1) != nil {
 		return false
 	}
-	if !all.Acquire(ctx, namespace) {
-		own.Release()
+	if !all.Acquire(ctx, o.namespace) {
+		own.Release(1)
 		return false
 	}
 	return true
+}
+
+func (o *owner) releaseBoth(own *semaphore.Weighted, all *fair.Slots) {
+	own.Release(1)
+	all.Release(o.namespace)
 }
 
 // pause waits and reports whether ctx has not ended.

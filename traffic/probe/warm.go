@@ -116,8 +116,7 @@ func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 			return err //nolint:wrapcheck // explained by do
 		})
 		// Slots are free during the backoff, so that failing leaders don't delay others.
-		o.warmSlots.Release()
-		p.warmSlots.Release()
+		o.releaseBoth(o.warmSlots, p.warmSlots)
 		if !p.endWarm(ctx, o, e, err, wait) || !pause(ctx, wait) || !p.retryWarm(o, e) {
 			return
 		}

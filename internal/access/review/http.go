@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
 )
@@ -21,11 +23,13 @@ func Protect(config *rest.Config, logger *slog.Logger, next http.Handler) (http.
 		return nil, err
 	}
 	r.audience = ""
+	// Strangers cause as many failures as they like.
+	logged := &rate.Sometimes{Interval: time.Second}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		code, err := r.authorizeRequest(req)
 		switch {
 		case err != nil:
-			logger.WarnContext(req.Context(), "refused request", "path", req.URL.Path, "error", err)
+			logged.Do(func() { logger.WarnContext(req.Context(), "refused request", "path", req.URL.Path, "error", err) })
 			http.Error(w, "the caller can't be reviewed: try again", http.StatusServiceUnavailable)
 		case code != http.StatusOK:
 			http.Error(w, http.StatusText(code), code)

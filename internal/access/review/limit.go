@@ -12,6 +12,8 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/lru"
+
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
 const (
@@ -37,7 +39,7 @@ func limitRequests(config *rest.Config) *rest.Config {
 	// The limiter takes the place of client-go's, which lets one source use the turns of all others.
 	config.QPS, config.RateLimiter = -1, nil
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &limiter{next: next, rates: NewRates(perSource), inFlight: make(chan struct{}, maxInFlight)}
+		return &limiter{next: next, rates: NewRates(perSource), inFlight: fair.NewSlots(maxInFlight)}
 	})
 	return config
 }
@@ -45,7 +47,7 @@ func limitRequests(config *rest.Config) *rest.Config {
 type limiter struct {
 	next     http.RoundTripper
 	rates    *Rates
-	inFlight chan struct{}
+	inFlight *fair.Slots
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -56,13 +58,11 @@ func (t *limiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.rates.Of(source).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("%w for %q: %w", ErrBusy, source, err)
 	}
-	select {
-	case t.inFlight <- struct{}{}:
-		defer func() { <-t.inFlight }()
-		return t.next.RoundTrip(r) //nolint:wrapcheck // the client's own
-	case <-ctx.Done():
+	if !t.inFlight.Acquire(ctx, source) {
 		return nil, fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
 	}
+	defer t.inFlight.Release(source)
+	return t.next.RoundTrip(r) //nolint:wrapcheck // the client's own
 }
 
 // maxSources bounds the sources that are remembered.

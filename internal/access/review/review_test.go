@@ -14,11 +14,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 )
 
 func tokenOf(claims string) string {
@@ -157,6 +160,46 @@ func TestLoudAddress(t *testing.T) {
 	loud.Wait()
 }
 
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// While the API server answers slowly, the requests of one source leave room to another one.
+func TestSourcesLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, end := make(chan any, 2*maxInFlight), make(chan struct{})
+		config := limitRequests(&rest.Config{})
+		limited := config.WrapTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			begun <- r.Context().Value(sourceKey{})
+			<-end
+			return &http.Response{Body: http.NoBody}, nil
+		}))
+		ask := func(source string) {
+			r, err := http.NewRequestWithContext(withSource(t.Context(), source), http.MethodPost, "https://api", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				if answer, err := limited.RoundTrip(r); err == nil {
+					_ = answer.Body.Close()
+				}
+			}()
+		}
+		for range maxInFlight + 10 {
+			ask("loud")
+		}
+		synctest.Wait()
+		for len(begun) > 0 {
+			<-begun
+		}
+		ask("quiet")
+		if synctest.Wait(); len(begun) != 1 || <-begun != "quiet" {
+			t.Error("another source waits for the loud one")
+		}
+		close(end)
+	})
+}
+
 // The metrics are for users who may read them, with tokens of any audience, and an address that tries many delays no other.
 func TestProtect(t *testing.T) {
 	config, requests := newAPI(t)
@@ -200,4 +243,32 @@ func TestProtect(t *testing.T) {
 		t.Errorf("another address: code %d after %s", got, time.Since(began))
 	}
 	loud.Wait()
+}
+
+// Requests that can't be reviewed do not fill the log.
+func TestFailedReviewsAreSampled(t *testing.T) {
+	config, _ := newAPI(t)
+	config.Host = "http://127.0.0.1:0" // nothing listens
+	var logs text.Buffer
+	h, err := Protect(config, slog.New(slog.NewTextHandler(&logs, nil)), http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var asking sync.WaitGroup
+	for i := range 50 {
+		asking.Go(func() {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+			r.Header.Set("Authorization", fmt.Sprint("Bearer ", i))
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
+				t.Errorf("code %d", w.Code)
+			}
+		})
+	}
+	asking.Wait()
+	lines := strings.Count(logs.String(), "refused request")
+	if most := 1 + int(time.Since(began)/time.Second); lines == 0 || lines > most {
+		t.Errorf("%d lines of 50 requests, want 1 to %d", lines, most)
+	}
 }
