@@ -16,8 +16,12 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// metricsLimit bounds a page of metrics. A leader's has some 100 KiB.
-const metricsLimit = 1 << 20
+const (
+	// metricsLimit bounds a page of metrics. A leader's has some 100 KiB.
+	metricsLimit = 1 << 20
+	// lineLimit bounds a line with a sample, and so what a page takes in memory. samplesLimit bounds what its samples take to read.
+	lineLimit, samplesLimit = 64 << 10, 4096
+)
 
 // readMetric returns the sum of all samples of a metric, whatever their labels, in the Prometheus text format. It fails
 // if there is no sample, or one that can't be a number of requests: an invalid response must not be read as 0.
@@ -26,22 +30,25 @@ const metricsLimit = 1 << 20
 // and a name with a suffix such as "_count" selects the samples of that name.
 func readMetric(page io.Reader, metric string) (sum float64, err error) {
 	limited := &io.LimitedReader{R: page, N: metricsLimit + 1}
-	r := bufio.NewReader(limited)
-	for samples := 0; ; {
-		line, failed := r.ReadBytes('\n')
-		// A line that the limit has cut off may show a smaller number.
-		if isSample(line, metric) && limited.N > 0 {
-			value, err := parseSample(line, metric)
+	r, parser := bufio.NewReaderSize(limited, lineLimit), expfmt.NewTextParser(model.UTF8Validation)
+	for samples, long := 0, false; ; {
+		line, failed := r.ReadSlice('\n')
+		// A line that the limit has cut off may show a smaller number. The rest of a long line is none.
+		if !long && isSample(line, metric) && limited.N > 0 {
+			value, err := parseSample(&parser, line, metric)
 			if err != nil {
 				return 0, err
 			}
 			sum += value
 			samples++
 		}
+		long = errors.Is(failed, bufio.ErrBufferFull)
 		switch {
 		case limited.N <= 0:
 			return 0, fmt.Errorf("the page of metrics is larger than %d MiB", metricsLimit>>20)
-		case failed == nil:
+		case samples > samplesLimit:
+			return 0, fmt.Errorf("the page has more than %d samples of the metric %s", samplesLimit, metric)
+		case failed == nil, long:
 		case !errors.Is(failed, io.EOF):
 			return 0, fmt.Errorf("read the page of metrics: %w", failed)
 		case samples == 0:
@@ -53,9 +60,7 @@ func readMetric(page io.Reader, metric string) (sum float64, err error) {
 }
 
 // parseSample returns the value in a line of the metric.
-func parseSample(line []byte, metric string) (float64, error) {
-	// A parser of a single line is not affected by errors in other metrics.
-	parser := expfmt.NewTextParser(model.UTF8Validation)
+func parseSample(parser *expfmt.TextParser, line []byte, metric string) (float64, error) {
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(line))
 	if err != nil {
 		return 0, fmt.Errorf("the metric %s can't be read: %w", metric, plain(err))

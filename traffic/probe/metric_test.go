@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -35,6 +36,9 @@ func TestReadMetric(t *testing.T) {
 		{"infinite", "m +Inf\n", 0, "can't be a number of requests"},
 		{"negative", "m{a=\"1\"} 1\nm{a=\"2\"} -1\n", 0, "can't be a number of requests"},
 		{"long lines", "x{a=\"" + strings.Repeat("m 7", 5000) + "\"} 1\nm{a=\"" + strings.Repeat("x", 10000) + "\"} 2\n" + "m 1\n", 3, ""},
+		{"a sample that is too long", "m{a=\"" + strings.Repeat("x", lineLimit) + "\"} 2\n", 0, "can't be read"},
+		{"the rest of a long line", strings.Repeat("x", lineLimit) + "m 7\nm 1\n", 1, ""},
+		{"many samples", strings.Repeat("m 0\n", samplesLimit+1), 0, "more than 4096 samples"},
 		{"large", "m 0\n" + strings.Repeat("x", metricsLimit), 0, "larger than 1 MiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -56,6 +60,23 @@ func TestReadMetric(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// A page takes little memory, whatever a leader answers.
+func TestPagesTakeLittleMemory(t *testing.T) {
+	for name, page := range map[string]string{
+		"one line":     strings.Repeat("x", metricsLimit),
+		"one sample":   "m{a=\"" + strings.Repeat("x", metricsLimit-20) + "\"} 1\n",
+		"many samples": strings.Repeat("m 0\n", metricsLimit/4),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := readMetric(strings.NewReader(page), "m")
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
+			t.Errorf("%s: %d KiB, %v", name, took>>10, err)
+		}
+	}
 }
 
 var errBroken = errors.New("broken")
