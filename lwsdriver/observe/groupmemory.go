@@ -48,6 +48,12 @@ func (m *groupMemory) countRestart(revision string) {
 // update records the group's current state, broken since the time that its pods report, and adds its history to it. It reports
 // whether the result stays valid until one of the pods changes.
 func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
+	// The API server's clock may have been ahead. The group must not wait until that time comes.
+	for _, t := range []*time.Time{&m.lostAt, &m.readySince, &m.unreadyAt} {
+		if t.After(now) {
+			*t = now
+		}
+	}
 	if g.Ready {
 		// recordReady remembers the corrected time.
 		m.correctReadySince(g, now)

@@ -98,15 +98,13 @@ func (o *Observer) ObserveGone(key types.NamespacedName) *Snapshot {
 
 // readFreshness reads which of the caches that the decision rests on are not confirmed.
 func (o *Observer) readFreshness(s *Snapshot) {
-	sources := slices.Clone(o.Caches.sources)
+	// An autoscaler that is not in its cache yet follows the requests that a release moves, too.
+	sources := slices.Concat(o.Caches.sources, o.Autoscalers.sources())
 	if s.Setup != nil {
 		sources = append(sources, o.Router.Sources(s.Setup.Objects()...)...)
 	}
 	if s.Set != nil {
 		sources = append(sources, o.Disaggregated.sources()...)
-	}
-	if len(s.Autoscalers) > 0 {
-		sources = append(sources, o.Autoscalers.sources()...)
 	}
 	// Round strips the monotonic reading, as now does: recordings have the wall clock only.
 	for _, stale := range o.Freshness.Of(sources...) {

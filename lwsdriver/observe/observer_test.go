@@ -15,9 +15,11 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -393,4 +395,31 @@ func TestRecreatedWorkloadIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.eventually("what is remembered of the first is forgotten", forgotten.Load)
+}
+
+// A cache counts although it holds nothing of the workload: what it has missed may be there.
+func TestEmptyCachesCount(t *testing.T) {
+	for _, tt := range []struct{ resource, want string }{
+		{"horizontalpodautoscalers", "horizontalpodautoscalers.autoscaling"},
+		{"scaledobjects", "scaledobjects.keda.sh"},
+		{"validatingadmissionpolicies", "validatingadmissionpolicies.admissionregistration.k8s.io"},
+		{"validatingadmissionpolicybindings", "validatingadmissionpolicybindings.admissionregistration.k8s.io"},
+	} {
+		t.Run(tt.resource, func(t *testing.T) {
+			core, generic := setsServed(false, llm("Static"))
+			b := newFixtureOn(t, core, generic)
+			// The last reactor comes first.
+			for _, fake := range []*clienttesting.Fake{&core.Fake, &generic.Fake} {
+				fake.PrependWatchReactor(tt.resource, func(clienttesting.Action) (bool, watch.Interface, error) {
+					return true, nil, apierrors.NewTooManyRequestsError("later")
+				})
+			}
+			b.run()
+			key := KeyFor(KindSet, lwstest.VLLM.Namespace, "llm")
+			b.eventually("the cache is stale", func() bool {
+				s, err := b.Observe(key)
+				return err == nil && slices.ContainsFunc(s.Stale, func(c plan.StaleCache) bool { return c.Resource == tt.want })
+			})
+		})
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,6 +87,7 @@ func setsServed(scalers bool, objects ...runtime.Object) (*fake.Clientset, *dyna
 	}
 	serve(autoscaler.ScaledObjects.GroupVersion(), autoscaler.ScaledObjects.Resource)
 	serve(BoundsResource.GroupVersion(), BoundsResource.Resource)
+	serve(admissionv1.SchemeGroupVersion, "validatingadmissionpolicies", "validatingadmissionpolicybindings")
 	if resources := []string{SetsResource.Resource, RoleScalersResource.Resource}; scalers {
 		serve(disaggregated.GroupVersion, resources...)
 	} else {
@@ -93,6 +95,8 @@ func setsServed(scalers bool, objects ...runtime.Object) (*fake.Clientset, *dyna
 	}
 	return core, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		autoscaler.ScaledObjects: "ScaledObjectList", SetsResource: KindSet + "List", BoundsResource: BoundsKind + "List", RoleScalersResource: "ScalerList",
+		admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"):       "PolicyList",
+		admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"): "BindingList",
 	}, objects...)
 }
 

@@ -186,8 +186,11 @@ func (s *Sets) Pending() bool {
 		!s.scalers.Started() && len(s.sets.GetIndexer().ListIndexFuncValues(roleScalerIndex)) > 0
 }
 
-func (s *Sets) sources() []*informer.Source {
-	return []*informer.Source{s.sets.Source(), s.bounds.Source(), s.scalers.Source()}
+func (s *Sets) sources() (all []*informer.Source) {
+	for _, i := range s.informers() {
+		all = append(all, i.Source())
+	}
+	return all
 }
 
 // Get returns the set of a key, nil if it does not exist or the key is not one of a set.

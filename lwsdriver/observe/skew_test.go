@@ -35,3 +35,18 @@ func TestSkewedKubelet(t *testing.T) {
 		}
 	}
 }
+
+// An API server whose clock was an hour ahead for a moment makes no group available an hour later.
+func TestClockThatWasAhead(t *testing.T) {
+	const minReady = time.Minute
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var m groupMemory
+	m.update(&plan.Group{Revision: "r"}, time.Time{}, noon.Add(time.Hour), minReady)
+	for _, after := range []time.Duration{time.Second, 30 * time.Second, 62 * time.Second} {
+		g := plan.Group{Ready: true, Revision: "r", ReadySince: noon}
+		m.update(&g, time.Time{}, noon.Add(after), minReady)
+		if available := !g.FirstReady.IsZero(); available != (after > minReady) || g.LostAt.After(noon.Add(after)) {
+			t.Errorf("after %s: available %t, lost at %s", after, available, g.LostAt)
+		}
+	}
+}
