@@ -8,8 +8,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -23,6 +25,8 @@ const (
 	// headerTimeout closes connections of clients that send nothing, httpTimeout connections of clients that read no response.
 	headerTimeout = 5 * time.Second
 	httpTimeout   = 30 * time.Second
+	// maxScrapes bounds the readers of metrics at a time: each observes all workloads, and has a page of its own.
+	maxScrapes = 8
 )
 
 // ErrUnprotectedMetrics is returned by New if other machines could read the metrics without authentication.
@@ -42,7 +46,18 @@ func (e *httpEndpoint) serve() error {
 	return nil
 }
 
-func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler http.Handler) (*httpEndpoint, error) {
+// sampledLog is where an HTTP server logs its errors, such as failed handshakes: strangers cause as many as they like.
+type sampledLog struct{ *sampler }
+
+// Write implements io.Writer. It never fails.
+func (l sampledLog) Write(line []byte) (int, error) {
+	if omitted, ok := l.take(failure{}); ok {
+		l.logger.Warn("HTTP server", "error", strings.TrimSpace(string(line)), "omitted", omitted)
+	}
+	return len(line), nil
+}
+
+func (o Options) listenHTTP(ctx context.Context, address string, secure *tls.Config, handler http.Handler) (*httpEndpoint, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -57,19 +72,20 @@ func listenHTTP(ctx context.Context, address string, secure *tls.Config, handler
 	return &httpEndpoint{&http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeaders,
 		ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, IdleTimeout: httpTimeout,
+		ErrorLog: log.New(sampledLog{newSampler(o.Logger)}, "", 0),
 	}, listener}, nil
 }
 
 // listenMetrics listens on the metrics address: plain on loopback, otherwise with TLS and authentication.
 func listenMetrics(ctx context.Context, o Options) (*httpEndpoint, error) {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	e, err := endpoint.Parse(o.MetricsAddress)
 	if err != nil {
 		return nil, fmt.Errorf("metrics address: %w", err)
 	}
 	if e.Local() {
-		return listenHTTP(ctx, o.MetricsAddress, nil, mux)
+		return o.listenHTTP(ctx, o.MetricsAddress, nil, mux)
 	}
 	if o.ProtectMetrics == nil {
 		return nil, ErrUnprotectedMetrics
@@ -82,28 +98,25 @@ func listenMetrics(ctx context.Context, o Options) (*httpEndpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listenHTTP(ctx, o.MetricsAddress, secure, protected)
+	return o.listenHTTP(ctx, o.MetricsAddress, secure, protected)
 }
 
 // metricsTLS returns a configuration with the server's certificate, or with one that it signs itself.
 func metricsTLS(certFile, keyFile string) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	if certFile != "" && keyFile != "" {
 		// Scrapers prove themselves by token, so no client CA is asked for.
-		files := tlsFiles{cert: certFile, key: keyFile}
-		return files.serverConfig()
+		return tlsFiles{cert: certFile, key: keyFile}.serverConfig()
 	}
 	// A self-signed certificate only encrypts: clients can't verify it.
 	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep", nil, nil)
+	var pair tls.Certificate
+	if err == nil {
+		pair, err = tls.X509KeyPair(certPEM, keyPEM)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make the certificate of the metrics endpoint: %w", err)
 	}
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("make the certificate of the metrics endpoint: %w", err)
-	}
-	config.Certificates = []tls.Certificate{pair}
-	return config, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}, nil
 }
 
 // listenHTTP listens on the addresses for metrics and for probes, if there are any. Any address is allowed for probes, which come
@@ -117,7 +130,7 @@ func (s *Server) listenHTTP(ctx context.Context, o Options) error {
 		s.http, s.metricsAddr = append(s.http, e), e.listener.Addr().String()
 	}
 	if o.HealthAddress != "" {
-		e, err := listenHTTP(ctx, o.HealthAddress, nil, s.probeHandler())
+		e, err := o.listenHTTP(ctx, o.HealthAddress, nil, s.probeHandler())
 		if err != nil {
 			// The listener of the metrics would stay open otherwise.
 			s.closeHTTP()

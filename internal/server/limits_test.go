@@ -5,12 +5,17 @@ package server_test
 
 import (
 	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -20,6 +25,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 )
 
 func TestAgedConnectionsAreReplaced(t *testing.T) {
@@ -143,9 +149,10 @@ func (a answering) UpgradeBatch(ctx context.Context, _ *pb.UpgradeBatchRequest) 
 	return &pb.UpgradeBatchResponse{}, nil
 }
 
-// Few large answers are made at a time. A call whose intent is recorded is told soon that it gets no turn.
+// Few large answers are made at a time, and those of a namespace leave some to others. A call whose intent is recorded is told soon that it gets
+// no turn.
 func TestLargeAnswersTakeTurns(t *testing.T) {
-	const most = 16
+	const most = 9
 	d := answering{newDriver(), make(chan bool), make(chan struct{})}
 	client := pb.NewWorkloadDriverClient(connection(t, start(t, d, server.Options{Listen: "unix://" + socket(t)}).Addr()))
 	var calls sync.WaitGroup
@@ -171,4 +178,54 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 		t.Error("the calls that ended keep their turns")
 	}
 	calls.Wait()
+}
+
+// Few readers of metrics are served at a time: each page is computed and held for one.
+func TestReadersOfMetricsAreBounded(t *testing.T) {
+	const most = 8
+	begun, end := make(chan struct{}, most), make(chan struct{})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow"}, func() float64 {
+		begun <- struct{}{}
+		<-end
+		return 1
+	}))
+	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), MetricsAddress: "127.0.0.1:0", Registry: registry})
+	var reading sync.WaitGroup
+	for range most {
+		reading.Go(func() {
+			if got := get(t, "http://"+s.MetricsAddr()+"/metrics"); got.code != http.StatusOK {
+				t.Errorf("code %d", got.code)
+			}
+		})
+		<-begun
+	}
+	if got := get(t, "http://"+s.MetricsAddr()+"/metrics"); got.code != http.StatusServiceUnavailable {
+		t.Errorf("reader %d: code %d", most+1, got.code)
+	}
+	close(end)
+	reading.Wait()
+}
+
+// Handshakes that fail do not fill the log.
+func TestFailedHandshakesAreSampled(t *testing.T) {
+	var logs text.Buffer
+	s := start(t, newDriver(), server.Options{
+		Listen: "unix://" + socket(t), MetricsAddress: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+		ProtectMetrics: func(h http.Handler) (http.Handler, error) { return h, nil },
+	})
+	began, failed := time.Now(), 0
+	for ; failed < 50; failed++ {
+		conn, err := net.Dial("tcp", s.MetricsAddr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte("no handshake"))
+		_, _ = io.ReadAll(conn)
+		_ = conn.Close()
+	}
+	lines := strings.Count(logs.String(), "handshake error")
+	if most := 1 + int(time.Since(began)/time.Second); lines == 0 || lines > most {
+		t.Errorf("%d lines of %d handshakes, want 1 to %d", lines, failed, most)
+	}
 }
