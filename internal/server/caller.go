@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
@@ -99,6 +100,15 @@ func certificateUser(ctx context.Context) user.Info {
 		return nil
 	}
 	return u
+}
+
+// accountOf returns what a user's calls and connections count for. The service accounts of a namespace count together: who may edit it
+// makes as many as they like.
+func accountOf(u user.Info) string {
+	if namespace, _, err := serviceaccount.SplitUsername(u.GetName()); err == nil {
+		return serviceaccount.MakeNamespaceGroupName(namespace)
+	}
+	return u.GetName()
 }
 
 // notReviewed returns the error of a call that can't be judged.

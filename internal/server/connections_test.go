@@ -4,6 +4,7 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -98,6 +99,26 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 	}
 	if err := l.keepAuthenticated(served.RemoteAddr(), "bob"); err != nil {
 		t.Errorf("one of another user: %v", err)
+	}
+}
+
+// A few users with all the connections that they can have leave some to others.
+func TestUsersLeaveConnections(t *testing.T) {
+	l := &connections{open: map[string]*connection{}}
+	keep := func(user string) error {
+		peer := &net.TCPAddr{Port: len(l.open)}
+		l.open[peer.String()] = &connection{}
+		return l.keepAuthenticated(peer, user)
+	}
+	for i := range maxConnections / maxUserConnections {
+		for err := error(nil); err == nil; {
+			err = keep(fmt.Sprint("loud-", i))
+		}
+	}
+	for range 5 {
+		if err := keep("ada"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		a.from.markRefused(c.peer)
 	}
 	if c.user != nil {
-		source = c.user.GetName()
+		source = accountOf(c.user)
 	}
 	// gRPC keeps the timer of a call that is refused here. So one with a long deadline is refused by its handler.
 	deadline, bounded := ctx.Deadline()
@@ -66,7 +66,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		release, err := a.reading.take(source)
 		if err != nil {
 			// The review that identify has announced won't take place.
-			a.from.endReview(c.peer, true)
+			a.from.abandonReview(c.peer, c.token)
 			c.refused, refuseHere = err, true
 		}
 		c.read = release
@@ -135,14 +135,15 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 		}
 	}
 	name := host(c.peer)
+	account := name
 	if c.user != nil {
-		name = c.user.GetName()
+		name, account = c.user.GetName(), accountOf(c.user)
 	}
 	// The connection stays only once its caller is authenticated. Before that it is a stranger's.
-	if err := a.from.keepAuthenticated(c.peer, name); err != nil {
+	if err := a.from.keepAuthenticated(c.peer, account); err != nil {
 		return ctx, nil, err
 	}
-	if end, err = a.calls.take(name); err != nil {
+	if end, err = a.calls.take(account); err != nil {
 		return ctx, nil, err
 	}
 	if a.reviewer == nil {
@@ -175,7 +176,8 @@ func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) 
 	return u, nil
 }
 
-// slots bound how many there are of something, in all and for each key.
+// slots bound how many there are of something, in all and for each key. A key gets none while it has as many as are free, so that a few leave
+// some to others.
 type slots struct {
 	limit, perKey int
 
@@ -192,7 +194,7 @@ func newSlots(limit, perKey int) *slots {
 func (s *slots) take(key string) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.total >= s.limit || s.held[key] >= s.perKey {
+	if s.held[key] >= min(s.perKey, s.limit-s.total) {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
 			"%q has %d calls in flight, and all callers %d: call again when others have ended", key, s.held[key], s.total)
 	}

@@ -6,12 +6,14 @@ package server
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -34,6 +36,35 @@ func TestSlots(t *testing.T) {
 	release()
 	if limited("eve") || !limited("bob") {
 		t.Error("want one more after the release of one")
+	}
+}
+
+// A few keys that take what they can leave some to others.
+func TestKeysLeaveSlots(t *testing.T) {
+	s := newSlots(maxCalls, maxUserCalls)
+	for i := range maxCalls / maxUserCalls {
+		for err := error(nil); err == nil; {
+			_, err = s.take(fmt.Sprint("loud-", i))
+		}
+	}
+	for range 10 {
+		if _, err := s.take("ada"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The service accounts of a namespace count as one: who may edit it makes as many as they like.
+func TestServiceAccountsCountTogether(t *testing.T) {
+	for name, want := range map[string]string{
+		"system:serviceaccount:team-a:default": "system:serviceaccounts:team-a",
+		"system:serviceaccount:team-a:other":   "system:serviceaccounts:team-a",
+		"system:serviceaccount:team-b:default": "system:serviceaccounts:team-b",
+		"ada":                                  "ada",
+	} {
+		if got := accountOf(&user.DefaultInfo{Name: name}); got != want {
+			t.Errorf("%s counts for %s, want %s", name, got, want)
+		}
 	}
 }
 

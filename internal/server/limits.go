@@ -27,7 +27,7 @@ const (
 	// maxReading bounds the calls whose request has not been read, and so what they hold: 64 MiB. maxSourceReading bounds those of one
 	// user, or of one address before its user is known.
 	maxReading, maxSourceReading = 1024, maxStreams
-	// maxCalls bounds the calls in flight, and maxUserCalls those of one user.
+	// maxCalls bounds the calls in flight, and maxUserCalls those of one user, or of the service accounts of a namespace.
 	maxCalls, maxUserCalls = 2048, 256
 	// maxPlans bounds the concurrent calls that compute for up to seconds and take tens of MiB, and maxLists the concurrent answers with a row
 	// for each group. Further calls wait, at most for slotTimeout: a client that does not read holds a slot until sendTimeout.

@@ -88,7 +88,7 @@ var attacks = []struct {
 	}},
 	{"dashboards", func(w *world) func(context.Context) string {
 		w.fleet()
-		w.bind("lockstep-viewer", "viewer")
+		w.bind("lockstep-viewer", w.namespace, "viewer")
 		token := w.token("viewer")
 		return func(ctx context.Context) string { return w.watchEverything(ctx, 50, token) }
 	}},
@@ -117,7 +117,7 @@ var attacks = []struct {
 
 // viewer returns an attack of one user who may only read: as many calls at a time as a user may make.
 func (w *world) viewer(method string, request func() proto.Message) func(context.Context) string {
-	w.bind("lockstep-viewer", "viewer")
+	w.bind("lockstep-viewer", w.namespace, "viewer")
 	token := w.token("viewer")
 	return func(ctx context.Context) string { return w.callsInFlight(ctx, 4, 64, method, token, request) }
 }

@@ -130,10 +130,16 @@ func (w *world) probe(ctx context.Context, path string) error {
 	return nil
 }
 
-// token returns a token of a service account of the release's namespace for an audience.
+// token returns a token of a service account of the release's namespace.
 func (w *world) token(account string) string {
 	w.t.Helper()
-	accounts := w.kube.CoreV1().ServiceAccounts(w.namespace)
+	return w.tokenIn(w.namespace, account)
+}
+
+// tokenIn returns a token of a service account for calls to the driver.
+func (w *world) tokenIn(namespace, account string) string {
+	w.t.Helper()
+	accounts := w.kube.CoreV1().ServiceAccounts(namespace)
 	_, _ = accounts.Create(w.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
 	request, err := accounts.CreateToken(w.t.Context(), account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{review.Audience}},
@@ -144,12 +150,12 @@ func (w *world) token(account string) string {
 	return request.Status.Token
 }
 
-// bind grants a shipped role in all namespaces to a service account of the release's.
-func (w *world) bind(role, account string) {
+// bind grants a shipped role in all namespaces to a service account of a namespace.
+func (w *world) bind(role, namespace, account string) {
 	w.t.Helper()
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: account}},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}
 	if _, err := w.kube.RbacV1().ClusterRoleBindings().Create(w.t.Context(), binding, metav1.CreateOptions{}); err != nil {
@@ -160,9 +166,10 @@ func (w *world) bind(role, account string) {
 // administrator returns how to connect as an account that may do everything in all namespaces.
 func (w *world) administrator() (connect func(context.Context) (*plugin.Client, error)) {
 	w.t.Helper()
-	w.bind("lockstep-operator", "administrator")
+	// The driver counts the service accounts of a namespace as one, and this one is no attacker's.
+	w.bind("lockstep-operator", metav1.NamespaceDefault, "administrator")
 	path := filepath.Join(w.t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(w.token("administrator")), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(w.tokenIn(metav1.NamespaceDefault, "administrator")), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
 	return func(ctx context.Context) (*plugin.Client, error) {
