@@ -114,6 +114,11 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	if config.UserAgent == "" {
 		config.UserAgent = "lockstep/" + o.Version
 	}
+	var err error
+	if o.election, err = newElection(config, o); err != nil {
+		return nil, err
+	}
+	config.Wrap(o.election.guardWrites)
 	core, sets, err := newClients(config)
 	if err != nil {
 		return nil, err
@@ -121,9 +126,6 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	generic, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client of routes: %w", err)
-	}
-	if o.election, err = newElection(config, o); err != nil {
-		return nil, err
 	}
 	d := newDriver(core, sets, generic, o)
 	// Each client has a rate limit of its own.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // The times of a Lease, as Kubernetes' own controllers have them: a leader that can't renew it for renewDeadline stops, and
@@ -68,6 +72,20 @@ func (e *election) isLeader() bool {
 	elector := e.leads.Load()
 	// The argument says how long the Lease may have expired. A negative one fails before another server may take it.
 	return elector != nil && elector.IsLeader() && elector.Check(renewDeadline-leaseDuration) == nil
+}
+
+// errLost is the error of a write that came too late.
+var errLost = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "this server has lost the Lease since it decided on the write: another one acts")
+
+// guardWrites returns a transport that refuses writes unless the driver leads. A write may have waited for its turn, or for a retry, since it
+// was decided.
+func (e *election) guardWrites(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet && !e.isLeader() {
+			return nil, errLost
+		}
+		return next.RoundTrip(r) //nolint:wrapcheck // the transport's own
+	})
 }
 
 // run takes part until ctx ends, or the Lease is lost.

@@ -6,6 +6,8 @@ package lwsdriver
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,12 +16,16 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // leaseRequests returns the verbs of all requests for Leases.
@@ -107,4 +113,52 @@ func TestLeadsWhileRenewed(t *testing.T) {
 		cancel()
 		running.Wait()
 	})
+}
+
+// A write that waits while the Lease is lost is not sent.
+func TestLateWritesAreNotSent(t *testing.T) {
+	sent := 0
+	for _, test := range []struct {
+		leads  *election
+		method string
+		want   int
+	}{
+		{nil, http.MethodPatch, 1},
+		{&election{}, http.MethodGet, 1},
+		{&election{}, http.MethodPatch, 0},
+		{&election{}, http.MethodPost, 0},
+		{&election{}, http.MethodDelete, 0},
+	} {
+		sent = 0
+		transport := test.leads.guardWrites(roundTripper(func(*http.Request) (*http.Response, error) {
+			sent++
+			return &http.Response{Body: http.NoBody}, nil
+		}))
+		answer, err := transport.RoundTrip(httptest.NewRequest(test.method, "/", http.NoBody))
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		if sent != test.want || (err == nil) != (test.want == 1) {
+			t.Errorf("%s with an election %t: sent %d, %v", test.method, test.leads != nil, sent, err)
+		}
+	}
+}
+
+// A write waits for its turn in the clients of the driver, so the check is behind it.
+func TestClientsSendNoLateWrites(t *testing.T) {
+	t.Parallel()
+	sent := make(chan string, 10)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent <- r.Method
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer api.Close()
+	d, err := New(&rest.Config{Host: api.URL}, Options{LeaseNamespace: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.core.CoreV1().Pods("default").Delete(t.Context(), "vllm-0", metav1.DeleteOptions{})
+	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED || len(sent) > 0 {
+		t.Errorf("without the Lease: %v, %d requests", err, len(sent))
+	}
 }
