@@ -56,6 +56,7 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 		now := d.engine.Observer.Caches.Resolve(key) // a handover changes it
 		// The state is shared by watches that name other releases or none, so each checks its own.
 		if _, _, err := d.lookAt(now, req.GetReleaseId()); err != nil {
+			d.states.forget(now) // the workload may be gone
 			return err
 		}
 		state, err := d.sharedState(now, req.GetIncludeGroups())

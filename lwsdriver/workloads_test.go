@@ -154,3 +154,39 @@ func TestWatchWorkloadsOfOneNamespace(t *testing.T) {
 		t.Errorf("a driver of one workload sends %q, %q", first, second)
 	}
 }
+
+// contextStream is the receiving end of a WatchBatchContext.
+type contextStream struct {
+	grpc.ServerStreamingServer[pb.WatchBatchContextResponse]
+
+	ctx  context.Context //nolint:containedctx // it is a stream
+	sent chan any
+}
+
+func (s contextStream) Context() context.Context { return s.ctx }
+
+func (s contextStream) SendMsg(m any) error {
+	s.sent <- m
+	return nil
+}
+
+// A watch of a workload that is deleted leaves no state behind, however long other watches last.
+func TestWatchForgetsDeletedWorkload(t *testing.T) {
+	t.Parallel()
+	s := newScoped(t, Options{ReadOnly: true})
+	defer s.states.watch()()
+	stream, ended := contextStream{ctx: t.Context(), sent: make(chan any, 10)}, make(chan error, 1)
+	go func() {
+		ended <- s.WatchBatchContext(&pb.WatchBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "here"}}, stream)
+	}()
+	<-stream.sent
+	if err := s.Sets.LeaderworkersetV1().LeaderWorkerSets("ns").Delete(t.Context(), "here", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		t.Errorf("the watch ended with %v", err)
+	}
+	if n := len(s.states.all); n > 0 {
+		t.Errorf("%d states are kept", n)
+	}
+}
