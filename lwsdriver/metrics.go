@@ -111,7 +111,7 @@ func (releaseMetrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. A workload that can't be observed has its state only.
 func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 	d := m.driver
-	if !d.options.election.isLeader() || !d.Synced() {
+	if !d.Synced() {
 		return
 	}
 	for _, key := range d.engine.Observer.Held() {
