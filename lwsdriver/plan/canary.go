@@ -63,13 +63,16 @@ func advanceCanary(o Observation, s Progress) Decision {
 			Reason: ReasonScaling, Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
 		}
 	}
-	if target == nil && !o.completesSecondSet() {
-		return Decision{
-			State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
-			Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
-		}
+	switch {
+	case target != nil || o.completesSecondSet():
+		return judgeBatch(o, s, v, c.All())
+	case !isolated(v):
+		return *awaitTraffic(v, pb.State_STATE_PREPARING)
 	}
-	return judgeBatch(o, s, v, c.All())
+	return Decision{
+		State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
+		Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
+	}
 }
 
 // scalable returns what to wait for before the canary is scaled: isolation before it grows; before it shrinks, that the

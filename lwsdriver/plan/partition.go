@@ -30,8 +30,8 @@ func advancePartition(o Observation, s Progress) Decision {
 		state = pb.State_STATE_PREPARING
 	}
 	v, d := routeInPlace(o, state)
-	if due && o.lowersPartition(want) && d == nil {
-		d = o.awaitSplit(v)
+	if d == nil && (o.Target() == nil || due && o.lowersPartition(want)) {
+		d = o.awaitSplit(v, state)
 	}
 	// Fewer groups to update is a write that protects, and waits for no route.
 	if due && (d == nil || !o.lowersPartition(want)) {

@@ -480,6 +480,9 @@ func (w *world) host(s *state, a act) bool {
 	case a.do == actDisown:
 		s.asked[s.own.template] = 100 // LeaderWorkerSet rolls the workload by itself
 	case a.do == actBegin:
+		if w.forced(s) {
+			s.own.blame() // the last release ended with groups given up, and LeaderWorkerSet is about to delete its surge groups
+		}
 		if s.own.observed && isHold(w.rollingOf(&s.own)) { // otherwise LeaderWorkerSet may be rolling
 			s.asked = [revisions + 1]uint8{}
 		}

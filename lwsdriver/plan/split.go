@@ -232,13 +232,13 @@ func (o Observation) lowersPartition(next rolling) bool {
 	return ptr.Deref(next.Partition, 0) < ptr.Deref(o.Stable.Rolling.Partition, 0)
 }
 
-// awaitSplit returns what to wait for before LWS updates groups: the isolation around the stable ones, or the end of the
-// split.
-func (o Observation) awaitSplit(v traffic.View) *Decision {
+// awaitSplit returns what to wait for before the first batch, and before LWS updates groups: the isolation around the stable ones, or the end
+// of the split.
+func (o Observation) awaitSplit(v traffic.View, state pb.State) *Decision {
 	if !o.routesInPlace() || isolated(v) && !o.splitEnded() || splitEndInForce(v) && o.splitEnded() {
 		return nil
 	}
-	return awaitTraffic(v, pb.State_STATE_UPGRADING)
+	return awaitTraffic(v, state)
 }
 
 // returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have
