@@ -62,10 +62,12 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		decided = d
 	}
 	if wants(actDrive) {
-		if !w.hasty && err == nil {
-			if text := w.breachOfStale(s); text != "" {
-				err = errors.New(text)
-			}
+		text := w.untrue(s, d)
+		if text == "" && !w.hasty {
+			text = w.breachOfStale(s)
+		}
+		if text != "" && err == nil {
+			err = errors.New(text)
 		}
 	}
 	if !add(act{do: actDrive}, after, d) && d.Action != nil && err == nil && !after.refused {
@@ -134,12 +136,14 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		after.blind = false
 		add(act{do: actCaches}, after, Decision{})
 	}
-	after, quiet := *s, !calm
-	w.pass(&after, false, quiet)
-	add(act{do: actWait}, after, Decision{})
-	after = *s
-	w.pass(&after, true, quiet)
-	add(act{do: actWaitLong}, after, Decision{})
+	quiet := !calm
+	for _, do := range []string{actWait, actWaitLong} {
+		after = *s
+		w.pass(&after, do == actWaitLong, quiet)
+		if add(act{do: do}, after, Decision{}) && !w.hasty {
+			steps[len(steps)-1].breach = w.unwoken(s, &after)
+		}
+	}
 	if calm = true; w.once {
 		return steps
 	}
@@ -175,7 +179,7 @@ func (s *state) set(at uint8) *lwset {
 func hostActs(w *world) []act {
 	all := []act{{do: actBegin}, {do: actBatch}, {do: actBatch, number: 1}, {do: actPromote}, {do: actRollBack}, {do: actForce}}
 	if w.routed {
-		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100})
+		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100}, act{do: actWeight})
 	}
 	if w.headers {
 		all = append(all, act{do: actHeaders})

@@ -97,7 +97,7 @@ func decide(o Observation, s Progress) Decision {
 	case record.Promoted:
 		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
-			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas, r.UpdateRevision),
+			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), r.UpdateRevision),
 		}))
 	case record.RollingBack:
 		if o.shifts() {
@@ -122,7 +122,9 @@ func ended(o Observation, d Decision) Decision {
 		ran = r.StableRevision
 	}
 	switch {
-	case now == "" || now == ran || now == r.UpdateRevision: // which a rollback names itself
+	// A rollback names the update revision itself. The StatefulSet recreates a group at its old revision that was lost before it had
+	// completed the update.
+	case now == "", (now == ran || now == r.UpdateRevision) && len(o.groupsOffRevision(ran)) == 0:
 	// Nothing waits, so LWS must have started the newer template by itself.
 	case o.Stable.existing() > 0 && !o.templateWaits():
 		d.Reason = ReasonUnreleased
@@ -163,8 +165,8 @@ func rolledBack(o Observation) Decision {
 	if o.lacksChild(r.StableRevision) {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}
 	}
-	if o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != r.StableRevision {
-		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold", o.Stable.Revision)
+	if now := o.Stable.Revision; now != "" && now == r.UpdateRevision && now != r.StableRevision {
+		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold", now)
 	}
 	return ended(o, d)
 }

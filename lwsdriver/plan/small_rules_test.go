@@ -310,6 +310,68 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 	return ""
 }
 
+// untrue returns what a decision says that is not so, or "".
+func (w *world) untrue(s *state, d Decision) string {
+	r := w.release(s)
+	off := func(revision string) bool {
+		return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool { return m.revision != 0 && m.revision != revisionOf(revision) })
+	}
+	switch d.Reason {
+	case ReasonPromoted, ReasonRolledBack:
+		runs := r.UpdateRevision
+		if d.Reason == ReasonRolledBack {
+			runs = r.StableRevision
+		}
+		if off(runs) && s.own.leaders.update == s.own.template {
+			return "status: " + d.Message
+		}
+	case ReasonHeld:
+		if !isHold(w.rollingOf(&s.own)) || !w.inPlace() && s.added.exists {
+			return "status: " + d.Message
+		}
+	}
+	if d.State != pb.State_STATE_READY {
+		return ""
+	}
+	o := w.observe(s)
+	planned, _ := o.Target().Planned(int(s.own.replicas))
+	need, set, from, ready := planned, &s.added, 0, 0
+	if w.inPlace() {
+		set, from = &s.own, int(s.own.replicas)-planned
+	}
+	if w.threshold && need > 1 {
+		need--
+	}
+	for i := from; i < from+planned; i++ {
+		if m := set.groups[i]; m.ready && m.revision == s.own.template && (m.since != fresh || !w.minReady) {
+			ready++
+		}
+	}
+	if ready < need {
+		return fmt.Sprintf("status: %s: %d of %d are", d.Message, ready, need)
+	}
+	if !w.routed || r.SplitEnded {
+		return ""
+	}
+	written, served := w.share(s)
+	if want := r.Traffic.RequestedWeight(); written != want || served != want {
+		return fmt.Sprintf("status: %s, and %d %% and %d %% of the requests are routed instead of %d %%", d.Message, written, served, want)
+	}
+	return ""
+}
+
+// unwoken returns what a decision is to become by time alone, although no timer is set, or "".
+func (w *world) unwoken(before, after *state) string {
+	d, next := reconcile(w.observe(before)), reconcile(w.observe(after))
+	note, _ := next.Action.(SetStable)
+	waits := next.Action == nil || note.Why == whySaveWait
+	renews := d.State == pb.State_STATE_FAILED && !atRestIn(next.State) // a group that stayed ready for minReady renews a deadline
+	if d.Recheck > 0 || d.Action != nil || waits && (renews || d.State == next.State && d.Reason == next.Reason) {
+		return ""
+	}
+	return fmt.Sprintf("rule 8: by time alone %s, %s becomes %s, %s, and writes %v; but nothing wakes the driver", d.State, d.Reason, next.State, next.Reason, next.Action)
+}
+
 // breachOfStale returns what the driver does in a state whose caches are stale, although it must not, or "".
 func (w *world) breachOfStale(as *state) string {
 	copied := *as
@@ -351,7 +413,9 @@ func (w *world) breachOfStale(as *state) string {
 		fresh, err := Decide(o, i)
 		o.Stale = []StaleCache{{Resource: "pods"}}
 		_, blind := Decide(o, i)
-		if _, abort := i.(RollBack); abort && (err == nil) != (blind == nil) {
+		if _, abort := i.(RollBack); abort && err != nil && (is == record.Progressing || is == record.Promoting || is == record.Standby || is == record.RollingBack) {
+			return fmt.Sprintf("rule 6: an abort is refused: %v", err)
+		} else if abort && (err == nil) != (blind == nil) {
 			return fmt.Sprintf("rule 13: an abort depends on fresh caches: %v, %v", err, blind)
 		} else if !abort && fresh.Action != nil && blind == nil {
 			return fmt.Sprintf("rule 13: a %T is accepted by a stale cache", i)
