@@ -41,7 +41,7 @@ func (o Observation) givesUp(g Group, n int) int {
 
 // brokenStable reports whether a group is at the stable revision, or missing, and not available.
 func (o Observation) brokenStable(g Group) bool {
-	return g.Index < o.Stable.Replicas && !g.available(o.Now, o.Policy.MinReady) && !g.Terminating &&
+	return g.Index < o.Stable.Replicas && !g.available(o.Now, o.Policy.MinReady) &&
 		(g.Revision == "" || g.at(o.release().StableRevision))
 }
 
