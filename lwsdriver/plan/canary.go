@@ -8,8 +8,6 @@ import (
 	"iter"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -158,9 +156,8 @@ func (o Observation) completesSecondSet() bool {
 	if !o.switches() {
 		return false
 	}
-	held := ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
 	p := o.Record.Release.Phase
-	return p == record.Promoting && (held || o.handsOver()) || p == record.Standby
+	return p == record.Promoting && (isHold(o.Stable.Rolling) || o.handsOver()) || p == record.Standby
 }
 
 // secondSetReady reports whether the second set is complete and can serve all requests.

@@ -93,13 +93,6 @@ func (o Observation) requestsHandedOver() traffic.Desired {
 // stableUnchanged reports whether a handover has left the user's own groups at the stable revision.
 func (o Observation) stableUnchanged() bool { return o.handsOver() && len(o.groupsOffRevision()) == 0 }
 
-// cancelPromotion rolls back a handover that has not changed the user's own groups, once their template is restored.
-func cancelPromotion(o Observation) Decision {
-	next := withRelease(o, func(r *record.Release) { r.Phase = o.wayBack() })
-	a := SetStable{Record: next, Rolling: hold(), Why: "the stable template is restored while its groups stand by: roll back"}
-	return writes(a, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
-}
-
 // standBy keeps the user's own groups, which receive no requests, for the policy's ScaleDownDelay.
 func standBy(o Observation) Decision {
 	r, c := o.Record.Release, o.canary()

@@ -202,7 +202,7 @@ func NewRecord(o Observation) record.Record {
 
 // leftHeld reports whether the hold is in force without a record. Its partition identifies it: no user sets one so high.
 func leftHeld(o Observation) bool {
-	return o.Record == nil && !o.hasRoles() && ptr.Deref(o.Stable.Rolling.Partition, 0) == ptr.Deref(record.Hold().Partition, 0)
+	return o.Record == nil && !o.hasRoles() && isHold(o.Stable.Rolling)
 }
 
 // foundHeld warns that the user's settings are unknown, since they were removed with the record.

@@ -422,10 +422,6 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 
 // rollBackNow records the intent to roll back, and sets the hold.
 func rollBackNow(o Observation) SetStable {
-	phase := o.wayBack()
-	if o.inPlace() || o.Record.Release.Phase != record.Progressing && !o.stableUnchanged() || o.lostStable() && !o.hasRoles() {
-		phase = record.RollingBack // batches, the promotion or a start from 0 groups have updated the user's own groups
-	}
-	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
+	next := withRelease(o, func(r *record.Release) { r.Phase = o.wayBack() })
 	return SetStable{Record: next, Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
 }

@@ -27,11 +27,8 @@ func promote(o Observation, s Progress) Decision {
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o, pb.State_STATE_PROMOTING)
-	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision && o.stableUnchanged():
-		return cancelPromotion(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
-		next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
-		return beginRollBack(o, next, "the stable template is restored in mid-promotion: roll back natively")
+		return takeBack(o)
 	case o.Stable.Revision != r.UpdateRevision && (o.shifts() || o.RolesWaiting != ""):
 		return followTemplate(o)
 	case o.Stable.Revision != r.UpdateRevision:
@@ -211,7 +208,7 @@ func recordRolling(o Observation, d Decision) Decision {
 // admission policy has set it with a new template: its partition identifies it, since no user sets one so high.
 func lastSet(o Observation) rolling {
 	set, found, hold := o.Record.LastSet(), o.Stable.Rolling, record.Hold()
-	if ptr.Deref(found.Partition, 0) != ptr.Deref(hold.Partition, 0) {
+	if !isHold(found) {
 		return set
 	}
 	if set.Partition = hold.Partition; found.MaxSurge == hold.MaxSurge {

@@ -438,17 +438,7 @@ func waitForLWS(o Observation, state pb.State) Decision {
 func followTemplate(o Observation) Decision {
 	r := o.Record.Release
 	if o.Stable.Revision == r.StableRevision {
-		phase, why := o.wayBack(), "the stable template is restored: roll back"
-		switch {
-		// The release began before LWS had recorded the template, which turns out to be the stable one.
-		case r.UpdateRevision == "":
-			phase, why = record.Nothing, "nothing to release after all"
-		case o.inPlace():
-			next := withRelease(o, func(r *record.Release) { r.Phase = record.RollingBack })
-			return beginRollBack(o, next, why)
-		}
-		next := withRelease(o, func(r *record.Release) { r.Phase = phase })
-		return writes(SetStable{Record: next, Why: why}, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
+		return takeBack(o)
 	}
 	if d := refuseTemplate(o); d != nil {
 		return *d
@@ -460,6 +450,19 @@ func followTemplate(o Observation) Decision {
 		return deleteAdded(o, o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)
 	}
 	return startOver(o)
+}
+
+// takeBack rolls back a release whose stable template is restored.
+func takeBack(o Observation) Decision {
+	phase, why := o.wayBack(), "the stable template is restored: roll back"
+	if o.Record.Release.UpdateRevision == "" { // LWS had not recorded the template, which turns out to be the stable one
+		phase, why = record.Nothing, "nothing to release after all"
+	}
+	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
+	if phase == record.RollingBack && !o.shifts() {
+		return beginRollBack(o, next, why)
+	}
+	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
 }
 
 // startOver records the new update revision and drops the target: the host decides again for the new template.

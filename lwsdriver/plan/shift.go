@@ -42,9 +42,11 @@ func (o Observation) shiftsBack() bool {
 	}
 }
 
-// wayBack returns the phase of a rollback before the promotion has removed any group.
+// wayBack returns the phase in which a rollback begins. RollingBack restores groups that batches, a promotion or a start from 0 groups have
+// updated.
 func (o Observation) wayBack() record.Phase {
-	if o.shifts() {
+	promoted := o.Record.Release.Phase != record.Progressing && !o.stableUnchanged()
+	if o.shifts() || o.inPlace() || promoted || o.lostStable() && !o.hasRoles() {
 		return record.RollingBack
 	}
 	return record.CleaningUp

@@ -95,9 +95,7 @@ func limitWait(o Observation, d Decision) Decision {
 	d.Deadline = since.Add(d.Wait.longest(o))
 	d = recordWait(o, d, since)
 	if left := d.Deadline.Sub(o.Now); left > 0 {
-		if d.Recheck == 0 || left < d.Recheck {
-			d.Recheck = left
-		}
+		d.Recheck = earliest(d.Recheck, left)
 		return d
 	}
 	return expired(o, d, since)
@@ -298,10 +296,7 @@ func lwsRemedy(name string) string {
 
 // awaitGroups has d wait for its goal, of which some groups may be missing.
 func awaitGroups(s Progress, d Decision, tolerated int) Decision {
-	if s.nextReady > 0 {
-		d.Recheck = s.nextReady
-	}
-	d.Since = s.stuckSince(tolerated)
+	d.Recheck, d.Since = s.nextReady, s.stuckSince(tolerated)
 	return d
 }
 
