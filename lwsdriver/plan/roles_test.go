@@ -563,6 +563,10 @@ func TestRolesAreWarmedUp(t *testing.T) {
 	if g := Judge(o).canary().Groups[0]; !strings.Contains(g.Message, "0 of 1 groups of role decode that it needs are ready: the driver that releases it has not warmed it up yet") {
 		t.Errorf("the unit says %q", g.Message)
 	}
+	o.Bounds = nil // another client has deleted them
+	if _, ok := reconcile(Judge(o)).Action.(SetBounds); !ok {
+		t.Error("the bounds are not written again")
+	}
 }
 
 // The leaders of all roles that the policy names finish their requests before a whole revision goes: the old one in a promotion, the new one

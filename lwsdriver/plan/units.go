@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -133,7 +135,7 @@ func (o Observation) parts(revision string, placed []int) []Part {
 // updates reports whether the bounds have an update revision with children, or whose children LWS creates: it creates them only for the
 // template in the spec. A handover needs all of them.
 func (o Observation) updates() bool {
-	b, members := o.Bounds, 0
+	b, members := ptr.Deref(o.Bounds, Bounds{}), 0
 	for _, c := range o.Children {
 		if c.Revision == b.Update {
 			members++
