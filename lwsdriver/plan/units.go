@@ -58,11 +58,11 @@ func (o Observation) placed(slice int, revision string) int {
 }
 
 // part returns how many groups of a role belong to a number of units of a slice: at least one of each, and all of them at the end. Without any
-// unit the other roles still have theirs, which a handover gives them.
+// unit the other roles still have theirs, which a promotion gives them.
 func (o Observation) part(role Role, units int) int {
 	entry := o.entryRole().Replicas
 	switch {
-	case entry == 0 && o.handingOver():
+	case entry == 0 && (o.completesSecondSet() || o.handingOver()):
 		return role.Replicas
 	case entry == 0:
 		return 0
