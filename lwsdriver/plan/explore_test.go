@@ -153,7 +153,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		}
 	}
 	for _, a := range disturbances(w, s) {
-		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actAccept || a.do == actReroute || a.do == actEdit && !s.edited
+		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actAccept || a.do == actEdit && !s.edited
 		if !free && disturb <= int(s.spent) {
 			continue
 		}
@@ -224,7 +224,6 @@ func disturbances(w *world, s *state) []act {
 	down(s.lwsDown, actLWSDown, actLWSUp)
 	if w.routed {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
-		down(w.unrouted(s), actUnroute, actReroute)
 		all = append(all, act{do: actRevert}, act{do: actEndSplit}, act{do: actUnserve})
 	}
 	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})

@@ -92,8 +92,6 @@ const (
 	actOldObject   = "restore old object"
 	actLabel       = "toggle serving label"
 	actUnserve     = "delete canary service"
-	actUnroute     = "delete route"
-	actReroute     = "create route"
 	actUnbudget    = "delete budget"
 	actRefuse      = "refuse"
 	actAccept      = "accept"
@@ -631,10 +629,6 @@ func (w *world) disturb(s *state, a act) bool {
 		s.refuses, s.refused = 0, false
 	case actUnserve:
 		w.editObjects(s, a.do, func(o *model.Objects) { o.Canary = nil })
-	case actUnroute:
-		w.editObjects(s, a.do, func(o *model.Objects) { o.Routes = nil })
-	case actReroute:
-		w.editObjects(s, a.do, func(o *model.Objects) { o.Routes = w.worlds.values[w.untouched].Routes })
 	case actRevert:
 		s.own.blame()
 		w.editObjects(s, a.do, func(o *model.Objects) { o.Routes = w.worlds.values[w.untouched].Routes })

@@ -350,7 +350,7 @@ func (w *world) untrue(s *state, d Decision) string {
 	if ready < need {
 		return fmt.Sprintf("status: %s: %d of %d are", d.Message, ready, need)
 	}
-	if !w.routed || r.SplitEnded || Switches(w.style) { // a second set gets requests once it is complete
+	if !w.routed || r.SplitEnded || planned == 0 || Switches(w.style) { // a second set gets requests once it is complete
 		return ""
 	}
 	written, served := w.share(s)
@@ -564,7 +564,7 @@ func (w *world) unsettled(s *state, d Decision) string {
 	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare)) || s.lwsDown || s.gatewayDown:
 	case s.added.exists:
 		return fmt.Sprintf("rule 7: %s with an added set", d.State)
-	case w.routed && s.objects != w.untouched && !w.unrouted(s):
+	case w.routed && s.objects != w.untouched:
 		return fmt.Sprintf("rule 7: %s with objects %s", d.State, encoded(w.worlds.values[s.objects].World))
 	case s.record != 0 && !record.SameRolling(w.rollingOf(&s.own), record.Hold()):
 		return fmt.Sprintf("rule 7: %s without the hold", d.State)
@@ -641,10 +641,5 @@ func (w *world) harmed(s *state) bool {
 	}
 	// A record that is lost in a handover takes the number of the user's own groups with it.
 	lost := s.own.replicas < s.wanted && w.phase(s) != record.HandingOver
-	return lost || s.lwsDown || s.gatewayDown || s.refuses != 0 || w.unrouted(s)
-}
-
-// unrouted reports whether a user has deleted the route.
-func (w *world) unrouted(s *state) bool {
-	return w.routed && len(w.worlds.values[s.objects].Routes) == 0
+	return lost || s.lwsDown || s.gatewayDown || s.refuses != 0
 }

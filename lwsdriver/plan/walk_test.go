@@ -197,12 +197,12 @@ var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, a
 
 var byThemselves = []string{
 	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actCaches, actWait, actWaitLong, actLate,
-	actEdit, actRepair, actLWSUp, actGatewayUp, actAccept, actReroute,
+	actEdit, actRepair, actLWSUp, actGatewayUp, actAccept,
 }
 
 var disturbing = []string{
 	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
-	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actUnbudget, actRefuse, actUnroute,
+	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actUnbudget, actRefuse,
 }
 
 // randomConfig returns a world that may be larger than those of [runs].
