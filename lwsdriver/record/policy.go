@@ -6,11 +6,11 @@ package record
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -115,8 +115,8 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []drivererr.FieldViolation) {
 		Style:             p.GetStyle(),
 		Batches:           v.batches(p.GetBatches()),
 		FailureThreshold:  v.threshold(p.GetFailureThreshold()),
-		ProgressDeadline:  v.duration("progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline),
-		MinReady:          v.duration("min_ready", p.GetMinReady(), 0),
+		ProgressDeadline:  v.Duration("progress_deadline", p.GetProgressDeadline(), DefaultProgressDeadline, math.MaxInt64),
+		MinReady:          v.Duration("min_ready", p.GetMinReady(), 0, math.MaxInt64),
 		WarmUpRoles:       v.roles("traffic.warm_up.roles", p.GetTraffic().GetWarmUp().GetRoles()),
 		DrainRoles:        v.roles("traffic.drain.roles", p.GetTraffic().GetDrain().GetRoles()),
 		RoleOrder:         v.roles("role_order", p.GetRoleOrder()),
@@ -130,7 +130,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []drivererr.FieldViolation) {
 	if p.GetBlueGreen() != nil && p.GetStyle() != pb.Style_STYLE_BLUE_GREEN {
 		v.Add("blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
 	}
-	policy.ScaleDownDelay = v.duration("blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0)
+	policy.ScaleDownDelay = v.Duration("blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0, math.MaxInt64)
 	v.promotion(&policy, p.GetBlueGreen().GetPromotion())
 	v.traffic(&policy, p.GetTraffic())
 	return policy, v.List
@@ -230,20 +230,6 @@ func (v *violations) threshold(raw string) Quantity {
 		v.Add("failure_threshold", "%v", err)
 	}
 	return q
-}
-
-func (v *violations) duration(field string, d *durationpb.Duration, zero time.Duration) time.Duration {
-	if d == nil || (d.GetSeconds() == 0 && d.GetNanos() == 0) {
-		return zero
-	}
-	if err := d.CheckValid(); err != nil {
-		v.Add(field, "is not a valid duration")
-		return zero
-	}
-	if d.AsDuration() < 0 {
-		v.Add(field, "is negative: %s", d.AsDuration())
-	}
-	return d.AsDuration()
 }
 
 // Check returns what of a policy exceeds the limits.

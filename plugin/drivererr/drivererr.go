@@ -12,11 +12,13 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -50,6 +52,23 @@ type Fields struct {
 // Add adds a violation of a field below the path, or of the path itself if the field is empty.
 func (f *Fields) Add(field, format string, args ...any) {
 	f.List = append(f.List, FieldViolation{strings.Trim(f.Path+"."+field, "."), fmt.Sprintf(format, args...)})
+}
+
+// Duration returns the value of a field, zero if that is not set or not valid. It adds a violation if the field is not from 0 to most.
+func (f *Fields) Duration(field string, d *durationpb.Duration, zero, most time.Duration) time.Duration {
+	got := d.AsDuration()
+	switch {
+	case d.GetSeconds() == 0 && d.GetNanos() == 0:
+		return zero
+	case d.CheckValid() != nil:
+		f.Add(field, "is not a valid duration")
+		return zero
+	case got < 0:
+		f.Add(field, "is negative: %s", got)
+	case got > most:
+		f.Add(field, "is %s: at most %s is allowed", got, most)
+	}
+	return got
 }
 
 // Invalid returns an INVALID_REQUEST error whose BadRequest names each field, nil without violations.

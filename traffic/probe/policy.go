@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -76,7 +75,7 @@ func ParseWarmUp(p *pb.WarmUpPolicy) (WarmUp, []drivererr.FieldViolation) {
 	return WarmUp{
 		Endpoint: v.endpoint("endpoint", p.GetEndpoint()),
 		Body:     p.GetBody(),
-		Timeout:  v.duration("timeout", p.GetTimeout(), DefaultWarmUpTimeout, MaxWarmUpTimeout),
+		Timeout:  v.Duration("timeout", p.GetTimeout(), DefaultWarmUpTimeout, MaxWarmUpTimeout),
 	}, v.List
 }
 
@@ -87,10 +86,10 @@ func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 	}
 	v := &violations{drivererr.Fields{Path: "policy.traffic.drain"}}
 	d := Drain{
-		Period:   v.duration("period", p.GetPeriod(), 0, MaxDrain),
+		Period:   v.Duration("period", p.GetPeriod(), 0, MaxDrain),
 		Metric:   v.metric(p.GetMetric()),
 		Endpoint: v.endpoint("metric_endpoint", p.GetMetricEndpoint()),
-		Timeout:  v.duration("timeout", p.GetTimeout(), DefaultDrainTimeout, MaxDrain),
+		Timeout:  v.Duration("timeout", p.GetTimeout(), DefaultDrainTimeout, MaxDrain),
 	}
 	switch {
 	case p.GetMetric() != "" && p.GetMetricEndpoint() == "":
@@ -112,23 +111,6 @@ func ParseDrain(p *pb.DrainPolicy) (Drain, []drivererr.FieldViolation) {
 }
 
 type violations struct{ drivererr.Fields }
-
-func (v *violations) duration(part string, d *durationpb.Duration, zero, most time.Duration) time.Duration {
-	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
-		return zero
-	}
-	if d.CheckValid() != nil {
-		v.Add(part, "is not a valid duration")
-		return zero
-	}
-	switch got := d.AsDuration(); {
-	case got < 0:
-		v.Add(part, "is negative: %s", got)
-	case got > most:
-		v.Add(part, "is %s: at most %s is allowed", got, most)
-	}
-	return d.AsDuration()
-}
 
 func (v *violations) metric(name string) string {
 	if name != "" && !model.LegacyValidation.IsValidMetricName(name) {
