@@ -55,18 +55,6 @@ const (
 	Done
 )
 
-// String returns the state's name.
-func (s State) String() string {
-	switch s {
-	case Done:
-		return "Done"
-	case Failed:
-		return "Failed"
-	default:
-		return "Pending"
-	}
-}
-
 // Progress is the progress of a warm-up or a drain.
 type Progress struct {
 	// State is its state.

@@ -250,14 +250,6 @@ func TestWarmWithoutRequest(t *testing.T) {
 	})
 }
 
-func TestStateNames(t *testing.T) {
-	for state, want := range map[State]string{Pending: "Pending", Failed: "Failed", Done: "Done"} {
-		if state.String() != want {
-			t.Errorf("%d is %q, want %q", state, state, want)
-		}
-	}
-}
-
 // TestWarmConcurrency: concurrent requests are bounded per owner, and owners don't delay each other.
 func TestWarmConcurrency(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *fixture) {
