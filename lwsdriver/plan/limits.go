@@ -343,8 +343,8 @@ func limitRemoval(o Observation, action Action) *Decision {
 	// Until LWS has observed the spec, it may remove the groups that serve.
 	if o.Stable.Observed {
 		serving := o.Stable.serving(o.Stable.Replicas)
-		if o.hasRoles() && o.Bounds != nil {
-			serving = min(serving, o.keptUnits()) // the others are ready until LWS removes them
+		if o.hasRoles() {
+			serving = min(serving, o.stayingUnits()) // the others are ready until LWS removes them
 		}
 		n -= serving
 	}

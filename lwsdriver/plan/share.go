@@ -128,8 +128,8 @@ func (o Observation) shareFor(planned int) share {
 		with.steady++
 		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
 	}
-	if o.shifts() && o.Bounds != nil { // old units that may go don't carry their share again
-		s.of.stable = min(stable.ready, o.keptUnits())
+	if o.shifts() { // old units that may go don't carry their share again
+		s.of.stable = min(stable.ready, o.stayingUnits())
 		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-100*s.of.stable/max(n, 1)))
 	}
 	// Blue-green promises that two revisions never serve together.

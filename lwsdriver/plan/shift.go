@@ -193,12 +193,12 @@ func (b *Bounds) lowerLast(o Observation) {
 	}
 }
 
-// keptUnits returns how many units the stable revision has in the groups that the bounds keep.
-func (o Observation) keptUnits() (kept int) {
+// stayingUnits returns how many units the stable revision keeps by the bounds.
+func (o Observation) stayingUnits() (units int) {
 	for slice := range o.Slices {
-		kept += o.unitsOf(func(r Role) int { return o.Bounds.Min[Member(slice, r.Name)] })
+		units += o.unitsOf(func(r Role) int { return o.staying(slice, o.stableSide(), r) })
 	}
-	return kept
+	return units
 }
 
 // within returns the groups with n indices from an index on.
