@@ -345,7 +345,7 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 			}
 			remedy = fmt.Sprintf("delete the others of revision %s in slice %d, and LeaderWorkerSet creates them all", revision, slice)
 			if !stable && o.anyChild(slice, func(c Child) bool { return c.Revision == revision && c.Replicas > 0 }) {
-				remedy = "abort, and then " + remedy
+				remedy = "after an abort, " + remedy
 			}
 			return lacks, remedy
 		}

@@ -297,7 +297,7 @@ func TestLackedChild(t *testing.T) {
 	const (
 		stable  = "revision old in slice 0: restore the template of revision old, and LeaderWorkerSet creates it"
 		waiting = "revision new in slice 0: delete the others of revision new in slice 0"
-		batch   = "revision new in slice 0: abort, and then delete the others of revision new in slice 0"
+		batch   = "revision new in slice 0: after an abort, delete the others of revision new in slice 0"
 	)
 	for _, tt := range []struct {
 		name    string
