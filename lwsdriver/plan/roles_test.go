@@ -337,7 +337,7 @@ func TestLackedChild(t *testing.T) {
 		o.Policy.ProgressDeadline = time.Minute
 		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Name == "llm-new-"+role })
 		d := reconcile(Judge(o))
-		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". Abort, and then delete the others of revision new in slice 0, and LeaderWorkerSet creates them all. The release") ||
+		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". After an abort, delete the others of revision new in slice 0, and LeaderWorkerSet creates them all. The release") ||
 			strings.Contains(d.Message, "quota") || strings.Contains(d.Message, "kubectl describe pod") {
 			t.Errorf("%s: %s %s: %s", role, d.State, d.Reason, d.Message)
 		}
