@@ -84,7 +84,7 @@ func (e *election) guardWrites(next http.RoundTripper) http.RoundTripper {
 		if r.Method != http.MethodGet && !e.isLeader() {
 			return nil, errLost
 		}
-		return next.RoundTrip(r) //nolint:wrapcheck // the transport's own
+		return next.RoundTrip(r)
 	})
 }
 

@@ -257,12 +257,13 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 		"surge without maxSurge":    {ruleSurge, append(green[:8:8], set("Promoting", 0), podAt("m", 2, "new", false))},
 		"canary scaled down early":  {ruleCanaryStays, append(green[:9:9], set("Promoting", 0), greenSet(1, "50%"))},
 		"deleted within the delay":  {ruleDelay, append(rolled[:15:15], deletedAt(greenSet(2, "50%"), "12:00:10"))},
-		"requests return first":     {"", append(split[:10:10], podAt("g", 0, "new", false), share("0"), deletedAt(podAt("g", 0, "new", false), "12:00:00"))},
-		"requests to nothing":       {ruleServed, append(split[:9:9], podAt("g", 0, "new", false), share("50"))},
-		"last receiver deleted":     {ruleServed, append(split[:10:10], deletedAt(fresh("g", 0), "12:00:00"))},
-		"selector without leaders":  {ruleServed, append(split[:10:10], service("blue", "other"))},
 		"deleted while it grows":    {ruleIntent, append(growing[:7:7], deletedAt(greenSet(1, "50%"), "12:00:00"))},
 	} {
 		t.Run(name, func(t *testing.T) { mustViolate(t, test.violated, test.history) })
 	}
+	lost := podAt("g", 0, "new", false)
+	mustViolate(t, "", append(split[:10:10], lost, share("0"), deletedAt(lost.DeepCopy(), "12:00:00")))
+	mustViolate(t, ruleServed, append(split[:9:9], lost, share("50")))
+	mustViolate(t, ruleServed, append(split[:10:10], deletedAt(fresh("g", 0), "12:00:00")))
+	mustViolate(t, ruleServed, append(split[:10:10], service("blue", "other")))
 }

@@ -80,11 +80,11 @@ func TestGroupsLeaveSlots(t *testing.T) {
 			go s.Acquire(t.Context(), []string{"a", "b", "c"}[i%3])
 		}
 		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
 		for _, group := range []string{"d", "e"} {
-			if ctx, cancel := context.WithTimeout(t.Context(), time.Hour); !s.Acquire(ctx, group) {
+			if !s.Acquire(ctx, group) {
 				t.Errorf("%s gets no slot", group)
-			} else {
-				cancel()
 			}
 		}
 		held := s.held["a"]

@@ -29,7 +29,7 @@ func Protect(config *rest.Config, logger *slog.Logger, next http.Handler) (http.
 		code, err := r.authorizeRequest(req)
 		switch {
 		case err != nil:
-			logged.Do(func() { logger.WarnContext(req.Context(), "refused request", "path", req.URL.Path, "error", err) })
+			logged.Do(func() { logger.Warn("refused request", "path", req.URL.Path, "error", err) })
 			http.Error(w, "the caller can't be reviewed: try again", http.StatusServiceUnavailable)
 		case code != http.StatusOK:
 			http.Error(w, http.StatusText(code), code)
