@@ -4,6 +4,8 @@
 package plan
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"encoding/json"
@@ -81,13 +83,16 @@ func recordedSets(t *testing.T, path string) (sets []*history) {
 		raw = must(gzip.NewReader(file))
 	}
 	var entries []entry
-	for lines := json.NewDecoder(raw); lines.More(); {
-		e := entry{line: len(entries) + 1}
-		if err := lines.Decode(&e); err != nil {
-			var other *json.UnmarshalTypeError // the write of another kind has a field of this name
-			if !errors.As(err, &other) || !strings.HasPrefix(other.Field, "Decision.") {
-				t.Fatalf("line %d: %v", e.line, err)
-			}
+	lines := bufio.NewScanner(raw)
+	lines.Buffer(nil, 64<<20)
+	for line := 1; lines.Scan(); line++ {
+		e := entry{line: line}
+		var other *json.UnmarshalTypeError // the write of another kind has a field of this name
+		switch err := json.NewDecoder(bytes.NewReader(lines.Bytes())).Decode(&e); {
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			continue // a driver was killed while it wrote the line
+		case err != nil && (!errors.As(err, &other) || !strings.HasPrefix(other.Field, "Decision.")):
+			t.Fatalf("line %d: %v", line, err)
 		}
 		if len(entries) > 0 {
 			last := entries[len(entries)-1]
@@ -96,6 +101,9 @@ func recordedSets(t *testing.T, path string) (sets []*history) {
 			}
 		}
 		entries = append(entries, e)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
 	}
 	// Decisions made at the same time are not written in the order of their observations.
 	slices.SortStableFunc(entries, func(a, b entry) int {
