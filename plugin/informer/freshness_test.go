@@ -116,6 +116,18 @@ func why(f *Freshness) (string, time.Duration) {
 	return "", 0
 }
 
+// mustCatchUp fails unless the cache reads what it has missed since at least a time ago, and is fresh after that.
+func mustCatchUp(t *testing.T, f *Freshness, what string, least time.Duration) {
+	t.Helper()
+	if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < least {
+		t.Errorf("%s: %q since %s", what, got, since)
+	}
+	time.Sleep(catchUpTime)
+	if got, _ := why(f); got != "" {
+		t.Errorf("read: %q", got)
+	}
+}
+
 // A silent watch is fresh within the bound, and its bookmarks confirm it.
 func TestSilentWatch(t *testing.T) {
 	watched(t, func(s *server, f *Freshness, changed *atomic.Int32) {
@@ -156,13 +168,7 @@ func TestRefusedWatch(t *testing.T) {
 		for got := "later"; strings.Contains(got, "later"); got, _ = why(f) {
 			time.Sleep(100 * time.Millisecond)
 		}
-		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Minute {
-			t.Errorf("answered again: %q since %s", got, since)
-		}
-		time.Sleep(catchUpTime)
-		if got, _ := why(f); got != "" {
-			t.Errorf("read: %q", got)
-		}
+		mustCatchUp(t, f, "answered again", time.Minute)
 		if time.Sleep(2 * time.Second); changed.Load() != 2 {
 			t.Errorf("%d changes, want 2", changed.Load())
 		}
@@ -208,13 +214,7 @@ func TestStreamedListConfirmsAtItsEnd(t *testing.T) {
 			time.Sleep(retried)
 		}
 		end()
-		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Hour {
-			t.Errorf("all objects were sent: %q since %s", got, since)
-		}
-		time.Sleep(catchUpTime)
-		if got, _ := why(f); got != "" {
-			t.Errorf("read: %q", got)
-		}
+		mustCatchUp(t, f, "all objects were sent", time.Hour)
 	})
 }
 
@@ -226,13 +226,7 @@ func TestSlowWatch(t *testing.T) {
 		time.Sleep(time.Minute)
 		close(s.answers)
 		synctest.Wait()
-		if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < time.Minute {
-			t.Errorf("answered: %q since %s", got, since)
-		}
-		time.Sleep(catchUpTime)
-		if got, _ := why(f); got != "" {
-			t.Errorf("read: %q", got)
-		}
+		mustCatchUp(t, f, "answered", time.Minute)
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
@@ -119,7 +118,7 @@ func (r *replay) byEnvironment(old, p *corev1.Pod, deleted bool) bool {
 		return old != nil && podReady(old) && !podReady(p)
 	}
 	index, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])
-	if f := r.roles[p.Labels[disaggregated.SetNameLabelKey]+"/"+p.Labels[disaggregated.RoleLabelKey]]; f != nil {
+	if f := r.roles[roleKey(p.Labels)]; f != nil {
 		return err != nil || index >= f.replicas
 	}
 	s := r.sets[p.Labels[lws.SetNameLabelKey]]

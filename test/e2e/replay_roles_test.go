@@ -55,22 +55,24 @@ func (r *replay) stepRoleSet(s *disaggregated.DisaggregatedSet, h clusterEvent) 
 	}
 }
 
+// roleKey returns the key in replay.roles of an object's role.
+func roleKey(labels map[string]string) string {
+	return labels[disaggregated.SetNameLabelKey] + "/" + labels[disaggregated.RoleLabelKey]
+}
+
 // checkRoles checks the ready groups of each role, at whatever revision.
 func (r *replay) checkRoles() {
 	if len(r.roles) == 0 {
 		return
 	}
-	of := func(labels map[string]string) string {
-		return labels[disaggregated.SetNameLabelKey] + "/" + labels[disaggregated.RoleLabelKey]
-	}
 	ready, stay := map[string]int{}, map[string]int{}
 	for _, p := range r.pods {
 		if p.Labels[lws.WorkerIndexLabelKey] == "0" && p.DeletionTimestamp == nil && podReady(p) {
-			ready[of(p.Labels)]++
+			ready[roleKey(p.Labels)]++
 		}
 	}
 	for _, child := range r.sets {
-		stay[of(child.Labels)] += int(replicasOf(child))
+		stay[roleKey(child.Labels)] += int(replicasOf(child))
 	}
 	whole := map[string]bool{} // by set: a group without its unit serves no requests
 	for key, f := range r.roles {
