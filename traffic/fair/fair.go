@@ -42,9 +42,14 @@ func (q *Queue[T]) First() (item T, ok bool) {
 }
 
 // Pop takes the next item. One must wait.
-func (q *Queue[T]) Pop() T {
-	item, _ := q.First()
-	q.Remove(q.groups[0], item)
+func (q *Queue[T]) Pop() T { return q.popAt(0) }
+
+// popAt takes the next item of a group, which has had its turn.
+func (q *Queue[T]) popAt(i int) T {
+	group := q.groups[i]
+	item := q.waiting[group][0]
+	q.groups = append(slices.Delete(q.groups, i, i+1), group)
+	q.Remove(group, item)
 	return item
 }
 
@@ -82,8 +87,7 @@ func (q *Queue[T]) popWhere(may func(group string) bool) (item T, group string, 
 		return item, "", false
 	}
 	group = q.groups[i]
-	q.groups = slices.Insert(slices.Delete(q.groups, i, i+1), 0, group)
-	return q.Pop(), group, true
+	return q.popAt(i), group, true
 }
 
 // Slots is a semaphore. Who waits gets a slot in the order of a [Queue]. A group gets none while it has more than are free, so that a few
