@@ -38,6 +38,10 @@ var lacksPermission = regexp.MustCompile(`forbidden: User ".*" cannot (?:[a-z]+ 
 // has written a moment later.
 const boundsPolicy = "ValidatingAdmissionPolicy 'lockstep-bounds'"
 
+// startsAdmitting matches the refusals of an API server that has just started: it learns the kinds of the parameters of admission policies,
+// such as bounds, after up to 30 s, and refuses whatever those policies are for until then.
+var startsAdmitting = regexp.MustCompile(`failed to configure (?:policy|binding): |not yet ready to handle request`)
+
 // granting returns the ClusterRoles of config/base that grant access to each resource.
 var granting = sync.OnceValue(func() map[schema.GroupResource]string {
 	roles, _ := config.DriverRules() // a test reads them, too
@@ -93,6 +97,8 @@ func reasonOf(err error) pb.ErrorReason {
 		return pb.ErrorReason_ERROR_REASON_CONFLICT
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err) && lacksPermission.MatchString(err.Error()):
 		return pb.ErrorReason_ERROR_REASON_FORBIDDEN
+	case startsAdmitting.MatchString(err.Error()):
+		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), boundsPolicy):
 		// An object that is gone was observed before it was deleted: another observation shows that.
 		return pb.ErrorReason_ERROR_REASON_CONFLICT

@@ -45,6 +45,10 @@ func TestContractError(t *testing.T) {
 		{"deleted meanwhile", apierrors.NewNotFound(gr, "vllm"), pb.ErrorReason_ERROR_REASON_CONFLICT},
 		{"bounds not known yet", fmt.Errorf("scale: %w", apierrors.NewForbidden(gr, "vllm", errors.New(
 			"ValidatingAdmissionPolicy 'lockstep-bounds' with binding 'lockstep-bounds' denied request: exactly 0 groups"))), pb.ErrorReason_ERROR_REASON_CONFLICT},
+		{"policy not ready", &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity, Message: `leaderworkersets ` +
+			`"llm" is forbidden: ValidatingAdmissionPolicy 'lockstep-bounds' denied request: failed to configure policy: failed to find resource referenced by paramKind`}},
+			pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"policies not ready", apierrors.NewForbidden(gr, "vllm", errors.New("not yet ready to handle request")), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"may not", apierrors.NewForbidden(gr, "vllm", errors.New(
 			`User "system:serviceaccount:a:b" cannot patch resource "leaderworkersets" in API group "leaderworkerset.x-k8s.io" in the namespace "x"`)),
 			pb.ErrorReason_ERROR_REASON_FORBIDDEN},
