@@ -627,13 +627,18 @@ func (s *roleSet) awaitHold(hold string, before *autoscalingv2.HorizontalPodAuto
 // needsScalers skips a test of what LWS has from v0.10.0 on, as DisaggregatedSetRoleScalers and slices.
 func needsScalers(t *testing.T) {
 	t.Helper()
-	served, err := newEnvIn(t, cluster.Shared(t)).kube.Discovery().ServerResourcesForGroupVersion(roleSetsResource.GroupVersion().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == scalersResource.Resource }) {
+	if !newEnvIn(t, cluster.Shared(t)).hasScalers() {
 		t.Skip("this LWS has neither DisaggregatedSetRoleScalers nor slices: v0.10.0 is the first that has them")
 	}
+}
+
+func (e *env) hasScalers() bool {
+	e.t.Helper()
+	served, err := e.kube.Discovery().ServerResourcesForGroupVersion(roleSetsResource.GroupVersion().String())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == scalersResource.Resource })
 }
 
 // TestDisaggregatedRoleScaler: the groups of a role follow its scaler, at rest, in batches, in a whole second set and in a shift. The HPA that scales

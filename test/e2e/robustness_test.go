@@ -49,7 +49,9 @@ type randomCourse struct {
 	// Roles is true for a DisaggregatedSet. Its partition style is a shift.
 	Roles bool `json:"roles,omitzero"`
 	// Routed is true if the release splits the requests of an Ingress.
-	Routed bool         `json:"routed,omitzero"`
+	Routed bool `json:"routed,omitzero"`
+	// Scaled is true if an HPA scales the workload, or role prefill.
+	Scaled bool         `json:"scaled,omitzero"`
 	Style  string       `json:"style"`
 	Steps  []courseStep `json:"steps"`
 }
@@ -73,7 +75,14 @@ var courseSteps = []kindOfStep{
 	{"promote", 4, 0, func(c *courseRun, _ int32) { _, _ = c.finalize(c.last(), promote) }},
 	{"abort", 4, 0, func(c *courseRun, _ int32) { _, _ = c.finalize(c.last(), rollback) }},
 	{"edit", 2, 0, func(c *courseRun, _ int32) { c.edit() }},
-	{"scale", 3, 5, func(c *courseRun, n int32) { c.of.resize(max(n, 1)) }},
+	{"restore", 2, 0, (*courseRun).restore},
+	{"undo", 1, 0, (*courseRun).undo},
+	{"scale", 3, 5, (*courseRun).scale},
+	{"slices", 1, 1, func(c *courseRun, n int32) {
+		if c.behavior == "" { // LWS allows a set only one of both
+			c.of.slice(1 + int(n))
+		}
+	}},
 	{"settle", 8, 0, func(c *courseRun, _ int32) { c.settle() }},
 	{"kill", 4, 1, func(c *courseRun, late int32) { c.proxy.meet(killing(c.w.driver, late == 1)) }},
 	{"suspend", 2, 0, (*courseRun).suspend},
@@ -98,7 +107,10 @@ func drawCourse(seed uint64) randomCourse {
 	for _, s := range courseSteps {
 		total += s.weight
 	}
-	c := randomCourse{Roles: seed%2 == 0, Routed: seed%4 >= 2, Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}}}
+	c := randomCourse{
+		Roles: seed%2 == 0, Routed: seed%4 >= 2, Scaled: seed%8 >= 4,
+		Style: allStyles[random.IntN(len(allStyles))].name, Steps: []courseStep{{Do: "release"}},
+	}
 	for range 8 + random.IntN(12) {
 		at := random.IntN(total)
 		for _, s := range courseSteps {
@@ -197,6 +209,10 @@ type released interface {
 	// retag changes the image in the template, and resize the groups, as a user does.
 	retag(tag string)
 	resize(groups int32)
+	// scaleBy has an HPA scale the workload, or one role.
+	scaleBy()
+	// slice sets the slices, if the workload can have more than one.
+	slice(n int)
 	// stableTag returns the image's tag of the stable revision while the user has to restore that template for an abort, "" if not.
 	stableTag() string
 	// mustEnd fails unless all groups run a tag, and nothing is left of a release.
@@ -207,7 +223,14 @@ func (w *workload) reference() *pb.WorkloadRef { return w.ref() }
 
 func (w *workload) retag(tag string) { w.edit(image(tag)) }
 
-func (w *workload) resize(groups int32) { w.scale(groups) }
+// An API server that has just started refuses to scale until it knows the kind of bounds.
+func (w *workload) resize(groups int32) {
+	w.eventually("the user scales", func(ctx context.Context) error { return w.tryScale(ctx, groups) })
+}
+
+func (w *workload) scaleBy() { w.autoscale(1, 8, selectPolicies(maxChange, minChange)) }
+
+func (w *workload) slice(int) {}
 
 func (w *workload) stableTag() string {
 	if tag := stableImage.FindStringSubmatch(w.get().Annotations[recordAnnotation]); tag != nil {
@@ -227,6 +250,7 @@ func (w *workload) mustEnd(tag string) {
 type roleCourse struct {
 	*roleSet
 	groups int32
+	slices int
 }
 
 func (s *roleCourse) reference() *pb.WorkloadRef { return s.ref }
@@ -238,14 +262,31 @@ func (s *roleCourse) resize(groups int32) {
 	s.scale(groups, groups)
 }
 
+func (s *roleCourse) scaleBy() {
+	if s.hasScalers() {
+		s.autoscale()
+	}
+}
+
+func (s *roleCourse) slice(n int) {
+	if s.hasScalers() {
+		s.slices = n
+		s.setSlices(n)
+	}
+}
+
 func (s *roleCourse) stableTag() string { return "" }
 
 func (s *roleCourse) mustEnd(tag string) {
 	s.t.Helper()
-	s.Await(tag, s.groups, s.groups)
+	if s.slices == 1 {
+		s.Await(tag, s.groups, s.groups)
+	} else {
+		s.awaitSlices(tag, slices.Repeat([][2]int32{{s.groups, s.groups}}, s.slices)...)
+	}
 	s.eventually("the children of other revisions are deleted", func(ctx context.Context) error {
 		all, err := s.env.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).List(ctx, metav1.ListOptions{})
-		if err == nil && len(all.Items) != 2 {
+		if err == nil && len(all.Items) != 2*s.slices {
 			err = fmt.Errorf("%d children exist", len(all.Items))
 		}
 		return err
@@ -260,6 +301,8 @@ type courseRun struct {
 	style style
 	// selector is that of the Service that gets the requests, nil without.
 	selector map[string]string
+	// behavior is that of the HPA at rest, "" without one.
+	behavior string
 	// edits counts the templates.
 	edits int
 	requests
@@ -287,7 +330,7 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 		e.observer.waive(ruleHold)
 		set := rolesIn(e, 3, 3)
 		set.adopt()
-		r.of, r.w = &roleCourse{set, 3}, &workload{env: e, driver: e.driver, name: set.name}
+		r.of, r.w = &roleCourse{set, 3, 1}, &workload{env: e, driver: e.driver, name: set.name}
 	} else {
 		r.w = e.adopt(model("model", 3, 2))
 		r.of = r.w
@@ -295,6 +338,10 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 	if c.Routed {
 		r.of.expose()
 		r.selector = r.w.service().Spec.Selector
+	}
+	if c.Scaled {
+		r.of.scaleBy()
+		r.behavior = r.autoscalerBehavior()
 	}
 	for _, s := range c.Steps {
 		i := slices.IndexFunc(courseSteps, func(k kindOfStep) bool { return k.do == s.Do })
@@ -319,6 +366,12 @@ func (c *courseRun) end() {
 	c.until("the last release is promoted", func() error { return c.promoted(c.last()) })
 	c.judge()
 	c.of.mustEnd(c.tag())
+	if c.behavior != "" {
+		c.w.awaitAutoscalerRestored()
+		if now := c.autoscalerBehavior(); now != c.behavior {
+			c.w.t.Errorf("the HPA has %s, and %s before", now, c.behavior)
+		}
+	}
 	if c.selector == nil {
 		return
 	}
@@ -329,6 +382,39 @@ func (c *courseRun) end() {
 	if err != nil || len(ingresses.Items) != 1 {
 		c.w.t.Errorf("%d Ingresses are left (%v)", len(ingresses.Items), err)
 	}
+}
+
+// autoscalerBehavior returns the behavior of the HPA, "" without one.
+func (c *courseRun) autoscalerBehavior() string {
+	c.w.t.Helper()
+	all, err := c.w.kube.AutoscalingV2().HorizontalPodAutoscalers(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{})
+	if err != nil || len(all.Items) == 0 {
+		return ""
+	}
+	return asJSON(all.Items[0].Spec.Behavior)
+}
+
+// scale changes the number of groups, with the bounds of the HPA if there is one.
+func (c *courseRun) scale(n int32) {
+	n = max(n, 1)
+	if c.behavior != "" {
+		c.w.editAutoscaler(bounds(n, n))
+	}
+	c.of.resize(n)
+}
+
+// restore restores an earlier template as a user does, which asks for the end of a release from it.
+func (c *courseRun) restore(int32) {
+	c.send(request{c.last(), rollback})
+	c.of.retag(fmt.Sprint("v", max(c.edits-1, 1)))
+}
+
+// undo has the driver do the same.
+func (c *courseRun) undo(int32) {
+	c.send(request{c.last(), rollback})
+	_, _ = within(c, func(ctx context.Context) (*pb.UndoResponse, error) {
+		return c.w.driver.Undo(ctx, &pb.UndoRequest{Workload: c.of.reference()})
+	})
 }
 
 // policy is that of a release of the course.

@@ -226,12 +226,16 @@ func (w *workload) editNamed(name string, changes ...func(*lws.LeaderWorkerSet))
 // scale sets spec.replicas as `kubectl scale` does.
 func (w *workload) scale(replicas int32) {
 	w.t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	_, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
-		Patch(w.t.Context(), w.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-scale"}, "scale")
-	if err != nil {
+	if err := w.tryScale(w.t.Context(), replicas); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w *workload) tryScale(ctx context.Context, replicas int32) error {
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	_, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
+		Patch(ctx, w.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-scale"}, "scale")
+	return err
 }
 
 // awaitReady waits until LWS has observed the spec and all its groups are ready.
