@@ -73,7 +73,7 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.TLSCert, "tls-cert", "", "PEM file with the server's certificate chain")
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
-	flags.IntVar(&serve.UserQPS, "user-qps", server.DefaultUserQPS, "how many calls a second each user may make over TCP")
+	flags.IntVar(&serve.UserQPS, "user-qps", server.DefaultUserQPS, "how many calls a second each user may make over TCP; the service accounts of a namespace are one")
 	flags.StringVar(&authorization, "authorization", authorizationKubernetes,
 		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)

@@ -102,13 +102,17 @@ func certificateUser(ctx context.Context) user.Info {
 	return u
 }
 
-// accountOf returns what a user's calls and connections count for. The service accounts of a namespace count together: who may edit it
-// makes as many as they like.
+// accountOf returns what a user's calls and connections count for. The service accounts of a namespace count together, also those that a mesh
+// names spiffe://<trust domain>/ns/<namespace>/sa/<account>: who may edit it makes as many as they like.
 func accountOf(u user.Info) string {
-	if namespace, _, err := serviceaccount.SplitUsername(u.GetName()); err == nil {
+	name := u.GetName()
+	if namespace, _, err := serviceaccount.SplitUsername(name); err == nil {
 		return serviceaccount.MakeNamespaceGroupName(namespace)
 	}
-	return u.GetName()
+	if namespace, _, found := strings.Cut(name, "/sa/"); found && strings.HasPrefix(name, "spiffe://") {
+		return namespace
+	}
+	return name
 }
 
 // notReviewed returns the error of a call that can't be judged.

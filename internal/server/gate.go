@@ -134,10 +134,9 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 			return ctx, nil, err
 		}
 	}
-	name := host(c.peer)
-	account := name
+	account := host(c.peer)
 	if c.user != nil {
-		name, account = c.user.GetName(), accountOf(c.user)
+		account = accountOf(c.user)
 	}
 	// The connection stays only once its caller is authenticated. Before that it is a stranger's.
 	if err := a.from.keepAuthenticated(c.peer, account); err != nil {
@@ -149,10 +148,10 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 	if a.reviewer == nil {
 		return asUser(ctx, method, a.local), end, nil
 	}
-	if !a.rates.Of(name).Allow() {
+	if !a.rates.Of(account).Allow() {
 		end()
 		return ctx, nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
-			"user %q makes more than %d calls a second: call less often, or raise --user-qps of the driver", name, a.rates.PerSecond)
+			"user %q makes more than %d calls a second: call less often, or raise --user-qps of the driver", account, a.rates.PerSecond)
 	}
 	// Only authenticated callers learn which methods exist.
 	if !known {

@@ -60,6 +60,9 @@ func TestServiceAccountsCountTogether(t *testing.T) {
 		"system:serviceaccount:team-a:default": "system:serviceaccounts:team-a",
 		"system:serviceaccount:team-a:other":   "system:serviceaccounts:team-a",
 		"system:serviceaccount:team-b:default": "system:serviceaccounts:team-b",
+		"spiffe://mesh/ns/team-a/sa/default":   "spiffe://mesh/ns/team-a",
+		"spiffe://mesh/ns/team-a/sa/other":     "spiffe://mesh/ns/team-a",
+		"spiffe://mesh/host":                   "spiffe://mesh/host",
 		"ada":                                  "ada",
 	} {
 		if got := accountOf(&user.DefaultInfo{Name: name}); got != want {
