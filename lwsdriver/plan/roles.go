@@ -343,14 +343,25 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 			if stable && !latest {
 				return lacks, fmt.Sprintf("restore the template of revision %s, and LeaderWorkerSet creates it", revision)
 			}
-			remedy = fmt.Sprintf("delete the others of revision %s in slice %d, and LeaderWorkerSet creates them all", revision, slice)
+			when := "if it stays away" // LWS may be about to create it
 			if !stable && o.anyChild(slice, func(c Child) bool { return c.Revision == revision && c.Replicas > 0 }) {
-				remedy = "after an abort, " + remedy
+				when = "after an abort"
 			}
+			remedy = fmt.Sprintf("%s, run `kubectl delete leaderworkersets%s`, and LeaderWorkerSet creates them all", when, o.namesOf(slice, revision))
 			return lacks, remedy
 		}
 	}
 	return "", ""
+}
+
+// namesOf returns the names of a revision's children in a slice, each after a space.
+func (o Observation) namesOf(slice int, revision string) (names string) {
+	for _, c := range o.Children {
+		if c.Slice == slice && c.Revision == revision {
+			names += " " + c.Name
+		}
+	}
+	return names
 }
 
 // rests reports whether a decision is that of a set without a release that is not over.

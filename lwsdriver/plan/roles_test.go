@@ -296,8 +296,8 @@ func TestLackedChild(t *testing.T) {
 	}
 	const (
 		stable  = "revision old in slice 0: restore the template of revision old, and LeaderWorkerSet creates it"
-		waiting = "revision new in slice 0: delete the others of revision new in slice 0"
-		batch   = "revision new in slice 0: after an abort, delete the others of revision new in slice 0"
+		waiting = "revision new in slice 0: if it stays away, run `kubectl delete leaderworkersets "
+		batch   = "revision new in slice 0: after an abort, run `kubectl delete leaderworkersets "
 	)
 	for _, tt := range []struct {
 		name    string
@@ -306,12 +306,12 @@ func TestLackedChild(t *testing.T) {
 		deleted []string
 		want    string
 	}{
-		{"update, in a batch", 2, nil, []string{"llm-new-prefill"}, "role prefill at " + batch},
+		{"update, in a batch", 2, nil, []string{"llm-new-prefill"}, "role prefill at " + batch + "llm-new-decode`"},
 		{"stable, in a batch", 2, nil, []string{"llm-old-decode"}, "role decode at " + stable},
-		{"waiting, before the first batch", 0, nil, []string{"llm-new-decode"}, "role decode at " + waiting},
-		{"waiting, after an abort", 0, aborted, []string{"llm-new-decode"}, "role decode at " + waiting},
+		{"waiting, before the first batch", 0, nil, []string{"llm-new-decode"}, "role decode at " + waiting + "llm-new-prefill`"},
+		{"waiting, after an abort", 0, aborted, []string{"llm-new-decode"}, "role decode at " + waiting + "llm-new-prefill`"},
 		{"stable, after an abort", 0, aborted, []string{"llm-old-prefill"}, "role prefill at " + stable},
-		{"waiting, only held", 0, held, []string{"llm-new-prefill"}, "role prefill at " + waiting},
+		{"waiting, only held", 0, held, []string{"llm-new-prefill"}, "role prefill at " + waiting + "llm-new-decode`"},
 		{"stable, only held", 0, held, []string{"llm-old-decode"}, "role decode at " + stable},
 		{"none", 2, nil, nil, ""},
 		{"all that wait: LWS creates them", 0, held, []string{"llm-new-prefill", "llm-new-decode"}, ""},
@@ -332,12 +332,12 @@ func TestLackedChild(t *testing.T) {
 			t.Errorf("%s: %s %s: %s", tt.name, d.State, d.Reason, d.Message)
 		}
 	}
-	for _, role := range []string{"prefill", "decode"} { // nothing else helps once the deadline has passed
+	for role, other := range map[string]string{"prefill": "decode", "decode": "prefill"} { // nothing else helps once the deadline has passed
 		o := rolesObservation(2, 1)
 		o.Policy.ProgressDeadline = time.Minute
 		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Name == "llm-new-"+role })
 		d := reconcile(Judge(o))
-		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". After an abort, delete the others of revision new in slice 0, and LeaderWorkerSet creates them all. The release") ||
+		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". After an abort, run `kubectl delete leaderworkersets llm-new-"+other+"`, and LeaderWorkerSet creates them all. The release") ||
 			strings.Contains(d.Message, "quota") || strings.Contains(d.Message, "kubectl describe pod") {
 			t.Errorf("%s: %s %s: %s", role, d.State, d.Reason, d.Message)
 		}

@@ -23,6 +23,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -441,17 +442,34 @@ func (c *courseRun) finish() error {
 	case r.GetReleaseId() == "" || r.GetState() == completed || r.GetState() == rolledBack:
 		return nil
 	case r.GetIntent() == rollback:
+		if names := halfCreated.FindStringSubmatch(r.GetMessage()); names != nil {
+			return c.remove(strings.Fields(names[1]))
+		}
 		if tag := c.of.stableTag(); tag != "" {
 			c.of.retag(tag)
 		}
 		return fmt.Errorf("%w: %s", errNotYet, r.GetMessage())
-	case strings.Contains(r.GetMessage(), "LeaderWorkerSet creates them all"):
-		// LWS was killed between two children, and never creates the other one. The driver says so, and the user aborts.
+	case halfCreated.MatchString(r.GetMessage()):
+		// LWS was killed between two children, and never creates the other one. The user aborts, and does what the driver says.
 		_, err = c.finalize(r.GetReleaseId(), rollback)
 		return cmp.Or(err, errNotYet)
 	default:
 		return c.promoted(r.GetReleaseId())
 	}
+}
+
+// halfCreated finds the children that the user is to delete.
+var halfCreated = regexp.MustCompile("`kubectl delete leaderworkersets ([^`]+)`")
+
+// remove deletes children of a DisaggregatedSet as a user does.
+func (c *courseRun) remove(children []string) error {
+	for _, name := range children {
+		err := c.w.lws.LeaderworkersetV1().LeaderWorkerSets(c.w.namespace).Delete(c.w.t.Context(), name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return errNotYet
 }
 
 // stableImage finds the tag of the stable template in a record.
