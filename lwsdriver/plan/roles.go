@@ -298,7 +298,7 @@ func inRoles(o Observation, d Decision) Decision {
 	if d.Overwritten != "" && !d.Waiting.Since.IsZero() {
 		d.Waiting.Overwritten = d.Overwritten
 	}
-	if o.SlicesWaiting > 0 {
+	if o.SlicesWaiting > 0 && o.Bounds != nil { // else LWS rolls them by itself
 		d.Message += fmt.Sprintf("; slices from %d on get groups once the template in the spec is released or restored", o.Slices)
 	}
 	for _, revision := range slices.Compact([]string{o.stableSide(), o.Stable.Revision}) {

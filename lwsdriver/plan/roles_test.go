@@ -215,6 +215,11 @@ func TestSlicesChange(t *testing.T) {
 	if err := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o)); err != nil {
 		t.Errorf("a slice was added: %v", err)
 	}
+	disowned := o
+	disowned.Record, disowned.Bounds = nil, nil
+	if d := reconcile(Judge(disowned)); strings.Contains(d.Message, "slices from") {
+		t.Errorf("LeaderWorkerSet rolls a disowned set by itself: %s", d.Message)
+	}
 	o.Stable.Revision = "old"
 	if added := Judge(o); added.Stable.Replicas != 12 || added.bounds().Min["2-decode"] != 2 {
 		t.Errorf("the template was restored: %d units, bounds %v", added.Stable.Replicas, added.bounds())
