@@ -40,7 +40,7 @@ const boundsPolicy = "ValidatingAdmissionPolicy 'lockstep-bounds'"
 
 // startsAdmitting matches the refusals of an API server that has just started: it learns the kinds of the parameters of admission policies,
 // such as bounds, after up to 30 s, and refuses whatever those policies are for until then.
-var startsAdmitting = regexp.MustCompile(`failed to configure (?:policy|binding): |not yet ready to handle request`)
+var startsAdmitting = regexp.MustCompile(`failed to find resource referenced by paramKind|paramKind kind .* not |not yet ready to handle request`)
 
 // granting returns the ClusterRoles of config/base that grant access to each resource.
 var granting = sync.OnceValue(func() map[schema.GroupResource]string {
