@@ -89,9 +89,7 @@ var courseSteps = []kindOfStep{
 	{"suspend", 2, 0, (*courseRun).suspend},
 	{"fault", 6, int32(len(faultKinds)) - 1, func(c *courseRun, n int32) { c.proxy.meet(faultKinds[n]) }},
 	{"blind", 2, 0, func(c *courseRun, _ int32) { c.proxy.refuseReads("pods") }},
-	{"break", 2, 0, func(c *courseRun, _ int32) {
-		c.behave(map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
-	}},
+	{"break", 2, 0, (*courseRun).breakGroup},
 	{"calm", 6, 0, func(c *courseRun, _ int32) { c.calm() }},
 	{"kill LWS", 2, 0, func(c *courseRun, _ int32) { c.kill(cluster.LWS, c.settle) }},
 	{"suspend LWS", 2, 0, func(c *courseRun, _ int32) { c.still(cluster.LWS) }}, // its webhooks with it
@@ -558,6 +556,18 @@ func (c *courseRun) suspend(int32) {
 	c.w.driver.Suspend()
 	defer c.w.driver.Resume()
 	_, _ = within(c, c.context)
+}
+
+// breakGroup breaks the first group that a release added. In a promotion and in a shift the new groups of a DisaggregatedSet become its own, so
+// that this would take capacity, which the observer would blame on the driver.
+func (c *courseRun) breakGroup(int32) {
+	if _, roles := c.of.(*roleCourse); roles {
+		r, err := within(c, c.context)
+		if err != nil || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED || r.GetStyle() == pb.Style_STYLE_PARTITION {
+			return
+		}
+	}
+	c.behave(map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
 }
 
 // behave changes how the first group that a release added behaves: of a DisaggregatedSet one of each role.
