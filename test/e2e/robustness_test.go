@@ -281,6 +281,7 @@ func (s *roleCourse) mustEnd(tag string) {
 	if s.slices == 1 {
 		s.Await(tag, s.groups, s.groups)
 	} else {
+		s.wake() // LWS has backed off while it might not create the children of the slice
 		s.awaitSlices(tag, slices.Repeat([][2]int32{{s.groups, s.groups}}, s.slices)...)
 	}
 	s.eventually("the children of other revisions are deleted", func(ctx context.Context) error {
