@@ -23,6 +23,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -420,6 +421,8 @@ func (c *courseRun) undo(int32) {
 // policy is that of a release of the course.
 func (c *courseRun) policy() *pb.ReleasePolicy {
 	p := c.style.policy(policy("34%", "67%", "100%"))
+	// After a tenth of it the driver notes a wait in the object, which has LWS try again what an API server that had just started refused.
+	p.ProgressDeadline = durationpb.New(10 * time.Minute)
 	if c.selector == nil {
 		return p
 	}
