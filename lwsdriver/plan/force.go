@@ -39,10 +39,10 @@ func (o Observation) givesUp(g Group, n int) int {
 	return to - from
 }
 
-// brokenStable reports whether a group is at the stable revision, or missing, and not available.
+// brokenStable reports whether a group is not available, and is at the stable revision, missing, or about to be: Kubernetes deletes it.
 func (o Observation) brokenStable(g Group) bool {
 	return g.Index < o.Stable.Replicas && !g.available(o.Now, o.Policy.MinReady) &&
-		(g.Revision == "" || g.at(o.release().StableRevision))
+		(g.Revision == "" || g.Terminating || g.at(o.release().StableRevision))
 }
 
 // givenUp returns how many groups are given up.
@@ -52,6 +52,14 @@ func (o Observation) givenUp() int {
 		n += o.givesUp(g, run)
 	}
 	return n
+}
+
+// exceptGivenUp says how many groups are given up, "" if none are.
+func (o Observation) exceptGivenUp() string {
+	if n := o.givenUp(); n > 0 {
+		return fmt.Sprintf(", except for %d that force gave up", n)
+	}
+	return ""
 }
 
 // forceable returns the groups that force gives up now: the broken ones before a rollback begins, and in a running rollback

@@ -160,7 +160,7 @@ func rolledBack(o Observation) Decision {
 	}
 	d := Decision{
 		State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
-		Message: fmt.Sprintf("the groups of %s are at revision %s", o.Stable.Name, r.StableRevision),
+		Message: fmt.Sprintf("the groups of %s are at revision %s%s", o.Stable.Name, r.StableRevision, o.exceptGivenUp()),
 	}
 	if o.lacksChild(r.StableRevision) {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}

@@ -22,8 +22,9 @@ const maxRestarts = 3
 
 func restartsExhausted(g Group) bool { return g.Restarts >= maxRestarts }
 
-// groupsOffRevision returns the groups at none of the given revisions; by default, those off the stable revision. A group built
-// from two revisions is off it once the stable template is restored: LWS does not replace its workers, but a restart does.
+// groupsOffRevision returns the groups at none of the given revisions; by default, those off the stable revision, except for those that force
+// gives up. A group built from two revisions is off it once the stable template is restored: LWS does not replace its workers, but a restart
+// does.
 func (o Observation) groupsOffRevision(at ...string) []Group {
 	mixed := false
 	if len(at) == 0 {
@@ -33,7 +34,7 @@ func (o Observation) groupsOffRevision(at ...string) []Group {
 	var out []Group
 	for _, g := range o.Stable.Groups {
 		off := !slices.Contains(at, g.Revision) || mixed && g.Reason == ReasonTwoRevisions
-		if g.Revision != "" && g.Index < o.Stable.Replicas && off {
+		if g.Revision != "" && g.Index < o.Stable.Replicas && off && o.givesUp(g, 1) == 0 {
 			out = append(out, g)
 		}
 	}
@@ -76,12 +77,13 @@ func restartOffRevision(o Observation, s Progress) Decision {
 	}
 	offRevision := o.groupsOffRevision()
 	ours := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
+	notUpdated := func(g Group) bool { return g.at(r.StableRevision) || g.Revision != "" && g.Index >= o.Stable.Replicas }
 	inVain := slices.ContainsFunc(offRevision, restartsExhausted)
 	switch {
 	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !ours):
 		return awaitRestored(o, s)
 	// The StatefulSet has completed the update revision, and recreates every group at it.
-	case ours && (inVain || len(offRevision) == o.Stable.existing()):
+	case ours && (inVain || !slices.ContainsFunc(o.Stable.Groups, notUpdated)):
 		next := withRelease(o, func(*record.Release) {})
 		d := beginRollBack(o, next, "restore the stable template, since every group had been updated, and roll back natively")
 		a, _ := d.Action.(SetStable)
@@ -111,13 +113,9 @@ func awaitRestored(o Observation, s Progress) Decision {
 			Remedy:  lwsRemedy(o.Stable.Name),
 		}
 	}
-	if given := o.givenUp(); s.available+given >= o.Stable.Replicas {
-		why := "every group is available again"
-		if given > 0 {
-			why += fmt.Sprintf(", except for %d that force gave up", given)
-		}
+	if s.available+o.givenUp() >= o.Stable.Replicas {
 		next := withRelease(o, func(n *record.Release) { n.Phase = record.CleaningUp })
-		return writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
+		return writes(SetStable{Record: next, Rolling: hold(), Why: "every group is available again" + o.exceptGivenUp()}, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
 	}
 	d := Decision{
 		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
