@@ -45,7 +45,7 @@ SEED    ?= 1
 STATES  ?= 60000
 DISTURBANCES ?= 2
 # How many courses of random acts `make explore` takes besides, from SEED on.
-WALKS   ?= 100000
+WALKS   ?= 20000
 DURATION ?= 5m
 # Which of its mutations `make mutations` runs: those whose file or description contains this.
 ONLY    ?=
@@ -139,7 +139,7 @@ test-unit: ## Run the tests that need no control plane; RACE=1 with the race det
 	cd test && $(if $(filter 1,$(RACE)),CGO_ENABLED=1) RAPID_SEED=$(SEED) $(TESTSUM) --format standard-quiet -- $(if $(filter 1,$(RACE)),-race) -vet off -timeout 15m ./...
 
 .PHONY: explore
-explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2), and take WALKS (100000) long random courses; `make test` visits the worst ones.
+explore: ## Visit STATES (60000) states of each small world, and three times as many of those that route requests, with at most DISTURBANCES (2), and take WALKS (20000) long random courses; `make test` visits the worst ones.
 	$(GO) test ./lwsdriver/plan -run '^(TestExplore|TestWalks|TestWalksOfRoles)$$' -count 1 -v -timeout 2h -explore.states=$(STATES) -explore.disturbances=$(DISTURBANCES) -explore.walks=$(WALKS)
 
 .PHONY: fuzz

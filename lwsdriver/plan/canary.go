@@ -189,9 +189,9 @@ func (o Observation) stableIdle() bool {
 }
 
 // awaitsStable reports whether a rollback from a promotion leaves the requests with the second set, since the user's own
-// groups, which may all have been replaced at once, are not complete again.
+// groups, which may all have been replaced at once, are not complete again. Force does not wait for them.
 func (o Observation) awaitsStable() bool {
-	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil {
+	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil || o.forced() {
 		return false
 	}
 	serving := o.Stable.count(func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.at(o.Record.Release.StableRevision) })

@@ -106,7 +106,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		after = *s
 		for at := range uint8(2) {
 			for i := range after.set(at).groups {
-				after.set(at).groups[i].busy = false
+				after.set(at).groups[i].busy = s.silent && after.set(at).groups[i].busy
 			}
 		}
 		add(act{do: actDrain}, after, Decision{})
@@ -114,12 +114,21 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	for at := range uint8(2) {
 		for i := range s.set(at).groups {
 			after = *s
-			if m := &after.set(at).groups[i]; m.revision != 0 && !m.ready && m.broken != m.revision {
+			if m := &after.set(at).groups[i]; m.revision != 0 && !m.ready && m.broken != m.revision && m.fault < nodeLost {
 				w.ready(m)
 				if w.routed {
 					after.selectors = w.of[s.objects].selectors // the endpoints controller adds a leader by the selectors of that time
 				}
 				add(act{do: actReady, set: at, index: uint8(i)}, after, Decision{})
+			}
+		}
+	}
+	for at := range uint8(2) {
+		for i := range s.set(at).groups {
+			after = *s
+			if m := &after.set(at).groups[i]; w.warmUp && !s.silent && m.ready && !m.warm && (at == 1 || w.inPlace()) {
+				m.warm = true
+				add(act{do: actWarmUp, set: at, index: uint8(i)}, after, Decision{})
 			}
 		}
 	}
@@ -153,7 +162,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		}
 	}
 	for _, a := range disturbances(w, s) {
-		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actAccept || a.do == actEdit && !s.edited
+		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actAccept || a.do == actAnswer || a.do == actEdit && !s.edited
 		if !free && disturb <= int(s.spent) {
 			continue
 		}
@@ -182,7 +191,10 @@ func hostActs(w *world) []act {
 		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100}, act{do: actWeight})
 	}
 	if w.headers {
-		all = append(all, act{do: actHeaders})
+		all = append(all, act{do: actHeaders}, act{do: actMirror})
+	}
+	if w.threshold {
+		all = append(all, act{do: actStrict})
 	}
 	if w.budget {
 		all = append(all, act{do: actDisown}, act{do: actAdopt})
@@ -203,6 +215,9 @@ func disturbances(w *world, s *state) []act {
 			for _, do := range []string{actLose, actKill, actBreak, actRepair} {
 				all = append(all, act{do: do, set: at, index: uint8(i)})
 			}
+			if w.nodes {
+				all = append(all, act{do: actLoseWorker, set: at, index: uint8(i)}, act{do: actLoseNode, set: at, index: uint8(i)})
+			}
 			if w.routed && (at == 1 || w.inPlace()) {
 				all = append(all, act{do: actLabel, set: at, index: uint8(i)})
 			}
@@ -222,6 +237,9 @@ func disturbances(w *world, s *state) []act {
 		all = append(all, act{do: down})
 	}
 	down(s.lwsDown, actLWSDown, actLWSUp)
+	if w.warmUp {
+		down(s.silent, actSilence, actAnswer)
+	}
 	if w.routed {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
 		all = append(all, act{do: actRevert}, act{do: actEndSplit}, act{do: actUnserve})

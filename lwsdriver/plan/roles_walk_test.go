@@ -21,7 +21,7 @@ import (
 // removes; requests after the record is deleted, since nothing else names the routes.
 func TestWalksOfRoles(t *testing.T) {
 	t.Parallel()
-	takeWalks(t, *walks/6, walkRoles) // each costs six times as much
+	takeWalks(t, *walks, walkRoles)
 }
 
 // roleCourse is a small DisaggregatedSet and what happens in it.

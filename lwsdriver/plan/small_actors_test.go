@@ -27,7 +27,7 @@ type act struct {
 func (a act) String() string {
 	s := a.do
 	switch a.do {
-	case actReady, actLose, actKill, actBreak, actRepair:
+	case actReady, actLose, actKill, actBreak, actRepair, actLoseWorker, actLoseNode, actWarmUp:
 		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
 	case actReconcile, actRun:
 		s += " " + [...]string{"own", "added"}[a.set]
@@ -95,6 +95,13 @@ const (
 	actUnbudget    = "delete budget"
 	actRefuse      = "refuse"
 	actAccept      = "accept"
+	actLoseWorker  = "lose worker"
+	actLoseNode    = "lose node"
+	actWarmUp      = "warm up"
+	actSilence     = "leaders fall silent"
+	actAnswer      = "leaders answer"
+	actMirror      = "mirror"
+	actStrict      = "begin strictly"
 )
 
 // releaseIDs are those of the releases, in turn.
@@ -144,7 +151,7 @@ func (w *world) apply(s *state, action Action) error {
 	case SetStable:
 		return w.setStable(s, a)
 	case CreateCanary:
-		if s.added.exists {
+		if s.added.exists && (!s.added.leftover() || a.Name == addedName(s.added.carries)) {
 			return fmt.Errorf("%s: it exists", a)
 		}
 		s.added = lwset{exists: true, finalizer: true, template: s.own.template, made: s.own.template, carries: revisionOf(a.Revision), replicas: uint8(a.Replicas)}
@@ -171,17 +178,16 @@ func (w *world) apply(s *state, action Action) error {
 	case RestartGroup:
 		i := slices.Index(leaderNames["vllm"], a.Leader)
 		m := &s.own.groups[i]
-		*m = member{lost: fresh, ran: m.ran, broken: m.broken, hurt: m.hurt, restarts: min(m.restarts+1, maxRestarts)}
-		s.restarting = true
+		if s.restarting = true; m.fault < nodeLost {
+			*m = member{lost: fresh, ran: m.ran, broken: m.broken, hurt: m.hurt, restarts: m.restarts}
+		} else {
+			m.fault = terminating
+		}
+		m.restarts = min(m.restarts+1, maxRestarts)
 	case SetTraffic:
 		return w.write(s, a.Desired)
 	case LabelServing:
-		set := &s.own
-		i := slices.Index(leaderNames["vllm"], a.Leader)
-		if i < 0 {
-			set, i = &s.added, slices.Index(leaderNames[addedName(s.added.carries)], a.Leader)
-		}
-		set.groups[i].serving = a.Serves
+		s.leader(a.Leader).serving = a.Serves
 	case SetBudget:
 		s.budget = budget{true, slices.Contains(a.Budget.Workloads, "vllm"), len(a.Budget.Workloads) > 1, uint8(a.Budget.MaxUnavailable)}
 	case DeleteBudget:
@@ -206,12 +212,30 @@ func (w *world) apply(s *state, action Action) error {
 	return nil
 }
 
+// leader returns the group of a leader.
+func (s *state) leader(name string) *member {
+	if i := slices.Index(leaderNames["vllm"], name); i >= 0 {
+		return &s.own.groups[i]
+	}
+	return &s.added.groups[slices.Index(leaderNames[addedName(s.added.carries)], name)]
+}
+
 // collect is garbage collection: an added set that is deleted is gone once nothing keeps it.
 func (w *world) collect(s *state) {
 	if a := &s.added; a.exists && a.deleting && !a.finalizer && (!a.foreground || a.existing() == 0) {
 		*a = lwset{}
 		s.newer, s.budget.added = false, false
 	}
+}
+
+// leftover reports whether it has nothing but groups that lost nodes keep, and its deletion has lasted too long.
+func (s *lwset) leftover() bool {
+	for i := range s.groups {
+		if m := &s.groups[i]; m.revision != 0 && m.fault != terminating {
+			return false
+		}
+	}
+	return s.deleting && !s.finalizer && s.deletingAt == old
 }
 
 func (s *lwset) existing() (n int) {
@@ -298,8 +322,10 @@ func (w *world) run(s *lwset) {
 	}
 	if s.deleting {
 		for i := range s.groups {
-			if s.groups[i].revision != 0 {
-				s.groups[i] = member{}
+			if m := &s.groups[i]; m.fault >= nodeLost {
+				m.fault = terminating
+			} else if m.revision != 0 {
+				*m = member{}
 				return
 			}
 		}
@@ -309,6 +335,8 @@ func (w *world) run(s *lwset) {
 	for i := range s.groups {
 		m := &s.groups[i]
 		switch {
+		case m.fault >= nodeLost && uint8(i) >= l.replicas:
+			m.fault = terminating
 		case uint8(i) >= l.replicas && m.revision != 0:
 			*m = member{broken: m.broken, hurt: m.hurt}
 		case uint8(i) < l.replicas && m.revision == 0:
@@ -341,7 +369,7 @@ func (w *world) update(s *lwset) {
 	}
 	for i := int(l.replicas) - 1; i >= int(l.partition); i-- {
 		m := &s.groups[i]
-		isOld := m.revision != l.update && m.revision != 0
+		isOld := m.revision != l.update && m.revision != 0 && m.fault != terminating
 		switch {
 		case isOld && !m.ready:
 			s.remove(i)
@@ -364,12 +392,16 @@ func (s *lwset) remove(i int) {
 	if m.ready || lost == unset {
 		lost = fresh
 	}
+	if m.fault >= nodeLost {
+		m.fault = terminating
+		return
+	}
 	*m = member{lost: lost, ran: m.ran, broken: m.broken, restarts: m.restarts, hurt: m.hurt}
 }
 
 // ready has a group become ready.
 func (w *world) ready(m *member) {
-	m.ready, m.since, m.ran = true, fresh, m.revision
+	m.ready, m.since, m.ran, m.fault = true, fresh, m.revision, sound
 	if m.first == unset && !w.minReady {
 		m.first = fresh
 	}
@@ -407,6 +439,10 @@ func (w *world) pass(s *state, long, quiet bool) {
 			later(&m.since)
 			later(&m.first)
 			later(&m.lost)
+			if m.fault == nodeLost {
+				m.fault = terminating // Kubernetes evicts them
+			}
+			m.busy = m.busy && !(long && s.silent) // the drain gives up
 			if m.ready {
 				if m.lost = unset; m.first == unset {
 					m.first = m.since
@@ -445,11 +481,13 @@ func (w *world) host(s *state, a act) bool {
 	var i Intent
 	releaseID := w.releaseID(s)
 	switch a.do {
-	case actBegin:
+	case actBegin, actStrict:
 		if releaseID = releaseIDs[0]; w.releaseID(s) == releaseID {
 			releaseID = releaseIDs[1]
 		}
-		i = Begin{ReleaseID: releaseID, Policy: w.policy}
+		if i = (Begin{ReleaseID: releaseID, Policy: w.policy}); a.do == actStrict {
+			i = Begin{ReleaseID: releaseID, Policy: w.strict}
+		}
 	case actAdopt:
 		i = Adopt{}
 	case actBatch:
@@ -458,6 +496,8 @@ func (w *world) host(s *state, a act) bool {
 		i = Route{ReleaseID: releaseID, Weight: &a.number}
 	case actPromote:
 		i = Promote{ReleaseID: releaseID}
+	case actMirror:
+		i = Route{ReleaseID: releaseID, Mirror: ptr.To(50)}
 	case actHeaders:
 		i = Route{ReleaseID: releaseID, HeaderRoute: &testers}
 	case actDisown:
@@ -465,7 +505,7 @@ func (w *world) host(s *state, a act) bool {
 	case actRollBack, actForce:
 		i = RollBack{ReleaseID: releaseID, Force: a.do == actForce}
 	}
-	if p := w.phase(s); a.do == actBegin && p != "" && p.Unfinished() {
+	if p := w.phase(s); (a.do == actBegin || a.do == actStrict) && p != "" && p.Unfinished() {
 		return false
 	}
 	o := w.observe(s)
@@ -479,7 +519,7 @@ func (w *world) host(s *state, a act) bool {
 	switch r := o.release(); {
 	case a.do == actDisown:
 		s.asked[s.own.template] = 100 // LeaderWorkerSet rolls the workload by itself
-	case a.do == actBegin:
+	case a.do == actBegin, a.do == actStrict:
 		if w.forced(s) {
 			s.own.blame() // the last release ended with groups given up, and LeaderWorkerSet is about to delete its surge groups
 		}
@@ -492,14 +532,14 @@ func (w *world) host(s *state, a act) bool {
 		}
 	case r != nil:
 		update := revisionOf(r.UpdateRevision)
-		if update == 0 {
-			update = s.own.template // LWS has not recorded it yet
-		}
-		switch {
-		case a.do == actPromote:
-			s.asked[update] = 100
-		case a.do == actBatch && w.inPlace():
-			s.asked[update] = max(s.asked[update], [...]uint8{50, 100}[a.number])
+		for to := range s.asked {
+			switch {
+			case update != 0 && revision(to) != update: // 0: the one that LWS records next, since this host names none
+			case a.do == actPromote:
+				s.asked[to] = 100
+			case a.do == actBatch && w.inPlace():
+				s.asked[to] = max(s.asked[to], [...]uint8{50, 100}[a.number])
+			}
 		}
 	}
 	adopts := s.record == 0
@@ -604,7 +644,26 @@ func (w *world) disturb(s *state, a act) bool {
 			m.broken, m.hurt = m.revision, true
 		}
 	case actRepair:
-		m.broken = 0
+		if m.broken = 0; m.fault < nodeLost {
+			break
+		}
+		gone := m.fault == terminating
+		if m.fault = sound; gone {
+			set.remove(int(a.index))
+			w.collect(s)
+		}
+	case actLoseWorker:
+		if m.ready {
+			lose(m)
+			m.fault, m.hurt = workerUnready, true
+		}
+	case actLoseNode:
+		if m.revision != 0 && m.fault < nodeLost {
+			lose(m)
+			m.fault, m.hurt = nodeLost, true
+		}
+	case actSilence, actAnswer:
+		s.silent = a.do == actSilence
 	case actPace:
 		w.editPace(s, parsePace(paces[a.number]))
 	case actForget:
@@ -749,7 +808,7 @@ func (w *world) restartDriver(s *state) {
 	for _, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
-			if m.restarts, m.first = 0, unset; m.ready && (m.since != fresh || !w.minReady) {
+			if m.restarts, m.first, m.warm = 0, unset, false; m.ready && (m.since != fresh || !w.minReady) {
 				m.first = m.since
 			}
 			switch {

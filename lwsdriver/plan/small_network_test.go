@@ -112,7 +112,7 @@ func (w *world) setupKey(s *state) [3]revision {
 		return [3]revision{0, revisionOf(r.StableRevision), revisionOf(r.UpdateRevision)}
 	case w.inPlace():
 		return [3]revision{}
-	case s.added.exists:
+	case s.added.exists && (r == nil || !s.added.leftover()):
 		return [3]revision{s.added.carries}
 	case r != nil:
 		return [3]revision{revisionOf(r.UpdateRevision)}
@@ -127,7 +127,7 @@ func (w *world) setup(s *state) traffic.Setup {
 		return setup
 	}
 	o := Observation{Stable: Workload{Name: "vllm"}, Record: w.recordOf(s), Policy: record.Policy{Style: w.style}}
-	if s.added.exists {
+	if s.added.exists && k[0] == s.added.carries {
 		o.Added = []Workload{{Name: addedName(s.added.carries)}}
 	}
 	setup := setupOf(o)
@@ -160,7 +160,7 @@ func (n *network) putObjects(o model.Objects) uint8 {
 		fields = append(fields, r.GetManagedFields())
 		to.share = traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: routed})
 	}
-	to.headers = addedRoutes(o.World) > len(rules)
+	to.headers = ruleCount(o.World) > len(rules)
 	o = o.Accept()
 	id := uint8(n.worlds.put(encoded(service(o.Stable), service(o.Canary), rules, fields), o))
 	if int(id) == len(n.of) {
@@ -209,6 +209,11 @@ func (n *network) selects(k endpoint) bool {
 
 // endpoints returns the ready groups behind a Service with some selectors, as bits.
 func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint64) {
+	return w.leaders(s, selectors, canary, sound)
+}
+
+// leaders returns the ready leaders behind a Service with some selectors, as bits, up to a fault of their groups.
+func (w *world) leaders(s *state, selectors uint8, canary bool, most fault) (bits uint64) {
 	for at, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
@@ -216,7 +221,7 @@ func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint64) 
 			if at == 1 {
 				k.carries = set.carries
 			}
-			if m.ready && w.selects(k) {
+			if (m.ready || m.fault != sound && m.fault <= most) && w.selects(k) {
 				bits |= 1 << (at*maxIndices + i)
 			}
 		}
@@ -226,7 +231,7 @@ func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint64) 
 
 func (w *world) viewOf(s *state) view {
 	v := view{setup: w.setupKey(s), objects: s.objects, accepted: w.of[s.objects].route == s.route, blind: s.blind}
-	v.stable, v.canary = w.endpoints(s, s.selectors, false), w.endpoints(s, s.selectors, true)
+	v.stable, v.canary = w.leaders(s, s.selectors, false, workerUnready), w.leaders(s, s.selectors, true, workerUnready)
 	if w.inPlace() {
 		for i := range s.own.groups {
 			if m := s.own.groups[i]; m.revision != 0 && m.revision != v.setup[1] {

@@ -87,8 +87,8 @@ func (w *world) allowed(s *state) int {
 	if s.before != 0 {
 		n = max(n, scaled(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
 	}
-	if r := w.release(s); w.threshold && r != nil && max(int(s.own.replicas), r.Groups) > 1 {
-		n = max(n, 1)
+	if r := w.release(s); w.threshold && r != nil {
+		n = max(n, w.tolerated(s, max(int(s.own.replicas), r.Groups)))
 	}
 	if r := w.release(s); r != nil && (r.Phase == record.RollingBack || r.Phase == record.CleaningUp) {
 		if n = max(n, 1); w.forced(s) {
@@ -99,6 +99,12 @@ func (w *world) allowed(s *state) int {
 		n = max(n, 1) + w.isolated(s)
 	}
 	return n
+}
+
+// tolerated returns how many of a number of groups the release tolerates to be not ready.
+func (w *world) tolerated(s *state, groups int) int {
+	policy := w.records.values[s.record].policy
+	return policy.Threshold(groups)
 }
 
 // surge returns how many groups may be added.
@@ -177,7 +183,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 			return text
 		}
 	case actLate: // what has changed since it was decided is for the next decision
-	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt:
+	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt, actMirror, actStrict:
 	default:
 		return ""
 	}
@@ -282,6 +288,10 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		if before.added.template != before.added.made {
 			return fmt.Sprintf("rule 11: %s with a template that no release has released", a)
 		}
+	case LabelServing:
+		if m := before.leader(a.Leader); w.warmUp && a.Serves && !m.warm && !m.serving {
+			return fmt.Sprintf("rule 2: %s, and it has not answered its warm-up request", a)
+		}
 	case RestartGroup:
 		if !before.own.observed || before.own.leaders.partition < before.own.leaders.replicas {
 			return "rule 12: " + a.String() + " while LeaderWorkerSet may roll"
@@ -314,7 +324,9 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 func (w *world) untrue(s *state, d Decision) string {
 	r := w.release(s)
 	off := func(revision string) bool {
-		return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool { return m.revision != 0 && m.revision != revisionOf(revision) })
+		return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool {
+			return m.revision != 0 && m.revision != revisionOf(revision) && !(m.fault == terminating && w.forced(s))
+		})
 	}
 	switch d.Reason {
 	case ReasonPromoted, ReasonRolledBack:
@@ -326,7 +338,7 @@ func (w *world) untrue(s *state, d Decision) string {
 			return "status: " + d.Message
 		}
 	case ReasonHeld:
-		if !isHold(w.rollingOf(&s.own)) || !w.inPlace() && s.added.exists {
+		if !isHold(w.rollingOf(&s.own)) || !w.inPlace() && s.added.exists && !s.added.leftover() {
 			return "status: " + d.Message
 		}
 	}
@@ -339,11 +351,10 @@ func (w *world) untrue(s *state, d Decision) string {
 	if w.inPlace() {
 		set, from = &s.own, int(s.own.replicas)-planned
 	}
-	if w.threshold && need > 1 {
-		need--
-	}
+	need -= w.tolerated(s, need)
+	asked := w.routed && !r.SplitEnded
 	for i := from; i < from+planned; i++ {
-		if m := set.groups[i]; m.ready && m.revision == s.own.template && (m.since != fresh || !w.minReady) {
+		if m := set.groups[i]; m.ready && (!w.warmUp || m.warm || m.serving || !asked) && m.revision == s.own.template && (m.since != fresh || !w.minReady) {
 			ready++
 		}
 	}
@@ -467,9 +478,18 @@ func (w *world) breachOfStaleRoutes(s *state) string {
 
 // addedRoutes counts the mirrors and the rules of all routes.
 func addedRoutes(w traffic.World) (n int) {
+	n = ruleCount(w)
+	for _, r := range w.Routes {
+		n += strings.Count(encoded(r.Object["spec"]), "RequestMirror")
+	}
+	return n
+}
+
+// ruleCount counts the rules of all routes.
+func ruleCount(w traffic.World) (n int) {
 	for _, r := range w.Routes {
 		rules, _, _ := unstructured.NestedSlice(r.Object, "spec", "rules")
-		n += len(rules) + strings.Count(encoded(rules), "RequestMirror")
+		n += len(rules)
 	}
 	return n
 }
@@ -523,7 +543,7 @@ func (w *world) unbudgeted(s *state, final bool) string {
 	switch due := w.budget && r != nil && r.Phase.Unfinished() && !final; {
 	case final && b.exists:
 		return "rule 7: a disruption budget is left"
-	case due && r.Phase != record.HandingOver && (!b.exists || !b.own || b.added != s.added.exists):
+	case due && r.Phase != record.HandingOver && (!b.exists || !b.own || b.added != (s.added.exists && !s.added.leftover())):
 		return fmt.Sprintf("rule 5: the disruption budget is %+v", b)
 	case due && int(b.groups) > max(w.allowed(s), 1):
 		return fmt.Sprintf("rule 5: the disruption budget allows %d groups, and %d may be unavailable", b.groups, w.allowed(s))
@@ -562,7 +582,7 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("rule 11: groups stay at a revision that is no longer released in %s, %s: %s", d.State, d.Reason, d.Message)
 	case s.unnamed: // nothing says which routes the release had
 	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare)) || s.lwsDown || s.gatewayDown:
-	case s.added.exists:
+	case s.added.exists && !s.added.leftover():
 		return fmt.Sprintf("rule 7: %s with an added set", d.State)
 	case w.routed && s.objects != w.untouched:
 		return fmt.Sprintf("rule 7: %s with objects %s", d.State, encoded(w.worlds.values[s.objects].World))
@@ -634,12 +654,12 @@ func forUser(reason string) bool {
 func (w *world) harmed(s *state) bool {
 	for _, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
-			if m := set.groups[i]; m.revision != 0 && m.broken == m.revision {
+			if m := set.groups[i]; m.revision != 0 && (m.broken == m.revision || m.fault >= nodeLost) {
 				return true
 			}
 		}
 	}
 	// A record that is lost in a handover takes the number of the user's own groups with it.
 	lost := s.own.replicas < s.wanted && w.phase(s) != record.HandingOver
-	return lost || s.lwsDown || s.gatewayDown || s.refuses != 0
+	return lost || s.silent || s.lwsDown || s.gatewayDown || s.refuses != 0
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/utils/ptr"
 
@@ -87,8 +88,20 @@ type member struct {
 	lost     age
 	ran      revision // it was last ready at
 	broken   revision // the revision at which it does not become ready
+	fault    fault
+	warm     bool // its leader has answered the warm-up request
 	restarts uint8
 }
+
+// fault is why a group is not ready, besides its revision.
+type fault uint8
+
+const (
+	sound         fault = iota
+	workerUnready       // its leader is ready, and may get requests
+	nodeLost            // its pods stay until the node is back
+	terminating         // so they do, and Kubernetes deletes them
+)
 
 // lws is a LeaderWorkerSet.
 type lwset struct {
@@ -118,6 +131,7 @@ type state struct {
 	recorded                    age                  // since when it waits, by the record
 	asked                       [revisions + 1]uint8 // percentage of the own groups that may run a revision
 	lwsDown, gatewayDown, blind bool
+	silent                      bool // leaders answer no warm-up request, and do not finish their requests
 	succeeded, over             bool // the added set is a workload of its own; the user's object is deleted
 	held, noted                 autoscaler.Hold
 	passed                      bool   // the autoscaler scales the added set
@@ -147,6 +161,7 @@ type world struct {
 	config
 
 	policy   *pb.ReleasePolicy
+	strict   *pb.ReleasePolicy // it tolerates no group
 	user     rolling
 	rollings table[string, rolling]
 	targets  table[string, *record.Target]
@@ -180,7 +195,9 @@ type config struct {
 	admission   bool // the admission policy is installed
 	headers     bool // the host asks for a header route
 	budget      bool // the policy has a disruption budget
-	threshold   bool // the policy tolerates a group that is not ready
+	threshold   bool // the policy tolerates a group that is not ready, in some of the releases
+	warmUp      bool // the policy has a warm-up
+	nodes       bool // nodes are lost, and workers fail alone
 }
 
 func (c config) String() string {
@@ -196,8 +213,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.budget, &c.threshold} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "budget", "threshold"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.budget, &c.threshold, &c.warmUp, &c.nodes} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "budget", "threshold", "warm-up", "nodes"}[i], is) {
 				return
 			}
 		}
@@ -243,9 +260,6 @@ func newWorld(c config) (*world, state) {
 		w.policy.Traffic = &pb.TrafficPolicy{StableService: routed.StableService, HttpRoutes: []string{routed.Routes[0].Name}}
 	}
 	w.policy.GroupDisruptionBudget = c.budget
-	if c.threshold {
-		w.policy.FailureThreshold = "1"
-	}
 	if c.minReady {
 		w.policy.MinReady = durationpb.New(time.Minute)
 	}
@@ -257,6 +271,10 @@ func newWorld(c config) (*world, state) {
 		if c.adopt {
 			w.policy.BlueGreen.Promotion = pb.BluePromotion_BLUE_PROMOTION_ADOPT
 		}
+	}
+	if w.strict = w.policy; c.threshold {
+		w.policy = proto.CloneOf(w.strict)
+		w.policy.FailureThreshold = "1"
 	}
 	s := state{own: lwset{exists: true, template: 1, made: 1, replicas: uint8(c.replicas), observed: true}}
 	s.own.rolling, s.wanted, s.pace = w.rolling(record.Hold()), s.own.replicas, w.rolling(w.user)
@@ -366,6 +384,8 @@ func (w *world) phase(s *state) record.Phase {
 // addedName is the name of the added set.
 func addedName(carries revision) string { return record.CanaryName("vllm", "vllm", carries.String()) }
 
+var warmed = Answer{Done: true}
+
 var leaderNames = map[string][]string{}
 
 func init() {
@@ -409,6 +429,12 @@ func (w *world) observe(s *state) Observation {
 	if w.routed && (o.release() != nil || s.added.exists || s.kept) {
 		o.Traffic = w.observeTraffic(s)
 		o.Policy.Traffic, o.Policy.Drain = &routed, probe.Drain{Period: time.Minute}
+		if w.warmUp {
+			o.Policy.WarmUp = probe.WarmUp{Timeout: time.Minute}
+		}
+		if w.warmUp || s.added.deleting {
+			o = Judge(o)
+		}
 		if draining := o.draining(); len(draining) > 0 { // the engine asks them at once
 			o.Drain = &Drain{leadersOf(draining), Answer{Done: true, Message: "requests are running"}}
 			for _, g := range draining {
@@ -484,17 +510,25 @@ func (w *world) observeSet(s *lwset, name string, at int) Workload {
 		}
 		g := Group{
 			Index: i, Leader: leaderNames[name][i], Revision: m.revision.String(), Pods: 1, FirstReady: m.first.at(), LostAt: m.lost.at(),
-			Serving: m.serving, Restarts: int(m.restarts),
+			Serving: m.serving, Restarts: int(m.restarts), Terminating: m.fault == terminating,
+		}
+		if m.warm {
+			g.WarmUp = &warmed
 		}
 		switch {
 		case m.ready:
 			g.Ready, g.ReadySince, g.ReadyPods = true, m.since.at(), 1
 		case m.revision == 0:
 			g.Pod, g.Reason, g.Message = g.Leader, ReasonPodMissing, "has not been created yet"
+		case m.fault == terminating:
+			g.Pod, g.Reason, g.Message = g.Leader, reasonTerminating, "is being deleted on node n"
 		case m.broken == m.revision:
 			g.Pod, g.Reason, g.Message = g.Leader, "CrashLoopBackOff", "container server: CrashLoopBackOff"
 		default:
 			g.Pod, g.Reason, g.Message = g.Leader, "Starting", "is starting"
+		}
+		if m.fault == workerUnready {
+			g.Pods, g.ReadyPods = 2, 1
 		}
 		groups = append(groups, g)
 	}

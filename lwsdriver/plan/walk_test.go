@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	walks     = flag.Uint64("explore.walks", 300, "how many courses of random acts are taken")
+	walks     = flag.Uint64("explore.walks", 50, "how many courses of random acts are taken, of each kind of workload")
 	walkSeed  = flag.Uint64("explore.seed", 1, "the first of them")
 	walkSteps = flag.Int("explore.steps", 200, "how many acts a course has at most")
 )
@@ -75,9 +75,10 @@ func walk(seed uint64) (walked, string) {
 	}
 	calm, host := 0.4+0.5*r.Float64(), 0.3+0.4*r.Float64()
 	var steps []step
-	for range *walkSteps {
+	next := 0 // of a whole release
+	for tries := 0; tries < 4**walkSteps && len(c.acts) < *walkSteps; tries++ {
 		s.spent = 0
-		w.once, w.only, w.hasty = r.Float64() < calm, nil, r.IntN(4) > 0
+		w.once, w.only, w.hasty = s.edited && r.Float64() < calm, nil, r.IntN(4) > 0
 		kinds := byThemselves
 		switch {
 		case w.once:
@@ -88,6 +89,9 @@ func walk(seed uint64) (walked, string) {
 		}
 		if !w.once {
 			do := kinds[r.IntN(len(kinds))]
+			if forward := release[next%len(release)]; !s.edited || !never[forward] && r.Float64() < host {
+				do = forward
+			}
 			if never[do] {
 				continue
 			}
@@ -107,7 +111,9 @@ func walk(seed uint64) (walked, string) {
 		if steps[i].breach != "" {
 			return c, steps[i].breach
 		}
-		s = steps[i].state
+		if s = steps[i].state; steps[i].act.do == release[next%len(release)] {
+			next++
+		}
 	}
 	return c, w.breachOfEnd(s)
 }
@@ -193,16 +199,20 @@ func (c course) breaks(kind string) (walked, bool) {
 	return course{c.config, acts}, kindOf(w.breachOfEnd(s)) == kind
 }
 
-var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt}
+// release is what a host does in a release that is promoted.
+var release = []string{actEdit, actBegin, actBatch, actWeight, actBatch, actWeight, actPromote}
+
+var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actMirror, actStrict, actDisown, actAdopt, actEdit}
 
 var byThemselves = []string{
 	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actCaches, actWait, actWaitLong, actLate,
-	actEdit, actRepair, actLWSUp, actGatewayUp, actAccept,
+	actRepair, actLWSUp, actGatewayUp, actAccept, actAnswer, actWarmUp,
 }
 
 var disturbing = []string{
 	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
 	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actUnbudget, actRefuse,
+	actLoseWorker, actLoseNode, actSilence,
 }
 
 // randomConfig returns a world that may be larger than those of [runs].
@@ -212,8 +222,9 @@ func randomConfig(r *rand.Rand) config {
 	c := config{
 		style: styles[r.IntN(len(styles))], replicas: 1 + r.IntN(4), unavailable: "1", surge: "0", routed: r.IntN(3) > 0, minReady: yes(),
 		scaler: yes(), parallel: yes(), admission: yes(), budget: yes(), threshold: r.IntN(4) == 0,
+		nodes: yes(),
 	}
-	c.headers = c.routed && yes()
+	c.headers, c.warmUp = c.routed && yes(), c.routed && yes()
 	pace := r.IntN(5)
 	c.unavailable, c.surge = [...]string{"1", "0", "2", "1", "0"}[pace], [...]string{"0", "1", "0", "1", "2"}[pace]
 	if c.surge == "2" {
