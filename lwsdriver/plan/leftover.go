@@ -90,6 +90,7 @@ func checkLeftovers(o Observation, a CreateCanary) error {
 
 // awaitDeletion has d wait for the deletion of a workload, and name the pods that remain.
 func awaitDeletion(o Observation, d Decision, w Workload) Decision {
+	w.Groups = slices.Concat(w.Groups, o.partners(w.Carries))
 	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, deletionRemedy(w.Groups)
 	if left := o.leftoverAt(w).Sub(o.Now); left > 0 && !w.DeletingSince.IsZero() {
 		d.Recheck = earliest(d.Recheck, left)

@@ -39,6 +39,9 @@ func reconcile(o Observation) Decision {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonNewerDriver, Message: newerText(o), Progress: s}
 	}
 	d := decide(o, s)
+	if o.writesChildren() && d.Action != nil && o.roleAction(d.Action) == nil {
+		d.Action = nil // its bounds are written, and it waits for the children
+	}
 	// The steps read what was counted, also of a decision that a phase made without it.
 	d.Progress = s
 	for _, step := range steps {
@@ -324,10 +327,7 @@ func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decis
 	} else if d := withdraw(o, state); d != nil {
 		return *d
 	}
-	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}
-	if w.Deleting {
-		d = awaitDeletion(o, d, w)
-	}
+	d := awaitDeletion(o, Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}, w)
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
 		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, clock(o.Now.Add(left)))

@@ -273,12 +273,15 @@ func (o Observation) left(revision, role string) bool {
 	})
 }
 
+// writesChildren reports whether a write of units is one of children.
+func (o Observation) writesChildren() bool { return o.hasRoles() && !o.Stable.Deleting && !o.Gone }
+
 // inRoles returns a decision whose write is one of children instead of units.
 func inRoles(o Observation, d Decision) Decision {
 	if o.BoundsLeft && d.Action == nil && !o.trafficDrifted() { // they say how requests were routed
 		d.Action = RemoveBounds{}
 	}
-	if !o.hasRoles() || o.Stable.Deleting || o.Gone {
+	if !o.writesChildren() {
 		return d
 	}
 	if d.Action != nil {

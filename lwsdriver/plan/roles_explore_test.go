@@ -39,6 +39,8 @@ type roleChild struct {
 	ready         uint8 // as bits: the ready groups
 	serving, busy uint8 // of the entry role, as bits: the leaders with the serving label, and those with requests
 	hurt          uint8 // in a walk, as bits: those that the environment took, until they are ready again
+	stuck         uint8 // in a walk, as bits: those that a lost node keeps Terminating
+	warm          uint8 // in a walk, as bits: those whose leaders have answered the warm-up request
 	deleted       bool  // in a walk: by another client, and not created again
 	earlier       bool  // in a walk: of a set with this name that was deleted
 }
@@ -67,8 +69,8 @@ type roleState struct {
 	third roleChange
 	// second: the entry role, prefill, is the second one in the spec and removed last, as decode is in a set whose Service selects decode.
 	second bool
-	// threshold: the policy tolerates a unit that is not ready.
-	threshold bool
+	// threshold: the policy tolerates a unit that is not ready. warmUp: it has a warm-up of every role.
+	threshold, warmUp bool
 	// net is the routing, nil without a traffic policy. objects are what the API server has, selectors those that the endpoints follow, and
 	// served the routes that the gateway serves. reverts is how often another client may still restore the routes.
 	net                                 *network
@@ -132,8 +134,18 @@ func (s roleState) observe(next ...Intent) Observation {
 			}
 			name := m.child(r)
 			child := Child{Name: name, Role: roleNames[m.role], Slice: m.slice, Revision: r.String(), Replicas: int(c.replicas)}
-			for g := range int(c.replicas) {
+			for g := range maxIndices {
+				stuck := c.stuck&(1<<g) != 0
+				if g >= int(c.replicas) && !stuck {
+					continue
+				}
 				group := Group{Index: g, Leader: m.leader(r, g), Revision: "lws", Pods: 1, LostAt: noon, Reason: "Starting", Serving: c.serving&(1<<g) != 0}
+				if group.Terminating = stuck; stuck {
+					group.Pod, group.Reason, group.Message = group.Leader, reasonTerminating, "is being deleted on node n"
+				}
+				if c.warm&(1<<g) != 0 {
+					group.WarmUp = &warmed
+				}
 				if c.ready&(1<<g) != 0 {
 					group.Ready, group.ReadyPods, group.LostAt, group.Reason = true, 1, time.Time{}, ""
 					group.ReadySince, group.FirstReady = noon.Add(-time.Hour), noon.Add(-time.Hour)
@@ -304,7 +316,7 @@ func (s roleState) scale(r revision, m roleMember, n uint8) roleState {
 		c.hurt &^= hurt
 	}
 	c.replicas = n
-	c.ready, c.serving, c.busy = c.ready&(1<<n-1), c.serving&(1<<n-1), c.busy&(1<<n-1)
+	c.ready, c.serving, c.busy, c.warm = c.ready&(1<<n-1), c.serving&(1<<n-1), c.busy&(1<<n-1), c.warm&(1<<n-1)
 	return s
 }
 
@@ -563,7 +575,7 @@ func (s roleState) others() (all []roleStep) {
 				}
 			}
 			for g := range c.replicas {
-				if c.ready&(1<<g) == 0 {
+				if (c.ready|c.stuck)&(1<<g) == 0 {
 					n := s
 					n.at(r, m).hurt &^= 1 << g
 					if n.at(r, m).ready |= 1 << g; m.role == 0 {
@@ -592,7 +604,7 @@ func (s roleState) others() (all []roleStep) {
 			}
 		}
 		for slice, roles := range s.children[r] {
-			drained := roles[0].replicas == 0 && roles[1].replicas == 0
+			drained := roles[0].replicas == 0 && roles[1].replicas == 0 && roles[0].stuck|roles[1].stuck == 0
 			if exists := roles[0].exists || roles[1].exists; exists && !s.lwsDown && (drained && r != s.template || slice >= int(s.slices)) {
 				n := s
 				n.children[r][slice] = [rolesOf]roleChild{}

@@ -156,6 +156,9 @@ func (s *roleState) released() *record.Release {
 func (s *roleState) routeRequests(o *Observation) {
 	if r := o.release(); s.net != nil && (r != nil || s.named()) {
 		o.Traffic, o.Policy.Drain = s.look(r), probe.Drain{Period: time.Minute}
+		if s.warmUp {
+			o.Policy.WarmUp, o.Policy.WarmUpRoles = probe.WarmUp{Timeout: time.Minute}, roleNames[:]
+		}
 	}
 }
 
@@ -225,6 +228,12 @@ func (s roleState) networkSteps() (all []roleStep) {
 	n = s
 	n.entries(func(_ revision, c *roleChild, _, _ int, _ uint64) bool { c.busy = 0; return true })
 	add("the requests end", n)
+	for r, m := range s.all() {
+		if c, n := s.at(r, m), s; s.warmUp && c.ready&^c.warm != 0 && s.bounds != "" && r.String() == boundsRead.of(s.bounds).Update {
+			n.at(r, m).warm = c.ready
+			add(fmt.Sprintf("leaders of %s of %s answer their warm-up requests", m, r), n)
+		}
+	}
 	return all
 }
 
@@ -291,6 +300,9 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	for r := revision(1); r <= revisions; r++ {
 		for m, c := range s.members(r) {
 			left := n.at(r, m)
+			if cold := left.serving &^ (c.serving | c.warm); s.warmUp && r.String() == boundsRead.of(s.bounds).Update && cold != 0 {
+				return fmt.Sprintf("rule 2: groups %03b of %s of revision %s may get requests, and have not answered their warm-up request", cold, m, r)
+			}
 			gone := c.busy &^ (1<<left.replicas - 1)
 			if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update {
 				gone = 0 // no release has them: LeaderWorkerSet rolled to a template that waits, once another client let it
@@ -421,23 +433,9 @@ func tellRoles(text string) string {
 		}
 	}
 	if s.walk {
-		s = s.healed()
-		for range maxTold {
-			o := s.observe()
-			step, err := s.decides(o, driver)
-			if err != nil {
-				return b.String() + "BREACH: " + err.Error() + "\n"
-			}
-			if step == nil {
-				if step = s.own(); step == nil {
-					break
-				}
-			}
-			fmt.Fprintf(&b, "  %s\n", strings.TrimPrefix(step.by, "driver: "))
-			if broken := s.breach(o, *step); broken != "" {
-				return b.String() + "BREACH: " + broken + "\n"
-			}
-			s = s.after(*step)
+		broken := ""
+		if s, broken = s.atEnd(func(by string) { fmt.Fprintf(&b, "  %s\n", strings.TrimPrefix(by, "driver: ")) }); broken != "" {
+			return b.String() + "BREACH: " + broken + "\n"
 		}
 	}
 	o := s.observe()

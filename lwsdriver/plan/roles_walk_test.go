@@ -21,7 +21,7 @@ import (
 // removes; requests after the record is deleted, since nothing else names the routes.
 func TestWalksOfRoles(t *testing.T) {
 	t.Parallel()
-	takeWalks(t, *walks, walkRoles)
+	takeWalks(t, *walks/4, walkRoles) // each costs four times as much
 }
 
 // roleCourse is a small DisaggregatedSet and what happens in it.
@@ -59,7 +59,7 @@ func parseRoles(world string) roleState {
 	}
 	if s.walk {
 		s.edits, s.losses, s.deletes, s.resizes = many, many, many, many
-		s.second, s.threshold = l.has("second"), l.has("threshold")
+		s.second, s.threshold, s.warmUp = l.has("second"), l.has("threshold"), l.has("warm-up")
 		if l.has("scaler") {
 			s.scalers = many
 		}
@@ -88,7 +88,7 @@ func randomRoles(r *rand.Rand) string {
 	if r.IntN(3) == 0 {
 		world += " unrouted"
 	}
-	for _, property := range []string{" scaler", " second", " threshold"} {
+	for _, property := range []string{" scaler", " second", " threshold", " warm-up"} {
 		if r.IntN(4) == 0 {
 			world += property
 		}
@@ -106,18 +106,21 @@ func walkRoles(seed uint64) (walked, string) {
 	s := parseRoles(c.world)
 	never := map[string]bool{}
 	calm, host := 0.4+0.5*r.Float64(), 0.3+0.4*r.Float64()
-	for range *walkSteps {
+	next := 0 // of a whole release
+	for tries := 0; tries < 2**walkSteps && len(c.acts) < *walkSteps; tries++ {
 		o := s.observe()
 		step, err := s.decides(o, driver)
-		acts := []roleStep{}
+		acts, forward := []roleStep{}, roleRelease[next%len(roleRelease)]
 		switch {
-		case r.Float64() < calm:
+		case r.Float64() < calm && next > 0:
 			if step == nil && err == nil {
 				step = s.own()
 			}
 		case r.Float64() < host:
 			asks := s.asks()
-			step, err = s.decides(o, asks[r.IntN(len(asks))])
+			if step, err = s.decides(o, asks[r.IntN(len(asks))]); next == 0 || r.Float64() < host {
+				step, err = s.step(o, strings.Replace(forward, "R", revision(1+r.IntN(revisions)).String(), 1))
+			}
 		case r.IntN(4) > 0:
 			step, err = nil, nil
 			for _, t := range s.others() {
@@ -150,13 +153,20 @@ func walkRoles(seed uint64) (walked, string) {
 		if step == nil {
 			continue
 		}
-		c.acts = append(c.acts, nameOf(step.by))
+		if c.acts = append(c.acts, nameOf(step.by)); actOf(nameOf(step.by)) == actOf(forward) {
+			next++
+		}
 		if broken := s.breach(o, *step); broken != "" {
 			return c, broken
 		}
 		s = s.after(*step)
 	}
 	return c, s.breachOfEnd()
+}
+
+// roleRelease is what happens in a release that is promoted.
+var roleRelease = []string{
+	"the user edits the template to R", "host begins", "host asks for a unit", "host asks for 50 %", "host asks for all units", "host asks for 100 %", "host promotes",
 }
 
 // own returns what happens next by itself without the driver, nil if nothing does.
@@ -311,8 +321,28 @@ func (s roleState) walkSteps() (all []roleStep) {
 			add(fmt.Sprintf("the user sets the pace of %s to %d/%d", name, pace[0], pace[1]), func(n *roleState) { n.unavailable[i], n.surge[i] = pace[0], pace[1] })
 		}
 	}
+	if s.warmUp {
+		add("another driver leads", func(n *roleState) {
+			n.late = nil
+			for r, m := range n.all() {
+				n.at(r, m).warm = 0
+			}
+		})
+	}
 	for r, m := range s.all() {
-		if c := *s.at(r, m); c.exists {
+		c := *s.at(r, m)
+		for g := range maxIndices {
+			bit := uint8(1) << g
+			if c.stuck&bit != 0 {
+				add(fmt.Sprintf("the node of group %d of %s of %s is back", g, m, r), func(n *roleState) { n.at(r, m).stuck &^= bit })
+			} else if g < int(c.replicas) {
+				add(fmt.Sprintf("the node of group %d of %s of %s is lost", g, m, r), func(n *roleState) {
+					c := n.at(r, m)
+					c.ready, c.busy, c.warm, c.stuck, c.hurt = c.ready&^bit, c.busy&^bit, c.warm&^bit, c.stuck|bit, c.hurt|bit
+				})
+			}
+		}
+		if c.exists {
 			add(fmt.Sprintf("another client deletes child %s of %s", m, r), func(n *roleState) {
 				*n.at(r, m) = roleChild{deleted: true, hurt: 1<<s.wanted[m.role] - 1}
 			})
@@ -460,33 +490,62 @@ func (s roleState) hurtUnits(of func(revision) bool, slice int) (units int) {
 
 func anyRevision(revision) bool { return true }
 
-// healed returns the state in which nothing disturbs any more.
+// healed returns the state in which nothing disturbs any more, but for the nodes that are lost.
 func (s roleState) healed() roleState {
 	s.lwsDown, s.gatewayDown, s.refuses, s.late = false, false, 0, nil
 	return s
 }
 
-// breachOfEnd returns which rule is broken from a state on once nothing disturbs any more, or "".
-func (s roleState) breachOfEnd() string {
-	s = s.healed()
+// atEnd returns the state in which nothing happens any more once nothing disturbs, and which rule is broken until then, or "". It tells each
+// step. As long as nodes are lost, the release waits no longer than the deadline.
+func (s roleState) atEnd(tell func(by string)) (end roleState, broken string) {
+	end, broken = s.healed().rest(tell)
+	late, lost := end, false
+	for r, m := range end.all() {
+		c := end.at(r, m)
+		lost, c.stuck = lost || c.stuck != 0, 0
+	}
+	if !lost || broken != "" {
+		return end, broken
+	}
+	late.overdue = late.observe().asked()
+	if d := reconcile(late.observe()); d.Action == nil && d.State != pb.State_STATE_FAILED && !atRestIn(d.State) {
+		return late, fmt.Sprintf("rule 8: it waits for a lost node for ever in %s, %s: %s", d.State, d.Reason, d.Message)
+	}
+	return end.rest(tell)
+}
+
+// rest returns the state in which nothing happens any more, or the rule that is broken before.
+func (s roleState) rest(tell func(by string)) (end roleState, broken string) {
 	for range maxTold {
 		o := s.observe()
 		step, err := s.decides(o, driver)
 		if err != nil {
-			return err.Error()
+			return s, err.Error()
 		}
 		if step == nil {
 			step = s.own()
 		}
 		if step == nil {
-			return s.unended(o, reconcile(o))
+			return s, ""
 		}
+		tell(step.by)
 		if broken := s.breach(o, *step); broken != "" {
-			return broken
+			return s, broken
 		}
 		s = s.after(*step)
 	}
-	return "it never comes to rest"
+	return s, "it never comes to rest"
+}
+
+// breachOfEnd returns which rule is broken from a state on once nothing disturbs any more, or "".
+func (s roleState) breachOfEnd() string {
+	end, broken := s.atEnd(func(string) {})
+	if broken != "" {
+		return broken
+	}
+	o := end.observe()
+	return end.unended(o, reconcile(o))
 }
 
 // unended returns what is wrong with a state in which nothing happens any more, or "" if nothing is.

@@ -734,7 +734,6 @@ func (w *world) editTemplate(s *state, r revision) {
 		return
 	}
 	s.own.template, s.own.observed = r, false
-	w.absorb(s) // what the driver has not seen is lost by the hold
 	if now := w.rollingOf(&s.own); s.record != 0 && !record.SameRolling(now, record.Hold()) {
 		for i := int(s.own.replicas); i < maxIndices; i++ {
 			s.own.groups[i].hurt = s.own.groups[i].revision != 0 // LeaderWorkerSet deletes surge groups under the hold, which the driver sets, too
@@ -747,6 +746,7 @@ func (w *world) editTemplate(s *state, r revision) {
 			s.own.rolling = w.rolling(now)
 		}
 	}
+	w.absorb(s) // what the driver has not seen is lost by the hold
 	w.starts(s)
 }
 

@@ -168,7 +168,7 @@ func (w *world) requests(s *lwset) (n int) {
 // hurt returns how many groups the environment took, and has not given back.
 func (s *lwset) hurt() (n int) {
 	for i := range s.groups {
-		if s.groups[i].hurt && !s.groups[i].ready {
+		if m := &s.groups[i]; !m.ready && (m.hurt || m.revision != 0 && m.broken == m.revision) {
 			n++
 		}
 	}
@@ -194,6 +194,11 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if a.do == actRun {
 		// LeaderWorkerSet counts the groups when it sets the partition, and some may be lost until it is in force.
 		allowed += after.own.hurt() + after.added.hurt()
+	}
+	for i := int(before.added.replicas); i < maxIndices; i++ {
+		if m := &before.added.groups[i]; m.ready && m.hurt {
+			allowed++ // another client has scaled it down, and LeaderWorkerSet removes the group
+		}
 	}
 	if a.do == actLate {
 		return "" // another client may have changed what it was decided from, and the next decision repairs it
@@ -398,6 +403,9 @@ func (w *world) breachOfStale(as *state) string {
 		return err.Error()
 	}
 	is, next := w.phase(s), w.phase(&after)
+	if _, creates := d.Action.(CreateCanary); creates {
+		s.added = lwset{} // a leftover, which stays
+	}
 	switch {
 	case d.State == pb.State_STATE_READY:
 		return "rule 13: a batch counts as ready by a stale cache"

@@ -432,19 +432,15 @@ func (w *world) observe(s *state) Observation {
 		if w.warmUp {
 			o.Policy.WarmUp = probe.WarmUp{Timeout: time.Minute}
 		}
-		if w.warmUp || s.added.deleting {
-			o = Judge(o)
-		}
-		if draining := o.draining(); len(draining) > 0 { // the engine asks them at once
-			o.Drain = &Drain{leadersOf(draining), Answer{Done: true, Message: "requests are running"}}
-			for _, g := range draining {
-				set := &s.own
-				if s.added.exists && g.Leader == leaderNames[addedName(s.added.carries)][g.Index] {
-					set = &s.added
-				}
-				if set.groups[g.Index].busy {
-					o.Drain.Done, o.Drain.Recheck = false, time.Minute
-				}
+	}
+	if w.warmUp || s.added.deleting {
+		o = Judge(o)
+	}
+	if draining := o.draining(); len(draining) > 0 { // the engine asks them at once
+		o.Drain = &Drain{leadersOf(draining), Answer{Done: true, Message: "requests are running"}}
+		for _, g := range draining {
+			if s.leader(g.Leader).busy {
+				o.Drain.Done, o.Drain.Recheck = false, time.Minute
 			}
 		}
 	}

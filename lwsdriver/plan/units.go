@@ -276,13 +276,19 @@ func (o Observation) pooled(w Workload) (groups []Group) {
 	if w.Name == o.Stable.Name {
 		revision = o.stableSide()
 	}
+	groups = o.partners(revision)
+	for i := range groups {
+		groups[i].Index = 0
+	}
+	return groups
+}
+
+// partners returns the groups of the other roles than the entry role at a revision.
+func (o Observation) partners(revision string) (groups []Group) {
 	for _, c := range o.Children {
 		if c.Revision == revision && c.Role != o.entryRole().Name {
 			groups = append(groups, c.Groups...)
 		}
-	}
-	for i := range groups {
-		groups[i].Index = 0
 	}
 	return groups
 }
