@@ -382,9 +382,10 @@ func limitRoll(o Observation, action Action) *Decision {
 	}
 	for g := range o.Stable.Wanted(0) {
 		missing := g.Revision == "" || g.Terminating && g.Restarts > 0
-		if missing && (o.Waiting.Since.IsZero() || !o.overdue(later(later(g.LostAt, o.release().PhaseAt), o.Waiting.Since))) {
+		since := later(later(g.LostAt, o.release().PhaseAt), o.Waiting.Since)
+		if missing && (o.Waiting.Since.IsZero() || !o.overdue(since)) {
 			return &Decision{
-				Reason:  ReasonRestarting,
+				Reason: ReasonRestarting, Recheck: max(since.Add(o.progressDeadline()).Sub(o.Now), 0),
 				Message: fmt.Sprintf("LeaderWorkerSet may update groups once group %d (%s) exists again", g.Index, g.Leader),
 			}
 		}

@@ -563,7 +563,7 @@ func (w *world) unbudgeted(s *state, final bool) string {
 func (w *world) unsettled(s *state, d Decision) string {
 	final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE
 	switch {
-	case s.over && s.added.replicas < s.wanted:
+	case s.over && s.added.replicas < s.wanted && !s.added.byHand: // the number may be lost with the record
 		return fmt.Sprintf("a workload of %d groups is handed over as one of %d", s.wanted, s.added.replicas)
 	case s.over:
 		return ""
