@@ -53,8 +53,8 @@ func (p *Plugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDes
 			return err
 		}
 		id, ok := routed(t, c)
-		// Argo calls on every reconcile, so an equal weight must cost no write.
-		if !ok || c.GetTrafficWeight() == weight {
+		// Argo calls on every reconcile. The share in force may be as low while a higher one is requested.
+		if !ok || c.GetRequestedWeight() == weight {
 			return nil
 		}
 		_, err = t.Driver.Call(ctx, &pb.SetWeightRequest{Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Weight: weight})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ type rpcFixture struct {
 func newRPCFixture(t *testing.T) *rpcFixture {
 	t.Helper()
 	fake := plugintest.NewFakeDriver()
-	driver := plugintest.Connect(t, fake, nil)
+	driver := plugintest.Connect(t, fake, fake)
 	step := &Plugin{
 		Driver: driver, Logger: slog.New(slog.DiscardHandler), Waits: make(chan struct{}, 1), Context: t.Context(),
 	}
@@ -175,5 +176,29 @@ func TestWireDropsZero(t *testing.T) {
 	ro.Status.StableRS = ""
 	if got := b.run(ro, types.PhaseSuccessful); !strings.Contains(got.Message, "first deployment") {
 		t.Errorf("message %q", got.Message)
+	}
+}
+
+// A lower weight is requested although lost groups have taken the share there already: it would rise again with them.
+func TestRouterRequestsALowerWeight(t *testing.T) {
+	t.Parallel()
+	b := newRPCFixture(t)
+	b.edited()
+	ro := b.rollout(0, "upgrade: 50%")
+	canary := parse(t, "{trafficRouting: {plugins: {lockstep/lws: {workload: w, traffic: {stableService: s, httpRoutes: [r]}}}}, "+
+		"steps: [{plugin: {name: lockstep/lws, config: {upgrade: 50%}}}, {setWeight: 50}, {setWeight: 20}]}")
+	ro.Spec.Strategy = canary.Spec.Strategy
+	b.run(ro, types.PhaseSuccessful)
+	router := &Plugin{Driver: b.driver, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	for _, weight := range []int32{50, 50, 20} {
+		ro.Status.CurrentStepIndex = ptr.To(1 + (50-weight)/30)
+		if err := router.SetWeight(ro, weight, nil); err.HasError() {
+			t.Fatal(err)
+		}
+		b.fake.Set("ns", "w", func(c *pb.BatchContext) { c.TrafficWeight = 20 })
+	}
+	calls := slices.DeleteFunc(b.fake.Calls(), func(call string) bool { return !strings.HasPrefix(call, "SetWeight") })
+	if !slices.Equal(calls, []string{"SetWeight 50", "SetWeight 20"}) {
+		t.Errorf("calls: %q", calls)
 	}
 }

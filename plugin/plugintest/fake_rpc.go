@@ -239,7 +239,7 @@ func (d *FakeDriver) weigh(req *pb.SetWeightRequest) (wrote bool, err error) {
 		return false, err
 	}
 	wrote = w.context.GetTrafficWeight() != req.GetWeight()
-	return wrote, d.apply(w, func(c *pb.BatchContext) { c.TrafficWeight = req.GetWeight() }, func(c *pb.BatchContext) error {
+	return wrote, d.apply(w, func(c *pb.BatchContext) { c.TrafficWeight, c.RequestedWeight = req.GetWeight(), &req.Weight }, func(c *pb.BatchContext) error {
 		if d.OnSetWeight == nil {
 			return nil
 		}
