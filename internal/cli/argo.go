@@ -13,24 +13,16 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
-	"github.com/lockstep-rollouts/lockstep/plugin/host"
 )
 
 // argoFlags are the flags that only Argo's plugins have.
@@ -161,38 +153,12 @@ func runArgo(ctx context.Context, o *connect.Options, config *rest.Config, drive
 func newController(o *connect.Options, config *rest.Config, driver *plugin.Client) (*argo.Controller, events.EventBroadcaster, error) {
 	client, err := dynamic.NewForConfig(config)
 	core, coreErr := kubernetes.NewForConfig(config)
-	objects, objectsErr := metadata.NewForConfig(config)
-	if err := cmp.Or(err, coreErr, objectsErr); err != nil {
+	if err := cmp.Or(err, coreErr); err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: core.EventsV1()})
 	return &argo.Controller{
 		Driver: driver, Client: client, Logger: o.Logger, Namespace: o.Namespace,
 		Events: broadcaster.NewRecorder(scheme.Scheme, "lockstep-argo"),
-		Adopted: func(ctx context.Context) ([]types.NamespacedName, error) {
-			return adoptedWorkloads(ctx, objects, o.Namespace)
-		},
 	}, broadcaster, nil
-}
-
-// adoptedWorkloads lists the workloads that carry the driver's record.
-func adoptedWorkloads(ctx context.Context, client metadata.Interface, namespace string) ([]types.NamespacedName, error) {
-	var keys []types.NamespacedName
-	for _, kind := range []schema.GroupVersionKind{host.LeaderWorkerSet, host.DisaggregatedSet} {
-		resource, _ := meta.UnsafeGuessKindToResource(kind)
-		// Version 0 is answered from the API server's cache, without a read of etcd.
-		list, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		switch {
-		case apierrors.IsNotFound(err):
-			continue // the cluster does not serve the kind
-		case err != nil:
-			return keys, err //nolint:wrapcheck // The controller asks for the API's reason.
-		}
-		for i := range list.Items {
-			if _, ok := list.Items[i].Annotations[record.RecordAnnotation]; ok {
-				keys = append(keys, host.KeyOf(kind, &list.Items[i]))
-			}
-		}
-	}
-	return keys, nil
 }

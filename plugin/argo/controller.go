@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,9 +55,6 @@ type Controller struct {
 	// InstanceID restricts the Controller to the Rollouts of one instance of Argo's controller: those whose label
 	// argo-rollouts.argoproj.io/controller-instance-id has this value, or those without the label if it is empty.
 	InstanceID string
-	// Adopted lists the workloads with the driver's record. Nil means that a workload whose Rollout was deleted while no Controller
-	// ran stays under hold.
-	Adopted func(context.Context) ([]types.NamespacedName, error)
 
 	setup    sync.Once
 	rollouts cache.SharedIndexInformer
@@ -119,6 +117,21 @@ func (c *Controller) requests(workload types.NamespacedName) []item {
 	return items
 }
 
+// affected returns what to reconcile after a change of a workload: its Rollouts, and the workload itself if none of them is its owner. That
+// may have been deleted while no Controller watched, or knows the workload by the name before a handover.
+func (c *Controller) affected(_ context.Context, workload types.NamespacedName, owner string) []item {
+	items := c.requests(workload)
+	namespace, name, ours := ownerOf(owner)
+	if ours && (c.Namespace == "" || c.Namespace == namespace) && !hasName(c.rolloutsOf(workload), name) {
+		items = append(items, item{workload: true, NamespacedName: workload})
+	}
+	return items
+}
+
+func hasName(all []*v1alpha1.Rollout, name string) bool {
+	return slices.ContainsFunc(all, func(ro *v1alpha1.Rollout) bool { return ro.Name == name })
+}
+
 // Watch keeps the cache of Rollouts that [Controller.Rival] needs, until ctx ends. It reconciles none.
 func (c *Controller) Watch(ctx context.Context) {
 	c.init()
@@ -131,9 +144,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if _, err := c.rollouts.AddEventHandler(informer.OnChange(c.changed)); err != nil {
 		return fmt.Errorf("watch Rollouts: %w", err)
 	}
-	follower := host.Follower[item]{
-		Driver: c.Driver, Requests: func(_ context.Context, workload types.NamespacedName) []item { return c.requests(workload) },
-	}
+	follower := host.Follower[item]{Driver: c.Driver, Requests: c.affected}
 	if err := follower.Start(ctx, c.queue); err != nil {
 		return fmt.Errorf("watch workloads: %w", err)
 	}
@@ -144,7 +155,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.rollouts.HasSynced) {
 		return nil
 	}
-	running.Go(func() { c.enqueueOrphans(ctx) })
 	running.Go(func() {
 		for c.work(ctx) {
 		}

@@ -374,13 +374,7 @@ func TestControllerFindsOrphans(t *testing.T) {
 			h.fake.SetWorkload("ns", "w", 4, test.template)
 			h.fake.SetWorkload("ns", "last", 4, "t1")
 			h.begin("last", "x.1.h.t1.1", "argo-rollouts/ns/gone-too")
-			listed := make(chan struct{})
-			h.controller.Adopted = func(context.Context) ([]types.NamespacedName, error) {
-				defer close(listed)
-				return []types.NamespacedName{{Namespace: "ns", Name: "w"}, {Namespace: "ns", Name: "last"}}, nil
-			}
 			h.start()
-			<-listed
 			h.eventually("the last of the list is free", func() bool { return h.workloadOf("last").GetState() == pb.State_STATE_UNMANAGED })
 			h.eventually("it is as it should be", func() bool { return h.workload().GetState() == test.want })
 		})
@@ -412,11 +406,28 @@ func TestControllerFindsOrphansOnceTheDriverAnswers(t *testing.T) {
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.begin("w", "x.1.h.t1.1", "argo-rollouts/ns/gone")
 	h.controller.Driver = &awaiting{Driver: h.driver, refused: 1}
-	h.controller.Adopted = func(context.Context) ([]types.NamespacedName, error) {
-		return []types.NamespacedName{{Namespace: "ns", Name: "w"}}, nil
-	}
 	h.start()
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
+}
+
+// After a handover a Rollout names the object that was its workload before: neither the hold nor an edit is lost.
+func TestControllerAfterAHandover(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	for _, name := range []string{"w", "w-next"} {
+		h.fake.SetWorkload("ns", name, 4, "t1")
+		h.begin(name, "x.1.h.t1.1", "argo-rollouts/ns/a")
+		h.fake.Set("ns", name, func(c *pb.BatchContext) { c.Workload.Name = "w-next" })
+	}
+	h.create("a", "{workload: w}", time.Now())
+	h.start()
+	h.caughtUp()
+	h.eventually("the Rollout is stamped", func() bool { return h.read("a").Annotations[AnnotationSeen] == "t1" })
+	h.fake.SetWorkload("ns", "w", 4, "t2")
+	h.eventually("the edit is observed", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
+	if c := h.workloadOf("w-next"); c.GetState() == pb.State_STATE_UNMANAGED || slices.Contains(h.fake.Calls(), "Disown") {
+		t.Errorf("the workload was disowned: %v", c)
+	}
 }
 
 // One of two Rollouts of a workload that does not exist is deleted: the other one is still reconciled when the workload appears.
@@ -521,9 +532,6 @@ func TestControllerInstanceOrphans(t *testing.T) {
 	h.label("theirs", "green")
 	h.fake.SetWorkload("ns", "last", 4, "t1")
 	h.begin("last", "x.1.h.t1.1", "argo-rollouts/ns/gone")
-	h.controller.Adopted = func(context.Context) ([]types.NamespacedName, error) {
-		return []types.NamespacedName{{Namespace: "ns", Name: "w"}, {Namespace: "ns", Name: "last"}}, nil
-	}
 	h.start()
 	h.eventually("the last of the list is free", func() bool { return h.workloadOf("last").GetState() == pb.State_STATE_UNMANAGED })
 	h.delete("theirs")

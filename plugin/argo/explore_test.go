@@ -12,8 +12,12 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"google.golang.org/protobuf/proto"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
@@ -155,10 +159,25 @@ func (e *explorer) orphan(w *world, c *Controller) {
 	if w.Owner == "" && !w.Adopted {
 		return
 	}
-	c.rollouts = newRolloutInformer(nil, "")
+	c.Client, c.rollouts = absent{}, newRolloutInformer(nil, "")
 	if _, err := c.reconcileWorkload(context.Background(), types.NamespacedName{Namespace: "ns", Name: "w"}); err != nil {
 		e.t.Fatal(err)
 	}
+}
+
+// absent is an API server without Rollouts.
+type absent struct {
+	dynamic.NamespaceableResourceInterface
+}
+
+func (a absent) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	return a
+}
+
+func (a absent) Namespace(string) dynamic.ResourceInterface { return a }
+
+func (absent) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+	return nil, apierrors.NewNotFound(rolloutResource.GroupResource(), name)
 }
 
 // reconcile is one reconciliation of Argo's controller v1.10. The plugin is killed after so many calls of the driver; -1: not at all.

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -198,47 +197,20 @@ func (c *Controller) annotate(ctx context.Context, f Facts, m move) error {
 	return nil
 }
 
-// enqueueOrphans enqueues workloads whose Rollout was deleted while no Controller ran.
-func (c *Controller) enqueueOrphans(ctx context.Context) {
-	if c.Adopted == nil {
-		return
-	}
-	var workloads []types.NamespacedName
-	err := wait.PollUntilContextCancel(ctx, requeueBlocked, true, func(ctx context.Context) (listed bool, err error) {
-		workloads, err = c.Adopted(ctx)
-		if err == nil || apierrors.IsForbidden(err) {
-			return true, err
-		}
-		c.Logger.Warn("look for workloads of deleted Rollouts", "error", err)
-		return false, nil
-	})
-	if apierrors.IsForbidden(err) {
-		c.Logger.Info("not looking for workloads of Rollouts that were deleted in the past", "error", err)
-	}
-	for _, workload := range workloads {
-		var observed *pb.BatchContext
-		// An error is retryable while the driver fills its caches, or is away.
-		_ = wait.PollUntilContextCancel(ctx, requeueSoon, true, func(ctx context.Context) (bool, error) {
-			observed, err = c.look(ctx, workload)
-			return !converge.Retryable(err), nil
-		})
-		if _, _, ours := ownerOf(observed.GetOwner()); err == nil && ours {
-			c.queue.Add(item{workload: true, NamespacedName: workload})
-		}
-	}
-}
-
 // reconcileWorkload disowns a workload whose Rollout is gone, once its release has been rolled back. A workload that another
 // Rollout names stays under hold, and so does one whose template waits.
 func (c *Controller) reconcileWorkload(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
-	others := c.rolloutsOf(key)
 	observed, err := c.look(ctx, key)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return 0, nil
 	}
+	if err == nil {
+		key, err = c.nameOf(ctx, key, observed)
+	}
 	if err != nil {
 		return 0, err
 	}
+	others := c.rolloutsOf(key)
 	goal := converge.Goal{
 		Kind: converge.Disown, Workload: plugin.RefOf(key.Namespace, key.Name), Owner: observed.GetOwner(),
 		Why: "its Rollout is gone",
@@ -259,6 +231,10 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	}
 	switch m.Outcome {
 	case converge.Call:
+		// The cache may not know of a Rollout yet for which another Controller has begun a release.
+		if lags, err := c.lags(ctx, observed); lags || err != nil {
+			return requeueSoon, err
+		}
 		_, err = c.Driver.Call(ctx, m.Request)
 		return requeueSoon, err // the release has an end, and then the hold
 	case converge.Wait:
@@ -268,6 +244,42 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	default:
 		return 0, nil
 	}
+}
+
+// nameOf returns the name by which the owner's Rollout knows a workload: after a handover another one than its object's.
+func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext) (types.NamespacedName, error) {
+	namespace, name, _ := ownerOf(observed.GetOwner())
+	ro := c.get(types.NamespacedName{Namespace: namespace, Name: name})
+	if ro == nil {
+		return key, nil
+	}
+	named, err := workloadOf(ro)
+	if err != nil || named.Name == "" {
+		return key, nil //nolint:nilerr // the Rollout's own reconciliation reports it
+	}
+	same, err := c.look(ctx, named)
+	switch {
+	case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
+		return key, nil
+	case err == nil && plugin.WorkloadKey(same.GetWorkload()) == plugin.WorkloadKey(observed.GetWorkload()):
+		return named, nil
+	}
+	return key, err
+}
+
+// lags reports whether the API server has the owner's Rollout as the cache does not have it.
+func (c *Controller) lags(ctx context.Context, observed *pb.BatchContext) (bool, error) {
+	namespace, name, ours := ownerOf(observed.GetOwner())
+	if !ours {
+		return false, nil
+	}
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	ro, err := c.read(ctx, key)
+	if ro == nil || ro.DeletionTimestamp != nil {
+		return false, err
+	}
+	cached := c.get(key)
+	return cached == nil || cached.ResourceVersion != ro.ResourceVersion, nil
 }
 
 // ownership tells who began the last release of a workload.
@@ -290,13 +302,8 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 	if !ours || c.Namespace != "" && c.Namespace != namespace {
 		return ownerForeign
 	}
-	for _, ro := range others {
-		if ro.Name == name {
-			return ownerAlive
-		}
-	}
 	// A Rollout with a mistake in its configuration has not given up its workload.
-	if c.unreadable(types.NamespacedName{Namespace: namespace, Name: name}) {
+	if hasName(others, name) || c.unreadable(types.NamespacedName{Namespace: namespace, Name: name}) {
 		return ownerAlive
 	}
 	return ownerGone

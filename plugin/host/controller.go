@@ -98,7 +98,12 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 	requests := func(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
 		return c.requests(ctx, m, s, workload)
 	}
-	f := Follower[reconcile.Request]{Driver: s.Driver, Requests: requests, IncludeGroups: c.IncludeGroups}
+	f := Follower[reconcile.Request]{
+		Driver: s.Driver, IncludeGroups: c.IncludeGroups,
+		Requests: func(ctx context.Context, workload client.ObjectKey, _ string) []reconcile.Request {
+			return requests(ctx, workload)
+		},
+	}
 	kinds := []client.Object{c.Object}
 	// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
 	b := builder.ControllerManagedBy(m).For(c.Object).WatchesRawSource(f).WithOptions(controller.Options{MaxConcurrentReconciles: 8})

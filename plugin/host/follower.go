@@ -27,8 +27,8 @@ const panicPause = 250 * time.Millisecond
 type Follower[R comparable] struct {
 	// Driver is required.
 	Driver plugin.WorkloadsWatcher
-	// Requests returns what to enqueue when a workload changes. Required.
-	Requests func(context.Context, client.ObjectKey) []R
+	// Requests returns what to enqueue when a workload changes whose last release is of an owner, "" if it has none. Required.
+	Requests func(ctx context.Context, workload client.ObjectKey, owner string) []R
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
 }
@@ -45,17 +45,17 @@ func (f Follower[R]) Start(ctx context.Context, queue workqueue.TypedRateLimitin
 
 // follow enqueues the requests of workloads under hold until ctx ends.
 func (f Follower[R]) follow(ctx context.Context, queue workqueue.TypedRateLimitingInterface[R]) {
-	enqueue := func(workload client.ObjectKey) {
-		for _, request := range f.Requests(ctx, workload) {
+	enqueue := func(workload client.ObjectKey, owner string) {
+		for _, request := range f.Requests(ctx, workload, owner) {
 			queue.Add(request)
 		}
 	}
 	watch := &pb.WatchWorkloadsRequest{IncludeGroups: f.IncludeGroups}
-	held, connected := map[client.ObjectKey]bool{}, false
+	held, connected := map[client.ObjectKey]string{}, false // by their owner
 	for change, err := range plugin.FollowWorkloads(ctx, f.Driver, watch) {
 		if err != nil && connected {
-			for workload := range held { // the loss of the driver is a change, too
-				enqueue(workload)
+			for workload, owner := range held { // the loss of the driver is a change, too
+				enqueue(workload, owner)
 			}
 		}
 		connected = err == nil
@@ -63,10 +63,10 @@ func (f Follower[R]) follow(ctx context.Context, queue workqueue.TypedRateLimiti
 		if ref == nil {
 			continue
 		}
-		workload := client.ObjectKey{Namespace: ref.GetNamespace(), Name: plugin.NameOf(ref)}
-		if held[workload] = true; change.GetRemoved() != nil {
+		workload, owner := client.ObjectKey{Namespace: ref.GetNamespace(), Name: plugin.NameOf(ref)}, change.GetContext().GetOwner()
+		if held[workload] = owner; change.GetRemoved() != nil {
 			delete(held, workload)
 		}
-		enqueue(workload)
+		enqueue(workload, owner)
 	}
 }

@@ -57,7 +57,7 @@ func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 	t.Parallel()
 	for _, key := range []client.ObjectKey{{Namespace: "default", Name: "vllm"}, {Namespace: "default", Name: "disaggregatedset/llm"}} {
 		m, q := mortal{key: key, gone: make(chan struct{})}, queue{added: make(chan client.ObjectKey, 100)}
-		f := Follower[client.ObjectKey]{Driver: m, Requests: func(_ context.Context, workload client.ObjectKey) []client.ObjectKey {
+		f := Follower[client.ObjectKey]{Driver: m, Requests: func(_ context.Context, workload client.ObjectKey, _ string) []client.ObjectKey {
 			return []client.ObjectKey{workload}
 		}}
 		if err := f.Start(t.Context(), q); err != nil {
