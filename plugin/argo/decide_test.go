@@ -194,6 +194,7 @@ func (u undoes) Has(pb.Capability) bool { return u.can }
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	promoted := func(f *Facts) { f.Stable = "h2" }
+	skipped := func(f *Facts) { f.Skipped, f.Progressed, f.StepsDone = true, true, true }
 	atRest := func(c *pb.BatchContext) { c.StableRevision, c.UpdateRevision = "t2", "t2" }
 	annotates := &pb.BatchContext{} // stands for annotations in place of a request
 	tests := map[string]struct {
@@ -216,6 +217,12 @@ func TestPlan(t *testing.T) {
 		"aborted first": {
 			"Ends come before everything else.", facts(func(f *Facts) { f.Abort = true }), nil,
 			standing(pb.State_STATE_READY, mine1, template("t3")), false, &pb.FinalizeRequest{},
+		},
+		"steps skipped": {
+			"Argo's ConfigMap disables the plugin.", facts(promoted, skipped), nil, standing(pb.State_STATE_HOLDING, ""), false, nil,
+		},
+		"steps skipped, promoted in full": {
+			"Its user asks for it.", facts(skipped, func(f *Facts) { f.PromoteFull = true }), nil, standing(pb.State_STATE_HOLDING, ""), false, &pb.InitializeRequest{},
 		},
 		"edited": {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
 		"undone to stable": {
@@ -303,6 +310,13 @@ func TestFactsOfAnInvalidRollout(t *testing.T) {
 	if f := ReadFacts(ro); !f.Current {
 		t.Error("its status is current")
 	}
+	ro.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{{Name: PluginName}, {Name: "other", Disabled: true}}
+	if ReadFacts(ro).Skipped {
+		t.Error("the step of another plugin was skipped, not its own")
+	}
+	if ro.Status.Canary.StepPluginStatuses[0].Disabled = true; !ReadFacts(ro).Skipped {
+		t.Error("its step was skipped")
+	}
 	ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
 	if f := ReadFacts(ro); f.Current || !f.Observed {
 		t.Error("Argo can't process its spec, and its status counts as current")
@@ -323,6 +337,7 @@ func TestHeldFor(t *testing.T) {
 		"nothing waits":         {facts(stable, stale), standing(pb.State_STATE_HOLDING, "", template("t1")), ""},
 		"not observed yet":      {facts(stable, stale, func(f *Facts) { f.Observed = false }), standing(pb.State_STATE_HOLDING, ""), ""},
 		"invalid, and the like": {facts(stable, stale), standing(pb.State_STATE_HOLDING, ""), "Argo has not processed"},
+		"disabled":              {facts(stable, func(f *Facts) { f.Skipped = true }), standing(pb.State_STATE_HOLDING, ""), "argo-rollouts-config disables"},
 		"rolled back":           {facts(stable), standing(pb.State_STATE_ROLLED_BACK, mine1), "was rolled back"},
 	} {
 		if got := heldFor(test.facts, test.context); (got != "") != (test.says != "") || !strings.Contains(got, test.says) {

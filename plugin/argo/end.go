@@ -85,6 +85,8 @@ func (t Target) promotedInFull(c *pb.BatchContext) bool {
 		return false
 	case full:
 		return true
+	case f.Skipped:
+		return false
 	case f.Promoted():
 		return f.Progressed
 	default:

@@ -60,6 +60,8 @@ type Facts struct {
 	// StepsDone is true once no step is left, and there were some. Progressed is true if the Rollout was seen in progress with Hash, which
 	// was not stable then.
 	StepsDone, Progressed bool
+	// Skipped is true once Argo has skipped a step of this plugin, because its ConfigMap disables the plugin: nothing asked for the template.
+	Skipped bool
 	// Abort and PromoteFull are set by the commands of the same names.
 	Abort, PromoteFull bool
 	// Wanted is the workload's revision that the Rollout's current template stands for. It is empty if that is not known.
@@ -106,6 +108,7 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 		OnlyAnnotation: len(ro.Spec.Template.Annotations) == 1,
 		Referenced:     ro.Spec.WorkloadRef != nil,
 	}
+	f.Skipped = slices.ContainsFunc(ro.Status.Canary.StepPluginStatuses, func(s v1alpha1.StepPluginStatus) bool { return s.Disabled && s.Name == PluginName })
 	f.Observed = ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10)
 	f.Current = f.Observed && !invalid(ro)
 	f.Wanted = f.Noted.standsFor()

@@ -122,10 +122,10 @@ func (r revisions) annotations() map[string]string {
 }
 
 // unreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
-// was promoted while no Controller watched, or deployed first by a Rollout that was re-created.
+// was promoted while no Controller watched, or deployed first by a Rollout that was re-created. Where Argo skips steps, it would again.
 func unreleased(f Facts, c *pb.BatchContext) bool {
 	id, own := Ours(f, c)
-	return f.Promoted() && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
+	return f.Promoted() && !f.Skipped && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
 }
 
 // heldFor returns what a template waits for that no step of the Rollout is about to release. It returns "" if nothing waits, or its steps
@@ -138,6 +138,9 @@ func heldFor(f Facts, c *pb.BatchContext) string {
 		return ""
 	case f.Observed && !f.Current:
 		return waits + ": Argo has not processed the Rollout's template, see kubectl argo rollouts get rollout " + f.Name
+	case f.Skipped:
+		return fmt.Sprintf("%s: Argo has skipped the steps of %s, which its ConfigMap argo-rollouts-config disables. Enable it, restart Argo's controller, "+
+			"and change the template to release it. To release it without steps: lockstep release %s", waits, PluginName, plugin.NameOf(c.GetWorkload()))
 	case own && id.Hash == f.Hash:
 		return fmt.Sprintf("%s: release %s was rolled back after Argo had considered the template stable. Change the template to release again", waits, c.GetReleaseId())
 	default:
