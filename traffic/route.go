@@ -205,7 +205,8 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference, allServe b
 			{string(gateway.RouteConditionPartiallyInvalid), metav1.ConditionFalse, ReasonRouteNotAccepted, false, !allServe},
 		})
 		if reason != "" {
-			return reason, fmt.Sprintf("%s %s", parent.Name, message)
+			// The entry may be that of a former controller of the gateway, which is not updated any more.
+			return reason, fmt.Sprintf("%s (%s) %s", parent.Name, p.ControllerName, message)
 		}
 	}
 	if !reported {
