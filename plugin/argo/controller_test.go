@@ -410,23 +410,22 @@ func TestControllerFindsOrphansOnceTheDriverAnswers(t *testing.T) {
 	h.eventually("it is given back", func() bool { return h.workload().GetState() == pb.State_STATE_UNMANAGED })
 }
 
-// After a handover a Rollout names the object that was its workload before: neither the hold nor an edit is lost.
+// From a handover on a Rollout names the object that was its workload before: neither the hold nor an edit is lost.
 func TestControllerAfterAHandover(t *testing.T) {
 	t.Parallel()
 	h := newFixture(t)
-	for _, name := range []string{"w", "w-next"} {
+	for _, name := range []string{"w", "w-next"} { // both objects have the release
 		h.fake.SetWorkload("ns", name, 4, "t1")
 		h.begin(name, "x.1.h.t1.1", "argo-rollouts/ns/a")
-		h.fake.Set("ns", name, func(c *pb.BatchContext) { c.Workload.Name = "w-next" })
 	}
 	h.create("a", "{workload: w}", time.Now())
 	h.start()
 	h.caughtUp()
-	h.eventually("the Rollout is stamped", func() bool { return h.read("a").Annotations[AnnotationSeen] == "t1" })
+	h.fake.Set("ns", "w", func(c *pb.BatchContext) { c.Workload.Name = "w-next" })
 	h.fake.SetWorkload("ns", "w", 4, "t2")
 	h.eventually("the edit is observed", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
-	if c := h.workloadOf("w-next"); c.GetState() == pb.State_STATE_UNMANAGED || slices.Contains(h.fake.Calls(), "Disown") {
-		t.Errorf("the workload was disowned: %v", c)
+	if calls := h.fake.Calls(); slices.Contains(calls, "Disown") {
+		t.Errorf("the workload was disowned: %q", calls)
 	}
 }
 

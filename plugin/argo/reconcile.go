@@ -246,7 +246,8 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	}
 }
 
-// nameOf returns the name by which the owner's Rollout knows a workload: after a handover another one than its object's.
+// nameOf returns the name by which the owner's Rollout knows a workload: from a handover on another one than its object's. While one hands
+// over, both objects have the release.
 func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext) (types.NamespacedName, error) {
 	namespace, name, _ := ownerOf(observed.GetOwner())
 	ro := c.get(types.NamespacedName{Namespace: namespace, Name: name})
@@ -261,7 +262,7 @@ func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, obser
 	switch {
 	case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		return key, nil
-	case err == nil && plugin.WorkloadKey(same.GetWorkload()) == plugin.WorkloadKey(observed.GetWorkload()):
+	case err == nil && same.GetOwner() == observed.GetOwner() && same.GetReleaseId() == observed.GetReleaseId():
 		return named, nil
 	}
 	return key, err
