@@ -25,7 +25,7 @@ func (m *machine) finalize() {
 	case m.ended():
 		m.end()
 	case m.ending() && m.immediate():
-		m.keepFollowing("Immediate", "the driver completes what was requested")
+		m.followEnd()
 	case m.ending() && m.inState(pb.State_STATE_FAILED):
 		m.setMessage(c.GetReason() + ": " + c.GetMessage())
 	case m.inState(pb.State_STATE_PROMOTING):
@@ -66,7 +66,9 @@ func (m *machine) followCompleted() {
 		m.complete("the workload is gone")
 	case m.inFlight():
 		m.observe()
-		if !m.ending() {
+		if m.ending() {
+			m.followEnd()
+		} else {
 			m.promote()
 		}
 	case m.ended():
@@ -103,6 +105,15 @@ func (m *machine) end() {
 		return
 	}
 	m.complete(m.outcome())
+}
+
+// followEnd follows a release whose end was requested, and says why that fails: also a deletion waits for it.
+func (m *machine) followEnd() {
+	reason, message := "Immediate", "the driver completes what was requested"
+	if c := m.context; m.inState(pb.State_STATE_FAILED) {
+		reason, message = c.GetReason(), c.GetMessage()
+	}
+	m.keepFollowing(reason, message)
 }
 
 // keepFollowing completes the BatchRelease for those who wait for it, while the host still follows its workload.

@@ -181,6 +181,26 @@ func TestNewTemplateInAnImmediatePromotion(t *testing.T) {
 	}
 }
 
+// A promotion that fails after Immediate names the reason, for which a deletion waits.
+func TestFailureOfAnImmediatePromotion(t *testing.T) {
+	t.Parallel()
+	r := batchRelease(0)
+	d := released(t, r)
+	r.Spec.ReleasePlan.BatchPartition = nil
+	play(t, r, d)
+	r.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+	for _, says := range []string{"group 2 is lost", "the driver completes"} {
+		c := d.context()
+		c.Intent = pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+		if says == "group 2 is lost" {
+			c.State, c.Reason, c.Message = pb.State_STATE_FAILED, "ProgressDeadlineExceeded", says
+		}
+		if r.Status, _ = Next(r, c, noon); Over(r) || !strings.Contains(r.Status.Message, says) {
+			t.Errorf("over %t, %+v, want it to say %q", Over(r), r.Status, says)
+		}
+	}
+}
+
 func TestPlanChanges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
