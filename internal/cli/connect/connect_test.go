@@ -63,7 +63,7 @@ func TestMutedLogDropsLines(t *testing.T) {
 	var out bytes.Buffer
 	logs := &muteable{w: &out}
 	_, err := logs.Write([]byte("before\n"))
-	logs.stopping.Store(true)
+	logs.muted.Store(true)
 	n, errAfter := logs.Write([]byte("after\n"))
 	if out.String() != "before\n" || n != len("after\n") || err != nil || errAfter != nil {
 		t.Errorf("logged %q, wrote %d, %v, %v", out.String(), n, err, errAfter)

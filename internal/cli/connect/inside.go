@@ -16,7 +16,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 
@@ -26,9 +25,6 @@ import (
 
 // stopTimeout bounds the wait for a driver inside this process to stop. Its state is in the cluster, so none is lost.
 const stopTimeout = 2 * time.Second
-
-// syncPoll is how often a starting driver is asked whether it has started.
-const syncPoll = 20 * time.Millisecond
 
 // stopGrace bounds the wait for Driver.Run when the process ends: the next driver resumes the work. client-go may take more
 // than a second to return while the API server is unreachable, and go-plugin kills a plugin after two.
@@ -43,13 +39,12 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 		return nil, fmt.Errorf("create a directory for the driver's socket: %w", err)
 	}
 	logs := &muteable{w: o.Stderr}
-	logs.starting.Store(o.quietStart)
 	inside := *o
 	inside.Stderr = logs
 	command, failCommand := context.WithCancelCause(ctx)
 	// The driver outlives an interrupted command, which still asks it for the status.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	stopped, err := startInside(running, failCommand, &inside, logs, filepath.Join(dir, "s"))
+	stopped, err := startInside(running, failCommand, &inside, filepath.Join(dir, "s"))
 	if err != nil {
 		stop()
 		failCommand(nil)
@@ -57,7 +52,7 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 	}
 	closeAll := func() error {
 		// From now on the driver's calls are canceled, which is no news for the user.
-		logs.stopping.Store(true)
+		logs.muted.Store(true)
 		stop()
 		select {
 		case <-stopped:
@@ -73,24 +68,22 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 	return &Link{Client: client, Context: command, Close: func() error { return errors.Join(client.Close(), closeAll()) }}, nil
 }
 
-// muteable is a log that is muted while the driver starts, since its calls return why it can't, and while it stops.
+// muteable is a log that is muted while the driver stops.
 type muteable struct {
-	w                  io.Writer
-	starting, stopping atomic.Bool
+	w     io.Writer
+	muted atomic.Bool
 }
 
 // Write writes p, or drops it.
 func (m *muteable) Write(p []byte) (int, error) {
-	if m.starting.Load() || m.stopping.Load() {
+	if m.muted.Load() {
 		return len(p), nil
 	}
 	return m.w.Write(p) //nolint:wrapcheck // the caller's own stream
 }
 
 // startInside serves a driver until running ends or the driver fails, then calls fail with the error and closes the channel.
-func startInside(
-	running context.Context, fail context.CancelCauseFunc, o *Options, logs *muteable, socket string,
-) (stopped chan struct{}, err error) {
+func startInside(running context.Context, fail context.CancelCauseFunc, o *Options, socket string) (stopped chan struct{}, err error) {
 	logger, err := o.NewLogger()
 	if err != nil {
 		return nil, err
@@ -99,11 +92,6 @@ func startInside(
 	if err != nil {
 		return nil, err
 	}
-	go func() {
-		// The end of the command ends it, too.
-		_ = wait.PollUntilContextCancel(running, syncPoll, true, func(context.Context) (bool, error) { return driver.Ready() == nil, nil })
-		logs.starting.Store(false)
-	}()
 	// The server has no logger: the command itself reports what its requests return.
 	s, err := server.New(running, driver, server.Options{Listen: "unix://" + socket, User: o.Whoami()})
 	if err != nil {

@@ -53,8 +53,8 @@ type Options struct {
 	logFormat   string
 	// record is the file that the driver's decisions are appended to. Empty means none.
 	record string
-	// quietStart mutes the logs of a driver inside this process until it has started: the errors of its calls say the same.
-	quietStart bool
+	// quiet mutes the logs of libraries: the errors of the driver's calls, and its states, say the same.
+	quiet bool
 	// flags are those of AddFlags.
 	flags *pflag.FlagSet
 }
@@ -112,6 +112,10 @@ func (o *Options) NewLogger() (*slog.Logger, error) {
 	default:
 		return nil, exit.Usagef("--log-format %q: want text or json", o.logFormat)
 	}
+	if o.quiet {
+		captureLibraries(slog.New(slog.DiscardHandler))
+		return slog.New(handler), nil
+	}
 	return captureLibraries(slog.New(handler)), nil
 }
 
@@ -153,7 +157,7 @@ func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Opti
 	}
 	// The command itself shows what a release does, and a driver's lines would tear the status that is redrawn.
 	if !flags.Changed("log-level") {
-		inside.LogLevel, inside.quietStart = "error", true
+		inside.LogLevel, inside.quiet = "error", true
 	}
 	return &inside
 }
