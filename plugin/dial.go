@@ -28,7 +28,7 @@ const keepaliveTime = 30 * time.Second
 // ErrNeedsTLS is wrapped by Dial's error for an address that is not local and has no TLS with a client certificate or a token,
 // and for a token without TLS.
 var ErrNeedsTLS = errors.New(
-	"needs TLS: an address that is not local a CA for the server and a client certificate or a token, a token a CA for the server")
+	"needs TLS: a CA for the server's certificate, and a client certificate or a token")
 
 // Dial connects to a driver that runs as a server, at "unix:///path", "host:port" or "dns:///host:port". Anything but
 // a unix socket and loopback needs TLS, with a client certificate or a token. The connection reconnects by itself; ctx bounds the

@@ -201,7 +201,7 @@ func TestCommands(t *testing.T) {
 						drivererr.FieldViolation{Field: "policy.min_ready", Description: "must not be negative"})
 				}
 			},
-			code: exit.Error,
+			code: exit.Usage,
 			stderr: "lockstep: cannot release default/vllm: the request is invalid [INVALID_REQUEST]\n" +
 				"  --batches, number 2: must not decrease\n  --min-ready: must not be negative\n",
 		},

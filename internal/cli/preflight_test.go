@@ -61,7 +61,7 @@ func TestPreflightFiles(t *testing.T) {
 		"NoName":         {reason: "neither name nor file", code: exit.Usage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
 		"BadFailOn":      {reason: "no such severity", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "fatal"}, code: exit.Usage, stderr: []string{"--fail-on"}},
 		"BadFormat":      {reason: "no such format", args: []string{"vllm", "-o", "xml"}, code: exit.Usage, stderr: []string{"want json or yaml"}},
-		"BadPolicy":      {reason: "the policy is validated as in the driver", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exit.Usage, stderr: []string{"policy.batches[1]"}},
+		"BadPolicy":      {reason: "the policy is validated as in the driver", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exit.Usage, stderr: []string{"--batches, number 2: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

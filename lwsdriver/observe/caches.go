@@ -211,7 +211,7 @@ func (c *Caches) Err() error {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING,
 				"LeaderWorkerSet (%s) is not installed in this cluster: install LWS v0.9.0 or later", lws.GroupVersion)
 		case apierrors.IsForbidden(err):
-			return ContractError(fmt.Errorf("the driver's account may not list and watch %s, so its caches are not up to date: grant it both, as config/base does: %w",
+			return ContractError(fmt.Errorf("the driver's account may not list and watch %s: %w",
 				s.Resource.GroupResource(), err))
 		default:
 			return ContractError(fmt.Errorf("the driver can't fill its cache of %s: %w", s.Resource.GroupResource(), err))

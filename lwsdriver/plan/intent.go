@@ -132,7 +132,7 @@ func (Adopt) decide(o Observation) (Decision, error) {
 	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
 	if o.Record == nil { // the loop repairs a hold that drifted
-		d.Action = SetStable{Record: NewRecord(o), Rolling: hold(), Why: "adopt: hold at rest"}
+		d.Action = SetStable{Record: NewRecord(o), Rolling: hold(), Why: "set the hold"}
 	}
 	return d, nil
 }

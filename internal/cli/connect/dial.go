@@ -123,6 +123,9 @@ func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) 
 	}
 	opts = append(opts, plugin.WithServerName(f.serverName))
 	client, err := plugin.Dial(ctx, f.Address, opts...)
+	if errors.Is(err, plugin.ErrNeedsTLS) {
+		return nil, exit.Usagef("%s is beyond this machine, so it needs TLS: give --tls-ca, and --token-file or --tls-cert and --tls-key", f.Address)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -56,9 +57,8 @@ func progress(result host.Result) string {
 	}
 	text := fmt.Sprintf("release %s of %s/%s is %s", result.ReleaseID, c.GetWorkload().GetNamespace(),
 		c.GetWorkload().GetName(), view.StateWord(c.GetState()))
-	if c.CurrentBatch != nil {
-		text += fmt.Sprintf(" at batch %d/%d (%s), %d of %d groups ready", c.GetCurrentBatch()+1, c.GetBatches(),
-			c.GetTarget(), c.GetUpdatedReady(), c.GetPlanned())
+	if batch := view.BatchWord(c); batch != "-" {
+		text += fmt.Sprintf(" at batch %s, %d of %d groups ready", batch, c.GetUpdatedReady(), c.GetPlanned())
 	}
 	return text
 }
@@ -71,8 +71,11 @@ func nextSteps(c *pb.BatchContext, hints Hints) string {
 	again := "\n  to resume:  " + hints.Again
 	switch c.GetState() {
 	case pb.State_STATE_FAILED:
-		if hints.Stay != "" {
+		switch {
+		case hints.Stay != "":
 			again = "\n  to resume when it recovers: " + hints.Stay
+		case plugin.Ending(c) && c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK:
+			return again // and there is nothing else to do
 		}
 		return again + "\n  to abort: " + hints.Abort
 	case pb.State_STATE_PROMOTING:
@@ -89,8 +92,8 @@ const intentRecorded = "\n  the intent is recorded: any running driver completes
 // Hints are command lines about the same workload and driver, ready to be pasted.
 type Hints struct {
 	Again, Status, Promote, Abort, History string
-	// List lists the workloads of all namespaces.
-	List string
+	// List lists the workloads of all namespaces, Check checks the API server and the user's rights.
+	List, Check string
 	// Resume is Again without --release-id. Empty means that the command has no such flag.
 	Resume string
 	// Stay is Again with --on-failure wait. Empty means that the command has no such flag.
@@ -113,6 +116,7 @@ func HintsFor(cmd *cobra.Command, name string) Hints {
 		Abort:   line(reach, "abort", name),
 		History: line(reach, "history", name),
 		List:    line(func(flag string) bool { return reach(flag) && flag != "namespace" }, "status", "-A"),
+		Check:   line(func(flag string) bool { return slices.Contains(Reach[:3], flag) }, "check"),
 	}
 	if f := cmd.Flags().Lookup("address"); f != nil {
 		h.Inside = !f.Changed
@@ -127,7 +131,7 @@ func HintsFor(cmd *cobra.Command, name string) Hints {
 }
 
 // Reach are the flags that say where a workload and its driver are.
-var Reach = []string{"kubeconfig", "context", "namespace", "address", "tls-cert", "tls-key", "tls-ca"}
+var Reach = []string{"kubeconfig", "context", "namespace", "address", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file"}
 
 // FlagsOf returns the flags of a parsed command line that keep selects, each with a space before it.
 func FlagsOf(cmd *cobra.Command, keep func(flag string) bool) string {
@@ -186,18 +190,22 @@ func Explain(err error, what string, hints Hints) error {
 		lines[0] = fmt.Sprintf("cannot %s: the request is invalid [%s]", what, bracket(reason, s.Code()))
 	}
 	for _, v := range violations {
-		lines = append(lines, fmt.Sprintf("  %s: %s", given(v.Field), v.Description))
+		lines = append(lines, fmt.Sprintf("  %s: %s", Given(v.Field), v.Description))
 	}
 	// Only a driver that was not reached has no reason.
 	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && s.Code() == codes.Unavailable {
 		lines = append(lines, "  what to do: check that a driver runs (lockstep serve) and listens at this address")
 	}
 	lines = append(lines, remedy(reason, drivererr.Metadata(s.Err()), hints)...)
-	return errors.New(strings.Join(lines, "\n"))
+	text := strings.Join(lines, "\n")
+	if len(violations) > 0 {
+		return exit.Usagef("%s", text)
+	}
+	return errors.New(text)
 }
 
-// given returns how a user gives a field of a request: as a flag, or as a field of the policy file.
-func given(field string) string {
+// Given returns how a user gives a field of a request: as a flag, or as a field of the policy file.
+func Given(field string) string {
 	name, index, _ := strings.Cut(strings.TrimPrefix(field, "policy."), "[")
 	switch name {
 	case "style", "batches", "min_ready", "progress_deadline", "release_id":
@@ -240,24 +248,28 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 		return []string{"  to see what the release does now: " + hints.Status}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		return []string{"  to list all: " + hints.List}
-	case pb.ErrorReason_ERROR_REASON_NAME_TOO_LONG:
-		return []string{"  what to do: give the workload a shorter name, or release it with --style partition"}
 	case pb.ErrorReason_ERROR_REASON_NEWER_DRIVER:
 		return []string{"  what to do: use the driver version that drives the release, or abort it: " + hints.Abort}
 	case pb.ErrorReason_ERROR_REASON_FORBIDDEN:
 		if hints.Inside {
 			return []string{"  what to do: the driver inside this command has your own permissions: ask for those of ClusterRole lockstep-driver " +
-				"in config/base, of which reading commands need the reads only, or use a server with --address"}
+				"in config/base, of which reading commands need the reads only, or use a server with --address", "  to see those that you lack: " + hints.Check}
 		}
-		return []string{"  what to do: " + drivererr.Advice(reason)}
 	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
 		return []string{"  what to do: leave it out, or use a driver that supports it"}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
-		return []string{"  what to do: check that the driver reaches the API server, for example with lockstep check"}
+		if hints.Inside {
+			return []string{"  to check the API server and your rights: " + hints.Check}
+		}
+		return []string{"  what to do: check that the driver reaches the API server"}
 	default:
-		return []string{"  what to do: " + drivererr.Advice(reason)}
 	}
+	advice := inFlags.Replace(strings.TrimSuffix(drivererr.Advice(reason), "."))
+	return []string{"  what to do: " + strings.ToLower(advice[:1]) + advice[1:]}
 }
+
+// inFlags replaces the contract's names in an advice by those of the command line and the policy file.
+var inFlags = strings.NewReplacer("or use STYLE_PARTITION", "or release it with --style partition", "in STYLE_PARTITION", "with --style partition", "policy.", "")
 
 // bracket returns the reason as in ErrorInfo, or the gRPC code of an error without one.
 func bracket(reason pb.ErrorReason, c codes.Code) string {

@@ -3,7 +3,36 @@
 
 package session
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+)
+
+// A command that is pasted reaches the driver that the one before it did.
+func TestReachHasEveryFlagOfTheConnection(t *testing.T) {
+	t.Parallel()
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(connect.Flags).Add(flags)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(Reach, f.Name) {
+			t.Errorf("hints lack --%s", f.Name)
+		}
+	})
+}
+
+func TestNextStepsOfFailedAbort(t *testing.T) {
+	t.Parallel()
+	c := &pb.BatchContext{ReleaseId: "r1", State: pb.State_STATE_FAILED, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK}
+	if text := nextSteps(c, Hints{Again: "lockstep abort vllm", Abort: "lockstep abort vllm"}); strings.Count(text, "abort vllm") != 1 {
+		t.Errorf("one command is all that helps: %q", text)
+	}
+}
 
 func TestParseRef(t *testing.T) {
 	t.Parallel()

@@ -245,10 +245,10 @@ func (f *Flags) Connect(cmd *cobra.Command, o *connect.Options, namespace, name 
 	inside := o.ForCommand(cmd.Flags(), namespace, name)
 	inside.ReadOnly, inside.Silent, inside.Stderr = f.ReadOnly, f.ReadOnly, logs
 	link, err := f.Dial.Connect(cmd.Context(), inside)
-	if err != nil {
+	if _, called := statusOf(err); err != nil && (called || f.Dial.Address != "") {
 		return nil, Explain(err, "reach the driver", HintsFor(cmd, cmp.Or(name, "NAME")))
 	}
-	return link, nil
+	return link, err // of a kubeconfig, or of flags
 }
 
 // ExcludeAll returns an error for a command that got a name and --all-namespaces.
