@@ -57,6 +57,7 @@ func TestPlan(t *testing.T) {
 		},
 		"NoName":     {reason: "which workload", args: []string{"--batches", "1"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet"},
 		"NoBatches":  {reason: "one canary group by default", response: response, args: []string{"vllm", "--service", "s", "--weights", "1,2"}, code: exit.Usage, stderr: "2"},
+		"Counts":     {reason: "as in a release", response: &pb.PlanResponse{Replicas: 4}, args: []string{"vllm", "--batches", "25,50"}, code: exit.Usage, stderr: "write --batches 25%,50%"},
 		"BadFormat":  {reason: "no such format", args: []string{"vllm", "--batches", "1", "-o", "png"}, code: exit.Usage, stderr: "want json or yaml"},
 		"BadStartup": {reason: "a negative duration", args: []string{"vllm", "--batches", "1", "--startup", "-1s"}, code: exit.Usage, stderr: "--startup"},
 		"BadWeights": {

@@ -71,6 +71,9 @@ func (f *planFlags) plan(s *session.Session, policy *pb.ReleasePolicy, weights [
 	if err != nil {
 		return err
 	}
+	if err := checkCounts(s.Name, policy.GetBatches(), r.GetReplicas()); err != nil {
+		return err
+	}
 	// The driver plans the shares of the batches by groups. A release requests others.
 	for i, step := range r.GetSteps()[:min(len(weights), len(r.GetSteps()))] {
 		step.TrafficWeight = weights[i]
