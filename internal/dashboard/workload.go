@@ -79,17 +79,13 @@ func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 		Release: c.GetReleaseId(), Began: timeOf(c.GetStartTime()), Replicas: c.GetReplicas(), Share: c.GetTrafficWeight(),
 		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
-		Batch: "-", Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: traffic(c),
+		Batch: view.BatchWord(c), Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: traffic(c),
 		Capacity: fmt.Sprintf("%d ready of %d requested, %d exist", c.GetStableReady()+c.GetUpdatedReady(), c.GetReplicas(), c.GetTotal()),
 		Groups:   make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: facts(c),
 		History: fmt.Sprint(c.GetReleaseId(), c.GetState(), c.GetTemplateRevision()),
 	}
 	if before != nil && before.State == w.State {
 		w.Since, w.AtLeast = before.Since, before.AtLeast
-	}
-	// While a release ends, its batch no longer describes what happens.
-	if plugin.InFlight(c) && !plugin.Ending(c) {
-		w.Batch = view.BatchWord(c)
 	}
 	for _, g := range c.GetGroups() {
 		w.Groups = append(w.Groups, describeGroup(c, g))

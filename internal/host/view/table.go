@@ -29,7 +29,7 @@ func header(c *pb.BatchContext, now time.Time) string {
 	if c.GetEndMessage() != "" {
 		rows = append(rows, []string{"Why", OneLine(c.GetEndMessage())})
 	}
-	if plugin.InFlight(c) && BatchWord(c) != "-" && c.GetState() != pb.State_STATE_PROMOTING {
+	if BatchWord(c) != "-" {
 		rows = append(rows, []string{"Batch", fmt.Sprintf("%s: %d/%d groups ready", BatchWord(c),
 			c.GetUpdatedReady(), c.GetPlanned())})
 	}

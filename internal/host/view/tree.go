@@ -94,8 +94,8 @@ func (t *tree) shown(children []branch) []branch {
 func revisionBranches(c *pb.BatchContext) []branch {
 	var stable, updated []*pb.Group
 	for _, g := range c.GetGroups() {
-		// A group of the canary that has no pod yet has no revision.
-		if g.GetUpdated() || g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY && g.GetRevision() == "" {
+		// Without an update every group is at the only revision. A group of the canary that has no pod yet has none.
+		if g.GetUpdated() && c.GetUpdateRevision() != c.GetStableRevision() || g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY && g.GetRevision() == "" {
 			updated = append(updated, g)
 		} else {
 			stable = append(stable, g)

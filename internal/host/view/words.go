@@ -53,9 +53,12 @@ func workload(c *pb.BatchContext) string {
 	return c.GetWorkload().GetNamespace() + "/" + plugin.NameOf(c.GetWorkload())
 }
 
-// BatchWord returns the batch, as in "2/3 (50%)", a target without a batch, as in "50%", or "-".
+// BatchWord returns the batch, as in "2/3 (50%)", a target without a batch, as in "50%", or "-". While a release ends, its batch no longer
+// describes what happens.
 func BatchWord(c *pb.BatchContext) string {
 	switch {
+	case plugin.Ending(c) || !plugin.InFlight(c):
+		return "-"
 	case c.CurrentBatch != nil:
 		return fmt.Sprintf("%d/%d (%s)", c.GetCurrentBatch()+1, c.GetBatches(), c.GetTarget())
 	case c.GetTarget() != "":
