@@ -102,7 +102,10 @@ func (c *checker) run(ctx context.Context) error {
 	}
 	c.add(fine, "Kubernetes", "%s (tested: %s)", server.GitVersion, strings.Join(compatibility.Kubernetes.Versions, ", "))
 	if c.serves(lws.GroupVersion) {
-		deployed, _ := c.deployed(ctx, "lws")
+		deployed, found := c.deployed(ctx, "lws")
+		if !found {
+			deployed = "version unknown: " + deployed
+		}
 		c.add(fine, "LeaderWorkerSet", "%s (tested: %s)", deployed, strings.Join(compatibility.LWS.Versions, ", "))
 	} else {
 		c.add(missing, "LeaderWorkerSet", "its API is not served: install LeaderWorkerSet %s or later", compatibility.LWS.Default())
@@ -134,10 +137,10 @@ func (c *checker) serves(gv schema.GroupVersion) bool {
 // deployed returns the images of the Deployments of an application, and how many of their pods are ready, or why it found none.
 func (c *checker) deployed(ctx context.Context, app string) (text string, found bool) {
 	list, err := c.core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
-	if err != nil {
-		return "no Deployment that you may see: " + err.Error(), false
+	if apierrors.IsForbidden(err) {
+		return "you may not list Deployments of all namespaces", false
 	}
-	if len(list.Items) == 0 {
+	if err != nil || len(list.Items) == 0 {
 		return "no Deployment with the label app.kubernetes.io/name=" + app, false
 	}
 	texts := make([]string, 0, len(list.Items))
@@ -208,7 +211,7 @@ func (c *checker) rights(ctx context.Context) error {
 	if allowed {
 		verdict, may = fine, "may"
 	}
-	c.add(verdict, "drive", "you %s %s.%s: what a server and the policies ask for", may, access.Resource, access.Group)
+	c.add(verdict, "drive", "you %s drive %s.%s: what a server and the policies ask for", may, access.Resource, access.Group)
 	return nil
 }
 
