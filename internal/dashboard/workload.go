@@ -95,9 +95,9 @@ func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
 
 func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 	d := group{
-		Name: fmt.Sprintf("%s %d", view.RoleWord(g.GetRole()), g.GetIndex()), Leader: g.GetLeader(), Revision: g.GetRevision(), Letter: "C",
+		Name: view.GroupWord(g), Leader: g.GetLeader(), Revision: g.GetRevision(), Letter: "C",
 		Ready: g.GetReady(), Added: g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY,
-		Pods: fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()), Since: timeOf(g.GetSince()), Status: "ready",
+		Pods: view.PodCount(g), Since: timeOf(g.GetSince()), Status: "ready",
 		Pod: g.GetPod(), Wrong: !g.GetReady() && g.GetReason() != "" && !view.Transient(g.GetReason()),
 	}
 	switch {

@@ -23,7 +23,6 @@ import (
 // ending is a command that finalizes a release.
 type ending struct {
 	verb    string
-	alike   []string // verbs of other tools
 	short   string
 	long    string
 	intent  pb.FinalizeIntent
@@ -49,7 +48,6 @@ If the template changes before the promotion is recorded, nothing is promoted, a
 func newAbortCommand(o *connect.Options) *cobra.Command {
 	return ending{
 		verb:  "abort",
-		alike: []string{"rollback", "cancel", "stop"},
 		short: "Roll back a workload's release",
 		long: `Roll the release in flight back to the stable revision, and follow it to the end. A promotion can be rolled back, too, until
 it is complete. The new template stays in the spec, under hold; only if every group had been updated, the stable template is
@@ -83,9 +81,8 @@ type endFlags struct {
 func (e ending) command(o *connect.Options) *cobra.Command {
 	var f endFlags
 	cmd := f.Command(o, &cobra.Command{
-		Use:        e.verb + " NAME",
-		Short:      e.short,
-		SuggestFor: e.alike,
+		Use:   e.verb + " NAME",
+		Short: e.short,
 		Long: e.long + `
 
 The intent is recorded at once. If this command ends, a lockstep serve completes it, or the same command run again. A release

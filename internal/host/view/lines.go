@@ -279,7 +279,7 @@ func (c *changes) unready(now time.Time) []string {
 			continue
 		}
 		p.reported = append(p.reported, reason)
-		lines = append(lines, fmt.Sprintf("%s group %d: %s", RoleWord(p.GetRole()), p.GetIndex(), Problem(p.Group)))
+		lines = append(lines, fmt.Sprintf("%s group %d: %s", roleWord(p.GetRole()), p.GetIndex(), Problem(p.Group)))
 	}
 	return lines
 }

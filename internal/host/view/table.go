@@ -135,8 +135,8 @@ func routed(c *pb.BatchContext) bool {
 	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 }
 
-// podCount returns how many of the group's pods are ready, and of how many.
-func podCount(g *pb.Group) string { return fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()) }
+// PodCount returns how many of the group's pods are ready, and of how many.
+func PodCount(g *pb.Group) string { return fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()) }
 
 // since returns for how long the group has been ready, or has not.
 func since(g *pb.Group, now time.Time) string {

@@ -52,7 +52,7 @@ type tree struct {
 func (t *tree) add(first, rest string, b branch) {
 	row := []string{first + b.name, "", "", "", b.status}
 	if g := b.group; g != nil {
-		row = []string{first + b.name, fmt.Sprintf("%s %d", RoleWord(g.GetRole()), g.GetIndex()), podCount(g), since(g, t.now), groupMark(g)}
+		row = []string{first + b.name, GroupWord(g), PodCount(g), since(g, t.now), groupMark(g)}
 	}
 	t.rows = append(t.rows, row)
 	children := t.shown(b.children)
@@ -65,28 +65,14 @@ func (t *tree) add(first, rest string, b branch) {
 	}
 }
 
-// shown returns the children without the ready groups that are too many, which one branch counts.
+// shown returns the children without the ready groups that are too many, which are last, and which one branch counts.
 func (t *tree) shown(children []branch) []branch {
-	ready := 0
-	for _, b := range children {
-		if b.group.GetReady() {
-			ready++
-		}
-	}
-	if ready <= t.ready {
+	first := slices.IndexFunc(children, func(b branch) bool { return b.group.GetReady() })
+	if first < 0 || len(children)-first <= t.ready {
 		return children
 	}
-	// One row is the one that counts the others.
-	shown, left := make([]branch, 0, len(children)), t.ready-1
-	for _, b := range children {
-		if b.group.GetReady() {
-			left--
-		}
-		if left >= 0 || !b.group.GetReady() {
-			shown = append(shown, b)
-		}
-	}
-	hidden := int32(ready - t.ready + 1) //nolint:gosec // a number of groups
+	shown := slices.Clip(children[:first+t.ready-1]) // one row is the one that counts the others
+	hidden := int32(len(children) - len(shown))      //nolint:gosec // a number of groups
 	return append(shown, branch{name: fmt.Sprintf("%s, ready", count(hidden, "more group"))})
 }
 

@@ -81,7 +81,8 @@ func unmanaged() *pb.BatchContext {
 	return &pb.BatchContext{
 		Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}, State: pb.State_STATE_UNMANAGED,
 		Reason: "NotAdopted", Message: "the workload's own controller rolls it", Replicas: 1, Size: 1, StableReady: 1,
-		Total: 1, StableRevision: "5b9c8d7f6",
+		Total: 1, StableRevision: "5b9c8d7f6", UpdateRevision: "5b9c8d7f6", TemplateRevision: "5b9c8d7f6",
+		Groups: []*pb.Group{{Leader: "vllm-0", Revision: "5b9c8d7f6", Role: pb.GroupRole_GROUP_ROLE_STABLE, Updated: true, Ready: true, ReadyPods: 1, Pods: 1}},
 	}
 }
 

@@ -43,10 +43,13 @@ func StyleWord(style pb.Style) string {
 	}
 }
 
-// RoleWord returns the role in lower case.
-func RoleWord(role pb.GroupRole) string {
+// roleWord returns the role in lower case.
+func roleWord(role pb.GroupRole) string {
 	return strings.ToLower(strings.TrimPrefix(role.String(), "GROUP_ROLE_"))
 }
+
+// GroupWord returns the role and the index of a group, as in "canary 0".
+func GroupWord(g *pb.Group) string { return fmt.Sprintf("%s %d", roleWord(g.GetRole()), g.GetIndex()) }
 
 // workload returns "namespace/name".
 func workload(c *pb.BatchContext) string {
