@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -140,8 +141,7 @@ func (r *run) reportStart(a answer) {
 	if a.action == pb.Action_ACTION_UNCHANGED {
 		kind, verb = EventResumed, "continuing"
 	}
-	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s/%s", verb, r.release.ID,
-		r.release.Workload.GetNamespace(), r.release.Workload.GetName())})
+	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s", verb, r.release.ID, plugin.WorkloadKey(r.release.Workload))})
 }
 
 // show reports a state that differs from the last one.

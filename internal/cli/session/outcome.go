@@ -55,8 +55,7 @@ func progress(result host.Result) string {
 	if c == nil || result.ReleaseID == "" || c.GetReleaseId() != result.ReleaseID {
 		return "no release was started"
 	}
-	text := fmt.Sprintf("release %s of %s/%s is %s", result.ReleaseID, c.GetWorkload().GetNamespace(),
-		c.GetWorkload().GetName(), view.StateWord(c.GetState()))
+	text := fmt.Sprintf("release %s of %s is %s", result.ReleaseID, plugin.WorkloadKey(c.GetWorkload()), view.StateWord(c.GetState()))
 	if batch := view.BatchWord(c); batch != "-" {
 		text += fmt.Sprintf(" at batch %s, %d of %d groups ready", batch, c.GetUpdatedReady(), c.GetPlanned())
 	}

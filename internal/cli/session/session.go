@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -116,7 +117,7 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work fu
 	s := &Session{
 		Printer: f.Output.NewPrinter(o.Stdout, o.Stderr),
 		Ref:     ref,
-		Name:    namespace + "/" + name,
+		Name:    plugin.WorkloadKey(ref),
 		Hints:   HintsFor(cmd, name),
 	}
 	// Logs must not tear a status that is redrawn.

@@ -276,7 +276,7 @@ func watch(cmd *cobra.Command, o *connect.Options, f *session.Flags, args []stri
 	if name == "" {
 		err = w.workloads(link.Context, namespace)
 	} else {
-		what = "watch " + namespace + "/" + name
+		what = "watch " + plugin.WorkloadKey(ref)
 		err = w.workload(link.Context, ref)
 	}
 	return errors.Join(session.Explain(link.Cause(err), what, hints), link.Close())

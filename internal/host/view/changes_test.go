@@ -92,6 +92,11 @@ func TestChangesOfGroups(t *testing.T) {
 			events: []host.Event{observed(0, ready(stable, false)), observed(1, ready(stable, true))},
 			want:   []string{upgrade, "group 1 ready (c-1)"},
 		},
+		"HandedOver": {
+			reason: "the canary becomes the workload, and no group starts",
+			events: []host.Event{observed(0, ready(canary, true)), observed(1, ready(stable, true))},
+			want:   []string{upgrade},
+		},
 		"OldFlaps": {
 			reason: "the old group was unready for a moment, which was not reported",
 			events: []host.Event{observed(0, ready(stable, false)), observed(1, unready("NotReady")), observed(2, ready(stable, false))},

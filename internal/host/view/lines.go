@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -52,7 +53,7 @@ func (l *Lines) End(e host.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.observe(e)
-	delete(l.changes, workload(e.Context))
+	delete(l.changes, plugin.WorkloadKey(e.Context.GetWorkload()))
 }
 
 func (l *Lines) observe(e host.Event) {
@@ -60,7 +61,7 @@ func (l *Lines) observe(e host.Event) {
 		l.print(e.Time, "", []string{messageLine(e)})
 		return
 	}
-	name := workload(e.Context)
+	name := plugin.WorkloadKey(e.Context.GetWorkload())
 	if l.changes[name] == nil {
 		l.changes[name] = &changes{}
 	}
@@ -253,7 +254,7 @@ func (c *changes) setGroups(groups []*pb.Group, now time.Time) []string {
 // group returns the last state of a group, or nil.
 func (c *changes) group(g *pb.Group) *groupChanges {
 	for _, p := range c.groups {
-		if p.GetRole() == g.GetRole() && p.GetIndex() == g.GetIndex() {
+		if p.GetLeader() == g.GetLeader() { // a handover changes the roles
 			return p
 		}
 	}

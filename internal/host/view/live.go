@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -50,7 +51,7 @@ func (l *Live) Observe(e host.Event) {
 		lines = []string{stamped(e.Time.Sub(l.start), messageLine(e))}
 	}
 	if e.Context != nil {
-		l.contexts[workload(e.Context)] = e.Context
+		l.contexts[plugin.WorkloadKey(e.Context.GetWorkload())] = e.Context
 	}
 	l.draw(lines, time.Now())
 }
@@ -59,7 +60,7 @@ func (l *Live) Observe(e host.Event) {
 func (l *Live) End(e host.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name, line := workload(e.Context), messageLine(e)
+	name, line := plugin.WorkloadKey(e.Context.GetWorkload()), messageLine(e)
 	if e.Kind == EventStatus {
 		line = Progress(e.Context)
 	}
@@ -145,7 +146,7 @@ func statusLines(contexts []*pb.BatchContext, now time.Time, room int) []string 
 	if len(contexts) > 1 {
 		lines = nil
 		for _, c := range contexts {
-			lines = append(lines, workload(c)+"  "+Progress(c))
+			lines = append(lines, plugin.WorkloadKey(c.GetWorkload())+"  "+Progress(c))
 		}
 	}
 	return top(lines, room)

@@ -20,7 +20,7 @@ const gap = "  "
 // header returns the status of a workload and its release, without groups.
 func header(c *pb.BatchContext, now time.Time) string {
 	rows := [][]string{
-		{"Workload", fmt.Sprintf("%s (%s of %s)", workload(c), count(c.GetReplicas(), "group"), count(c.GetSize(), "pod"))},
+		{"Workload", fmt.Sprintf("%s (%s of %s)", plugin.WorkloadKey(c.GetWorkload()), count(c.GetReplicas(), "group"), count(c.GetSize(), "pod"))},
 	}
 	if c.GetReleaseId() != "" {
 		rows = append(rows, []string{"Release", release(c, now)})

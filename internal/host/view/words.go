@@ -51,11 +51,6 @@ func roleWord(role pb.GroupRole) string {
 // GroupWord returns the role and the index of a group, as in "canary 0".
 func GroupWord(g *pb.Group) string { return fmt.Sprintf("%s %d", roleWord(g.GetRole()), g.GetIndex()) }
 
-// workload returns "namespace/name".
-func workload(c *pb.BatchContext) string {
-	return c.GetWorkload().GetNamespace() + "/" + plugin.NameOf(c.GetWorkload())
-}
-
 // BatchWord returns the batch, as in "2/3 (50%)", a target without a batch, as in "50%", or "-". While a release ends, its batch no longer
 // describes what happens.
 func BatchWord(c *pb.BatchContext) string {
