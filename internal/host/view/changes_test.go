@@ -117,6 +117,14 @@ func TestChangesOfGroups(t *testing.T) {
 		},
 		want: []string{"rolling back to the stable revision"},
 	}
+	cases["Restart"] = course{
+		reason: "the short steps to batch 1 of another template are not reported",
+		events: []host.Event{
+			rolling(0, pb.State_STATE_PREPARING, "first"), rolling(1, pb.State_STATE_PREPARING, "second"), rolling(2, pb.State_STATE_HOLDING, "third"),
+			rolling(13, pb.State_STATE_PREPARING, "stuck"),
+		},
+		want: []string{"preparing: stuck"},
+	}
 	cases["SlowRollback"] = course{
 		reason: "a step that lasts is reported, and a failure of the rollback",
 		events: []host.Event{

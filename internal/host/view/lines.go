@@ -136,11 +136,11 @@ const EventGone host.EventKind = "gone"
 type changes struct {
 	// progress is the progressKey of the last context.
 	progress string
-	// told is when the last line about a rollback was printed. Zero means that none is requested. rolling is true once a context has it,
-	// and rollback is what it does, in a line that waits.
+	// told is when the last line about a rollback or a beginning was printed. Zero means that there is none. stepping is true once a context
+	// has it, and waiting is the line about its step, until it lasts.
 	told     time.Time
-	rolling  bool
-	rollback string
+	stepping bool
+	waiting  string
 	// groups are those of the last context with groups. Nil means that there was none.
 	groups []*groupChanges
 }
@@ -162,16 +162,22 @@ func (c *changes) lines(e host.Event) []string {
 			c.told = e.Time
 		}
 		// The event's own message says more than the line that waits.
-		c.rollback = ""
+		c.waiting = ""
 		return []string{messageLine(e)}
 	}
-	switch {
-	case e.Context.GetState() == pb.State_STATE_ROLLING_BACK:
-		return c.rollingBack(e)
-	case !c.told.IsZero() && !c.rolling:
+	switch state := e.Context.GetState(); {
+	case state == pb.State_STATE_ROLLING_BACK && c.told.IsZero():
+		c.told = e.Time.Add(-transientGrace) // it began before this run
+		return c.step(e)
+	case state == pb.State_STATE_PREPARING && c.told.IsZero():
+		c.told = e.Time
+		return c.step(e)
+	case state == pb.State_STATE_ROLLING_BACK, state == pb.State_STATE_PREPARING, state == pb.State_STATE_HOLDING && e.Kind == host.EventProgress:
+		return c.step(e)
+	case !c.told.IsZero() && !c.stepping:
 		return nil // what the release was in before the rollback
 	}
-	c.told, c.rolling, c.rollback = time.Time{}, false, ""
+	c.told, c.stepping, c.waiting = time.Time{}, false, ""
 	lines := c.setGroups(e.Context.GetGroups(), e.Time)
 	before := c.progress
 	c.progress = progressKey(e.Context)
@@ -181,24 +187,21 @@ func (c *changes) lines(e host.Event) []string {
 	return append(lines, c.unready(e.Time)...)
 }
 
-// rollingBack notes what a rollback does. It has many short steps, of which those that last are reported. The driver names the group that
-// it waits for, so that groups have no lines.
-func (c *changes) rollingBack(e host.Event) []string {
-	c.groups, c.rolling = nil, true
-	if c.told.IsZero() {
-		c.told = e.Time.Add(-transientGrace) // it began before this run
-	}
+// step notes a step of a rollback or a beginning. They have many short ones, of which those that last are reported. The driver names the
+// group that it waits for, so that groups have no lines.
+func (c *changes) step(e host.Event) []string {
+	c.groups, c.stepping = nil, true
 	if now := Progress(e.Context); now != c.progress {
-		c.progress, c.rollback = now, now
+		c.progress, c.waiting = now, now
 	}
 	return c.due(e.Time)
 }
 
 // due returns the lines that time alone makes due.
 func (c *changes) due(now time.Time) []string {
-	if c.rollback != "" && now.Sub(c.told) >= transientGrace {
-		line := c.rollback
-		c.rollback, c.told = "", now
+	if c.waiting != "" && now.Sub(c.told) >= transientGrace {
+		line := c.waiting
+		c.waiting, c.told = "", now
 		return []string{line}
 	}
 	return c.unready(now)
