@@ -112,13 +112,10 @@ const transientGrace = 10 * time.Second
 
 // Transient reports whether a reason is a phase that every new or replaced group goes through.
 func Transient(reason string) bool {
-	switch reason {
-	case "PodMissing", "LeaderMissing", "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady",
-		"MixedRevisions", "WorkerLeftOver", "Terminating":
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{
+		"PodMissing", "LeaderMissing", "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady",
+		"MixedRevisions", "WorkerLeftOver", "Terminating",
+	}, reason)
 }
 
 // EventStatus is a context of a release that this process does not drive.
@@ -209,12 +206,9 @@ func (c *changes) due(now time.Time) []string {
 
 // announced reports whether the host that drives the release has an event of its own for this state.
 func announced(c *pb.BatchContext) bool {
-	switch c.GetState() {
-	case pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE, pb.State_STATE_FAILED:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]pb.State{
+		pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE, pb.State_STATE_FAILED,
+	}, c.GetState())
 }
 
 // messageLine returns an event's own message.

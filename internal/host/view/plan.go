@@ -4,6 +4,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -106,13 +107,7 @@ func estimate(d *durationpb.Duration) string {
 // resources lists devices, which are scarce, first.
 func resources(all map[string]string) string {
 	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		if x, y := strings.Contains(a, "/"), strings.Contains(b, "/"); x != y {
-			if x {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(strings.Count(b, "/")-strings.Count(a, "/"), strings.Compare(a, b))
 	})
 	parts := make([]string, 0, len(names))
 	for _, name := range names {
@@ -130,7 +125,7 @@ func Preflight(name string, r *pb.PreflightResponse) string {
 		if f.GetField() != "" {
 			where += ", " + f.GetField()
 		}
-		severity := severityStyle(f.GetSeverity()).Render(fmt.Sprintf("%-8s", SeverityWord(f.GetSeverity())))
+		severity := severityStyles[f.GetSeverity()].Render(fmt.Sprintf("%-8s", SeverityWord(f.GetSeverity())))
 		fmt.Fprintf(&b, "\n%s  %s [%s]\n          %s\n     why  %s\n     fix  %s\n",
 			severity, OneLine(f.GetMessage()), f.GetRule(), OneLine(where), OneLine(f.GetWhy()), OneLine(f.GetFix()))
 	}

@@ -31,16 +31,7 @@ func Running(c *pb.BatchContext) bool {
 
 // StyleWord returns the style as the documentation spells it.
 func StyleWord(style pb.Style) string {
-	switch style {
-	case pb.Style_STYLE_CANARY:
-		return "Canary"
-	case pb.Style_STYLE_BLUE_GREEN:
-		return "BlueGreen"
-	case pb.Style_STYLE_PARTITION:
-		return "Partition"
-	default:
-		return strings.TrimPrefix(style.String(), "STYLE_")
-	}
+	return plugin.CamelCase(strings.TrimPrefix(style.String(), "STYLE_"))
 }
 
 // roleWord returns the role in lower case.
@@ -163,7 +154,6 @@ type Style string
 // blindness. No information depends on colour: the writer of the command line removes them for NO_COLOR and where there is no
 // terminal.
 const (
-	plain  Style = ""
 	Alert  Style = "1;91"
 	Active Style = "36"
 	Good   Style = "92"
@@ -173,7 +163,7 @@ const (
 
 // Render returns text in the style.
 func (s Style) Render(text string) string {
-	if s == plain || text == "" {
+	if s == "" || text == "" {
 		return text
 	}
 	return "\x1b[" + string(s) + "m" + text + reset
@@ -214,30 +204,17 @@ func cut(text string, to int) string {
 	return b.String() + reset
 }
 
-func severityStyle(s pb.Severity) Style {
-	switch s {
-	case pb.Severity_SEVERITY_ERROR:
-		return Alert
-	case pb.Severity_SEVERITY_WARNING:
-		return Other
-	default:
-		return plain
+// Others are plain.
+var (
+	severityStyles = map[pb.Severity]Style{pb.Severity_SEVERITY_ERROR: Alert, pb.Severity_SEVERITY_WARNING: Other}
+	stateStyles    = map[pb.State]Style{
+		pb.State_STATE_FAILED: Alert, pb.State_STATE_READY: Good, pb.State_STATE_COMPLETED: Good,
+		pb.State_STATE_ROLLING_BACK: Other, pb.State_STATE_ROLLED_BACK: Other, pb.State_STATE_PREPARING: Active,
+		pb.State_STATE_UPGRADING: Active, pb.State_STATE_VERIFYING: Active, pb.State_STATE_PROMOTING: Active,
 	}
-}
+)
 
 // stateText returns the state of a workload in its colour.
 func stateText(c *pb.BatchContext) string {
-	word := StateWord(c.GetState())
-	switch c.GetState() {
-	case pb.State_STATE_FAILED:
-		return Alert.Render(word)
-	case pb.State_STATE_READY, pb.State_STATE_COMPLETED:
-		return Good.Render(word)
-	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_ROLLED_BACK:
-		return Other.Render(word)
-	case pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_PROMOTING:
-		return Active.Render(word)
-	default:
-		return word
-	}
+	return stateStyles[c.GetState()].Render(StateWord(c.GetState()))
 }
