@@ -25,10 +25,7 @@ and disown restores them. Adopting again repairs the hold.`,
 		Example: "  lockstep adopt vllm",
 	}, func(s *session.Session) error {
 		response, err := session.Call(s, "adopt", s.Adopt, &pb.AdoptRequest{Workload: s.Ref})
-		if err != nil {
-			return err
-		}
-		return showHold(s, response, "under hold: template changes now wait for a release", "already under hold; nothing changed")
+		return showHold(s, response, err, "under hold: template changes now wait for a release", "already under hold; nothing changed")
 	})
 }
 
@@ -43,10 +40,7 @@ replicas: scale up, or set other values, first.`,
 		Example: "  lockstep disown vllm",
 	}, func(s *session.Session) error {
 		response, err := session.Call(s, "disown", s.Disown, &pb.DisownRequest{Workload: s.Ref})
-		if err != nil {
-			return err
-		}
-		return showHold(s, response, "disowned: template changes roll out natively again", "not adopted; nothing changed")
+		return showHold(s, response, err, "disowned: template changes roll out natively again", "not adopted; nothing changed")
 	})
 }
 
@@ -54,12 +48,15 @@ replicas: scale up, or set other values, first.`,
 func showHold(s *session.Session, response interface {
 	GetAction() pb.Action
 	GetWarnings() []*pb.Warning
-}, written, unchanged string) error {
+}, err error, written, unchanged string) error {
+	if err != nil {
+		return err
+	}
 	s.Warn(response.GetWarnings()...)
 	if response.GetAction() == pb.Action_ACTION_CONFIGURED {
 		unchanged = written
 	}
-	_, err := fmt.Fprintf(s.Stdout, "%s: %s\n", s.Name, unchanged)
+	_, err = fmt.Fprintf(s.Stdout, "%s: %s\n", s.Name, unchanged)
 	return err
 }
 
