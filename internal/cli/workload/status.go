@@ -289,8 +289,8 @@ type watcher struct {
 	// held has the workloads under hold. It is complete once synced is true.
 	held   map[string]*pb.BatchContext
 	synced bool
-	// lost is true while the driver does not answer.
-	lost bool
+	// lost is true while the driver does not answer, reached once it has.
+	lost, reached bool
 }
 
 // workload shows one workload.
@@ -360,20 +360,20 @@ func (w *watcher) sayIdle() {
 	w.say(text)
 }
 
-// lose reports a lost driver once.
+// lose reports once that the driver does not answer. One that has just started is not lost.
 func (w *watcher) lose(err error) {
-	if !w.lost {
-		w.say("lost the driver, retrying: " + session.Shorten(err).Error())
+	if what := map[bool]string{true: "lost the driver, retrying: ", false: "waiting for the driver: "}[w.reached]; !w.lost {
+		w.say(what + session.Shorten(err).Error())
 	}
 	w.lost = true
 }
 
 // found reports that a lost driver answers again.
 func (w *watcher) found() {
-	if w.lost {
+	if w.lost && w.reached {
 		w.say("reconnected to the driver")
 	}
-	w.lost = false
+	w.lost, w.reached = false, true
 }
 
 func (w *watcher) say(message string) {

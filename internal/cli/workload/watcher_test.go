@@ -4,6 +4,8 @@
 package workload
 
 import (
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -33,5 +35,32 @@ func TestWatchedWorkloadsOfOneName(t *testing.T) {
 	}
 	if w.remove(of("LeaderWorkerSet")); ended != 1 {
 		t.Errorf("%d releases ended with their workload", ended)
+	}
+}
+
+// said keeps the messages of a watch.
+type said struct {
+	ends
+	messages []string
+}
+
+func (s *said) Observe(e host.Event) { s.messages = append(s.messages, e.Message) }
+
+// A driver that fills its caches was not lost.
+func TestWatchedDriverStarts(t *testing.T) {
+	t.Parallel()
+	var shown said
+	w := watcher{display: &shown}
+	starts := errors.New("the driver has just started")
+	for _, answers := range []bool{false, false, true, false, true} {
+		if answers {
+			w.found()
+		} else {
+			w.lose(starts)
+		}
+	}
+	want := []string{"waiting for the driver: the driver has just started", "lost the driver, retrying: the driver has just started", "reconnected to the driver"}
+	if !slices.Equal(shown.messages, want) {
+		t.Errorf("shown %q, want %q", shown.messages, want)
 	}
 }
