@@ -365,7 +365,7 @@ async function readHistory(w, attempt = 0) {
 function show() {
   scheduled = false;
   const running = [...workloads.values()].filter(w => w.live).length;
-  update($('scope'), status.scope + ':');
+  update($('scope'), status.scope && status.scope + ':');
   update($('running'), `${running} with a release, ${workloads.size} under hold,`);
   const problem = broken ? 'The dashboard does not answer: reconnecting. If lockstep dashboard was started again, open the URL that it printed.'
     : status.lost ? `The driver does not answer since ${clock(status.lostSince)}, retrying: ${status.lost}` : '';
