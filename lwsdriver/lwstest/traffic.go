@@ -149,7 +149,8 @@ func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstruct
 		return map[string]any{"type": name, "status": "True", "observedGeneration": int64(0), "reason": name}
 	}
 	o.Object["status"] = map[string]any{"parents": []any{map[string]any{
-		"parentRef": map[string]any{"name": "gateway"}, "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
+		"controllerName": "example.com/gateway",
+		"parentRef":      map[string]any{"name": "gateway"}, "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
 	}}}
 	return o
 }

@@ -174,7 +174,8 @@ func (o Objects) Accept() Objects {
 			return map[string]any{"type": name, "status": "True", "observedGeneration": r.GetGeneration(), "reason": name}
 		}
 		r.Object["status"] = map[string]any{"parents": []any{map[string]any{
-			"parentRef": map[string]any{"name": gateway}, "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
+			"controllerName": "example.com/gateway",
+			"parentRef":      map[string]any{"name": gateway}, "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
 		}}}
 		o.Routes[key] = r
 	}
