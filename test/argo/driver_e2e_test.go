@@ -59,6 +59,16 @@ func TestDriverApart(t *testing.T) {
 	e.mustRest("v2")
 	e.awaitRest("v2")
 	e.mustBeRestored()
+	// A Rollout that is deleted while no controller runs is missed once one does.
+	if err := c.KillComponent(cluster.Argo); err != nil {
+		t.Fatal(err)
+	}
+	e.delete(name)
+	if err := c.StartComponent(t.Context(), cluster.Argo); err != nil {
+		t.Fatal(err)
+	}
+	newRelease(t, step("promote: true")) // Argo starts the plugin for a Rollout
+	e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v2") })
 }
 
 // withoutRights restricts Argo's account to the permissions of config/argo/remote, until the test ends.
