@@ -201,13 +201,10 @@ func (c *Controller) annotate(ctx context.Context, f Facts, m move) error {
 // Rollout names stays under hold, and so does one whose template waits.
 func (c *Controller) reconcileWorkload(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	observed, err := c.look(ctx, key)
-	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		return 0, nil
+	if observed == nil {
+		return 0, err
 	}
-	if err == nil {
-		key, err = c.nameOf(ctx, key, observed)
-	}
-	if err != nil {
+	if key, err = c.nameOf(ctx, key, observed); err != nil {
 		return 0, err
 	}
 	others := c.rolloutsOf(key)
@@ -259,10 +256,7 @@ func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, obser
 		return key, nil //nolint:nilerr // the Rollout's own reconciliation reports it
 	}
 	same, err := c.look(ctx, named)
-	switch {
-	case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
-		return key, nil
-	case err == nil && same.GetOwner() == observed.GetOwner() && same.GetReleaseId() == observed.GetReleaseId():
+	if same.GetOwner() == observed.GetOwner() && same.GetReleaseId() == observed.GetReleaseId() {
 		return named, nil
 	}
 	return key, err
@@ -279,8 +273,7 @@ func (c *Controller) lags(ctx context.Context, observed *pb.BatchContext) (bool,
 	if ro == nil || ro.DeletionTimestamp != nil {
 		return false, err
 	}
-	cached := c.get(key)
-	return cached == nil || cached.ResourceVersion != ro.ResourceVersion, nil
+	return c.get(key) == nil || c.get(key).ResourceVersion != ro.ResourceVersion, nil
 }
 
 // ownership tells who began the last release of a workload.
@@ -310,6 +303,11 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 	return ownerGone
 }
 
+// look returns the state of a workload, nil if it does not exist.
 func (c *Controller) look(ctx context.Context, key types.NamespacedName) (*pb.BatchContext, error) {
-	return Target{Driver: c.Driver, Ref: plugin.RefOf(key.Namespace, key.Name)}.Look(ctx)
+	observed, err := Target{Driver: c.Driver, Ref: plugin.RefOf(key.Namespace, key.Name)}.Look(ctx)
+	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+		return nil, nil //nolint:nilnil // see above
+	}
+	return observed, err
 }
