@@ -442,7 +442,7 @@ func (w *world) pass(s *state, long, quiet bool) {
 			if m.fault == nodeLost {
 				m.fault = terminating // Kubernetes evicts them
 			}
-			m.busy = m.busy && !(long && s.silent) // the drain gives up
+			m.busy = m.busy && (!long || !s.silent) // the drain gives up
 			if m.ready {
 				if m.lost = unset; m.first == unset {
 					m.first = m.since

@@ -333,7 +333,7 @@ func (w *world) untrue(s *state, d Decision) string {
 	r := w.release(s)
 	off := func(revision string) bool {
 		return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool {
-			return m.revision != 0 && m.revision != revisionOf(revision) && !(m.fault == terminating && w.forced(s))
+			return m.revision != 0 && m.revision != revisionOf(revision) && (m.fault != terminating || !w.forced(s))
 		})
 	}
 	switch d.Reason {
