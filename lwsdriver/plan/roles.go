@@ -350,8 +350,7 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 			if !stable && o.anyChild(slice, func(c Child) bool { return c.Revision == revision && c.Replicas > 0 }) {
 				when = "after an abort"
 			}
-			remedy = fmt.Sprintf("%s, run `kubectl delete leaderworkersets%s`, and LeaderWorkerSet creates them all", when, o.namesOf(slice, revision))
-			return lacks, remedy
+			return lacks, fmt.Sprintf("%s, run `kubectl delete leaderworkersets%s`, and LeaderWorkerSet creates them all", when, o.namesOf(slice, revision))
 		}
 	}
 	return "", ""

@@ -273,7 +273,8 @@ func (c *Controller) lags(ctx context.Context, observed *pb.BatchContext) (bool,
 	if ro == nil || ro.DeletionTimestamp != nil {
 		return false, err
 	}
-	return c.get(key) == nil || c.get(key).ResourceVersion != ro.ResourceVersion, nil
+	cached := c.get(key)
+	return cached == nil || cached.ResourceVersion != ro.ResourceVersion, nil
 }
 
 // ownership tells who began the last release of a workload.

@@ -95,13 +95,10 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 	}); err != nil {
 		return fmt.Errorf("index objects by workload: %w", err)
 	}
-	requests := func(ctx context.Context, workload client.ObjectKey) []reconcile.Request {
-		return c.requests(ctx, m, s, workload)
-	}
 	f := Follower[reconcile.Request]{
 		Driver: s.Driver, IncludeGroups: c.IncludeGroups,
 		Requests: func(ctx context.Context, workload client.ObjectKey, _ string) []reconcile.Request {
-			return requests(ctx, workload)
+			return c.requests(ctx, m, s, workload)
 		},
 	}
 	kinds := []client.Object{c.Object}
@@ -110,7 +107,7 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 	for _, w := range append(workloads, c.Watches...) {
 		kinds = append(kinds, w.Object)
 		b.Watches(w.Object, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return requests(ctx, w.Workload(o))
+			return c.requests(ctx, m, s, w.Workload(o))
 		}))
 	}
 	if err := b.Complete(c.Reconciler(m)); err != nil {

@@ -362,7 +362,11 @@ func (w *watcher) sayIdle() {
 
 // lose reports once that the driver does not answer. One that has just started is not lost.
 func (w *watcher) lose(err error) {
-	if what := map[bool]string{true: "lost the driver, retrying: ", false: "waiting for the driver: "}[w.reached]; !w.lost {
+	what := "waiting for the driver: "
+	if w.reached {
+		what = "lost the driver, retrying: "
+	}
+	if !w.lost {
 		w.say(what + session.Shorten(err).Error())
 	}
 	w.lost = true

@@ -163,12 +163,6 @@ func (c *changes) lines(e host.Event) []string {
 		return []string{messageLine(e)}
 	}
 	switch state := e.Context.GetState(); {
-	case state == pb.State_STATE_ROLLING_BACK && c.told.IsZero():
-		c.told = e.Time.Add(-transientGrace) // it began before this run
-		return c.step(e)
-	case state == pb.State_STATE_PREPARING && c.told.IsZero():
-		c.told = e.Time
-		return c.step(e)
 	case state == pb.State_STATE_ROLLING_BACK, state == pb.State_STATE_PREPARING, state == pb.State_STATE_HOLDING && e.Kind == host.EventProgress:
 		return c.step(e)
 	case !c.told.IsZero() && !c.stepping:
@@ -184,10 +178,17 @@ func (c *changes) lines(e host.Event) []string {
 	return append(lines, c.unready(e.Time)...)
 }
 
-// step notes a step of a rollback or a beginning. They have many short ones, of which those that last are reported. The driver names the
-// group that it waits for, so that groups have no lines.
+// step returns the lines of a context in a rollback or a beginning. Both have many short steps, of which those that last are reported. The
+// driver names the group that it waits for, so that groups have no lines.
 func (c *changes) step(e host.Event) []string {
 	c.groups, c.stepping = nil, true
+	switch state := e.Context.GetState(); {
+	case !c.told.IsZero():
+	case state == pb.State_STATE_ROLLING_BACK:
+		c.told = e.Time.Add(-transientGrace) // it began before this run
+	case state == pb.State_STATE_PREPARING:
+		c.told = e.Time
+	}
 	if now := Progress(e.Context); now != c.progress {
 		c.progress, c.waiting = now, now
 	}
