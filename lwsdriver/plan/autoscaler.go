@@ -131,21 +131,21 @@ func (o Observation) pendingHold(a Autoscaler) Action {
 
 // reconcileAutoscalers puts the wanted hold of each autoscaler in force. Nil means done. Rollbacks do not call it before
 // requests have returned: they wait for no autoscaler.
-func reconcileAutoscalers(o Observation, state pb.State) *Decision {
+func reconcileAutoscalers(o Observation) *Decision {
 	for _, a := range o.Autoscalers {
-		if d := reconcileAutoscaler(o, a, state); d != nil {
+		if d := reconcileAutoscaler(o, a); d != nil {
 			return d
 		}
 	}
 	return nil
 }
 
-func reconcileAutoscaler(o Observation, a Autoscaler, state pb.State) *Decision {
+func reconcileAutoscaler(o Observation, a Autoscaler) *Decision {
 	switch act := o.pendingHold(a).(type) {
 	case ReleaseAutoscaler:
-		return &Decision{Action: act, State: state, Reason: ReasonReleasingAutoscaler, Message: fmt.Sprintf("%s is being restored", a)}
+		return &Decision{Action: act, Reason: ReasonReleasingAutoscaler, Message: fmt.Sprintf("%s is being restored", a)}
 	case HoldAutoscaler:
-		return &Decision{Action: act, State: state, Reason: ReasonHoldingAutoscaler, Message: o.whyHeld(a, act.Hold)}
+		return &Decision{Action: act, Reason: ReasonHoldingAutoscaler, Message: o.whyHeld(a, act.Hold)}
 	default:
 		return nil
 	}
@@ -163,34 +163,26 @@ func (o Observation) whyHeld(a Autoscaler, hold autoscaler.Hold) string {
 }
 
 // holdAutoscalers puts the wanted holds in force and, before requests move, waits until they are known to be. Nil means done.
-func holdAutoscalers(o Observation, state pb.State) *Decision {
-	if d := reconcileAutoscalers(o, state); d != nil {
+func holdAutoscalers(o Observation) *Decision {
+	if d := reconcileAutoscalers(o); d != nil {
 		return d
 	}
 	// Later the requests have moved already, and waiting is of no use.
 	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !before || !o.movesRequests() {
 		return nil
 	}
-	return awaitAutoscalers(o, state)
-}
-
-// busyState returns the state of a release whose batches run.
-func (o Observation) busyState() pb.State {
-	if o.canary() == nil && !o.inPlace() {
-		return pb.State_STATE_PREPARING
-	}
-	return pb.State_STATE_UPGRADING
+	return awaitAutoscalers(o)
 }
 
 // awaitAutoscalers waits until it is known that no autoscaler acts against its hold. Nil means that none does.
-func awaitAutoscalers(o Observation, state pb.State) *Decision {
+func awaitAutoscalers(o Observation) *Decision {
 	if o.awaitsScan() {
-		return unscanned(o, state)
+		return unscanned(o)
 	}
 	for _, a := range o.Autoscalers {
 		if a.Targets && a.Lingers != "" {
 			return &Decision{
-				State: state, Reason: ReasonAutoscalerLingers,
+				Reason:  ReasonAutoscalerLingers,
 				Message: fmt.Sprintf("%s is held, but %s still scales: check that KEDA is running, in version 2.18.2 or later", a, a.Lingers),
 				Remedy:  "With an older KEDA pause it yourself: annotate it with autoscaling.keda.sh/paused=true",
 			}
@@ -205,23 +197,23 @@ func (o Observation) awaitsScan() bool {
 	return o.Unscanned != nil && (o.switches() || o.Unscanned.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED)
 }
 
-func unscanned(o Observation, state pb.State) *Decision {
-	return &Decision{State: state, Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
+func unscanned(o Observation) *Decision {
+	return &Decision{Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
 }
 
 // restoreAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
-func restoreAutoscalers(o Observation, state pb.State) *Decision {
+func restoreAutoscalers(o Observation) *Decision {
 	var wait *Decision
 	for _, a := range o.Autoscalers {
 		// One that has to wait keeps no other from its user.
-		if d := awaitLoad(o, a, state); d != nil {
+		if d := awaitLoad(o, a); d != nil {
 			wait = d
-		} else if d := reconcileAutoscaler(o, a, state); d != nil {
+		} else if d := reconcileAutoscaler(o, a); d != nil {
 			return d
 		}
 	}
 	if wait == nil && o.release() != nil && o.awaitsScan() {
-		wait = unscanned(o, state)
+		wait = unscanned(o)
 		wait.Wait = WaitCleanup
 	}
 	return wait
@@ -233,7 +225,7 @@ const loadReturns = 5 * time.Minute
 
 // awaitLoad waits until an autoscaler has observed the requests that have returned to the groups that it scales: its
 // metrics may be minutes old, and would have it remove groups at once. Nil means that it has, or has had the time.
-func awaitLoad(o Observation, a Autoscaler, state pb.State) *Decision {
+func awaitLoad(o Observation, a Autoscaler) *Decision {
 	_, due := o.pendingHold(a).(ReleaseAutoscaler)
 	if !due || !a.Targets || !a.Limited || o.release() == nil {
 		return nil
@@ -243,7 +235,7 @@ func awaitLoad(o Observation, a Autoscaler, state pb.State) *Decision {
 		return nil
 	}
 	return &Decision{
-		State: state, Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now), Wait: WaitTimer,
+		Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now), Wait: WaitTimer,
 		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clock(until)),
 	}
 }

@@ -301,7 +301,7 @@ func keepRoles(o Observation, d Decision) Decision {
 		return scalesRoles(d)
 	}
 	if leaving := o.leavingUnits(); len(leaving) > 0 {
-		if wait := drained(o, d.State); wait != nil {
+		if wait := drained(o); wait != nil {
 			d.Recheck = earliest(d.Recheck, wait.Recheck)
 		}
 		d.Message += fmt.Sprintf("; %d groups of %s are to finish their requests", len(leaving), o.entryRole().Name)

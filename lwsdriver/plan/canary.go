@@ -8,6 +8,8 @@ import (
 	"iter"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -17,23 +19,19 @@ import (
 func advanceCanary(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	c := o.canary()
-	state := pb.State_STATE_UPGRADING
-	if c == nil || c.Deleting {
-		state = pb.State_STATE_PREPARING
-	}
-	v, d := routeCanary(o, s.Planned, state)
+	v, d := routeCanary(o, s.Planned)
 	switch {
 	case d != nil:
 		return *d
 	// The Service selects by labels that the canary's pods have too: without isolation its first group would serve unasked.
 	case c == nil && !isolated(v):
-		return *awaitTraffic(v, pb.State_STATE_PREPARING)
+		return *awaitTraffic(v)
 	case c == nil:
 		if d := awaitLeftover(o); d != nil {
 			return *d
 		}
 		return Decision{
-			State: pb.State_STATE_PREPARING, Reason: ReasonCreatingCanary, Message: "the canary is being created",
+			Reason: ReasonCreatingCanary, Message: "the canary is being created",
 			Action: CreateCanary{
 				Name: record.CanaryName(o.knownAs(), o.Stable.Name, r.UpdateRevision), Revision: r.UpdateRevision,
 				Replicas: s.Planned, Target: r.Target.Renewed(o.Now),
@@ -43,7 +41,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 		return replaceCanary(o, *c)
 	case c.Drifted:
 		return Decision{
-			Action: RepairCanary{Name: c.Name}, State: pb.State_STATE_UPGRADING, Reason: ReasonCanaryDrifted,
+			Action: RepairCanary{Name: c.Name}, Reason: ReasonCanaryDrifted,
 			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
 		}
 	}
@@ -57,15 +55,15 @@ func advanceCanary(o Observation, s Progress) Decision {
 			target = target.Renewed(o.Now)
 		}
 		return Decision{
-			Action: ScaleCanary{Name: c.Name, Replicas: s.Planned, Target: target}, State: pb.State_STATE_UPGRADING,
-			Reason: ReasonScaling, Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
+			Action: ScaleCanary{Name: c.Name, Replicas: s.Planned, Target: target}, Reason: ReasonScaling,
+			Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
 		}
 	}
 	switch {
 	case target != nil || o.completesSecondSet():
 		return judgeBatch(o, s, v, c.All())
 	case !isolated(v):
-		return *awaitTraffic(v, pb.State_STATE_PREPARING)
+		return *awaitTraffic(v)
 	}
 	return Decision{
 		State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
@@ -79,14 +77,14 @@ func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision 
 	switch {
 	case planned > c.Replicas && !isolated(v),
 		planned < c.Replicas && !inForce(v):
-		return awaitTraffic(v, pb.State_STATE_UPGRADING)
+		return awaitTraffic(v)
 	case planned < c.Replicas && c.reachable(v, planned):
 		return &Decision{
-			State: pb.State_STATE_UPGRADING, Reason: ReasonDraining, Wait: WaitTraffic,
+			Reason: ReasonDraining, Wait: WaitTraffic,
 			Message: fmt.Sprintf("%s is scaled to %d groups once the other groups no longer receive requests", c.Name, planned),
 		}
 	case planned < c.Replicas:
-		return drained(o, pb.State_STATE_UPGRADING)
+		return drained(o)
 	}
 	return nil
 }
@@ -95,12 +93,12 @@ func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision 
 // that the next canary has as many groups.
 func replaceCanary(o Observation, c Workload) Decision {
 	d := Decision{
-		State: pb.State_STATE_PREPARING, Reason: ReasonCanaryDeleted,
+		Reason:  ReasonCanaryDeleted,
 		Message: fmt.Sprintf("%s was deleted; it is recreated once it is gone", c.Name),
 	}
 	d = awaitDeletion(o, d, c)
 	saved, target := o.Record.Release.Target, o.Target()
-	withdrawn := withdraw(o, pb.State_STATE_PREPARING)
+	withdrawn := withdraw(o)
 	switch {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
 		next := amendRelease(o, func(r *record.Release) { r.Target = target })
@@ -205,8 +203,7 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 	}
 	for _, w := range o.Added {
 		if w.Carries != o.Record.Release.UpdateRevision || w.Orphaned {
-			d := deleteAdded(o, w, pb.State_STATE_PROMOTING, ReasonNewRevision)
-			return &d
+			return ptr.To(deleteAdded(o, w, ReasonNewRevision))
 		}
 	}
 	d := advanceCanary(o, s)

@@ -46,8 +46,8 @@ type Decision struct {
 }
 
 // writes returns the decision for a write of the user's workload, which describes itself.
-func writes(a SetStable, state pb.State, reason string) Decision {
-	return Decision{Action: a, State: state, Reason: reason, Message: a.Why}
+func writes(a SetStable, reason string) Decision {
+	return Decision{Action: a, Reason: reason, Message: a.Why}
 }
 
 // repairs has a decision say which field manager has changed what it repairs, if that is known and another one.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Effects are requests to leader pods. They are no writes, so a decision may have both.
@@ -121,7 +120,7 @@ func (g *Group) cool() {
 }
 
 // drained waits until the leaders of groups that are removed next have finished their requests. It returns nil once they have.
-func drained(o Observation, state pb.State) *Decision {
+func drained(o Observation) *Decision {
 	groups := o.draining()
 	switch {
 	case !o.Policy.Drains() || len(groups) == 0, o.Drain.of(groups) && o.Drain.Done:
@@ -129,11 +128,11 @@ func drained(o Observation, state pb.State) *Decision {
 	// The probes have not begun yet: their answers come with the next observation.
 	case !o.Drain.of(groups):
 		return &Decision{
-			State: state, Reason: ReasonDraining, Wait: WaitTraffic,
+			Reason: ReasonDraining, Wait: WaitTraffic,
 			Message: fmt.Sprintf("the leaders of %d groups are to finish their requests", len(groups)),
 		}
 	}
-	d := &Decision{State: state, Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck, Wait: WaitTraffic}
+	d := &Decision{Reason: ReasonDraining, Message: o.Drain.Message, Recheck: o.Drain.Recheck, Wait: WaitTraffic}
 	if d.Recheck > 0 {
 		d.Wait = WaitTimer // the drain's own timeout ends it
 	}

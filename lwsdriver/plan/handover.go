@@ -96,7 +96,7 @@ func (o Observation) stableUnchanged() bool { return o.handsOver() && len(o.grou
 // standBy keeps the user's own groups, which receive no requests, for the policy's ScaleDownDelay.
 func standBy(o Observation) Decision {
 	r, c := o.Record.Release, o.canary()
-	d := Decision{State: pb.State_STATE_PROMOTING, Reason: ReasonScaleDownDelay}
+	d := Decision{Reason: ReasonScaleDownDelay}
 	until := r.PhaseAt.Add(o.Policy.ScaleDownDelay)
 	switch left := until.Sub(o.Now); {
 	case r.Phase == record.Promoting && o.Policy.ScaleDownDelay > 0:
@@ -131,17 +131,16 @@ func mixedMessage(w Workload) string {
 
 // advanceHandover transfers what belongs to the user's workload, and deletes the workload.
 func advanceHandover(o Observation, s Progress) Decision {
-	const state = pb.State_STATE_PROMOTING
 	c := o.canary()
 	if c == nil || c.Deleting {
 		return cancelHandover(o)
 	}
-	if d := restoreHold(o, state); d != nil {
+	if d := restoreHold(o); d != nil {
 		return *d
 	}
 	if c.Drifted {
 		return Decision{
-			Action: RepairCanary{Name: c.Name}, State: state, Reason: ReasonCanaryDrifted,
+			Action: RepairCanary{Name: c.Name}, Reason: ReasonCanaryDrifted,
 			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
 		}
 	}
@@ -153,29 +152,29 @@ func advanceHandover(o Observation, s Progress) Decision {
 	if n != o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
 		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
-		return writes(SetStable{Record: next, Why: why}, state, ReasonScaling)
+		return writes(SetStable{Record: next, Why: why}, ReasonScaling)
 	}
 	if c.Replicas != n {
 		return Decision{
-			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, State: state, Reason: ReasonScaling,
+			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, Reason: ReasonScaling,
 			Message: fmt.Sprintf("%s was scaled; it is being restored to %d groups", c.Name, n),
 		}
 	}
 	want := o.requestsHandedOver()
-	v, d := reconcileTraffic(o, want, state)
+	v, d := reconcileTraffic(o, want)
 	switch {
 	case d != nil:
 		return *d
 	// The user's own groups go only once the Service is known to lead to the second set.
 	case v.Stage <= traffic.Blocked, want.Prepared && !withdrawn(v):
-		return *awaitTraffic(v, state)
+		return *awaitTraffic(v)
 	case !o.stableDrained():
 		return scaleDownStable(o)
 	}
-	if d := transferAutoscalers(o, *c, state); d != nil {
+	if d := transferAutoscalers(o, *c); d != nil {
 		return *d
 	}
-	return handOver(o, s, *c, state)
+	return handOver(o, s, *c)
 }
 
 // successorForeign stops a handover to a workload that no release of this one added.
@@ -190,7 +189,7 @@ func successorForeign(o Observation) Decision {
 // finalizeSucceeded deletes the user's object, once another one is the workload.
 func finalizeSucceeded(o Observation) Decision {
 	d := Decision{
-		State: pb.State_STATE_PROMOTING, Reason: ReasonHandingOver,
+		Reason:  ReasonHandingOver,
 		Message: fmt.Sprintf("%s serves as %s, and %s is being deleted", o.Record.Release.Successor, o.knownAs(), o.Stable.Name),
 	}
 	if !o.Stable.Deleting {
@@ -206,7 +205,7 @@ func cancelHandover(o Observation) Decision {
 		if a.Passed {
 			return Decision{
 				Action: ReleaseAutoscaler{Kind: a.Kind, Name: a.Name, To: o.Stable.Name},
-				State:  pb.State_STATE_PROMOTING, Reason: ReasonSuccessorDeleted, Message: fmt.Sprintf("%s is being pointed at %s again", a, o.Stable.Name),
+				Reason: ReasonSuccessorDeleted, Message: fmt.Sprintf("%s is being pointed at %s again", a, o.Stable.Name),
 			}
 		}
 	}
@@ -224,24 +223,23 @@ func cancelHandover(o Observation) Decision {
 		// even after another one is restored, since it has counted the update of 0 groups as complete.
 		a.Record.Release.Phase, a.RestoreTemplate, a.Rolling = record.RollingBack, true, ptr.To(Pace(Saved(o), *a.Replicas))
 	}
-	return writes(a, pb.State_STATE_PROMOTING, ReasonSuccessorDeleted)
+	return writes(a, ReasonSuccessorDeleted)
 }
 
 // scaleDownStable scales the user's own groups to 0, once their leaders have finished their requests and the second set
 // is ready.
 func scaleDownStable(o Observation) Decision {
-	const state = pb.State_STATE_PROMOTING
-	if d := drained(o, state); d != nil {
+	if d := drained(o); d != nil {
 		return *d
 	}
 	if c := o.canary(); o.Stable.Replicas > 0 && !o.secondSetCanServe(*c) {
 		return Decision{
-			State: state, Reason: ReasonGroupsNotReady,
+			Reason:  ReasonGroupsNotReady,
 			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, describeUnready(c.All())),
 		}
 	}
 	d := Decision{
-		State: state, Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
+		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
 		Message: fmt.Sprintf("%d groups of %s are being deleted", o.Stable.existing(), o.Stable.Name),
 	}
 	if o.hasRoles() && o.awaitsReplaced() {
@@ -276,13 +274,13 @@ func (o Observation) belongings() belongings {
 }
 
 // transferAutoscalers restores the workload's autoscalers and points them at its successor. It returns nil once that is done.
-func transferAutoscalers(o Observation, c Workload, state pb.State) *Decision {
+func transferAutoscalers(o Observation, c Workload) *Decision {
 	own := o.belongings().autoscalers
 	if len(own) == 0 {
-		return restoreAutoscalers(o, state)
+		return restoreAutoscalers(o)
 	}
 	return &Decision{
-		Action: ReleaseAutoscaler{Kind: own[0].Kind, Name: own[0].Name, To: c.Name}, State: state, Reason: ReasonReleasingAutoscaler,
+		Action: ReleaseAutoscaler{Kind: own[0].Kind, Name: own[0].Name, To: c.Name}, Reason: ReasonReleasingAutoscaler,
 		Message: fmt.Sprintf("%s is being pointed at %s", own[0], c.Name),
 	}
 }
@@ -295,8 +293,8 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 }
 
 // handOver transfers what remains: the history and the record.
-func handOver(o Observation, s Progress, c Workload, state pb.State) Decision {
-	own, d := o.belongings(), Decision{State: state, Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
+func handOver(o Observation, s Progress, c Workload) Decision {
+	own, d := o.belongings(), Decision{Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
 	case len(o.Budgets) > 0 || o.BudgetsUnread: // keepBudgets deletes them
 		d.Reason, d.Wait, d.Message = ReasonBudgetDeleting, WaitCleanup, "the disruption budgets of the release are being deleted"

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // A node that is lost keeps its pods Terminating until a user acts, and the pods keep the added workload that they belong to.
@@ -71,7 +70,7 @@ func awaitLeftover(o Observation) *Decision {
 			continue
 		}
 		d := awaitDeletion(o, Decision{
-			State: pb.State_STATE_PREPARING, Reason: ReasonCleaningUp,
+			Reason:  ReasonCleaningUp,
 			Message: fmt.Sprintf("the canary is created once the earlier %s is gone", w.Name),
 		}, w)
 		d.Since = later(d.Since, r.PhaseAt)

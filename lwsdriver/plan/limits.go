@@ -171,7 +171,7 @@ func limitShares(o Observation, action Action) *Decision {
 	}
 	switch pins := v.Write.Pins; {
 	case pins && !a.Desired.HandedOver && !o.Stable.Observed:
-		d := waitForLWS(o, 0) // until it has observed the spec, it may remove groups that the Service is to select
+		d := waitForLWS(o) // until it has observed the spec, it may remove groups that the Service is to select
 		return &d
 	case pins:
 		weight = f.Weight
@@ -221,21 +221,16 @@ func (o Observation) stopRoll() *Decision {
 		if !o.replacesMore() {
 			return nil
 		}
-		return &Decision{
-			Reason: ReasonRolling, Remedy: lwsRemedy(o.Stable.Name),
-			Message: fmt.Sprintf("requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time", o.Stable.Name),
-		}
+		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time",
+			o.Stable.Name)
 	}
 	n := o.Stable.Replicas
 	switch {
 	case !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(Saved(o), n).MaxUnavailable, n, false):
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
-		return ptr.To(writes(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, 0, ReasonRolling))
+		return ptr.To(writes(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, ReasonRolling))
 	case !o.Stable.Observed:
-		return &Decision{
-			Reason: ReasonRolling, Remedy: lwsRemedy(o.Stable.Name),
-			Message: fmt.Sprintf("requests return to %s once LeaderWorkerSet has observed how many of its groups may be unavailable", o.Stable.Name),
-		}
+		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has observed how many of its groups may be unavailable", o.Stable.Name)
 	}
 	return nil
 }
@@ -415,8 +410,5 @@ func limitRestart(o Observation, action Action) *Decision {
 	if !ok || isHold(o.Stable.Rolling) && o.Stable.Observed {
 		return nil
 	}
-	return &Decision{
-		Reason: ReasonRestarting, Remedy: lwsRemedy(o.Stable.Name),
-		Message: fmt.Sprintf("the group of %s is restarted once LeaderWorkerSet has observed the hold on %s", a.Leader, o.Stable.Name),
-	}
+	return o.awaitLWS(ReasonRestarting, "the group of %s is restarted once LeaderWorkerSet has observed the hold on %s", a.Leader, o.Stable.Name)
 }

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -11,22 +12,21 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // promote lets LWS roll the user's workload at the user's own maxUnavailable and maxSurge, and restores the hold.
 func promote(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	// Once the user's own groups roll, the partition is the release's own, and no drift.
-	if d := restoreHold(o, pb.State_STATE_PROMOTING); d != nil && o.completesSecondSet() {
+	if d := restoreHold(o); d != nil && o.completesSecondSet() {
 		return *d
 	}
-	if d := protectRequests(o, pb.State_STATE_PROMOTING); d != nil {
+	if d := protectRequests(o); d != nil {
 		return *d
 	}
 	switch {
 	case o.Stable.Revision == "":
-		return waitForLWS(o, pb.State_STATE_PROMOTING)
+		return waitForLWS(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
 		return takeBack(o)
 	case o.Stable.Revision != r.UpdateRevision && (o.shifts() || o.RolesWaiting != ""):
@@ -34,19 +34,10 @@ func promote(o Observation, s Progress) Decision {
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
 	}
-	if d := followScaleDown(o, pb.State_STATE_PROMOTING); d != nil {
+	if d := cmp.Or(followScaleDown(o), holdAutoscalers(o), prepareSwitch(o, s), endSplit(o)); d != nil {
 		return *d
 	}
-	if d := holdAutoscalers(o, pb.State_STATE_PROMOTING); d != nil {
-		return *d
-	}
-	if d := prepareSwitch(o, s); d != nil {
-		return *d
-	}
-	if d := endSplit(o, pb.State_STATE_PROMOTING); d != nil {
-		return *d
-	}
-	v, d := routeCanary(o, o.capacity(), pb.State_STATE_PROMOTING)
+	v, d := routeCanary(o, o.capacity())
 	if d == nil {
 		d = drainStable(o, v)
 	}
@@ -57,7 +48,7 @@ func promote(o Observation, s Progress) Decision {
 		return standBy(o)
 	}
 	return roll(o, s, nativeRoll{
-		state: pb.State_STATE_PROMOTING, then: record.Promoted,
+		then:  record.Promoted,
 		begin: "release the hold to promote", done: "every group is promoted: hold again", participle: "promoted",
 	})
 }
@@ -65,16 +56,16 @@ func promote(o Observation, s Progress) Decision {
 // rollBack returns groups that a promotion or a batch has updated to the stable revision. LWS rolls groups only to the
 // template in the spec; if that is another one, the groups are restarted.
 func rollBack(o Observation, s Progress) Decision {
-	if d := withdrawInPlace(o, pb.State_STATE_ROLLING_BACK); d != nil {
+	if d := withdrawInPlace(o); d != nil {
 		return *d
 	}
 	// Requests that the stable groups can't take yet must not keep these from being repaired.
-	if _, d := reconcileTraffic(o, Requests(o), pb.State_STATE_ROLLING_BACK); d != nil && limitShares(o, d.Action) == nil {
+	if _, d := reconcileTraffic(o, Requests(o)); d != nil && limitShares(o, d.Action) == nil {
 		return *d
 	}
 	switch now := o.Stable.Revision; {
 	case now == "" && o.Stable.existing() == 0:
-		return waitForLWS(o, pb.State_STATE_ROLLING_BACK) // the stable template was restored for the first groups
+		return waitForLWS(o) // the stable template was restored for the first groups
 	case now != o.Record.Release.StableRevision:
 		return restartOffRevision(o, s)
 	}
@@ -82,19 +73,18 @@ func rollBack(o Observation, s Progress) Decision {
 		return *d
 	}
 	return roll(o, s, nativeRoll{
-		state: pb.State_STATE_ROLLING_BACK, then: record.CleaningUp,
+		then:  record.CleaningUp,
 		begin: "release the hold to roll back", done: "every group is at the stable revision: hold again", participle: "rolled back",
 	})
 }
 
 func beginRollBack(o Observation, next record.Record, why string) Decision {
 	a := SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why}
-	return writes(a, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
+	return writes(a, ReasonTemplateRestored)
 }
 
 // nativeRoll is one of the two phases in which the hold is off for every group.
 type nativeRoll struct {
-	state pb.State
 	// then is the phase that follows once every group is at the revision.
 	then record.Phase
 	// begin and done describe the writes, participle what happened to a group.
@@ -105,7 +95,7 @@ type nativeRoll struct {
 func roll(o Observation, s Progress, n nativeRoll) Decision {
 	if !rollsAtPace(o) {
 		// The hold is released, or the user's pace has changed.
-		return writes(SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin}, n.state, ReasonRolling)
+		return writes(SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin}, ReasonRolling)
 	}
 	if d := awaitStartReplicas(o); d != nil {
 		return *d
@@ -119,9 +109,9 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 				r.StableTemplate = nil
 			}
 		})
-		return writes(SetStable{Record: next, Rolling: hold(), Why: n.done}, n.state, ReasonCleaningUp)
+		return writes(SetStable{Record: next, Rolling: hold(), Why: n.done}, ReasonCleaningUp)
 	}
-	d := Decision{State: n.state, Reason: ReasonRolling}
+	d := Decision{Reason: ReasonRolling}
 	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.All()))
 	if s.available+given >= o.Stable.Replicas {
 		return awaitSurge(o, d)

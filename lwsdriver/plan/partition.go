@@ -25,18 +25,14 @@ func advancePartition(o Observation, s Progress) Decision {
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
 	want := o.partitioned(Saved(o), s.Planned)
 	due := last || !record.SameRolling(o.Stable.Rolling, want) || !record.SameRolling(lastSet(o), want)
-	state := pb.State_STATE_UPGRADING
-	if o.Target() == nil {
-		state = pb.State_STATE_PREPARING
-	}
-	v, d := routeInPlace(o, state)
+	v, d := routeInPlace(o)
 	if d == nil && (o.Target() == nil || due && o.lowersPartition(want)) {
-		d = o.awaitSplit(v, state)
+		d = o.awaitSplit(v)
 	}
 	// Fewer groups to update is a write that protects, and waits for no route.
 	if due && (d == nil || !o.lowersPartition(want)) {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
-		return writes(SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why}, pb.State_STATE_UPGRADING, ReasonScaling)
+		return writes(SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why}, ReasonScaling)
 	}
 	if d != nil {
 		return *d
@@ -58,7 +54,7 @@ func stopBatch(o Observation) *Decision {
 		return nil
 	}
 	a.Why = "the template changed: hold"
-	return ptr.To(writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision))
+	return ptr.To(writes(*a, ReasonNewRevision))
 }
 
 // restartAbandoned restarts the groups of a revision that is no longer released at the stable one, before the release starts
@@ -79,15 +75,15 @@ func restartAbandoned(o Observation, s Progress) *Decision {
 			why = fmt.Sprintf("every group serves revision %s: it becomes the stable revision", offRevision[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = offRevision[i].Revision, nil
 		}
-		return ptr.To(writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_PREPARING, ReasonNewRevision))
+		return ptr.To(writes(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonNewRevision))
 	}
 	if a := repairHold(o); a != nil {
-		return ptr.To(writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision))
+		return ptr.To(writes(*a, ReasonNewRevision))
 	}
-	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
+	if d := withdrawInPlace(o); d != nil {
 		return d
 	}
-	return ptr.To(restart(o, s, offRevision, pb.State_STATE_PREPARING, ReasonNewRevision))
+	return ptr.To(restart(o, s, offRevision, ReasonNewRevision))
 }
 
 // abandoned returns the groups of a revision that is neither the stable nor the update revision.

@@ -13,6 +13,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -39,6 +40,7 @@ func reconcile(o Observation) Decision {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonNewerDriver, Message: newerText(o), Progress: s}
 	}
 	d := decide(o, s)
+	d.State = cmp.Or(d.State, o.busy())
 	if o.writesChildren() && d.Action != nil && o.roleAction(d.Action) == nil {
 		d.Action = nil // its bounds are written, and it waits for the children
 	}
@@ -98,7 +100,7 @@ func decide(o Observation, s Progress) Decision {
 	case record.HandingOver:
 		return advanceHandover(o, s)
 	case record.Promoted:
-		return cleanUp(o, pb.State_STATE_PROMOTING, ended(o, Decision{
+		return cleanUp(o, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
 			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), r.UpdateRevision),
 		}))
@@ -108,12 +110,31 @@ func decide(o Observation, s Progress) Decision {
 		}
 		return rollBack(o, s)
 	case record.CleaningUp:
-		return cleanUp(o, pb.State_STATE_ROLLING_BACK, rolledBack(o))
+		return cleanUp(o, rolledBack(o))
 	default:
-		return cleanUp(o, pb.State_STATE_PREPARING, ended(o, Decision{
+		return cleanUp(o, ended(o, Decision{
 			State: pb.State_STATE_NOTHING_TO_RELEASE, Reason: ReasonNothing,
 			Message: fmt.Sprintf("the groups of %s already ran its template when the release began", o.Stable.Name),
 		}))
+	}
+}
+
+// busy returns the state of a workload that has something to do or to wait for, unless its decision has another one: what it is on the way to.
+func (o Observation) busy() pb.State {
+	r, now := o.release(), o.Stable.Revision
+	if r == nil {
+		return pb.State_STATE_ROLLING_BACK // another client has deleted the record
+	}
+	restored := takesShare(r.Phase) && now == r.StableRevision && now != r.UpdateRevision
+	switch c := o.canary(); {
+	case r.Phase == record.RollingBack, r.Phase == record.CleaningUp, restored:
+		return pb.State_STATE_ROLLING_BACK
+	case r.Phase == record.HandingOver, r.Phase == record.Promoted, r.Phase != record.Progressing && takesShare(r.Phase) && (now == "" || now == r.UpdateRevision):
+		return pb.State_STATE_PROMOTING
+	case r.Phase == record.Progressing && now == r.UpdateRevision && o.Target() != nil && (o.inPlace() || c != nil && !c.Deleting):
+		return pb.State_STATE_UPGRADING
+	default:
+		return pb.State_STATE_PREPARING
 	}
 }
 
@@ -188,7 +209,7 @@ func finalizeDeleted(o Observation) Decision {
 	if o.orphansServe() {
 		want = prepared() // the stable leaders stay, and the isolation keeps their requests from the canary's until these are deleted
 	}
-	v, write := reconcileTraffic(o, want, d.State)
+	v, write := reconcileTraffic(o, want)
 	switch {
 	case o.Refused != nil:
 	case write != nil:
@@ -216,7 +237,7 @@ func finalizeDeleted(o Observation) Decision {
 	}
 	// Autoscalers come last: they have nothing to scale until the workload exists again.
 	if o.Refused == nil {
-		if last := reconcileAutoscalers(o, d.State); last != nil {
+		if last := reconcileAutoscalers(o); last != nil {
 			d.Action = last.Action
 		}
 	}
@@ -253,7 +274,7 @@ func unmanaged(o Observation) Decision {
 			return d
 		}
 	}
-	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
+	return cleanUp(o, d)
 }
 
 func atRest(o Observation) Decision {
@@ -274,27 +295,24 @@ func atRest(o Observation) Decision {
 	if refused := refuseTemplate(o); refused != nil {
 		d.Reason, d.Message = refused.Reason, refused.Message
 	}
-	return cleanUp(o, pb.State_STATE_ROLLING_BACK, d)
+	return cleanUp(o, d)
 }
 
 // cleanUp keeps the hold, deletes the added workloads, and returns rest once nothing is left.
-func cleanUp(o Observation, busy pb.State, rest Decision) Decision {
-	// A hold that is repaired after the end is no reason to report the release as running again.
-	if len(o.Added) == 0 {
-		busy = rest.State
-	}
+func cleanUp(o Observation, rest Decision) Decision {
 	if o.Record != nil {
-		if d := restoreHold(o, busy); d != nil {
+		if d := restoreHold(o); d != nil {
+			if len(o.Added) == 0 {
+				d.State = rest.State // a hold that is repaired after the end is no reason to report the release as running again
+			}
 			return *d
 		}
 	}
 	if len(o.Added) > 0 {
-		return deleteAdded(o, o.Added[0], busy, ReasonCleaningUp)
+		return deleteAdded(o, o.Added[0], ReasonCleaningUp)
 	}
-	if d := restoreTraffic(o, cleanUpState(rest.State)); d != nil {
-		return *d
-	}
-	if d := restoreAutoscalers(o, cleanUpState(rest.State)); d != nil {
+	if d := cmp.Or(restoreTraffic(o), restoreAutoscalers(o)); d != nil {
+		d.State = cleanUpState(rest.State)
 		if _, ok := d.Action.(HoldAutoscaler); ok {
 			d.State = rest.State // for a template that waits: the release is over
 		}
@@ -317,17 +335,17 @@ func cleanUpState(rest pb.State) pb.State {
 
 // deleteAdded deletes one added workload, a write at a time; only its groups depend on it by now. The deletion comes before
 // the removal of the finalizer: if the template returned in between, the canary would be unprotected.
-func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decision {
+func deleteAdded(o Observation, w Workload, reason string) Decision {
 	// Without a release, only the added workload says how requests are routed. It stays, without groups, until they are as before.
 	last := o.Traffic != nil && o.release() == nil
 	if last && w.Deleting && w.existing() == 0 {
-		if d := restoreTraffic(o, state); d != nil {
+		if d := restoreTraffic(o); d != nil {
 			return *d
 		}
-	} else if d := withdraw(o, state); d != nil {
+	} else if d := withdraw(o); d != nil {
 		return *d
 	}
-	d := awaitDeletion(o, Decision{State: state, Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}, w)
+	d := awaitDeletion(o, Decision{Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}, w)
 	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
 		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
 		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, clock(o.Now.Add(left)))
@@ -344,13 +362,13 @@ func deleteAdded(o Observation, w Workload, state pb.State, reason string) Decis
 }
 
 // restoreHold returns the decision until the hold is restored, possibly by another driver, or nil if it is in force.
-func restoreHold(o Observation, state pb.State) *Decision {
+func restoreHold(o Observation) *Decision {
 	a := repairHold(o)
 	if a == nil {
 		return nil
 	}
 	return &Decision{
-		Action: *a, State: state, Reason: ReasonHoldDrifted,
+		Action: *a, Reason: ReasonHoldDrifted,
 		Message: "the hold was overwritten, and LeaderWorkerSet may roll until a driver has restored it",
 	}
 }
@@ -387,33 +405,26 @@ func amendRelease(o Observation, f func(*record.Release)) record.Record {
 }
 
 func progress(o Observation, s Progress) Decision {
-	r := o.Record.Release
+	r, keepHold := o.Record.Release, restoreHold
 	if o.inPlace() {
-		if d := stopBatch(o); d != nil {
-			return *d
-		}
-	} else if d := restoreHold(o, pb.State_STATE_PREPARING); d != nil {
-		return *d
+		keepHold = stopBatch
 	}
 	// Requests come before every wait below: LWS may be down for long, and they must not stay with groups that were lost.
-	if d := protectRequests(o, o.busyState()); d != nil {
+	if d := cmp.Or(keepHold(o), protectRequests(o)); d != nil {
 		return *d
 	}
 	if o.Stable.Revision == "" {
-		return waitForLWS(o, pb.State_STATE_PREPARING)
+		return waitForLWS(o)
 	}
 	if o.Stable.Revision != r.UpdateRevision {
 		return followTemplate(o)
 	}
 	for _, w := range o.Added {
 		if w.Carries != r.UpdateRevision || o.inPlace() || w.Orphaned {
-			return deleteAdded(o, w, pb.State_STATE_PREPARING, ReasonNewRevision)
+			return deleteAdded(o, w, ReasonNewRevision)
 		}
 	}
-	if d := followScaleDown(o, o.busyState()); d != nil {
-		return *d
-	}
-	if d := holdAutoscalers(o, o.busyState()); d != nil {
+	if d := cmp.Or(followScaleDown(o), holdAutoscalers(o)); d != nil {
 		return *d
 	}
 	if o.lostStable() {
@@ -425,12 +436,8 @@ func progress(o Observation, s Progress) Decision {
 	return advanceCanary(o, s)
 }
 
-func waitForLWS(o Observation, state pb.State) Decision {
-	return Decision{
-		State: state, Reason: ReasonWaitingForLWS,
-		Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe %s, and to record a revision for its template", o.Stable.Name),
-		Remedy:  lwsRemedy(o.Stable.Name),
-	}
+func waitForLWS(o Observation) Decision {
+	return *o.awaitLWS(ReasonWaitingForLWS, "waiting for the LeaderWorkerSet controller to observe %s, and to record a revision for its template", o.Stable.Name)
 }
 
 // followTemplate handles a template that is not at the update revision. If it is the stable one, the release is rolled
@@ -443,11 +450,11 @@ func followTemplate(o Observation) Decision {
 	if d := refuseTemplate(o); d != nil {
 		return *d
 	}
-	if d := shiftBack(o, measureProgress(o), pb.State_STATE_PREPARING); o.shiftsBack() && d != nil {
+	if d := shiftBack(o, measureProgress(o)); o.shiftsBack() && d != nil {
 		return *d
 	}
 	if len(o.Added) > 0 {
-		return deleteAdded(o, o.Added[0], pb.State_STATE_PREPARING, ReasonNewRevision)
+		return deleteAdded(o, o.Added[0], ReasonNewRevision)
 	}
 	return startOver(o)
 }
@@ -462,15 +469,15 @@ func takeBack(o Observation) Decision {
 	if phase == record.RollingBack && !o.shifts() {
 		return beginRollBack(o, next, why)
 	}
-	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_ROLLING_BACK, ReasonTemplateRestored)
+	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonTemplateRestored)
 }
 
 // startOver records the new update revision and drops the target: the host decides again for the new template.
 func startOver(o Observation) Decision {
-	if d := withdrawInPlace(o, pb.State_STATE_PREPARING); d != nil {
+	if d := withdrawInPlace(o); d != nil {
 		// The hold does not wait for requests: LWS would roll to a template that no release has.
 		if a := repairHold(o); a != nil {
-			return writes(*a, pb.State_STATE_PREPARING, ReasonNewRevision)
+			return writes(*a, ReasonNewRevision)
 		}
 		return *d
 	}
@@ -488,7 +495,7 @@ func startOver(o Observation) Decision {
 		}
 		r.Phase, r.UpdateRevision, r.RestartsExhausted = record.Progressing, o.Stable.Revision, ""
 	})
-	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, pb.State_STATE_PREPARING, ReasonNewRevision)
+	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonNewRevision)
 }
 
 // promotedAll reports whether every group serves the update revision although the promotion is not recorded as complete.

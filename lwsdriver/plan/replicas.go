@@ -53,13 +53,13 @@ func (o Observation) keptGroups(planned func(replicas int) int) int {
 
 // followScaleDown records that the workload was scaled down, and not by an autoscaler, so that the release no longer
 // defends the former number of groups. Nil means that it was not.
-func followScaleDown(o Observation, state pb.State) *Decision {
+func followScaleDown(o Observation) *Decision {
 	if o.Stable.Autoscaled || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
 	why := fmt.Sprintf("%s was scaled down to %d groups: the release follows", o.Stable.Name, o.Stable.Replicas)
-	return ptr.To(writes(SetStable{Record: next, Why: why}, state, ReasonScaling))
+	return ptr.To(writes(SetStable{Record: next, Why: why}, ReasonScaling))
 }
 
 // awaitStartReplicas fails a promotion, before it returns requests to the user's own groups, while there are fewer than at
@@ -125,10 +125,12 @@ func advanceUnreleased(o Observation, s Progress) Decision {
 	save := o.canSaveTemplate() && !o.inPlace()
 	if a := repairHold(o); a != nil || save {
 		const why = "no group runs the stable revision any more: hold, and keep its template"
-		return writes(SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why}, pb.State_STATE_FAILED, ReasonUnreleased)
+		d := writes(SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why}, ReasonUnreleased)
+		d.State = pb.State_STATE_FAILED
+		return d
 	}
 	if o.inPlace() {
-		if _, d := routeInPlace(o, pb.State_STATE_UPGRADING); d != nil && d.Action != nil {
+		if _, d := routeInPlace(o); d != nil && d.Action != nil {
 			return *d
 		}
 	} else if d := advanceCanary(o, s); d.Action != nil {

@@ -50,7 +50,7 @@ func (o Observation) offRevision(index int) bool {
 func restoreRevision(o Observation) Decision {
 	switch o.Stable.Revision {
 	case "":
-		return waitForLWS(o, pb.State_STATE_ROLLING_BACK)
+		return waitForLWS(o)
 	case o.Record.Release.StableRevision:
 		next := withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack })
 		return beginRollBack(o, next, "the stable template is restored: roll back natively")
@@ -64,7 +64,7 @@ func beginRestarts(o Observation) Decision {
 		Record:  withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack }),
 		Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.canSaveTemplate(),
 		Why: "hold, and restart groups one by one to restore the stable revision",
-	}, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
+	}, ReasonRestarting)
 }
 
 // restartOffRevision restores the stable revision while the template is another one. Under the hold a group is recreated
@@ -91,7 +91,7 @@ func restartOffRevision(o Observation, s Progress) Decision {
 		d.Action = a
 		return d
 	case inVain:
-		if d := reconcileAutoscalers(o, pb.State_STATE_ROLLING_BACK); d != nil {
+		if d := reconcileAutoscalers(o); d != nil {
 			return *d
 		}
 		return Decision{
@@ -101,24 +101,20 @@ func restartOffRevision(o Observation, s Progress) Decision {
 				"its present template", o.Stable.Name, strings.Join(o.StableRevisions(), ", "), r.StableRevision),
 		}
 	}
-	return restart(o, s, offRevision, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
+	return restart(o, s, offRevision, ReasonRestarting)
 }
 
 // awaitRestored completes the rollback when every group is at the stable revision and available.
 func awaitRestored(o Observation, s Progress) Decision {
 	if !o.Stable.Observed {
-		return Decision{
-			State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
-			Message: fmt.Sprintf("waiting for the LeaderWorkerSet controller to observe the hold on %s: it may update a group until then", o.Stable.Name),
-			Remedy:  lwsRemedy(o.Stable.Name),
-		}
+		return *o.awaitLWS(ReasonRestarting, "waiting for the LeaderWorkerSet controller to observe the hold on %s: it may update a group until then", o.Stable.Name)
 	}
 	if s.available+o.givenUp() >= o.Stable.Replicas {
 		next := withRelease(o, func(n *record.Release) { n.Phase = record.CleaningUp })
-		return writes(SetStable{Record: next, Rolling: hold(), Why: "every group is available again" + o.exceptGivenUp()}, pb.State_STATE_ROLLING_BACK, ReasonRestarting)
+		return writes(SetStable{Record: next, Rolling: hold(), Why: "every group is available again" + o.exceptGivenUp()}, ReasonRestarting)
 	}
 	d := Decision{
-		State: pb.State_STATE_ROLLING_BACK, Reason: ReasonRestarting,
+		Reason:  ReasonRestarting,
 		Message: fmt.Sprintf("%d of %d groups are available again%s", s.available, o.Stable.Replicas, describeUnready(o.Stable.All())),
 	}
 	d.Message += o.heldUpBy("keeps the rollback from its end", "end it without the group")
@@ -127,8 +123,8 @@ func awaitRestored(o Observation, s Progress) Decision {
 
 // restart deletes the next group off its revision, so that it is recreated under the hold: first groups that do not
 // serve, then others within the user's maxUnavailable.
-func restart(o Observation, s Progress, offRevision []Group, state pb.State, reason string) Decision {
-	d := Decision{State: state, Reason: reason, Message: fmt.Sprintf(
+func restart(o Observation, s Progress, offRevision []Group, reason string) Decision {
+	d := Decision{Reason: reason, Message: fmt.Sprintf(
 		"%d groups of %s are to be restarted at revision %s%s", len(offRevision), o.Stable.Name, o.Record.Release.StableRevision, describeUnready(o.Stable.All()))}
 	if g := o.restartable(offRevision); g != nil {
 		a := RestartGroup{Leader: g.Leader}
@@ -213,9 +209,9 @@ func restartBlocking(o Observation, s Progress) *Decision {
 		return nil // the StatefulSet may still have the other template
 	case a != nil:
 		a.Why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
-		return ptr.To(writes(*a, pb.State_STATE_ROLLING_BACK, ReasonRestarting))
+		return ptr.To(writes(*a, ReasonRestarting))
 	}
-	return ptr.To(restart(o, s, blocking, pb.State_STATE_ROLLING_BACK, ReasonRestarting))
+	return ptr.To(restart(o, s, blocking, ReasonRestarting))
 }
 
 // blocks reports whether a group keeps LWS from others, and a restart may help. A group that was ready before may recover, and is left

@@ -396,7 +396,7 @@ func restoreChildren(o Observation) *Decision {
 		return nil
 	}
 	return &Decision{
-		Action: RestoreTemplate{Revision: r.StableRevision}, State: pb.State_STATE_ROLLING_BACK, Reason: ReasonTemplateRestored,
+		Action: RestoreTemplate{Revision: r.StableRevision}, Reason: ReasonTemplateRestored,
 		Message: fmt.Sprintf("the template of revision %s is being restored", r.StableRevision),
 	}
 }

@@ -658,7 +658,7 @@ func otherRolesWait(t *testing.T, entry string, units int) {
 func TestPooledRolesServe(t *testing.T) {
 	t.Parallel()
 	canary := func(planned int) func(Observation) *Decision {
-		return func(o Observation) *Decision { return labelLeaders(o, *o.canary(), planned, true, 0) }
+		return func(o Observation) *Decision { return labelLeaders(o, *o.canary(), planned, true) }
 	}
 	shifted := func(o *Observation) { o.Policy.Style, o.Bounds.Update = pb.Style_STYLE_PARTITION, "" }
 	serves := func(o *Observation) {
@@ -676,12 +676,12 @@ func TestPooledRolesServe(t *testing.T) {
 		"canary":    {func(*Observation) {}, canary(2), "+new-decode-0 +new-prefill-0 +new-prefill-1"},
 		"no pool":   {func(o *Observation) { o.Traffic.Setup.Policy.Pool = nil }, canary(2), "+new-prefill-0 +new-prefill-1"},
 		"not ready": {func(o *Observation) { o.Children[3].Groups[0].Ready = false }, canary(2), ""},
-		"broken": {func(o *Observation) { serves(o); o.Children[3].Groups[0].Ready = false }, func(o Observation) *Decision { return protectRequests(o, 0) },
+		"broken": {func(o *Observation) { serves(o); o.Children[3].Groups[0].Ready = false }, func(o Observation) *Decision { return protectRequests(o) },
 			"-new-decode-0 -new-prefill-0 -new-prefill-1"},
 		"withdrawn": {serves, canary(0), "-new-decode-0 -new-prefill-0 -new-prefill-1"},
-		"replaced": {shifted, func(o Observation) *Decision { return labelStable(o, 0) },
+		"replaced": {shifted, func(o Observation) *Decision { return labelStable(o) },
 			"+old-decode-0 +old-decode-1 +old-prefill-0 +old-prefill-1 +old-prefill-2 +old-prefill-3"},
-		"the end": {func(o *Observation) { shifted(o); serves(o); o.Children = o.Children[:2] }, func(o Observation) *Decision { return labelLeaders(o, o.Stable, 0, true, 0) },
+		"the end": {func(o *Observation) { shifted(o); serves(o); o.Children = o.Children[:2] }, func(o Observation) *Decision { return labelLeaders(o, o.Stable, 0, true) },
 			"-old-decode-0 -old-decode-1 -old-prefill-0 -old-prefill-1 -old-prefill-2 -old-prefill-3"},
 	} {
 		o := rolesObservation(2, 1)

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -347,7 +348,7 @@ func (o Observation) servingUnits(slice int) (serving int) {
 
 // finished reports whether groups that leave get no requests, and have finished theirs.
 func (o Observation) finished(leaving []Group) bool {
-	return o.Traffic == nil || !slices.ContainsFunc(leaving, o.served) && drained(o, 0) == nil
+	return o.Traffic == nil || !slices.ContainsFunc(leaving, o.served) && drained(o) == nil
 }
 
 // served reports whether the stable Service may lead to a group.
@@ -371,14 +372,14 @@ func (o Observation) leavingUnits() (leaving []Group) {
 
 // labelStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
 // selects them by a label, so that a group gets no requests any more before it is removed. Nil means that none is due.
-func labelStable(o Observation, state pb.State) *Decision {
+func labelStable(o Observation) *Decision {
 	if !o.shifts() || o.Traffic == nil {
 		return nil
 	}
 	leaving := leadersOf(o.leavingUnits())
 	serves := func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) }
 	whole := slices.ContainsFunc(o.Stable.Groups, serves)
-	return o.labelServing(o.Stable, state, func(g Group) bool {
+	return o.labelServing(o.Stable, func(g Group) bool {
 		return serves(g) || !whole && g.Serving && !slices.Contains(leaving, g.Leader) // a part of a unit serves better than none
 	})
 }
@@ -398,15 +399,15 @@ func (o Observation) weightOf(units int) int {
 }
 
 // shiftBack removes units of the update revision as old ones become ready. Nil means that none is left.
-func shiftBack(o Observation, s Progress, state pb.State) *Decision {
+func shiftBack(o Observation, s Progress) *Decision {
 	c := o.canary()
 	if c == nil || c.Deleting || c.Replicas == 0 {
 		return nil
 	}
 	d := advanceCanary(o, s)
-	if d.State = state; d.Action == nil && c.Replicas == s.Planned {
+	if d.State = o.busy(); d.Action == nil && c.Replicas == s.Planned {
 		d = awaitGroups(s, Decision{
-			State: state, Reason: ReasonRestarting,
+			Reason: ReasonRestarting,
 			Message: fmt.Sprintf("%d units of revision %s stay until more of revision %s are ready%s",
 				c.Replicas, c.Carries, o.Record.Release.StableRevision, describeUnready(o.Stable.All())),
 		}, 0)
@@ -416,10 +417,7 @@ func shiftBack(o Observation, s Progress, state pb.State) *Decision {
 
 // returnUnits rolls a release back that has replaced units.
 func returnUnits(o Observation, s Progress) Decision {
-	if d := protectRequests(o, pb.State_STATE_ROLLING_BACK); d != nil {
-		return *d
-	}
-	if d := shiftBack(o, s, pb.State_STATE_ROLLING_BACK); d != nil {
+	if d := cmp.Or(protectRequests(o), shiftBack(o, s)); d != nil {
 		return *d
 	}
 	return awaitRestored(o, s)

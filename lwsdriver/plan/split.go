@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -59,15 +58,15 @@ func (o Observation) splitEnded() bool {
 
 // moveSplit returns the decision that records that the split ends, or begins again, or nil if neither is due. Another write of the record
 // may include it.
-func moveSplit(o Observation, state pb.State) *Decision {
+func moveSplit(o Observation) *Decision {
 	if !o.splitMoves() {
 		return nil
 	}
-	return recordSplit(o, !o.Record.Release.SplitEnded, state)
+	return recordSplit(o, !o.Record.Release.SplitEnded)
 }
 
 // recordSplit records whether the split has ended, before the effect.
-func recordSplit(o Observation, splitEnded bool, state pb.State) *Decision {
+func recordSplit(o Observation, splitEnded bool) *Decision {
 	why := "split requests by weight again, since every group is at the stable revision"
 	if splitEnded {
 		why = "end the split of requests, which follow the groups from now on"
@@ -79,7 +78,7 @@ func recordSplit(o Observation, splitEnded bool, state pb.State) *Decision {
 	if r.Phase != record.RollingBack {
 		a.Rolling = ptr.To(o.unchangedPace())
 	}
-	return ptr.To(writes(a, state, ReasonOpening))
+	return ptr.To(writes(a, ReasonOpening))
 }
 
 // routingAfterSplit returns the routing once the split has ended.
@@ -157,30 +156,30 @@ func (o Observation) unchangedPace() rolling {
 
 // routeInPlace applies the requested routing while batches run: the routes, then the serving labels. It returns the
 // state of the routing, and a decision if a write is due.
-func routeInPlace(o Observation, state pb.State) (traffic.View, *Decision) {
+func routeInPlace(o Observation) (traffic.View, *Decision) {
 	if !o.routesInPlace() {
-		return reconcileTraffic(o, prepared(), state)
+		return reconcileTraffic(o, prepared())
 	}
-	if d := moveSplit(o, state); d != nil {
+	if d := moveSplit(o); d != nil {
 		return traffic.View{}, d
 	}
 	if o.splitEnded() {
-		return reconcileTraffic(o, o.requestedInPlace(), state)
+		return reconcileTraffic(o, o.requestedInPlace())
 	}
-	return routeAndLabel(o, o.Stable, o.Stable.Replicas, o.requestedInPlace(), state)
+	return routeAndLabel(o, o.Stable, o.Stable.Replicas, o.requestedInPlace())
 }
 
 // endSplit ends the split of requests. Nil means that it has ended, and every group may be replaced.
-func endSplit(o Observation, state pb.State) *Decision {
+func endSplit(o Observation) *Decision {
 	if !o.routesInPlace() {
 		return nil
 	}
-	if d := moveSplit(o, state); d != nil {
+	if d := moveSplit(o); d != nil {
 		return d
 	}
-	v, d := reconcileTraffic(o, routingAfterSplit(), state)
+	v, d := reconcileTraffic(o, routingAfterSplit())
 	if d == nil && !splitEndInForce(v) {
-		d = awaitTraffic(v, state)
+		d = awaitTraffic(v)
 	}
 	return d
 }
@@ -190,24 +189,24 @@ func splitEndInForce(v traffic.View) bool { return withdrawn(v) && !v.Pinned }
 
 // withdrawInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
 // restarted. Nil means done, or the stable Service selects them like other groups.
-func withdrawInPlace(o Observation, state pb.State) *Decision {
+func withdrawInPlace(o Observation) *Decision {
 	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil
 	}
 	offRevision := o.groupsOffRevision()
-	v, d := reconcileTraffic(o, o.keptInPlace(), state)
+	v, d := reconcileTraffic(o, o.keptInPlace())
 	switch {
 	// Withdrawing the share would crowd all requests onto too few stable groups. They follow all the groups instead.
 	case !o.splitEnded() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.strands():
-		return recordSplit(o, true, state) // the other groups can't carry all requests
+		return recordSplit(o, true) // the other groups can't carry all requests
 	case d != nil:
 		return d
 	case !v.Withdrawn:
-		return awaitTraffic(v, state)
+		return awaitTraffic(v)
 	case o.splitEnded() || len(offRevision) == 0:
 		return nil
 	}
-	return drained(o, state)
+	return drained(o)
 }
 
 // drainingInPlace returns the groups that are restarted next, once they receive no share of the requests.
@@ -234,17 +233,17 @@ func (o Observation) lowersPartition(next rolling) bool {
 
 // awaitSplit returns what to wait for before the first batch, and before LWS updates groups: the isolation around the stable ones, or the end
 // of the split.
-func (o Observation) awaitSplit(v traffic.View, state pb.State) *Decision {
+func (o Observation) awaitSplit(v traffic.View) *Decision {
 	if !o.routesInPlace() || isolated(v) && !o.splitEnded() || splitEndInForce(v) && o.splitEnded() {
 		return nil
 	}
-	return awaitTraffic(v, state)
+	return awaitTraffic(v)
 }
 
 // returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have
 // left the updated groups.
 func (o Observation) returnPace(saved rolling) rolling {
-	if withdrawInPlace(o, pb.State_STATE_ROLLING_BACK) != nil {
+	if withdrawInPlace(o) != nil {
 		return record.Hold()
 	}
 	return o.pace(saved)

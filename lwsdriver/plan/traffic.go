@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -103,9 +102,9 @@ func drainStable(o Observation, v traffic.View) *Decision {
 	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.drainsStable():
 		return nil
 	case v.Stage < traffic.Acknowledged:
-		return awaitTraffic(v, pb.State_STATE_PROMOTING)
+		return awaitTraffic(v)
 	}
-	return drained(o, pb.State_STATE_PROMOTING)
+	return drained(o)
 }
 
 // draining returns the groups that are removed next, once their leaders receive no more requests and only finish
@@ -180,7 +179,7 @@ func (g Group) mayServe(planned int) bool { return g.Ready && g.Index < planned 
 
 // reconcileTraffic returns the next write towards the desired routing, nil if none is due, and the state of the routing.
 // Without a traffic policy that is verified.
-func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
+func reconcileTraffic(o Observation, want traffic.Desired) (traffic.View, *Decision) {
 	if o.Traffic == nil {
 		return traffic.View{Facts: traffic.Facts{Prepared: true}, Pinned: true, Withdrawn: true, Stage: traffic.Verified}, nil
 	}
@@ -189,7 +188,7 @@ func reconcileTraffic(o Observation, want traffic.Desired, state pb.State) (traf
 		return v, nil
 	}
 	d := Decision{
-		Action: SetTraffic{Desired: want, Why: v.Write.String()}, State: state, Reason: v.Reason,
+		Action: SetTraffic{Desired: want, Why: v.Write.String()}, Reason: v.Reason,
 		Message: "requests are being routed: " + v.Message,
 	}
 	// A write from before the release is no reason to blame its author.
@@ -210,37 +209,37 @@ func isolated(v traffic.View) bool {
 	return v.Pinned && v.Stage != traffic.Blocked && v.Reason != traffic.ReasonIsolationNotInForce
 }
 
-func awaitTraffic(v traffic.View, state pb.State) *Decision {
-	return &Decision{State: state, Reason: v.Reason, Message: v.Message, Wait: WaitTraffic}
+func awaitTraffic(v traffic.View) *Decision {
+	return &Decision{Reason: v.Reason, Message: v.Message, Wait: WaitTraffic}
 }
 
 // withdraw withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
 // deleted. Nil means done.
-func withdraw(o Observation, state pb.State) *Decision {
-	v, d := reconcileTraffic(o, prepared(), state)
+func withdraw(o Observation) *Decision {
+	v, d := reconcileTraffic(o, prepared())
 	switch {
 	case d != nil:
 		return d
 	case !v.Withdrawn, v.Reason == traffic.ReasonIsolationNotInForce: // the stable Service may still lead to the groups
-		return awaitTraffic(v, state)
+		return awaitTraffic(v)
 	}
-	return drained(o, state)
+	return drained(o)
 }
 
 // restoreTraffic removes what the release left on the user's Services and routes. Nil means done.
-func restoreTraffic(o Observation, state pb.State) *Decision {
-	v, d := reconcileTraffic(o, traffic.Desired{}, state)
+func restoreTraffic(o Observation) *Decision {
+	v, d := reconcileTraffic(o, traffic.Desired{})
 	switch {
 	case d != nil:
 		return d
 	case v.Reason == traffic.ReasonEndpointsNotFollowing:
-		d = awaitTraffic(v, state)
+		d = awaitTraffic(v)
 		d.Recheck = time.Second // without a record no event of these endpoints leads here
 		return d
 	case v.Stage <= traffic.Blocked:
-		return awaitTraffic(v, state)
+		return awaitTraffic(v)
 	}
-	if d = labelLeaders(o, o.Stable, 0, true, state); d != nil {
+	if d = labelLeaders(o, o.Stable, 0, true); d != nil {
 		d.Message = "requests are routed as before the release; the labels on leaders are being removed"
 	}
 	return d
@@ -251,23 +250,23 @@ func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
 // labelLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. If settled is true,
 // the routes are in force, and a group that is about to be deleted may lose its label.
-func labelLeaders(o Observation, c Workload, planned int, settled bool, state pb.State) *Decision {
+func labelLeaders(o Observation, c Workload, planned int, settled bool) *Decision {
 	if o.Traffic == nil {
 		return nil
 	}
-	return o.labelServing(c, state, func(g Group) bool {
+	return o.labelServing(c, func(g Group) bool {
 		return g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)) || g.Serving && g.Ready && !settled
 	})
 }
 
 // labelServing returns the write that labels the first leader as serving, or removes that label, as its group requires, or nil if none is due.
 // Leaders of other roles come first: those of the entry role need them.
-func (o Observation) labelServing(w Workload, state pb.State, serves func(Group) bool) *Decision {
+func (o Observation) labelServing(w Workload, serves func(Group) bool) *Decision {
 	for _, groups := range [][]Group{o.pooled(w), w.Groups} {
 		for _, g := range groups {
 			if want := serves(g); g.Serving != want && g.Revision != "" {
 				m := LabelServing{Name: w.Name, Leader: g.Leader, Serves: want}
-				return &Decision{Action: m, State: state, Reason: ReasonLabelling, Message: m.String()}
+				return &Decision{Action: m, Reason: ReasonLabelling, Message: m.String()}
 			}
 		}
 	}
@@ -276,22 +275,22 @@ func (o Observation) labelServing(w Workload, state pb.State, serves func(Group)
 
 // routeCanary applies the requested routing while a canary serves: the routes, then the serving labels. It returns the
 // state of the routing, and a decision if a write is due.
-func routeCanary(o Observation, planned int, state pb.State) (traffic.View, *Decision) {
+func routeCanary(o Observation, planned int) (traffic.View, *Decision) {
 	c := o.canary()
 	if c == nil || c.Deleting {
-		return reconcileTraffic(o, o.requested(planned), state)
+		return reconcileTraffic(o, o.requested(planned))
 	}
-	return routeAndLabel(o, *c, planned, o.requested(planned), state)
+	return routeAndLabel(o, *c, planned, o.requested(planned))
 }
 
 // routeAndLabel applies a routing: the routes, then the serving labels. Only before the share grows, the leaders that it
 // was computed for are labelled first.
-func routeAndLabel(o Observation, w Workload, planned int, want traffic.Desired, state pb.State) (traffic.View, *Decision) {
-	v, write := reconcileTraffic(o, want, state)
+func routeAndLabel(o Observation, w Workload, planned int, want traffic.Desired) (traffic.View, *Decision) {
+	v, write := reconcileTraffic(o, want)
 	if grows := v.Pinned && v.Prepared && want.Weight > v.Weight; write != nil && !grows {
 		return v, write
 	}
-	if label := labelLeaders(o, w, planned, write == nil && inForce(v), state); label != nil {
+	if label := labelLeaders(o, w, planned, write == nil && inForce(v)); label != nil {
 		return v, label
 	}
 	return v, write
@@ -317,8 +316,8 @@ func (s *Progress) share(o Observation) {
 
 // protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
 // these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
-func protectRequests(o Observation, state pb.State) *Decision {
-	if d := labelStable(o, state); d != nil {
+func protectRequests(o Observation) *Decision {
+	if d := labelStable(o); d != nil {
 		return d // requests can't return to old units without it
 	}
 	r, c := o.release(), o.canary()
@@ -329,9 +328,9 @@ func protectRequests(o Observation, state pb.State) *Decision {
 		return nil
 	}
 	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
-		if _, d := reconcileTraffic(o, want, state); d != nil {
+		if _, d := reconcileTraffic(o, want); d != nil {
 			return d
 		}
 	}
-	return o.labelServing(*c, state, func(g Group) bool { return g.Serving && g.Ready })
+	return o.labelServing(*c, func(g Group) bool { return g.Serving && g.Ready })
 }

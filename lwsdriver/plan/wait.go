@@ -288,10 +288,11 @@ func trafficRemedy(reason string) string {
 	}
 }
 
-// lwsRemedy is what to do if the LeaderWorkerSet controller does not observe a change.
-func lwsRemedy(name string) string {
-	return fmt.Sprintf("Check that the LeaderWorkerSet controller runs (kubectl -n lws-system get pods), and whether its log and kubectl describe lws %s "+
-		"show an error: it never observes a change of volumeClaimTemplates, for example", name)
+// awaitLWS returns a decision that waits for the LeaderWorkerSet controller.
+func (o Observation) awaitLWS(reason, message string, args ...any) *Decision {
+	return &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: fmt.Sprintf(
+		"Check that the LeaderWorkerSet controller runs (kubectl -n lws-system get pods), and whether its log and kubectl describe lws %s "+
+			"show an error: it never observes a change of volumeClaimTemplates, for example", o.Stable.Name)}
 }
 
 // awaitGroups has d wait for its goal, of which some groups may be missing.
