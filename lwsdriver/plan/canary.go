@@ -116,7 +116,6 @@ func replaceCanary(o Observation, c Workload) Decision {
 func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
-	share, routed := o.currentShare()
 	if s.Planned == 0 && o.shifts() && !o.shiftsBack() && o.batchReplicas() > 0 {
 		if failed := o.failShift(); failed != nil {
 			return *failed // no unit is no batch
@@ -128,7 +127,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 		d.State, d.Reason, d.Wait = pb.State_STATE_VERIFYING, v.Reason, WaitTraffic
 		d.Message += ", but the requested routing is not in force yet: " + v.Message
 		return d
-	case s.available >= need && routed && share.capped():
+	case s.available >= need && o.currentShare().capped():
 		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonCapacityBelowShare
 		return d
 	case s.available >= need:

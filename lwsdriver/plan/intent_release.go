@@ -280,9 +280,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 		// target, and this one is recorded already.
 		return Decision{}, nil
 	}
-	record, with := *o.Record, *r
-	with.Target, record.Release = next, &with
-	return Decision{Action: SetStable{Record: record, Why: "set the target to " + next.Groups}}, nil
+	return Decision{Action: SetStable{Record: amendRelease(o, func(r *record.Release) { r.Target = next }), Why: "set the target to " + next.Groups}}, nil
 }
 
 // covers reports whether the present target asks for at least the planned groups of the next. Equal groups in a later

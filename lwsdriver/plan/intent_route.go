@@ -84,9 +84,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.object(), phaseText(r.Phase))
 	}
-	record, with := *o.Record, *r
-	with.Traffic, record.Release = next, &with
-	return Decision{Action: SetStable{Record: record, Why: t.why()}}, nil
+	return Decision{Action: SetStable{Record: amendRelease(o, func(r *record.Release) { r.Traffic = next }), Why: t.why()}}, nil
 }
 
 // requestedFor returns the number of groups that a weight is requested for. A host may repeat a weight at any time: the
@@ -148,7 +146,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 		return v.followGroups(o, weight)
 	}
 	last := r.Traffic.RequestedWeight()
-	if s, ok := o.currentShare(); ok && s.capped() && !v.Blocked && !o.awaitsSecondSet() {
+	if s := o.currentShare(); s.capped() && !v.Blocked && !o.awaitsSecondSet() {
 		v.Verified = false
 		switch {
 		case s.requested != weight:

@@ -91,7 +91,7 @@ func checkLeftovers(o Observation, a CreateCanary) error {
 func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 	w.Groups = slices.Concat(w.Groups, o.partners(w.Carries))
 	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, deletionRemedy(w.Groups)
-	if left := o.leftoverAt(w).Sub(o.Now); left > 0 && !w.DeletingSince.IsZero() {
+	if left := o.leftoverAt(w).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 	}
 	d.Message += describeUnready(single(w.terminating()))

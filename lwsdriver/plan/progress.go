@@ -153,24 +153,11 @@ func (s Progress) diagnosis(o Observation, message string) string {
 	case g.Ready:
 		what = fmt.Sprintf("has not stayed ready for %s", o.Policy.MinReady)
 	case strings.Contains(message, g.describe()):
-		return ". " + strings.ToUpper(do[:1]) + do[1:] + "." + remediation(o.release())
+		return ". " + strings.ToUpper(do[:1]) + do[1:] + continues(o, "the group is ready")
 	case g.Revision == "" && g.LostAt.IsZero():
 		what = "has had no pod"
 	}
-	return fmt.Sprintf(". Group %d (%s) %s since %s: %s.%s", g.Index, g.Leader, what, clock(since), do, remediation(o.release()))
-}
-
-// remediation returns how the release can continue, if it can.
-func remediation(r *record.Release) string {
-	const recovers = " The release continues by itself once the group is ready"
-	switch {
-	case r == nil:
-		return ""
-	case r.Phase == record.Progressing || r.Phase == record.Promoting:
-		return recovers + "; otherwise abort"
-	default: // it is rolling back already
-		return recovers
-	}
+	return fmt.Sprintf(". Group %d (%s) %s since %s: %s%s", g.Index, g.Leader, what, clock(since), do, continues(o, "the group is ready"))
 }
 
 // clock formats a time of the day; the date stands beside the message.
@@ -178,10 +165,7 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
 
 // remedy returns what to do about a group, by Kubernetes' reason why it is not ready.
 func remedy(g Group) string {
-	pod := g.Pod
-	if pod == "" {
-		pod = g.Leader
-	}
+	pod := cmp.Or(g.Pod, g.Leader)
 	switch g.Reason {
 	case "Unschedulable", "SchedulerError":
 		return "free or add the resources that its pods request"

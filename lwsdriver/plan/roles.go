@@ -452,9 +452,6 @@ func (o Observation) rollsSlice() bool {
 
 // checkRoles refuses a DisaggregatedSet that can't be held.
 func checkRoles(o Observation) error {
-	if !o.hasRoles() {
-		return nil
-	}
 	total := 0
 	for _, role := range o.Roles {
 		total += role.Replicas

@@ -139,12 +139,9 @@ func (o Observation) shareFor(planned int) share {
 	return s
 }
 
-// oneOf returns a share at which only one of two sets serves: none before the second one is complete, and all once requests have moved,
-// unless the user's own groups can carry more of them.
+// oneOf returns a share at which only one of two sets serves: the one that is in force, none before the second set is complete, unless the
+// user's own groups can carry more of the requests.
 func (o Observation) oneOf(s share, updated, stable capacityOf) int {
-	if !o.switched() {
-		return 0
-	}
 	f, now := traffic.Facts{StableEndpoints: stable.ready, CanaryEndpoints: updated.ready + updated.spared()}, o.Traffic.Facts().Weight
 	if updated.ready > 0 && o.lacks(f, now) <= max(o.mayLack(), o.lacks(f, 0)) {
 		return min(now, s.requested)
@@ -152,21 +149,20 @@ func (o Observation) oneOf(s share, updated, stable capacityOf) int {
 	return 0
 }
 
-// currentShare returns the share of the update revision, or false if at present it has none.
-func (o Observation) currentShare() (share, bool) {
-	if o.release() == nil || o.Traffic == nil || !takesShare(o.Record.Release.Phase) {
-		return share{}, false
-	}
-	switch r, c := o.Record.Release, o.canary(); {
+// currentShare returns the share of the update revision, zero if at present it has none.
+func (o Observation) currentShare() share {
+	r, c := o.release(), o.canary()
+	switch {
+	case o.Traffic == nil || r == nil || !takesShare(r.Phase):
+		return share{}
+	case o.routesInPlace() && (r.Phase != record.Progressing || o.splitEnded() || r.UpdateRevision != o.Stable.Revision || len(o.abandoned()) > 0):
+		return share{}
 	case o.routesInPlace():
-		if r.Phase != record.Progressing || o.splitEnded() || r.UpdateRevision != o.Stable.Revision || len(o.abandoned()) > 0 {
-			return share{}, false
-		}
-		return o.shareFor(o.planned()), true
+		return o.shareFor(o.planned())
 	case c == nil || c.Deleting || RemovesAdded(o):
-		return share{}, false
+		return share{}
 	}
-	return o.shareFor(o.routedGroups()), true
+	return o.shareFor(o.routedGroups())
 }
 
 // routedGroups returns how many groups of the canary get requests: those of the batch, or of the second set until it is complete, and
@@ -297,10 +293,7 @@ func earliest(a, b time.Duration) time.Duration {
 
 // explainShare adds to a decision that the share is capped, and when time alone may change that.
 func explainShare(o Observation, d Decision) Decision {
-	s, ok := o.currentShare()
-	if !ok {
-		return d
-	}
+	s := o.currentShare()
 	d.Recheck = earliest(d.Recheck, s.recheck)
 	if s.effective > s.requested || s.capped() && !o.awaitsSecondSet() {
 		d.Message += "; " + s.message(o)
@@ -313,13 +306,7 @@ func checkShare(o Observation, a SetTraffic) error {
 	if o.Traffic == nil || o.Stable.Deleting || a.Desired.Weight <= o.Traffic.Facts().Weight {
 		return nil
 	}
-	s, ok := o.currentShare()
-	switch {
-	case !ok:
-		return fmt.Errorf("the share of the update revision is raised to %d %% while it may have none", a.Desired.Weight)
-	case s.of.updated == 0:
-		return fmt.Errorf("the share is raised to %d %% while no updated group is ready", a.Desired.Weight)
-	case a.Desired.Weight > s.of.limit(s.requested):
+	if s := o.currentShare(); a.Desired.Weight > s.of.limit(s.requested) {
 		return fmt.Errorf("the share is raised to %d %%, and %d of %d groups can carry %d %%",
 			a.Desired.Weight, s.of.steady, s.of.groups, s.of.limit(s.requested))
 	}

@@ -71,11 +71,9 @@ func recordSplit(o Observation, splitEnded bool) *Decision {
 	if splitEnded {
 		why = "end the split of requests, which follow the groups from now on"
 	}
-	next, r := *o.Record, *o.Record.Release
-	r.SplitEnded, next.Release = splitEnded, &r
-	a := SetStable{Record: next, Rolling: hold(), Why: why}
+	a := SetStable{Record: amendRelease(o, func(r *record.Release) { r.SplitEnded = splitEnded }), Rolling: hold(), Why: why}
 	// LWS goes on with the batch meanwhile: only a rollback stops it before requests have moved.
-	if r.Phase != record.RollingBack {
+	if o.Record.Release.Phase != record.RollingBack {
 		a.Rolling = ptr.To(o.unchangedPace())
 	}
 	return ptr.To(writes(a, ReasonOpening))
@@ -157,9 +155,6 @@ func (o Observation) unchangedPace() rolling {
 // routeInPlace applies the requested routing while batches run: the routes, then the serving labels. It returns the
 // state of the routing, and a decision if a write is due.
 func routeInPlace(o Observation) (traffic.View, *Decision) {
-	if !o.routesInPlace() {
-		return reconcileTraffic(o, prepared())
-	}
 	if d := moveSplit(o); d != nil {
 		return traffic.View{}, d
 	}
