@@ -80,13 +80,16 @@ func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	return r, nil
 }
 
-// checkRevision refuses a request that means another revision than the one being released. Empty means any revision.
+// checkRevision refuses a request that means another revision than the one being released. Empty means any revision. A template that changed
+// after the promotion does not matter.
 func checkRevision(o Observation, r *record.Release, want string) error {
-	if want == "" || r.UpdateRevision == want && o.Stable.Revision == want {
+	over := r.Phase == record.Promoted || r.Phase == record.HandingOver
+	if want == "" || r.UpdateRevision == want && (over || o.Stable.Revision == want) {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-		"the template of %s has changed since revision %q: the release starts over with revision %q", o.object(), want, o.Stable.Revision)
+		"revision %q was meant, but the update revision of release %q of %s is %q, and the template is at %q: read the context again, and decide on that",
+		want, r.ID, o.object(), r.UpdateRevision, o.Stable.Revision)
 }
 
 // checkTemplateRevision refuses a request that was decided on another template than the present one. "" is any.

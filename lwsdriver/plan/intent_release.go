@@ -347,11 +347,9 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	case record.CleaningUp, record.RollingBack:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.object())
-	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
-		return Decision{}, p.checkRevision(o, r)
-	case record.Progressing:
+	case record.Progressing, record.Promoting, record.Standby, record.HandingOver, record.Promoted:
 	}
-	if err := p.checkRevision(o, r); err != nil {
+	if err := checkRevision(o, r, p.Revision); err != nil || r.Phase != record.Progressing {
 		return Decision{}, err
 	}
 	// LWS promotes the template in the spec, whatever the host has seen.
@@ -362,18 +360,6 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	a := promoteNow(o)
 	a.Record.Release.EndedBy, a.Record.Release.EndMessage = p.User, p.Message
 	return Decision{Action: a}, nil
-}
-
-// checkRevision refuses to promote another revision than the caller means. A template that changed after the promotion
-// does not matter.
-func (p Promote) checkRevision(o Observation, r *record.Release) error {
-	over := r.Phase == record.Promoted || r.Phase == record.HandingOver
-	if p.Revision == "" || p.Revision == r.UpdateRevision && (over || p.Revision == o.Stable.Revision) {
-		return nil
-	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-		"promotion of revision %q was requested, but the update revision of release %q of %s is %q, and the template is at %q: read the context again before promoting",
-		p.Revision, r.ID, o.object(), r.UpdateRevision, o.Stable.Revision)
 }
 
 // promoteNow records the intent to promote and releases the hold, unless requests have to move first.
@@ -400,13 +386,9 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 		return Decision{}, nil
 	case record.CleaningUp, record.RollingBack:
 		return b.addForce(o), nil
-	case record.HandingOver:
+	case record.HandingOver, record.Promoted:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is promoted: %s serves in its place. To go back, release the old template: `lockstep undo` restores it",
-			r.ID, o.object(), r.Successor)
-	case record.Promoted:
-		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is promoted: every group runs revision %s. To go back, release the old template: `lockstep undo` restores it",
+			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo` restores it",
 			r.ID, o.object(), r.UpdateRevision)
 	case record.Progressing, record.Promoting, record.Standby:
 	}
