@@ -351,7 +351,7 @@ func explore(c config, disturb, most int, first bool) (e explored, found []viola
 			acts = append(acts, e.by[at].String())
 		}
 		slices.Reverse(acts)
-		found = append(found, violation{breach, course{c, acts}})
+		found = append(found, violation{breach, course{kindOfSmall, c.String(), acts}})
 	}
 	var steps []step
 	var level, next []int32
@@ -515,7 +515,7 @@ func TestExplore(t *testing.T) {
 				t.Logf("%d states in %s", e.visited, time.Since(began).Round(time.Millisecond))
 				total.Add(int64(e.visited))
 				for _, v := range found {
-					t.Errorf("%s\n%s\n%s", v.breach, v.course, tell(v.course))
+					t.Errorf("%s\n%s\n%s", v.breach, v.course, v.course.tell())
 				}
 			})
 		}
@@ -523,80 +523,11 @@ func TestExplore(t *testing.T) {
 	t.Logf("%d states with at most %d disturbances", total.Load(), *exploreDisturb)
 }
 
-// course is a small world and what happens in it, in the words of a scenario.
-type course struct {
-	config config
-	acts   []string
-}
-
-func (c course) String() string {
-	return "course\n" + c.config.String() + "\n" + strings.Join(c.acts, "\n") + "\n----"
-}
-
-// parseCourse reads the input of a course.
-func parseCourse(text string) course {
-	first, acts, _ := strings.Cut(text, "\n")
-	l := parseLine("world " + first)
-	c := config{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), replicas: l.number("replicas", 0)}
-	c.unavailable, c.surge, _ = strings.Cut(l.attrs["own"], "/")
-	for word, is := range c.words() {
-		*is = l.has(word) || l.name == word
-	}
-	return course{c, strings.Split(acts, "\n")}
-}
-
-// actRest is, in a course, all that happens by itself until only time remains.
-const actRest = "rest"
-
-// maxTold bounds the steps of one act of a course.
-const maxTold = 1000
-
-// tell runs a course, and returns what the driver writes in it, which rule is broken, and how it ends.
-func tell(c course) string {
-	w, s := newWorld(c.config)
-	var b strings.Builder
-	for _, do := range append(slices.Clone(c.acts), "end") {
-		if do != "end" && do != actDrive {
-			fmt.Fprintf(&b, "%s\n", do)
-		}
-		for range maxTold { // writes that never end are told so often
-			t, ok := w.step(&s, do)
-			if !ok && do != actRest && do != "end" {
-				b.WriteString("  not now\n")
-			}
-			if !ok {
-				break
-			}
-			if t.act.do == actDrive {
-				if d := reconcile(w.observe(&s)); d.Action != nil {
-					result := ""
-					if t.state.refused {
-						result = " (refused)"
-					}
-					fmt.Fprintf(&b, "  %s: %s%s\n", d.Reason, d.Action, result)
-				}
-			}
-			if t.breach != "" {
-				return b.String() + "BREACH: " + t.breach + "\n"
-			}
-			if s = t.state; do != actRest && do != "end" {
-				break
-			}
-		}
-	}
-	d := reconcile(w.observe(&s))
-	fmt.Fprintf(&b, "end: %s, %s: %s\n", strings.TrimPrefix(d.State.String(), "STATE_"), d.Reason, d.Message)
-	if text := w.unsettled(&s, d); text != "" {
-		fmt.Fprintf(&b, "BREACH: %s\n", text)
-	}
-	return b.String()
-}
-
 // step returns the step of an act, or the next one that happens by itself, at the end also by time, or false if there is none.
 func (w *world) step(s *state, do string) (step, bool) {
 	for _, t := range w.next(s, math.MaxUint8, nil) {
 		waits := t.act.do == actWait || t.act.do == actWaitLong
-		if do == "end" && t.calm || do == actRest && t.calm && !waits || t.act.String() == do {
+		if do == actEnd && t.calm || do == actRest && t.calm && !waits || t.act.String() == do {
 			return t, true
 		}
 	}

@@ -24,25 +24,6 @@ func TestWalksOfRoles(t *testing.T) {
 	takeWalks(t, *walks/4, walkRoles) // each costs four times as much
 }
 
-// roleCourse is a small DisaggregatedSet and what happens in it.
-type roleCourse struct {
-	world string
-	acts  []string
-}
-
-func (c roleCourse) String() string {
-	return "roles\n" + c.world + "\n" + strings.Join(c.acts, "\n") + "\n----"
-}
-
-func (c roleCourse) tell() string { return tellRoles(c.world + "\n" + strings.Join(c.acts, "\n")) }
-
-func (c roleCourse) length() int { return len(c.acts) }
-
-func (c roleCourse) without(from, to int) walked {
-	c.acts = slices.Delete(slices.Clone(c.acts), from, to)
-	return c
-}
-
 // parseRoles returns what a course begins with.
 func parseRoles(world string) roleState {
 	l := parseLine("set " + world)
@@ -97,9 +78,9 @@ func randomRoles(r *rand.Rand) string {
 }
 
 // walkRoles takes a course of random acts, and returns it with the rule that it breaks, or "".
-func walkRoles(seed uint64) (walked, string) {
+func walkRoles(seed uint64) (course, string) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	c := roleCourse{world: randomRoles(r)}
+	c := course{kind: kindOfRoles, world: randomRoles(r)}
 	for !strings.Contains(c.world, *exploreRuns) {
 		c.world = randomRoles(r)
 	}
@@ -221,27 +202,6 @@ func (s roleState) step(o Observation, do string) (step *roleStep, err error) {
 		}
 	}
 	return step, nil
-}
-
-// breaks reports whether a course breaks a rule of a kind, and returns it with only the acts until then that are possible.
-func (c roleCourse) breaks(kind string) (walked, bool) {
-	s, acts := parseRoles(c.world), []string(nil)
-	for _, do := range c.acts {
-		o := s.observe()
-		step, err := s.step(o, do)
-		if err != nil {
-			return roleCourse{c.world, append(acts, do)}, kindOf(err.Error()) == kind
-		}
-		if step == nil {
-			continue
-		}
-		acts = append(acts, do)
-		if broken := s.breach(o, *step); broken != "" {
-			return roleCourse{c.world, acts}, kindOf(broken) == kind
-		}
-		s = s.after(*step)
-	}
-	return roleCourse{c.world, acts}, kindOf(s.breachOfEnd()) == kind
 }
 
 // after returns the state after a step. A late write is refused once its object has changed.

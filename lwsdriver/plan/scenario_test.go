@@ -82,11 +82,9 @@ func TestScenarios(t *testing.T) {
 
 func runScenarios(t *testing.T, path string) {
 	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-		if d.Cmd == "course" {
-			return tell(parseCourse(d.Input))
-		}
-		if d.Cmd == "roles" {
-			return tellRoles(d.Input)
+		if d.Cmd == kindOfSmall || d.Cmd == kindOfRoles {
+			world, acts, _ := strings.Cut(d.Input, "\n")
+			return course{d.Cmd, world, strings.Split(acts, "\n")}.tell()
 		}
 		if d.Cmd != "plan" {
 			d.Fatalf(t, "unknown command %q", d.Cmd)

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -29,18 +28,8 @@ var (
 // disturbances. A breach is printed as a course without the acts that it does not need.
 func TestWalks(t *testing.T) { takeWalks(t, *walks, walk) }
 
-// walked is the course of a walk.
-type walked interface {
-	fmt.Stringer
-	length() int
-	without(from, to int) walked
-	// breaks reports whether it breaks a rule of a kind, and returns it with only the acts until then that are possible.
-	breaks(kind string) (walked, bool)
-	tell() string
-}
-
 // takeWalks takes walks by their seeds.
-func takeWalks(t *testing.T, most uint64, walk func(seed uint64) (walked, string)) {
+func takeWalks(t *testing.T, most uint64, walk func(seed uint64) (course, string)) {
 	var next, acts atomic.Uint64
 	var known sync.Map
 	var wait sync.WaitGroup
@@ -48,12 +37,12 @@ func takeWalks(t *testing.T, most uint64, walk func(seed uint64) (walked, string
 		wait.Go(func() {
 			for i := next.Add(1); i <= most; i = next.Add(1) {
 				c, breach := walk(*walkSeed + i - 1)
-				acts.Add(uint64(c.length()))
+				acts.Add(uint64(len(c.acts)))
 				kind := kindOf(breach)
 				if _, again := known.LoadOrStore(kind, true); breach == "" || again {
 					continue
 				}
-				short := shrunk(c, kind)
+				short := c.shrunk(kind)
 				t.Errorf("walk %d: %s\n%s\n%s", *walkSeed+i-1, breach, short, short.tell())
 			}
 		})
@@ -63,11 +52,14 @@ func takeWalks(t *testing.T, most uint64, walk func(seed uint64) (walked, string
 }
 
 // walk takes a course of random acts, and returns it with the rule that it breaks, or "".
-func walk(seed uint64) (walked, string) {
-	c, r := course{}, rand.New(rand.NewPCG(seed, 0))
-	for c.config = randomConfig(r); !strings.Contains(c.config.String(), *exploreRuns); c.config = randomConfig(r) {
+func walk(seed uint64) (course, string) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	of := randomConfig(r)
+	for !strings.Contains(of.String(), *exploreRuns) {
+		of = randomConfig(r)
 	}
-	w, s := newWorld(c.config)
+	c := course{kind: kindOfSmall, world: of.String()}
+	w, s := newWorld(of)
 	// Some kinds of disturbances never happen in a course, so that others happen often.
 	never := map[string]bool{}
 	for _, do := range disturbing {
@@ -147,56 +139,6 @@ func (w *world) breachOfEnd(s state) string {
 		s = steps[i].state
 	}
 	return fmt.Sprintf("%d writes, and it is not at rest", writes)
-}
-
-// shrunk returns the course without the acts that it does not need to break a rule of a kind.
-func shrunk(c walked, kind string) walked {
-	until := time.Now().Add(2 * time.Minute)
-	for size := max(c.length()/2, 1); ; {
-		less := false
-		for i := 0; i < c.length() && time.Now().Before(until); {
-			if next, ok := c.without(i, min(i+size, c.length())).breaks(kind); ok {
-				c, less = next, true
-			} else {
-				i += size
-			}
-		}
-		if size == 1 && !less || time.Now().After(until) {
-			return c
-		}
-		if !less {
-			size /= 2
-		}
-		size = max(size, 1)
-	}
-}
-
-func (c course) length() int { return len(c.acts) }
-
-func (c course) tell() string { return tell(c) }
-
-func (c course) without(from, to int) walked {
-	c.acts = slices.Delete(slices.Clone(c.acts), from, to)
-	return c
-}
-
-func (c course) breaks(kind string) (walked, bool) {
-	w, s := newWorld(c.config)
-	var acts []string
-	for _, do := range c.acts {
-		w.onlyOf(do)
-		s.spent = 0
-		t, ok := w.step(&s, do)
-		if !ok {
-			continue
-		}
-		acts = append(acts, do)
-		if t.breach != "" {
-			return course{c.config, acts}, kindOf(t.breach) == kind
-		}
-		s = t.state
-	}
-	return course{c.config, acts}, kindOf(w.breachOfEnd(s)) == kind
 }
 
 // release is what a host does in a release that is promoted.
