@@ -18,10 +18,7 @@ record phase=Progressing stable=A update=B since=1h set=hold
 groups 0-3 revision=A ready=9h
 canary vllm-b replicas=1 carries=B target=25%#0@5m
 groups 0-0 revision=B ready=5m`
-	o, err := parseObservation(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := observed(t, text)
 	for _, tt := range []struct {
 		room   *int
 		canary int

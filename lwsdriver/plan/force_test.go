@@ -20,15 +20,6 @@ groups 0 revision=A ready=1h
 groups 1 revision=A reason=Unschedulable lost=20m
 groups 2-3 revision=B ready=1h`
 
-func observed(t *testing.T, text string) Observation {
-	t.Helper()
-	o, err := parseObservation(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
 // Force is recorded with the rollback, or added to one that runs. Repeated it changes nothing, until the rollback has been
 // stuck again for its deadline.
 func TestForceIsRecordedOnce(t *testing.T) {

@@ -16,15 +16,12 @@ import (
 
 // A release of a newer driver takes no request but the one to go back.
 func TestNewerReleaseIsOnlyRolledBack(t *testing.T) {
-	o, err := parseObservation(`workload vllm replicas=4 revision=B hold
+	o := observed(t, `workload vllm replicas=4 revision=B hold
 record version=2 phase=Progressing stable=A update=B
 newer version
 groups 0-3 revision=A ready=1h
 canary vllm-b replicas=1 carries=B target=1@1m
 groups 0 revision=B ready=1m`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, i := range map[string]Intent{
 		"batch": SetTarget{ReleaseID: "r-1", Batch: ptr.To(1)}, "promote": Promote{ReleaseID: "r-1"},
 		"begin": Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{}}, "weight": Route{ReleaseID: "r-1", Weight: ptr.To(10)},
@@ -46,13 +43,10 @@ groups 0 revision=B ready=1m`)
 
 // Once it is rolled back, the workload can be given up, which removes the record, but not released under the old driver.
 func TestNewerRecordIsDisowned(t *testing.T) {
-	o, err := parseObservation(`workload vllm replicas=4 revision=B hold
+	o := observed(t, `workload vllm replicas=4 revision=B hold
 record version=2 phase=CleaningUp stable=A update=B
 newer version
 groups 0-3 revision=A ready=1h`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{}}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NEWER_DRIVER ||
 		!strings.Contains(err.Error(), "disown") {
 		t.Errorf("begin: %v", err)

@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,48 +18,34 @@ import (
 // In every scenario a driver with a newer rendering version writes the record first, and once: then it decides as the older one
 // does. The older one then carries nothing on.
 func TestRenderingIsRaisedFirst(t *testing.T) {
-	paths, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
 	raised := 0
-	for _, path := range paths {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "plan" {
-				return d.Expected
-			}
-			o, err := parseObservation(d.Input)
-			if err != nil {
-				d.Fatalf(t, "%v", err)
-			}
-			older := reconcile(o)
-			if r := o.release(); !rendered(r) || o.newer() != "" || o.Gone || o.Stable.Deleting || o.Succeeded || older.Action == nil {
-				return d.Expected
-			}
-			raised++
-			o.Rendering = o.Record.Release.Rendering + 1
-			newer := reconcile(o)
-			a, ok := newer.Action.(SetStable)
-			if !ok || newer.State != older.State || newer.Message != older.Message {
-				d.Fatalf(t, "%v, want %v after the record:\n%s", newer.Action, older.Action, describe(o, newer))
-			}
-			if rendered(a.Record.Release) && a.Record.Release.Rendering != o.Rendering {
-				d.Fatalf(t, "%v leaves the rendering version at %d", a, a.Record.Release.Rendering)
-			}
-			if _, ok := older.Action.(SetStable); ok {
-				return d.Expected // that write has the version
-			}
-			o.Record = &a.Record
-			if now := reconcile(o); now.Action != nil && now.Action.String() != older.Action.String() {
-				d.Fatalf(t, "%v after the record, want %v", now.Action, older.Action)
-			}
-			o.Rendering--
-			if now := reconcile(o); now.Action != nil || now.Reason != ReasonNewerDriver {
-				d.Fatalf(t, "the older driver carries on: %s", describe(o, now))
-			}
-			return d.Expected
-		})
-	}
+	eachScenario(t, func(t *testing.T, d *datadriven.TestData, o Observation) {
+		older := reconcile(o)
+		if r := o.release(); !rendered(r) || o.newer() != "" || o.Gone || o.Stable.Deleting || o.Succeeded || older.Action == nil {
+			return
+		}
+		raised++
+		o.Rendering = o.Record.Release.Rendering + 1
+		newer := reconcile(o)
+		a, ok := newer.Action.(SetStable)
+		if !ok || newer.State != older.State || newer.Message != older.Message {
+			d.Fatalf(t, "%v, want %v after the record:\n%s", newer.Action, older.Action, describe(o, newer))
+		}
+		if rendered(a.Record.Release) && a.Record.Release.Rendering != o.Rendering {
+			d.Fatalf(t, "%v leaves the rendering version at %d", a, a.Record.Release.Rendering)
+		}
+		if _, ok := older.Action.(SetStable); ok {
+			return // that write has the version
+		}
+		o.Record = &a.Record
+		if now := reconcile(o); now.Action != nil && now.Action.String() != older.Action.String() {
+			d.Fatalf(t, "%v after the record, want %v", now.Action, older.Action)
+		}
+		o.Rendering--
+		if now := reconcile(o); now.Action != nil || now.Reason != ReasonNewerDriver {
+			d.Fatalf(t, "the older driver carries on: %s", describe(o, now))
+		}
+	})
 	if raised < 20 {
 		t.Errorf("only %d scenarios carry a release on", raised)
 	}
@@ -68,17 +53,13 @@ func TestRenderingIsRaisedFirst(t *testing.T) {
 
 func renderedBy(t *testing.T, driver, release string) Observation {
 	t.Helper()
-	o, err := parseObservation(`driver rendering=` + driver + `
+	return observed(t, `driver rendering=`+driver+`
 policy batches=25%,50%
 workload vllm replicas=4 revision=B hold
-record phase=Progressing stable=A update=B rendering=` + release + `
+record phase=Progressing stable=A update=B rendering=`+release+`
 groups 0-3 revision=A ready=1h
 canary vllm-b replicas=1 carries=B target=25%#0@1m
 groups 0 revision=B ready=1m`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
 }
 
 // A request of a driver with an older rendering version is refused, except for a rollback, which keeps the version.
@@ -136,13 +117,10 @@ func TestRequestsRaiseTheRendering(t *testing.T) {
 }
 
 func TestBeginRecordsTheRendering(t *testing.T) {
-	o, err := parseObservation(`driver rendering=3
+	o := observed(t, `driver rendering=3
 workload vllm replicas=4 revision=B hold
 record phase=Promoted stable=0 update=A rendering=5
 groups 0-3 revision=A ready=1h`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	d, err := Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}})
 	if a, ok := d.Action.(SetStable); err != nil || !ok || a.Record.Release.Rendering != 3 {
 		t.Errorf("%v, %+v", err, d.Action)

@@ -80,6 +80,29 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
+// eachScenario passes the observation of each scenario of every file.
+func eachScenario(t *testing.T, pass func(t *testing.T, d *datadriven.TestData, o Observation)) {
+	t.Helper()
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "plan" {
+				pass(t, d, observed(t, d.Input))
+			}
+			return d.Expected
+		})
+	})
+}
+
+// observed parses an observation.
+func observed(t *testing.T, text string) Observation {
+	t.Helper()
+	o, err := parseObservation(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
 func runScenarios(t *testing.T, path string) {
 	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 		if d.Cmd == kindOfSmall || d.Cmd == kindOfRoles {
@@ -89,10 +112,7 @@ func runScenarios(t *testing.T, path string) {
 		if d.Cmd != "plan" {
 			d.Fatalf(t, "unknown command %q", d.Cmd)
 		}
-		o, err := parseObservation(d.Input)
-		if err != nil {
-			d.Fatalf(t, "%v", err)
-		}
+		o := observed(t, d.Input)
 		first := reconcile(o)
 		if second := reconcile(o); !reflect.DeepEqual(first, second) {
 			d.Fatalf(t, "the same observation led to two decisions:\n%s%s", describe(o, first), describe(o, second))

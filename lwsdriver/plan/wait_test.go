@@ -49,24 +49,14 @@ func checkEnds(o Observation, d Decision) error {
 // TestEveryWaitEnds checks that every scenario in which the planner waits fails at its deadline.
 func TestEveryWaitEnds(t *testing.T) {
 	waits := 0
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "plan" {
-				return d.Expected
-			}
-			o, err := parseObservation(d.Input)
-			if err != nil {
-				d.Fatalf(t, "%v", err)
-			}
-			decision := reconcile(o)
-			if !decision.Deadline.IsZero() {
-				waits++
-			}
-			if err := checkEnds(o, decision); err != nil {
-				t.Errorf("%s: %v", d.Pos, err)
-			}
-			return d.Expected
-		})
+	eachScenario(t, func(t *testing.T, d *datadriven.TestData, o Observation) {
+		decision := reconcile(o)
+		if !decision.Deadline.IsZero() {
+			waits++
+		}
+		if err := checkEnds(o, decision); err != nil {
+			t.Errorf("%s: %v", d.Pos, err)
+		}
 	})
 	if waits < 20 {
 		t.Errorf("only %d scenarios wait", waits)
@@ -122,13 +112,7 @@ groups 0-3 revision=A ready=2h
 canary vllm-b replicas=2 carries=B target=50%%#0@30s
 groups 0-1 revision=B ready=1m serving
 traffic requested=50 for=2 isolated prepared pods=0,1 weight=%d seen=%d`
-	world := func(weight, seen int) Observation {
-		o, err := parseObservation(fmt.Sprintf(text, weight, seen))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
+	world := func(weight, seen int) Observation { return observed(t, fmt.Sprintf(text, weight, seen)) }
 	r := world(0, 0).Record
 	var kept Waiting
 	var failed time.Duration
