@@ -13,36 +13,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-func TestCapacityLimit(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		c      capacity
-		weight int
-		want   int
-	}{
-		{"every group is ready", capacity{groups: 4, steady: 4, updated: 4, stable: 4, whole: true}, 100, 100},
-		{"more than the weight was requested for", capacity{groups: 2, steady: 4, updated: 4, stable: 4, whole: true}, 50, 50},
-		{"the lost group is tolerated", capacity{groups: 4, tolerated: 1, steady: 3, updated: 3, stable: 4, whole: true}, 100, 100},
-		{"rounded down to tenths", capacity{groups: 3, steady: 2, updated: 2, stable: 3, whole: true}, 100, 60},
-		{"tenths of the weight", capacity{groups: 5, steady: 3, updated: 3, stable: 5, whole: true}, 50, 30},
-		{"half", capacity{groups: 4, steady: 2, updated: 2, stable: 4, whole: true}, 100, 50},
-		{"below half", capacity{groups: 4, steady: 1, updated: 1, stable: 4, whole: true}, 100, 0},
-		{"below half, stable not whole", capacity{groups: 4, steady: 1, updated: 1, stable: 3}, 100, 20},
-		{"below half, few stable groups", capacity{groups: 4, steady: 1, updated: 1, stable: 1}, 100, 50},
-		{"numbers of groups don't exceed the weight", capacity{groups: 4, steady: 1, updated: 1, stable: 1}, 30, 30},
-		{"no stable group", capacity{groups: 10, steady: 1, updated: 1}, 40, 40},
-		{"no stable group, and none counts yet", capacity{groups: 10, updated: 3}, 40, 40},
-		{"none counts yet", capacity{groups: 4, updated: 4, stable: 4, whole: true}, 100, 0},
-		{"no updated group", capacity{groups: 4, stable: 4}, 100, 0},
-		{"nothing planned, in place: another client had a group updated", capacity{updated: 1, steady: 1}, 100, 100},
-		{"nothing requested", capacity{groups: 4, steady: 2, updated: 2, stable: 4, whole: true}, 0, 0},
-	} {
-		if got := tc.c.limit(tc.weight); got != tc.want {
-			t.Errorf("%s: %d of %d %%, want %d", tc.name, got, tc.weight, tc.want)
-		}
-	}
-}
-
 // TestCapacityLimitBounds checks, for any numbers, that the share is at most what the groups carry while the stable side is
 // whole, that more ready groups never lower it, and that it takes few values.
 func TestCapacityLimitBounds(t *testing.T) {
