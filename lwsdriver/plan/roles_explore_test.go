@@ -127,33 +127,32 @@ func (s roleState) observe(next ...Intent) Observation {
 	for i := range roleNames {
 		o.Stable.Observed = o.Stable.Observed && (s.lacks(s.template, i) || s.children[s.template][0][i].owned() || s.children[s.template][1][i].owned())
 	}
-	for r := revision(1); r <= revisions; r++ {
-		for m, c := range s.members(r) {
-			if !c.exists || c.earlier {
+	for r, m := range s.all() {
+		c := *s.at(r, m)
+		if !c.exists || c.earlier {
+			continue
+		}
+		name := m.child(r)
+		child := Child{Name: name, Role: roleNames[m.role], Slice: m.slice, Revision: r.String(), Replicas: int(c.replicas)}
+		for g := range maxIndices {
+			stuck := c.stuck&(1<<g) != 0
+			if g >= int(c.replicas) && !stuck {
 				continue
 			}
-			name := m.child(r)
-			child := Child{Name: name, Role: roleNames[m.role], Slice: m.slice, Revision: r.String(), Replicas: int(c.replicas)}
-			for g := range maxIndices {
-				stuck := c.stuck&(1<<g) != 0
-				if g >= int(c.replicas) && !stuck {
-					continue
-				}
-				group := Group{Index: g, Leader: m.leader(r, g), Revision: "lws", Pods: 1, LostAt: noon, Reason: "Starting", Serving: c.serving&(1<<g) != 0}
-				if group.Terminating = stuck; stuck {
-					group.Pod, group.Reason, group.Message = group.Leader, reasonTerminating, "is being deleted on node n"
-				}
-				if c.warm&(1<<g) != 0 {
-					group.WarmUp = &warmed
-				}
-				if c.ready&(1<<g) != 0 {
-					group.Ready, group.ReadyPods, group.LostAt, group.Reason = true, 1, time.Time{}, ""
-					group.ReadySince, group.FirstReady = noon.Add(-time.Hour), noon.Add(-time.Hour)
-				}
-				child.Groups = append(child.Groups, group)
+			group := Group{Index: g, Leader: m.leader(r, g), Revision: "lws", Pods: 1, LostAt: noon, Reason: "Starting", Serving: c.serving&(1<<g) != 0}
+			if group.Terminating = stuck; stuck {
+				group.Pod, group.Reason, group.Message = group.Leader, reasonTerminating, "is being deleted on node n"
 			}
-			o.Children = append(o.Children, child)
+			if c.warm&(1<<g) != 0 {
+				group.WarmUp = &warmed
+			}
+			if c.ready&(1<<g) != 0 {
+				group.Ready, group.ReadyPods, group.LostAt, group.Reason = true, 1, time.Time{}, ""
+				group.ReadySince, group.FirstReady = noon.Add(-time.Hour), noon.Add(-time.Hour)
+			}
+			child.Groups = append(child.Groups, group)
 		}
+		o.Children = append(o.Children, child)
 	}
 	if s.record != "" {
 		known := records.of(s.record)
@@ -353,16 +352,14 @@ func (s roleState) write(action Action) (roleState, error) {
 	case RemoveBounds:
 		s.bounds, s.earlier = "", false
 	case ScaleChild:
-		for r := revision(1); r <= revisions; r++ {
-			for m := range s.members(r) {
-				if a.Name != m.child(r) {
-					continue
-				}
-				if !s.allows(r, m, uint8(a.Replicas), false) {
-					return s, fmt.Errorf("%s is not within %s", a, s.bounds)
-				}
-				return s.scale(r, m, uint8(a.Replicas)), nil
+		for r, m := range s.all() {
+			if a.Name != m.child(r) {
+				continue
 			}
+			if !s.allows(r, m, uint8(a.Replicas), false) {
+				return s, fmt.Errorf("%s is not within %s", a, s.bounds)
+			}
+			return s.scale(r, m, uint8(a.Replicas)), nil
 		}
 		return s, fmt.Errorf("%s: there is no such child", a)
 	case SetTraffic:
@@ -678,11 +675,10 @@ func (s roleState) counted(b Bounds, m roleMember) uint8 {
 // within reports whether every group that the bounds let LWS remove is removed: the rules judge it by the number of groups before it was
 // raised.
 func (s roleState) within(b Bounds) bool {
-	for r := revision(1); r <= revisions; r++ {
-		for m, c := range s.members(r) {
-			if r.String() == b.Stable && c.exists && int(c.replicas) > b.Min[m.String()] || r.String() == b.Update && int(c.replicas) > b.Exact[m.String()] {
-				return false
-			}
+	for r, m := range s.all() {
+		c := *s.at(r, m)
+		if r.String() == b.Stable && c.exists && int(c.replicas) > b.Min[m.String()] || r.String() == b.Update && int(c.replicas) > b.Exact[m.String()] {
+			return false
 		}
 	}
 	return true
@@ -690,11 +686,10 @@ func (s roleState) within(b Bounds) bool {
 
 // serving reports whether another revision has groups in a slice, with -1 in any.
 func (s roleState) serving(not revision, slice int) bool {
-	for r := revision(1); r <= revisions; r++ {
-		for m, c := range s.members(r) {
-			if r != not && (slice < 0 || m.slice == slice) && c.replicas > 0 {
-				return true
-			}
+	for r, m := range s.all() {
+		c := *s.at(r, m)
+		if r != not && (slice < 0 || m.slice == slice) && c.replicas > 0 {
+			return true
 		}
 	}
 	return false
@@ -800,31 +795,30 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return fmt.Sprintf("%d units are allowed, and the host asked for %d", b.Units, s.asked)
 		}
 	}
-	for r := revision(1); r <= revisions; r++ {
-		for m, c := range n.members(r) {
-			if m.slice >= int(s.slices) {
-				continue // the user has removed it
-			}
-			switch had := *s.at(r, m); {
-			case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.counted(before, m) && phase != record.HandingOver && phase != record.Promoted:
-				return fmt.Sprintf("%s of the stable revision loses groups in phase %q", m, phase)
-			case r != stable && r != update && c.replicas > had.replicas:
-				return fmt.Sprintf("%s of revision %s gets groups without a step", m, r)
-			case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
-				return fmt.Sprintf("%s of the update has more groups than its batch", m)
-			case r == update && shifts && m.role != 0 && int(c.replicas) >= s.part(m.role, before.Exact[Member(m.slice, roleNames[0])]): // the user has scaled the role down
-			case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < min(had.replicas, s.wanted[m.role]):
-				return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
-			}
-			first, last := s.drained()
-			before, after := s.children[r][m.slice][last].replicas, n.children[r][m.slice][last].replicas
-			others := uint8(0)
-			for slice := range s.slices {
-				others += s.children[r][slice][first].replicas
-			}
-			if r == stable && phase == record.HandingOver && n.children[r][m.slice][last].exists && after < min(before, s.wanted[last]) && others > 0 && (!shifts || after == 0) {
-				return fmt.Sprintf("%s goes before %s", roleNames[last], roleNames[first])
-			}
+	for r, m := range n.all() {
+		c := *n.at(r, m)
+		if m.slice >= int(s.slices) {
+			continue // the user has removed it
+		}
+		switch had := *s.at(r, m); {
+		case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.counted(before, m) && phase != record.HandingOver && phase != record.Promoted:
+			return fmt.Sprintf("%s of the stable revision loses groups in phase %q", m, phase)
+		case r != stable && r != update && c.replicas > had.replicas:
+			return fmt.Sprintf("%s of revision %s gets groups without a step", m, r)
+		case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
+			return fmt.Sprintf("%s of the update has more groups than its batch", m)
+		case r == update && shifts && m.role != 0 && int(c.replicas) >= s.part(m.role, before.Exact[Member(m.slice, roleNames[0])]): // the user has scaled the role down
+		case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < min(had.replicas, s.wanted[m.role]):
+			return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
+		}
+		first, last := s.drained()
+		before, after := s.children[r][m.slice][last].replicas, n.children[r][m.slice][last].replicas
+		others := uint8(0)
+		for slice := range s.slices {
+			others += s.children[r][slice][first].replicas
+		}
+		if r == stable && phase == record.HandingOver && n.children[r][m.slice][last].exists && after < min(before, s.wanted[last]) && others > 0 && (!shifts || after == 0) {
+			return fmt.Sprintf("%s goes before %s", roleNames[last], roleNames[first])
 		}
 	}
 	return ""
@@ -983,11 +977,10 @@ func (s roleState) settled(o Observation, d Decision) string {
 	if d.Action != nil || s.record == "" || s.bounds == "" {
 		return ""
 	}
-	for r := revision(1); r <= revisions; r++ {
-		for _, c := range s.members(r) {
-			if c.ready != 1<<c.replicas-1 {
-				return ""
-			}
+	for r, m := range s.all() {
+		c := *s.at(r, m)
+		if c.ready != 1<<c.replicas-1 {
+			return ""
 		}
 	}
 	if slices.ContainsFunc(s.others(), func(step roleStep) bool { return step.own }) {

@@ -297,32 +297,31 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	case void&^was != 0 && n.hurtUnits(anyRevision, -1) == 0 && n.objects == s.objects && strings.HasPrefix(step.by, driver.by) && !s.forced():
 		return "rule 2: requests go to a side without a whole unit, since the driver takes it"
 	}
-	for r := revision(1); r <= revisions; r++ {
-		for m, c := range s.members(r) {
-			left := n.at(r, m)
-			if cold := left.serving &^ (c.serving | c.warm); s.warmUp && r.String() == boundsRead.of(s.bounds).Update && cold != 0 {
-				return fmt.Sprintf("rule 2: groups %03b of %s of revision %s may get requests, and have not answered their warm-up request", cold, m, r)
+	for r, m := range s.all() {
+		c := *s.at(r, m)
+		left := n.at(r, m)
+		if cold := left.serving &^ (c.serving | c.warm); s.warmUp && r.String() == boundsRead.of(s.bounds).Update && cold != 0 {
+			return fmt.Sprintf("rule 2: groups %03b of %s of revision %s may get requests, and have not answered their warm-up request", cold, m, r)
+		}
+		gone := c.busy &^ (1<<left.replicas - 1)
+		if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update {
+			gone = 0 // no release has them: LeaderWorkerSet rolled to a template that waits, once another client let it
+		}
+		if r.String() == o.stableSide() || phase == record.HandingOver && m.slice < int(s.slices) {
+			gone &= 1<<s.wanted[0] - 1 // the user has removed the others
+			if b := boundsRead.of(s.bounds); s.walk && indexRole(b.Roles, roleNames[0]) >= 0 {
+				gone &= 1<<b.Roles[indexRole(b.Roles, roleNames[0])].Replicas - 1 // the driver has not counted the others
 			}
-			gone := c.busy &^ (1<<left.replicas - 1)
-			if b := boundsRead.of(s.bounds); s.walk && r.String() != b.Stable && r.String() != b.Update {
-				gone = 0 // no release has them: LeaderWorkerSet rolled to a template that waits, once another client let it
+			if phase != record.HandingOver && !o.shifts() {
+				gone &= 1<<s.counted(*boundsRead.of(s.bounds), m) - 1
 			}
-			if r.String() == o.stableSide() || phase == record.HandingOver && m.slice < int(s.slices) {
-				gone &= 1<<s.wanted[0] - 1 // the user has removed the others
-				if b := boundsRead.of(s.bounds); s.walk && indexRole(b.Roles, roleNames[0]) >= 0 {
-					gone &= 1<<b.Roles[indexRole(b.Roles, roleNames[0])].Replicas - 1 // the driver has not counted the others
-				}
-				if phase != record.HandingOver && !o.shifts() {
-					gone &= 1<<s.counted(*boundsRead.of(s.bounds), m) - 1
-				}
-			}
-			if m.role == 0 && gone != 0 {
-				return fmt.Sprintf("rule 3: %s of revision %s loses groups %03b, which have requests", m, r, gone)
-			}
-			if b := step.bounds; b != nil && m.role == 0 && r.String() == b.Update && phase != record.HandingOver && b.Exact[m.String()] > int(c.replicas) &&
-				s.net.selects(endpoint{selectors: s.net.of[s.objects].selectors, revision: r}) {
-				return fmt.Sprintf("rule 1: %s of revision %s gets groups, and the stable Service selects them", m, r)
-			}
+		}
+		if m.role == 0 && gone != 0 {
+			return fmt.Sprintf("rule 3: %s of revision %s loses groups %03b, which have requests", m, r, gone)
+		}
+		if b := step.bounds; b != nil && m.role == 0 && r.String() == b.Update && phase != record.HandingOver && b.Exact[m.String()] > int(c.replicas) &&
+			s.net.selects(endpoint{selectors: s.net.of[s.objects].selectors, revision: r}) {
+			return fmt.Sprintf("rule 1: %s of revision %s gets groups, and the stable Service selects them", m, r)
 		}
 	}
 	return ""
