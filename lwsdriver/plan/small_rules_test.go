@@ -230,9 +230,9 @@ func (w *world) forgotten(d Decision, after *state) string {
 	if after.refuses != 0 || w.release(after) == nil || d.State != pb.State_STATE_FAILED || d.Deadline.IsZero() || d.Action != nil {
 		return ""
 	}
-	for i := range after.own.groups {
-		if m := &after.own.groups[i]; m.ready && m.since == fresh {
-			return "" // the next driver can't know that it has been ready before
+	for _, set := range []*lwset{&after.own, &after.added} {
+		if slices.ContainsFunc(set.groups[:], func(m member) bool { return m.ready && m.since == fresh }) {
+			return "" // the next driver can't know that the group has been ready before
 		}
 	}
 	next := reconcile(w.observe(after))
