@@ -236,12 +236,13 @@ func (o Observation) awaitSplit(v traffic.View) *Decision {
 }
 
 // returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have
-// left the updated groups.
+// left the updated groups, and lead to the ready ones. Only with the rollback in the record are they led there.
 func (o Observation) returnPace(saved rolling) rolling {
-	if withdrawInPlace(o) != nil {
+	pace := o.pace(saved)
+	if withdrawInPlace(o) != nil || limitRoll(o, SetStable{Rolling: &pace}) != nil {
 		return record.Hold()
 	}
-	return o.pace(saved)
+	return pace
 }
 
 // checkSplit: no group is replaced while it receives a share of the requests, or while no other could serve them.
