@@ -286,8 +286,9 @@ func (o Observation) lacks(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
 	// Both parts are rounded up, and the last line takes back the group that this counts twice.
 	canary := (n*weight + 99) / 100 //nolint:mnd // percent, rounded up
-	if r := o.release(); r != nil && r.Traffic.RequestedWeight() > 0 && r.Traffic.Groups > 0 && !o.movesAllRequests() {
-		canary = min(canary, (r.Traffic.Groups*weight+r.Traffic.Weight-1)/r.Traffic.Weight)
+	if groups := o.requestedGroups(); groups > 0 && !o.movesAllRequests() {
+		requested := o.release().Traffic.Weight
+		canary = min(canary, (groups*weight+requested-1)/requested)
 	}
 	stable := n - n*weight/100
 	// In place, before the isolation, one leader is behind both Services.

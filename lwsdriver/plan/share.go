@@ -91,8 +91,10 @@ func (s share) message(o Observation) string {
 func (o Observation) shareFor(planned int) share {
 	requested := o.Record.Release.Traffic
 	s := share{requested: requested.RequestedWeight(), of: capacity{groups: planned}}
-	if requested != nil && requested.Groups > 0 {
-		s.of.groups = min(requested.Groups, planned)
+	if groups := o.requestedGroups(); groups > 0 {
+		if s.of.groups = groups; o.Record.Release.Phase == record.Progressing {
+			s.of.groups = min(groups, planned)
+		}
 	}
 	if o.shifts() {
 		s.of.units = o.batchReplicas()
@@ -137,6 +139,24 @@ func (o Observation) shareFor(planned int) share {
 		s.effective = o.oneOf(s, updated, stable)
 	}
 	return s
+}
+
+// requestedGroups returns how many groups the requested weight needs: those that it was requested for, and after a scale-up as many as the weight
+// is of all groups, at most the batch's, unless the host asked for a larger share than they were of all. 0 means unknown.
+func (o Observation) requestedGroups() int {
+	r := o.release()
+	if r == nil || r.Traffic.RequestedWeight() == 0 {
+		return 0
+	}
+	part := func(groups int) int { return (groups*r.Traffic.Weight + 99) / 100 } //nolint:mnd // percent, rounded up
+	had, need := r.Traffic.Groups, part(o.batchReplicas())
+	if had == 0 || had < part(r.Replicas) {
+		return had
+	}
+	if r.Phase == record.Progressing {
+		need = min(need, o.planned())
+	}
+	return max(had, need)
 }
 
 // oneOf returns a share at which only one of two sets serves: the one that is in force, none before the second set is complete, unless the
