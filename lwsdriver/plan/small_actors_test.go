@@ -637,6 +637,7 @@ func (w *world) disturb(s *state, a act) bool {
 		if m.revision != 0 {
 			set.remove(int(a.index))
 			m.hurt = true
+			w.collect(s)
 		}
 	case actBreak:
 		if m.revision != 0 {
@@ -677,6 +678,9 @@ func (w *world) disturb(s *state, a act) bool {
 		s.unnamed = w.routed && !w.inPlace() && !s.added.finalizer
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
 	case actOldObject:
+		if w.forced(s) {
+			s.grown = max(s.grown, s.own.replicas) // what force has given up stays so, though the old record has no force
+		}
 		w.restoreOld(s)
 	case actLabel:
 		m.serving = !m.serving

@@ -195,6 +195,9 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 		// LeaderWorkerSet counts the groups when it sets the partition, and some may be lost until it is in force.
 		allowed += after.own.hurt() + after.added.hurt()
 	}
+	if r := w.release(after); r != nil && w.phase(before) == record.HandingOver {
+		lacked += max(r.Groups-w.release(before).Groups, 0) // the second set follows a scale-up
+	}
 	for i := int(before.added.replicas); i < maxIndices; i++ {
 		if m := &before.added.groups[i]; m.ready && m.hurt {
 			allowed++ // another client has scaled it down, and LeaderWorkerSet removes the group
@@ -621,14 +624,21 @@ func (w *world) abandons(s *state, d Decision) bool {
 
 // misrouted reports whether the stable side lacks fewer groups for all requests than both sides lack for their parts.
 func (w *world) misrouted(s *state) bool {
-	refused := s.refused && (s.refuses > 2 || s.refuses == 1 && (w.inPlace() || w.restored(s))) // the write that would mend it
+	phase := w.phase(s)
+	refused := s.refused && (s.refuses > 2 || // the write that would mend it, or the one before
+		s.refuses == 1 && (w.inPlace() || w.restored(s) || phase == record.Promoting) || s.refuses == 2 && phase == record.HandingOver)
 	if !w.routed || s.gatewayDown || s.lwsDown || refused {
 		return false
 	}
 	now := w.shortage(s)
-	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false))
+	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false) &^ w.surplus(s))
 	written, _ := w.share(s)
 	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
+}
+
+// surplus returns the groups, as bits, that LeaderWorkerSet removes: those of a surge.
+func (w *world) surplus(s *state) uint64 {
+	return (1<<maxIndices - 1) &^ (1<<s.own.replicas - 1)
 }
 
 // restored reports whether a user has restored the stable template, whose rollback is not recorded yet.
@@ -671,6 +681,8 @@ func (w *world) harmed(s *state) bool {
 		}
 	}
 	// A record that is lost in a handover takes the number of the user's own groups with it.
-	lost := s.own.replicas < s.wanted && w.phase(s) != record.HandingOver
+	// A user may scale it below a second set that has the requests.
+	lost := (s.own.replicas < s.wanted || w.routed && s.own.replicas < s.added.replicas && w.requests(&s.added) > int(s.own.replicas)) &&
+		w.phase(s) != record.HandingOver
 	return lost || s.silent || s.lwsDown || s.gatewayDown || s.refuses != 0
 }

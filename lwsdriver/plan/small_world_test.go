@@ -146,7 +146,7 @@ type state struct {
 	budget                      budget
 	refuses                     uint8 // a kind of writes that the API server refuses
 	refused                     bool  // so it did with the last write
-	grown                       uint8 // groups that a user has added, until all are ready
+	grown                       uint8 // groups that a user has added, or given up by force, until all are ready
 	spent                       uint8 // disturbances
 }
 
