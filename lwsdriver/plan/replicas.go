@@ -18,14 +18,17 @@ import (
 // autoscalers that could not be held: ones that the driver may not read, and ones of other kinds.
 
 // batchReplicas returns the number of groups that batches are computed from: the replicas in the spec, or those at the
-// beginning of the release if an autoscaler has removed groups since. In place no load leaves the workload.
+// beginning of the release if no person has removed groups since. In place no load leaves the workload.
 func (o Observation) batchReplicas() int {
 	r := o.release()
-	if r == nil || !o.Stable.Autoscaled || o.inPlace() {
+	if r == nil || o.Stable.scaledByPerson() || o.inPlace() {
 		return o.Stable.Replicas
 	}
 	return max(o.Stable.Replicas, min(r.Replicas, o.maxReplicas()))
 }
+
+// scaledByPerson reports whether neither an autoscaler nor the driver, in a handover, wrote the replicas.
+func (w Workload) scaledByPerson() bool { return !w.Autoscaled && w.ScaledBy != record.FieldManager }
 
 // maxReplicas returns the most groups that the users of the workload's autoscalers allow.
 func (o Observation) maxReplicas() int {
@@ -51,10 +54,10 @@ func (o Observation) keptGroups(planned func(replicas int) int) int {
 	return c.Replicas
 }
 
-// followScaleDown records that the workload was scaled down, and not by an autoscaler, so that the release no longer
+// followScaleDown records that a person has scaled the workload down, so that the release no longer
 // defends the former number of groups. Nil means that it was not.
 func followScaleDown(o Observation) *Decision {
-	if o.Stable.Autoscaled || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
+	if !o.Stable.scaledByPerson() || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
