@@ -187,7 +187,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	default:
 		return ""
 	}
-	if before.record == 0 && after.record == 0 && !before.added.exists && a.do != actDrive {
+	if added := &before.added; before.record == 0 && after.record == 0 && (!added.exists || added.deleting && !added.finalizer) && a.do != actDrive {
 		return "" // no driver manages the workload
 	}
 	lacks, lacked, allowed := w.shortage(after), w.shortage(before), w.allowed(after)+int(after.grown)
@@ -684,5 +684,8 @@ func (w *world) harmed(s *state) bool {
 	// A user may scale it below a second set that has the requests.
 	lost := (s.own.replicas < s.wanted || w.routed && s.own.replicas < s.added.replicas && w.requests(&s.added) > int(s.own.replicas)) &&
 		w.phase(s) != record.HandingOver
-	return lost || s.silent || s.lwsDown || s.gatewayDown || s.refuses != 0
+	// Another client may lead the stable Service to updated groups, which carry requests that the others can't.
+	r := w.release(s)
+	reverted := w.inPlace() && r != nil && !r.SplitEnded && w.endpoints(s, s.selectors, false)&w.endpoints(s, s.selectors, true) != 0
+	return lost || reverted || s.silent || s.lwsDown || s.gatewayDown || s.refuses != 0
 }

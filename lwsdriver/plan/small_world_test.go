@@ -409,7 +409,9 @@ func (w *world) observe(s *state) Observation {
 		o.Waiting = Waiting{For: w.waits.values[s.waiting], Since: s.waitingSince.at(), Recorded: s.waitingBefore.at()}
 	}
 	o.Stable.Recorded = w.recordedRevisions(s)
-	o.Stable.Autoscaled = s.own.auto
+	if o.Stable.Autoscaled = s.own.auto; s.own.replicas != s.wanted {
+		o.Stable.ScaledBy = record.FieldManager
+	}
 	if o.Succeeded = s.succeeded; s.added.exists && !s.succeeded {
 		o.Added = []Workload{w.observeSet(&s.added, addedName(s.added.carries), 1)}
 	}
