@@ -686,6 +686,6 @@ func (w *world) harmed(s *state) bool {
 		w.phase(s) != record.HandingOver
 	// Another client may lead the stable Service to updated groups, which carry requests that the others can't.
 	r := w.release(s)
-	reverted := w.inPlace() && r != nil && !r.SplitEnded && w.endpoints(s, s.selectors, false)&w.endpoints(s, s.selectors, true) != 0
+	reverted := w.routed && w.inPlace() && r != nil && !r.SplitEnded && w.endpoints(s, s.selectors, false)&w.endpoints(s, s.selectors, true) != 0
 	return lost || reverted || s.silent || s.lwsDown || s.gatewayDown || s.refuses != 0
 }
