@@ -78,6 +78,25 @@ func TestBlueGreenSwitch(t *testing.T) {
 	}
 }
 
+// Proves: Blue-green: the second set follows a scale-up while it has all requests.
+func TestBlueGreenScaledUp(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationStartup, "5s")))
+	w.expose()
+	w.edit(image("v2"))
+	p := blueGreenStyle.policy(policy("100%"))
+	p.Traffic = &pb.TrafficPolicy{StableService: "model-http", Ingresses: []string{"model"}}
+	w.initialize("r1", p)
+	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
+	w.startFinalize("r1", promote)
+	w.awaitObject("the groups are replaced at once", func() bool { return allAtOnce(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) })
+	w.scale(3)
+	w.awaitObject("the second set follows", func() bool { return replicasOf(w.getNamed(green)) == 3 })
+	w.awaitState(completed)
+	w.mustRun("v2")
+	w.mustBeIdle()
+}
+
 // expose creates a Service that selects the workload's leaders and an Ingress with it as backend. The Service is NAME-http,
 // since LWS creates one with the workload's name.
 func (w *workload) expose() {

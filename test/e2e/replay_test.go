@@ -285,10 +285,12 @@ func (r *replay) checkHold(old, s *lws.LeaderWorkerSet, rec *record) {
 		// Groups are restarted, one after the other.
 	case rec.moves():
 		what = "rolls faster than the user's settings"
-		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || rec.blueGreen() && allAtOnce(c) && r.drained(s, rec) ||
-			r.skipsBrokenGroups(s, rec) ||
+		unchanged := old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration)
+		ok = atPace(c, rec, replicas) && ptr.Deref(c.Partition, 0) == 0 || r.skipsBrokenGroups(s, rec) ||
+			// The driver may not have observed a scale-up yet, which the second set is to follow.
+			rec.blueGreen() && allAtOnce(c) && (unchanged || r.drained(s, rec)) ||
 			// The driver may not have observed yet that the broken groups are ready again.
-			old != nil && asJSON(c) == asJSON(old.Spec.RolloutStrategy.RollingUpdateConfiguration) && recordOf(old).phase() == "RollingBack"
+			unchanged && recordOf(old).phase() == "RollingBack"
 	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
 		what = "has a partition below that of its batch"
 		// Only the driver changes the partition: a scale-up keeps it.
