@@ -320,8 +320,8 @@ func (o Observation) mayLack() int {
 }
 
 // limitRemoval: without a traffic policy, the second set of a handover gets requests as soon as it is ready, so it is removed only once the
-// user's own groups serve. With one, limitShares has moved all requests before. New units of a DisaggregatedSet may stand in the place of old
-// ones, which do not come back without a record.
+// user's own groups serve. Without a record any may be one. With a policy, limitShares has moved all requests before. New units of a
+// DisaggregatedSet may stand in the place of old ones, which do not come back without a record.
 func limitRemoval(o Observation, action Action) *Decision {
 	var name string
 	switch a := action.(type) {
@@ -331,8 +331,8 @@ func limitRemoval(o Observation, action Action) *Decision {
 		name = a.Name
 	}
 	i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == name })
-	standsIn := o.hasRoles() && (o.Traffic == nil || o.Record == nil)
-	if i < 0 || o.forced() || !standsIn && (o.Traffic != nil || !o.handsOver()) || o.Added[i].serving(o.Added[i].Replicas) == 0 {
+	standsIn := o.Record == nil && (o.Traffic == nil || o.hasRoles()) || o.Traffic == nil && (o.hasRoles() || o.handsOver())
+	if i < 0 || o.forced() || !standsIn || o.Added[i].serving(o.Added[i].Replicas) == 0 {
 		return nil
 	}
 	n := o.neededGroups()
