@@ -151,6 +151,9 @@ func (w *world) apply(s *state, action Action) error {
 	case SetStable:
 		return w.setStable(s, a)
 	case CreateCanary:
+		if s.refused = s.succeeded; s.refused {
+			break // the handover was written while an old object was restored: the API server says that the name is taken
+		}
 		if s.added.exists && (!s.added.leftover() || a.Name == addedName(s.added.carries)) {
 			return fmt.Errorf("%s: it exists", a)
 		}
