@@ -25,16 +25,11 @@ groups 0-0 revision=B ready=5m`
 		held   bool
 	}{{nil, 2, false}, {ptr.To(1), 2, false}, {ptr.To(0), 1, true}} {
 		o.MaxInFlight = tt.room
-		d, err := Decide(o, SetTarget{ReleaseID: o.Record.Release.ID, Groups: "50%"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(Decide(o, SetTarget{ReleaseID: o.Record.Release.ID, Groups: "50%"}))
 		if a, ok := d.Action.(ScaleCanary); !ok || a.Replicas != tt.canary || a.Target.Groups != "50%" || d.Starts != tt.canary-1 {
 			t.Errorf("target with room %v: %+v, starts %d", tt.room, d.Action, d.Starts)
 		}
-		if d, err = Decide(o, Promote{ReleaseID: o.Record.Release.ID}); err != nil {
-			t.Fatal(err)
-		}
+		d = must(Decide(o, Promote{ReleaseID: o.Record.Release.ID}))
 		if a, ok := d.Action.(SetStable); !ok || a.Record.Release.Phase != record.Promoting || (a.Rolling == nil) != tt.held {
 			t.Errorf("promotion with room %v: %+v", tt.room, d.Action)
 		}

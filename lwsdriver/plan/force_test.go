@@ -27,10 +27,7 @@ func TestForceIsRecordedOnce(t *testing.T) {
 	began := running.Record.Release.PhaseAt
 	force := func(o Observation) *record.Release {
 		t.Helper()
-		d, err := Decide(o, RollBack{ReleaseID: "r-1", Force: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(Decide(o, RollBack{ReleaseID: "r-1", Force: true}))
 		a, ok := d.Action.(SetStable)
 		if !ok {
 			return nil

@@ -177,10 +177,7 @@ func TestUndoWithoutGroups(t *testing.T) {
 	if d, err := Decide(o, Undo{}); err != nil || d.Action != (RestoreTemplate{Revision: "a"}) {
 		t.Errorf("an undo: %v, %v", d.Action, err)
 	}
-	d, err := Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}}))
 	rec := d.Action.(SetStable).Record
 	o.Record, o.Policy.Style = &rec, pb.Style_STYLE_CANARY
 	if d := reconcile(o); d.State != pb.State_STATE_NOTHING_TO_RELEASE || d.Reason != ReasonNothing {

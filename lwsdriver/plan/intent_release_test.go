@@ -31,10 +31,7 @@ func midRelease() Observation {
 // write returns the write for a target, or nil.
 func write(t *testing.T, o Observation, groups string) Action {
 	t.Helper()
-	d, err := Decide(o, SetTarget{ReleaseID: "r1", Groups: groups})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(Decide(o, SetTarget{ReleaseID: "r1", Groups: groups}))
 	return d.Action
 }
 

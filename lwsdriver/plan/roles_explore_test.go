@@ -257,9 +257,7 @@ var (
 		v := &recordRead{}
 		no(json.Unmarshal(raw, &v.record))
 		if r := v.record.Release; r != nil {
-			message, err := r.KnownPolicy()
-			no(err)
-			v.policy, _ = record.ParsePolicy(message)
+			v.policy, _ = record.ParsePolicy(must(r.KnownPolicy()))
 		}
 		return v
 	}}
@@ -276,11 +274,7 @@ func no(err error) {
 	}
 }
 
-func encodeJSON(v any) string {
-	raw, err := json.Marshal(v)
-	no(err)
-	return string(raw)
-}
+func encodeJSON(v any) string { return string(must(json.Marshal(v))) }
 
 // allows is the admission policy of config/disaggregated.
 func (s roleState) allows(r revision, m roleMember, want uint8, create bool) bool {
@@ -1032,10 +1026,7 @@ func (s roleState) atRest() roleState {
 // adopted returns the state once the set is held.
 func (s roleState) adopted() roleState {
 	for s.record == "" || s.bounds == "" {
-		d, err := Decide(s.observe(), Adopt{})
-		no(err)
-		s, err = s.write(d.Action)
-		no(err)
+		s = must(s.write(must(Decide(s.observe(), Adopt{})).Action))
 	}
 	return s
 }
@@ -1047,10 +1038,7 @@ func (s roleState) promotes() roleState {
 	for _, i := range []Intent{
 		Begin{ReleaseID: "r", Policy: s.policy()}, SetTarget{ReleaseID: "r", Groups: "100%"}, Promote{ReleaseID: "r"},
 	} {
-		d, err := Decide(s.observe(i), i)
-		no(err)
-		s, err = s.write(d.Action)
-		no(err)
+		s = must(s.write(must(Decide(s.observe(i), i)).Action))
 	}
 	s.asked = many
 	for s.serving(2, -1) && !slices.Contains(slices.Collect(maps.Values(boundsRead.of(s.bounds).Min)), 0) {
@@ -1059,9 +1047,7 @@ func (s roleState) promotes() roleState {
 			s = s.others()[0].next
 			continue
 		}
-		next, err := s.write(d.Action)
-		no(err)
-		s = next
+		s = must(s.write(d.Action))
 	}
 	s.edits, s.losses, s.deletes = disturbed.edits, disturbed.losses, disturbed.deletes
 	return s

@@ -383,8 +383,7 @@ func (s roleState) misrouted(o Observation, d Decision) string {
 func (s roleState) course(hosts ...string) (all []roleStep) {
 	s.losses, s.deletes, s.reverts = 0, 0, 0
 	for {
-		steps, err := s.steps(s.observe())
-		no(err)
+		steps := must(s.steps(s.observe()))
 		i := slices.IndexFunc(steps, func(t roleStep) bool { return t.own })
 		for i < 0 && len(hosts) > 0 {
 			i = slices.IndexFunc(steps, func(t roleStep) bool { return strings.HasPrefix(t.by, hosts[0]) })

@@ -92,10 +92,7 @@ func TestEntryRole(t *testing.T) {
 	t.Parallel()
 	o := rolesObservation(0, 0)
 	o.Record, o.EntryRole = &record.Record{}, "decode"
-	d, err := Decide(Judge(o), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(Decide(Judge(o), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}}}))
 	rec := d.Action.(SetStable).Record
 	o.Record = &rec
 	if r := o.Record.Release; r.EntryRole != "decode" || r.Replicas != 2 {

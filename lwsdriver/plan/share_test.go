@@ -88,10 +88,7 @@ func TestWeightIsRecordedForGroups(t *testing.T) {
 			for i := tc.ready; i < 3; i++ {
 				o.Added[0].Groups[i].Ready = false
 			}
-			d, err := Decide(o, Route{Weight: &tc.weight})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := must(Decide(o, Route{Weight: &tc.weight}))
 			a, _ := d.Action.(SetStable)
 			switch {
 			case tc.want == nil && d.Action != nil:
