@@ -148,24 +148,6 @@ func TestWarmsUp(t *testing.T) {
 	}
 }
 
-// TestRequestsFollowGroups checks that requests follow the groups once the split has ended.
-func TestRequestsFollowGroups(t *testing.T) {
-	updated := func(o *Observation) { o.Stable.Groups[0].Revision, o.Stable.Groups[1].Revision = "B", "B" }
-	for name, tc := range map[string]struct {
-		o            Observation
-		follows, all bool
-	}{
-		"split":      {replacing(record.Progressing), false, false},
-		"splitEnded": {replacing(record.Progressing, declared), true, false},
-		"all":        {replacing(record.Progressing, declared, updated), true, true},
-		"no record":  {replacing(record.Progressing, func(o *Observation) { o.Record = nil }), false, false},
-	} {
-		if follows := tc.o.splitEnded(); follows != tc.follows || follows && tc.o.allUpdated() != tc.all {
-			t.Errorf("%s: %t", name, follows)
-		}
-	}
-}
-
 // TestBeginPromotionInPlace checks that the intent to promote leaves the batch unchanged, as far as LWS accepts it: its
 // share is withdrawn first.
 func TestBeginPromotionInPlace(t *testing.T) {
