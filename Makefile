@@ -55,7 +55,7 @@ RACE    ?=
 FUZZTIME ?= 10s
 # The name of a release's image in its registry.
 IMAGE   ?= ghcr.io/lockstep-rollouts/lockstep
-# What `make bench` measures; hosts beside it compares with stock Kruise Rollouts.
+# What `make bench` measures, of start, release, scale, storm and fleet.
 PARTS   ?= start,release,scale
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
@@ -166,7 +166,7 @@ robustness: ## Release one workload after the other for DURATION (5m) under rand
 
 .PHONY: bench
 bench: ## Measure, side by side with LWS's own rolling update, and print a table.
-	$(GO) run -C test ./cluster/cmd/cluster -prebuild$(if $(findstring hosts,$(PARTS)), -kruise)
+	$(GO) run -C test ./cluster/cmd/cluster -prebuild
 	$(GO) run -C test ./bench -parts '$(PARTS)'
 
 .PHONY: generate

@@ -68,19 +68,8 @@ func (b *bench) renew(ctx context.Context) error {
 	b.lower()
 	b.controllersStopped = false
 	roomy := cluster.WithNodes(8, corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2000")}) // for the storm
-	if err := b.raise(ctx, roomy); err != nil {
-		return err
-	}
-	if err := b.grant(ctx); err != nil {
-		return err
-	}
-	return b.cluster.Settle(ctx)
-}
-
-// raise starts a control plane.
-func (b *bench) raise(ctx context.Context, options ...cluster.Option) error {
 	var err error
-	if b.cluster, err = cluster.Start(ctx, append(options, cluster.WithAudit(), cluster.WithLog(b.log))...); err != nil {
+	if b.cluster, err = cluster.Start(ctx, roomy, cluster.WithAudit(), cluster.WithLog(b.log)); err != nil {
 		return err
 	}
 	admin := b.cluster.RESTConfig()
@@ -90,7 +79,10 @@ func (b *bench) raise(ctx context.Context, options ...cluster.Option) error {
 	if b.sets, err = lwsclient.NewForConfig(admin); err != nil {
 		return fmt.Errorf("make LeaderWorkerSet client: %w", err)
 	}
-	return nil
+	if err := b.grant(ctx); err != nil {
+		return err
+	}
+	return b.cluster.Settle(ctx)
 }
 
 // lower stops the control plane, if it runs.

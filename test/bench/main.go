@@ -4,7 +4,7 @@
 // Command bench measures Lockstep on a real control plane on this machine, beside LeaderWorkerSet's own rolling update of
 // the same workload, and prints one table. Times depend on the machine: compare only figures of one run.
 //
-//	go run -C test ./bench [-reps 9] [-parts start,release,scale,storm,fleet,hosts]
+//	go run -C test ./bench [-reps 9] [-parts start,release,scale,storm,fleet]
 //
 // docs/benchmarks.md explains each figure.
 package main
@@ -41,28 +41,44 @@ type config struct {
 	storm, releasing int
 }
 
-// partHosts is the comparison with Kruise Rollouts.
-const partHosts = "hosts"
+// part is one measurement.
+type part struct {
+	name    string
+	measure func(*bench, context.Context, *report) error
+}
 
-// parts are the measurements, in their order. The last three are optional; hosts needs Kruise Rollouts, and takes as long as start,
-// release and scale together.
-var parts = []string{"start", "release", "scale", "storm", "fleet", partHosts}
+// parts are in their order. The last two are optional.
+var parts = []part{
+	{"start", (*bench).measureStart},
+	{"release", (*bench).measureRelease},
+	{"scale", (*bench).measureScale},
+	{"storm", (*bench).measureStorm},
+	{"fleet", (*bench).measureFleet},
+}
+
+func partNames() string {
+	names := make([]string, 0, len(parts))
+	for _, part := range parts {
+		names = append(names, part.name)
+	}
+	return strings.Join(names, ",")
+}
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{parts: map[string]bool{}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&c.reps, "reps", 9, "releases with instantly ready pods, each beside a native rolling update; a third as many with a start-up time, and of each host")
+	flags.IntVar(&c.reps, "reps", 9, "releases with instantly ready pods, each beside a native rolling update; a third as many with a start-up time")
 	flags.IntVar(&c.divide, "divide", 1, "how many times smaller everything else is, to try a part out")
-	list := flags.String("parts", "start,release,scale", "what to measure, of "+strings.Join(parts, ","))
+	list := flags.String("parts", "start,release,scale", "what to measure, of "+partNames())
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
-	for part := range strings.SplitSeq(*list, ",") {
-		if !slices.Contains(parts, part) {
-			return c, fmt.Errorf("-parts: there is no %q: choose of %s", part, strings.Join(parts, ","))
+	for name := range strings.SplitSeq(*list, ",") {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			return c, fmt.Errorf("-parts: there is no %q: choose of %s", name, partNames())
 		}
-		c.parts[part] = true
+		c.parts[name] = true
 	}
 	if c.reps < 1 || c.divide < 1 || c.divide > 10 {
 		return c, fmt.Errorf("-reps must be at least 1, and -divide 1 to 10")
@@ -87,27 +103,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer b.stop()
 	r := &report{Machine: machine()}
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context, *report) error
-	}{
-		{"start", b.measureStart},
-		{"release", b.measureRelease},
-		{"scale", b.measureScale},
-		{"storm", b.measureStorm},
-		{"fleet", b.measureFleet},
-		{partHosts, b.measureHosts},
-	} {
+	for _, part := range parts {
 		if !c.parts[part.name] {
 			continue
 		}
 		b.logf("part %s", part.name)
-		if part.name != partHosts { // it raises its own
-			if err := b.renew(ctx); err != nil {
-				return err
-			}
+		if err := b.renew(ctx); err != nil {
+			return err
 		}
-		if err := part.measure(ctx, r); err != nil {
+		if err := part.measure(b, ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}

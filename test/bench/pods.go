@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -65,7 +64,7 @@ func (p *pods) serveAll(images map[string]string, n int) bool {
 	found := 0
 	all, _ := p.all.List(labels.Everything()) // a cache returns no error
 	for _, one := range all {
-		image, ok := images[cmp.Or(one.Labels[lws.SetNameLabelKey], one.Labels["app"])]
+		image, ok := images[one.Labels[lws.SetNameLabelKey]]
 		if !ok {
 			continue
 		}

@@ -103,7 +103,7 @@ func (s *storm) throughDriver(ctx context.Context, t *table, native float64, fle
 	if err != nil {
 		return err
 	}
-	all, err := s.requests(begin, driverUser)
+	all, err := s.requests(begin)
 	if err != nil {
 		return err
 	}
