@@ -37,19 +37,18 @@ func TestAdoption(t *testing.T) {
 
 // editNamed changes the image of a LeaderWorkerSet.
 func (e *env) editNamed(workload, tag string) {
-	e.t.Helper()
+	e.T.Helper()
 	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/vllm:%s"}]`, tag)
-	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
-		Patch(e.t.Context(), workload, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-		e.t.Fatal(err)
+	if _, err := e.Sets().Patch(e.T.Context(), workload, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		e.T.Fatal(err)
 	}
 }
 
 // awaitSuccessor waits until the Rollout is healthy and the workload is another object, whose groups are all at the tag.
 func (e *env) awaitSuccessor(of, tag string) (successor string) {
-	e.t.Helper()
-	e.eventually("the successor of "+of, func(ctx context.Context) error {
-		sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+	e.T.Helper()
+	e.Eventually("the successor of "+of, func(ctx context.Context) error {
+		sets, err := e.Sets().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -60,7 +59,7 @@ func (e *env) awaitSuccessor(of, tag string) (successor string) {
 		if known := sets.Items[0].Labels["lockstep.dev/workload"]; known != name {
 			return fmt.Errorf("it is known as %q", known)
 		}
-		return e.only(ctx, tag)
+		return e.Only(ctx, tag)
 	})
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
 	return successor

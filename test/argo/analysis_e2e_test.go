@@ -18,14 +18,14 @@ import (
 
 // metric serves a metric and creates the AnalysisTemplate that reads it.
 func (e *env) metric() *atomic.Int64 {
-	e.t.Helper()
+	e.T.Helper()
 	figure := &atomic.Int64{}
 	figure.Store(100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, fmt.Sprintf(`{"success": %d}`, figure.Load()))
 	}))
-	e.t.Cleanup(server.Close)
-	e.apply(fmt.Sprintf(`
+	e.T.Cleanup(server.Close)
+	e.Apply(fmt.Sprintf(`
 apiVersion: argoproj.io/v1alpha1
 kind: AnalysisTemplate
 metadata: {name: success}
@@ -53,14 +53,14 @@ func TestAnalysisFails(t *testing.T) {
 	e.deploy(slow())
 	e.rollout(step("upgrade: 25%") + analysis + step("upgrade: 100%") + step("promote: true"))
 	e.awaitRest("v1")
-	before := e.identities()
+	before := e.Identities()
 	figure.Store(10)
 	e.edit("v2")
 	e.awaitAborted("v1")
 	e.same(before)
 	figure.Store(100)
 	e.argo("retry", "rollout", name)
-	e.mustRest("v2")
+	e.MustRest("v2")
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
 }
 
@@ -72,10 +72,10 @@ func TestBackgroundAnalysisFails(t *testing.T) {
 	e := newEnv(t)
 	figure := e.metric()
 	e.deploy(slow())
-	e.apply(rolloutManifest(name, quarters))
+	e.Apply(rolloutManifest(name, quarters))
 	e.patch(`{"spec": {"strategy": {"canary": {"analysis": {"startingStep": 2, "templates": [{"templateName": "success"}]}}}}}`)
 	e.awaitRest("v1")
-	before := e.identities()
+	before := e.Identities()
 	figure.Store(10)
 	e.edit("v2")
 	e.awaitPause(1)

@@ -22,8 +22,8 @@ import (
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	s := suite.NewRoles(t, e.cluster, e.namespace, name)
-	e.apply(strings.Replace(rolloutManifest(name, quarters), "workload: "+name, "workload: {kind: DisaggregatedSet, name: "+name+"}", 1))
+	s := suite.NewRoles(t, e.Cluster, e.Namespace, name)
+	e.Apply(strings.Replace(rolloutManifest(name, quarters), "workload: "+name, "workload: {kind: DisaggregatedSet, name: "+name+"}", 1))
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
 	stable := s.Leaders("v1")
 

@@ -48,7 +48,7 @@ func TestDriverApart(t *testing.T) {
 	d.Restart()
 	e.awaitPause(3)
 	e.mustShare(50)
-	before := e.identities()
+	before := e.Identities()
 	e.argo("abort", name)
 	e.awaitAborted("v1")
 	e.same(before)
@@ -56,7 +56,7 @@ func TestDriverApart(t *testing.T) {
 	e.argo("retry", "rollout", name)
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
-	e.mustRest("v2")
+	e.MustRest("v2")
 	e.awaitRest("v2")
 	e.mustBeRestored()
 	// A Rollout that is deleted while no controller runs is missed once one does.
@@ -68,7 +68,7 @@ func TestDriverApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	newRelease(t, step("promote: true")) // Argo starts the plugin for a Rollout
-	e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v2") })
+	e.Eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v2") })
 }
 
 // withoutRights restricts Argo's account to the permissions of config/argo/remote, until the test ends.

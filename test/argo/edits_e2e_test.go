@@ -20,15 +20,15 @@ func TestEditedAfterPromoteFullWhileDown(t *testing.T) {
 	for _, test := range []struct{ name, flag string }{{"promote-full", "--full"}, {"skip-all-steps", "--skip-all-steps"}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newRelease(t, quarters, slow())
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			e.awaitPause(1)
-			if err := e.cluster.KillComponent(cluster.Argo); err != nil {
+			if err := e.Cluster.KillComponent(cluster.Argo); err != nil {
 				t.Fatal(err)
 			}
 			e.argo("promote", test.flag, name)
 			e.edit("v3")
-			if err := e.cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
+			if err := e.Cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
 				t.Fatal(err)
 			}
 			e.awaitFirstStep("v3", before)

@@ -22,10 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
@@ -34,7 +31,6 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
-	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -51,32 +47,22 @@ var (
 
 // env is one test's namespace.
 type env struct {
-	t         *testing.T
-	cluster   *cluster.Cluster
-	namespace string
-	// name is that of the LeaderWorkerSet and the Rollout, groups how many it has.
-	name    string
-	groups  int
-	kube    kubernetes.Interface
-	lws     lwsclient.Interface
-	dynamic dynamic.Interface
+	*suite.Env // Name is the Rollout's name, too.
 }
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
-	e := &env{t: t, cluster: c, namespace: c.Namespace(t), name: name, groups: groups}
-	e.kube, e.lws, e.dynamic = suite.Clients(c)
+	e := &env{suite.NewEnv(t, c, name)}
 	t.Cleanup(func() {
 		if t.Failed() {
-			e.dump()
+			e.Dump(rollouts, corev1.SchemeGroupVersion.WithResource("events"))
 		}
 		// A Rollout that is left would continue in the background of other tests.
 		e.removeRollouts()
 	})
-	observer.Start(t, e.dynamic, e.namespace)
 	suite.RecordStatuses(t, c, &pb.CalculateBatchContextRequest{
-		Workload: &pb.WorkloadRef{Namespace: e.namespace, Name: name},
+		Workload: &pb.WorkloadRef{Namespace: e.Namespace, Name: name},
 	}, rollouts)
 	return e
 }
@@ -89,18 +75,6 @@ func newRelease(t *testing.T, steps string, changes ...change) *env {
 	e.rollout(steps, changes...)
 	e.awaitRest("v1")
 	return e
-}
-
-// eventually waits until check returns nil.
-func (e *env) eventually(what string, check func(context.Context) error) {
-	e.t.Helper()
-	await.Nil(e.t, what, check)
-}
-
-// apply writes a manifest to the test's namespace.
-func (e *env) apply(manifest string) {
-	e.t.Helper()
-	suite.Apply(e.t, e.cluster, e.namespace, manifest)
 }
 
 // change modifies the workload or the Rollout of one test.
@@ -124,24 +98,18 @@ func withRouting(yaml string) change { return change{routing: yaml} }
 
 // deploy creates the workload with image v1, and returns when its groups are ready.
 func (e *env) deploy(changes ...change) {
-	e.t.Helper()
+	e.T.Helper()
 	annotations := map[string]string{}
 	for _, c := range changes {
 		maps.Copy(annotations, c.annotations)
 	}
-	e.apply(suite.Workload(name, groups, annotations))
-	e.eventually("all groups are ready", func(ctx context.Context) error {
-		if w := e.workload(ctx); w.Status.ReadyReplicas != groups {
-			return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, groups)
-		}
-		return nil
-	})
+	e.Deploy(groups, annotations)
 }
 
 // rollout creates the Rollout with its steps, which are YAML without indentation.
 func (e *env) rollout(steps string, changes ...change) {
-	e.t.Helper()
-	e.apply(rolloutManifest(name, steps, changes...))
+	e.T.Helper()
+	e.Apply(rolloutManifest(name, steps, changes...))
 }
 
 func rolloutManifest(rollout, steps string, changes ...change) string {
@@ -188,8 +156,8 @@ const pause = "- pause: {}\n"
 
 // edit changes the workload's image, as a GitOps tool does.
 func (e *env) edit(tag string, changes ...change) {
-	e.t.Helper()
-	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), e.name, tag, func(w *lws.LeaderWorkerSet) {
+	e.T.Helper()
+	e.Edit(tag, func(w *lws.LeaderWorkerSet) {
 		for _, template := range suite.Templates(w) {
 			for _, c := range changes {
 				for key, value := range c.annotations {
@@ -200,23 +168,18 @@ func (e *env) edit(tag string, changes ...change) {
 	})
 }
 
-func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
-	e.t.Helper()
-	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), e.name)
-}
-
 // get reads the Rollout.
 func (e *env) get(ctx context.Context) *v1alpha1.Rollout {
-	e.t.Helper()
-	r, err := e.tryGet(ctx, e.name)
+	e.T.Helper()
+	r, err := e.tryGet(ctx, e.Name)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return r
 }
 
 func (e *env) tryGet(ctx context.Context, rollout string) (*v1alpha1.Rollout, error) {
-	object, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(ctx, rollout, metav1.GetOptions{})
+	object, err := e.Objects(rollouts).Get(ctx, rollout, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -226,32 +189,32 @@ func (e *env) tryGet(ctx context.Context, rollout string) (*v1alpha1.Rollout, er
 
 // patch applies a JSON merge patch to the Rollout.
 func (e *env) patch(raw string) {
-	e.t.Helper()
-	suite.Patch(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), e.name, raw)
+	e.T.Helper()
+	suite.Patch(e.T, e.Objects(rollouts), e.Name, raw)
 }
 
 // argo runs Argo's own kubectl plugin and returns what it prints.
 func (e *env) argo(args ...string) string {
-	e.t.Helper()
-	path, err := cluster.KubectlArgo(e.t.Context())
+	e.T.Helper()
+	path, err := cluster.KubectlArgo(e.T.Context())
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(e.t.Context(), await.Patience)
+	ctx, cancel := context.WithTimeout(e.T.Context(), await.Patience)
 	defer cancel()
-	args = append(args, "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig())
+	args = append(args, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig())
 	out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	if err != nil {
-		e.t.Fatalf("kubectl argo rollouts %s: %v\n%s", strings.Join(args, " "), err, out)
+		e.T.Fatalf("kubectl argo rollouts %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
 
 // await waits for a state of the Rollout at its latest generation.
 func (e *env) await(what string, check func(*v1alpha1.Rollout) bool) *v1alpha1.Rollout {
-	e.t.Helper()
+	e.T.Helper()
 	var r *v1alpha1.Rollout
-	e.eventually(what, func(ctx context.Context) error {
+	e.Eventually(what, func(ctx context.Context) error {
 		r = e.get(ctx)
 		if r.Status.ObservedGeneration != fmt.Sprint(r.Generation) || !check(r) {
 			return fmt.Errorf("generation %d, observed %s, step %d of %d, phase %s: %s; %s", r.Generation, r.Status.ObservedGeneration,
@@ -264,7 +227,7 @@ func (e *env) await(what string, check func(*v1alpha1.Rollout) bool) *v1alpha1.R
 
 // awaitPause waits until the Rollout rests at a pause that is its step i.
 func (e *env) awaitPause(i int32) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await(fmt.Sprintf("the pause at step %d", i), func(r *v1alpha1.Rollout) bool {
 		return index(r) == i && r.Status.Phase == v1alpha1.RolloutPhasePaused && r.Status.ControllerPause
 	})
@@ -272,101 +235,42 @@ func (e *env) awaitPause(i int32) {
 
 // awaitStep waits until step i runs, and has been called.
 func (e *env) awaitStep(i int32) *v1alpha1.Rollout {
-	e.t.Helper()
+	e.T.Helper()
 	return e.await(fmt.Sprintf("step %d", i), func(r *v1alpha1.Rollout) bool { return index(r) == i })
 }
 
 func (e *env) awaitPhase(phase v1alpha1.RolloutPhase) *v1alpha1.Rollout {
-	e.t.Helper()
+	e.T.Helper()
 	return e.await("phase "+string(phase), func(r *v1alpha1.Rollout) bool { return r.Status.Phase == phase })
 }
 
 // awaitRest waits until the Rollout is healthy and nothing of a release is left, with all groups at the tag.
 func (e *env) awaitRest(tag string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
-	e.mustRest(tag)
+	e.MustRest(tag)
 }
 
 // awaitAborted waits until the Rollout is degraded because of an abort, and nothing of the release is left.
 func (e *env) awaitAborted(tag string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await("the abort", func(r *v1alpha1.Rollout) bool {
 		return r.Status.Abort && r.Status.Phase == v1alpha1.RolloutPhaseDegraded
 	})
-	e.mustRest(tag)
-}
-
-// mustRest waits until only the hold is left of a release: one LeaderWorkerSet, with all groups ready and at the tag.
-func (e *env) mustRest(tag string) {
-	e.t.Helper()
-	e.eventually("only the workload's groups, at "+tag+", under hold", func(ctx context.Context) error {
-		if err := suite.Held(e.workload(ctx)); err != nil {
-			return err
-		}
-		return e.only(ctx, tag)
-	})
-}
-
-// only returns an error if anything but the workload's groups at a tag exists.
-func (e *env) only(ctx context.Context, tag string) error {
-	sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	if len(sets.Items) != 1 {
-		return fmt.Errorf("%d LeaderWorkerSets", len(sets.Items))
-	}
-	pods, err := e.pods(ctx)
-	if err != nil {
-		return err
-	}
-	if len(pods) != 2*e.groups {
-		return fmt.Errorf("%d pods", len(pods))
-	}
-	for i := range pods {
-		if p := &pods[i]; grouptags.OfPod(p) != tag || !grouptags.Ready(p) {
-			return fmt.Errorf("pod %s: %s, ready %t", p.Name, grouptags.OfPod(p), grouptags.Ready(p))
-		}
-	}
-	return nil
-}
-
-func (e *env) pods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey})
-	if err != nil {
-		return nil, err
-	}
-	return list.Items, nil
-}
-
-// identities returns the UIDs of the workload's own pods.
-func (e *env) identities() map[string]types.UID {
-	e.t.Helper()
-	pods, err := e.pods(e.t.Context())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	found := map[string]types.UID{}
-	for i := range pods {
-		if pods[i].Labels[lws.SetNameLabelKey] == e.name {
-			found[pods[i].Name] = pods[i].UID
-		}
-	}
-	return found
+	e.MustRest(tag)
 }
 
 // same fails the test if the workload's own pods have changed.
 func (e *env) same(before map[string]types.UID) {
-	e.t.Helper()
-	if now := e.identities(); !maps.Equal(before, now) {
-		e.t.Errorf("pods of the workload were replaced: %v, were %v", now, before)
+	e.T.Helper()
+	if now := e.Identities(); !maps.Equal(before, now) {
+		e.T.Errorf("pods of the workload were replaced: %v, were %v", now, before)
 	}
 }
 
 // counts returns the number of ready groups at a tag, of the workload and of its canary.
 func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err error) {
-	pods, err := e.pods(ctx)
+	pods, err := e.Pods(ctx, "")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -379,7 +283,7 @@ func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err e
 	for group, pods := range whole {
 		switch {
 		case pods != 2:
-		case strings.HasPrefix(group, e.name+"/"):
+		case strings.HasPrefix(group, e.Name+"/"):
 			stable++
 		default:
 			canary++
@@ -390,8 +294,8 @@ func (e *env) counts(ctx context.Context, tag string) (stable, canary int, err e
 
 // mustHave waits until a number of groups are ready at a tag: LWS may recreate a group that it has just created.
 func (e *env) mustHave(tag string, stable, canary int) {
-	e.t.Helper()
-	e.eventually(fmt.Sprintf("at %s %d groups of the workload and %d of its canary are ready", tag, stable, canary), func(ctx context.Context) error {
+	e.T.Helper()
+	e.Eventually(fmt.Sprintf("at %s %d groups of the workload and %d of its canary are ready", tag, stable, canary), func(ctx context.Context) error {
 		s, c, err := e.counts(ctx, tag)
 		if err == nil && (s != stable || c != canary) {
 			err = fmt.Errorf("there are %d and %d", s, c)
@@ -402,13 +306,13 @@ func (e *env) mustHave(tag string, stable, canary int) {
 
 // awaitCanary waits until a canary group exists, ready or not.
 func (e *env) awaitCanary() {
-	e.t.Helper()
-	e.eventually("a canary group", func(ctx context.Context) error {
-		pods, err := e.pods(ctx)
+	e.T.Helper()
+	e.Eventually("a canary group", func(ctx context.Context) error {
+		pods, err := e.Pods(ctx, "")
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[lws.SetNameLabelKey] != e.name }) {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[lws.SetNameLabelKey] != e.Name }) {
 			return errors.New("there is none")
 		}
 		return nil
@@ -417,8 +321,8 @@ func (e *env) awaitCanary() {
 
 // delete deletes a Rollout.
 func (e *env) delete(rollout string) {
-	e.t.Helper()
-	suite.Delete(e.t, e.dynamic.Resource(rollouts).Namespace(e.namespace), rollout)
+	e.T.Helper()
+	suite.Delete(e.T, e.Objects(rollouts), rollout)
 }
 
 // said returns all that users read about a Rollout: its conditions, its steps' messages, and its events.
@@ -431,7 +335,7 @@ func (e *env) said(ctx context.Context, rollout string) (string, error) {
 	for _, condition := range r.Status.Conditions {
 		all = append(all, condition.Message)
 	}
-	events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{})
+	events, err := e.Kube.EventsV1().Events(e.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -445,8 +349,8 @@ func (e *env) said(ctx context.Context, rollout string) (string, error) {
 
 // awaitSaid waits until the texts about a Rollout contain some words.
 func (e *env) awaitSaid(rollout string, words ...string) {
-	e.t.Helper()
-	e.eventually("the Rollout reports "+strings.Join(words, ", "), func(ctx context.Context) error {
+	e.T.Helper()
+	e.Eventually("the Rollout reports "+strings.Join(words, ", "), func(ctx context.Context) error {
 		text, err := e.said(ctx, rollout)
 		if err != nil {
 			return err
@@ -464,17 +368,10 @@ func (e *env) awaitSaid(rollout string, words ...string) {
 func (e *env) removeRollouts() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	client := e.dynamic.Resource(rollouts).Namespace(e.namespace)
+	client := e.Objects(rollouts)
 	if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		e.t.Logf("delete Rollouts: %v", err)
+		e.T.Logf("delete Rollouts: %v", err)
 	}
-}
-
-// dump logs what is needed to diagnose a failed test.
-func (e *env) dump() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	suite.Dump(ctx, e.t, e.dynamic, e.namespace, rollouts, corev1.SchemeGroupVersion.WithResource("events"))
 }
 
 func index(r *v1alpha1.Rollout) int32 {

@@ -52,8 +52,8 @@ var examples = []example{
 		file: "header-ab.yaml", before: withService,
 		looks: []func(e *env){func(e *env) {
 			e.mustHave("v2", 0, 2)
-			if text := asJSON(e.routeNamed(e.t.Context(), "vllm").Object["spec"]); !strings.Contains(text, "x-model-variant") {
-				e.t.Errorf("the route is %s", text)
+			if text := asJSON(e.routeNamed(e.T.Context(), "vllm").Object["spec"]); !strings.Contains(text, "x-model-variant") {
+				e.T.Errorf("the route is %s", text)
 			}
 		}},
 	},
@@ -83,8 +83,8 @@ func TestExamples(t *testing.T) {
 		t.Run(strings.TrimSuffix(x.file, ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
-			e.apply(exampleFile(t, "workload.yaml"))
-			e.apply(x.before(e, exampleFile(t, "argo/"+x.file)))
+			e.Apply(exampleFile(t, "workload.yaml"))
+			e.Apply(x.before(e, exampleFile(t, "argo/"+x.file)))
 			e.awaitRest("v1")
 			e.edit("v2")
 			for _, look := range x.looks {
@@ -94,7 +94,7 @@ func TestExamples(t *testing.T) {
 				// The next pause may come before the next poll.
 				e.await("the pause is over", func(r *v1alpha1.Rollout) bool { return index(r) != index(paused) })
 			}
-			e.mustRest("v2")
+			e.MustRest("v2")
 			e.awaitRest("v2")
 		})
 	}
@@ -113,16 +113,16 @@ func asItIs(_ *env, manifest string) string { return manifest }
 
 // withService adds the Service and the route, with Traefik's Gateway.
 func withService(e *env, manifest string) string {
-	e.t.Helper()
+	e.T.Helper()
 	gateway := fmt.Sprintf("parentRefs: [{name: %s, namespace: %s}]", cluster.GatewayName, cluster.GatewayNamespace)
-	service := strings.Replace(exampleFile(e.t, "argo/service.yaml"), "parentRefs: [{name: public}]", gateway, 1)
-	e.apply(strings.Replace(service, "vllm.example.com", e.namespace+".example.com", 1))
+	service := strings.Replace(exampleFile(e.T, "argo/service.yaml"), "parentRefs: [{name: public}]", gateway, 1)
+	e.Apply(strings.Replace(service, "vllm.example.com", e.Namespace+".example.com", 1))
 	return manifest
 }
 
 // withPrometheus serves the query of the analysis, and shortens its interval.
 func withPrometheus(e *env, manifest string) string {
-	e.t.Helper()
+	e.T.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if query := r.FormValue("query"); !strings.Contains(query, `service="vllm-leader-canary"`) {
 			http.Error(w, query, http.StatusBadRequest)
@@ -130,16 +130,16 @@ func withPrometheus(e *env, manifest string) string {
 		}
 		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1700000000, "0.4"]}]}}`)
 	}))
-	e.t.Cleanup(server.Close)
+	e.T.Cleanup(server.Close)
 	manifest = strings.NewReplacer("http://prometheus.monitoring:9090", server.URL, "interval: 1m", "interval: 1s").Replace(manifest)
 	return withService(e, manifest)
 }
 
 // withPickers gives both pools a picker, and accepts routes and pools as a gateway.
 func withPickers(e *env, manifest string) string {
-	e.t.Helper()
+	e.T.Helper()
 	for _, picker := range []string{"vllm-epp", "vllm-canary-epp"} {
-		e.apply(fmt.Sprintf(`
+		e.Apply(fmt.Sprintf(`
 {apiVersion: v1, kind: Service, metadata: {name: %[1]s}, spec: {selector: {app: %[1]s}, ports: [{port: 9002}]}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: %[1]s, labels: {app: %[1]s}}, spec: {containers: [{name: c, image: c}]}}
@@ -151,18 +151,18 @@ func withPickers(e *env, manifest string) string {
 
 // acknowledge accepts every route and pool of the namespace as a gateway, until the test ends.
 func (e *env) acknowledge() {
-	e.t.Helper()
+	e.T.Helper()
 	for _, resource := range []schema.GroupVersionResource{httpRoutes, inferencePools} {
-		client := e.dynamic.Resource(resource).Namespace(e.namespace)
-		watcher, err := client.Watch(e.t.Context(), metav1.ListOptions{})
+		client := e.Objects(resource)
+		watcher, err := client.Watch(e.T.Context(), metav1.ListOptions{})
 		if err != nil {
-			e.t.Fatal(err)
+			e.T.Fatal(err)
 		}
-		e.t.Cleanup(watcher.Stop)
+		e.T.Cleanup(watcher.Stop)
 		go func() {
 			for event := range watcher.ResultChan() {
 				if object, ok := event.Object.(*unstructured.Unstructured); ok && object.GetDeletionTimestamp() == nil {
-					accept(e.t.Context(), client.UpdateStatus, object)
+					accept(e.T.Context(), client.UpdateStatus, object)
 				}
 			}
 		}()

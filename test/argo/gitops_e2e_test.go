@@ -34,8 +34,8 @@ func TestGitOpsHealth(t *testing.T) {
 	m := e.monitor()
 	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
 
-	owner := "argo-rollouts/" + e.namespace + "/" + name
-	if err := e.cluster.StopComponent(t.Context(), cluster.Argo); err != nil {
+	owner := "argo-rollouts/" + e.Namespace + "/" + name
+	if err := e.Cluster.StopComponent(t.Context(), cluster.Argo); err != nil {
 		t.Fatal(err)
 	}
 	e.edit("v2")
@@ -43,7 +43,7 @@ func TestGitOpsHealth(t *testing.T) {
 	m.await(gitops.Suspended, "0 updated; the template is held and waits for a release by "+owner)
 	e.mustFail(exit.Error, "is held and waits for a release by "+owner, "--wait=3s")
 
-	if err := e.cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
+	if err := e.Cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitPause(1)
@@ -53,7 +53,7 @@ func TestGitOpsHealth(t *testing.T) {
 	if code, text := released(); code != exit.OK {
 		t.Errorf("the wait ended with %d:\n%s", code, text)
 	}
-	if err := e.only(t.Context(), "v2"); err != nil {
+	if err := e.Only(t.Context(), "v2"); err != nil {
 		t.Errorf("the wait ended early: %v", err)
 	}
 	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
@@ -85,29 +85,29 @@ type monitor struct {
 }
 
 func (e *env) monitor() *monitor {
-	e.t.Helper()
+	e.T.Helper()
 	m := &monitor{env: e}
 	var err, errFlux error
 	m.argo, err = gitops.ArgoCD("../../config/argo/argo-cd/argocd-cm.yaml")
 	m.flux, errFlux = gitops.Flux("../../examples/gitops/flux.yaml")
 	if err = errors.Join(err, errFlux); err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	client := e.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(e.namespace)
-	events, err := client.Watch(e.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + e.name})
+	client := e.Objects(lws.GroupVersion.WithResource("leaderworkersets"))
+	events, err := client.Watch(e.T.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + e.Name})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	var done sync.WaitGroup
-	e.t.Cleanup(func() { events.Stop(); done.Wait() })
+	e.T.Cleanup(func() { events.Stop(); done.Wait() })
 	done.Go(func() {
 		for event := range events.ResultChan() {
 			if object, ok := event.Object.(*unstructured.Unstructured); ok {
 				m.judge(object)
 			}
 		}
-		if e.t.Context().Err() == nil {
-			e.t.Error("the watch of the workload ended before the test")
+		if e.T.Context().Err() == nil {
+			e.T.Error("the watch of the workload ended before the test")
 		}
 	})
 	return m
@@ -118,33 +118,33 @@ func (m *monitor) judge(object *unstructured.Unstructured) {
 	health, message, err := m.argo(object.Object)
 	flux, _, errFlux := m.flux(object.Object)
 	if err = errors.Join(err, errFlux); err != nil {
-		m.t.Errorf("generation %d: %v", object.GetGeneration(), err)
+		m.T.Errorf("generation %d: %v", object.GetGeneration(), err)
 	}
 	m.mu.Lock()
 	if health+message != m.health+m.message {
-		m.t.Logf("generation %d: Argo CD: %s: %s; Flux: %s", object.GetGeneration(), health, message, flux)
+		m.T.Logf("generation %d: Argo CD: %s: %s; Flux: %s", object.GetGeneration(), health, message, flux)
 	}
 	m.health, m.message = health, message
 	m.mu.Unlock()
 	if (health == gitops.Healthy) != (flux == gitops.Healthy) {
-		m.t.Errorf("generation %d: Argo CD: %s: %s; Flux: %s", object.GetGeneration(), health, message, flux)
+		m.T.Errorf("generation %d: Argo CD: %s: %s; Flux: %s", object.GetGeneration(), health, message, flux)
 	}
 	if health != gitops.Healthy && flux != gitops.Healthy {
 		return
 	}
 	containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "leaderWorkerTemplate", "workerTemplate", "spec", "containers")
 	_, tag, _ := strings.Cut(fmt.Sprint(containers[0].(map[string]any)["image"]), ":")
-	ctx := context.WithoutCancel(m.t.Context())
-	if at, _, err := m.counts(ctx, tag); err != nil || at != m.groups {
-		m.t.Errorf("generation %d is called healthy (Argo CD: %s, Flux: %s): %d of %d groups are ready at %s, %v",
-			object.GetGeneration(), health, flux, at, m.groups, tag, err)
+	ctx := context.WithoutCancel(m.T.Context())
+	if at, _, err := m.counts(ctx, tag); err != nil || at != groups {
+		m.T.Errorf("generation %d is called healthy (Argo CD: %s, Flux: %s): %d of %d groups are ready at %s, %v",
+			object.GetGeneration(), health, flux, at, groups, tag, err)
 	}
 }
 
 // await waits for the latest state to have this health, and a message with these words.
 func (m *monitor) await(health, words string) {
-	m.t.Helper()
-	m.eventually(health+": "+words, func(context.Context) error {
+	m.T.Helper()
+	m.Eventually(health+": "+words, func(context.Context) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.health != health || !strings.Contains(m.message, words) {
@@ -156,16 +156,16 @@ func (m *monitor) await(health, words string) {
 
 // startWait starts `lockstep status --wait`. The function that it returns waits for its end.
 func (e *env) startWait(flag string) func() (code int, text string) {
-	e.t.Helper()
+	e.T.Helper()
 	binary, err := driver.Binary()
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	var text bytes.Buffer
-	command := exec.CommandContext(e.t.Context(), binary, "status", e.name, flag, "--namespace", e.namespace, "--kubeconfig", e.cluster.Kubeconfig())
+	command := exec.CommandContext(e.T.Context(), binary, "status", e.Name, flag, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig())
 	command.Stdout, command.Stderr = &text, &text
 	if err := command.Start(); err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return func() (int, string) {
 		_ = command.Wait()
@@ -175,8 +175,8 @@ func (e *env) startWait(flag string) func() (code int, text string) {
 
 // mustFail runs `lockstep status --wait`, and checks its exit code and the text of its error.
 func (e *env) mustFail(code int, words, flag string) {
-	e.t.Helper()
+	e.T.Helper()
 	if got, text := e.startWait(flag)(); got != code || !strings.Contains(text, words) {
-		e.t.Errorf("lockstep status %s: exit code %d, want %d and %q:\n%s", flag, got, code, words, text)
+		e.T.Errorf("lockstep status %s: exit code %d, want %d and %q:\n%s", flag, got, code, words, text)
 	}
 }

@@ -56,11 +56,11 @@ func TestIdle(t *testing.T) {
 
 // touched makes Argo reconcile the Rollout repeatedly, and returns the plugins' requests to the API server in that time.
 func (e *env) touched(when string, times int) []string {
-	e.t.Helper()
-	begin, done := audit.Mark(e.t, e.kube, e.namespace), e.reconciles()
+	e.T.Helper()
+	begin, done := audit.Mark(e.T, e.Kube, e.Namespace), e.reconciles()
 	for i := range times {
 		e.patch(fmt.Sprintf(`{"metadata": {"annotations": {"example.com/touched": "%s-%d-%s"}}}`, when, i, begin))
-		e.eventually("Argo has looked again", func(context.Context) error {
+		e.Eventually("Argo has looked again", func(context.Context) error {
 			if now := e.reconciles(); now <= done {
 				return errors.New("not yet")
 			}
@@ -75,23 +75,23 @@ var reconcileCount = regexp.MustCompile(`(?m)^rollout_reconcile_count\{(.*)\} ([
 
 // reconciles returns how often the controller has reconciled the Rollout.
 func (e *env) reconciles() int {
-	e.t.Helper()
-	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, e.cluster.ArgoMetrics(), nil)
+	e.T.Helper()
+	request, err := http.NewRequestWithContext(e.T.Context(), http.MethodGet, e.Cluster.ArgoMetrics(), nil)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	total := 0.0
 	for _, match := range reconcileCount.FindAllSubmatch(text, -1) {
-		if strings.Contains(string(match[1]), fmt.Sprintf("namespace=%q", e.namespace)) {
+		if strings.Contains(string(match[1]), fmt.Sprintf("namespace=%q", e.Namespace)) {
 			n, _ := strconv.ParseFloat(string(match[2]), 64)
 			total += n
 		}
@@ -102,14 +102,14 @@ func (e *env) reconciles() int {
 // requests returns the plugins' requests for this namespace, and those without a namespace, since a mark in the audit log.
 // Plugin and controller have the same account and differ in their user agents.
 func (e *env) requests(since string) []string {
-	e.t.Helper()
+	e.T.Helper()
 	user := "system:serviceaccount:" + cluster.ArgoNamespace + ":" + cluster.ArgoServiceAccount
 	var found []string
-	for _, r := range audit.Between(e.t, e.cluster.AuditLog(), since, audit.Mark(e.t, e.kube, e.namespace), user) {
+	for _, r := range audit.Between(e.T, e.Cluster.AuditLog(), since, audit.Mark(e.T, e.Kube, e.Namespace), user) {
 		if r.User.Username != user || strings.Contains(r.UserAgent, "rollouts-controller") || r.Verb == "watch" {
 			continue
 		}
-		if r.ObjectRef.Namespace == e.namespace || r.ObjectRef.Namespace == "" {
+		if r.ObjectRef.Namespace == e.Namespace || r.ObjectRef.Namespace == "" {
 			found = append(found, r.String())
 		}
 	}

@@ -37,7 +37,7 @@ func TestInvalidRollout(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
-			before := e.identities()
+			before := e.Identities()
 			e.rollout(invalid, slow())
 			e.awaitInvalid("")
 			for _, tag := range test.edits {
@@ -60,8 +60,8 @@ func TestInvalidRollout(t *testing.T) {
 
 // editInvalid edits the workload and returns the revision that the plugin then notes on the Rollout.
 func (e *env) editInvalid(tag string) string {
-	e.t.Helper()
-	before := e.get(e.t.Context()).Annotations[argo.AnnotationCanary]
+	e.T.Helper()
+	before := e.get(e.T.Context()).Annotations[argo.AnnotationCanary]
 	e.edit(tag)
 	noted := ""
 	e.await("the plugin notes the template "+tag, func(r *v1alpha1.Rollout) bool {
@@ -73,7 +73,7 @@ func (e *env) editInvalid(tag string) string {
 
 // awaitInvalid waits until Argo reports that the present spec is invalid, with a template that stands for this revision unless it is "".
 func (e *env) awaitInvalid(revision string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await("the Rollout is invalid, its template of revision "+revision, func(r *v1alpha1.Rollout) bool {
 		if revision != "" && stands(r) != revision {
 			return false
@@ -97,19 +97,19 @@ func stands(r *v1alpha1.Rollout) string {
 
 // stays fails the test if a group of the workload changes while Argo and the plugin reconcile again and again.
 func (e *env) stays(before map[string]types.UID) {
-	e.t.Helper()
+	e.T.Helper()
 	for i := range 2 {
 		e.touched("stays", 1) // Argo takes seconds for each: it backs off from an invalid Rollout
 		e.annotateWorkload("example.com/touched", fmt.Sprint(e.reconciles(), "-", i))
-		if e.same(before); e.t.Failed() {
-			e.t.FailNow()
+		if e.same(before); e.T.Failed() {
+			e.T.FailNow()
 		}
 	}
 }
 
 // awaitFirstStep waits for the pause after the first step of a release of the tag, which has touched no group of the workload.
 func (e *env) awaitFirstStep(tag string, before map[string]types.UID) {
-	e.t.Helper()
+	e.T.Helper()
 	e.awaitPause(1)
 	e.mustHave(tag, 0, 1)
 	e.same(before)

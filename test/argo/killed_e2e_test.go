@@ -31,7 +31,7 @@ type phase struct {
 
 func toPause(e *env) { e.edit("v2"); e.awaitPause(1) }
 
-func released(e *env, _ map[string]types.UID) { e.mustRest("v2"); e.awaitRest("v2") }
+func released(e *env, _ map[string]types.UID) { e.MustRest("v2"); e.awaitRest("v2") }
 
 var phases = []phase{
 	{
@@ -86,9 +86,9 @@ var phases = []phase{
 		name: "deleted", pods: podsWith(cluster.AnnotationTermination, "2s"), reach: toPause,
 		strike: func(e *env) { e.delete(name) },
 		end: func(e *env, before map[string]types.UID) {
-			e.mustRest("v1") // LeaderWorkerSet would roll out v2
+			e.MustRest("v1") // LeaderWorkerSet would roll out v2
 			e.edit("v1")
-			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
+			e.Eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
 			e.same(before)
 		},
 	},
@@ -117,7 +117,7 @@ func TestKilled(t *testing.T) {
 					leave := sync.OnceFunc(m.arrived.Done)
 					defer leave()
 					e := newRelease(t, quarters, p.pods)
-					before := e.identities()
+					before := e.Identities()
 					p.reach(e)
 					m.strike(func() {
 						if p.strike != nil {
@@ -171,16 +171,16 @@ func (m *meeting) await(act func(strike func())) {
 
 // breakCanary makes the canary's pods unready.
 func (e *env) breakCanary() {
-	e.t.Helper()
+	e.T.Helper()
 	raw := []byte(`{"metadata": {"annotations": {"` + cluster.AnnotationBehavior + `": "` + cluster.BehaviorNeverReady + `"}}}`)
-	pods, err := e.pods(e.t.Context())
+	pods, err := e.Pods(e.T.Context(), "")
 	for i := range pods {
-		if err == nil && pods[i].Labels[lws.SetNameLabelKey] != e.name {
-			_, err = e.kube.CoreV1().Pods(e.namespace).Patch(e.t.Context(), pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
+		if err == nil && pods[i].Labels[lws.SetNameLabelKey] != e.Name {
+			_, err = e.Kube.CoreV1().Pods(e.Namespace).Patch(e.T.Context(), pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
 		}
 	}
 	if err != nil {
-		e.t.Error(err)
+		e.T.Error(err)
 	}
 }
 
@@ -191,16 +191,16 @@ func (e *env) heal() {
 	var done sync.WaitGroup
 	done.Go(func() {
 		wait.UntilWithContext(ctx, func(ctx context.Context) {
-			pods, err := e.pods(ctx)
+			pods, err := e.Pods(ctx, "")
 			if err != nil {
 				return
 			}
 			for i := range pods {
 				if pods[i].Annotations[cluster.AnnotationBehavior] != "" {
-					_, _ = e.kube.CoreV1().Pods(e.namespace).Patch(ctx, pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
+					_, _ = e.Kube.CoreV1().Pods(e.Namespace).Patch(ctx, pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
 				}
 			}
 		}, 100*time.Millisecond)
 	})
-	e.t.Cleanup(func() { cancel(); done.Wait() })
+	e.T.Cleanup(func() { cancel(); done.Wait() })
 }

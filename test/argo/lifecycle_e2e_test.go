@@ -36,7 +36,7 @@ var quarters = step("upgrade: 25%") + pause + step("upgrade: 50%") + pause + ste
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
-	before := e.identities()
+	before := e.Identities()
 	toPause(e)
 	e.mustHave("v1", groups, 0)
 	e.mustHave("v2", 0, 1)
@@ -50,12 +50,12 @@ func TestRelease(t *testing.T) {
 		if r.Status.Phase != v1alpha1.RolloutPhaseHealthy {
 			return false
 		}
-		if err := e.only(t.Context(), "v2"); err != nil {
+		if err := e.Only(t.Context(), "v2"); err != nil {
 			t.Fatalf("the Rollout is healthy: %v", err)
 		}
 		return true
 	})
-	e.mustRest("v2")
+	e.MustRest("v2")
 }
 
 // The workload is created after its Rollout: it is held from the beginning.
@@ -67,7 +67,7 @@ func TestWorkloadLater(t *testing.T) {
 	e.rollout(quarters)
 	e.deploy(slow())
 	e.awaitRest("v1")
-	before := e.identities()
+	before := e.Identities()
 	toPause(e)
 	e.same(before)
 	e.argo("promote", "--full", name)
@@ -84,7 +84,7 @@ func TestEditInMidRelease(t *testing.T) {
 	e.argo("promote", name)
 	e.awaitPause(3)
 	e.edit("v3")
-	e.eventually("the first batch of v3", func(ctx context.Context) error {
+	e.Eventually("the first batch of v3", func(ctx context.Context) error {
 		if _, canary, err := e.counts(ctx, "v3"); err != nil || canary != 1 {
 			return fmt.Errorf("%d groups, %w", canary, err)
 		}
@@ -112,7 +112,7 @@ func TestPromoteFull(t *testing.T) {
 			e := newRelease(t, quarters, slow())
 			test.reach(e)
 			e.argo("promote", "--full", name)
-			e.mustRest("v2")
+			e.MustRest("v2")
 			e.awaitRest("v2")
 		})
 	}
@@ -124,7 +124,7 @@ func TestPromoteFull(t *testing.T) {
 func TestPromoteWhileAStepRuns(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, podsWith(cluster.AnnotationStartup, "20s"))
-	before := e.identities()
+	before := e.Identities()
 	e.edit("v2")
 	e.awaitCanary()
 	e.argo("promote", name)
@@ -145,7 +145,7 @@ func TestVerbsWithoutEffect(t *testing.T) {
 	t.Run("set-image", func(t *testing.T) {
 		t.Parallel()
 		e := newRelease(t, step("upgrade: 50%")+step("promote: true"))
-		before := e.identities()
+		before := e.Identities()
 		hash := e.get(t.Context()).Status.StableRS
 		e.argo("set", "image", name, "none=example.com/none:v2")
 		e.await("the Rollout has run its steps", func(r *v1alpha1.Rollout) bool {
@@ -160,7 +160,7 @@ func TestVerbsWithoutEffect(t *testing.T) {
 		e.edit("v2")
 		e.awaitCanary()
 		e.argo("pause", name)
-		e.eventually("what was requested continues", func(ctx context.Context) error {
+		e.Eventually("what was requested continues", func(ctx context.Context) error {
 			_, canary, err := e.counts(ctx, "v2")
 			if err == nil && canary != 1 {
 				err = fmt.Errorf("%d groups", canary)
@@ -180,7 +180,7 @@ func TestVerbsWithoutEffect(t *testing.T) {
 			return r.Status.StableRS != "" && r.Status.StableRS == r.Status.CurrentPodHash && r.Status.Phase == v1alpha1.RolloutPhaseHealthy
 		})
 		e.argo("abort", name)
-		e.eventually("every group is promoted all the same", func(ctx context.Context) error { return e.only(ctx, "v2") })
+		e.Eventually("every group is promoted all the same", func(ctx context.Context) error { return e.Only(ctx, "v2") })
 	})
 }
 
@@ -209,7 +209,7 @@ func TestAbort(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
-			before := e.identities()
+			before := e.Identities()
 			test.reach(e)
 			e.argo("abort", name)
 			e.awaitAborted("v1")
@@ -226,7 +226,7 @@ func TestAbortWhilePromoting(t *testing.T) {
 	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), podsWith(cluster.AnnotationStartup, "2s"))
 	e.edit("v2")
 	e.awaitStep(1)
-	e.eventually("the promotion has begun", func(ctx context.Context) error {
+	e.Eventually("the promotion has begun", func(ctx context.Context) error {
 		if stable, _, err := e.counts(ctx, "v1"); err != nil || stable == groups {
 			return fmt.Errorf("%d groups are at v1, %w", stable, err)
 		}
@@ -242,7 +242,7 @@ func TestAbortWhilePromoting(t *testing.T) {
 func TestAbortOfGroupsThatNeverStart(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	before := e.identities()
+	before := e.Identities()
 	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorImagePull))
 	e.await("a message about the group", func(r *v1alpha1.Rollout) bool {
 		message := ran(r, 0).Message
@@ -335,7 +335,7 @@ func TestUndoSkipped(t *testing.T) {
 			e := newRelease(t, pause+quarters, slow(), withSpec("progressDeadlineSeconds: 2147483647"+test.spec))
 			// A rollbackWindow counts ReplicaSets by their times of creation, which have whole seconds.
 			first := time.Now().Unix()
-			e.eventually("another second", func(context.Context) error {
+			e.Eventually("another second", func(context.Context) error {
 				if time.Now().Unix() == first {
 					return errors.New("the same second")
 				}
@@ -347,7 +347,7 @@ func TestUndoSkipped(t *testing.T) {
 			e.awaitRest("v2")
 			e.argo("undo", name)
 			test.skip(e)
-			e.mustRest("v1")
+			e.MustRest("v1")
 			e.awaitRest("v1")
 		})
 	}
@@ -368,10 +368,10 @@ func TestUndoForgotten(t *testing.T) {
 		e.awaitRest(tag)
 	}
 	e.forget()
-	e.eventually("the history has what the last release was about", func(ctx context.Context) error {
+	e.Eventually("the history has what the last release was about", func(ctx context.Context) error {
 		return e.snapshots(ctx, 2)
 	})
-	before := e.identities()
+	before := e.Identities()
 	e.argo("undo", name, "--to-revision=1")
 	e.awaitSaid(name, "can't be undone", "the history of LeaderWorkerSet", "kubectl apply or from Git", "retry rollout "+name)
 	e.same(before)
@@ -386,22 +386,22 @@ func TestUndoForgotten(t *testing.T) {
 // forget makes LWS delete all revisions but the present one. LWS does so itself only if it observes the end of a promotion
 // before the hold is restored, which depends on timing.
 func (e *env) forget() {
-	e.t.Helper()
-	w := e.workload(e.t.Context())
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
+	e.T.Helper()
+	w := e.Workload(e.T.Context())
+	pods, err := e.Kube.CoreV1().Pods(e.Namespace).List(e.T.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + name})
 	if err != nil || len(pods.Items) == 0 {
-		e.t.Fatalf("%d pods, %v", len(pods.Items), err)
+		e.T.Fatalf("%d pods, %v", len(pods.Items), err)
 	}
 	selector := fmt.Sprintf("%s=%s,%s!=%s", lws.SetNameLabelKey, w.Name, lws.RevisionKey, pods.Items[0].Labels[lws.RevisionKey])
-	if err := e.kube.AppsV1().ControllerRevisions(e.namespace).
-		DeleteCollection(e.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector}); err != nil {
-		e.t.Fatal(err)
+	if err := e.Kube.AppsV1().ControllerRevisions(e.Namespace).
+		DeleteCollection(e.T.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector}); err != nil {
+		e.T.Fatal(err)
 	}
 }
 
 // snapshots fails unless the history has n revisions.
 func (e *env) snapshots(ctx context.Context, n int) error {
-	list, err := e.kube.AppsV1().ControllerRevisions(e.namespace).
+	list, err := e.Kube.AppsV1().ControllerRevisions(e.Namespace).
 		List(ctx, metav1.ListOptions{LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot})
 	if err == nil && len(list.Items) != n {
 		err = fmt.Errorf("it has %d, not %d", len(list.Items), n)
@@ -410,11 +410,10 @@ func (e *env) snapshots(ctx context.Context, n int) error {
 }
 
 func (e *env) annotateWorkload(key, value string) {
-	e.t.Helper()
+	e.T.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
-	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		e.t.Fatal(err)
+	if _, err := e.Sets().Patch(e.T.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		e.T.Fatal(err)
 	}
 }
 
@@ -424,7 +423,7 @@ func (e *env) annotateWorkload(key, value string) {
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	before := e.identities()
+	before := e.Identities()
 	e.argo("restart", name)
 	e.await("the restart is noticed", func(r *v1alpha1.Rollout) bool {
 		return r.Spec.RestartAt != nil && r.Status.RestartedAt != nil && r.Status.RestartedAt.Equal(r.Spec.RestartAt)
@@ -452,24 +451,24 @@ func TestRolloutDeleted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
-			before := e.identities()
+			before := e.Identities()
 			test.reach(e)
-			if err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			if err := e.Objects(rollouts).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if test.tag == "v2" {
 				// LeaderWorkerSet would roll out v2, which was rolled back.
-				e.mustRest("v1")
+				e.MustRest("v1")
 				e.edit("v1")
 			}
-			e.eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
-			e.eventually("the Rollout is deleted", func(ctx context.Context) error {
+			e.Eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
+			e.Eventually("the Rollout is deleted", func(ctx context.Context) error {
 				if _, err := e.tryGet(ctx, name); !apierrors.IsNotFound(err) {
 					return fmt.Errorf("it is there: %w", err)
 				}
 				return nil
 			})
-			if after := e.identities(); !maps.Equal(before, after) {
+			if after := e.Identities(); !maps.Equal(before, after) {
 				t.Errorf("groups were replaced: %v before, %v after", before, after)
 			}
 		})
@@ -478,7 +477,7 @@ func TestRolloutDeleted(t *testing.T) {
 
 // disowned returns an error if anything of Lockstep is left on the workload.
 func (e *env) disowned(ctx context.Context, tag string) error {
-	w := e.workload(ctx)
+	w := e.Workload(ctx)
 	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
 		return errors.New("the hold is there")
 	}
@@ -488,5 +487,5 @@ func (e *env) disowned(ctx context.Context, tag string) error {
 		}
 	}
 	// A template that waited is rolled out by LWS.
-	return e.only(ctx, tag)
+	return e.Only(ctx, tag)
 }

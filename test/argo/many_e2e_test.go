@@ -44,14 +44,14 @@ spec:
 `, i, cluster.AnnotationBehavior, behavior, tag)
 	}
 	for i := range stuck {
-		e.apply(small(i, "v1", ""))
+		e.Apply(small(i, "v1", ""))
 		rollout := fmt.Sprintf("stuck-%d", i)
-		e.apply(strings.Replace(rolloutManifest(rollout, step("upgrade: 100%")+step("promote: true")), "workload: "+name, "workload: "+rollout, 1))
+		e.Apply(strings.Replace(rolloutManifest(rollout, step("upgrade: 100%")+step("promote: true")), "workload: "+name, "workload: "+rollout, 1))
 	}
 	each := func(what string, check func(*v1alpha1.Rollout) bool) {
 		t.Helper()
 		last := errors.New("nothing")
-		e.eventually(what, func(ctx context.Context) error {
+		e.Eventually(what, func(ctx context.Context) error {
 			for i := range stuck {
 				r, err := e.tryGet(ctx, fmt.Sprintf("stuck-%d", i))
 				if err != nil {
@@ -65,8 +65,8 @@ spec:
 			return nil
 		})
 	}
-	e.eventually("all are held", func(ctx context.Context) error {
-		sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+	e.Eventually("all are held", func(ctx context.Context) error {
+		sets, err := e.Sets().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ spec:
 	})
 	each("all are healthy", func(r *v1alpha1.Rollout) bool { return r.Status.Phase == v1alpha1.RolloutPhaseHealthy })
 	for i := range stuck {
-		e.apply(small(i, "v2", cluster.BehaviorNeverReady))
+		e.Apply(small(i, "v2", cluster.BehaviorNeverReady))
 	}
 	each("all wait", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseRunning })
 	beside := e.takes("v3")
@@ -93,11 +93,11 @@ spec:
 
 // takes returns the duration of a release from the edit to the end.
 func (e *env) takes(tag string) time.Duration {
-	e.t.Helper()
+	e.T.Helper()
 	start := time.Now()
 	e.edit(tag)
 	e.await("the release is over", func(r *v1alpha1.Rollout) bool {
-		stable, _, err := e.counts(e.t.Context(), tag)
+		stable, _, err := e.counts(e.T.Context(), tag)
 		return err == nil && stable == groups && r.Status.Phase == v1alpha1.RolloutPhaseHealthy
 	})
 	return time.Since(start)

@@ -56,24 +56,24 @@ func TestNotification(t *testing.T) {
   service.webhook.sink: |
     url: %s
 `, server.URL)
-	suite.Apply(t, e.cluster, cluster.ArgoNamespace, strings.Replace(manifest, "\n\n    webhook", "\n    webhook", 1))
+	suite.Apply(t, e.Cluster, cluster.ArgoNamespace, strings.Replace(manifest, "\n\n    webhook", "\n    webhook", 1))
 
 	e.deploy(slow())
 	e.rollout(quarters)
 	e.awaitRest("v1")
 	e.patch(`{"metadata": {"annotations": {"notifications.argoproj.io/subscribe.on-released.sink": ""}}}`)
 	first := e.get(t.Context()).Annotations["lockstep.dev/stable-revision"]
-	e.eventually("the first revision is told", func(context.Context) error { return told(first) })
+	e.Eventually("the first revision is told", func(context.Context) error { return told(first) })
 	e.edit("v2")
 	e.awaitPause(1)
 	second := e.get(t.Context()).Annotations["lockstep.dev/canary-revision"]
 	e.argo("promote", "--full", name)
 	e.await("the Rollout is Healthy too early", func(r *v1alpha1.Rollout) bool { return r.Status.Phase == v1alpha1.RolloutPhaseHealthy })
-	e.eventually("the second revision is told", func(ctx context.Context) error {
+	e.Eventually("the second revision is told", func(ctx context.Context) error {
 		if err := told(second); err != nil {
 			return err
 		}
-		if err := e.only(ctx, "v2"); err != nil {
+		if err := e.Only(ctx, "v2"); err != nil {
 			t.Errorf("told before the groups run it: %v", err)
 		}
 		return nil

@@ -104,10 +104,10 @@ func TestInstallation(t *testing.T) {
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v2")
-	if n := len(e.cluster.PluginProcesses()); n != 2 {
+	if n := len(e.Cluster.PluginProcesses()); n != 2 {
 		t.Errorf("%d plugin processes, want 2", n)
 	}
-	cfg, err := e.cluster.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
+	cfg, err := e.Cluster.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestRolloutAppliedAgain(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			e.awaitPause(1)
 			if test.rest {
@@ -83,14 +83,14 @@ func TestRolloutFromBackup(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, slow())
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			e.awaitPause(1)
 			copied := e.backup()
 			e.deleteAndWait(metav1.DeletePropagationBackground)
-			e.mustRest("v1")
+			e.MustRest("v1")
 			test.since(e)
-			if _, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Create(t.Context(), copied, metav1.CreateOptions{}); err != nil {
+			if _, err := e.Objects(rollouts).Create(t.Context(), copied, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			tag := "v2"
@@ -106,10 +106,10 @@ func TestRolloutFromBackup(t *testing.T) {
 
 // backup returns the Rollout as `kubectl get -o yaml` does, without what belongs to the object.
 func (e *env) backup() *unstructured.Unstructured {
-	e.t.Helper()
-	o, err := e.dynamic.Resource(rollouts).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+	e.T.Helper()
+	o, err := e.Objects(rollouts).Get(e.T.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	o.SetUID("")
 	o.SetResourceVersion("")
@@ -120,16 +120,16 @@ func (e *env) backup() *unstructured.Unstructured {
 
 // deleteAndWait deletes the Rollout and returns once it is gone.
 func (e *env) deleteAndWait(propagation metav1.DeletionPropagation) {
-	e.t.Helper()
-	client := e.dynamic.Resource(rollouts).Namespace(e.namespace)
-	old, err := client.Get(e.t.Context(), name, metav1.GetOptions{})
+	e.T.Helper()
+	client := e.Objects(rollouts)
+	old, err := client.Get(e.T.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	if err := client.Delete(e.t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}); err != nil {
-		e.t.Fatal(err)
+	if err := client.Delete(e.T.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}); err != nil {
+		e.T.Fatal(err)
 	}
-	e.eventually("the Rollout is deleted", func(ctx context.Context) error {
+	e.Eventually("the Rollout is deleted", func(ctx context.Context) error {
 		_, err := client.Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			err = errors.New("it is there, once uid " + string(old.GetUID()))
@@ -143,8 +143,8 @@ func (e *env) deleteAndWait(propagation metav1.DeletionPropagation) {
 
 // awaitNoted waits until the plugin has noted the workload's revisions on a new Rollout.
 func (e *env) awaitNoted() {
-	e.t.Helper()
-	e.eventually("the plugin has noted the revisions", func(ctx context.Context) error {
+	e.T.Helper()
+	e.Eventually("the plugin has noted the revisions", func(ctx context.Context) error {
 		if e.get(ctx).Annotations[argo.AnnotationFirst] == "" {
 			return errors.New("it has not")
 		}

@@ -28,7 +28,7 @@ func TestStepRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, step(test.config)+step("promote: true"))
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			r := e.await("the step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
 			for _, word := range append(test.words, "step 1") {
@@ -64,7 +64,7 @@ func TestNativeFeaturesRefused(t *testing.T) {
 			e := newRelease(t, step("upgrade: 25%")+test.step+step("promote: true"), withSpec("progressDeadlineSeconds: 2147483647"+test.spec))
 			e.patch(`{"spec": {"strategy": {"canary": {` + test.canary + `}}}}`)
 			e.awaitSaid(name, test.words...)
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			e.await("the first step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
 			e.awaitAborted("v1")
@@ -99,13 +99,13 @@ func TestStepRequired(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, "  []")
 	e.awaitSaid(name, "spec.strategy.canary.steps", "add at least one")
-	before := e.identities()
+	before := e.Identities()
 	e.edit("v2")
 	e.await("Argo promotes", func(r *v1alpha1.Rollout) bool {
 		return r.Spec.Template.Annotations["lockstep.dev/revision"] != "" && r.Status.StableRS == r.Status.CurrentPodHash
 	})
 	e.same(before)
-	e.mustRest("v1")
+	e.MustRest("v1")
 }
 
 // Without the traffic-router plugin nothing would watch the Rollout between its steps.
@@ -114,7 +114,7 @@ func TestStepRequired(t *testing.T) {
 func TestTrafficRouterRequired(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	before := e.identities()
+	before := e.Identities()
 	e.patch(`{"spec": {"strategy": {"canary": {"trafficRouting": null}}}}`)
 	e.awaitSaid(name, "trafficRouting.plugins[lockstep/lws]", "workload: is required")
 	e.edit("v2")
@@ -154,7 +154,7 @@ func TestProgressDeadlineRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters, withSpec(test.spec))
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			r := e.await("the step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
 			t.Log(ran(r, 0).Message)
@@ -180,7 +180,7 @@ func TestProgressDeadlineRefused(t *testing.T) {
 func TestTwoRollouts(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())
-	e.apply(rolloutManifest("other", quarters))
+	e.Apply(rolloutManifest("other", quarters))
 	e.edit("v2")
 	e.awaitPause(1)
 	e.awaitSaid("other", name)

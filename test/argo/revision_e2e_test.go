@@ -8,6 +8,7 @@ package argo
 import (
 	"context"
 	"fmt"
+	corev1 "k8s.io/api/core/v1"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ import (
 func TestAnalysisByRevision(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	m := vllm.NewMetrics(e.pods)
+	m := vllm.NewMetrics(func(ctx context.Context) ([]corev1.Pod, error) { return e.Pods(ctx, "") })
 	target := httptest.NewServer(m)
 	t.Cleanup(target.Close)
 	url, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), strings.TrimPrefix(target.URL, "http://"))
@@ -31,9 +32,9 @@ func TestAnalysisByRevision(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	e.apply(exampleFile(t, "workload.yaml"))
+	e.Apply(exampleFile(t, "workload.yaml"))
 	quick := strings.NewReplacer("http://prometheus.monitoring:9090", url, "initialDelay: 2m", "initialDelay: 10s", "interval: 30s", "interval: 1s", "[2m]", "[10s]")
-	e.apply(quick.Replace(withService(e, exampleFile(t, "vllm/argo/analysis.yaml")+"---\n"+exampleFile(t, "vllm/argo/rollout.yaml"))))
+	e.Apply(quick.Replace(withService(e, exampleFile(t, "vllm/argo/analysis.yaml")+"---\n"+exampleFile(t, "vllm/argo/rollout.yaml"))))
 	e.awaitRest("v1")
 
 	m.Slow.Store(true)
@@ -46,9 +47,9 @@ func TestAnalysisByRevision(t *testing.T) {
 	e.awaitAborted("v1")
 	m.Failing.Store(false)
 	e.argo("retry", "rollout", name)
-	e.mustRest("v2")
+	e.MustRest("v2")
 	e.awaitRest("v2")
-	e.eventually("the annotations say that all groups run the new revision", func(ctx context.Context) error {
+	e.Eventually("the annotations say that all groups run the new revision", func(ctx context.Context) error {
 		ro := e.get(ctx)
 		canary, stable := ro.Annotations["lockstep.dev/canary-revision"], ro.Annotations["lockstep.dev/stable-revision"]
 		if canary == "" || canary != stable || stable == m.First() {

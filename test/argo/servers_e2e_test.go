@@ -27,17 +27,17 @@ func TestModelServers(t *testing.T) {
 	for server, metric := range map[string]string{"vllm": "vllm:time_to_first_token", "sglang": "sglang[:_]time_to_first_token", "tensorrt-llm": "nv_inference_request_failure"} {
 		t.Run(server, func(t *testing.T) {
 			e := newEnv(t)
-			e.name, e.groups = server, 2
-			e.apply(quick.Replace(modelservers.Manifest(t, "../../examples", server, "argo", e.namespace)))
+			e.Name = server
+			e.Apply(quick.Replace(modelservers.Manifest(t, "../../examples", server, "argo", e.Namespace)))
 			e.awaitPhase("Healthy")
-			e.eventually("the workload is under hold", func(ctx context.Context) error { return suite.Held(e.workload(ctx)) })
+			e.Eventually("the workload is under hold", func(ctx context.Context) error { return suite.Held(e.Workload(ctx)) })
 			e.edit("v1") // another image than the example's: the first release
-			e.mustRest("v1")
+			e.MustRest("v1")
 			e.awaitRest("v1")
-			if !prometheus.Asked(metric, e.namespace) {
+			if !prometheus.Asked(metric, e.Namespace) {
 				t.Errorf("no analysis asked for %s", metric)
 			}
-			suite.DeleteWorkload(t, e.cluster, e.namespace, server)
+			suite.DeleteWorkload(t, e.Cluster, e.Namespace, server)
 		})
 	}
 }

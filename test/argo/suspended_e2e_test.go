@@ -50,7 +50,7 @@ var suspended = []struct {
 			e.mustHave("v3", 0, 1)
 			e.same(before)
 			e.argo("promote", name)
-			e.mustRest("v3")
+			e.MustRest("v3")
 			e.awaitRest("v3")
 		},
 	},
@@ -96,7 +96,7 @@ func TestSuspended(t *testing.T) {
 					leave := sync.OnceFunc(m.arrived.Done)
 					defer leave()
 					e := newRelease(t, step("upgrade: 25%")+pause+step("promote: true"))
-					before := e.identities()
+					before := e.Identities()
 					toPause(e)
 					m.strike(func() { p.meanwhile(e) })
 					leave()

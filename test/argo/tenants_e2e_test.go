@@ -22,12 +22,12 @@ func TestTenants(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.deploy()
-	editor, operator := tenant.Pair(t, e.cluster, e.namespace, rbacv1.PolicyRule{
+	editor, operator := tenant.Pair(t, e.Cluster, e.Namespace, rbacv1.PolicyRule{
 		APIGroups: []string{"argoproj.io"}, Resources: []string{"rollouts", "rollouts/status"}, Verbs: []string{"*"},
 	})
 	manifest := rolloutManifest(name, pause+step("upgrade: 50%"))
-	e.eventually("the policy refuses a Rollout", func(context.Context) error {
-		return tenant.Refused(editor.Create(rollouts, manifest), e.namespace, ":editor", "rollouts.argoproj.io")
+	e.Eventually("the policy refuses a Rollout", func(context.Context) error {
+		return tenant.Refused(editor.Create(rollouts, manifest), e.Namespace, ":editor", "rollouts.argoproj.io")
 	})
 	if err := operator.Create(rollouts, manifest); err != nil {
 		t.Fatalf("an operator: %v", err)
@@ -42,7 +42,7 @@ func TestTenants(t *testing.T) {
 		"abort":          {`{"status":{"abort":true}}`, "status"},
 		"mark":           {`{"metadata":{"annotations":{"lockstep.dev/seen-revision":"other"}}}`},
 	} {
-		if err := tenant.Refused(editor.Patch(rollouts, name, request[0], request[1:]...), e.namespace, ":editor"); err != nil {
+		if err := tenant.Refused(editor.Patch(rollouts, name, request[0], request[1:]...), e.Namespace, ":editor"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if err := operator.Patch(rollouts, name, request[0], request[1:]...); err != nil {

@@ -32,7 +32,7 @@ var byRoute = withConfig("traffic: {stableService: leaders, httpRoutes: [model]}
 func newRouted(t *testing.T, steps string, changes ...change) *env {
 	t.Helper()
 	e := newEnv(t)
-	e.apply(fmt.Sprintf(`
+	e.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Service
 metadata: {name: leaders}
@@ -47,7 +47,7 @@ spec:
   parentRefs: [{name: %s, namespace: %s}]
   hostnames: ["%s.example.com"]
   rules: [{backendRefs: [{name: leaders, port: 80}]}]
-`, name, cluster.GatewayName, cluster.GatewayNamespace, e.namespace))
+`, name, cluster.GatewayName, cluster.GatewayNamespace, e.Namespace))
 	e.deploy(changes...)
 	e.rollout(steps, append(changes, byRoute)...)
 	e.awaitRest("v1")
@@ -80,37 +80,37 @@ func (e *env) route(ctx context.Context) *unstructured.Unstructured {
 }
 
 func (e *env) routeNamed(ctx context.Context, route string) *unstructured.Unstructured {
-	e.t.Helper()
-	object, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Get(ctx, route, metav1.GetOptions{})
+	e.T.Helper()
+	object, err := e.Objects(httpRoutes).Get(ctx, route, metav1.GetOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return object
 }
 
 func (e *env) mustShare(want int64) {
-	e.t.Helper()
+	e.T.Helper()
 	e.mustShareOf("model", stableService, want)
 }
 
 func (e *env) mustShareOf(route, stable string, want int64) {
-	e.t.Helper()
-	if got := share(e.routeNamed(e.t.Context(), route), stable); got != want {
-		e.t.Errorf("the canary's share is %d %%, want %d", got, want)
+	e.T.Helper()
+	if got := share(e.routeNamed(e.T.Context(), route), stable); got != want {
+		e.T.Errorf("the canary's share is %d %%, want %d", got, want)
 	}
 }
 
 // mustBeRestored waits until the route is restored and no generated Service is left. An aborted Rollout reports the abort
 // before that.
 func (e *env) mustBeRestored() {
-	e.t.Helper()
-	e.eventually("the user's objects are restored", func(ctx context.Context) error {
+	e.T.Helper()
+	e.Eventually("the user's objects are restored", func(ctx context.Context) error {
 		route := e.route(ctx)
 		rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
 		if text := asJSON(rules); len(rules) != 1 || strings.Contains(text, "canary") || share(route, stableService) != 0 {
 			return fmt.Errorf("the route is %s", text)
 		}
-		services, err := e.kube.CoreV1().Services(e.namespace).List(ctx, metav1.ListOptions{})
+		services, err := e.Kube.CoreV1().Services(e.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func TestWeights(t *testing.T) {
 		e.mustShare(want)
 		e.argo("promote", name)
 	}
-	e.mustRest("v2")
+	e.MustRest("v2")
 	e.awaitRest("v2")
 	e.mustBeRestored()
 }
@@ -184,13 +184,13 @@ type moments struct {
 
 // watch records, until the test ends, each deletion of a canary group to which requests are routed.
 func (e *env) watch() *moments {
-	e.t.Helper()
-	m := &moments{share: share(e.route(e.t.Context()), stableService)}
-	routes, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Watch(e.t.Context(), metav1.ListOptions{})
+	e.T.Helper()
+	m := &moments{share: share(e.route(e.T.Context()), stableService)}
+	routes, err := e.Objects(httpRoutes).Watch(e.T.Context(), metav1.ListOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	e.t.Cleanup(routes.Stop)
+	e.T.Cleanup(routes.Stop)
 	go func() {
 		for event := range routes.ResultChan() {
 			if route, ok := event.Object.(*unstructured.Unstructured); ok {
@@ -201,11 +201,11 @@ func (e *env) watch() *moments {
 			}
 		}
 	}()
-	sets, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Watch(e.t.Context(), metav1.ListOptions{})
+	sets, err := e.Sets().Watch(e.T.Context(), metav1.ListOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	e.t.Cleanup(sets.Stop)
+	e.T.Cleanup(sets.Stop)
 	go func() {
 		for event := range sets.ResultChan() {
 			object, ok := event.Object.(metav1.Object)
@@ -256,7 +256,7 @@ func TestAbortWithTraffic(t *testing.T) {
 		t.Run(fmt.Sprintf("at-%d", want), func(t *testing.T) {
 			t.Parallel()
 			e := newRouted(t, routed, slow())
-			before := e.identities()
+			before := e.Identities()
 			e.edit("v2")
 			for j := range i {
 				e.awaitPause(int32(2*j + 1))

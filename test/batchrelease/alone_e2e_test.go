@@ -42,12 +42,12 @@ func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	p := begin(t, rights(t, c, true))
 	defer p.end(syscall.SIGKILL)
 	e := envOf(t, c)
-	e.deploy()
-	e.apply(manifest(name, quarters("Canary")))
+	e.Deploy(groups, nil)
+	e.Apply(manifest(name, quarters("Canary")))
 	e.awaitHeld()
-	e.apply(kruiseComes)
+	e.Apply(kruiseComes)
 	defer func() {
-		err := e.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().
+		err := e.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().
 			Delete(context.Background(), "kruise-rollout-mutating-webhook-configuration", deleteNow)
 		if err != nil {
 			t.Error(err)
@@ -61,12 +61,12 @@ func TestSeparateDriver(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
 	e := envOf(t, c)
-	d := driver.Start(t, driver.Kubeconfig(t, c), e.namespace)
-	p := begin(t, rights(t, c, false), "--driver", d.Address(), "--namespace", e.namespace)
+	d := driver.Start(t, driver.Kubeconfig(t, c), e.Namespace)
+	p := begin(t, rights(t, c, false), "--driver", d.Address(), "--namespace", e.Namespace)
 	defer p.end(syscall.SIGTERM)
 	e.begin(quarters("Partition"))
 	e.awaitBatch(0)
-	e.mustHave("v1 v1 v1 v2")
+	e.MustHave("v1 v1 v1 v2")
 	if got := children(t, p.cmd.Process.Pid); len(got) != 0 {
 		t.Errorf("it has started %v", got)
 	}
@@ -75,7 +75,7 @@ func TestSeparateDriver(t *testing.T) {
 	e.patch(`{"batchPartition":1}`)
 	d.Restart()
 	e.awaitBatch(1)
-	e.mustHave("v1 v1 v2 v2")
+	e.MustHave("v1 v1 v2 v2")
 }
 
 // Proves (test): BatchRelease: host killed; two replicas.
@@ -84,7 +84,7 @@ func TestHostIsKilled(t *testing.T) {
 	installKind(t, c)
 	e := envOf(t, c)
 	kubeconfig := rights(t, c, true)
-	p := begin(t, kubeconfig, "--namespace", e.namespace)
+	p := begin(t, kubeconfig, "--namespace", e.Namespace)
 	e.begin(quarters("Canary"))
 	e.awaitBatch(0)
 	if got := children(t, p.cmd.Process.Pid); len(got) != 0 {
@@ -93,12 +93,12 @@ func TestHostIsKilled(t *testing.T) {
 	// The next host continues where a killed one was.
 	p.end(syscall.SIGKILL)
 	e.patch(`{"batchPartition":2}`)
-	p = begin(t, kubeconfig, "--namespace", e.namespace)
+	p = begin(t, kubeconfig, "--namespace", e.Namespace)
 	defer p.end(syscall.SIGKILL)
 	e.awaitBatch(2)
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase("Completed")
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 	p.end(syscall.SIGTERM)
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("asked to end, it ends with %d:\n%s", code, p.log)
@@ -113,7 +113,7 @@ func TestTwoReplicas(t *testing.T) {
 	installKind(t, c)
 	e := envOf(t, c)
 	kubeconfig := rights(t, c, true)
-	args := []string{"--namespace", e.namespace, "--leader-elect", "--leader-elect-namespace", config.Namespace}
+	args := []string{"--namespace", e.Namespace, "--leader-elect", "--leader-elect-namespace", config.Namespace}
 	var replicas []*process
 	for range 2 {
 		p := begin(t, kubeconfig, args...)
@@ -137,11 +137,11 @@ func TestTwoReplicas(t *testing.T) {
 	replicas[first[0]].end(syscall.SIGKILL)
 	e.patch(`{"batchPartition":1}`)
 	e.awaitBatch(1)
-	e.mustHaveIn(e.added(), "v2 v2")
+	e.MustHaveIn(e.added(), "v2 v2")
 	if both := working(); len(both) != 2 {
 		t.Errorf("replicas %v have worked, want both", both)
 	}
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase("Completed")
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/openkruise/rollouts/api/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/behavior"
@@ -23,18 +22,9 @@ import (
 
 // The following are cases of Kruise's own end-to-end tests, adapted to groups.
 
-// patchWorkload applies a JSON merge patch to the LeaderWorkerSet.
-func (e *env) patchWorkload(raw string) {
-	e.t.Helper()
-	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
-}
-
 // batchIDs counts the pods with the rollout's id by batch, as in "1:2 2:4"; what has another id or none does not count.
 func (e *env) batchIDs(workload, rolloutID string) (string, error) {
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
+	pods, err := e.Kube.CoreV1().Pods(e.Namespace).List(e.T.Context(), metav1.ListOptions{
 		LabelSelector: lws.SetNameLabelKey + "=" + workload + ",rollouts.kruise.io/rollout-id=" + rolloutID,
 	})
 	if err != nil {
@@ -58,8 +48,8 @@ func (e *env) batchIDs(workload, rolloutID string) (string, error) {
 }
 
 func (e *env) mustBeLabelled(workload, rolloutID, want string) {
-	e.t.Helper()
-	e.eventually(fmt.Sprintf("pods of %s have id %s and batches %q", workload, rolloutID, want), func(context.Context) error {
+	e.T.Helper()
+	e.Eventually(fmt.Sprintf("pods of %s have id %s and batches %q", workload, rolloutID, want), func(context.Context) error {
 		got, err := e.batchIDs(workload, rolloutID)
 		if err == nil && got != want {
 			err = fmt.Errorf("they have %q", got)
@@ -77,16 +67,16 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 		t.Run(style, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
-			e.deploy()
-			e.apply(manifest(name, quarters(style)))
+			e.Deploy(groups, nil)
+			e.Apply(manifest(name, quarters(style)))
 			e.awaitHeld()
-			e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
+			e.PatchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 			e.await(name, "it waits for its first group", func(s status) bool {
 				return s.CanaryStatus.CurrentBatchState == v1beta1.VerifyingBatchState && s.CanaryStatus.UpdatedReplicas == 1 &&
 					s.CanaryStatus.UpdatedReadyReplicas == 0
 			})
 			first := e.mustRelease().Status.UpdateRevision
-			e.patchWorkload(behavior.Edit("v3", ""))
+			e.PatchWorkload(behavior.Edit("v3", ""))
 			e.await(name, "the other one's first batch", func(s status) bool {
 				return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 0 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
 			})
@@ -94,7 +84,7 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 			e.awaitBatch(2)
 			e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 			e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-			e.mustRest("v3 v3 v3 v3")
+			e.MustRest("v3")
 		})
 	}
 }
@@ -106,7 +96,7 @@ func TestBatchIDs(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, strings.Replace(quarters("Partition"), "batchPartition: 0", "batchPartition: 1", 1)+"\nrolloutID: one")
 	e.awaitBatch(1)
-	before := e.leaders()
+	before := e.Identities()
 	for _, id := range []string{"two", ""} {
 		e.patch(fmt.Sprintf(`{"rolloutID":%q,"batchPartition":1}`, id))
 		e.await(name, "the batches are repeated", func(s status) bool {
@@ -115,6 +105,6 @@ func TestBatchIDs(t *testing.T) {
 	}
 	// The driver got the first id when the release began.
 	e.mustBeLabelled(name, "one", "1:2 2:2")
-	e.mustHave("v1 v1 v2 v2")
-	e.mustKeep(before, 0, 1, 2, 3)
+	e.MustHave("v1 v1 v2 v2")
+	e.MustKeep(before, 0, 1, 2, 3)
 }

@@ -22,9 +22,9 @@ import (
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	s := suite.NewRoles(t, e.cluster, e.namespace, name)
+	s := suite.NewRoles(t, e.Cluster, e.Namespace, name)
 	release := strings.Replace(manifest(name, quarters("Canary")), "leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet", "disaggregatedset.x-k8s.io/v1, kind: DisaggregatedSet", 1)
-	e.apply(release)
+	e.Apply(release)
 	e.awaitHeld()
 	stable := s.Leaders("v1")
 
@@ -32,7 +32,7 @@ func TestDisaggregated(t *testing.T) {
 	e.awaitBatch(0)
 	s.Await("v2", 1, 1)
 	e.remove()
-	e.eventually("the BatchRelease is gone", func(ctx context.Context) error {
+	e.Eventually("the BatchRelease is gone", func(ctx context.Context) error {
 		_, err := e.release(ctx, name)
 		return notFound(err)
 	})
@@ -41,7 +41,7 @@ func TestDisaggregated(t *testing.T) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
 	}
 
-	e.apply(release)
+	e.Apply(release)
 	e.awaitBatch(0)
 	e.patch(`{"batchPartition":1}`)
 	e.awaitBatch(1)

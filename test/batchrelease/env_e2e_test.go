@@ -20,17 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
-	"github.com/lockstep-rollouts/lockstep/test/grouptags"
-	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -45,12 +38,7 @@ var batchReleases = schema.GroupVersionResource{Group: "rollouts.kruise.io", Ver
 
 // env is one test's namespace.
 type env struct {
-	t         *testing.T
-	cluster   *cluster.Cluster
-	namespace string
-	kube      kubernetes.Interface
-	lws       lwsclient.Interface
-	dynamic   dynamic.Interface
+	*suite.Env // Name is the BatchRelease's name, too.
 }
 
 // newEnv returns a namespace that the shared host watches.
@@ -63,14 +51,13 @@ func newEnv(t *testing.T) *env {
 
 func envOf(t *testing.T, c *cluster.Cluster) *env {
 	t.Helper()
-	e := &env{t: t, cluster: c, namespace: c.Namespace(t)}
-	e.kube, e.lws, e.dynamic = suite.Clients(c)
+	e := &env{suite.NewEnv(t, c, name)}
 	t.Cleanup(func() {
 		if t.Failed() {
-			e.dump()
+			e.Dump(batchReleases)
+			t.Logf("host:\n%s", sharedLog(e.Namespace))
 		}
 	})
-	observer.Start(t, e.dynamic, e.namespace)
 	return e
 }
 
@@ -84,28 +71,11 @@ func newRelease(t *testing.T, plan string) *env {
 
 // begin is newRelease in an existing env.
 func (e *env) begin(plan string) {
-	e.t.Helper()
-	e.deploy()
-	e.apply(manifest(name, plan))
+	e.T.Helper()
+	e.Deploy(groups, nil)
+	e.Apply(manifest(name, plan))
 	e.awaitHeld()
-	e.edit("v2")
-}
-
-func (e *env) eventually(what string, check func(context.Context) error) {
-	e.t.Helper()
-	await.Nil(e.t, what, check)
-}
-
-func (e *env) apply(manifest string) {
-	e.t.Helper()
-	suite.Apply(e.t, e.cluster, e.namespace, manifest)
-}
-
-// deploy creates the workload with image v1, and waits for its groups.
-func (e *env) deploy() {
-	e.t.Helper()
-	e.apply(suite.Workload(name, groups, nil))
-	e.mustHave("v1 v1 v1 v1")
+	e.Edit("v2")
 }
 
 // manifest returns a BatchRelease with this plan.
@@ -127,28 +97,17 @@ func quarters(style string) string {
 	return "rollingStyle: " + style + "\nbatchPartition: 0\nbatches: [{canaryReplicas: 25%}, {canaryReplicas: 50%}, {canaryReplicas: 100%}]"
 }
 
-// edit changes the workload's image, as a GitOps tool does.
-func (e *env) edit(tag string) {
-	e.t.Helper()
-	suite.SetImage(e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name, tag)
-}
-
-func (e *env) workload(ctx context.Context) *lws.LeaderWorkerSet {
-	e.t.Helper()
-	return suite.Get(ctx, e.t, e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace), name)
-}
-
 func (e *env) workloads(ctx context.Context) int {
-	e.t.Helper()
-	list, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+	e.T.Helper()
+	list, err := e.Sets().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return len(list.Items)
 }
 
 func (e *env) release(ctx context.Context, of string) (*v1beta1.BatchRelease, error) {
-	o, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).Get(ctx, of, metav1.GetOptions{})
+	o, err := e.Objects(batchReleases).Get(ctx, of, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -161,34 +120,34 @@ func typed(o *unstructured.Unstructured) (*v1beta1.BatchRelease, error) {
 }
 
 func (e *env) mustRelease() *v1beta1.BatchRelease {
-	e.t.Helper()
-	r, err := e.release(e.t.Context(), name)
+	e.T.Helper()
+	r, err := e.release(e.T.Context(), name)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return r
 }
 
 // patch applies a JSON merge patch to the BatchRelease's plan.
 func (e *env) patch(plan string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.patchAll(`{"spec":{"releasePlan":` + plan + `}}`)
 }
 
 func (e *env) patchAll(raw string) {
-	e.t.Helper()
-	suite.Patch(e.t, e.dynamic.Resource(batchReleases).Namespace(e.namespace), name, raw)
+	e.T.Helper()
+	suite.Patch(e.T, e.Objects(batchReleases), name, raw)
 }
 
 func (e *env) remove() {
-	e.t.Helper()
-	suite.Delete(e.t, e.dynamic.Resource(batchReleases).Namespace(e.namespace), name)
+	e.T.Helper()
+	suite.Delete(e.T, e.Objects(batchReleases), name)
 }
 
 // await waits for a state of a BatchRelease, of its present spec.
 func (e *env) await(of, what string, check func(v1beta1.BatchReleaseStatus) bool) {
-	e.t.Helper()
-	e.eventually(what, func(ctx context.Context) error {
+	e.T.Helper()
+	e.Eventually(what, func(ctx context.Context) error {
 		r, err := e.release(ctx, of)
 		if err != nil {
 			return err
@@ -202,7 +161,7 @@ func (e *env) await(of, what string, check func(v1beta1.BatchReleaseStatus) bool
 
 // awaitBatch waits until a batch is ready.
 func (e *env) awaitBatch(batch int32) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await(name, fmt.Sprintf("batch %d is ready", batch), func(s v1beta1.BatchReleaseStatus) bool {
 		return s.Phase == v1beta1.RolloutPhaseProgressing && s.CanaryStatus.CurrentBatch == batch &&
 			s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState && s.CanaryStatus.BatchReadyTime != nil
@@ -210,13 +169,13 @@ func (e *env) awaitBatch(batch int32) {
 }
 
 func (e *env) awaitPhase(phase v1beta1.RolloutPhase) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await(name, "phase "+string(phase), func(s v1beta1.BatchReleaseStatus) bool { return s.Phase == phase })
 }
 
 // awaitEnd waits until the status reports the end: its result, every group ready, and nothing left to wait for.
 func (e *env) awaitEnd(how string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await(name, how+", every group ready", func(s v1beta1.BatchReleaseStatus) bool {
 		return s.Phase == v1beta1.RolloutPhaseCompleted && strings.HasPrefix(s.Message, how) &&
 			s.CanaryStatus.UpdatedReadyReplicas == groups && len(s.Conditions) == 0
@@ -225,7 +184,7 @@ func (e *env) awaitEnd(how string) {
 
 // awaitStuck waits until the condition reports why the release is stuck.
 func (e *env) awaitStuck(of, reason, words string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.await(of, "condition "+reason, func(s v1beta1.BatchReleaseStatus) bool {
 		return len(s.Conditions) == 1 && s.Conditions[0].Reason == reason && s.Conditions[0].Status == corev1.ConditionFalse &&
 			strings.Contains(s.Message, words)
@@ -234,7 +193,7 @@ func (e *env) awaitStuck(of, reason, words string) {
 
 // awaitHeld waits until the host holds the workload and waits for a template.
 func (e *env) awaitHeld() {
-	e.t.Helper()
+	e.T.Helper()
 	e.await(name, "the workload is held", func(s v1beta1.BatchReleaseStatus) bool {
 		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "begins when the template changes")
 	})
@@ -242,11 +201,11 @@ func (e *env) awaitHeld() {
 
 // story records each state of the BatchRelease, until it is read.
 func (e *env) story() (read func() string) {
-	e.t.Helper()
+	e.T.Helper()
 	r := e.mustRelease()
-	w, err := e.dynamic.Resource(batchReleases).Namespace(e.namespace).Watch(e.t.Context(), metav1.ListOptions{ResourceVersion: r.ResourceVersion})
+	w, err := e.Objects(batchReleases).Watch(e.T.Context(), metav1.ListOptions{ResourceVersion: r.ResourceVersion})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	var seen []string
 	done := make(chan struct{})
@@ -283,78 +242,20 @@ func (e *env) story() (read func() string) {
 	})
 }
 
-// tags returns the tags of a workload's groups.
-func (e *env) tags(ctx context.Context, of string) (string, error) {
-	return grouptags.Of(ctx, e.kube, e.namespace, lws.SetNameLabelKey+"="+of, size)
-}
-
-// mustHave waits until the workload's groups are at these tags.
-func (e *env) mustHave(want string) {
-	e.t.Helper()
-	e.mustHaveIn(name, want)
-}
-
-func (e *env) mustHaveIn(workload, want string) {
-	e.t.Helper()
-	grouptags.Await(e.t, e.kube, e.namespace, lws.SetNameLabelKey+"="+workload, size, want)
-}
-
 // added returns the workload that a release has added.
 func (e *env) added() string {
-	e.t.Helper()
-	list, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(e.t.Context(), metav1.ListOptions{})
+	e.T.Helper()
+	list, err := e.Sets().List(e.T.Context(), metav1.ListOptions{})
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	for _, w := range list.Items {
 		if w.Name != name {
 			return w.Name
 		}
 	}
-	e.t.Fatal("there is no added workload")
+	e.T.Fatal("there is no added workload")
 	return ""
-}
-
-// mustRest waits until every group is at the tag, under hold, and nothing else is left.
-func (e *env) mustRest(tags string) {
-	e.t.Helper()
-	e.mustHave(tags)
-	e.eventually("the hold, and nothing else", func(ctx context.Context) error {
-		if err := suite.Held(e.workload(ctx)); err != nil {
-			return err
-		}
-		if n := e.workloads(ctx); n != 1 {
-			return fmt.Errorf("there are %d workloads", n)
-		}
-		return nil
-	})
-}
-
-// leaders returns the UID of each leader pod of the workload.
-func (e *env) leaders() map[string]types.UID {
-	e.t.Helper()
-	pods, err := e.kube.CoreV1().Pods(e.namespace).List(e.t.Context(), metav1.ListOptions{
-		LabelSelector: lws.SetNameLabelKey + "=" + name + "," + lws.WorkerIndexLabelKey + "=0",
-	})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	out := map[string]types.UID{}
-	for _, p := range pods.Items {
-		out[p.Name] = p.UID
-	}
-	return out
-}
-
-// mustKeep fails if one of these leaders was restarted.
-func (e *env) mustKeep(before map[string]types.UID, indices ...int) {
-	e.t.Helper()
-	after := e.leaders()
-	for _, i := range indices {
-		if leader := fmt.Sprintf("%s-%d", name, i); before[leader] != after[leader] {
-			e.t.Errorf("%s was restarted", leader)
-		}
-	}
 }
 
 func asJSON(v any) string { return text.JSON(v) }
@@ -368,12 +269,4 @@ func notFound(err error) error {
 		return fmt.Errorf("it still exists")
 	}
 	return err
-}
-
-// dump logs all objects of the test.
-func (e *env) dump() {
-	ctx := context.Background()
-	suite.Dump(ctx, e.t, e.dynamic, e.namespace, batchReleases)
-	tags, _ := e.tags(ctx, name)
-	e.t.Logf("groups: %s\nhost:\n%s", tags, sharedLog(e.namespace))
 }

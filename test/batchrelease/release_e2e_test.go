@@ -36,11 +36,11 @@ func TestCanary(t *testing.T) {
 	e := newRelease(t, quarters("Canary")+`
 rolloutID: one
 patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/why: release}}`)
-	before := e.leaders()
+	before := e.Identities()
 	e.awaitBatch(0)
 	canary := e.added()
-	e.mustHaveIn(canary, "v2")
-	e.mustHave("v1 v1 v1 v1")
+	e.MustHaveIn(canary, "v2")
+	e.MustHave("v1 v1 v1 v1")
 	e.mustBePatched(canary)
 	story := e.story()
 	for batch, want := range []string{"", "v2 v2", "v2 v2 v2 v2"} {
@@ -49,9 +49,9 @@ patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/wh
 		}
 		e.patch(fmt.Sprintf(`{"batchPartition":%d}`, batch))
 		e.awaitBatch(int32(batch))
-		e.mustHaveIn(canary, want)
+		e.MustHaveIn(canary, want)
 	}
-	e.mustKeep(before, 0, 1, 2, 3)
+	e.MustKeep(before, 0, 1, 2, 3)
 	s := e.mustRelease().Status
 	if s.StableRevision == s.UpdateRevision || s.ObservedWorkloadReplicas != groups || s.ObservedRolloutID != "one" || s.CanaryStatus.UpdatedReadyReplicas != 4 {
 		t.Errorf("status %s", asJSON(s))
@@ -62,21 +62,21 @@ patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/wh
 	if n := e.workloads(t.Context()); n != 1 {
 		t.Errorf("completed, and there are %d workloads", n)
 	}
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 	want := "1 Upgrading, 1 Verifying, 1 Ready, 2 Upgrading, 2 Verifying, 2 Ready, Finalizing, Completed"
 	if got := story(); !strings.HasSuffix(got, want) {
 		t.Errorf("it went %s, want %s", got, want)
 	}
 	e.awaitEnd("promoted")
-	suite.AwaitEvents(t, e.kube, e.namespace, "BatchRelease", name, "Normal BatchUpgrading", "Normal BatchReady", "Normal Finalizing", "Normal Completed")
+	suite.AwaitEvents(t, e.Kube, e.Namespace, "BatchRelease", name, "Normal BatchUpgrading", "Normal BatchReady", "Normal Finalizing", "Normal Completed")
 }
 
 // mustBePatched waits until the leaders of the canary have the plan's metadata and all its pods the rollout's id: the driver labels
 // pods after everything else, perhaps after the batch is ready.
 func (e *env) mustBePatched(canary string) {
-	e.t.Helper()
-	e.eventually("the pods of "+canary+" have the plan's metadata", func(ctx context.Context) error {
-		pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + canary})
+	e.T.Helper()
+	e.Eventually("the pods of "+canary+" have the plan's metadata", func(ctx context.Context) error {
+		pods, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + canary})
 		if err != nil {
 			return err
 		}
@@ -98,17 +98,17 @@ func (e *env) mustBePatched(canary string) {
 func TestBlueGreen(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, "rollingStyle: BlueGreen\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 100%}]")
-	before := e.leaders()
+	before := e.Identities()
 	e.awaitBatch(0)
 	green := e.added()
 	e.patch(`{"batchPartition":1}`)
 	e.awaitBatch(1)
-	e.mustHaveIn(green, "v2 v2 v2 v2")
-	e.mustHave("v1 v1 v1 v1")
-	e.mustKeep(before, 0, 1, 2, 3)
+	e.MustHaveIn(green, "v2 v2 v2 v2")
+	e.MustHave("v1 v1 v1 v1")
+	e.MustKeep(before, 0, 1, 2, 3)
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 }
 
 // Proves (smoke): BatchRelease: canary, blue-green and partition to the end.
@@ -116,22 +116,22 @@ func TestPartition(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, "batchPartition: 1\nbatches: [{canaryReplicas: 1}, {canaryReplicas: 3}, {canaryReplicas: 4}]")
 	e.awaitBatch(1)
-	e.mustHave("v1 v2 v2 v2")
+	e.MustHave("v1 v2 v2 v2")
 	if n := e.workloads(t.Context()); n != 1 {
 		t.Errorf("there are %d workloads", n)
 	}
 	e.patch(`{"batchPartition":null}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	e.awaitEnd("promoted")
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 	// A completed release stays completed, and the workload held.
-	e.edit("v3")
+	e.Edit("v3")
 	e.patch(`{"batchPartition":0}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	e.mustRest("v2 v2 v2 v2")
-	e.apply(manifest("next", quarters("Partition")))
+	e.MustRest("v2")
+	e.Apply(manifest("next", quarters("Partition")))
 	e.await("next", "its first batch", func(s status) bool { return s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState })
-	e.mustHave("v2 v2 v2 v3")
+	e.MustHave("v2 v2 v2 v3")
 }
 
 // Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
@@ -142,25 +142,25 @@ func TestImmediate(t *testing.T) {
 	e.patch(`{"batchPartition":null}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	e.remove()
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 }
 
 // Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
 func TestWithoutPartition(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	e.apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume"))
+	e.Deploy(groups, nil)
+	e.Apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume"))
 	waits := func(s status) bool {
 		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "set batchPartition: 0")
 	}
 	e.await(name, "it waits for a batch", waits)
-	e.edit("v2")
-	e.mustRest("v1 v1 v1 v1")
+	e.Edit("v2")
+	e.MustRest("v1")
 	e.await(name, "it waits for a batch", waits)
-	e.apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume\nbatchPartition: 0"))
+	e.Apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume\nbatchPartition: 0"))
 	e.awaitBatch(0)
-	e.mustHave("v2 v2 v2 v2")
+	e.MustHave("v2 v2 v2 v2")
 }
 
 // Proves (test): BatchRelease: rollback, deletion.
@@ -168,9 +168,9 @@ func TestRollback(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Partition"))
 	e.awaitBatch(0)
-	e.mustHave("v1 v1 v1 v2")
-	before := e.leaders()
-	e.edit("v1")
+	e.MustHave("v1 v1 v1 v2")
+	before := e.Identities()
+	e.Edit("v1")
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	s := e.mustRelease().Status
 	if ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) != 3 || s.UpdateRevision != s.StableRevision ||
@@ -178,8 +178,8 @@ func TestRollback(t *testing.T) {
 		t.Errorf("status %s", asJSON(s))
 	}
 	e.awaitEnd("rolled back")
-	e.mustRest("v1 v1 v1 v1")
-	e.mustKeep(before, 0, 1, 2)
+	e.MustRest("v1")
+	e.MustKeep(before, 0, 1, 2)
 }
 
 // Proves: BatchRelease: plans, ids.
@@ -190,7 +190,7 @@ func TestPlanChange(t *testing.T) {
 	hash := e.mustRelease().Status.ObservedReleasePlanHash
 	e.patch(`{"batchPartition":1,"batches":[{"canaryReplicas":1},{"canaryReplicas":"75%"}]}`)
 	e.awaitBatch(1)
-	e.mustHaveIn(e.added(), "v2 v2 v2")
+	e.MustHaveIn(e.added(), "v2 v2 v2")
 	if got := e.mustRelease(); got.Status.ObservedReleasePlanHash == hash ||
 		got.Status.ObservedReleasePlanHash != batchrelease.HashPlan(&got.Spec.ReleasePlan) {
 		t.Errorf("status %s", asJSON(got.Status))
@@ -198,16 +198,16 @@ func TestPlanChange(t *testing.T) {
 	// A smaller batch is requested: no running group is deleted.
 	e.patch(`{"batchPartition":0}`)
 	e.awaitBatch(0)
-	e.mustHaveIn(e.added(), "v2 v2 v2")
+	e.MustHaveIn(e.added(), "v2 v2 v2")
 	// An invalid plan has no effect, is reported, and can be corrected.
 	e.patch(`{"batches":[{"canaryReplicas":"75%"},{"canaryReplicas":"25%"}]}`)
 	e.awaitStuck(name, "InvalidPlan", "batches never decrease")
 	e.patch(`{"rollingStyle":"Partition","batches":[{"canaryReplicas":"100%"}]}`)
 	e.awaitStuck(name, "StyleChanged", "begun in style Canary")
-	e.mustHaveIn(e.added(), "v2 v2 v2")
+	e.MustHaveIn(e.added(), "v2 v2 v2")
 	e.patch(`{"rollingStyle":"Canary"}`)
 	e.awaitBatch(0)
-	e.mustHaveIn(e.added(), "v2 v2 v2 v2")
+	e.MustHaveIn(e.added(), "v2 v2 v2 v2")
 }
 
 // Proves (test): BatchRelease: rollback, deletion.
@@ -222,7 +222,7 @@ func TestDeletion(t *testing.T) {
 				t.Errorf("finalizers %v", r.Finalizers)
 			}
 			e.remove()
-			e.eventually("the BatchRelease is deleted", func(ctx context.Context) error {
+			e.Eventually("the BatchRelease is deleted", func(ctx context.Context) error {
 				_, err := e.release(ctx, name)
 				return notFound(err)
 			})
@@ -230,9 +230,9 @@ func TestDeletion(t *testing.T) {
 			if n := e.workloads(t.Context()); n != 1 {
 				t.Errorf("it is deleted, and %d workloads exist", n)
 			}
-			e.mustRest("v1 v1 v1 v1")
+			e.MustRest("v1")
 			// The template waits for another workload with the same name.
-			e.apply(manifest(name, quarters(style)))
+			e.Apply(manifest(name, quarters(style)))
 			e.awaitBatch(0)
 		})
 	}
@@ -242,21 +242,21 @@ func TestDeletion(t *testing.T) {
 func TestWorkloadDeleted(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.apply(manifest(name, quarters("Canary")))
+	e.Apply(manifest(name, quarters("Canary")))
 	e.await(name, "it waits for its workload", func(s status) bool {
 		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "adopted when it is created")
 	})
-	e.deploy()
+	e.Deploy(groups, nil)
 	e.awaitHeld()
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitBatch(0)
-	if err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Delete(t.Context(), name, deleteNow); err != nil {
+	if err := e.Sets().Delete(t.Context(), name, deleteNow); err != nil {
 		t.Fatal(err)
 	}
 	e.await(name, "the end", func(s status) bool {
 		return s.Phase == v1beta1.RolloutPhaseCompleted && s.Message == "the workload is gone"
 	})
-	e.eventually("all workloads are deleted", func(ctx context.Context) error {
+	e.Eventually("all workloads are deleted", func(ctx context.Context) error {
 		if n := e.workloads(ctx); n != 0 {
 			return fmt.Errorf("there are %d", n)
 		}
@@ -268,38 +268,38 @@ func TestWorkloadDeleted(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	e.apply(manifest(name, quarters("Canary")))
+	e.Deploy(groups, nil)
+	e.Apply(manifest(name, quarters("Canary")))
 	e.awaitHeld()
 	e.remove()
-	e.eventually("it is deleted", func(ctx context.Context) error {
+	e.Eventually("it is deleted", func(ctx context.Context) error {
 		_, err := e.release(ctx, name)
 		return notFound(err)
 	})
-	e.edit("v2")
+	e.Edit("v2")
 	for of, bad := range map[string]struct{ plan, words string }{
 		"decreasing": {"batchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 25%}]", "batches[1]: 25% is less"},
 		"style":      {"rollingStyle: Recreate\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}]", `rollingStyle "Recreate" is unknown`},
 		"none":       {"batchPartition: 0", "batches: is empty"},
 		"metadata":   {quarters("Partition") + "\npatchPodTemplateMetadata: {labels: {track: canary}}", "patchPodTemplateMetadata: groups that are replaced"},
 	} {
-		e.apply(manifest(of, bad.plan))
+		e.Apply(manifest(of, bad.plan))
 		e.awaitStuck(of, "InvalidPlan", bad.words)
 	}
 	// The driver's refusals are reported with its message.
-	e.apply(manifest("reserved", quarters("Canary")+"\npatchPodTemplateMetadata: {labels: {lockstep.dev/role: x}}"))
+	e.Apply(manifest("reserved", quarters("Canary")+"\npatchPodTemplateMetadata: {labels: {lockstep.dev/role: x}}"))
 	e.awaitStuck("reserved", "InvalidRequest", "belongs to LeaderWorkerSet or Lockstep itself")
 	// Another kind is ignored here.
-	e.apply(strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "kind: LeaderWorkerSet", "kind: Deployment").
+	e.Apply(strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "kind: LeaderWorkerSet", "kind: Deployment").
 		Replace(manifest("foreign", quarters("Canary"))))
-	e.apply(manifest("good", quarters("Canary")))
+	e.Apply(manifest("good", quarters("Canary")))
 	e.await("good", "the good one runs", func(s status) bool { return s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState })
-	e.mustHave("v1 v1 v1 v1")
+	e.MustHave("v1 v1 v1 v1")
 	foreign, err := e.release(t.Context(), "foreign")
 	if err != nil || len(foreign.Finalizers) != 0 || foreign.Status.Phase != "" {
 		t.Errorf("the foreign one: %v, %s", err, asJSON(foreign))
 	}
-	e.apply(manifest("second", quarters("Canary")))
+	e.Apply(manifest("second", quarters("Canary")))
 	e.awaitStuck("second", "ReleaseOfAnother", "/good")
 }
 
@@ -309,12 +309,12 @@ func TestBadInput(t *testing.T) {
 func TestNoTicks(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	e.apply(manifest(name, "rollingStyle: Canary\nbatchPartition: 3\n"+
+	e.Deploy(groups, nil)
+	e.Apply(manifest(name, "rollingStyle: Canary\nbatchPartition: 3\n"+
 		"batches: [{canaryReplicas: 25%}, {canaryReplicas: 50%}, {canaryReplicas: 75%}, {canaryReplicas: 100%}]"))
 	e.awaitHeld()
 	start := time.Now()
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitBatch(3)
 	batches := time.Since(start)
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
@@ -339,11 +339,11 @@ func TestNoTicks(t *testing.T) {
 
 // requests returns the requests of host and driver in this namespace so far, without events and watches, from the audit log.
 func (e *env) requests() []string {
-	e.t.Helper()
+	e.T.Helper()
 	user := "system:serviceaccount:" + config.Namespace + ":" + config.BatchReleaseServiceAccount
 	var found []string
-	for _, r := range audit.Between(e.t, e.cluster.AuditLog(), "", audit.Mark(e.t, e.kube, e.namespace), e.namespace) {
-		if r.User.Username == user && r.ObjectRef.Namespace == e.namespace && r.Verb != "watch" && r.ObjectRef.Resource != "events" {
+	for _, r := range audit.Between(e.T, e.Cluster.AuditLog(), "", audit.Mark(e.T, e.Kube, e.Namespace), e.Namespace) {
+		if r.User.Username == user && r.ObjectRef.Namespace == e.Namespace && r.Verb != "watch" && r.ObjectRef.Resource != "events" {
 			found = append(found, r.String())
 		}
 	}
@@ -359,16 +359,16 @@ func TestExample(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.apply(string(manifest))
+		e.Apply(string(manifest))
 	}
 	e.awaitHeld()
-	e.mustRest("v1 v1 v1 v1")
-	e.edit("v2")
+	e.MustRest("v1")
+	e.Edit("v2")
 	e.awaitBatch(0)
-	e.mustHaveIn(e.added(), "v2")
+	e.MustHaveIn(e.added(), "v2")
 	e.patch(`{"batchPartition":2}`)
 	e.awaitBatch(2)
 	e.patch(`{"batchPartition":null}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	e.mustRest("v2 v2 v2 v2")
+	e.MustRest("v2")
 }

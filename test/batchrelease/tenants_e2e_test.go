@@ -20,13 +20,13 @@ import (
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	editor, operator := tenant.Pair(t, e.cluster, e.namespace, rbacv1.PolicyRule{
+	e.Deploy(groups, nil)
+	editor, operator := tenant.Pair(t, e.Cluster, e.Namespace, rbacv1.PolicyRule{
 		APIGroups: []string{"rollouts.kruise.io"}, Resources: []string{"batchreleases", "batchreleases/status"}, Verbs: []string{"*"},
 	})
 	plan := manifest(name, quarters("Partition"))
-	e.eventually("the policy refuses a BatchRelease", func(context.Context) error {
-		return tenant.Refused(editor.Create(batchReleases, plan), e.namespace, ":editor", "batchreleases.rollouts.kruise.io")
+	e.Eventually("the policy refuses a BatchRelease", func(context.Context) error {
+		return tenant.Refused(editor.Create(batchReleases, plan), e.Namespace, ":editor", "batchreleases.rollouts.kruise.io")
 	})
 	if err := operator.Create(batchReleases, plan); err != nil {
 		t.Fatalf("an operator: %v", err)
@@ -38,7 +38,7 @@ func TestTenants(t *testing.T) {
 		"rollout id": {`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":"2"}}}`},
 		"status":     {`{"status":{"phase":"Completed"}}`, "status"},
 	} {
-		if err := tenant.Refused(editor.Patch(batchReleases, name, request[0], request[1:]...), e.namespace, ":editor"); err != nil {
+		if err := tenant.Refused(editor.Patch(batchReleases, name, request[0], request[1:]...), e.Namespace, ":editor"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if err := operator.Patch(batchReleases, name, request[0], request[1:]...); err != nil {

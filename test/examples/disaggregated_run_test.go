@@ -27,12 +27,11 @@ import (
 // Proves: Example: prefill and decode as one DisaggregatedSet.
 func TestDisaggregated(t *testing.T) {
 	c := cluster.Shared(t)
-	e := &env{t: t, namespace: c.Namespace(t), binary: binary(t), kubeconfig: c.Kubeconfig()}
-	_, client, objects := suite.Clients(c)
-	sets := objects.Resource(disaggregated.GroupVersion.WithResource("disaggregatedsets")).Namespace(e.namespace)
+	e := &env{Env: suite.NewEnv(t, c, "llm"), binary: binary(t), kubeconfig: c.Kubeconfig()}
+	sets := e.Objects(disaggregated.GroupVersion.WithResource("disaggregatedsets"))
 	ready := func(tag string) {
 		await.Nil(t, "two groups of each role run "+tag, func(ctx context.Context) error {
-			list, err := client.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+			list, err := e.Sets().List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return err
 			}
@@ -63,7 +62,7 @@ func TestDisaggregated(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			suite.Apply(t, c, e.namespace, string(set))
+			suite.Apply(t, c, e.Namespace, string(set))
 			ready("v0.19.0")
 		case strings.HasPrefix(command, "kubectl edit disaggregatedset llm"):
 			var ops []string
@@ -78,7 +77,7 @@ func TestDisaggregated(t *testing.T) {
 				t.Fatal(err)
 			}
 		case strings.HasPrefix(command, "lockstep "):
-			e.run(strings.Replace(command, "lockstep ", e.binary+" --namespace "+e.namespace+" ", 1))
+			e.run(strings.Replace(command, "lockstep ", e.binary+" --namespace "+e.Namespace+" ", 1))
 		default:
 			t.Fatalf("the test does not know %q", command)
 		}
@@ -86,7 +85,7 @@ func TestDisaggregated(t *testing.T) {
 	ready("v0.20.0")
 	suite.Delete(t, sets, "llm") // its GPUs are for the model servers
 	await.Nil(t, "the groups are deleted", func(ctx context.Context) error {
-		list, err := client.LeaderworkersetV1().LeaderWorkerSets(e.namespace).List(ctx, metav1.ListOptions{})
+		list, err := e.Sets().List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) > 0 {
 			err = fmt.Errorf("%d children are left", len(list.Items))
 		}

@@ -24,10 +24,10 @@ var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 // block returns the commands of the only shell block of a README that contains text. It replaces the binary, the address and
 // the namespace by those of the test.
 func (e *env) block(folder, text string) string {
-	e.t.Helper()
+	e.T.Helper()
 	readme, err := os.ReadFile(source(folder, "README.md"))
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	var found []string
 	for _, match := range shellBlock.FindAllSubmatch(readme, -1) {
@@ -36,12 +36,12 @@ func (e *env) block(folder, text string) string {
 		}
 	}
 	if len(found) != 1 {
-		e.t.Fatalf("%s/README.md has %d shell blocks with %q, want 1", folder, len(found), text)
+		e.T.Fatalf("%s/README.md has %d shell blocks with %q, want 1", folder, len(found), text)
 	}
 	return strings.NewReplacer(
 		"bin/lockstep", e.binary,
 		"unix:///tmp/lockstep/driver.sock", e.address,
-		" default ", " "+e.namespace+" ",
+		" default ", " "+e.Namespace+" ",
 	).Replace(found[0])
 }
 
@@ -58,13 +58,13 @@ func (e *env) command(ctx context.Context, script string) *exec.Cmd {
 
 // run returns the output of a script, which must succeed.
 func (e *env) run(script string) string {
-	e.t.Helper()
+	e.T.Helper()
 	start := time.Now()
-	out, err := e.command(e.t.Context(), script).CombinedOutput()
+	out, err := e.command(e.T.Context(), script).CombinedOutput()
 	if err != nil {
-		e.t.Fatalf("%v from\n%s\nwhich printed\n%s", err, script, out)
+		e.T.Fatalf("%v from\n%s\nwhich printed\n%s", err, script, out)
 	}
-	e.t.Logf("%.1f s: %s%s", time.Since(start).Seconds(), script, out)
+	e.T.Logf("%.1f s: %s%s", time.Since(start).Seconds(), script, out)
 	return string(out)
 }
 
@@ -77,18 +77,18 @@ type process struct {
 
 // start runs a script beside the test, until stop or the end of the test.
 func (e *env) start(script string) *process {
-	e.t.Helper()
-	p := &process{output: filepath.Join(e.t.TempDir(), "output"), ended: make(chan error, 1)}
+	e.T.Helper()
+	p := &process{output: filepath.Join(e.T.TempDir(), "output"), ended: make(chan error, 1)}
 	file, err := os.Create(p.output)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	cmd := e.command(ctx, script)
 	cmd.Stdout, cmd.Stderr = file, file
 	if err := cmd.Start(); err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	go func() {
 		err := cmd.Wait()
@@ -96,10 +96,10 @@ func (e *env) start(script string) *process {
 		p.ended <- err
 		close(p.ended)
 	}()
-	e.t.Cleanup(func() {
+	e.T.Cleanup(func() {
 		p.stop()
 		<-p.ended
-		e.t.Logf("beside the test: %s%s", script, p.text())
+		e.T.Logf("beside the test: %s%s", script, p.text())
 	})
 	return p
 }
@@ -118,9 +118,9 @@ func (p *process) text() string {
 
 // serve starts the driver with a README's block, and waits until it listens.
 func (e *env) serve(folder string) {
-	e.t.Helper()
+	e.T.Helper()
 	e.start(e.block(folder, "serve --listen"))
-	e.eventually("the driver listens", func(context.Context) error {
+	e.Eventually("the driver listens", func(context.Context) error {
 		_, err := os.Stat(strings.TrimPrefix(e.address, "unix://"))
 		return err
 	})

@@ -18,31 +18,31 @@ import (
 
 // release runs a script, changes the image, and runs the script again, as in examples/README.md.
 func (e *env) release(script string) {
-	e.t.Helper()
+	e.T.Helper()
 	if out := e.run(script); !strings.Contains(out, "NOTHING_TO_RELEASE") {
-		e.t.Errorf("with an unchanged template it printed %q", out)
+		e.T.Errorf("with an unchanged template it printed %q", out)
 	}
 	pods := e.pods()
 	e.mustRest("v1")
 	e.edit("v2", nil)
 	if out := e.run(script); !strings.Contains(out, "COMPLETED") {
-		e.t.Errorf("a release ended with %q", out)
+		e.T.Errorf("a release ended with %q", out)
 	}
 	e.mustRest("v2")
 	for name, uid := range e.pods() {
 		if pods[name] == uid {
-			e.t.Errorf("pod %s was not replaced", name)
+			e.T.Errorf("pod %s was not replaced", name)
 		}
 	}
 }
 
 // begin starts a release to a template whose pods never become ready, and waits until its first batch has started.
 func (e *env) begin(script, tag string) *process {
-	e.t.Helper()
+	e.T.Helper()
 	pods := e.pods()
 	e.edit(tag, map[string]string{cluster.AnnotationBehavior: cluster.BehaviorNeverReady})
 	p := e.start(script)
-	e.eventually("the first batch has started", func(context.Context) error {
+	e.Eventually("the first batch has started", func(context.Context) error {
 		if len(e.pods()) == len(pods) {
 			return errors.New("no pod was added")
 		}
@@ -53,27 +53,27 @@ func (e *env) begin(script, tag string) *process {
 
 // follows checks that a host releases a template that replaces the first one during the release.
 func (e *env) follows(script string) {
-	e.t.Helper()
+	e.T.Helper()
 	p := e.begin(script, "v3")
 	e.edit("v4", nil)
 	if err := p.wait(); err != nil {
-		e.t.Fatalf("the template changed in mid-release: %v: %s", err, p.text())
+		e.T.Fatalf("the template changed in mid-release: %v: %s", err, p.text())
 	}
 	e.mustRest("v4")
 }
 
 // yields checks that a host reports that its release was aborted, and exits.
 func (e *env) yields(script string) {
-	e.t.Helper()
+	e.T.Helper()
 	pods := e.pods()
 	p := e.begin(script, "v5")
 	e.run(e.block("grpcurl", "--abort"))
 	if err := p.wait(); err == nil || !strings.Contains(p.text(), "was rolled back") {
-		e.t.Errorf("an aborted release ended with %v: %s", err, p.text())
+		e.T.Errorf("an aborted release ended with %v: %s", err, p.text())
 	}
 	e.mustRest("v4")
 	if now := e.pods(); !maps.Equal(now, pods) {
-		e.t.Errorf("an aborted release has replaced pods of the workload: %v, were %v", now, pods)
+		e.T.Errorf("an aborted release has replaced pods of the workload: %v, were %v", now, pods)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -34,26 +33,18 @@ func TestModelServers(t *testing.T) {
 			c := cluster.Shared(t)
 			modelservers.InstallCRDs(t, c)
 			prometheus := modelservers.StartPrometheus(t)
-			namespace := c.Namespace(t)
-			_, sets, _ := suite.Clients(c)
-			workloads := sets.LeaderworkersetV1().LeaderWorkerSets(namespace)
-			e := &env{t: t, namespace: namespace, binary: binary(t), kubeconfig: c.Kubeconfig()}
+			e := &env{Env: suite.NewEnv(t, c, server), binary: binary(t), kubeconfig: c.Kubeconfig()}
 			user := strings.NewReplacer(
-				"lockstep ", e.binary+" --namespace "+namespace+" ", "http://localhost:9090", prometheus.URL,
+				"lockstep ", e.binary+" --namespace "+e.Namespace+" ", "http://localhost:9090", prometheus.URL,
 				"examples/"+server+"/policy.yaml", quickPolicy(t, server),
 			)
 			for line := range strings.Lines(e.block(server, "kubectl apply -k")) {
 				switch command := strings.TrimSpace(line); {
 				case command == "kubectl apply -k examples/"+server+"/base":
-					suite.Apply(t, c, namespace, modelservers.Manifest(t, source(), server, "base", namespace))
-					await.Nil(t, "all groups are ready", func(ctx context.Context) error {
-						if w := suite.Get(ctx, t, workloads, server); w.Status.ReadyReplicas != *w.Spec.Replicas {
-							return fmt.Errorf("%d of %d are", w.Status.ReadyReplicas, *w.Spec.Replicas)
-						}
-						return nil
-					})
+					e.Apply(modelservers.Manifest(t, source(), server, "base", e.Namespace))
+					e.AwaitReady()
 				case strings.HasPrefix(command, "kubectl edit leaderworkerset "+server):
-					suite.SetImage(t, workloads, server, "v2")
+					e.Edit("v2")
 				case strings.HasPrefix(command, "lockstep "):
 					e.run(user.Replace(command))
 				default:
@@ -61,21 +52,20 @@ func TestModelServers(t *testing.T) {
 				}
 			}
 			e.mustRunReleased(server, prometheus)
-			if err := suite.Held(suite.Get(t.Context(), t, workloads, server)); err != nil {
+			if err := suite.Held(e.Workload(t.Context())); err != nil {
 				t.Error(err)
 			}
 			// The GPUs are for the next server.
-			suite.DeleteWorkload(t, c, namespace, server)
+			suite.DeleteWorkload(t, c, e.Namespace, server)
 		})
 	}
 }
 
 // mustRunReleased fails the test unless all pods run the new image, and canary and stable groups were compared.
 func (e *env) mustRunReleased(server string, prometheus *modelservers.Prometheus) {
-	e.t.Helper()
-	kube, _, _ := suite.Clients(cluster.Shared(e.t))
-	await.Nil(e.t, "all pods run the new image", func(ctx context.Context) error {
-		pods, err := kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
+	e.T.Helper()
+	e.Eventually("all pods run the new image", func(ctx context.Context) error {
+		pods, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -89,8 +79,8 @@ func (e *env) mustRunReleased(server string, prometheus *modelservers.Prometheus
 		}
 		return nil
 	})
-	if metric := map[string]string{"vllm": "vllm:", "sglang": "sglang[:_]", "tensorrt-llm": "nv_inference_"}[server]; !prometheus.Asked(metric, e.namespace) {
-		e.t.Error("no gate was measured")
+	if metric := map[string]string{"vllm": "vllm:", "sglang": "sglang[:_]", "tensorrt-llm": "nv_inference_"}[server]; !prometheus.Asked(metric, e.Namespace) {
+		e.T.Error("no gate was measured")
 	}
 }
 

@@ -12,20 +12,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // The following are cases of Kruise's own end-to-end tests for workloads with a partition, adapted to groups.
-
-func (e *env) patchWorkload(raw string) {
-	e.t.Helper()
-	if _, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).
-		Patch(e.t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
-}
 
 // Percentages refer to the present number of groups.
 //
@@ -33,35 +25,35 @@ func (e *env) patchWorkload(raw string) {
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
-	e.mustHave("v1 v1 v1 v2")
+	e.MustHave("v1 v1 v1 v2")
 	e.approve()
 	e.awaitPause(2)
-	e.mustHave("v1 v1 v2 v2")
-	e.patchWorkload(`{"spec":{"replicas":2}}`)
-	e.mustHave("v1 v2")
+	e.MustHave("v1 v1 v2 v2")
+	e.PatchWorkload(`{"spec":{"replicas":2}}`)
+	e.MustHave("v1 v2")
 	e.approve()
 	e.awaitDone()
-	e.mustHave("v2 v2")
+	e.MustHave("v2 v2")
 }
 
 // Proves: Kruise: pauses, jumps, validation.
 func TestPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
 	e.patch(rollouts, `{"spec":{"strategy":{"paused":true}}}`)
 	e.awaitRollout("that it is paused", func(r *unstructured.Unstructured) bool {
 		return strings.Contains(asJSON(r.Object["status"]), `"reason":"Paused"`)
 	})
-	e.mustHave("v1 v1 v1 v2")
+	e.MustHave("v1 v1 v1 v2")
 	e.patch(rollouts, `{"spec":{"strategy":{"paused":false}}}`)
 	e.awaitPause(1)
 	e.approve()
 	e.awaitPause(2)
-	e.mustHave("v1 v1 v2 v2")
+	e.MustHave("v1 v1 v2 v2")
 }
 
 // A jump over a step, to the last one, at which Kruise does not wait.
@@ -70,12 +62,12 @@ func TestPausedAndResumed(t *testing.T) {
 func TestStepJump(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
 	e.jump(3)
-	e.mustHave("v2 v2 v2 v2")
+	e.MustHave("v2 v2 v2 v2")
 	e.awaitDone()
-	e.mustRest("v2")
+	e.MustRest("v2")
 }
 
 // A jump back, as by `kubectl kruise rollout undo --fast`, repeats steps. Updated groups stay: Kruise does not raise a partition.
@@ -84,21 +76,21 @@ func TestStepJump(t *testing.T) {
 func TestStepJumpBack(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
 	e.approve()
 	e.awaitPause(2)
 	e.jump(1)
 	e.awaitPause(1)
-	e.mustHave("v1 v1 v2 v2")
+	e.MustHave("v1 v1 v2 v2")
 	e.approve()
 	e.awaitPause(2)
-	e.mustHave("v1 v1 v2 v2")
+	e.MustHave("v1 v1 v2 v2")
 }
 
 // jump sets Kruise's next step.
 func (e *env) jump(to int) {
-	e.t.Helper()
+	e.T.Helper()
 	e.awaitRollout("the jump is accepted", func(r *unstructured.Unstructured) bool {
 		if field(r, "status", "canaryStatus", "currentStepIndex") == fmt.Sprint(to) || field(r, "status", "phase") == "Healthy" {
 			return true
@@ -116,16 +108,16 @@ func (e *env) jump(to int) {
 func TestStepsChanged(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
 	e.patch(rollouts, `{"spec":{"strategy":{"canary":{"steps":[{"replicas":"25%","pause":{}},{"replicas":"75%","pause":{}},{"replicas":"100%"}]}}}}`)
 	e.awaitPause(1)
 	e.approve()
 	e.awaitPause(2)
-	e.mustHave("v1 v2 v2 v2")
+	e.MustHave("v1 v2 v2 v2")
 	e.approve()
 	e.awaitDone()
-	e.mustRest("v2")
+	e.MustRest("v2")
 }
 
 // What Kruise would ignore for a target is refused before a group is replaced, and can be corrected after a rollback.
@@ -139,20 +131,20 @@ func TestUnsupportedPlan(t *testing.T) {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters)
-			e.apply(rollout(quarters, field+": "+value))
-			e.edit("v2")
+			e.Apply(rollout(quarters, field+": "+value))
+			e.Edit("v2")
 			e.awaitReady(name, metav1.ConditionFalse, "Unsupported")
-			suite.AwaitEvents(t, e.kube, e.namespace, "RolloutTarget", name, "Warning Unsupported")
+			suite.AwaitEvents(t, e.Kube, e.Namespace, "RolloutTarget", name, "Warning Unsupported")
 			if s := e.target(t.Context(), name).Status; s.UpdatedReplicas != 0 || !strings.Contains(s.Conditions[0].Message, field) {
 				t.Errorf("its status is %s", asJSON(s))
 			}
-			e.edit("v1")
+			e.Edit("v1")
 			e.awaitDone()
-			e.mustRest("v1")
+			e.MustRest("v1")
 			e.patch(rollouts, fmt.Sprintf(`{"spec":{"strategy":{"canary":{%q:null}}}}`, field))
-			e.edit("v2")
+			e.Edit("v2")
 			e.awaitPause(1)
-			e.mustHave("v1 v1 v1 v2")
+			e.MustHave("v1 v1 v1 v2")
 		})
 	}
 }
@@ -164,13 +156,13 @@ func TestRollbackInBatches(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
 	e.patch(rollouts, `{"metadata":{"annotations":{"rollouts.kruise.io/rollback-in-batch":"true"}}}`)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
 	e.approve()
 	e.awaitPause(2)
-	e.mustHave("v1 v1 v2 v2")
-	e.edit("v1")
-	e.mustRest("v1")
+	e.MustHave("v1 v1 v2 v2")
+	e.Edit("v1")
+	e.MustRest("v1")
 	e.awaitPause(1)
 	if s := e.target(t.Context(), name).Status; !strings.Contains(s.Conditions[0].Message, "do not delay a rollback") {
 		t.Errorf("its status is %s", asJSON(s))
@@ -179,7 +171,7 @@ func TestRollbackInBatches(t *testing.T) {
 	e.awaitPause(2)
 	e.approve()
 	e.awaitDone()
-	e.mustRest("v1")
+	e.MustRest("v1")
 }
 
 // Kruise counts the batches again when the id changes or is removed, and the Rollout stays at its step. The pods keep the id with
@@ -192,19 +184,21 @@ func TestRolloutIDChangedInMidRelease(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, quarters)
-			e.edit("v2", "rollouts.kruise.io/rollout-id", "r7")
+			e.Edit("v2", func(w *lws.LeaderWorkerSet) {
+				metav1.SetMetaDataLabel(&w.ObjectMeta, "rollouts.kruise.io/rollout-id", "r7")
+			})
 			e.awaitPause(1)
 			e.approve()
 			e.awaitPause(2)
-			e.patchWorkload(`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":` + label + `}}}`)
+			e.PatchWorkload(`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":` + label + `}}}`)
 			e.awaitRollout("it has observed the id", func(r *unstructured.Unstructured) bool {
 				return field(r, "status", "canaryStatus", "observedRolloutID") != "r7"
 			})
-			e.mustHave("v1 v1 v2 v2")
+			e.MustHave("v1 v1 v2 v2")
 			e.mustLabel("r7", map[string]string{"2": "2", "3": "1"})
 			e.approve()
 			e.awaitDone()
-			e.mustRest("v2")
+			e.MustRest("v2")
 		})
 	}
 }

@@ -22,12 +22,12 @@ import (
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	s := suite.NewRoles(t, e.cluster, e.namespace, name)
-	if err := e.cluster.Apply(t.Context(), e.namespace, []byte(strings.Replace(target("other"), "workloadRef: {", "workloadRef: {kind: Deployment, ", 1))); err == nil {
+	s := suite.NewRoles(t, e.Cluster, e.Namespace, name)
+	if err := e.Cluster.Apply(t.Context(), e.Namespace, []byte(strings.Replace(target("other"), "workloadRef: {", "workloadRef: {kind: Deployment, ", 1))); err == nil {
 		t.Error("a target of a Deployment is accepted")
 	}
-	e.apply(strings.Replace(target(name), "workloadRef: {", "workloadRef: {kind: DisaggregatedSet, ", 1))
-	e.apply(rollout(quarters))
+	e.Apply(strings.Replace(target(name), "workloadRef: {", "workloadRef: {kind: DisaggregatedSet, ", 1))
+	e.Apply(rollout(quarters))
 	e.awaitPhase("Healthy")
 	e.awaitReady(name, metav1.ConditionTrue, "Held")
 	stable := s.Leaders("v1")

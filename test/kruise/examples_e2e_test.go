@@ -17,21 +17,21 @@ func TestExampleWithTraffic(t *testing.T) {
 	e := newEnv(t)
 	e.example("workload.yaml", "kruise/service.yaml", "kruise/rollouttarget.yaml", "kruise/rollout-traffic.yaml")
 	e.awaitPhase("Healthy")
-	e.mustRest("v1")
-	e.edit("v2")
+	e.MustRest("v1")
+	e.Edit("v2")
 	e.awaitPause(1)
-	e.mustHave("v1 v1 v1 v2")
+	e.MustHave("v1 v1 v1 v2")
 	e.mustRoute("vllm-leader 80, vllm-leader-canary 20")
 }
 
 // example applies files of examples/.
 func (e *env) example(paths ...string) {
-	e.t.Helper()
+	e.T.Helper()
 	for _, path := range paths {
 		manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
 		if err != nil {
-			e.t.Fatal(err)
+			e.T.Fatal(err)
 		}
-		e.apply(string(manifest))
+		e.Apply(string(manifest))
 	}
 }

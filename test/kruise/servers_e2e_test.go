@@ -20,20 +20,20 @@ import (
 
 // mustOwn checks that a field manager owns the route's rules and the Service's selector, as examples/gitops tells Argo CD.
 func (e *env) mustOwn(manager, server string) {
-	e.t.Helper()
+	e.T.Helper()
 	for name, field := range map[string]string{server: `"f:rules"`, server + "-leader": `"f:selector"`} {
 		resource := httpRoutes
 		if name != server {
 			resource = corev1.SchemeGroupVersion.WithResource("services")
 		}
-		object, err := e.dynamic.Resource(resource).Namespace(e.namespace).Get(e.t.Context(), name, metav1.GetOptions{})
+		object, err := e.Objects(resource).Get(e.T.Context(), name, metav1.GetOptions{})
 		if err != nil {
-			e.t.Fatal(err)
+			e.T.Fatal(err)
 		}
 		if !slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 			return entry.Manager == manager && strings.Contains(entry.FieldsV1.String(), field)
 		}) {
-			e.t.Errorf("%s does not own %s of %s: %v", manager, field, name, object.GetManagedFields())
+			e.T.Errorf("%s does not own %s of %s: %v", manager, field, name, object.GetManagedFields())
 		}
 	}
 }
@@ -48,17 +48,17 @@ func TestModelServers(t *testing.T) {
 	for _, server := range modelservers.Names() {
 		t.Run(server, func(t *testing.T) {
 			e := newEnv(t)
-			e.name, e.groups = server, 2
-			e.apply(modelservers.Manifest(t, "../../examples", server, "kruise", e.namespace))
+			e.Name = server
+			e.Apply(modelservers.Manifest(t, "../../examples", server, "kruise", e.Namespace))
 			e.awaitPhase("Healthy")
-			e.edit("v1") // another image than the example's: the first release
+			e.Edit("v1") // another image than the example's: the first release
 			e.awaitPause(1)
 			e.mustRoute(server + "-leader 50, " + server + "-leader-canary 50")
 			e.mustOwn("kruise-rollout", server)
 			e.approve()
 			e.awaitDone()
-			e.mustRest("v1")
-			suite.DeleteWorkload(t, e.cluster, e.namespace, server)
+			e.MustRest("v1")
+			suite.DeleteWorkload(t, e.Cluster, e.Namespace, server)
 		})
 	}
 }

@@ -28,9 +28,9 @@ import (
 
 // mustLabel waits until exactly the pods of these groups have the rollout-id, each with the number of its group's batch.
 func (e *env) mustLabel(id string, batches map[string]string) {
-	e.t.Helper()
-	e.eventually(fmt.Sprintf("batch labels %v", batches), func(ctx context.Context) error {
-		pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{})
+	e.T.Helper()
+	e.Eventually(fmt.Sprintf("batch labels %v", batches), func(ctx context.Context) error {
+		pods, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -50,8 +50,8 @@ func TestTargetDeleted(t *testing.T) {
 	e := newRelease(t, quarters)
 	e.remove(targets)
 	e.mustBeRestored()
-	e.edit("v2")
-	e.mustHave("v2 v2 v2 v2")
+	e.Edit("v2")
+	e.MustHave("v2 v2 v2 v2")
 }
 
 // The release ends as the target says, by default with a rollback. Then the template waits under the hold.
@@ -70,18 +70,18 @@ func TestTargetDeletedInMidRelease(t *testing.T) {
 			if test.onDeletion != "" {
 				e.patch(targets, fmt.Sprintf(`{"spec":{"onDeletion":%q}}`, test.onDeletion))
 			}
-			e.edit("v2")
+			e.Edit("v2")
 			e.awaitPause(1)
 			e.remove(targets)
 			e.awaitNoTarget()
 			e.mustEndWith(test.event)
 			if test.tag == "v2" {
 				e.mustBeRestored()
-				e.mustHave("v2 v2 v2 v2")
+				e.MustHave("v2 v2 v2 v2")
 				return
 			}
 			// LeaderWorkerSet would roll out v2, which was rolled back.
-			e.mustRest("v1")
+			e.MustRest("v1")
 		})
 	}
 }
@@ -92,24 +92,24 @@ func TestTargetDeletedInMidRelease(t *testing.T) {
 func TestTargetDeletedAfterFailure(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	e.apply(strings.Replace(target(name), "spec: {", "spec: {progressDeadlineSeconds: 3, ", 1))
-	e.apply(rollout(quarters))
+	e.Deploy(groups, nil)
+	e.Apply(strings.Replace(target(name), "spec: {", "spec: {progressDeadlineSeconds: 3, ", 1))
+	e.Apply(rollout(quarters))
 	e.awaitPhase("Healthy")
-	e.mustRest("v1")
-	e.patchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
+	e.MustRest("v1")
+	e.PatchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
 	e.awaitReady(name, metav1.ConditionFalse, "ProgressDeadlineExceeded")
 	e.remove(targets)
 	e.awaitNoTarget()
 	e.mustEndWith("ReleaseRolledBack")
-	e.mustRest("v1")
+	e.MustRest("v1")
 }
 
 // mustEndWith waits for the driver's event about the end of the workload's only release.
 func (e *env) mustEndWith(reason string) {
-	e.t.Helper()
-	e.eventually("event "+reason, func(ctx context.Context) error {
-		events, err := e.kube.EventsV1().Events(e.namespace).List(ctx, metav1.ListOptions{})
+	e.T.Helper()
+	e.Eventually("event "+reason, func(ctx context.Context) error {
+		events, err := e.Kube.EventsV1().Events(e.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (e *env) mustEndWith(reason string) {
 			case reason:
 				return nil
 			case "ReleaseRolledBack", "ReleaseCompleted":
-				e.t.Fatalf("the release ended with %s: %s", event.Reason, event.Note)
+				e.T.Fatalf("the release ended with %s: %s", event.Reason, event.Note)
 			}
 		}
 		return errors.New("none")
@@ -127,23 +127,23 @@ func (e *env) mustEndWith(reason string) {
 
 // mustBeRestored waits until the target is deleted and the workload is restored.
 func (e *env) mustBeRestored() {
-	e.t.Helper()
+	e.T.Helper()
 	e.awaitNoTarget()
-	w := e.workload(e.t.Context())
+	w := e.Workload(e.T.Context())
 	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
-		e.t.Errorf("the hold is left: %s", asJSON(rolling))
+		e.T.Errorf("the hold is left: %s", asJSON(rolling))
 	}
 	for key := range w.Annotations {
 		if strings.HasPrefix(key, "lockstep.dev/") {
-			e.t.Errorf("annotation %s is left", key)
+			e.T.Errorf("annotation %s is left", key)
 		}
 	}
 }
 
 func (e *env) awaitNoTarget() {
-	e.t.Helper()
-	e.eventually("the target is deleted", func(ctx context.Context) error {
-		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Get(ctx, name, metav1.GetOptions{})
+	e.T.Helper()
+	e.Eventually("the target is deleted", func(ctx context.Context) error {
+		_, err := e.Objects(targets).Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			return errors.New("it is there")
 		}
@@ -155,38 +155,38 @@ func (e *env) awaitNoTarget() {
 func TestWorkloadAppearsLater(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.apply(target(name))
-	e.apply(rollout(quarters))
+	e.Apply(target(name))
+	e.Apply(rollout(quarters))
 	e.awaitReady(name, metav1.ConditionFalse, "WorkloadNotFound")
-	e.deploy()
+	e.Deploy(groups, nil)
 	e.awaitReady(name, metav1.ConditionTrue, "")
 	e.awaitPhase("Healthy")
-	e.mustRest("v1")
-	e.edit("v2")
+	e.MustRest("v1")
+	e.Edit("v2")
 	e.awaitPause(1)
-	e.mustHave("v1 v1 v1 v2")
+	e.MustHave("v1 v1 v1 v2")
 }
 
 // Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
 func TestSecondTarget(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	e.apply(target(name))
+	e.Deploy(groups, nil)
+	e.Apply(target(name))
 	e.awaitReady(name, metav1.ConditionTrue, "")
 	// Creation timestamps have seconds only; within one second the name decides.
-	e.apply(target("zweite"))
+	e.Apply(target("zweite"))
 	e.awaitReady("zweite", metav1.ConditionFalse, "WorkloadTaken")
 	e.remove(targets)
 	e.awaitReady("zweite", metav1.ConditionTrue, "")
-	e.mustRest("v1")
+	e.MustRest("v1")
 }
 
 // Proves: Kruise: pauses, jumps, validation.
 func TestSpecIsValidated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.apply(target(name))
+	e.Apply(target(name))
 	for what, patch := range map[string]string{
 		"a partition above Kruise's hold": `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":32768}}}}`,
 		"a negative partition":            `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":-1}}}}`,
@@ -196,7 +196,7 @@ func TestSpecIsValidated(t *testing.T) {
 		"a deadline of no time":           `{"spec":{"progressDeadlineSeconds":0}}`,
 		"a negative time":                 `{"spec":{"minReadySeconds":-1}}`,
 	} {
-		_, err := e.dynamic.Resource(targets).Namespace(e.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := e.Objects(targets).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v, want it refused as invalid", what, err)
 		}
@@ -209,17 +209,17 @@ func TestSpecIsValidated(t *testing.T) {
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
 	endController(syscall.SIGKILL)
 	e.approve()
-	startController(t, e.cluster)
+	startController(t, e.Cluster)
 	e.awaitPause(2)
-	e.mustHave("v1 v1 v2 v2")
-	replaceController(t, e.cluster)
+	e.MustHave("v1 v1 v2 v2")
+	replaceController(t, e.Cluster)
 	e.approve()
 	e.awaitDone()
-	e.mustRest("v2")
+	e.MustRest("v2")
 }
 
 // It stands still, as on a machine that is paused, until its Lease is another's. Meanwhile the next batch is asked for. When it continues it
@@ -228,9 +228,9 @@ func TestControllerKilled(t *testing.T) {
 // Proves: Argo's controller, its plugins, or Kruise's host stand still in mid-release.
 func TestControllerSuspended(t *testing.T) {
 	e := newRelease(t, quarters)
-	e.edit("v2")
+	e.Edit("v2")
 	e.awaitPause(1)
-	suspended, standby := controller.Process, launch(t, e.cluster)
+	suspended, standby := controller.Process, launch(t, e.Cluster)
 	resume := sync.OnceFunc(func() { _ = suspended.Cmd.Process.Signal(syscall.SIGCONT) })
 	t.Cleanup(resume)
 	if err := suspended.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -239,7 +239,7 @@ func TestControllerSuspended(t *testing.T) {
 	controller.Process = standby
 	e.approve()
 	e.awaitPause(2)
-	e.mustHave("v1 v1 v2 v2")
+	e.MustHave("v1 v1 v2 v2")
 	resume()
 	select {
 	case <-suspended.Exited:
@@ -249,5 +249,5 @@ func TestControllerSuspended(t *testing.T) {
 	}
 	e.approve()
 	e.awaitDone()
-	e.mustRest("v2")
+	e.MustRest("v2")
 }

@@ -22,18 +22,18 @@ import (
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	editor, operator := tenant.Pair(t, e.cluster, e.namespace, rbacv1.PolicyRule{
+	e.Deploy(groups, nil)
+	editor, operator := tenant.Pair(t, e.Cluster, e.Namespace, rbacv1.PolicyRule{
 		APIGroups: []string{"lockstep.dev", "rollouts.kruise.io"}, Resources: []string{"rollouttargets", "rollouttargets/status", "rollouts", "rollouts/status", "batchreleases"}, Verbs: []string{"*"},
 	})
-	e.eventually("the policy refuses a RolloutTarget", func(context.Context) error {
-		return tenant.Refused(editor.Create(targets, target(name)), e.namespace, ":editor", "rollouttargets.lockstep.dev")
+	e.Eventually("the policy refuses a RolloutTarget", func(context.Context) error {
+		return tenant.Refused(editor.Create(targets, target(name)), e.Namespace, ":editor", "rollouttargets.lockstep.dev")
 	})
 	if err := operator.Create(targets, target(name)); err != nil {
 		t.Fatalf("an operator: %v", err)
 	}
 	of := rollout("- replicas: 50%\n  pause: {}\n- replicas: 100%")
-	if err := tenant.Refused(editor.Create(rollouts, of), e.namespace, ":editor", "rollouts.rollouts.kruise.io"); err != nil {
+	if err := tenant.Refused(editor.Create(rollouts, of), e.Namespace, ":editor", "rollouts.rollouts.kruise.io"); err != nil {
 		t.Error(err)
 	}
 	if err := operator.Create(rollouts, of); err != nil {
@@ -48,7 +48,7 @@ spec:
   releasePlan: {enableExtraWorkloadForCanary: false, batches: [{canaryReplicas: 100%}]}
 `
 	batchReleases := rollouts.GroupVersion().WithResource("batchreleases")
-	if err := tenant.Refused(editor.Create(batchReleases, batchRelease), e.namespace, ":editor"); err != nil {
+	if err := tenant.Refused(editor.Create(batchReleases, batchRelease), e.Namespace, ":editor"); err != nil {
 		t.Error(err)
 	}
 	e.awaitPhase("Healthy")
@@ -65,7 +65,7 @@ spec:
 		"pause":      {rollouts, `{"spec":{"strategy":{"paused":true}}}`, nil},
 		"status":     {rollouts, forged, []string{"status"}},
 	} {
-		if err := tenant.Refused(editor.Patch(request.resource, name, request.patch, request.subresources...), e.namespace, ":editor"); err != nil {
+		if err := tenant.Refused(editor.Patch(request.resource, name, request.patch, request.subresources...), e.Namespace, ":editor"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -47,17 +47,17 @@ spec:
 func TestKruiseRoutesTraffic(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.deploy()
-	e.apply(routed)
-	e.apply(target(name))
-	e.apply(rollout(`
+	e.Deploy(groups, nil)
+	e.Apply(routed)
+	e.Apply(target(name))
+	e.Apply(rollout(`
 - {replicas: 25%, traffic: 20%, pause: {}}
 - {replicas: 50%, traffic: 60%, pause: {}}
 - {replicas: 100%, pause: {}}
 `, "trafficRoutings: [{service: vllm, gateway: {httpRouteName: vllm}, gracePeriodSeconds: 1}]"))
 	e.awaitPhase("Healthy")
-	e.mustRest("v1")
-	e.edit("v2")
+	e.MustRest("v1")
+	e.Edit("v2")
 	e.awaitPause(1)
 	e.mustRoute("vllm 80, vllm-canary 20")
 	e.mustSelect("vllm", "vllm-0 v1, vllm-1 v1, vllm-2 v1")
@@ -67,12 +67,12 @@ func TestKruiseRoutesTraffic(t *testing.T) {
 	e.mustRoute("vllm 40, vllm-canary 60")
 	e.mustSelect("vllm", "vllm-0 v1, vllm-1 v1")
 	e.mustSelect("vllm-canary", "vllm-2 v2, vllm-3 v2")
-	e.edit("v1")
+	e.Edit("v1")
 	e.awaitDone()
-	e.mustRest("v1")
+	e.MustRest("v1")
 	e.mustSelect("vllm", "vllm-0 v1, vllm-1 v1, vllm-2 v1, vllm-3 v1")
-	e.eventually("the canary Service is deleted", func(ctx context.Context) error {
-		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
+	e.Eventually("the canary Service is deleted", func(ctx context.Context) error {
+		_, err := e.Kube.CoreV1().Services(e.Namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
 		if err == nil {
 			return errors.New("it is there")
 		}
@@ -82,9 +82,9 @@ func TestKruiseRoutesTraffic(t *testing.T) {
 
 // mustRoute waits until the route's one rule has these weights.
 func (e *env) mustRoute(want string) {
-	e.t.Helper()
-	e.eventually("route "+want, func(ctx context.Context) error {
-		route, err := e.dynamic.Resource(httpRoutes).Namespace(e.namespace).Get(ctx, e.name, metav1.GetOptions{})
+	e.T.Helper()
+	e.Eventually("route "+want, func(ctx context.Context) error {
+		route, err := e.Objects(httpRoutes).Get(ctx, e.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -106,13 +106,13 @@ func (e *env) mustRoute(want string) {
 
 // mustSelect waits until a Service selects exactly these pods.
 func (e *env) mustSelect(service, want string) {
-	e.t.Helper()
-	e.eventually(service+" selects "+want, func(ctx context.Context) error {
-		s, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, service, metav1.GetOptions{})
+	e.T.Helper()
+	e.Eventually(service+" selects "+want, func(ctx context.Context) error {
+		s, err := e.Kube.CoreV1().Services(e.Namespace).Get(ctx, service, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		pods, err := e.kube.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(s.Spec.Selector).String()})
+		pods, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(s.Spec.Selector).String()})
 		if err != nil {
 			return err
 		}

@@ -147,7 +147,7 @@ func (c *course) promotes(groups int) {
 	if _, err := c.Finalize(c.T.Context(), &pb.FinalizeRequest{Workload: c.Ref, ReleaseId: "r1", Intent: promote}); err != nil {
 		c.T.Fatal(err)
 	}
-	sets := c.Sets.LeaderworkersetV1().LeaderWorkerSets(c.Namespace)
+	sets := c.Sets()
 	await.Nil(c.T, "groups are promoted", func(ctx context.Context) error {
 		w := suite.Get(ctx, c.T, sets, c.Name)
 		if w.Status.UpdatedReplicas < int32(groups) {

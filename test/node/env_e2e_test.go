@@ -63,7 +63,7 @@ func create(s *serving.Release, changes ...func(*lws.LeaderWorkerSet)) {
 	for _, change := range changes {
 		change(w)
 	}
-	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Create(s.T.Context(), w, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Sets().Create(s.T.Context(), w, metav1.CreateOptions{}); err != nil {
 		s.T.Fatal(err)
 	}
 	s.Ready(s.Name, 2*groups)

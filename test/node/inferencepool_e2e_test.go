@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	"sigs.k8s.io/yaml"
 
@@ -165,7 +164,7 @@ func examplePolicy(t *testing.T) *pb.ReleasePolicy {
 // userPool returns the user's pool without what the API server and the gateway write.
 func userPool(s *serving.Release) string {
 	s.T.Helper()
-	o, err := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(inferencePools).Namespace(s.Namespace).Get(s.T.Context(), poolName, metav1.GetOptions{})
+	o, err := s.Objects(inferencePools).Get(s.T.Context(), poolName, metav1.GetOptions{})
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -326,7 +325,7 @@ func (c *poolCourse) endsPools(name string) {
 	if now := userPool(c.Release); now != c.pool {
 		c.T.Errorf("the user's pool is not as it was:\n%s\n%s", c.pool, now)
 	}
-	client := dynamic.NewForConfigOrDie(c.Cluster.RESTConfig()).Resource(inferencePools).Namespace(c.Namespace)
+	client := c.Objects(inferencePools)
 	if _, err := client.Get(c.T.Context(), canaryPoolName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		c.T.Errorf("the canary's pool is left: %v", err)
 	}

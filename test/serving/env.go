@@ -16,15 +16,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
-	"github.com/lockstep-rollouts/lockstep/test/observer"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -39,10 +35,8 @@ var pods struct {
 
 // Env is a test's namespace, behind the gateway of the shared cluster.
 type Env struct {
-	T         *testing.T
-	Cluster   *cluster.Cluster
-	Namespace string
-	Kube      kubernetes.Interface
+	*suite.Env
+
 	// Pods serves for pods without containers. Nil on nodes that run containers.
 	Pods *podserver.Server
 	// Gateway is the address of the gateway: Traefik's, unless a test has its own.
@@ -55,11 +49,7 @@ type Env struct {
 func NewEnv(t *testing.T) *Env {
 	t.Helper()
 	c := cluster.Shared(t)
-	e := &Env{
-		T: t, Cluster: c, Namespace: c.Namespace(t), Kube: kubernetes.NewForConfigOrDie(c.RESTConfig()),
-		Gateway: c.GatewayAddress(), Kind: HTTPRoute,
-	}
-	observer.Start(t, dynamic.NewForConfigOrDie(c.RESTConfig()), e.Namespace)
+	e := &Env{Env: suite.NewEnv(t, c, "model"), Gateway: c.GatewayAddress(), Kind: HTTPRoute}
 	if netns.OnNode() {
 		return e
 	}
@@ -71,16 +61,10 @@ func NewEnv(t *testing.T) *Env {
 	return e
 }
 
-// Apply writes a manifest to the namespace.
+// Apply writes a manifest, with [fmt.Sprintf]'s arguments, to the namespace.
 func (e *Env) Apply(format string, args ...any) {
 	e.T.Helper()
-	suite.Apply(e.T, e.Cluster, e.Namespace, fmt.Sprintf(format, args...))
-}
-
-// Eventually waits until a check returns nil.
-func (e *Env) Eventually(what string, check func(context.Context) error) {
-	e.T.Helper()
-	await.Nil(e.T, what, check)
+	e.Env.Apply(fmt.Sprintf(format, args...))
 }
 
 // Deploy creates a LeaderWorkerSet with groups of two and returns when all its pods are ready.
@@ -266,8 +250,7 @@ func (e *Env) Behave(pod, behavior string) {
 // DeleteSet deletes a LeaderWorkerSet.
 func (e *Env) DeleteSet(name string) {
 	e.T.Helper()
-	sets := lwsclient.NewForConfigOrDie(e.Cluster.RESTConfig()).LeaderworkersetV1().LeaderWorkerSets(e.Namespace)
-	if err := sets.Delete(e.T.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := e.Sets().Delete(e.T.Context(), name, metav1.DeleteOptions{}); err != nil {
 		e.T.Fatal(err)
 	}
 }

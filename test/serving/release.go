@@ -11,9 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
@@ -27,12 +25,10 @@ type Release struct {
 	*Env
 	*driver.Driver
 
-	Name string
 	// StableService and RouteName are the names of the user's Service and route.
 	StableService, RouteName string
 
-	Ref  *pb.WorkloadRef
-	Sets lwsclient.Interface
+	Ref *pb.WorkloadRef
 	// Image returns the image of a tag.
 	Image func(tag string) string
 	// User has the user's Service and route, as they were.
@@ -78,9 +74,8 @@ func ServeBy(t *testing.T, kind string, deploy func(*Env)) *Release {
 func Prepare(e *Env, d *driver.Driver) *Release {
 	return &Release{
 		Env: e, Driver: d,
-		Name: "model", StableService: "stable", RouteName: "model",
+		StableService: "stable", RouteName: "model",
 		Ref:   &pb.WorkloadRef{Namespace: e.Namespace, Name: "model"},
-		Sets:  lwsclient.NewForConfigOrDie(e.Cluster.RESTConfig()),
 		Image: func(tag string) string { return "example.com/model:" + tag },
 	}
 }
@@ -88,7 +83,7 @@ func Prepare(e *Env, d *driver.Driver) *Release {
 // Expose creates the user's Service and route for all groups of the workload, and returns when they serve.
 func (s *Release) Expose() {
 	s.T.Helper()
-	w := suite.Get(s.T.Context(), s.T, s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace), s.Name)
+	w := s.Workload(s.T.Context())
 	s.Service(s.StableService, `{leaderworkerset.sigs.k8s.io/worker-index: "0"}`, int(*w.Spec.Replicas))
 	s.Route(Only)
 	s.Served()
@@ -105,8 +100,7 @@ func (s *Release) Carriers() map[string]string {
 	}
 	out["Service"] = text.JSON([]any{svc.Spec, svc.Labels, svc.Annotations})
 	resource := map[string]schema.GroupVersionResource{HTTPRoute: HTTPRoutes, GRPCRoute: grpcRoutes}[s.Kind]
-	routes := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(resource).Namespace(s.Namespace)
-	route, err := routes.Get(s.T.Context(), s.RouteName, metav1.GetOptions{})
+	route, err := s.Objects(resource).Get(s.T.Context(), s.RouteName, metav1.GetOptions{})
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -117,8 +111,7 @@ func (s *Release) Carriers() map[string]string {
 // Edit gives the workload another image. The changes are part of the same write.
 func (s *Release) Edit(tag string, changes ...func(*lws.LeaderWorkerSet)) {
 	s.T.Helper()
-	sets := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace)
-	suite.Edit(s.T, sets, s.Name, func(w *lws.LeaderWorkerSet) {
+	suite.Edit(s.T, s.Sets(), s.Name, func(w *lws.LeaderWorkerSet) {
 		suite.SetImages(w, s.Image(tag))
 		for _, change := range changes {
 			change(w)

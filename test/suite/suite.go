@@ -12,10 +12,8 @@ import (
 	"strconv"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -170,25 +168,6 @@ func Delete(t testing.TB, objects dynamic.ResourceInterface, name string) {
 	t.Helper()
 	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// Dump logs all objects of these kinds in a namespace, and the LeaderWorkerSets with their StatefulSets and pods, without
-// managedFields.
-func Dump(ctx context.Context, t testing.TB, client dynamic.Interface, namespace string, kinds ...schema.GroupVersionResource) {
-	t.Helper()
-	kinds = append(kinds, lws.SchemeGroupVersion.WithResource("leaderworkersets"), appsv1.SchemeGroupVersion.WithResource("statefulsets"),
-		corev1.SchemeGroupVersion.WithResource("pods"))
-	for _, kind := range kinds {
-		list, err := client.Resource(kind).Namespace(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Logf("%s: %v", kind.Resource, err)
-			continue
-		}
-		for _, o := range list.Items {
-			o.SetManagedFields(nil)
-			t.Logf("%s: %s", kind.Resource, text.JSON(o.Object))
-		}
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -107,7 +106,7 @@ func (a *autoscaled) measure(ctx context.Context) {
 
 // publish serves the metric of each stable leader that is wanted, and of no other: the controller would count it.
 func (a *autoscaled) publish(ctx context.Context, of func(pod string) int) {
-	w, err := a.Sets.LeaderworkersetV1().LeaderWorkerSets(a.Namespace).Get(ctx, a.Name, metav1.GetOptions{})
+	w, err := a.Sets().Get(ctx, a.Name, metav1.GetOptions{})
 	if err != nil {
 		return // the test is over
 	}
@@ -118,7 +117,7 @@ func (a *autoscaled) publish(ctx context.Context, of func(pod string) int) {
 			values[pod] = of(pod)
 			continue
 		}
-		err := dynamic.NewForConfigOrDie(a.Cluster.RESTConfig()).Resource(suite.PodMetrics).Namespace(a.Namespace).Delete(ctx, pod, metav1.DeleteOptions{})
+		err := a.Objects(suite.PodMetrics).Delete(ctx, pod, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 			a.T.Error(err)
 		}

@@ -164,7 +164,7 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 					`"leaderworkerset.sigs.k8s.io/name":"`+name+`"`)
 			}
 			s.MustBeRestoredExcept(name)
-			if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Get(t.Context(), s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			if _, err := s.Sets().Get(t.Context(), s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("blue is still there (%v)", err)
 			}
 		})

@@ -62,8 +62,7 @@ func serveRolesBy(t *testing.T, entry string, calls map[string]map[string]string
 	suite.InstallRoles(t, e.Cluster)
 	s := &roleSet{entry: entry, Release: serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))}
 	s.Ref.Kind = "DisaggregatedSet"
-	s.sets = dynamic.NewForConfigOrDie(e.Cluster.RESTConfig()).
-		Resource(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}).Namespace(e.Namespace)
+	s.sets = e.Objects(schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"})
 	e.Apply("%s", suite.RolesManifest("model", 4, 2, func(role string) string {
 		return fmt.Sprintf(`{metadata: {annotations: %s}, spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}`,
 			text.JSON(calls[role]), podserver.Port)
@@ -80,7 +79,7 @@ func serveRolesBy(t *testing.T, entry string, calls map[string]map[string]string
 func (s *roleSet) child(known string) (name string) {
 	s.T.Helper()
 	s.Eventually("LWS creates a child of "+s.entry, func(ctx context.Context) error {
-		list, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "disaggregatedset.x-k8s.io/role=" + s.entry})
+		list, err := s.Sets().List(ctx, metav1.ListOptions{LabelSelector: "disaggregatedset.x-k8s.io/role=" + s.entry})
 		if err != nil {
 			return err
 		}
@@ -145,8 +144,7 @@ func TestTrafficDisaggregatedDeleted(t *testing.T) {
 	for _, way := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		t.Run(string(way), func(t *testing.T) {
 			s := serveRoles(t)
-			bounds := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).
-				Resource(schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "replicabounds"}).Namespace(s.Namespace)
+			bounds := s.Objects(schema.GroupVersionResource{Group: "lockstep.dev", Version: "v1alpha1", Resource: "replicabounds"})
 			s.begin(pb.Style_STYLE_CANARY, "50%", "100%")
 			s.Upgrade(0)
 			s.Weight(10)

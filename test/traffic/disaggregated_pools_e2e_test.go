@@ -49,11 +49,10 @@ func servePools(t *testing.T, entry string) *rolePools {
 	t.Helper()
 	e := serving.NewEnv(t)
 	suite.InstallRoles(t, e.Cluster)
-	client := dynamic.NewForConfigOrDie(e.Cluster.RESTConfig())
 	s := &rolePools{roleSet: &roleSet{entry: entry, Release: serving.Prepare(e, driver.Start(t, driver.Kubeconfig(t, e.Cluster), e.Namespace))}}
 	s.Ref.Kind = "DisaggregatedSet"
-	s.sets = client.Resource(disaggregated.GroupVersion.WithResource("disaggregatedsets")).Namespace(e.Namespace)
-	s.pools = client.Resource(schema.GroupVersionResource{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"}).Namespace(e.Namespace)
+	s.sets = e.Objects(disaggregated.GroupVersion.WithResource("disaggregatedsets"))
+	s.pools = e.Objects(schema.GroupVersionResource{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"})
 	e.Apply("%s", suite.RolesManifest("model", 4, 2, func(role string) string {
 		return fmt.Sprintf(`{metadata: {labels: {llm-d.ai/guide: pd, llm-d.ai/role: %s}}, spec: {containers: [{name: server, image: "example.com/model:v1", ports: [{name: http, containerPort: %d}]}]}}`,
 			role, podserver.Port)

@@ -39,7 +39,7 @@ var services = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 // enforce applies a manifest as a GitOps tool that forces ownership of every field, and waits until the driver has repaired the object.
 func enforce(s *serving.Release, resource schema.GroupVersionResource, name, manifest string) {
 	s.T.Helper()
-	objects := dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(resource).Namespace(s.Namespace)
+	objects := s.Objects(resource)
 	applied, err := objects.Patch(s.T.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
 		metav1.PatchOptions{FieldManager: "argocd-controller", Force: ptr.To(true)})
 	if err != nil {
@@ -177,7 +177,7 @@ func TestTrafficNamedRule(t *testing.T) {
 
 // routes are the HTTPRoutes of the test's namespace.
 func routes(s *serving.Release) dynamic.ResourceInterface {
-	return dynamic.NewForConfigOrDie(s.Cluster.RESTConfig()).Resource(serving.HTTPRoutes).Namespace(s.Namespace)
+	return s.Objects(serving.HTTPRoutes)
 }
 
 // A canary leader whose worker is not ready would be an endpoint without Lockstep. It gets no request.
@@ -236,7 +236,7 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 			canary := s.BeginBy(&pb.ReleasePolicy{Style: tc.style, Batches: []string{"25%", "50%", "100%"}, Traffic: serving.ByRoute()})
 			s.Upgrade(0)
 			s.Weight(10)
-			sets := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace)
+			sets := s.Sets()
 			if err := sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &tc.way}); err != nil {
 				t.Fatal(err)
 			}
@@ -290,7 +290,7 @@ func TestTrafficRecordRemoved(t *testing.T) {
 	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{"model": 70, canary: 30}})
 	s.Await(g, 1500)
 	g.Begin(load.Phase{Name: "record removed", Want: load.Shares{"model": 100}})
-	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType,
+	if _, err := s.Sets().Patch(t.Context(), s.Name, types.MergePatchType,
 		[]byte(`{"metadata": {"annotations": {"lockstep.dev/release": null}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestTrafficAbortedWhileDraining(t *testing.T) {
 	if err != nil || r.GetDone() {
 		t.Fatalf("Finalize while the canary drains: %v, %v", r, err)
 	}
-	if _, err := s.Sets.LeaderworkersetV1().LeaderWorkerSets(s.Namespace).Get(t.Context(), canary, metav1.GetOptions{}); err != nil {
+	if _, err := s.Sets().Get(t.Context(), canary, metav1.GetOptions{}); err != nil {
 		t.Errorf("the canary went before its requests were answered: %v", err)
 	}
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
