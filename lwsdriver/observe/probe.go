@@ -18,7 +18,7 @@ import (
 type prober interface {
 	Warm(owner string, l probe.Leader, w probe.WarmUp) probe.Progress
 	Drain(owner string, leaders []probe.Leader, d probe.Drain, since time.Time) probe.Progress
-	Keep(owner string, uids []string)
+	Keep(owner string, warming []string, drains bool)
 	Forget(owner string)
 	Close()
 }
@@ -45,7 +45,7 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 			uids = append(uids, l.UID)
 		}
 	}
-	o.prober.Keep(s.Key.String(), uids)
+	o.prober.Keep(s.Key.String(), uids, len(e.Drain) > 0)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before, known := o.asked[s.Key]
@@ -109,7 +109,6 @@ func (o *Observer) warmUp(s *Snapshot, groups *[]plan.Group, leaders sets.Set[st
 		}
 		if l, ok := o.leader(s.Key.Namespace, g.Leader); ok {
 			g.WarmUp = new(answer(o.prober.Warm(s.Key.String(), l, s.Policy.WarmUp)))
-			s.RecheckAfter(g.WarmUp.Recheck)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestWarmUp(t *testing.T) {
 	b.showPod(leader)
 	b.showPod(worker)
 
-	look := func() (plan.Group, time.Duration) {
+	look := func() plan.Group {
 		s := &Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: stable}
 		s.Now = lwstest.Noon.Add(time.Hour)
 		s.Added = []plan.Workload{b.workload(s, b.canary)}
@@ -58,31 +58,28 @@ func TestWarmUp(t *testing.T) {
 		if shared[0].WarmUp != nil {
 			t.Error("the shared groups were changed")
 		}
-		return s.Added[0].Groups[0], s.Recheck
+		return s.Added[0].Groups[0]
 	}
 	keep := func(names ...string) bool {
 		return b.Keep(&Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: stable}, plan.Effects{WarmUp: names})
 	}
-	if g, _ := look(); !g.Ready || g.WarmUp != nil || http.asked.Load() > 0 {
+	if g := look(); !g.Ready || g.WarmUp != nil || http.asked.Load() > 0 {
 		t.Fatalf("no decision has named the leader: %+v", g)
 	}
 	b.config.ReadOnly = true
-	if g, _ := look(); keep(leader.Name) || g.WarmUp != nil {
+	if g := look(); keep(leader.Name) || g.WarmUp != nil {
 		t.Error("a driver that only looks asks")
 	}
 	b.config.ReadOnly = false
 	if !keep(leader.Name) || keep(leader.Name) {
 		t.Error("the next observation differs after the first decision that names a leader, and only then")
 	}
-	g, recheck := look()
+	g := look()
 	if g.WarmUp == nil || g.WarmUp.Done || g.WarmUp.Message == "" {
 		t.Errorf("a cold group: %+v", g)
 	}
-	if recheck == 0 {
-		t.Error("no recheck is scheduled")
-	}
 	http.answer.Store(200)
-	b.eventually("the leader is warm", func() bool { g, _ := look(); return g.WarmUp.Done })
+	b.eventually("the leader is warm", func() bool { g := look(); return g.WarmUp.Done })
 
 	// Another driver knows of no answer, but of the mark.
 	http.answer.Store(503)
@@ -91,25 +88,25 @@ func TestWarmUp(t *testing.T) {
 	asked := http.asked.Load()
 	leader.Labels[record.ServingLabel] = record.Serving
 	b.showPod(leader)
-	if g, _ := look(); !g.Ready || http.asked.Load() != asked {
+	if g := look(); !g.Ready || http.asked.Load() != asked {
 		t.Errorf("a leader in service is asked again: %+v", g)
 	}
 	http.answer.Store(200)
 	delete(leader.Labels, record.ServingLabel)
 	b.showPod(leader)
-	b.eventually("it is asked once it has no mark", func() bool { g, _ := look(); return g.WarmUp.Done })
+	b.eventually("it is asked once it has no mark", func() bool { g := look(); return g.WarmUp.Done })
 	// The mark is this pod's: the next one of the name starts cold.
 	http.answer.Store(503)
 	leader.UID = "next"
 	b.showPod(leader)
 	keep(leader.Name)
-	if g, _ := look(); g.WarmUp.Done {
+	if g := look(); g.WarmUp.Done {
 		t.Error("another pod is taken for warm")
 	}
 	if !keep() {
 		t.Error("the next observation has no answer once no decision names the leader")
 	}
-	if g, _ := look(); g.WarmUp != nil {
+	if g := look(); g.WarmUp != nil {
 		t.Errorf("no decision names the leader any more: %+v", g)
 	}
 }

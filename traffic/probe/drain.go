@@ -21,9 +21,6 @@ const (
 	pollInterval = time.Second
 	// pollTimeout bounds one request.
 	pollTimeout = 2 * time.Second
-	// drainIdleTimeout stops a drain that the caller no longer polls, drainRecheck is how often to poll therefore.
-	drainIdleTimeout = 10 * time.Second
-	drainRecheck     = 3 * time.Second
 	// firstReadTimeout is how long to wait for a leader's first reading even after the drain timeout, which may have passed
 	// while no driver was running: without it, unknown requests in flight would be dropped.
 	firstReadTimeout = 5 * time.Second
@@ -35,7 +32,6 @@ const (
 type draining struct {
 	policy  Drain
 	since   time.Time
-	polled  time.Time           // by the caller
 	watched map[string]*watched // by the leader's UID
 	// final is the Progress once it is Done, for the leaders in drained.
 	final   Progress
@@ -63,7 +59,7 @@ type reading struct {
 // time, or until the timeout. A leader that refuses connections, is not routable or has no address has no requests; one
 // with any other response than the metric may have.
 //
-// The leaders are watched while the caller polls. Done is final for these leaders, policy and since, until [Prober.Forget].
+// The leaders are watched until [Prober.Keep] or [Prober.Forget]. Until then Done is final for these leaders, policy and since.
 // An owner has one drain at a time: another policy or since replaces it. After the timeout, for example if no driver was
 // running, each leader is still read once.
 func (p *Prober) Drain(owner string, leaders []Leader, d Drain, since time.Time) Progress {
@@ -109,7 +105,6 @@ func (p *Prober) drain(owner string, leaders []Leader, d Drain, since time.Time)
 	if t.ended(leaders) {
 		return t.final, false
 	}
-	t.polled = time.Now()
 	p.watch(o, t, leaders)
 	progress = t.progress(leaders)
 	if progress.State != Done {
@@ -148,7 +143,7 @@ func (p *Prober) watch(o *owner, t *draining, leaders []Leader) {
 		w := t.watched[l.UID]
 		if w == nil {
 			ctx, stop := context.WithCancel(o.ctx)
-			w = &watched{stop: stop, started: t.polled}
+			w = &watched{stop: stop, started: time.Now()}
 			t.watched[l.UID] = w
 			p.work.Go(func() { _ = guard.Call(p.log, "drain", l.String(), func() { p.poll(ctx, o, t, w) }) })
 		}
@@ -183,46 +178,23 @@ func (t *draining) progress(leaders []Leader) Progress {
 		return Progress{State: Done, Forced: true,
 			Message: fmt.Sprintf("stopped waiting at the drain timeout of %s although %s", t.policy.Timeout, sum.rest())}
 	default:
-		return Progress{State: sum.state(), Recheck: min(drainRecheck, left),
+		return Progress{State: sum.state(), Recheck: left,
 			Message: fmt.Sprintf("%s; waiting until %s at the latest", sum.rest(), clock(deadline))}
 	}
 }
 
-// poll reads the metric of a leader until the drain is no longer polled or ctx ends.
+// poll reads the metric of a leader until ctx ends.
 func (p *Prober) poll(ctx context.Context, o *owner, t *draining, w *watched) {
 	defer w.stop()
-	for o.acquireBoth(ctx, o.drainSlots, p.drainSlots) {
-		leader, wanted := p.beginPoll(o, t, w)
-		var got reading
-		if wanted {
-			got = p.read(ctx, leader, t.policy)
+	p.repeat(ctx, o, o.drainSlots, p.drainSlots, func() time.Duration {
+		p.mu.Lock()
+		leader := w.leader
+		p.mu.Unlock()
+		if !p.endPoll(ctx, o, w, p.read(ctx, leader, t.policy)) {
+			return 0
 		}
-		// Slots are free between two reads, so that many leaders share them.
-		o.releaseBoth(o.drainSlots, p.drainSlots)
-		if !wanted || !p.endPoll(ctx, o, w, got) || !pause(ctx, pollInterval) {
-			return
-		}
-	}
-}
-
-// beginPoll returns the leader to read, or false if the drain is no longer polled; then the last reading is dropped, since it
-// would be outdated for a later call.
-func (p *Prober) beginPoll(o *owner, t *draining, w *watched) (Leader, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(t.polled) <= drainIdleTimeout {
-		return w.leader, true
-	}
-	// A later call may have started another watch of this leader.
-	if t.watched[w.leader.UID] == w {
-		delete(t.watched, w.leader.UID)
-	}
-	// The result of an ended drain is kept for later calls.
-	if o.draining == t && len(t.watched) == 0 && t.drained == nil {
-		o.draining = nil
-		p.tidy(o)
-	}
-	return Leader{}, false
+		return pollInterval
+	})
 }
 
 // endPoll stores a reading, and reports whether to continue.

@@ -104,7 +104,7 @@ func TestDrainMetric(t *testing.T) {
 		synctest.Wait()
 		got = b.Drain("o", leaders, untilZero, since)
 		expect(t, got, Pending, metric+" is 4: 3 on vllm-1, 1 on vllm-3;", "until 2000-01-01T00:01:10Z")
-		if got.Recheck != drainRecheck || b.changes.Load() != 3 {
+		if got.Recheck != untilZero.Timeout || b.changes.Load() != 3 {
 			t.Errorf("%+v after %d changes", got, b.changes.Load())
 		}
 		engines[0].running.Store(0)
@@ -284,28 +284,6 @@ func TestDrainFirstReadIsBounded(t *testing.T) {
 	})
 }
 
-// TestDrainIdle: requests stop once the drain is no longer polled, and earlier readings are not used again.
-func TestDrainIdle(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *fixture) {
-		leaders, engines := b.engines(2)
-		engines[0].running.Store(1)
-		since := time.Now().Add(-untilZero.Period)
-		b.Drain("o", leaders, untilZero, since)
-		after(drainIdleTimeout + 2*pollInterval)
-		asked := engines[0].asked.Load()
-		if asked < int64(drainIdleTimeout/pollInterval) || len(b.owners) != 0 {
-			t.Errorf("%d requests; %d owners remembered", asked, len(b.owners))
-		}
-		after(10 * time.Second)
-		if engines[0].asked.Load() != asked {
-			t.Error("request without polling")
-		}
-		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "no response yet from vllm-1, vllm-2")
-		synctest.Wait()
-		expect(t, b.Drain("o", leaders, untilZero, since), Pending, "1 on vllm-1")
-	})
-}
-
 // TestDrainChanges: leaders are added and removed during a drain, and another drain replaces it.
 func TestDrainChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *fixture) {
@@ -315,7 +293,7 @@ func TestDrainChanges(t *testing.T) {
 		since := time.Now().Add(-untilZero.Period)
 		b.Drain("o", leaders[:2], untilZero, since)
 		synctest.Wait()
-		b.Keep("o", nil) // concerns warm-ups only
+		b.Keep("o", nil, true)
 		expect(t, b.Drain("o", leaders[:2], untilZero, since), Pending, "1 on vllm-1")
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
 		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "no response yet")
@@ -328,7 +306,16 @@ func TestDrainChanges(t *testing.T) {
 		}
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since.Add(-1)), Pending, "no response yet")
-		expect(t, b.Drain("other", leaders[1:2], untilZero, since), Pending, "no response yet")
+		expect(t, b.Drain("other", leaders[:1], untilZero, since), Pending, "no response yet")
+		synctest.Wait()
+		expect(t, b.Drain("other", leaders[:1], untilZero, since), Pending, "1 on vllm-1")
+		b.Keep("other", nil, false)
+		asked = engines[0].asked.Load()
+		after(5 * time.Second)
+		if engines[0].asked.Load() != asked {
+			t.Error("request after the end of the drain")
+		}
+		expect(t, b.Drain("other", leaders[:1], untilZero, since), Pending, "no response yet") // a reading from before would be outdated
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,8 +62,8 @@ type Progress struct {
 	State State
 	// Message names the leader, the request, its result and what happens next.
 	Message string
-	// Recheck is when to poll again at the latest, even without a call of [Config.Changed]: the progress may depend on time, or
-	// the work would stop. Zero means poll after a change only.
+	// Recheck is when to poll again at the latest, even without a call of [Config.Changed]: the progress of a drain depends on time.
+	// Zero means poll after a change only.
 	Recheck time.Duration
 	// Forced means Done at the timeout of a drain; requests may still be in flight.
 	Forced bool
@@ -146,24 +147,23 @@ func (p *Prober) Forget(owner string) {
 	}
 }
 
-// Keep drops the warm-ups of the owner except those of the given leaders' UIDs. A drain is not affected: it has the leaders of
-// the last call of [Prober.Drain].
-func (p *Prober) Keep(owner string, uids []string) {
+// Keep ends the warm-ups of the owner except those of the given leaders' UIDs, and its drain unless it drains.
+func (p *Prober) Keep(owner string, warming []string, drains bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.owners[owner]
 	if o == nil {
 		return
 	}
-	keep := make(map[string]bool, len(uids))
-	for _, uid := range uids {
-		keep[uid] = true
-	}
 	for uid, w := range o.warming {
-		if !keep[uid] {
+		if !slices.Contains(warming, uid) {
 			w.stop()
 			delete(o.warming, uid)
 		}
+	}
+	if !drains {
+		o.draining.stop()
+		o.draining = nil
 	}
 	p.tidy(o)
 }
@@ -195,22 +195,21 @@ func (p *Prober) tidy(o *owner) {
 // closing is the progress of everything after Close.
 var closing = Progress{Message: "the driver is stopping and makes no more requests to leaders"}
 
-// acquireBoth waits for a slot of an owner, and then for one of all owners: an owner with many leaders must not queue for all of them, and
-// a namespace with many owners not before others.
-func (o *owner) acquireBoth(ctx context.Context, own *semaphore.Weighted, all *fair.Slots) bool {
-	if own.Acquire(ctx, 1) != nil {
-		return false
-	}
-	if !all.Acquire(ctx, o.namespace) {
+// repeat calls once, which makes a request and returns when to make the next one, or 0 to end. It waits for a slot of the owner, and then
+// for one of all owners: an owner with many leaders must not queue for all of them, and a namespace with many owners not before others.
+func (p *Prober) repeat(ctx context.Context, o *owner, own *semaphore.Weighted, all *fair.Slots, once func() time.Duration) {
+	for own.Acquire(ctx, 1) == nil {
+		next := time.Duration(0)
+		if all.Acquire(ctx, o.namespace) {
+			next = once()
+			all.Release(o.namespace)
+		}
+		// Slots are free between two requests, so that failing leaders don't delay others.
 		own.Release(1)
-		return false
+		if next == 0 || !pause(ctx, next) {
+			return
+		}
 	}
-	return true
-}
-
-func (o *owner) releaseBoth(own *semaphore.Weighted, all *fair.Slots) {
-	own.Release(1)
-	all.Release(o.namespace)
 }
 
 // pause waits and reports whether ctx has not ended.

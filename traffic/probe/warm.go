@@ -18,9 +18,6 @@ const (
 	// minBackoff and maxBackoff are the time before a failed warm-up is retried, which doubles.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
-	// warmIdleTimeout stops a warm-up that the caller no longer polls, warmRecheck is how often to poll therefore.
-	warmIdleTimeout = 2 * time.Minute
-	warmRecheck     = 30 * time.Second
 	// warmLimit bounds how much of a response is read; the rest is ignored.
 	warmLimit = 64 << 10
 )
@@ -30,26 +27,15 @@ type warming struct {
 	leader Leader
 	policy WarmUp
 	stop   context.CancelFunc
-	polled time.Time // by the caller
-	now    step
 	tries  int       // completed
+	warm   bool      // a try has succeeded
 	why    string    // why the last try failed, if it did
-	next   time.Time // of the next try, in step backoff
+	next   time.Time // of the next try, after one that failed
 }
 
-// step is the present step of a warm-up.
-type step int
-
-const (
-	queued step = iota
-	requesting
-	backoff
-	warm
-)
-
 // Warm returns whether a leader is warm. The first call for a leader starts the request in the background; a failed request
-// is retried with backoff, as long as the caller polls. Success is remembered until [Prober.Forget] or [Prober.Keep] drops
-// it. Another policy starts another warm-up.
+// is retried with backoff. Success is remembered. [Prober.Forget] or [Prober.Keep] ends a warm-up and drops its result. Another
+// policy starts another warm-up.
 func (p *Prober) Warm(owner string, l Leader, w WarmUp) Progress {
 	if w == (WarmUp{}) {
 		return Progress{State: Done, Message: "no warm-up is configured"}
@@ -78,26 +64,20 @@ func (p *Prober) Warm(owner string, l Leader, w WarmUp) Progress {
 		o.warming[l.UID] = e
 		p.work.Go(func() { _ = guard.Call(p.log, "warm-up", l.String(), func() { p.warm(ctx, o, e) }) })
 	}
-	e.leader, e.polled = l, time.Now()
+	e.leader = l
 	return e.progress()
 }
 
 // progress returns the present Progress. The lock is held.
 func (e *warming) progress() Progress {
 	subject := fmt.Sprintf("leader %s: %s", e.leader, e.request())
-	failed := fmt.Sprintf("%s: %s (try %d)", subject, e.why, e.tries)
 	switch {
-	case e.now == warm:
+	case e.warm:
 		return Progress{State: Done, Message: subject + " succeeded"}
-	case e.now == backoff:
-		return Progress{State: Failed, Recheck: warmRecheck, Message: failed + "; next try at " + clock(e.next)}
 	case e.why != "":
-		return Progress{State: Failed, Recheck: warmRecheck, Message: failed + "; it is being retried"}
-	case e.now == queued:
-		return Progress{Recheck: warmRecheck, Message: subject + " is queued"}
+		return Progress{State: Failed, Message: fmt.Sprintf("%s: %s (try %d); next try at %s", subject, e.why, e.tries, clock(e.next))}
 	default:
-		return Progress{Recheck: warmRecheck,
-			Message: fmt.Sprintf("%s waits for a 2xx response, %s at most", subject, e.policy.Timeout)}
+		return Progress{Message: fmt.Sprintf("%s waits for its turn and a 2xx response, %s at most", subject, e.policy.Timeout)}
 	}
 }
 
@@ -105,29 +85,26 @@ func (e *warming) request() request {
 	return request{endpoint: e.policy.Endpoint, body: e.policy.Body, timeout: e.policy.Timeout}
 }
 
-// warm makes requests until one succeeds, the warm-up is no longer polled, or ctx ends.
+// warm makes requests until one succeeds or ctx ends.
 func (p *Prober) warm(ctx context.Context, o *owner, e *warming) {
 	defer e.stop()
-	for wait := minBackoff; o.acquireBoth(ctx, o.warmSlots, p.warmSlots); wait = min(2*wait, maxBackoff) {
-		leader := p.beginWarm(e)
+	wait := minBackoff
+	p.repeat(ctx, o, o.warmSlots, p.warmSlots, func() time.Duration {
+		p.mu.Lock()
+		leader := e.leader
+		p.mu.Unlock()
 		err := p.do(ctx, leader, e.request(), func(body io.Reader) error {
 			// A server may send its status before the model has computed anything, so the body is read as well.
 			_, err := io.Copy(io.Discard, io.LimitReader(body, warmLimit))
 			return err //nolint:wrapcheck // explained by do
 		})
-		// Slots are free during the backoff, so that failing leaders don't delay others.
-		o.releaseBoth(o.warmSlots, p.warmSlots)
-		if !p.endWarm(ctx, o, e, err, wait) || !pause(ctx, wait) || !p.retryWarm(o, e) {
-			return
+		pause := wait
+		wait = min(2*wait, maxBackoff)
+		if !p.endWarm(ctx, o, e, err, pause) {
+			return 0
 		}
-	}
-}
-
-func (p *Prober) beginWarm(e *warming) Leader {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e.now = requesting
-	return e.leader
+		return pause
+	})
 }
 
 // endWarm stores the result of a request and reports whether to retry.
@@ -139,10 +116,8 @@ func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, w
 	}
 	e.tries++
 	leader, tries, known := e.leader, e.tries, e.why
-	if err == nil {
-		e.now, e.why = warm, ""
-	} else {
-		e.now, e.why, e.next = backoff, err.Error(), time.Now().Add(wait)
+	if e.warm, e.why = err == nil, ""; err != nil {
+		e.why, e.next = err.Error(), time.Now().Add(wait)
 	}
 	why := e.why
 	p.mu.Unlock()
@@ -158,20 +133,4 @@ func (p *Prober) endWarm(ctx context.Context, o *owner, e *warming, err error, w
 		slog.String("request", e.request().String()), slog.Int("try", tries), slog.Bool("answered", why == ""), slog.String("problem", why))
 	p.changed(o.name)
 	return why != ""
-}
-
-// retryWarm reports whether to retry a failed request. A warm-up that is no longer polled is dropped.
-func (p *Prober) retryWarm(o *owner, e *warming) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(e.polled) <= warmIdleTimeout {
-		e.now = queued
-		return true
-	}
-	// A later call may have replaced this warm-up.
-	if o.warming[e.leader.UID] == e {
-		delete(o.warming, e.leader.UID)
-		p.tidy(o)
-	}
-	return false
 }

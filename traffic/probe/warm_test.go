@@ -45,7 +45,7 @@ func TestWarm(t *testing.T) {
 					w.WriteHeader(http.StatusNoContent)
 				})
 				l := Leader{Name: "vllm-0", UID: "uid", Address: tt.addr}
-				if got := b.Warm("o", l, tt.policy); got.State != Pending || got.Recheck == 0 {
+				if got := b.Warm("o", l, tt.policy); got.State != Pending {
 					t.Errorf("first call: %+v", got)
 				}
 				synctest.Wait()
@@ -122,7 +122,7 @@ func TestWarmFails(t *testing.T) {
 	}
 }
 
-// TestWarmBackoff: a failed request is retried with backoff, as long as the warm-up is polled and not much longer.
+// TestWarmBackoff: a failed request is retried with backoff, until the warm-up is ended.
 func TestWarmBackoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *fixture) {
 		start := time.Now()
@@ -131,52 +131,23 @@ func TestWarmBackoff(t *testing.T) {
 			tries.add(time.Since(start) / time.Second)
 			w.WriteHeader(http.StatusInternalServerError)
 		})
-		for time.Since(start) < 100*time.Second {
-			after(min(10*time.Second, b.Warm("o", leader(1), health).Recheck))
-		}
+		b.Warm("o", leader(1), health)
+		after(100 * time.Second)
 		if diff := cmp.Diff([]time.Duration{0, 1, 3, 7, 15, 31, 61, 91}, tries.all()); diff != "" {
 			t.Errorf("tries at seconds (-want +got):\n%s", diff)
 		}
+		b.Keep("o", nil, false)
 		before := len(tries.all())
 		after(time.Hour)
-		if more := len(tries.all()) - before; more > 4 || len(b.owners) != 0 {
-			t.Errorf("%d more tries than requested; %d owners remembered", more, len(b.owners))
+		if more := len(tries.all()) - before; more > 0 || len(b.owners) != 0 {
+			t.Errorf("%d tries after the end; %d owners remembered", more, len(b.owners))
 		}
-		before = len(tries.all())
 		if got := b.Warm("o", leader(1), health); got.State != Pending {
 			t.Errorf("%+v, want a new beginning", got)
 		}
 		synctest.Wait()
 		if len(tries.all()) != before+1 {
 			t.Error("a new poll makes no request at once")
-		}
-	})
-}
-
-// TestWarmRecheckIsEnough: polling at Recheck keeps the work running, even if each try takes long.
-func TestWarmRecheckIsEnough(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *fixture) {
-		var n atomic.Int64
-		b.net.serve(at(1), func(w http.ResponseWriter, r *http.Request) {
-			slow(5*time.Minute)(w, r)
-			if n.Add(1) < 4 {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-		})
-		policy := health
-		policy.Timeout = 10 * time.Minute
-		for start := time.Now(); ; {
-			got := b.Warm("o", leader(1), policy)
-			if got.State == Done {
-				break
-			}
-			if got.Recheck <= 0 || time.Since(start) > time.Hour {
-				t.Fatalf("%+v after %s and %d tries", got, time.Since(start), n.Load())
-			}
-			after(got.Recheck)
-		}
-		if n.Load() != 4 {
-			t.Errorf("%d tries, want 4", n.Load())
 		}
 	})
 }
@@ -211,8 +182,8 @@ func TestWarmMemory(t *testing.T) {
 		warm("o", nowhere, health, Done, 0)
 		warm("other", leader(1), health, Pending, 1)
 		warm("o", again, health, Pending, 1)
-		b.Keep("o", []string{"uid-1", "uid-9"})
-		b.Keep("unknown", nil)
+		b.Keep("o", []string{"uid-1", "uid-9"}, false)
+		b.Keep("unknown", nil, false)
 		warm("o", leader(1), health, Done, 0)
 		warm("o", leader(2), health, Pending, 1)
 		warm("o", leader(1), other, Pending, 1)
@@ -221,7 +192,7 @@ func TestWarmMemory(t *testing.T) {
 		b.Forget("unknown")
 		warm("o", leader(1), other, Pending, 1)
 		warm("other", leader(1), health, Done, 0)
-		b.Keep("o", nil)
+		b.Keep("o", nil, false)
 		b.Forget("other")
 		if len(b.owners) != 0 {
 			t.Errorf("owners remembered: %v", b.owners)
@@ -267,12 +238,8 @@ func TestWarmConcurrency(t *testing.T) {
 			b.Warm("o", leader(i), health)
 		}
 		synctest.Wait()
-		waiting := 0
-		for i := range 50 {
-			waiting += strings.Count(b.Warm("o", leader(i), health).Message, "is queued")
-		}
-		if now.size() != perOwner || waiting != 50-perOwner {
-			t.Errorf("%d requests at a time, %d wait", now.size(), waiting)
+		if now.size() != perOwner {
+			t.Errorf("%d requests at a time", now.size())
 		}
 		b.Warm("other", leader(99), health)
 		synctest.Wait()
