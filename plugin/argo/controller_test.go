@@ -133,6 +133,7 @@ func (h *fixture) edit(name string, change func(map[string]any)) {
 		h.t.Fatal(err)
 	}
 	change(u.Object)
+	u.SetResourceVersion(u.GetResourceVersion() + "1") // client-go's fake keeps it
 	if _, err := client.Update(h.t.Context(), u, metav1.UpdateOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
@@ -296,15 +297,15 @@ func TestControllerConfirms(t *testing.T) {
 	if r, ok := m.Request.(*pb.FinalizeRequest); !ok || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		t.Fatalf("an abort asks for %v (%s): %v", m.Outcome, m.Why, c)
 	}
-	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); !sure || err != nil {
+	if sure, err := h.controller.confirmed(t.Context(), ro, m); !sure || err != nil {
 		t.Errorf("it is aborted: %t, %v", sure, err)
 	}
 	abort(false)
-	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
+	if sure, err := h.controller.confirmed(t.Context(), ro, m); sure || err != nil {
 		t.Errorf("it was aborted, and is not any more: %t, %v", sure, err)
 	}
 	h.delete("a")
-	if sure, err := h.controller.confirmed(t.Context(), keyOf(ro), c, m); sure || err != nil {
+	if sure, err := h.controller.confirmed(t.Context(), ro, m); sure || err != nil {
 		t.Errorf("it is gone: %t, %v", sure, err)
 	}
 }

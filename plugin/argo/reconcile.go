@@ -10,7 +10,6 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -76,7 +75,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		}
 		return 0, nil
 	}
-	if sure, err := c.confirmed(ctx, key, observed, m); !sure || err != nil {
+	if sure, err := c.confirmed(ctx, ro, m); !sure || err != nil {
 		return requeueSoon, err
 	}
 	c.Logger.Info(m.Why, "rollout", key.String(), "workload", workload.String())
@@ -93,26 +92,14 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	return requeueSoon, err // there may be a next action
 }
 
-// confirmed reports whether a move follows from the Rollout as the API server has it now. The cache may lag, and take a release
-// that Argo has just begun for one that is over; a release that was ended can't be continued.
-func (c *Controller) confirmed(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext, m move) (bool, error) {
+// confirmed reports whether the API server has the Rollout as a call was decided for it. The cache may lag, and take a release that Argo
+// has just begun for one that is over; a release that was ended can't be continued.
+func (c *Controller) confirmed(ctx context.Context, ro *v1alpha1.Rollout, m move) (bool, error) {
 	if m.Outcome != converge.Call {
 		return true, nil // an annotation carries a resourceVersion
 	}
-	ro, err := c.read(ctx, key)
-	if ro == nil {
-		return false, err
-	}
-	config, _ := c.ReadLenient(ro) // a mistake was reported before
-	if config == nil {
-		return false, nil
-	}
-	f, err := c.facts(ctx, ro, config)
-	if err != nil {
-		return false, err
-	}
-	now := plan(NewTarget(c.Driver, f, config), observed)
-	return now.Outcome == m.Outcome && proto.Equal(now.Request, m.Request), nil
+	now, err := c.read(ctx, keyOf(ro))
+	return now != nil && now.UID == ro.UID && now.ResourceVersion == ro.ResourceVersion, err
 }
 
 // read returns a Rollout as the API server has it, nil if it does not exist or doesn't decode.
