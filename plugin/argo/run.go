@@ -116,7 +116,7 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 		}
 		return c, err
 	}
-	r.noteRequested(m.Request)
+	r.accepted = append(r.accepted, m.Request)
 	if c == nil {
 		return r.Look(ctx)
 	}
@@ -138,20 +138,6 @@ func (r *run) refusal(m Move, err error) string {
 		}
 	}
 	return ""
-}
-
-// noteRequested notes that the driver accepted a request of the step.
-func (s *stepper) noteRequested(r proto.Message) {
-	switch r.(type) {
-	case *pb.UpgradeBatchRequest:
-		s.targetSet = true
-	case *pb.SetHeaderRouteRequest:
-		s.headersSet = true
-	case *pb.SetMirrorRequest:
-		s.mirrorSet = true
-	case *pb.SetWeightRequest:
-		s.weightSet = true
-	}
 }
 
 // failed sets the Outcome of an error. It reports whether the run ends, and returns the error that a user must resolve.

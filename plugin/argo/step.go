@@ -39,7 +39,13 @@ type stepper struct {
 	Target
 	step Step
 
-	targetSet, headersSet, mirrorSet, weightSet bool
+	// accepted are the requests of the step that the driver has accepted.
+	accepted []proto.Message
+}
+
+// requested reports whether the driver has accepted a request of a type in this step.
+func requested[R proto.Message](s *stepper) bool {
+	return slices.ContainsFunc(s.accepted, func(r proto.Message) bool { _, ok := r.(R); return ok })
 }
 
 // next returns the next action for the step, given the state of the workload.
@@ -62,7 +68,7 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 			return m
 		}
 	}
-	if s.step.Upgrade != "" && !s.targetSet {
+	if s.step.Upgrade != "" && !requested[*pb.UpgradeBatchRequest](s) {
 		g.Target, g.Why = upgradeTo(s.Config, s.step.Upgrade), "upgrading to "+s.step.Upgrade
 	}
 	switch m := converge.Next(g, c); m.Outcome {
@@ -198,14 +204,14 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 	switch {
 	case !doneForStep(c):
 		return waiting("%s", c.GetMessage())
-	case s.step.Headers != nil && !s.headersSet:
+	case s.step.Headers != nil && !requested[*pb.SetHeaderRouteRequest](s):
 		return callDriver(&pb.SetHeaderRouteRequest{
 			Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Name: headerRoute, Matches: *s.step.Headers,
 		}, "setting the header route")
-	case s.step.Mirror != nil && !s.mirrorSet:
+	case s.step.Mirror != nil && !requested[*pb.SetMirrorRequest](s):
 		return callDriver(&pb.SetMirrorRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Percentage: *s.step.Mirror},
 			"mirroring %d%% of the requests", *s.step.Mirror)
-	case s.step.Weight != nil && !s.weightSet:
+	case s.step.Weight != nil && !requested[*pb.SetWeightRequest](s):
 		return callDriver(&pb.SetWeightRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Weight: *s.step.Weight},
 			"sending %d%% of the requests to the new revision", *s.step.Weight)
 	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:

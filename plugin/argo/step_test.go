@@ -130,33 +130,33 @@ func TestStepper(t *testing.T) {
 		},
 		"upgrading": {
 			"Asked for once; the driver is at it.",
-			given{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_UPGRADING, mine1), "wait", "as it is",
+			given{step: Step{Upgrade: "50%"}, accepted: upgraded}, standing(pb.State_STATE_UPGRADING, mine1), "wait", "as it is",
 		},
 		"upgraded": {
 			"Ready is done.",
-			given{step: Step{Upgrade: "50%"}, targetSet: true}, standing(pb.State_STATE_READY, mine1), "succeed", "",
+			given{step: Step{Upgrade: "50%"}, accepted: upgraded}, standing(pb.State_STATE_READY, mine1), "succeed", "",
 		},
 		"weight after upgrade": {
 			"Traffic goes to groups that are ready.",
-			given{step: Step{Upgrade: "50%", Weight: &weight}, targetSet: true}, standing(pb.State_STATE_READY, mine1), "SetWeight " + mine1, "",
+			given{step: Step{Upgrade: "50%", Weight: &weight}, accepted: upgraded}, standing(pb.State_STATE_READY, mine1), "SetWeight " + mine1, "",
 		},
 		"weight not there": {
 			"The routes do not have it yet.",
-			given{step: Step{Weight: &weight}, weightSet: true}, standing(pb.State_STATE_READY, mine1), "wait", "",
+			given{step: Step{Weight: &weight}, accepted: weighted}, standing(pb.State_STATE_READY, mine1), "wait", "",
 		},
 		"weight there": {
 			"The routes have it, and the driver has verified it.",
-			given{step: Step{Weight: &weight}, weightSet: true},
+			given{step: Step{Weight: &weight}, accepted: weighted},
 			standing(pb.State_STATE_READY, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 20 }), "succeed", "",
 		},
 		"weight capped": {
 			"Too few groups are ready for it, and the driver raises it by itself.",
-			given{step: Step{Weight: &weight}, weightSet: true},
+			given{step: Step{Weight: &weight}, accepted: weighted},
 			standing(pb.State_STATE_VERIFYING, mine1, func(c *pb.BatchContext) { c.TrafficWeight, c.Reason = 10, "CapacityBelowShare" }), "wait", "",
 		},
 		"weight capped, groups lost": {
 			"The batch is not complete any more.",
-			given{step: Step{Weight: &weight}, weightSet: true},
+			given{step: Step{Weight: &weight}, accepted: weighted},
 			standing(pb.State_STATE_UPGRADING, mine1, func(c *pb.BatchContext) { c.TrafficWeight = 10 }), "wait", "",
 		},
 		"weight without a group": {
@@ -217,7 +217,7 @@ func TestStepper(t *testing.T) {
 				g.config = settings()
 			}
 			stepper := stepper{
-				Target: target(g.facts, g.config, g.canUndo), step: g.step, targetSet: g.targetSet, weightSet: g.weightSet,
+				Target: target(g.facts, g.config, g.canUndo), step: g.step, accepted: g.accepted,
 			}
 			got := stepper.next(test.context)
 			if describe(t, got) != test.want || !strings.Contains(got.Why, test.says) {
@@ -227,14 +227,16 @@ func TestStepper(t *testing.T) {
 	}
 }
 
+// upgraded and weighted are requests that the driver has accepted before.
+var upgraded, weighted = []proto.Message{&pb.UpgradeBatchRequest{}}, []proto.Message{&pb.SetWeightRequest{}}
+
 // given are the inputs of a decision for a step.
 type given struct {
-	facts     Facts
-	config    *Config
-	step      Step
-	canUndo   bool
-	targetSet bool
-	weightSet bool
+	facts    Facts
+	config   *Config
+	step     Step
+	canUndo  bool
+	accepted []proto.Message
 }
 
 func target(f Facts, config *Config, canUndo bool) Target {
