@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
+	"github.com/lockstep-rollouts/lockstep/plugin/policyfile"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -52,17 +53,11 @@ type Config struct {
 
 // step has the fields of a step.
 type step struct {
-	Upgrade *scalar   `json:"upgrade"`
-	Weight  *int32    `json:"weight"`
-	Headers *[]header `json:"headers"`
-	Mirror  *int32    `json:"mirror"`
-	Promote *bool     `json:"promote"`
-}
-
-type header struct {
-	Name  string  `json:"name"`
-	Exact *string `json:"exact"`
-	Regex *string `json:"regex"`
+	Upgrade *scalar            `json:"upgrade"`
+	Weight  *int32             `json:"weight"`
+	Headers *[]json.RawMessage `json:"headers"`
+	Mirror  *int32             `json:"mirror"`
+	Promote *bool              `json:"promote"`
 }
 
 // scalar is a number of groups or a percentage, with or without quotes: YAML decodes 3 as a number and 25% as text.
@@ -264,8 +259,8 @@ func (s *step) read(at place) (Step, error) {
 	}
 	if s.Headers != nil {
 		matches := make([]*pb.HeaderMatch, 0, len(*s.Headers))
-		for i, h := range *s.Headers {
-			match, err := h.match(at, i)
+		for i, raw := range *s.Headers {
+			match, err := readHeader(at, i, raw)
 			if err != nil {
 				return Step{}, err
 			}
@@ -276,18 +271,19 @@ func (s *step) read(at place) (Step, error) {
 	return out, nil
 }
 
-func (h header) match(at place, i int) (*pb.HeaderMatch, error) {
-	field := fmt.Sprintf("headers[%d]", i)
-	switch {
-	case h.Name == "":
-		return nil, at.errorf(field+".name", "is required")
-	case h.Exact != nil && h.Regex == nil:
-		return &pb.HeaderMatch{Name: h.Name, Value: &pb.HeaderMatch_Exact{Exact: *h.Exact}}, nil
-	case h.Regex != nil && h.Exact == nil:
-		return &pb.HeaderMatch{Name: h.Name, Value: &pb.HeaderMatch_Regex{Regex: *h.Regex}}, nil
-	default:
-		return nil, at.errorf(field, "want either exact or regex")
+// readHeader reads a header as the contract has it: a name with exact, regex or cookie.
+func readHeader(at place, i int, raw json.RawMessage) (*pb.HeaderMatch, error) {
+	field, match := fmt.Sprintf("headers[%d]", i), &pb.HeaderMatch{}
+	if err := policyfile.ReadJSON(raw, match); err != nil {
+		return nil, at.errorf(field, "want a name with one of exact, regex and cookie: %v", err)
 	}
+	switch {
+	case match.GetName() == "":
+		return nil, at.errorf(field+".name", "is required")
+	case match.GetValue() == nil:
+		return nil, at.errorf(field, "want one of exact, regex and cookie")
+	}
+	return match, nil
 }
 
 const wantQuantity = "%s: want a number of groups (2) or a percentage of them (25%%)"

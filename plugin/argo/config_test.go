@@ -213,7 +213,7 @@ func TestReadConfigRefuses(t *testing.T) {
 		"upgrade":             {second(`upgrade: half`), []string{"step 2", "upgrade", "half"}},
 		"more than all":       {second(`upgrade: 101%`), []string{"step 2", "upgrade", "101%"}},
 		"upgrade object":      {second(`upgrade: {a: b}`), []string{"step 2", "upgrade"}},
-		"header":              {second(`headers: [{name: x}]`), []string{"step 2", "headers[0]", "exact or regex"}},
+		"header":              {second(`headers: [{name: x}]`), []string{"step 2", "headers[0]", "exact, regex and cookie"}},
 		"header without name": {second(`headers: [{exact: x}]`), []string{"step 2", "headers[0].name"}},
 		"workload in a step":  {second(`workload: w, upgrade: 100%`), []string{"step 2", `"workload"`}},
 		"no traffic router": {

@@ -46,7 +46,7 @@
 //	      - plugin: {name: lockstep/lws, config: {upgrade: 100%, weight: 100}}
 //	      - plugin: {name: lockstep/lws, config: {promote: true}}
 //
-// A step takes `upgrade` (groups: 2 or 25%), `weight` (0 to 100), `headers` (a list of {name, exact} or {name, regex};
+// A step takes `upgrade` (groups: 2 or 25%), `weight` (0 to 100), `headers` (a list of names with exact, regex or cookie;
 // an empty list removes the route), `mirror` (0 to 100) and `promote` (true), in any combination; they are done in this
 // order. Argo's setWeight, setHeaderRoute and setMirrorRoute steps route requests, too. With a field by which Argo would act on its
 // own pods and Services no release begins.
