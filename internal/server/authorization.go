@@ -47,7 +47,7 @@ func newAuthorization(from *connections, logger *slog.Logger, registry prometheu
 			Name: "lockstep_refused_calls_total",
 			Help: "gRPC calls that were refused by their headers, before they were read, by code. grpc_server_handled_total has all others.",
 		}, []string{"grpc_code"}),
-		from: from, refusals: newSampler(logger),
+		from: from, refusals: &sampler{logger: logger},
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
 		plans: fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
 	}

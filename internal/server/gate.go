@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
@@ -215,9 +216,7 @@ const sampleInterval = time.Second
 // sampler logs one of many calls that fail alike.
 type sampler struct {
 	logger *slog.Logger
-
-	mu    sync.Mutex
-	kinds map[failure]*sample
+	kinds  sync.Map // *rate.Sometimes by failure
 }
 
 // failure is a kind of failed calls. There are as many as methods and codes.
@@ -226,31 +225,10 @@ type failure struct {
 	code   codes.Code
 }
 
-type sample struct {
-	logged  time.Time
-	omitted int
-}
-
-func newSampler(logger *slog.Logger) *sampler {
-	return &sampler{logger: logger, kinds: map[failure]*sample{}}
-}
-
-// take reports whether to log a call, and how many were left out since the last one.
-func (s *sampler) take(kind failure) (omitted int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last := s.kinds[kind]
-	if last == nil {
-		last = &sample{}
-		s.kinds[kind] = last
-	}
-	if time.Since(last.logged) < sampleInterval {
-		last.omitted++
-		return 0, false
-	}
-	omitted = last.omitted
-	*last = sample{logged: time.Now()}
-	return omitted, true
+// do calls log, unless it did for a call of the kind within sampleInterval.
+func (s *sampler) do(kind failure, log func()) {
+	limit, _ := s.kinds.LoadOrStore(kind, &rate.Sometimes{Interval: sampleInterval})
+	limit.(*rate.Sometimes).Do(log) //nolint:errcheck,forcetypeassert // the map has nothing else
 }
 
 // logRefused logs a call that is refused by its headers.
@@ -260,10 +238,9 @@ func (s *sampler) logRefused(ctx context.Context, method string, err error) {
 		method = "unknown"
 	}
 	kind := failure{method, status.Code(err)}
-	if omitted, ok := s.take(kind); ok {
-		s.logger.WarnContext(ctx, "refused call", "method", method, "code", kind.code.String(),
-			"error", status.Convert(err).Message(), "omitted", omitted)
-	}
+	s.do(kind, func() {
+		s.logger.WarnContext(ctx, "refused call", "method", method, "code", kind.code.String(), "error", status.Convert(err).Message())
+	})
 }
 
 const (

@@ -51,9 +51,7 @@ type sampledLog struct{ *sampler }
 
 // Write implements io.Writer. It never fails.
 func (l sampledLog) Write(line []byte) (int, error) {
-	if omitted, ok := l.take(failure{}); ok {
-		l.logger.Warn("HTTP server", "error", strings.TrimSpace(string(line)), "omitted", omitted)
-	}
+	l.do(failure{}, func() { l.logger.Warn("HTTP server", "error", strings.TrimSpace(string(line))) })
 	return len(line), nil
 }
 
@@ -72,7 +70,7 @@ func (o Options) listenHTTP(ctx context.Context, address string, secure *tls.Con
 	return &httpEndpoint{&http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeaders,
 		ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, IdleTimeout: httpTimeout,
-		ErrorLog: log.New(sampledLog{newSampler(o.Logger)}, "", 0),
+		ErrorLog: log.New(sampledLog{&sampler{logger: o.Logger}}, "", 0),
 	}, listener}, nil
 }
 

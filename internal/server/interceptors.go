@@ -30,20 +30,16 @@ func Interceptors(logger *slog.Logger, registerer prometheus.Registerer) []grpc.
 func interceptors(
 	logger *slog.Logger, registerer prometheus.Registerer,
 ) (unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) {
-	failed := newSampler(logger)
+	failed := &sampler{logger: logger}
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
-		// A client that fails in a loop must not fill the log.
-		if level >= logging.LevelWarn {
-			method, _ := grpc.Method(ctx)
-			omitted, ok := failed.take(failure{method, codeOf(fields)})
-			if !ok {
-				return
-			}
-			if omitted > 0 {
-				fields = append(fields, "omitted", omitted)
-			}
+		write := func() { logger.Log(ctx, slog.Level(level), msg, fields...) }
+		if level < logging.LevelWarn {
+			write()
+			return
 		}
-		logger.Log(ctx, slog.Level(level), msg, fields...)
+		// A client that fails in a loop must not fill the log.
+		method, _ := grpc.Method(ctx)
+		failed.do(failure{method, codeOf(fields)}, write)
 	})
 	logged := []logging.Option{
 		logging.WithLogOnEvents(logging.FinishCall), logging.WithLevels(levelOf),
