@@ -115,7 +115,7 @@ func checkRoute(s Setup, r Route, begun bool) error {
 			r.Key, b.kind, b.stable, s.Namespace)
 	}
 	// Any percentage reports the weights that can't be split.
-	_, _, err := DesiredRoute(r, s, Desired{Weight: 1})
+	_, err := RoutePatch(r, s, Desired{Weight: 1}, false)
 	return err
 }
 

@@ -65,14 +65,14 @@ func FuzzParseHeaderRoute(f *testing.F) {
 		s, d := setupOf("vllm"), Desired{Weight: 10, HeaderRoutes: []HeaderRoute{route}}
 		for _, name := range []string{"httproute.yaml", "grpcroute.yaml"} {
 			user := readRoute(t, name)
-			split, _, err := DesiredRoute(user, s, d)
+			split, _, err := desiredRoute(user, s, d)
 			if err != nil {
 				continue // a rule matches the header already
 			}
-			if _, again, err := DesiredRoute(split, s, d); again || err != nil {
+			if _, again, err := desiredRoute(split, s, d); again || err != nil {
 				t.Errorf("%s with %+v is written again (%v)", name, route, err)
 			}
-			restored, _, err := DesiredRoute(split, s, Desired{})
+			restored, _, err := desiredRoute(split, s, Desired{})
 			if err != nil || diffJSON(user.Object.Object, restored.Object.Object) != "" {
 				t.Errorf("%s with %+v is not restored (%v)", name, route, err)
 			}

@@ -84,11 +84,43 @@ func (r Route) with(t testing.TB, rules []any) Route {
 	return Route{r.Key, o}
 }
 
+// desiredRoute returns a route with its RoutePatch, and whether that changes it.
+func desiredRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
+	return r.patched(RoutePatch(r, s, d, false))
+}
+
+// shrunkRoute is desiredRoute with shrinkOnly.
+func shrunkRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
+	return r.patched(RoutePatch(r, s, d, true))
+}
+
+func (r Route) patched(p map[string]any, err error) (next Route, changed bool, _ error) {
+	if err != nil || len(p) == 0 {
+		return r, false, err
+	}
+	next = Route{r.Key, r.Object.DeepCopy()}
+	rules, _, _ := unstructured.NestedFieldNoCopy(p, "spec", "rules")
+	patch(next.Object.Object).set(rules, "spec", "rules")
+	annotations, written, _ := unstructured.NestedFieldNoCopy(p, "metadata", "annotations", CanariesAnnotation)
+	if all := next.Object.GetAnnotations(); written {
+		if all = merged(map[string]string{}, all); annotations == nil {
+			delete(all, CanariesAnnotation)
+		} else {
+			all[CanariesAnnotation], _ = annotations.(string)
+		}
+		if len(all) == 0 {
+			all = nil // as the API server writes none
+		}
+		next.Object.SetAnnotations(all)
+	}
+	return next, true, nil
+}
+
 // apply returns the route with the desired rules.
 func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	t.Helper()
 	before := r.Object.DeepCopy()
-	next, _, err := DesiredRoute(r, s, d)
+	next, _, err := desiredRoute(r, s, d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, S
 
 // shrinkShare reduces the canary's share to what is desired: in all objects, before it returns the error of one.
 func shrinkShare(s Setup, d Desired, w World) (*Write, error) {
-	write, failed := updateRoutes(s, d, w, ShrunkRoute)
+	write, failed := updateRoutes(s, d, w, true)
 	if write == nil {
 		var err error
 		if write, err = updateIngresses(s, d, w, true); failed == nil {
@@ -189,7 +189,7 @@ func growShare(s Setup, d Desired, w World) (*Write, error) {
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
-	write, err := updateRoutes(s, d, w, grownRoute)
+	write, err := updateRoutes(s, d, w, false)
 	if write == nil && err == nil {
 		write, err = updateIngresses(s, d, w, false)
 	}
@@ -200,31 +200,27 @@ func growShare(s Setup, d Desired, w World) (*Write, error) {
 	return moves(write), err
 }
 
-// grownRoute is DesiredRoute, except that a route that is being deleted is left as it is: while it has a finalizer gateways may serve it.
-func grownRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
-	if r.Object.GetDeletionTimestamp() != nil {
-		return r, false, nil
-	}
-	return DesiredRoute(r, s, d)
-}
-
 // updateIngresses returns the first write that is due on a canary Ingress, or else the first error.
 func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
 	return firstWrite(s.Policy.Ingresses, func(name string) (*Write, error) { return ingressWrite(s, d, w, name, shrinkOnly) })
 }
 
 // updateRoutes returns the write for the first route that differs, or else the first error.
-func updateRoutes(s Setup, d Desired, w World, desired func(Route, Setup, Desired) (Route, bool, error)) (*Write, error) {
+func updateRoutes(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
 	return firstWrite(w.routes(s), func(r Route) (*Write, error) {
-		next, changed, err := desired(r, s, d)
-		// Rules with this canary may be another release's, or written by hand, if the record is forged.
-		if err == nil && changed {
-			err = w.verifyRoute(s, r)
+		// While a route that is being deleted has a finalizer gateways may serve it, so its share may shrink.
+		if !shrinkOnly && r.Object.GetDeletionTimestamp() != nil {
+			return noWrite()
 		}
-		if err != nil || !changed {
+		p, err := RoutePatch(r, s, d, shrinkOnly)
+		if err != nil || len(p) == 0 {
 			return nil, err
 		}
-		return patchOf(r.Key, r.Object, r.patchTo(next), weightChange(RouteWeight(r, s), d)), nil
+		// Rules with this canary may be another release's, or written by hand, if the record is forged.
+		if err := w.verifyRoute(s, r); err != nil {
+			return nil, err
+		}
+		return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
 	})
 }
 

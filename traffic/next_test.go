@@ -444,7 +444,7 @@ func TestShrinkAddsNoHeaderRoute(t *testing.T) {
 		"backendRefs": []any{object{"group": "", "kind": "Service", "name": "vllm", "port": int64(80), "weight": int64(1)}},
 	}
 	edited := got.with(t, append([]any{added}, anySlice(got.rules())...))
-	next, _, err := ShrunkRoute(edited, s, d)
+	next, _, err := shrunkRoute(edited, s, d)
 	if err != nil {
 		t.Fatal(err)
 	}

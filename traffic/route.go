@@ -49,63 +49,35 @@ func (r Route) backend(s Setup) backend {
 	return b
 }
 
-// DesiredRoute returns the route with the desired rules and annotation, and whether they differ from the present ones.
-func DesiredRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
-	b := r.backend(s)
-	want, err := b.render(b.strip(r.rules()), d)
-	return r.withRules(b, d, want, err)
-}
-
-// ShrunkRoute is DesiredRoute, but no share of the canary grows, which is safe at any time.
-func ShrunkRoute(r Route, s Setup, d Desired) (next Route, changed bool, err error) {
+// RoutePatch returns the merge patch that gives a route the desired rules and annotation, empty if it has them. With shrinkOnly no share of
+// the canary grows, which is safe at any time. The patch does not mention the user's annotations, of which the object may lack some.
+func RoutePatch(r Route, s Setup, d Desired, shrinkOnly bool) (map[string]any, error) {
 	b, have := r.backend(s), r.rules()
-	want, err := b.renderShrunk(b.strip(have), d, have)
-	return r.withRules(b, d, want, err)
-}
-
-// withRules returns the route with other rules, and whether it differs. The annotation lists the canary while a rule is split. It
-// still does if a user has restored the rules and they will be split again.
-func (r Route) withRules(b backend, d Desired, rules []object, err error) (next Route, changed bool, _ error) {
-	if err != nil {
-		return r, false, unusable("%s: %v", r.Key, err)
+	render := b.render
+	if shrinkOnly {
+		render = func(parts []part, d Desired) ([]object, error) { return b.renderShrunk(parts, d, have) }
 	}
+	rules, err := render(b.strip(have), d)
+	if err != nil {
+		return nil, unusable("%s: %v", r.Key, err)
+	}
+	// The annotation lists the canary while a rule is split. It still does if a user has restored the rules and they will be split again.
 	canaries := b.others
 	if d.Weight > 0 && slices.Contains(r.canaries(), b.key()) || b.splits(rules) {
 		canaries = slices.Sorted(slices.Values(append(slices.Clone(b.others), b.key())))
 	}
-	split := !reflect.DeepEqual(anySlice(r.rules()), anySlice(rules))
-	if !split && slices.Equal(canaries, r.canaries()) {
-		return r, false, nil
+	if reflect.DeepEqual(anySlice(have), anySlice(rules)) && slices.Equal(canaries, r.canaries()) {
+		return nil, nil //nolint:nilnil // nothing changes
 	}
-	next = Route{r.Key, r.Object.DeepCopy()}
-	if split {
-		patch(next.Object.Object).set(anySlice(rules), "spec", "rules")
-	}
-	annotations := next.Object.GetAnnotations()
-	if len(canaries) > 0 {
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[CanariesAnnotation] = strings.Join(canaries, ",")
-	} else if delete(annotations, CanariesAnnotation); len(annotations) == 0 {
-		annotations = nil
-	}
-	next.Object.SetAnnotations(annotations)
-	return next, true, nil
-}
-
-// patchTo returns the merge patch to a route with other rules or another annotation. It does not mention the user's annotations,
-// of which the object may lack some.
-func (r Route) patchTo(next Route) patch {
 	p := patch{}
 	// The API defines rules as an atomic list, so the patch always has all of them.
-	p.set(anySlice(next.rules()), "spec", "rules")
-	if value, listed := next.Object.GetAnnotations()[CanariesAnnotation]; listed {
-		p.set(value, "metadata", "annotations", CanariesAnnotation)
+	p.set(anySlice(rules), "spec", "rules")
+	if len(canaries) > 0 {
+		p.set(strings.Join(canaries, ","), "metadata", "annotations", CanariesAnnotation)
 	} else if len(r.canaries()) > 0 {
 		p.set(nil, "metadata", "annotations", CanariesAnnotation)
 	}
-	return p
+	return p, nil
 }
 
 // RouteWeight returns the canary's share in the route, in percent: the largest of its rules.

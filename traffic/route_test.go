@@ -68,12 +68,12 @@ func setRoute(t *testing.T, d *datadriven.TestData, route *Route, user Route) st
 		})
 	}
 	s := setupOf(workload)
-	next, changed, err := DesiredRoute(*route, s, desired)
+	next, changed, err := desiredRoute(*route, s, desired)
 	if err != nil {
 		return err.Error()
 	}
 	*route = next
-	if _, again, err := DesiredRoute(*route, s, desired); again || err != nil {
+	if _, again, err := desiredRoute(*route, s, desired); again || err != nil {
 		t.Errorf("%s: the second call changes the rules again (%v)", d.Pos, err)
 	}
 	switch {
@@ -183,7 +183,7 @@ func TestCookie(t *testing.T) {
 	for _, rule := range taken.rules() {
 		rule["matches"] = []any{object{"headers": []any{object{"type": "Exact", "name": "cookie", "value": "a=b"}}}}
 	}
-	if _, _, err := DesiredRoute(taken, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}}); err == nil || !strings.Contains(err.Error(), "header Cookie") {
+	if _, _, err := desiredRoute(taken, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}}); err == nil || !strings.Contains(err.Error(), "header Cookie") {
 		t.Errorf("a rule that matches the header already: %v", err)
 	}
 }
@@ -198,13 +198,13 @@ func TestHeaderRouteForNamedRule(t *testing.T) {
 	if text(apply(t, named, s, Desired{Weight: 10}).rules()[1], "name", "") != "chat" {
 		t.Error("a share changes the name of the rule")
 	}
-	_, _, err := DesiredRoute(named, s, header)
+	_, _, err := desiredRoute(named, s, header)
 	for _, word := range []string{"HTTPRoute llm", `rule "chat"`, "sectionName", "header route beta", "remove"} {
 		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || !strings.Contains(err.Error(), word) {
 			t.Errorf("%v, want %s", err, word)
 		}
 	}
-	shrunk, changed, err := ShrunkRoute(named, s, header)
+	shrunk, changed, err := shrunkRoute(named, s, header)
 	if err != nil || !changed {
 		t.Fatalf("the header rule of a rule that gets a name stays: changed %t, %v", changed, err)
 	}

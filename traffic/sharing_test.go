@@ -34,7 +34,7 @@ func TestSharedRoute(t *testing.T) {
 		route := user[rapid.SampledFrom([]string{"http", "grpc"}).Draw(rt, "route")]
 		original := route
 		step := func(s Setup, d Desired) (wrote bool) {
-			next, changed, err := DesiredRoute(route, s, d)
+			next, changed, err := desiredRoute(route, s, d)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -91,7 +91,7 @@ func TestSharedRule(t *testing.T) {
 		user = user.with(t, []any{object{"backendRefs": refs}})
 		route, desired, edited := user, make([]Desired, len(releases)), user
 		step := func(i int) bool {
-			next, changed, err := DesiredRoute(route, releases[i], desired[i])
+			next, changed, err := desiredRoute(route, releases[i], desired[i])
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -184,7 +184,7 @@ func TestShrunkRoute(t *testing.T) {
 			route.rules()[len(route.rules())-2]["backendRefs"] = user.rules()[2]["backendRefs"]
 		}
 		d := drawDesired(rt)
-		next, _, err := ShrunkRoute(route, s, d)
+		next, _, err := shrunkRoute(route, s, d)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -198,7 +198,7 @@ func TestShrunkRoute(t *testing.T) {
 		if count(next, b) > count(route, b) {
 			rt.Fatalf("header rules were added:\n%s\n%s", describe(route), describe(next))
 		}
-		if _, again, _ := ShrunkRoute(next, s, d); again {
+		if _, again, _ := shrunkRoute(next, s, d); again {
 			rt.Fatal("the second call changes the rules again")
 		}
 	})

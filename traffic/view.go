@@ -317,7 +317,7 @@ func (o *Observed) CheckHeaderRoute(h HeaderRoute) error {
 		return nil // it is removed
 	}
 	for _, r := range o.World.routes(o.Setup) {
-		if _, _, err := DesiredRoute(r, o.Setup, Desired{HeaderRoutes: []HeaderRoute{h}}); err != nil {
+		if _, err := RoutePatch(r, o.Setup, Desired{HeaderRoutes: []HeaderRoute{h}}, false); err != nil {
 			return err
 		}
 	}

@@ -140,11 +140,17 @@ func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstruct
 	o.SetKind(key.Kind)
 	o.SetNamespace("default")
 	o.SetName(key.Name)
-	route, _, err := traffic.DesiredRoute(traffic.Route{Key: key, Object: o}, setup, traffic.Desired{Weight: weight})
+	p, err := traffic.RoutePatch(traffic.Route{Key: key, Object: o}, setup, traffic.Desired{Weight: weight}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o = route.Object
+	if rules, split, _ := unstructured.NestedFieldNoCopy(p, "spec", "rules"); split {
+		patched, _ := o.Object["spec"].(map[string]any)
+		patched["rules"] = rules
+	}
+	if canaries, split, _ := unstructured.NestedString(p, "metadata", "annotations", traffic.CanariesAnnotation); split {
+		o.SetAnnotations(map[string]string{traffic.CanariesAnnotation: canaries})
+	}
 	condition := func(name string) any {
 		return map[string]any{"type": name, "status": "True", "observedGeneration": int64(0), "reason": name}
 	}
