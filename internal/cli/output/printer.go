@@ -68,7 +68,7 @@ func NewDisplay(w, stderr io.Writer, named bool) (display Display, logs io.Write
 	if !ok || dumb() {
 		return view.NewLines(Text(w), time.Now(), named), stderr
 	}
-	live := view.NewLive(Text(w), time.Now(), func() (int, int) { return terminalSize(file) })
+	live := view.NewLive(Text(w), time.Now(), func() int { return terminalHeight(file) })
 	// Log lines must go through the display only if both are the same terminal.
 	if _, ok := Terminal(stderr); ok {
 		return live, live
@@ -148,13 +148,13 @@ func Terminal(w io.Writer) (*os.File, bool) {
 	return file, ok && term.IsTerminal(int(file.Fd()))
 }
 
-// terminalSize returns 0, 0, which means no limit, if the size is unknown.
-func terminalSize(file *os.File) (width, height int) {
-	width, height, err := term.GetSize(int(file.Fd()))
+// terminalHeight returns 0, which means no limit, if the height is unknown.
+func terminalHeight(file *os.File) int {
+	_, height, err := term.GetSize(int(file.Fd()))
 	if err != nil {
-		return 0, 0
+		return 0
 	}
-	return width, height
+	return height
 }
 
 // Flags choose the format of a command's output.

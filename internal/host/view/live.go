@@ -20,8 +20,9 @@ import (
 // Live keeps the status of workloads at the bottom of a terminal, and prints events above it. It does not hide the cursor or
 // change the terminal's mode, so a process that is killed leaves the terminal as it was.
 type Live struct {
-	w    io.Writer
-	size func() (width, height int)
+	w io.Writer
+	// height returns how many lines the terminal has, 0 if that is unknown.
+	height func() int
 	// stop ends that it is redrawn each second, since the status has ages.
 	stop func()
 
@@ -31,9 +32,9 @@ type Live struct {
 	drawn    int
 }
 
-// NewLive returns a printer to w. It calls size each time that it draws.
-func NewLive(w io.Writer, start time.Time, size func() (width, height int)) *Live {
-	l := &Live{w: w, size: size, start: start, contexts: map[string]*pb.BatchContext{}}
+// NewLive returns a printer to w. It calls height each time that it draws.
+func NewLive(w io.Writer, start time.Time, height func() int) *Live {
+	l := &Live{w: w, height: height, start: start, contexts: map[string]*pb.BatchContext{}}
 	l.stop = everySecond(func(now time.Time) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -79,8 +80,8 @@ func (l *Live) Write(p []byte) (int, error) {
 // Close stops it. The last status stays on the screen.
 func (l *Live) Close() { l.stop() }
 
-// noWrap and wrap surround what is redrawn. A line of wide characters then is cut by the terminal: if it were wrapped, the number
-// of lines to clear would be wrong.
+// noWrap and wrap surround what is redrawn, so that the terminal cuts a line that is too long: if it were wrapped, the number of lines to
+// clear would be wrong.
 const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
 
 // draw replaces the status by lines and a new status, in one write to avoid flicker. The lock is held.
@@ -93,21 +94,20 @@ func (l *Live) draw(lines []string, now time.Time) {
 	for _, line := range lines {
 		b.WriteString(line + "\n")
 	}
-	width, height := l.size()
 	contexts := make([]*pb.BatchContext, 0, len(l.contexts))
 	for _, name := range slices.Sorted(maps.Keys(l.contexts)) {
 		contexts = append(contexts, l.contexts[name])
 	}
-	status := frame(contexts, now, width, height)
+	status := frame(contexts, now, l.height())
 	if l.drawn = strings.Count(status, "\n"); l.drawn > 0 {
 		status = noWrap + status + wrap
 	}
 	_, _ = io.WriteString(l.w, b.String()+status)
 }
 
-// frame returns the status of workloads, cut to the size of a terminal: wrapped lines, or more of them than the screen has, can't be
-// redrawn in place. Sizes of 0 and less are no limit.
-func frame(contexts []*pb.BatchContext, now time.Time, width, height int) string {
+// frame returns the status of workloads, cut to the height of a terminal: more lines than the screen has can't be redrawn in place. A height of 0
+// is no limit.
+func frame(contexts []*pb.BatchContext, now time.Time, height int) string {
 	room := 0
 	if height > 0 {
 		// One line for the empty line at the top, and one for the cursor.
@@ -117,14 +117,7 @@ func frame(contexts []*pb.BatchContext, now time.Time, width, height int) string
 	if len(lines) == 0 {
 		return ""
 	}
-	var b strings.Builder
-	for _, line := range slices.Insert(lines, 0, "") {
-		if width > 0 {
-			line = strings.TrimRight(cut(line, width), " ")
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
+	return "\n" + strings.Join(lines, "\n") + "\n"
 }
 
 // statusLines returns the status of workloads with an empty line between two. If there is too little room, each of several gets one line,

@@ -44,7 +44,7 @@ func (s *screen) Write(p []byte) (int, error) {
 func TestLiveWithoutContext(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
-	live := NewLive(s, noon, func() (int, int) { return 0, 0 })
+	live := NewLive(s, noon, func() int { return 0 })
 	live.Observe(host.Event{Kind: host.EventRetrying, Time: noon, Message: "retrying"})
 	live.Close()
 	if diff := cmp.Diff([]string{"    0s  retrying"}, s.lines); diff != "" {
@@ -56,7 +56,7 @@ func TestLiveWithoutContext(t *testing.T) {
 func TestLiveShowsSeveralWorkloads(t *testing.T) {
 	t.Parallel()
 	s := &screen{}
-	live := NewLive(s, noon, func() (int, int) { return 120, 60 })
+	live := NewLive(s, noon, func() int { return 60 })
 	live.Observe(host.Event{Kind: EventStatus, Time: noon, Context: named("b", upgrading())})
 	live.Observe(host.Event{Kind: EventStatus, Time: noon, Context: named("a", upgrading())})
 	live.End(host.Event{Kind: EventStatus, Time: noon, Context: named("b", completed())})

@@ -7,15 +7,15 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
-
-const gap = "  "
 
 // header returns the status of a workload and its release, without groups.
 func header(c *pb.BatchContext, now time.Time) string {
@@ -193,29 +193,18 @@ func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool) st
 	return columns(rows)
 }
 
-// columns aligns cells. No line ends in a space.
+// trailing matches the spaces at the end of a line whose last cells are empty.
+var trailing = regexp.MustCompile(" +\n")
+
+// columns aligns cells. Only the last one of a row may have a style, which would count as characters.
 func columns(rows [][]string) string {
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], length(cell))
-		}
-	}
 	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			line.WriteString(cell)
-			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-length(cell)) + gap)
-			}
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	return b.String()
+	_ = w.Flush()
+	return trailing.ReplaceAllString(b.String(), "\n")
 }
 
 // unreadyFirst returns the groups in the order in which they matter most.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -176,33 +175,6 @@ var styles = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // Plain returns text without styles.
 func Plain(text string) string { return styles.ReplaceAllString(text, "") }
-
-// length returns the number of characters of styled text.
-func length(text string) int { return utf8.RuneCountInString(Plain(text)) }
-
-// cut shortens styled text to a number of characters. The last one then is "…".
-func cut(text string, to int) string {
-	if length(text) <= to {
-		return text
-	}
-	var b strings.Builder
-	for room := to - 1; room > 0; {
-		if style := styles.FindStringIndex(text); style != nil && style[0] == 0 {
-			b.WriteString(text[:style[1]])
-			text = text[style[1]:]
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(text)
-		b.WriteRune(r)
-		text = text[size:]
-		room--
-	}
-	if to > 0 {
-		b.WriteString("…")
-	}
-	// The end of a style may have been cut off.
-	return b.String() + reset
-}
 
 // Others are plain.
 var (
