@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -38,7 +37,7 @@ type dashboardFlags struct {
 var defaultLinks = []string{"Troubleshooting=https://github.com/lockstep-rollouts/lockstep/blob/main/docs/troubleshooting.md"}
 
 func newDashboardCommand(o *connect.Options) *cobra.Command {
-	f := dashboardFlags{Flags: session.Flags{ReadOnly: true}}
+	f := dashboardFlags{Flags: session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}}
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a read-only web page with running releases",
@@ -57,10 +56,6 @@ func newDashboardCommand(o *connect.Options) *cobra.Command {
 }
 
 func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
-	namespace, err := f.Namespace(o)
-	if err != nil {
-		return err
-	}
 	address, err := f.address()
 	if err != nil {
 		return err
@@ -80,15 +75,12 @@ func (f *dashboardFlags) run(cmd *cobra.Command, o *connect.Options) error {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
 	defer func() { _ = listener.Close() }()
-	link, err := f.Connect(cmd, o, namespace, "", o.Stderr)
-	if err != nil {
-		return err
-	}
-	page := dashboard.New(link.Client, namespace, session.Shorten, shown)
-	fmt.Fprintln(o.Stdout, page.URL(listener.Addr()))
-	fmt.Fprintln(o.Stderr, "serving read-only until Ctrl-C; anyone with this URL can see what you can see")
-	err = session.Explain(link.Cause(page.Serve(link.Context, listener)), "watch releases", session.HintsFor(cmd, "NAME"))
-	return errors.Join(err, link.Close())
+	return f.Run(cmd, o, nil, func(s *session.Session) error {
+		page := dashboard.New(s.Client, s.Ref.GetNamespace(), session.Shorten, shown)
+		fmt.Fprintln(o.Stdout, page.URL(listener.Addr()))
+		fmt.Fprintln(o.Stderr, "serving read-only until Ctrl-C; anyone with this URL can see what you can see")
+		return s.Explain(page.Serve(s.Context, listener), "watch")
+	})
 }
 
 // parseLinks returns titles and URLs. It refuses URLs that a browser would run.

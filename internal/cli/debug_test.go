@@ -67,8 +67,6 @@ func TestDebugUsageErrors(t *testing.T) {
 		says string
 	}{
 		"no command": {nil, "record or replay"},
-		"no limit":   {[]string{"record", "vllm", "--limit", "0"}, "such as 64Mi"},
-		"bad limit":  {[]string{"record", "vllm", "--limit", "much"}, "such as 64Mi"},
 		"no name":    {[]string{"record"}, "name of one LeaderWorkerSet"},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"debug"}, tc.args...)...)

@@ -100,6 +100,7 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.AddFlags(root.PersistentFlags())
+	cobra.CheckErr(root.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
 	root.AddCommand(commands(o)...)
 	root.AddCommand(newFlagsTopic(root))
 	help := root.HelpFunc()

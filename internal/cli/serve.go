@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 )
 
@@ -40,7 +41,7 @@ const serveExample = `  lockstep serve
 func newServeCommand(o *connect.Options) *cobra.Command {
 	var serve server.Options
 	var elect leaderElection
-	var authorization string
+	authorization := authorizationKubernetes
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Short:   "Serve the driver over gRPC to hosts on this machine, or elsewhere with TLS",
@@ -51,13 +52,7 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 			if err := elect.set(o); err != nil {
 				return err
 			}
-			switch authorization {
-			case authorizationKubernetes:
-			case authorizationAlwaysAllow:
-				serve.AlwaysAllow = true
-			default:
-				return exit.Usagef("--authorization %q: want %s or %s", authorization, authorizationKubernetes, authorizationAlwaysAllow)
-			}
+			serve.AlwaysAllow = authorization == authorizationAlwaysAllow
 			if serve.UserQPS <= 0 {
 				return exit.Usagef("--user-qps is %d: it must be more than 0", serve.UserQPS)
 			}
@@ -74,8 +69,8 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
 	flags.IntVar(&serve.UserQPS, "user-qps", server.DefaultUserQPS, "how many calls a second each user may make over TCP; the service accounts of a namespace are one")
-	flags.StringVar(&authorization, "authorization", authorizationKubernetes,
-		"who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing")
+	output.AddChoice(cmd, &authorization, "authorization", "", "who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing",
+		authorizationKubernetes, authorizationAlwaysAllow)
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&serve.HealthAddress, "health-address", "", healthUsage)
 	flags.BoolVar(&serve.Reflection, "reflection", false, "offer the reflection service over TCP, too")

@@ -3,9 +3,9 @@
 
 // Package output writes the results and the progress of commands: text for terminals and logs, documents for programs.
 //
-//	var flags output.Flags
-//	flags.Add(cmd) // -o
-//	printer := flags.NewPrinter(os.Stdout, os.Stderr)
+//	var format view.Format
+//	output.AddFormat(cmd, &format) // -o
+//	printer := output.NewPrinter(os.Stdout, os.Stderr, format, false)
 //	h := &host.Host{Driver: client, Observe: printer.Observe}
 package output
 
@@ -13,12 +13,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -35,35 +36,36 @@ type Printer struct {
 
 	// documents is nil without -o.
 	documents *view.Documents
-	display   Display
+	display   display
 	// last is the event that ended the run. It is shown as text only if the command succeeds: otherwise the error says it.
 	last host.Event
 }
 
-// NewPrinter returns a printer whose text is on stdout, or on stderr if stdout has documents.
-func (f *Flags) NewPrinter(stdout, stderr io.Writer) *Printer {
+// NewPrinter returns a printer whose text is on stdout, or on stderr if stdout has documents. Lines of text begin with the workload's name if
+// they are named.
+func NewPrinter(stdout, stderr io.Writer, format view.Format, named bool) *Printer {
 	p := &Printer{Stdout: stdout, Stderr: stderr}
 	w := stdout
-	if f.Format != "" {
-		p.documents = view.NewDocuments(stdout, f.Format)
+	if format != "" {
+		p.documents = view.NewDocuments(stdout, format)
 		w = stderr
 	}
 	p.Text = Text(w)
-	p.display, p.Logs = NewDisplay(w, stderr, false)
+	p.display, p.Logs = newDisplay(w, stderr, named)
 	return p
 }
 
-// Display shows events as text.
-type Display interface {
+// display shows events as text.
+type display interface {
 	Observe(e host.Event)
 	// End shows the last event of a workload.
 	End(e host.Event)
 	Close()
 }
 
-// NewDisplay returns a display: redrawn in place on a terminal that can do that, and a line for each change elsewhere, which begins with the
-// workload's name if it is named. Log lines have to be written to logs.
-func NewDisplay(w, stderr io.Writer, named bool) (display Display, logs io.Writer) {
+// newDisplay returns a display: redrawn in place on a terminal that can do that, and a line for each change elsewhere. Log lines have to be
+// written to logs.
+func newDisplay(w, stderr io.Writer, named bool) (_ display, logs io.Writer) {
 	file, ok := Terminal(w)
 	if !ok || dumb() {
 		return view.NewLines(Text(w), time.Now(), named), stderr
@@ -94,14 +96,16 @@ func (p *Printer) ShowLast() { p.display.Observe(p.last) }
 // HasDocuments reports whether the output has documents.
 func (p *Printer) HasDocuments() bool { return p.documents != nil }
 
-// Status shows a context of a release that this process does not drive, as a document or else as text.
-func (p *Printer) Status(c *pb.BatchContext) {
+// End shows the last event of a workload that is not followed any more.
+func (p *Printer) End(e host.Event) {
 	if p.documents != nil {
-		p.documents.Observe(view.StatusEvent(c))
-		return
+		p.documents.Observe(e)
 	}
-	p.display.Observe(view.StatusEvent(c))
+	p.display.End(e)
 }
+
+// Document writes the context of a workload. The output must have documents.
+func (p *Printer) Document(c *pb.BatchContext) { p.documents.Observe(view.StatusEvent(c)) }
 
 // Warn shows the warnings of a response.
 func (p *Printer) Warn(warnings ...*pb.Warning) {
@@ -157,23 +161,43 @@ func terminalHeight(file *os.File) int {
 	return height
 }
 
-// Flags choose the format of a command's output.
-type Flags struct {
-	// Format is the value of -o. Empty means text.
-	Format view.Format
+// AddFormat registers -o. Empty means text.
+func AddFormat(cmd *cobra.Command, format *view.Format) {
+	AddChoice(cmd, format, "output", "o", "write json (one object per line) or yaml documents to stdout, text to stderr", view.FormatJSON, view.FormatYAML)
 }
 
-// Add registers -o.
-func (f *Flags) Add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP((*string)(&f.Format), "output", "o", "", "write json (one object per line) or yaml documents to stdout, text to stderr")
-	formats := []string{string(view.FormatJSON), string(view.FormatYAML)}
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+// AddChoice registers a flag that is one of some values, which the shell completes. Its default is what to has.
+func AddChoice[T ~string](cmd *cobra.Command, to *T, name, short, usage string, values ...T) {
+	c := choice[T]{to, values}
+	cmd.Flags().VarP(c, name, short, usage)
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.words(), cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// Check returns an error for an unknown format.
-func (f *Flags) Check() error {
-	if f.Format != "" && f.Format != view.FormatJSON && f.Format != view.FormatYAML {
-		return exit.Usagef("--output %q: want json or yaml", f.Format)
+// choice is the value of a flag.
+type choice[T ~string] struct {
+	to     *T
+	values []T
+}
+
+// String returns the value.
+func (c choice[T]) String() string { return string(*c.to) }
+
+// Type is that of a text in the help.
+func (c choice[T]) Type() string { return "string" }
+
+// Set sets the value to one of the choice.
+func (c choice[T]) Set(text string) error {
+	if !slices.Contains(c.values, T(text)) {
+		return fmt.Errorf("want %s", strings.Join(c.words(), " or "))
 	}
+	*c.to = T(text)
 	return nil
+}
+
+func (c choice[T]) words() []string {
+	words := make([]string, 0, len(c.values))
+	for _, v := range c.values {
+		words = append(words, string(v))
+	}
+	return words
 }

@@ -101,8 +101,8 @@ type Hints struct {
 	Inside bool
 }
 
-// HintsFor returns the hints of a parsed command line.
-func HintsFor(cmd *cobra.Command, name string) Hints {
+// hintsFor returns the hints of a parsed command line.
+func hintsFor(cmd *cobra.Command, name string) Hints {
 	line := func(keep func(flag string) bool, words ...string) string {
 		return strings.Join(append([]string{cmd.Root().Name()}, words...), " ") + FlagsOf(cmd, keep)
 	}
@@ -172,9 +172,9 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// Explain describes an error of the driver: what failed, why, the reason in brackets, a line per invalid field, and what to
+// explain describes an error of the driver: what failed, why, the reason in brackets, a line per invalid field, and what to
 // do. It wraps other errors with what failed.
-func Explain(err error, what string, hints Hints) error {
+func explain(err error, what string, hints Hints) error {
 	if err == nil {
 		return nil
 	}

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -39,8 +39,9 @@ const ShortRetry = 30 * time.Second
 
 // Flags are those of a command about one workload.
 type Flags struct {
-	Dial   connect.Flags
-	Output output.Flags
+	Dial connect.Flags
+	// Output is the value of -o.
+	Output view.Format
 	// RetryFor is how long transient errors are retried.
 	RetryFor time.Duration
 	// ReadOnly makes a driver inside this process write nothing, not even events.
@@ -54,11 +55,14 @@ func (f *Flags) AddRetryFor(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.RetryFor, "retry-for", 5*time.Minute, "how long to retry while the driver or the API server does not answer")
 }
 
-// Command completes a command whose argument is the workload's name.
+// Command completes a command whose first argument is the workload's name. Without one the session is about all workloads of the namespace;
+// Args of the command may allow that.
 func (f *Flags) Command(o *connect.Options, cmd *cobra.Command, work func(s *Session) error) *cobra.Command {
-	cmd.Args = OneName
+	if cmd.Args == nil {
+		cmd.Args = OneName
+	}
 	cmd.ValidArgsFunction = Names(o)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.Run(cmd, o, args[0], work) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.Run(cmd, o, args, work) }
 	f.Dial.Add(cmd.Flags())
 	return cmd
 }
@@ -69,9 +73,12 @@ type Session struct {
 	*output.Printer
 
 	Host *host.Host
-	Ref  *pb.WorkloadRef
-	// Name is "namespace/name", for messages.
-	Name  string
+	// Ref has no name in a session about all workloads of its namespace, and no namespace in one about those of all namespaces.
+	Ref *pb.WorkloadRef
+	// Name is "namespace/name" or "workloads", for messages.
+	Name string
+	// Args follow the workload's name.
+	Args  []string
 	Hints Hints
 }
 
@@ -99,33 +106,56 @@ func ParseRef(namespace, argument string) (*pb.WorkloadRef, error) {
 }
 
 // Run connects to a driver, calls work, and disconnects.
-func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, name string, work func(s *Session) error) error {
-	if f.RetryFor <= 0 { // 0 would be the default
-		return exit.Usagef("--retry-for %s: want more than 0, for example 1s", f.RetryFor)
-	}
-	if err := f.ExcludeAll(cmd, name); err != nil {
-		return err
-	}
-	namespace, err := f.Namespace(o)
+func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, args []string, work func(s *Session) error) error {
+	s, driverOf, err := f.newSession(cmd, o, args)
 	if err != nil {
 		return err
 	}
-	ref, err := ParseRef(namespace, name)
-	if err != nil {
-		return err
-	}
-	s := &Session{
-		Printer: f.Output.NewPrinter(o.Stdout, o.Stderr),
-		Ref:     ref,
-		Name:    plugin.WorkloadKey(ref),
-		Hints:   HintsFor(cmd, name),
-	}
-	// Logs must not tear a status that is redrawn.
-	if s.Link, err = f.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, s.Logs); err == nil {
+	if s.Link, err = f.Dial.Connect(cmd.Context(), driverOf); err == nil {
 		s.Host = &host.Host{Driver: s.Client, Observe: s.Observe, Timing: host.Timing{Patience: f.RetryFor}}
 		err = errors.Join(work(s), s.Link.Close())
+	} else if _, called := statusOf(err); called || f.Dial.Address != "" { // else it is of a kubeconfig, or of flags
+		err = explain(err, "reach the driver", s.Hints)
 	}
 	return errors.Join(err, s.Printer.Close())
+}
+
+// newSession returns a session that is not connected yet, and the options of a driver inside this process, or a usage error.
+func (f *Flags) newSession(cmd *cobra.Command, o *connect.Options, args []string) (*Session, *connect.Options, error) {
+	s := &Session{Name: "workloads"}
+	name := ""
+	if len(args) > 0 {
+		name, s.Args = args[0], args[1:]
+	}
+	switch {
+	case f.RetryFor <= 0: // 0 would be the default
+		return nil, nil, exit.Usagef("--retry-for %s: want more than 0, for example 1s", f.RetryFor)
+	case f.all && name != "":
+		return nil, nil, exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), name)
+	case f.all && o.Namespace != "":
+		return nil, nil, exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
+	}
+	err := f.Dial.Check(o)
+	namespace := ""
+	if err == nil && !f.all {
+		namespace, err = o.WorkloadNamespace()
+	}
+	if err == nil {
+		s.Ref, err = ParseRef(namespace, name)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if name != "" {
+		s.Name = plugin.WorkloadKey(s.Ref)
+	}
+	s.Hints = hintsFor(cmd, cmp.Or(name, "NAME"))
+	s.Printer = output.NewPrinter(o.Stdout, o.Stderr, f.Output, name == "")
+	// Caches of a driver inside are for this workload only, so that a command on a large cluster stays cheap.
+	inside := o.ForCommand(cmd.Flags(), namespace, lwsdriver.KeyOf(s.Ref).Name)
+	// Logs must not tear a status that is redrawn.
+	inside.ReadOnly, inside.Silent, inside.Stderr = f.ReadOnly, f.ReadOnly, s.Logs
+	return s, inside, nil
 }
 
 // Call retries an RPC until the driver answers. Verb says in an error what failed.
@@ -149,14 +179,14 @@ func (s *Session) Say(e host.Event) {
 	s.ShowLast()
 }
 
-// Explain is the function Explain for the session's workload.
+// Explain describes an error of the driver to the user, nil if there is none.
 func (s *Session) Explain(err error, verb string) error {
 	err = s.Cause(err)
 	// The call failed since the command was interrupted, and its own code says nothing.
 	if _, ok := statusOf(err); ok && s.Context.Err() != nil {
 		return exit.Errorf(exit.Interrupted, "interrupted")
 	}
-	return Explain(err, verb+" "+s.Name, s.Hints)
+	return explain(err, verb+" "+s.Name, s.Hints)
 }
 
 // Conclude returns the command's error for the result of a run.
@@ -178,6 +208,14 @@ func OneName(cmd *cobra.Command, args []string) error {
 			cmd.CommandPath(), args, cmd.CommandPath())
 	}
 	return nil
+}
+
+// AtMostOneName allows a command without a name.
+func AtMostOneName(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return OneName(cmd, args)
 }
 
 const (
@@ -227,35 +265,4 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 // AddAll registers --all-namespaces, for a command that shows the workloads of a namespace, or of all.
 func (f *Flags) AddAll(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "all namespaces that the driver serves")
-}
-
-// Namespace returns the namespace, "" for all, or a usage error.
-func (f *Flags) Namespace(o *connect.Options) (string, error) {
-	if f.all && o.Namespace != "" {
-		return "", exit.Usagef("--all-namespaces and --namespace %s exclude each other", o.Namespace)
-	}
-	if err := errors.Join(f.Dial.Check(o), f.Output.Check()); err != nil || f.all {
-		return "", err
-	}
-	return o.WorkloadNamespace()
-}
-
-// Connect connects to a driver of a namespace, or of one workload if it has a name. A driver inside this process logs to logs.
-func (f *Flags) Connect(cmd *cobra.Command, o *connect.Options, namespace, name string, logs io.Writer) (*connect.Link, error) {
-	// Caches of a driver inside are for this workload only, so that a command on a large cluster stays cheap.
-	inside := o.ForCommand(cmd.Flags(), namespace, name)
-	inside.ReadOnly, inside.Silent, inside.Stderr = f.ReadOnly, f.ReadOnly, logs
-	link, err := f.Dial.Connect(cmd.Context(), inside)
-	if _, called := statusOf(err); err != nil && (called || f.Dial.Address != "") {
-		return nil, Explain(err, "reach the driver", HintsFor(cmd, cmp.Or(name, "NAME")))
-	}
-	return link, err // of a kubeconfig, or of flags
-}
-
-// ExcludeAll returns an error for a command that got a name and --all-namespaces.
-func (f *Flags) ExcludeAll(cmd *cobra.Command, name string) error {
-	if f.all {
-		return exit.Usagef("%s %s: NAME and --all-namespaces exclude each other", cmd.CommandPath(), name)
-	}
-	return nil
 }

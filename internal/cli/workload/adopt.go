@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -77,7 +78,8 @@ change in Git, too.`,
 		Example: "  lockstep undo vllm\n  lockstep undo vllm --to-revision 3\n  lockstep release vllm --batches 0",
 	}, func(s *session.Session) error { return undo(s, revision) })
 	cmd.Flags().StringVar(&revision, "to-revision", "", "number or hash of the revision, as lockstep history shows them")
-	f.Output.Add(cmd)
+	complete(cmd, "to-revision")
+	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
@@ -53,7 +52,7 @@ func newDebugCommand(o *connect.Options) *cobra.Command {
 func newRecordCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	recorder := &replay.Recorder{To: o.Stdout}
-	var limit string
+	// Its driver is inside this process, so it has no --address.
 	cmd := &cobra.Command{
 		Use:               "record NAME",
 		Short:             "Record a driver's observations of a workload and its decisions",
@@ -62,17 +61,12 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 		Args:              session.OneName,
 		ValidArgsFunction: session.Names(o),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			most, err := resource.ParseQuantity(limit)
-			if recorder.Limit = most.Value(); err != nil || recorder.Limit <= 0 {
-				return exit.Usagef("--limit %q: want a number of bytes such as 64Mi", limit)
-			}
 			inside := *o
 			inside.Decided = recorder.Record
-			return f.Run(cmd, &inside, args[0], func(s *session.Session) error { return recordRelease(s, recorder) })
+			return f.Run(cmd, &inside, args, func(s *session.Session) error { return recordRelease(s, recorder) })
 		},
 	}
 	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may contain secrets")
-	cmd.Flags().StringVar(&limit, "limit", "64Mi", "maximum number of bytes to write")
 	return cmd
 }
 

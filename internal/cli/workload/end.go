@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -94,7 +95,7 @@ that another host drives is refused without --force: use that host instead.`,
 	flags.StringVarP(&f.message, "message", "m", "", "reason, for the history, events and lockstep status")
 	flags.BoolVar(&f.force, "force", false, e.force)
 	f.AddRetryFor(cmd)
-	f.Output.Add(cmd)
+	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 

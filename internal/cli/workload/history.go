@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -20,7 +21,7 @@ import (
 func newHistoryCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	var compare bool
-	cmd := &cobra.Command{
+	cmd := f.Command(o, &cobra.Command{
 		Use:   "history NAME [REVISION [REVISION]]",
 		Short: "Show a workload's template revisions, how their releases ended, and how two templates differ",
 		Long: `Show a workload's template revisions, the newest first, each with its time, the changed images, its release, and the outcome with
@@ -42,7 +43,7 @@ or hash of the history.
 			switch {
 			case compare && (len(args) == 0 || len(args) > 3 || args[0] == ""):
 				return exit.Usagef("%s needs the name of one LeaderWorkerSet and at most two revisions, got %q", cmd.CommandPath(), args)
-			case compare && f.Output.Format != "":
+			case compare && f.Output != "":
 				return exit.Usagef("--diff and --output exclude each other")
 			case compare:
 				return nil
@@ -51,19 +52,14 @@ or hash of the history.
 			}
 			return session.OneName(cmd, args)
 		},
-		ValidArgsFunction: session.Names(o),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.Run(cmd, o, args[0], func(s *session.Session) error {
-				if compare {
-					return showDiff(s, args[1:])
-				}
-				return showHistory(s, f.Output.Format)
-			})
-		},
-	}
+	}, func(s *session.Session) error {
+		if compare {
+			return showDiff(s, s.Args)
+		}
+		return showHistory(s, f.Output)
+	})
 	cmd.Flags().BoolVar(&compare, "diff", false, "show how two templates differ")
-	f.Dial.Add(cmd.Flags())
-	f.Output.Add(cmd)
+	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 

@@ -5,10 +5,8 @@ package workload
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -23,29 +21,21 @@ import (
 
 // list shows the workloads of a namespace, or of all: those under hold as the driver sees them, and those that the API server has beside
 // them, unless the driver is at an address.
-func list(cmd *cobra.Command, o *connect.Options, f *session.Flags) error {
-	namespace, err := f.Namespace(o)
+func list(s *session.Session, o *connect.Options) error {
+	namespace := s.Ref.GetNamespace()
+	held, err := underHold(s.Context, s.Client, namespace)
 	if err != nil {
-		return err
+		return s.Explain(err, "list")
 	}
-	link, err := f.Connect(cmd, o, namespace, "", o.Stderr)
-	if err != nil {
-		return err
-	}
-	printer, hints := f.Output.NewPrinter(o.Stdout, o.Stderr), session.HintsFor(cmd, "NAME")
-	held, err := underHold(link.Context, link.Client, namespace)
-	if err = errors.Join(session.Explain(link.Cause(err), "list workloads", hints), link.Close()); err != nil {
-		return errors.Join(err, printer.Close())
+	if s.HasDocuments() {
+		for _, c := range held {
+			s.Document(c)
+		}
+		return nil
 	}
 	var others []*pb.WorkloadRef
-	if hints.Inside {
-		others = notAdopted(cmd.Context(), o, namespace)
-	}
-	if printer.HasDocuments() {
-		for _, c := range held {
-			printer.Status(c)
-		}
-		return printer.Close()
+	if s.Hints.Inside {
+		others = notAdopted(s.Context, o, namespace)
 	}
 	text := view.List(held, others, namespace == "")
 	if text == "" {
@@ -54,8 +44,8 @@ func list(cmd *cobra.Command, o *connect.Options, f *session.Flags) error {
 			text = "no workload in any namespace\n"
 		}
 	}
-	_, err = fmt.Fprint(printer.Text, text)
-	return errors.Join(err, printer.Close())
+	_, err = fmt.Fprint(s.Text, text)
+	return err
 }
 
 // underHold returns the workloads that the driver holds.

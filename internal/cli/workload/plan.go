@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -58,7 +59,7 @@ func newPlanCommand(o *connect.Options) *cobra.Command {
 	flags.BoolVar(&f.parallel, "stateful-set-max-unavailable", false,
 		"the cluster has the feature gate MaxUnavailableStatefulSet: without it groups are updated one at a time")
 	f.policy.add(cmd)
-	f.Output.Add(cmd)
+	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 
@@ -78,10 +79,10 @@ func (f *planFlags) plan(s *session.Session, policy *pb.ReleasePolicy, weights [
 	for i, step := range r.GetSteps()[:min(len(weights), len(r.GetSteps()))] {
 		step.TrafficWeight = weights[i]
 	}
-	if f.Output.Format == "" {
+	if f.Output == "" {
 		_, err = fmt.Fprint(s.Text, view.Plan(s.Name, r))
 	} else {
-		err = view.WriteMessage(s.Stdout, r, f.Output.Format)
+		err = view.WriteMessage(s.Stdout, r, f.Output)
 	}
 	switch {
 	case err != nil:

@@ -39,7 +39,7 @@ traffic:
 // releaseOf parses a command line of lockstep release.
 func releaseOf(t *testing.T, file string, args ...string) (host.Release, error) {
 	t.Helper()
-	var f releaseFlags
+	f := newReleaseFlags()
 	cmd := &cobra.Command{Use: "release"}
 	cmd.SetOut(io.Discard)
 	f.add(cmd)

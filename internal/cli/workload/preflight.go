@@ -51,7 +51,7 @@ type preflightFlags struct {
 }
 
 func newPreflightCommand(o *connect.Options) *cobra.Command {
-	f := preflightFlags{Flags: session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}}
+	f := preflightFlags{Flags: session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}, failOn: "error"}
 	cmd := &cobra.Command{
 		Use:               "preflight [NAME]",
 		Short:             "Check a workload for problems before it is released",
@@ -70,10 +70,10 @@ func newPreflightCommand(o *connect.Options) *cobra.Command {
 	flags.StringSliceVar(&f.topology, "topology", nil,
 		"node label across which leaders should be spread, such as topology.kubernetes.io/zone; may be repeated")
 	flags.BoolVar(&f.skipNodes, "skip-nodes", false, "do not list the cluster's nodes and their pods")
-	flags.StringVar(&f.failOn, "fail-on", "error", "exit with 5 on findings of this severity or above: note, warning or error; or never")
-	complete(cmd, "fail-on", "note", "warning", "error", "never")
+	output.AddChoice(cmd, &f.failOn, "fail-on", "", "exit with 5 on findings of this severity or above: note, warning or error; or never",
+		"note", "warning", "error", "never")
 	f.Dial.Add(flags)
-	f.Output.Add(cmd)
+	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 
@@ -83,12 +83,6 @@ var severities = map[string]pb.Severity{
 }
 
 func (f *preflightFlags) preflight(cmd *cobra.Command, o *connect.Options, args []string) error {
-	if err := f.Output.Check(); err != nil {
-		return err
-	}
-	if _, known := severities[f.failOn]; !known {
-		return exit.Usagef("--fail-on %q: want note, warning, error or never", f.failOn)
-	}
 	if f.longestRequest < 0 || f.propagation < 0 {
 		return exit.Usagef("--longest-request and --endpoint-propagation: want 0 or more")
 	}
@@ -102,7 +96,7 @@ func (f *preflightFlags) preflight(cmd *cobra.Command, o *connect.Options, args 
 	if err := session.OneName(cmd, args); err != nil {
 		return err
 	}
-	return f.Run(cmd, o, args[0], func(s *session.Session) error { return f.checkWorkload(o, s, policy) })
+	return f.Run(cmd, o, args, func(s *session.Session) error { return f.checkWorkload(o, s, policy) })
 }
 
 // released returns the policy of the planned release, or nil without any of its flags.
@@ -181,10 +175,10 @@ type checked struct {
 func (f *preflightFlags) show(o *connect.Options, all []checked) error {
 	for _, c := range all {
 		var err error
-		if f.Output.Format == "" {
+		if f.Output == "" {
 			_, err = fmt.Fprint(output.Text(o.Stdout), view.Preflight(c.name, c.PreflightResponse))
 		} else {
-			err = view.WriteMessage(o.Stdout, c.PreflightResponse, f.Output.Format)
+			err = view.WriteMessage(o.Stdout, c.PreflightResponse, f.Output)
 		}
 		if err != nil {
 			return fmt.Errorf("write the findings: %w", err)

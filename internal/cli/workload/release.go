@@ -20,6 +20,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -49,11 +50,11 @@ type releaseFlags struct {
 	id        string
 	pause     time.Duration
 	noPromote bool
-	onFailure string
+	onFailure host.OnFailure
 }
 
 func newReleaseCommand(o *connect.Options) *cobra.Command {
-	var f releaseFlags
+	f := newReleaseFlags()
 	var release host.Release
 	var metrics host.Metrics
 	cmd := f.Command(o, &cobra.Command{
@@ -80,6 +81,10 @@ func newReleaseCommand(o *connect.Options) *cobra.Command {
 	return cmd
 }
 
+func newReleaseFlags() *releaseFlags {
+	return &releaseFlags{onFailure: host.OnFailurePause, gates: gateFlags{onFailure: host.OnFailureRollback}}
+}
+
 func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
 	f.gates.add(cmd)
@@ -88,11 +93,10 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.id, "release-id", "",
 		"id of the release (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
-	flags.StringVar(&f.onFailure, "on-failure", string(host.OnFailurePause),
-		"what to do when the release fails: pause, rollback or wait")
-	complete(cmd, "on-failure", "pause", "rollback", "wait")
+	output.AddChoice(cmd, &f.onFailure, "on-failure", "", "what to do when the release fails: pause, rollback or wait",
+		host.OnFailurePause, host.OnFailureRollback, host.OnFailureWait)
 	f.AddRetryFor(cmd)
-	f.Output.Add(cmd)
+	output.AddFormat(cmd, &f.Output)
 }
 
 // release returns the release of the flags.
@@ -112,24 +116,14 @@ func (f *releaseFlags) release() (host.Release, error) {
 	if f.pause < 0 {
 		return host.Release{}, exit.Usagef("--pause %s: want 0 or more", f.pause)
 	}
-	onFailure := host.OnFailure(f.onFailure)
-	switch onFailure {
-	case host.OnFailurePause, host.OnFailureRollback, host.OnFailureWait:
-	default:
-		return host.Release{}, exit.Usagef("--on-failure %q: want pause, rollback or wait", f.onFailure)
-	}
 	gates, err := f.gates.gates(f.policy.gates)
-	if err != nil {
-		return host.Release{}, err
-	}
-	onGateFailure, err := f.gates.reaction()
 	if err != nil {
 		return host.Release{}, err
 	}
 	return host.Release{
 		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights, HeaderRoutes: headers,
-		Pause: f.pause, NoPromote: f.noPromote, OnFailure: onFailure,
-		Gates: gates, OnGateFailure: onGateFailure,
+		Pause: f.pause, NoPromote: f.noPromote, OnFailure: f.onFailure,
+		Gates: gates, OnGateFailure: f.gates.onFailure,
 	}, nil
 }
 

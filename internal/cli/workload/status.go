@@ -6,7 +6,6 @@ package workload
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -44,27 +42,24 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 		Short:   "List workloads, or show the status of one and its release",
 		Long:    statusAbout,
 		Example: "  lockstep status\n  lockstep status -A\n  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm --wait=2h\n  lockstep status vllm -o json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("wait") || all {
+				return session.OneName(cmd, args)
+			}
+			return session.AtMostOneName(cmd, args)
+		},
 	}, func(s *session.Session) error {
 		switch {
 		case wait > 0:
 			return awaitRelease(s, o, wait)
 		case watch:
-			return s.Explain(s.Host.Follow(s.Context, s.Ref, s.Status), "watch")
+			return follow(s)
+		case s.Ref.GetName() == "":
+			return list(s, o)
 		default:
 			return showStatus(s, all)
 		}
 	})
-	one := cmd.RunE
-	cmd.Args = cobra.ArbitraryArgs
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 && !cmd.Flags().Changed("wait") && !watch && !all {
-			return list(cmd, o, &f)
-		}
-		if err := session.OneName(cmd, args); err != nil {
-			return err
-		}
-		return one(cmd, args)
-	}
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch waits := cmd.Flags().Changed("wait"); {
 		case waits && wait <= 0:
@@ -82,7 +77,7 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	cmd.Flags().Lookup("wait").NoOptDefVal = "1h"
 	cmd.Flags().BoolVar(&all, "all", false, "show every ready group, not 8 per branch")
 	f.AddAll(cmd.Flags())
-	f.Output.Add(cmd)
+	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 
@@ -92,7 +87,7 @@ func showStatus(s *session.Session, all bool) error {
 		return s.Explain(err, "read the status of")
 	}
 	if s.HasDocuments() {
-		s.Status(c)
+		s.Document(c)
 		return nil
 	}
 	_, err = fmt.Fprint(s.Text, view.Status(c, time.Now(), all))
@@ -118,7 +113,7 @@ func awaitRelease(s *session.Session, o *connect.Options, within time.Duration) 
 		if ended {
 			return
 		}
-		s.Status(c)
+		s.Observe(view.StatusEvent(c))
 		if waits, failure = goal.judge(c); failure != nil || waits == "" {
 			ended = true
 			stop()
@@ -233,59 +228,35 @@ const watchExample = `  lockstep watch
   lockstep watch -A`
 
 func newWatchCommand(o *connect.Options) *cobra.Command {
-	f := session.Flags{ReadOnly: true}
-	cmd := &cobra.Command{
-		Use:               "watch [NAME]",
-		Short:             "Show running releases as they change",
-		Long:              watchAbout,
-		Example:           watchExample,
-		ValidArgsFunction: session.Names(o),
-		RunE:              func(cmd *cobra.Command, args []string) error { return watch(cmd, o, &f, args) },
-	}
+	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
+	cmd := f.Command(o, &cobra.Command{
+		Use:     "watch [NAME]",
+		Short:   "Show running releases as they change",
+		Long:    watchAbout,
+		Example: watchExample,
+		Args:    session.AtMostOneName,
+	}, follow)
 	f.AddAll(cmd.Flags())
-	f.Dial.Add(cmd.Flags())
 	return cmd
 }
 
-func watch(cmd *cobra.Command, o *connect.Options, f *session.Flags, args []string) error {
-	name := ""
-	if len(args) > 0 {
-		name = args[0]
-		if err := errors.Join(session.OneName(cmd, args), f.ExcludeAll(cmd, name)); err != nil {
-			return err
-		}
+// follow shows one workload, or the running releases of a namespace or of all, until the command is interrupted.
+func follow(s *session.Session) error {
+	w := &watcher{driver: s.Client, display: s.Printer, held: map[string]*pb.BatchContext{}}
+	show := w.workload
+	if s.Ref.GetName() == "" {
+		show = w.workloads
 	}
-	namespace, err := f.Namespace(o)
-	if err != nil {
-		return err
-	}
-	ref := &pb.WorkloadRef{}
-	if name != "" {
-		if ref, err = session.ParseRef(namespace, name); err != nil {
-			return err
-		}
-	}
-	show, logs := output.NewDisplay(o.Stdout, o.Stderr, name == "")
-	defer show.Close()
-	link, err := f.Connect(cmd, o, namespace, lwsdriver.KeyOf(ref).Name, logs)
-	if err != nil {
-		return err
-	}
-	w := &watcher{driver: link.Client, display: show, held: map[string]*pb.BatchContext{}}
-	what, hints := "watch releases", session.HintsFor(cmd, cmp.Or(name, "NAME"))
-	if name == "" {
-		err = w.workloads(link.Context, namespace)
-	} else {
-		what = "watch " + plugin.WorkloadKey(ref)
-		err = w.workload(link.Context, ref)
-	}
-	return errors.Join(session.Explain(link.Cause(err), what, hints), link.Close())
+	return s.Explain(show(s.Context, s.Ref), "watch")
 }
 
 // watcher is one run of `lockstep watch`.
 type watcher struct {
 	driver  host.Watcher
-	display output.Display
+	display interface {
+		Observe(e host.Event)
+		End(e host.Event)
+	}
 	// held has the workloads under hold. It is complete once synced is true.
 	held   map[string]*pb.BatchContext
 	synced bool
@@ -302,9 +273,9 @@ func (w *watcher) workload(ctx context.Context, ref *pb.WorkloadRef) error {
 	}, w.lose)
 }
 
-// workloads shows the releases that run in a namespace, or without one in all.
-func (w *watcher) workloads(ctx context.Context, namespace string) error {
-	changes := plugin.FollowWorkloads(ctx, w.driver, &pb.WatchWorkloadsRequest{Namespace: namespace, IncludeGroups: true})
+// workloads shows the releases that run in the namespace of ref, or without one in all.
+func (w *watcher) workloads(ctx context.Context, ref *pb.WorkloadRef) error {
+	changes := plugin.FollowWorkloads(ctx, w.driver, &pb.WatchWorkloadsRequest{Namespace: ref.GetNamespace(), IncludeGroups: true})
 	return host.Observe(changes, func(r *pb.WatchWorkloadsResponse) {
 		w.found()
 		switch change := r.GetChange().(type) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -130,7 +131,7 @@ func (f *trafficFlags) headerRoutes(policy *pb.ReleasePolicy) ([]host.HeaderRout
 // gateFlags are the flags of gates. Gates are the host's, and no part of a ReleasePolicy, but stand in its file.
 type gateFlags struct {
 	templates  []string
-	onFailure  string
+	onFailure  host.OnFailure
 	prometheus string
 	config     string
 }
@@ -139,13 +140,11 @@ func (f *gateFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.templates, "gate", nil,
 		"gate to pass after each batch: a template such as vllm-ttft, or TEMPLATE=MAX; may be repeated")
-	flags.StringVar(&f.onFailure, "on-gate-failure", string(host.OnFailureRollback),
-		"what to do when a gate fails: rollback or pause")
+	output.AddChoice(cmd, &f.onFailure, "on-gate-failure", "", "what to do when a gate fails: rollback or pause", host.OnFailureRollback, host.OnFailurePause)
 	flags.StringVar(&f.prometheus, "prometheus", "", "URL of the Prometheus that measures the gates")
 	flags.StringVar(&f.config, "prometheus-config", "",
 		"YAML file with credentials and TLS for --prometheus, as promtool's --http.config.file")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("gate", completeTemplates))
-	complete(cmd, "on-gate-failure", string(host.OnFailureRollback), string(host.OnFailurePause))
 	complete(cmd, "prometheus")
 }
 
@@ -189,16 +188,6 @@ func (f *gateFlags) metrics(gates []gate.Gate) (host.Metrics, error) {
 		return nil, exit.Usagef("%w", err)
 	}
 	return p, nil
-}
-
-// reaction returns the value of --on-gate-failure.
-func (f *gateFlags) reaction() (host.OnFailure, error) {
-	switch reaction := host.OnFailure(f.onFailure); reaction {
-	case host.OnFailurePause, host.OnFailureRollback:
-		return reaction, nil
-	default:
-		return "", exit.Usagef("--on-gate-failure %q: want rollback or pause", f.onFailure)
-	}
 }
 
 // completeTemplates completes the name of a template.
