@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -72,53 +74,43 @@ func cleanError(err error) error {
 	return status.ErrorProto(p) //nolint:wrapcheck // the same error
 }
 
-// clean replaces the control characters in all strings of a message.
+// clean replaces the control characters in all strings of a message, keys of maps included.
 func clean(message any) {
-	if m, ok := message.(proto.Message); ok {
-		cleanMessage(m.ProtoReflect())
+	m, ok := message.(proto.Message)
+	if !ok {
+		return
 	}
-}
-
-func cleanMessage(m protoreflect.Message) {
-	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case field.IsMap():
-			cleanMap(v.Map())
-		case field.IsList():
-			list := v.List()
-			for i := range list.Len() {
-				cleanValue(list.Get(i), func(text protoreflect.Value) { list.Set(i, text) })
+	_ = protorange.Range(m.ProtoReflect(), func(values protopath.Values) error {
+		last := values.Index(-1)
+		switch of := last.Value.Interface().(type) {
+		case protoreflect.Map:
+			cleanKeys(of)
+		case string:
+			within, text := values.Index(-2).Value, protoreflect.ValueOfString(view.Printable(of))
+			switch last.Step.Kind() {
+			case protopath.FieldAccessStep:
+				within.Message().Set(last.Step.FieldDescriptor(), text)
+			case protopath.ListIndexStep:
+				within.List().Set(last.Step.ListIndex(), text)
+			case protopath.MapIndexStep:
+				within.Map().Set(last.Step.MapIndex(), text)
+			default:
 			}
-		default:
-			cleanValue(v, func(text protoreflect.Value) { m.Set(field, text) })
 		}
-		return true
+		return nil
 	})
 }
 
-// cleanMap cleans keys, too.
-func cleanMap(entries protoreflect.Map) {
-	var unclean [][2]protoreflect.MapKey // a key, and what it is to be
-	entries.Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
-		cleanValue(v, func(text protoreflect.Value) { entries.Set(key, text) })
-		cleanValue(key.Value(), func(text protoreflect.Value) { unclean = append(unclean, [2]protoreflect.MapKey{key, text.MapKey()}) })
+func cleanKeys(entries protoreflect.Map) {
+	var unclean []protoreflect.MapKey // the map must not change while it is ranged over
+	entries.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
+		if view.Printable(key.String()) != key.String() {
+			unclean = append(unclean, key)
+		}
 		return true
 	})
-	// The map must not change while Range runs.
 	for _, key := range unclean {
-		entries.Set(key[1], entries.Get(key[0]))
-		entries.Clear(key[0])
-	}
-}
-
-// cleanValue cleans a message, or calls set with the clean text of a string that was not clean.
-func cleanValue(v protoreflect.Value, set func(protoreflect.Value)) {
-	switch of := v.Interface().(type) {
-	case protoreflect.Message:
-		cleanMessage(of)
-	case string:
-		if text := view.Printable(of); text != of {
-			set(protoreflect.ValueOfString(text))
-		}
+		entries.Set(protoreflect.ValueOfString(view.Printable(key.String())).MapKey(), entries.Get(key))
+		entries.Clear(key)
 	}
 }
