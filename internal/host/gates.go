@@ -5,7 +5,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -19,18 +18,9 @@ type Metrics interface {
 	Measure(ctx context.Context, g gate.Gate, about gate.Subject) gate.Measurement
 }
 
-// checkGates returns an error if the gates are invalid, or one can't be measured: before the release begins is a good time to learn
-// that its query is wrong. That there is no data yet is no error.
+// checkGates returns an error if a gate can't be measured: before the release begins is a good time to learn that its query is wrong. That
+// there is no data yet is no error.
 func (h *Host) checkGates(ctx context.Context, release Release) error {
-	if len(release.Gates) == 0 {
-		return nil
-	}
-	if h.Metrics == nil {
-		return errors.New("the release has gates, but there are no metrics to measure them")
-	}
-	if err := gate.Check(release.Gates); err != nil {
-		return fmt.Errorf("invalid gates: %w", err)
-	}
 	about := gate.Example()
 	about.Namespace, about.Name = release.Workload.GetNamespace(), release.Workload.GetName()
 	for _, g := range release.Gates {

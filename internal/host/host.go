@@ -15,7 +15,6 @@ package host
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -61,13 +60,7 @@ type Host struct {
 // a crash or a failure. When ctx ends, it returns OutcomeInterrupted and no error. An error means that the driver refused, or
 // did not answer for Timing.Patience.
 func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
-	if release.Workload == nil || len(release.Policy.GetBatches()) == 0 {
-		return Result{}, errors.New("a release needs a workload and a policy with at least one batch")
-	}
-	if err := checkWeights(release, h.Driver.Info()); err != nil {
-		return Result{}, err
-	}
-	if err := checkHeaderRoutes(release, h.Driver.Info()); err != nil {
+	if err := checkTraffic(release, h.Driver.Info()); err != nil {
 		return Result{}, err
 	}
 	if err := h.checkGates(ctx, release); err != nil {
@@ -80,9 +73,6 @@ func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 // Finish ends the release of a context that Look returned, without further batches. It promotes no other revision than that of
 // the context. The message says why, and may be empty. The guarantees are those of Release.
 func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.FinalizeIntent, message string) (Result, error) {
-	if seen.GetWorkload() == nil || seen.GetReleaseId() == "" {
-		return Result{}, errors.New("the end of a release needs a context with its workload and its id")
-	}
 	r := h.newRun(Release{Workload: seen.GetWorkload(), ID: seen.GetReleaseId()})
 	r.machine.endOnly, r.machine.revision, r.machine.endMessage = true, seen.GetUpdateRevision(), message
 	r.last = seen
@@ -260,7 +250,7 @@ const (
 	OnFailureWait OnFailure = "wait"
 )
 
-// Release is what to release and how.
+// Release is what to release and how. Its caller has checked that it is complete and free of contradictions; the driver checks the policy.
 type Release struct {
 	// Workload is required.
 	Workload *pb.WorkloadRef
@@ -270,7 +260,7 @@ type Release struct {
 	NewID func() string
 	// Owner is shown to users, for example "lockstep-cli/jo@laptop".
 	Owner string
-	// Policy is required, and must be the same on every run of one release. If it has traffic, a batch counts as ready
+	// Policy is required, has a batch, and must be the same on every run of one release. If it has traffic, a batch counts as ready
 	// only when the routes follow its weight.
 	Policy *pb.ReleasePolicy
 	// Weights are the shares of requests that the update revision is to have once each batch is ready, in percent: one

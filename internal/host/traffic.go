@@ -5,7 +5,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,28 +52,23 @@ func (m *machine) setWeight(c *pb.BatchContext) step {
 	return s
 }
 
-// checkWeights returns an error if the weights are invalid, or the driver can't set them.
-func checkWeights(release Release, info *pb.GetDriverInfoResponse) error {
-	routed, batches := release.Policy.GetTraffic() != nil, len(release.Policy.GetBatches())
-	if n := len(release.Weights); n > 0 && !routed {
-		return fmt.Errorf("the release has %d weights, but its policy has no traffic to split", n)
-	} else if n > 0 && n != batches {
-		return fmt.Errorf("the release has %d weights for %d batches: set one for each", n, batches)
-	}
-	for i, w := range release.Weights {
-		if w < 0 || w > 100 {
-			return fmt.Errorf("weight %d of batch %d is not 0 to 100", w, i+1)
-		}
+// checkTraffic returns an error if the driver can't route the requests as the release asks for.
+func checkTraffic(release Release, info *pb.GetDriverInfoResponse) error {
+	if release.Policy.GetTraffic() == nil {
+		return nil
 	}
 	if n := len(release.Weights); n > 0 && release.Policy.GetStyle() == pb.Style_STYLE_PARTITION &&
 		release.Policy.GetBatches()[n-1] == "100%" && release.Weights[n-1] != 100 {
 		return fmt.Errorf("the last batch of a release in place leaves no group for the other %d%% of the requests: its weight is 100",
 			100-release.Weights[n-1])
 	}
-	if !routed {
+	if err := supports(info, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT, "the policy has traffic, but driver %s splits no requests"); err != nil {
+		return err
+	}
+	if len(release.HeaderRoutes) == 0 {
 		return nil
 	}
-	return supports(info, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT, "the policy has traffic, but driver %s splits no requests")
+	return supports(info, pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE, "the release has header routes, which driver %s does not support")
 }
 
 // supports returns an error if a driver does not list a capability. why has a verb for the driver's name.
@@ -127,15 +121,4 @@ func (r *run) setHeaders(ctx context.Context, _ step) (answer, error) {
 		}
 	}
 	return r.readContext(ctx, r.release.ID)
-}
-
-// checkHeaderRoutes returns an error if the driver can't set the header routes of the release.
-func checkHeaderRoutes(release Release, info *pb.GetDriverInfoResponse) error {
-	if len(release.HeaderRoutes) == 0 {
-		return nil
-	}
-	if release.Policy.GetTraffic() == nil {
-		return errors.New("the release has header routes, but its policy has no traffic to split")
-	}
-	return supports(info, pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE, "the release has header routes, which driver %s does not support")
 }

@@ -144,6 +144,7 @@ func TestTrafficFlagErrors(t *testing.T) {
 		"HeaderWithoutValue": {"the value is missing", with(routed, "--canary-header", "a"), `"a": want a name and a value`},
 		"CookieWithoutName":  {"the name is missing", with(routed, "--canary-cookie", "=a"), `"=a": want a name`},
 		"CookieWithoutValue": {"an empty value", with(routed, "--canary-cookie", "a="), `"a=": want a name`},
+		"GateTwice":          {"measurements are counted by name", []string{"--gate", "vllm-errors", "--gate", "vllm-errors"}, "two gates have the name"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
