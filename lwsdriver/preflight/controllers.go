@@ -68,27 +68,6 @@ func unsafeChanges(s *Inventory, report func(Hit)) {
 }
 
 var scalerRules = []Rule{{
-	ID: "AutoscalerPresent", Whole: true, Severity: note, Needs: Autoscalers,
-	Title: "An autoscaler scales the workload",
-	Why: "A release moves load away from the groups that it observes. So a canary or partition release keeps it from removing groups " +
-		"from the first batch on, and a blue-green release keeps it from scaling at all. Its settings are restored at the end",
-	Details: "[Autoscalers](guide.md#autoscalers). Initialize warns, too (`AutoscalerHeld`)",
-	Fix: "Nothing, if that is what you want. To let it add groups for all requests, use a metric of the Service or route instead of an " +
-		"average over pods",
-	Check: func(s *Inventory, report func(Hit)) {
-		for _, a := range s.Autoscalers {
-			text := "until the release is over it may add groups, but not remove any"
-			switch {
-			case s.Policy.Style == pb.Style_STYLE_UNSPECIFIED:
-				text = "a release keeps it from removing groups, and a blue-green release from scaling at all"
-			case plan.Switches(s.Policy.Style):
-				text = "it is held until the release is over"
-			}
-			object := s.scaler(a)
-			report(Hit{Object: object, Field: "spec.scaleTargetRef", Message: fmt.Sprintf("%s: %s", Text(object), text)})
-		}
-	},
-}, {
 	ID: "AutoscalerToZero", Whole: true, Severity: warning, Needs: Autoscalers,
 	Title: "An autoscaler may scale the workload to 0",
 	Why: "LeaderWorkerSet keeps no revision of a workload without groups: from 0 it starts the template in the spec, released or not. " +

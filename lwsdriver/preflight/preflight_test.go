@@ -181,7 +181,7 @@ func TestUnchecked(t *testing.T) {
 	want := []string{
 		"PodDisruptionBudgets: there are none in the files [BudgetBlocksEviction BudgetCountsPods]",
 		"Services: there are none in the files [ServiceSelectsWorkers ServiceExcludesAdded]",
-		"autoscalers: there are none in the files [AutoscalerPresent AutoscalerToZero]",
+		"autoscalers: there are none in the files [AutoscalerToZero]",
 		"the longest request: not set [GracePeriodBelowLongestRequest]",
 		"the workload's status: the manifest has none [WorkloadApiTooOld]",
 	}

@@ -123,7 +123,7 @@ func TestPreflight(t *testing.T) {
 	w.edit(image("v2"), gpus("100"), mountWeights) // no node has 100
 	request := func() *pb.PreflightRequest { return &pb.PreflightRequest{Policy: policy("25%", "50%")} }
 	before := w.writes()
-	r := w.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded "+
+	r := w.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded "+
 		"ReadinessProbeMissing ServiceSelectsWorkers", "PersistentVolumeClaims, nodes, the longest request")
 	for _, u := range r.GetUnchecked()[:2] {
 		w.mustContain(u.GetReason(), "forbidden", driver.User, "config/preflight")
@@ -138,12 +138,12 @@ func TestPreflight(t *testing.T) {
 	w.preflightCommand()
 
 	permitted := w.withDriver(driver.Start(t, e.preflightKubeconfig(), e.namespace))
-	r = permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction LeadersNotSpread NodesLackCapacity PreStopMissing "+
+	r = permitted.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction LeadersNotSpread NodesLackCapacity PreStopMissing "+
 		"QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce", "the longest request")
 	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackCapacity" })
 	w.mustContain(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
 	w.edit(gpus("1"), wellConfigured)
-	permitted.awaitPreflight(request(), "AllUnavailable AutoscalerPresent BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")
+	permitted.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction QuotaExceeded ServiceSelectsWorkers", "the longest request")
 }
 
 // mustReportFindings fails unless Plan has the findings besides its warnings, and Initialize warns of each once.
