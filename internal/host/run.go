@@ -178,7 +178,7 @@ func (r Result) Sentence() string {
 	case OutcomeLastBatch:
 		return "the last batch is ready, and the release waits to be promoted"
 	case OutcomeGateFailed:
-		return "the release stays at its batch: " + r.Failure
+		return fmt.Sprintf("release %s stays at its batch: %s", r.ReleaseID, r.Failure)
 	case OutcomeFailed:
 		return fmt.Sprintf("release %s failed (%s): %s", r.ReleaseID, c.GetReason(), c.GetMessage())
 	case OutcomeSuperseded:

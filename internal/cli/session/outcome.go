@@ -31,10 +31,8 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	}
 	id, c := result.ReleaseID, result.Context
 	switch result.Outcome {
-	case host.OutcomeFailed:
+	case host.OutcomeFailed, host.OutcomeGateFailed:
 		return exit.Errorf(exit.Failed, "%s%s", result.Sentence(), nextSteps(c, hints))
-	case host.OutcomeGateFailed:
-		return exit.Errorf(exit.Failed, "release %s stays at its batch: %s%s", id, result.Failure, nextSteps(c, hints))
 	case host.OutcomeRolledBack:
 		return exit.Errorf(exit.RolledBack, "%s", result.Sentence())
 	case host.OutcomeInterrupted:
@@ -42,7 +40,7 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	case host.OutcomePromoted:
 		return fmt.Errorf("too late: release %s is already promoted", id)
 	case host.OutcomeSuperseded:
-		return fmt.Errorf("not promoted: the template changed during release %s\n  to see the status: %s", id, hints.Status)
+		return fmt.Errorf("%s\n  to see the status: %s", result.Sentence(), hints.Status)
 	default:
 		return fmt.Errorf("release %s ended as %s", id, result.Outcome)
 	}
