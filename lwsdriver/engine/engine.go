@@ -34,15 +34,10 @@ type Engine struct {
 	Observer *observe.Observer
 	Applier  *apply.Applier
 
-	config Config
-	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	locks  scope
-	errors lastErrors
-	// waits are what the last decisions wait for.
-	waits perWorkload[plan.Waiting]
-	// looks are what Look returned last.
-	looks     perWorkload[*look]
-	histories perWorkload[historyPause]
+	config    Config
+	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	locks     scope
+	memories  memories
 	admission admission
 	events    *eventRecorder
 	metrics   *metrics
@@ -215,7 +210,9 @@ func (e *Engine) Lock(ctx context.Context, name types.NamespacedName) (key types
 }
 
 // LastError returns the error that blocks the workload's release, nil if none does. A lost race does not: another pass follows.
-func (e *Engine) LastError(key types.NamespacedName) error { return e.errors.get(key) }
+func (e *Engine) LastError(key types.NamespacedName) error {
+	return e.memories.get(key).blockingError()
+}
 
 // changed is called for every event about a workload.
 func (e *Engine) changed(key types.NamespacedName) {
@@ -229,10 +226,6 @@ func (e *Engine) forget(key types.NamespacedName) {
 	if e.locks.readOnly || !e.locks.covers(key) {
 		e.Observer.ForgetPolicy(key) // this engine restores no routes
 	}
-	e.events.forget(key)
-	e.errors.set(key, nil)
-	e.waits.set(key, plan.Waiting{})
-	e.outdate(key)
-	e.histories.set(key, historyPause{})
+	e.memories.update(key, func(m *memory) { *m = memory{} })
 	e.admission.record(key, plan.Decision{}, nil)
 }

@@ -30,10 +30,6 @@ type eventRecorder struct {
 	broadcaster events.EventBroadcaster
 	recorder    events.EventRecorder
 	log         *slog.Logger
-
-	last perWorkload[lastEvent]
-	// unsafe are the templates that announceUnsafe recorded an event about.
-	unsafe perWorkload[unsafeTemplate]
 }
 
 // lastEvent is what the last event on a workload was about; it is not repeated.
@@ -99,7 +95,8 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 		now.target = t.Groups
 	}
 	// It is remembered even without an event: a later state is compared with this one.
-	before := e.events.last.set(s.Key, now)
+	var before lastEvent
+	e.memories.update(s.Key, func(m *memory) { before, m.event = m.event, now })
 	first := before == lastEvent{}
 	if before == now || (first && !plan.InFlight(s.Observation)) {
 		return
@@ -134,12 +131,6 @@ func requestText(r *record.Release) string {
 	return " (requested" + by + why + ")"
 }
 
-// forget drops what is remembered of a deleted workload.
-func (r *eventRecorder) forget(key types.NamespacedName) {
-	r.last.set(key, lastEvent{})
-	r.unsafe.set(key, unsafeTemplate{})
-}
-
 // announceHandover records the event of a handover, on the object that becomes the workload.
 func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 	a, ok := action.(plan.HandOver)
@@ -148,7 +139,8 @@ func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 	}
 	w, r := s.AddedObjects[a.Name], a.Record.Release
 	// The first decision about the new object would otherwise repeat the state as its own event.
-	e.events.last.set(observe.KeyOf(w), lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING})
+	event := lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING}
+	e.memories.update(observe.KeyOf(w), func(m *memory) { m.event = event })
 	e.events.record(w, corev1.EventTypeNormal, "Adopted",
 		"release %s: %s serves in place of %s, which is being deleted; hosts may still use the name %s", r.ID, a.Name, s.Key.Name, a.Record.Workload)
 }
@@ -193,24 +185,19 @@ func (e *Engine) announceUnsafe(s *observe.Snapshot) {
 		return
 	}
 	now := unsafeTemplate{uid: s.StableObject.UID, revision: s.Stable.Revision, text: plan.UnsafeText(s.Observation)}
-	if now.revision == "" || !e.events.changesUnsafe(s.Key, now) {
-		return
+	if now.revision == "" {
+		return // LWS has not recorded the template yet
 	}
-	e.events.record(s.StableObject, corev1.EventTypeWarning, plan.CodeUnsafeTemplate, "%s", "revision "+now.revision+": "+now.text)
-}
-
-// changesUnsafe remembers now, and reports whether it is worth an event. While a group is recreated the text may be empty: that
-// does not count as another template.
-func (r *eventRecorder) changesUnsafe(key types.NamespacedName, now unsafeTemplate) (changed bool) {
-	r.unsafe.update(key, func(before unsafeTemplate) unsafeTemplate {
-		switch {
-		case now == before, now.text == "" && now.uid == before.uid && now.revision == before.revision:
-			return before
-		case now.text == "":
-			return unsafeTemplate{}
+	changed := false
+	e.memories.update(s.Key, func(m *memory) {
+		switch before := m.unsafe; {
+		case now.text != "":
+			m.unsafe, changed = now, now != before
+		case now.uid != before.uid || now.revision != before.revision:
+			m.unsafe = unsafeTemplate{} // while a group is recreated its text may be empty: that is not another template
 		}
-		changed = true
-		return now
 	})
-	return changed
+	if changed {
+		e.events.record(s.StableObject, corev1.EventTypeWarning, plan.CodeUnsafeTemplate, "%s", "revision "+now.revision+": "+now.text)
+	}
 }

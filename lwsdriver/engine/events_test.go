@@ -54,8 +54,8 @@ func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	b.announce(t.Context(), s, d)
-	if len(b.events.last.all) > 0 {
-		t.Errorf("remembered %v", b.events.last.all)
+	if got := b.memories.get(s.Key).event; got != (lastEvent{}) {
+		t.Errorf("remembered %v", got)
 	}
 }
 
@@ -94,9 +94,5 @@ func TestUnsafeTemplateEvent(t *testing.T) {
 				t.Errorf("%s: no event", step.name)
 			}
 		}
-	}
-	b.events.forget(s.Key)
-	if len(b.events.unsafe.all) > 0 {
-		t.Error("remembered after the workload was deleted")
 	}
 }

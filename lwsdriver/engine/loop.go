@@ -75,7 +75,7 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 		}
 	case ctx.Err() == nil:
 		level := slog.LevelWarn
-		if e.errors.get(key) == nil {
+		if e.LastError(key) == nil {
 			level = slog.LevelDebug // a lost race
 		}
 		e.config.Log.Log(ctx, level, "reconcile failed, will retry", slog.String("workload", key.String()), slog.Any("error", err))
@@ -106,7 +106,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 	var decision plan.Decision
 	if panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { _, decision, err = e.Reconcile(ctx, key) }); panicked != nil {
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
-		e.errors.set(key, err)
+		e.setError(key, err, false)
 	}
 	// Nothing of its release is left to restore, which the kept traffic policy was for.
 	if err == nil && decision.Recheck == 0 && e.Observer.Workload(key) == nil {
@@ -138,7 +138,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		if err == nil && decision.Action != nil {
 			if err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
 				// The next observation has the refusal, and the planner may decide otherwise.
-				e.errors.refuse(key, err)
+				e.setError(key, err, true)
 				return s, decision, err
 			}
 			if err == nil && writes >= writeLimit(s) {
@@ -147,15 +147,20 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		}
 		switch {
 		case err != nil:
-			e.errors.set(key, err)
+			e.setError(key, err, false)
 			return s, decision, err
 		case decision.Action == nil:
 			e.announce(ctx, s, decision)
 			e.announceUnsafe(s)
-			e.errors.set(key, nil)
+			e.setError(key, nil, false)
 			return s, decision, nil
 		}
 	}
+}
+
+// setError remembers the result of a pass, see [memory.setError].
+func (e *Engine) setError(key types.NamespacedName, err error, refused bool) {
+	e.memories.update(key, func(m *memory) { m.setError(err, refused) })
 }
 
 // perform announces a decision, and makes its write.
@@ -179,7 +184,7 @@ func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*
 		for _, policy := range next {
 			e.Observer.Enter(s, policy)
 		}
-		if left := e.histories.get(key).until.Sub(s.Now); left > 0 {
+		if left := e.memories.get(key).history.until.Sub(s.Now); left > 0 {
 			s.HistoryUnread = true // the planner does not write an unread history
 			s.RecheckAfter(left)
 		}
@@ -203,12 +208,12 @@ type look struct {
 func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	// While a cache is stale, or the process was suspended, no notice may have come.
 	fresh := len(e.Observer.Freshness.Of()) == 0
-	if l := e.looks.get(key); fresh && l != nil && l.Snapshot != nil && (l.until.IsZero() || e.config.Now().Before(l.until)) {
+	if l := e.memories.get(key).look; fresh && l != nil && l.Snapshot != nil && (l.until.IsZero() || e.config.Now().Before(l.until)) {
 		return l.Snapshot, l.Decision, nil
 	}
 	// A change that comes while this observes removes begun, and so the result is not kept.
 	begun := &look{}
-	e.looks.set(key, begun)
+	e.memories.update(key, func(m *memory) { m.look = begun })
 	s, decision, err := e.lookAgain(key)
 	var now *look
 	if err == nil && isNotifiedOfChanges(s, decision) {
@@ -217,11 +222,10 @@ func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decisio
 			now.until = s.Now.Add(decision.Recheck)
 		}
 	}
-	e.looks.update(key, func(last *look) *look {
-		if last != begun {
-			return last
+	e.memories.update(key, func(m *memory) {
+		if m.look == begun {
+			m.look = now
 		}
-		return now
 	})
 	return s, decision, err
 }
@@ -234,7 +238,9 @@ func isNotifiedOfChanges(s *observe.Snapshot, decision plan.Decision) bool {
 }
 
 // outdate has the next call of Look observe again.
-func (e *Engine) outdate(key types.NamespacedName) { e.looks.set(key, nil) }
+func (e *Engine) outdate(key types.NamespacedName) {
+	e.memories.update(key, func(m *memory) { m.look = nil })
+}
 
 // lookAgain observes a workload and decides what to do next. A panic is an error of this workload: a caller may look at others, too.
 func (e *Engine) lookAgain(key types.NamespacedName) (s *observe.Snapshot, d plan.Decision, err error) {
@@ -253,7 +259,7 @@ func (e *Engine) lookLocked(key types.NamespacedName) (*observe.Snapshot, plan.D
 		s, decision, err = e.lookAgain(key)
 	}
 	if err == nil {
-		e.waits.set(key, decision.Waiting)
+		e.memories.update(key, func(m *memory) { m.waiting = decision.Waiting })
 	}
 	return s, decision, err
 }
@@ -263,7 +269,8 @@ func (e *Engine) decideNext(s *observe.Snapshot, err error) (*observe.Snapshot, 
 	if err != nil {
 		return nil, plan.Decision{}, err
 	}
-	s.Refused, s.Waiting = e.errors.refused(s.Key), e.waits.get(s.Key)
+	known := e.memories.get(s.Key)
+	s.Refused, s.Waiting = known.refusal(), known.waiting
 	decision, err := e.callPlanner(s, nil)
 	if err != nil {
 		return nil, decision, err
@@ -321,20 +328,23 @@ type historyPause struct {
 }
 
 // HistoryError returns why the last write of a workload's history was refused, nil if it was not.
-func (e *Engine) HistoryError(key types.NamespacedName) error { return e.histories.get(key).err }
+func (e *Engine) HistoryError(key types.NamespacedName) error { return e.memories.get(key).history.err }
 
 // recordHistory is Do for writes of the history: one that is refused, such as for a missing permission, blocks no release. A
 // retryable error is returned.
 func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action plan.Action) (bool, error) {
 	wrote, err := e.Do(ctx, s, action)
-	if err == nil {
-		e.histories.set(s.Key, historyPause{})
-		return wrote, nil
-	}
-	if drivererr.Retryable(err) {
+	if err != nil && drivererr.Retryable(err) {
 		return false, err
 	}
-	before := e.histories.set(s.Key, historyPause{err, e.config.Now().Add(historyRetry)}).err
+	before, now := e.HistoryError(s.Key), historyPause{}
+	if err != nil {
+		now = historyPause{err, e.config.Now().Add(historyRetry)}
+	}
+	e.memories.update(s.Key, func(m *memory) { m.history = now })
+	if err == nil {
+		return wrote, nil
+	}
 	if before == nil || before.Error() != err.Error() {
 		e.config.Log.Warn("history can't be written, the release continues without it", slog.String("workload", s.Key.String()), slog.Any("error", err))
 	}

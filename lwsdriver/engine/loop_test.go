@@ -50,8 +50,8 @@ func TestFailingPassBacksOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.workOn(t.Context(), lwstest.VLLM)
-	if got := b.queue.NumRequeues(lwstest.VLLM); got != 0 || b.errors.get(lwstest.VLLM) != nil {
-		t.Errorf("%d tries and %v are remembered of a deleted workload", got, b.errors.get(lwstest.VLLM))
+	if got := b.queue.NumRequeues(lwstest.VLLM); got != 0 || b.LastError(lwstest.VLLM) != nil {
+		t.Errorf("%d tries and %v are remembered of a deleted workload", got, b.LastError(lwstest.VLLM))
 	}
 }
 
@@ -65,8 +65,8 @@ func TestPanicStaysWithItsWorkload(t *testing.T) {
 	if got := b.queue.NumRequeues(lwstest.VLLM); got != 2 {
 		t.Errorf("%d tries are counted, want 2", got)
 	}
-	if got := drivererr.Reason(b.errors.get(lwstest.VLLM)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("trouble is %v, want INTERNAL", b.errors.get(lwstest.VLLM))
+	if got := drivererr.Reason(b.LastError(lwstest.VLLM)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
+		t.Errorf("trouble is %v, want INTERNAL", b.LastError(lwstest.VLLM))
 	}
 	if unlock, err := b.locks.lock(t.Context(), lwstest.VLLM); err != nil {
 		t.Error(err)
@@ -87,7 +87,7 @@ func TestConflictsInARow(t *testing.T) {
 			t.Errorf("after %d conflicts in a row the error is %v", try, err)
 		}
 	}
-	b.errors.set(lwstest.VLLM, nil)
+	b.setError(lwstest.VLLM, nil, false)
 	b.workOn(t.Context(), lwstest.VLLM)
 	if err := b.LastError(lwstest.VLLM); err != nil {
 		t.Errorf("a first conflict after a success counts as one more: %v", err)
@@ -103,8 +103,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 			b.locks.workload = scope
 			b.run()
 			b.eventually("the driver serves", b.Synced)
-			b.errors.set(lwstest.VLLM, errors.New("something"))
-			b.events.last.set(lwstest.VLLM, lastEvent{release: "r1"})
+			b.setError(lwstest.VLLM, errors.New("something"), false)
 			if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, lwstest.VLLM.Name); err != nil {
 				t.Fatal(err)
 			}
@@ -113,13 +112,11 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 	}
 }
 
-// remembered counts what the engine keeps per workload; what the observer keeps is its own test.
+// remembered counts the workloads that the engine remembers; what the observer keeps is its own test.
 func (b *fixture) remembered() int {
-	b.events.last.mu.Lock()
-	defer b.events.last.mu.Unlock()
-	b.errors.of.mu.Lock()
-	defer b.errors.of.mu.Unlock()
-	return len(b.events.last.all) + len(b.errors.of.all)
+	b.memories.mu.Lock()
+	defer b.memories.mu.Unlock()
+	return len(b.memories.of)
 }
 
 // The writes of one pass are bounded by how much there is to write.
