@@ -111,12 +111,8 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 	// Without these the first release would be admitted beside groups that still start.
 	e.countEarlier()
-	work := e.work
-	if e.config.ReadOnly {
-		work = e.watch
-	}
 	for range workers {
-		running.Go(func() { work(ctx) })
+		running.Go(func() { e.work(ctx) })
 	}
 	<-ctx.Done()
 }

@@ -47,12 +47,16 @@ func writeLimit(s *observe.Snapshot) int {
 
 // work takes workloads from the queue until the driver stops.
 func (e *Engine) work(ctx context.Context) {
+	do := e.workOn
+	if e.config.ReadOnly {
+		do = e.watch
+	}
 	for {
 		key, quit := e.queue.Get()
 		if quit {
 			return
 		}
-		_ = guard.Call(e.config.Log, "worker", key.String(), func() { e.workOn(ctx, key) })
+		_ = guard.Call(e.config.Log, "worker", key.String(), func() { do(ctx, key) })
 		// After a panic, too: the queue gives a workload to no worker until it is done.
 		e.queue.Done(key)
 	}
@@ -85,20 +89,13 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 	e.Observer.Notify(key)
 }
 
-// watch is work for a read-only driver: it signals waiters, also when time alone changes the context, such as at a progress
+// watch is workOn for a read-only driver: it signals waiters, also when time alone changes the context, such as at a progress
 // deadline.
-func (e *Engine) watch(context.Context) {
-	for {
-		key, quit := e.queue.Get()
-		if quit {
-			return
-		}
-		if _, decision, err := e.lookLocked(key); err == nil && decision.Recheck > 0 {
-			e.queue.AddAfter(key, decision.Recheck)
-		}
-		e.Observer.Notify(key)
-		e.queue.Done(key)
+func (e *Engine) watch(_ context.Context, key types.NamespacedName) {
+	if _, decision, err := e.lookLocked(key); err == nil && decision.Recheck > 0 {
+		e.queue.AddAfter(key, decision.Recheck)
 	}
+	e.Observer.Notify(key)
 }
 
 // pass reconciles a workload. A panic is an error of this workload: it must not end the releases of others.
