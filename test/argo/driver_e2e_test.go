@@ -8,7 +8,6 @@ package argo
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -74,10 +74,7 @@ func TestDriverApart(t *testing.T) {
 // withoutRights restricts Argo's account to the permissions of config/argo/remote, until the test ends.
 func withoutRights(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	less, err := os.ReadFile(filepath.Join("..", "..", "config", "argo", "remote", "rbac", "role.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	less := files.Read(t, filepath.Join("..", "..", "config", "argo", "remote", "rbac", "role.yaml"))
 	more, err := config.ArgoRBAC()
 	if err != nil {
 		t.Fatal(err)

@@ -322,7 +322,7 @@ func (e *env) awaitCanary() {
 // delete deletes a Rollout.
 func (e *env) delete(rollout string) {
 	e.T.Helper()
-	suite.Delete(e.T, e.Objects(rollouts), rollout)
+	suite.DeleteObject(e.T, e.Objects(rollouts), rollout)
 }
 
 // said returns all that users read about a Rollout: its conditions, its steps' messages, and its events.

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -102,10 +102,7 @@ func TestExamples(t *testing.T) {
 
 func exampleFile(t *testing.T, path string) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := files.Read(t, filepath.Join("..", "..", "examples", path))
 	return string(raw)
 }
 

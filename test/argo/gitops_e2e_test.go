@@ -157,10 +157,7 @@ func (m *monitor) await(health, words string) {
 // startWait starts `lockstep status --wait`. The function that it returns waits for its end.
 func (e *env) startWait(flag string) func() (code int, text string) {
 	e.T.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	binary := driver.Path(e.T)
 	var text bytes.Buffer
 	command := exec.CommandContext(e.T.Context(), binary, "status", e.Name, flag, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig())
 	command.Stdout, command.Stderr = &text, &text

@@ -17,13 +17,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // quarters is a release in three batches with a pause after each of the first two. Steps 0, 2, 4 and 5 are the plugin's.
@@ -412,9 +412,7 @@ func (e *env) snapshots(ctx context.Context, n int) error {
 func (e *env) annotateWorkload(key, value string) {
 	e.T.Helper()
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
-	if _, err := e.Sets().Patch(e.T.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		e.T.Fatal(err)
-	}
+	suite.Patch(e.T, e.Sets(), name, patch)
 }
 
 // restart makes Argo restart the pods of a Rollout. Here it has none; the documented behaviour is that no group restarts.
@@ -453,9 +451,7 @@ func TestRolloutDeleted(t *testing.T) {
 			e := newRelease(t, quarters, slow())
 			before := e.Identities()
 			test.reach(e)
-			if err := e.Objects(rollouts).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			suite.DeleteObject(t, e.Objects(rollouts), name)
 			if test.tag == "v2" {
 				// LeaderWorkerSet would roll out v2, which was rolled back.
 				e.MustRest("v1")

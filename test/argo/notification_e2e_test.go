@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -47,10 +47,7 @@ func TestNotification(t *testing.T) {
 		}
 		return nil
 	}
-	raw, err := os.ReadFile("../../config/argo/notifications/argo-rollouts-notification-configmap.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := files.Read(t, "../../config/argo/notifications/argo-rollouts-notification-configmap.yaml")
 	manifest := string(raw) + fmt.Sprintf(`
     webhook: {sink: {method: POST, body: '{{index .rollout.metadata.annotations "lockstep.dev/stable-revision"}}'}}
   service.webhook.sink: |

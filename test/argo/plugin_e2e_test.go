@@ -44,10 +44,7 @@ func installPlugin(ctx context.Context, c *cluster.Cluster) error {
 func reconfigure(t *testing.T, args ...string) {
 	t.Helper()
 	c := cluster.Shared(t)
-	binary, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := driver.Path(t)
 	again := func(ctx context.Context, args ...string) {
 		if err := errors.Join(c.StopComponent(ctx, cluster.Argo), install.Configure(ctx, c, binary, args...), c.StartComponent(ctx, cluster.Argo)); err != nil {
 			t.Fatal(err)

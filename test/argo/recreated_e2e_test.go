@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // A Rollout that is deleted and applied again, as GitOps tools do, has no status: Argo takes its template for an initial deployment. The
@@ -90,9 +91,7 @@ func TestRolloutFromBackup(t *testing.T) {
 			e.deleteAndWait(metav1.DeletePropagationBackground)
 			e.MustRest("v1")
 			test.since(e)
-			if _, err := e.Objects(rollouts).Create(t.Context(), copied, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			suite.CreateObject(t, e.Objects(rollouts), copied)
 			tag := "v2"
 			if test.name == "after-an-edit" {
 				tag = "v3"
@@ -107,10 +106,7 @@ func TestRolloutFromBackup(t *testing.T) {
 // backup returns the Rollout as `kubectl get -o yaml` does, without what belongs to the object.
 func (e *env) backup() *unstructured.Unstructured {
 	e.T.Helper()
-	o, err := e.Objects(rollouts).Get(e.T.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	o := suite.GetObject(e.T.Context(), e.T, e.Objects(rollouts), name)
 	o.SetUID("")
 	o.SetResourceVersion("")
 	o.SetManagedFields(nil)
@@ -122,10 +118,7 @@ func (e *env) backup() *unstructured.Unstructured {
 func (e *env) deleteAndWait(propagation metav1.DeletionPropagation) {
 	e.T.Helper()
 	client := e.Objects(rollouts)
-	old, err := client.Get(e.T.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	old := suite.GetObject(e.T.Context(), e.T, client, name)
 	if err := client.Delete(e.T.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}); err != nil {
 		e.T.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // routed is a release in two batches with shares, behind a Service and a route that Traefik serves.
@@ -81,10 +82,7 @@ func (e *env) route(ctx context.Context) *unstructured.Unstructured {
 
 func (e *env) routeNamed(ctx context.Context, route string) *unstructured.Unstructured {
 	e.T.Helper()
-	object, err := e.Objects(httpRoutes).Get(ctx, route, metav1.GetOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	object := suite.GetObject(ctx, e.T, e.Objects(httpRoutes), route)
 	return object
 }
 

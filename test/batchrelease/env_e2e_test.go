@@ -141,7 +141,7 @@ func (e *env) patchAll(raw string) {
 
 func (e *env) remove() {
 	e.T.Helper()
-	suite.Delete(e.T, e.Objects(batchReleases), name)
+	suite.DeleteObject(e.T, e.Objects(batchReleases), name)
 }
 
 // await waits for a state of a BatchRelease, of its present spec.
@@ -245,10 +245,7 @@ func (e *env) story() (read func() string) {
 // added returns the workload that a release has added.
 func (e *env) added() string {
 	e.T.Helper()
-	list, err := e.Sets().List(e.T.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	list := suite.List(e.T, e.Sets(), metav1.ListOptions{})
 	for _, w := range list.Items {
 		if w.Name != name {
 			return w.Name

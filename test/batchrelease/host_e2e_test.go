@@ -65,16 +65,14 @@ func rights(t *testing.T, c *cluster.Cluster, withDriver bool) string {
 // begin starts a host.
 func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := driver.Path(t)
 	args = append([]string{"batchrelease", "--kubeconfig", kubeconfig}, args...)
 	if !slices.Contains(args, "--driver") {
 		args = append(args, "--canary-metadata-prefix", "track", "--canary-metadata-prefix", "example.com/")
 	}
 	p := &process{cmd: exec.Command(binary, args...), log: &text.Buffer{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	var err error
 	if p.child, err = child.Run(p.cmd); err != nil {
 		t.Fatal(err)
 	}
@@ -172,9 +170,7 @@ func uninstallKind(t *testing.T, c *cluster.Cluster) {
 		}
 	}
 	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if err := crds.Delete(t.Context(), batchReleases.GroupResource().String(), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.DeleteObject(t, crds, batchReleases.GroupResource().String())
 	await.Nil(t, "BatchRelease is served no more", func(ctx context.Context) error {
 		_, err := client.Resource(batchReleases).List(ctx, metav1.ListOptions{})
 		if err == nil {

@@ -8,7 +8,6 @@ package batchrelease
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -355,10 +355,7 @@ func TestExample(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for _, path := range []string{"workload.yaml", "kruise/batchrelease.yaml"} {
-		manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		manifest := files.Read(t, filepath.Join("..", "..", "examples", path))
 		e.Apply(string(manifest))
 	}
 	e.awaitHeld()

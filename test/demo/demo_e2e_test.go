@@ -37,10 +37,7 @@ func TestMain(m *testing.M) {
 // with text.
 func playDemo(t *testing.T, text string, at func(pid int), args ...string) string {
 	t.Helper()
-	lockstep, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	lockstep := driver.Path(t)
 	tmp, err := os.MkdirTemp("", "demo-") // short, for the path of a socket
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -63,6 +64,16 @@ var Binary = sync.OnceValues(func() (string, error) {
 	}
 	return build(binaryDir, "")
 })
+
+// Path returns the path of [Binary].
+func Path(t testing.TB) string {
+	t.Helper()
+	path, err := Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 // NewerBinary returns the path of a lockstep binary with a higher rendering version, and builds it once per test binary.
 var NewerBinary = sync.OnceValues(func() (string, error) {
@@ -210,10 +221,7 @@ func (d *Driver) AwaitSync() {
 // PeakMemory returns the most memory that the process has had resident so far, in bytes.
 func (d *Driver) PeakMemory() int64 {
 	d.t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.process.Cmd.Process.Pid))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	raw := files.Read(d.t, fmt.Sprintf("/proc/%d/status", d.process.Cmd.Process.Pid))
 	var kb int64
 	for line := range bytes.Lines(raw) {
 		if _, err := fmt.Sscanf(string(line), "VmHWM: %d kB", &kb); err == nil {

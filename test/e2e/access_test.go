@@ -29,11 +29,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // tcpDriver is a driver that serves all namespaces over TCP with TLS, and authorizes its callers.
@@ -55,10 +57,7 @@ func (e *env) serveTCP(args ...string) *tcpDriver {
 	if err := e.cluster.Apply(e.t.Context(), "", roles); err != nil {
 		e.t.Fatal(err)
 	}
-	binary, err := driver.Binary()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	binary := driver.Path(e.t)
 	s := &tcpDriver{env: e, ca: tlstest.NewCA(e.t), log: filepath.Join(e.t.TempDir(), "log")}
 	cert := s.ca.Files(e.t, "server")
 	log, err := os.Create(s.log)
@@ -92,10 +91,7 @@ func (e *env) serveTCP(args ...string) *tcpDriver {
 }
 
 func (s *tcpDriver) logged() string {
-	raw, err := os.ReadFile(s.log)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	raw := files.Read(s.t, s.log)
 	return string(raw)
 }
 
@@ -111,9 +107,7 @@ func (s *tcpDriver) token(account, audience string) string {
 		s.t.Fatal(err)
 	}
 	path := filepath.Join(s.t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(request.Status.Token), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	files.Write(s.t, path, []byte(request.Status.Token))
 	return path
 }
 
@@ -124,11 +118,7 @@ func (s *tcpDriver) bind(namespace, role string, subject rbacv1.Subject) string 
 		ObjectMeta: metav1.ObjectMeta{GenerateName: role + "-"}, Subjects: []rbacv1.Subject{subject},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}
-	binding, err := s.kube.RbacV1().RoleBindings(namespace).Create(s.t.Context(), binding, metav1.CreateOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return binding.Name
+	return suite.Create(s.t, s.kube.RbacV1().RoleBindings(namespace), binding).Name
 }
 
 func (s *tcpDriver) account(name string) rbacv1.Subject {
@@ -161,10 +151,7 @@ func (s *tcpDriver) bearer(account string) *plugin.Client {
 // grpcurl runs examples/grpcurl as a service account.
 func (s *tcpDriver) grpcurl(account, workload string) (string, error) {
 	s.t.Helper()
-	token, err := os.ReadFile(s.token(account, "lockstep"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	token := files.Read(s.t, s.token(account, "lockstep"))
 	cmd := exec.Command("../../examples/grpcurl/release.sh", s.address, s.namespace, workload)
 	cmd.Env = append(os.Environ(), "CACERT="+s.ca.File, "TOKEN="+string(token))
 	out, err := cmd.CombinedOutput()
@@ -364,9 +351,7 @@ func TestAccessWatch(t *testing.T) {
 		}
 		ended <- err
 	}()
-	if err := mine.kube.RbacV1().RoleBindings(mine.namespace).Delete(t.Context(), binding, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, mine.kube.RbacV1().RoleBindings(mine.namespace), binding)
 	revoked := time.Now()
 	mine.eventually("the permission has ended", func(context.Context) error {
 		if all := seen(); len(all) > 0 {
@@ -405,10 +390,7 @@ func TestAccessMetrics(t *testing.T) {
 		_ = response.Body.Close()
 		return response.StatusCode
 	}
-	raw, err := os.ReadFile(s.token("scraper", "https://kubernetes.default.svc"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := files.Read(t, s.token("scraper", "https://kubernetes.default.svc"))
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "random": http.StatusUnauthorized, string(raw): http.StatusForbidden} {
 		if got := get(token); got != want {
 			t.Errorf("code %d, want %d", got, want)
@@ -422,7 +404,7 @@ func TestAccessMetrics(t *testing.T) {
 		ObjectMeta: role.ObjectMeta, Subjects: []rbacv1.Subject{s.account("scraper")},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 	}
-	_, err = s.kube.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{})
+	_, err := s.kube.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{})
 	if err == nil {
 		_, err = s.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
 	}
@@ -443,10 +425,7 @@ func TestAccessMetrics(t *testing.T) {
 func TestAccessPlaintext(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
-	binary, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := driver.Path(t)
 	for _, address := range []string{"127.0.0.1:0", ":0"} {
 		out, err := exec.Command(binary, "serve", "--listen", address, "--kubeconfig", driver.Kubeconfig(t, e.cluster)).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("--tls-cert")) {

@@ -30,6 +30,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // The admission policy's annotations. They are repeated here on purpose: they are part of the contract.
@@ -100,9 +101,7 @@ func (e *env) admit() {
 		}
 		return err
 	})
-	if err := sets.Delete(e.t.Context(), probe.Name, metav1.DeleteOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Delete(e.t, sets, probe.Name)
 }
 
 // delivery is a way to apply a user's manifest.
@@ -137,10 +136,7 @@ func serverSide(w *workload, manifest *lws.LeaderWorkerSet) {
 // clientSide is kubectl apply: a three-way merge of the manifest, the last applied one and the live object.
 func clientSide(w *workload, manifest *lws.LeaderWorkerSet) {
 	w.t.Helper()
-	live, err := w.dynamicSets().Get(w.t.Context(), w.name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	live := suite.GetObject(w.t.Context(), w.t, w.dynamicSets(), w.name)
 	next := plain(manifest)
 	last := asJSON(next)
 	if err := unstructured.SetNestedField(next, last, "metadata", "annotations", corev1.LastAppliedConfigAnnotation); err != nil {
@@ -410,9 +406,7 @@ func TestAdmissionReleases(t *testing.T) {
 		if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "50%" || c.MaxSurge.String() != "1" {
 			t.Errorf("saved is %s", asJSON(c))
 		}
-		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-			t.Fatal(err)
-		}
+		w.disown(w.ref())
 		object := w.get()
 		if c := object.Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(c) != asJSON(next.Spec.RolloutStrategy.RollingUpdateConfiguration) {
 			t.Errorf("Disown restored %s", asJSON(c))

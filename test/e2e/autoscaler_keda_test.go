@@ -42,10 +42,7 @@ func (w *workload) keda(annotations map[string]any) {
 			}}},
 		},
 	}}
-	created, err := w.scaledObjects().Create(w.t.Context(), object, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	created := suite.CreateObject(w.t, w.scaledObjects(), object)
 	hpas := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace)
 	h := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{
@@ -57,12 +54,8 @@ func (w *workload) keda(annotations map[string]any) {
 			MaxReplicas:    4,
 		},
 	}
-	if _, err := hpas.Create(w.t.Context(), h, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := hpas.Delete(w.t.Context(), h.Name, metav1.DeleteOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Create(w.t, hpas, h)
+	suite.Delete(w.t, hpas, h.Name)
 }
 
 // pause sets KEDA's annotation as a user would; nil removes it.
@@ -200,10 +193,7 @@ func TestAutoscalerWaitsForScaledObject(t *testing.T) {
 	w := e.adopt(model("model", 2, 1))
 	w.keda(nil)
 	w.autoscale(1, 4, nil)
-	owner, err := w.scaledObjects().Get(t.Context(), w.name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := suite.GetObject(t.Context(), t, w.scaledObjects(), w.name)
 	w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
 		h.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())}
 	})

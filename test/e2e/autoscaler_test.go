@@ -66,17 +66,12 @@ func (w *workload) autoscaleBy(
 			}},
 		},
 	}
-	if _, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Create(w.t.Context(), h, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Create(w.t, w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace), h)
 }
 
 func (w *workload) hpa() *autoscalingv2.HorizontalPodAutoscaler {
 	w.t.Helper()
-	h, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	h := suite.Get(w.t.Context(), w.t, w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace), w.name)
 	return h
 }
 
@@ -252,9 +247,7 @@ func TestAutoscalerRestored(t *testing.T) {
 			func(w *workload) { w.awaitState(rolledBack) },
 		},
 		{"disown", nil, finalize(rollback), false, func(w *workload) {
-			if _, err := w.driver.Disown(w.t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-				w.t.Fatal(err)
-			}
+			w.disown(w.ref())
 		}},
 		{
 			"record-removed", selectPolicies(maxChange, minChange), func(w *workload) { w.removeRecord() }, true,

@@ -19,6 +19,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // budgets lists the PodDisruptionBudgets of the namespace as "model-lockstep-leaders 1/5": maxUnavailable of expected pods.
@@ -82,9 +84,7 @@ func TestCanaryBudget(t *testing.T) {
 
 	// A budget is deleted by hand while no driver runs. The next driver recreates it.
 	w.driver.Kill()
-	if err := w.kube.PolicyV1().PodDisruptionBudgets(w.namespace).Delete(t.Context(), "model-lockstep-workers", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, w.kube.PolicyV1().PodDisruptionBudgets(w.namespace), "model-lockstep-workers")
 	w.driver.Restart()
 	w.awaitBudgets("model-lockstep-leaders 2/6, model-lockstep-workers 1/6")
 	w.edit(image("v3"))
@@ -155,9 +155,7 @@ func TestCanaryForeignBudgets(t *testing.T) {
 				Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{lws.SetNameLabelKey: "model"}},
 			},
 		}
-		if _, err := w.kube.PolicyV1().PodDisruptionBudgets(w.namespace).Create(t.Context(), b, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		suite.Create(t, w.kube.PolicyV1().PodDisruptionBudgets(w.namespace), b)
 	}
 	p := quarters()
 	p.GroupDisruptionBudget = true

@@ -66,9 +66,7 @@ func disownExactly(t *testing.T, s style) {
 						w.edit(image("v1"))
 					}
 				}
-				if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-					t.Fatal(err)
-				}
+				w.disown(w.ref())
 				if released && ends[0] == promote {
 					w.edit(image("v1"))
 				}

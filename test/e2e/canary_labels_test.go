@@ -19,6 +19,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const (
@@ -118,9 +120,7 @@ func TestCanaryBatchLabels(t *testing.T) {
 	w.awaitBatches(canary, "rollout-7", "1 2 3 3")
 
 	w.driver.Kill()
-	if err := pods.Delete(t.Context(), canary+"-1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, pods, canary+"-1")
 	w.awaitBatches(canary, "rollout-7", "1 - 3 3")
 	w.driver.Restart()
 	w.awaitBatches(canary, "rollout-7", "1 2 3 3")

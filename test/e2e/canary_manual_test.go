@@ -258,9 +258,7 @@ func TestCanaryHoldEdited(t *testing.T) {
 		await.True(t, "the log names who changed it", func() bool {
 			return strings.Contains(e.driver.Log(), "e2e-user has changed the rolling update configuration")
 		})
-		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-			t.Fatal(err)
-		}
+		w.disown(w.ref())
 		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
 		if *got.Partition != 1 || got.MaxUnavailable != intstr.FromInt32(2) || got.MaxSurge != intstr.FromString("30%") {
 			t.Errorf("Disown restored %s", asJSON(got))

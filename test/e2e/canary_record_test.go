@@ -39,9 +39,7 @@ func TestCanaryRecordRemoved(t *testing.T) {
 		t.Fatalf("Adopt: %v, %v", r, err)
 	}
 	w.sameGroups(before)
-	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-		t.Fatal(err)
-	}
+	w.disown(w.ref())
 	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; ptr.Deref(c.Partition, 0) != 0 || c.MaxUnavailable != intstr.FromInt32(1) {
 		t.Errorf("Disown restored %s", asJSON(c))
 	}

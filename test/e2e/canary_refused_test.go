@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const invalid = pb.ErrorReason_ERROR_REASON_INVALID_REQUEST
@@ -101,14 +102,11 @@ func TestCanaryRefused(t *testing.T) {
 		w.mustBeIdle()
 	})
 	t.Run("foreign owner", func(t *testing.T) {
-		owner, err := e.kube.CoreV1().ConfigMaps(e.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		owner := suite.Create(t, e.kube.CoreV1().ConfigMaps(e.namespace), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}})
 		w := e.in(t).deploy(model("owned", 2, 1, func(s *lws.LeaderWorkerSet) {
 			s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID, Controller: ptr.To(true)}}
 		}))
-		_, err = w.tryInitialize("r1", quarters())
+		_, err := w.tryInitialize("r1", quarters())
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "ConfigMap", "owner")
 		_, err = w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER)

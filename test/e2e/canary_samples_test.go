@@ -21,12 +21,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // sample is a LeaderWorkerSet published by the LWS project.
@@ -149,19 +149,14 @@ func (w *workload) initializeUnchanged() {
 // prepareNodes sets the GKE labels on nodes that the samples select by; each node is its own pool.
 func (e *env) prepareNodes() {
 	e.t.Helper()
-	nodes, err := e.kube.CoreV1().Nodes().List(e.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	nodes := suite.List(e.t, e.kube.CoreV1().Nodes(), metav1.ListOptions{})
 	for _, n := range nodes.Items {
 		patch := asJSON(map[string]any{"metadata": map[string]any{"labels": map[string]string{
 			"cloud.google.com/gke-nodepool":        "pool-" + n.Name,
 			"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
 			"cloud.google.com/gke-tpu-topology":    "4x4",
 		}}})
-		if _, err := e.kube.CoreV1().Nodes().Patch(e.t.Context(), n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			e.t.Fatal(err)
-		}
+		suite.Patch(e.t, e.kube.CoreV1().Nodes(), n.Name, patch)
 	}
 }
 

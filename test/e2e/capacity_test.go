@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // gpus sets a GPU limit on every container.
@@ -40,9 +41,7 @@ func (e *env) limitGPUs(hard, used string) {
 		ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{gpu: resource.MustParse(hard)}},
 	}
-	if _, err := quotas.Create(e.t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	suite.Create(e.t, quotas, quota)
 	e.eventually("the quota's usage is counted", func(ctx context.Context) error {
 		q, err := quotas.Get(ctx, "gpus", metav1.GetOptions{})
 		if err != nil {

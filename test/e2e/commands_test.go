@@ -27,10 +27,7 @@ type command struct {
 // begin starts a command about a workload. It is killed when the test ends.
 func (w *workload) begin(args ...string) *command {
 	w.t.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	binary := driver.Path(w.t)
 	c := &command{w: w, cmd: exec.CommandContext(w.t.Context(), binary, w.toDriver(args...)...)}
 	c.cmd.Stdout, c.cmd.Stderr = &c.output, &c.output
 	if err := c.cmd.Start(); err != nil {

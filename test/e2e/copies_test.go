@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // LWS v0.10.0 copies labels and annotations of a LeaderWorkerSet, including the record, to its StatefulSets. That costs at most one
@@ -71,10 +73,7 @@ func lockstepKeys(all map[string]string) map[string]string {
 func (e *env) countCopies(name string) func() (leader, workers int) {
 	e.t.Helper()
 	sets := e.kube.AppsV1().StatefulSets(e.namespace)
-	list, err := sets.List(e.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	list := suite.List(e.t, sets, metav1.ListOptions{})
 	last := map[string]*appsv1.StatefulSet{}
 	for i := range list.Items {
 		last[list.Items[i].Name] = &list.Items[i]

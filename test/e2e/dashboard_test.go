@@ -36,10 +36,7 @@ var updateImages = flag.Bool("update", false, "write the screenshot of docs/imag
 // dashboard starts `lockstep dashboard` until the test ends, with a kubeconfig in its environment, and returns the URL that it prints.
 func (e *env) dashboard(kubeconfig string, args ...string) string {
 	e.t.Helper()
-	path, err := driver.Binary()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	path := driver.Path(e.t)
 	cmd := exec.Command(path, append([]string{"dashboard"}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	out, err := cmd.StdoutPipe()
@@ -229,10 +226,7 @@ func TestDashboard(t *testing.T) {
 	}
 	w.mustBeIdle()
 
-	path, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := driver.Path(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "dashboard", "-A", "--kubeconfig", viewer).CombinedOutput()

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -29,10 +30,7 @@ func TestDebugRecord(t *testing.T) {
 	w := e.adopt(model("model", 2, 1))
 	w.edit(image("v2"))
 	w.initialize("r1", policy("50%", "100%"))
-	path, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := driver.Path(t)
 	recording, err := os.Create(filepath.Join(t.TempDir(), "recording.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -46,10 +44,7 @@ func TestDebugRecord(t *testing.T) {
 	}
 	defer recorder.End(syscall.SIGKILL, await.Patience)
 	read := func() string {
-		raw, err := os.ReadFile(recording.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := files.Read(t, recording.Name())
 		return string(raw)
 	}
 	await.Nil(t, "the first decision is recorded", func(context.Context) error {

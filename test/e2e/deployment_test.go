@@ -6,7 +6,6 @@
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -40,10 +40,7 @@ func TestDeploymentsAreRestricted(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"deployment", "kruise", "kruise/batchrelease"} {
-		raw, err := os.ReadFile(filepath.Join("..", "..", "config", name, "deployment.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := files.Read(t, filepath.Join("..", "..", "config", name, "deployment.yaml"))
 		var deployment appsv1.Deployment
 		if err := yaml.UnmarshalStrict(raw, &deployment); err != nil {
 			t.Fatal(err)

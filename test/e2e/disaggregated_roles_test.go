@@ -77,9 +77,7 @@ func TestDisaggregatedRoles(t *testing.T) {
 	if err := s.Check(t.Context(), "v2", 2, 1); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
-		t.Fatal(err)
-	}
+	s.disown(s.ref)
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
 	})

@@ -232,9 +232,7 @@ func TestDisaggregatedHeld(t *testing.T) {
 
 	s.setImage("v4")
 	s.Await("v4", 0, 0)
-	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
-		t.Fatal(err)
-	}
+	s.disown(s.ref)
 	s.wake()
 	s.Await("v4", 4, 2)
 	s.Await("v1", -1, -1)
@@ -308,10 +306,7 @@ func (s *roleSet) expose() {
 // service returns the selector of the Service of requests.
 func (s *roleSet) service() map[string]string {
 	s.t.Helper()
-	service, err := s.kube.CoreV1().Services(s.namespace).Get(s.t.Context(), s.name+"-http", metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	service := suite.Get(s.t.Context(), s.t, s.kube.CoreV1().Services(s.namespace), s.name+"-http")
 	return service.Spec.Selector
 }
 
@@ -581,9 +576,7 @@ func (s *roleSet) forgeScaler() {
 		"apiVersion": scalersResource.GroupVersion().String(), "kind": "DisaggregatedSetRoleScaler",
 		"metadata": map[string]any{"name": name}, "spec": map[string]any{"replicas": int64(7)},
 	}}
-	if _, err := scalers.Create(s.t.Context(), forged, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	suite.CreateObject(s.t, scalers, forged)
 	s.scaleExternally(1)
 	s.eventually("the scaler is refused", func(ctx context.Context) error {
 		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref}) // as a release is, but it changes nothing
@@ -821,9 +814,7 @@ func TestDisaggregatedEmptied(t *testing.T) {
 			s.Await("v2", -1, -1)
 		},
 		func() {
-			if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
-				t.Fatal(err)
-			}
+			s.disown(s.ref)
 			s.wake()
 			s.Await("v2", 2, 1)
 			s.eventually("adoption", func(ctx context.Context) error {
@@ -927,9 +918,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 		t.Errorf("the newest revision is %v", again[0])
 	}
 
-	if _, err := s.driver.Disown(t.Context(), &pb.DisownRequest{Workload: s.ref}); err != nil {
-		t.Fatal(err)
-	}
+	s.disown(s.ref)
 	s.undo(history[0].GetName())
 	s.Await("v2", 0, 0)
 	s.Await("v1", 3, 2)
@@ -941,9 +930,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 		}
 		return nil
 	})
-	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.DeleteObject(t, s.sets(), s.name)
 	s.eventually("the history is deleted", func(ctx context.Context) error {
 		list, err := s.kube.AppsV1().ControllerRevisions(s.namespace).List(ctx, kept)
 		if err == nil && len(list.Items) > 0 {
@@ -1013,9 +1000,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 	s.Await("v2", 1, 1)
 	updated := s.Leaders("v2")
 
-	if err := bounds.Delete(t.Context(), s.name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.DeleteObject(t, bounds, s.name)
 	s.eventually("the bounds are restored with the batch", func(ctx context.Context) error {
 		b, err := bounds.Get(ctx, s.name, metav1.GetOptions{})
 		if err != nil {

@@ -364,10 +364,7 @@ func (e *env) tenantObjects(own func(name string) bool) map[string]string {
 	owner := string(e.existing("evil").get().UID)
 	all := map[string]string{}
 	for _, kind := range kinds {
-		list, err := e.dynamic.Resource(kind).Namespace(e.namespace).List(e.t.Context(), metav1.ListOptions{})
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		list := suite.List(e.t, e.dynamic.Resource(kind).Namespace(e.namespace), metav1.ListOptions{})
 		for i := range list.Items {
 			o := &list.Items[i]
 			if o.GetName() == "evil" || o.GetName() == "evil-http" || slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/vllm"
@@ -55,17 +55,12 @@ func newMeasured(t *testing.T) *measured {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.stop() })
-	example, err := os.ReadFile(filepath.Join("..", "..", "examples", "gates.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := files.Read(t, filepath.Join("..", "..", "examples", "gates.yaml"))
 	quick := "{window: 10s, interval: 1s, "
 	text := strings.NewReplacer("count: 10", "window: 10s\n    count: 5", "interval: 30s", "interval: 1s",
 		"- template: vllm-ttft", "- "+quick+"template: vllm-ttft}", "- template: vllm-itl\n    max: 1.1", "- "+quick+"template: vllm-itl, max: 1.1}").Replace(string(example))
 	m.policy = filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(m.policy, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, m.policy, []byte(text))
 	m.edit(image("v2"))
 	return m
 }
@@ -201,13 +196,8 @@ func TestGatesWithoutAnswer(t *testing.T) {
 			t.Errorf("Prometheus refuses the query of %s: %v", g.Name, taken.Err)
 		}
 	}
-	text, err := os.ReadFile(m.policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(m.policy, []byte(strings.ReplaceAll(string(text), "vllm:request_success_total", "vllm:no_such_metric")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := files.Read(t, m.policy)
+	files.Write(t, m.policy, []byte(strings.ReplaceAll(string(text), "vllm:request_success_total", "vllm:no_such_metric")))
 	out, documents, code := m.release("--release-id", "r1")
 	if code != 4 {
 		t.Fatalf("without data: exit code %d\n%s", code, out)
@@ -216,9 +206,7 @@ func TestGatesWithoutAnswer(t *testing.T) {
 		t.Errorf("without data: %+v", got)
 	}
 	// The gates pass, but for the third, which has no answer any more.
-	if err := os.WriteFile(m.policy, []byte(strings.ReplaceAll(string(text), "count: 5", "count: 10000")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, m.policy, []byte(strings.ReplaceAll(string(text), "count: 5", "count: 10000")))
 	ended := make(chan int, 1)
 	go func() {
 		out, documents, code = m.release("--release-id", "r2", "--retry-for", "3s")

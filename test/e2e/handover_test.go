@@ -18,6 +18,7 @@ import (
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 const (
@@ -83,10 +84,7 @@ func (w *workload) mustBeHandedOver() *workload {
 // service returns the user's Service.
 func (w *workload) service() *corev1.Service {
 	w.t.Helper()
-	s, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), w.name+"-http", metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := suite.Get(w.t.Context(), w.t, w.kube.CoreV1().Services(w.namespace), w.name+"-http")
 	return s
 }
 
@@ -187,9 +185,7 @@ func TestHandover(t *testing.T) {
 	s.mustRun("v3")
 	s.mustBeIdle()
 	w.mustServe(third)
-	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-		t.Fatal(err)
-	}
+	w.disown(w.ref())
 	if o := s.get(); o.Labels[knownLabel] != "" || o.Annotations[recordAnnotation] != "" {
 		t.Errorf("after Disown: labels %v, annotations %v", o.Labels, o.Annotations)
 	}
@@ -379,10 +375,7 @@ func TestHandoverScaledObject(t *testing.T) {
 	w.finalize("r1", promote)
 	s := w.mustBeHandedOver()
 	w.awaitPaused("", false)
-	object, err := w.scaledObjects().Get(t.Context(), w.name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	object := suite.GetObject(t.Context(), t, w.scaledObjects(), w.name)
 	if to, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name"); to != s.name {
 		t.Errorf("it scales %q, not %s", to, s.name)
 	}

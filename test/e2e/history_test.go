@@ -16,12 +16,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // Labels and annotations of the revision history, repeated here on purpose: they are part of the contract.
@@ -58,9 +58,7 @@ func TestHistoryUndo(t *testing.T) {
 	w.finalize("r4", promote)
 
 	// LWS truncates its revisions once the workload is not under hold.
-	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-		t.Fatal(err)
-	}
+	w.disown(w.ref())
 	w.eventually("LWS keeps one revision only", func(ctx context.Context) error {
 		return w.counts(ctx, lws.SetNameLabelKey+"="+w.name, 1) // without those of the StatefulSet, which have that label, too
 	})
@@ -103,9 +101,7 @@ func TestHistoryUndo(t *testing.T) {
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "none", "4 ("+history[0].GetName()+")")
 
 	// The history outlives Disown, too; and a template that is restored to an unmanaged workload is held.
-	if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-		t.Fatal(err)
-	}
+	w.disown(w.ref())
 	before = w.stablePods()
 	w.undo("", configured)
 	w.await("the template is held", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
@@ -162,17 +158,11 @@ func TestHistoryEdited(t *testing.T) {
 	forged := old.DeepCopy()
 	forged.ResourceVersion, forged.UID = "", ""
 	forged.Data.Raw = []byte(strings.ReplaceAll(string(old.Data.Raw), "model:v1", "model:evil"))
-	if err := crs.Delete(t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := crs.Create(t.Context(), forged, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, crs, old.Name)
+	suite.Create(t, crs, forged)
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, historyAnnotation,
 		strings.Replace(now.Annotations[historyAnnotation], "Promoted", "RolledBack", 1))
-	if _, err := crs.Patch(t.Context(), now.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Patch(t, crs, now.Name, patch)
 	w.eventually("both are reported", func(ctx context.Context) error {
 		r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
 		if err != nil {
@@ -194,9 +184,7 @@ func TestHistoryEdited(t *testing.T) {
 		t.Error("the template was changed")
 	}
 	for _, name := range []string{old.Name, now.Name} {
-		if err := crs.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		suite.Delete(t, crs, name)
 	}
 	w.awaitHistory("1 v2 r2 COMPLETED stable current")
 }
@@ -222,10 +210,7 @@ func TestHistoryForbidden(t *testing.T) {
 // mustPrint runs a command, which must succeed and print all words.
 func (e *env) mustPrint(words []string, args ...string) string {
 	e.t.Helper()
-	path, err := driver.Binary()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	path := driver.Path(e.t)
 	args = append(args, "--namespace", e.namespace)
 	if !slices.Contains(args, "--kubeconfig") {
 		args = append(args, "--kubeconfig", driver.Kubeconfig(e.t, e.cluster))
@@ -288,10 +273,7 @@ func (w *workload) counts(ctx context.Context, selector string, n int) error {
 // snapshots returns the driver's ControllerRevisions.
 func (w *workload) snapshots() []appsv1.ControllerRevision {
 	w.t.Helper()
-	list, err := w.kube.AppsV1().ControllerRevisions(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: snapshotSelector})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	list := suite.List(w.t, w.kube.AppsV1().ControllerRevisions(w.namespace), metav1.ListOptions{LabelSelector: snapshotSelector})
 	return list.Items
 }
 

@@ -190,10 +190,7 @@ func (w *workload) toDriver(args ...string) []string {
 // lockstep runs a command.
 func (w *workload) lockstep(args ...string) (stdout string, code int) {
 	w.t.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	binary := driver.Path(w.t)
 	var out, stderr bytes.Buffer
 	cmd := exec.CommandContext(w.t.Context(), binary, args...)
 	cmd.Stdout, cmd.Stderr = &out, &stderr
@@ -216,10 +213,7 @@ func TestPreflightByReader(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.deploy(model("vllm", 4, 2))
-	binary, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := driver.Path(t)
 	kubeconfig := e.account("reader")
 	e.bind("RoleBinding", "reader", "ClusterRole", "view")
 	commands := [][]string{{"preflight", "vllm"}, {"plan", "vllm", "--batches", "25%,100%"}, {"status", "vllm"}}

@@ -580,10 +580,7 @@ func (c *courseRun) behave(annotations map[string]any) {
 	if err != nil {
 		return
 	}
-	sets, err := c.w.lws.LeaderworkersetV1().LeaderWorkerSets(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		c.w.t.Fatal(err)
-	}
+	sets := suite.List(c.w.t, c.w.lws.LeaderworkersetV1().LeaderWorkerSets(c.w.namespace), metav1.ListOptions{})
 	for _, s := range sets.Items {
 		if s.Name == r.GetCanaryWorkload() || r.GetUpdateRevision() != "" && s.Labels[disaggregated.RevisionLabelKey] == r.GetUpdateRevision() {
 			c.w.patchPods(s.Name, annotations, 0)

@@ -410,9 +410,7 @@ func TestStylesManifestApplied(t *testing.T) {
 		w.finalize("r1", promote)
 		w.mustRun("v2")
 		w.mustBeIdle()
-		if _, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()}); err != nil {
-			t.Fatal(err)
-		}
+		w.disown(w.ref())
 		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(got) != asJSON(applied) {
 			t.Errorf("Disown restored %s", asJSON(got))
 		}

@@ -18,6 +18,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // groupsOf sets the number of pods of a group.
@@ -74,9 +76,7 @@ func (w *workload) deleteLeader(group int) {
 	w.t.Helper()
 	name := fmt.Sprintf("%s-%d", w.name, group)
 	old := w.stablePods()[name]
-	if err := w.kube.CoreV1().Pods(w.namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Delete(w.t, w.kube.CoreV1().Pods(w.namespace), name)
 	w.awaitObject("the leader of group "+name+" is recreated", func() bool {
 		p, ok := w.stablePods()[name]
 		return ok && p.UID != old.UID && podReady(&p)

@@ -28,6 +28,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
@@ -108,9 +109,7 @@ func TestTenantsMarks(t *testing.T) {
 	if err := tenant.Refused(err, e.namespace, "lockstep.dev/isolation", "services"); err != nil {
 		t.Errorf("Service: %v", err)
 	}
-	if _, err := operator.Resource(servicesResource).Namespace(e.namespace).Create(t.Context(), asUser(service, "Service"), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.CreateObject(t, operator.Resource(servicesResource).Namespace(e.namespace), asUser(service, "Service"))
 
 	// Requests for the LeaderWorkerSet, as a dry run so that each finds the same object.
 	dry := []string{metav1.DryRunAll}
@@ -270,13 +269,9 @@ func TestTenantsDriver(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := e.kube.CoreV1().Services(e.namespace).Create(t.Context(), service("users", nil), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Create(t, e.kube.CoreV1().Services(e.namespace), service("users", nil))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "alone"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}}}
-	if _, err := e.kube.CoreV1().Pods(e.namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Create(t, e.kube.CoreV1().Pods(e.namespace), pod)
 	selector := []byte(`{"spec":{"selector":{"app":"other"}}}`)
 	sets := lwsclient.NewForConfigOrDie(cfg).LeaderworkersetV1().LeaderWorkerSets(e.namespace)
 	_, errPatch := services.Patch(t.Context(), "users", types.MergePatchType, selector, metav1.PatchOptions{})

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // keep adds a finalizer to a pod, as a lost node would keep it: once deleted, it stays Terminating. It returns false while the pod
@@ -136,9 +137,7 @@ func TestWaitSurgePod(t *testing.T) {
 	}
 	w.removePodFinalizer(pod)
 	w.awaitState(pb.State_STATE_COMPLETED)
-	if err := w.kube.CoreV1().Pods(w.namespace).Delete(t.Context(), "model-0", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, w.kube.CoreV1().Pods(w.namespace), "model-0")
 	w.awaitReady()
 	w.mustRun("v2")
 	w.mustBeIdle()
@@ -261,9 +260,7 @@ func TestWaitForTraffic(t *testing.T) {
 	for i := range kept.Spec.Ports {
 		kept.Spec.Ports[i].NodePort = 0
 	}
-	if _, err := services.Create(t.Context(), kept, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Create(t, services, kept)
 	w.awaitState(pb.State_STATE_READY)
 	w.finalize("r1", rollback)
 	w.mustBeIdle()

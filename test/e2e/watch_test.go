@@ -31,10 +31,7 @@ func (e *env) viewer() string {
 // watch starts `lockstep watch` on a terminal.
 func (e *env) watch(args ...string) *terminal.Terminal {
 	e.t.Helper()
-	path, err := driver.Binary()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	path := driver.Path(e.t)
 	return terminal.Start(e.t, exec.CommandContext(e.t.Context(), path, append([]string{"watch"}, args...)...), 120, 36)
 }
 

@@ -141,6 +141,14 @@ func (e *env) adopt(object *lws.LeaderWorkerSet) *workload {
 	return w
 }
 
+// disown has the driver restore a workload and forget it.
+func (e *env) disown(workload *pb.WorkloadRef) {
+	e.t.Helper()
+	if _, err := e.driver.Disown(e.t.Context(), &pb.DisownRequest{Workload: workload}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
 // existing returns the workload of a LeaderWorkerSet that exists already.
 func (e *env) existing(name string) *workload {
 	e.names = append(e.names, name)
@@ -177,21 +185,14 @@ func (w *workload) get() *lws.LeaderWorkerSet {
 
 func (w *workload) getNamed(name string) *lws.LeaderWorkerSet {
 	w.t.Helper()
-	object, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	object := suite.Get(w.t.Context(), w.t, w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace), name)
 	return object
 }
 
 // spec returns the spec as JSON, as stored in the API server, including fields that the Go type lacks.
 func (w *workload) spec() string {
 	w.t.Helper()
-	object, err := w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace).
-		Get(w.t.Context(), w.name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	object := suite.GetObject(w.t.Context(), w.t, w.dynamic.Resource(lws.GroupVersion.WithResource("leaderworkersets")).Namespace(w.namespace), w.name)
 	return asJSON(object.Object["spec"])
 }
 
@@ -380,10 +381,7 @@ func (w *workload) groupsWith(tag string) int {
 
 func (w *workload) podsOf(set string) map[string]corev1.Pod {
 	w.t.Helper()
-	list, err := w.kube.CoreV1().Pods(w.namespace).List(w.t.Context(), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + set})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	list := suite.List(w.t, w.kube.CoreV1().Pods(w.namespace), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + set})
 	pods := map[string]corev1.Pod{}
 	for _, p := range list.Items {
 		pods[p.Name] = p

@@ -8,7 +8,6 @@ package examples
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -58,10 +58,7 @@ func TestDisaggregated(t *testing.T) {
 				t.Fatal(err)
 			}
 		case command == "kubectl apply -f examples/disaggregated/set.yaml":
-			set, err := os.ReadFile(source("disaggregated", "set.yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			set := files.Read(t, source("disaggregated", "set.yaml"))
 			suite.Apply(t, c, e.Namespace, string(set))
 			ready("v0.19.0")
 		case strings.HasPrefix(command, "kubectl edit disaggregatedset llm"):
@@ -83,7 +80,7 @@ func TestDisaggregated(t *testing.T) {
 		}
 	}
 	ready("v0.20.0")
-	suite.Delete(t, sets, "llm") // its GPUs are for the model servers
+	suite.DeleteObject(t, sets, "llm") // its GPUs are for the model servers
 	await.Nil(t, "the groups are deleted", func(ctx context.Context) error {
 		list, err := e.Sets().List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) > 0 {

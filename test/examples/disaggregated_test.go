@@ -4,20 +4,18 @@
 package examples
 
 import (
-	"os"
 	"testing"
 
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
 // The set has fields of its kind only. decode is its entry role, and the leaders of both roles are ready with their group.
 func TestDisaggregatedSet(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(source("disaggregated", "set.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := files.Read(t, source("disaggregated", "set.yaml"))
 	var set disaggregated.DisaggregatedSet
 	if err := yaml.UnmarshalStrict(text, &set); err != nil {
 		t.Fatal(err)

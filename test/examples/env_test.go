@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
@@ -44,10 +45,7 @@ func newEnv(t *testing.T) *env {
 		Env: suite.NewEnv(t, c, "vllm"), binary: binary(t), address: "unix://" + filepath.Join(t.TempDir(), "driver.sock"),
 		kubeconfig: driver.Kubeconfig(t, c),
 	}
-	manifest, err := os.ReadFile(source("workload.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifest := files.Read(t, source("workload.yaml"))
 	e.Apply(string(manifest))
 	e.AwaitReady()
 	return e
@@ -56,10 +54,7 @@ func newEnv(t *testing.T) *env {
 // binary returns the path of the lockstep under test.
 func binary(t *testing.T) string {
 	t.Helper()
-	path, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := driver.Path(t)
 	return path
 }
 
@@ -76,10 +71,7 @@ func (e *env) edit(tag string, annotations map[string]string) {
 // pods returns the UIDs of the namespace's pods by name.
 func (e *env) pods() map[string]string {
 	e.T.Helper()
-	list, err := e.Kube.CoreV1().Pods(e.Namespace).List(e.T.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	list := suite.List(e.T, e.Kube.CoreV1().Pods(e.Namespace), metav1.ListOptions{})
 	uids := make(map[string]string, len(list.Items))
 	for _, pod := range list.Items {
 		uids[pod.Name] = string(pod.UID)
@@ -91,10 +83,7 @@ func (e *env) pods() map[string]string {
 // image's tag.
 func (e *env) mustRest(tag string) {
 	e.T.Helper()
-	all, err := e.Sets().List(e.T.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	all := suite.List(e.T, e.Sets(), metav1.ListOptions{})
 	if len(all.Items) != 1 {
 		e.T.Errorf("%d LeaderWorkerSets are left, want the user's only", len(all.Items))
 	}

@@ -7,9 +7,10 @@ package examples
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
 // source returns the path of a file of the examples.
@@ -21,10 +22,7 @@ func source(path ...string) string {
 func TestHostsStaySmall(t *testing.T) {
 	const limit = 150
 	for _, path := range []string{"host-go/main.go", "host-node/main.ts"} {
-		source, err := os.ReadFile(source(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := files.Read(t, source(path))
 		if n := bytes.Count(source, []byte("\n")); n >= limit {
 			t.Errorf("%s has %d lines, want fewer than %d", path, n, limit)
 		}
@@ -34,10 +32,7 @@ func TestHostsStaySmall(t *testing.T) {
 // npm must use the user's registry, not the one that the lock file was made with.
 func TestLockFileNamesNoRegistry(t *testing.T) {
 	for _, path := range []string{"host-node/package-lock.json", "../docs/package-lock.json"} {
-		lock, err := os.ReadFile(source(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		lock := files.Read(t, source(path))
 		if bytes.Contains(lock, []byte(`"resolved"`)) {
 			t.Errorf("%s records download addresses; .npmrc says omit-lockfile-registry-resolved", path)
 		}

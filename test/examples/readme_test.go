@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
 // commandLimit bounds the commands of a block, also with cold caches, and if the test is killed.
@@ -25,10 +27,7 @@ var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 // the namespace by those of the test.
 func (e *env) block(folder, text string) string {
 	e.T.Helper()
-	readme, err := os.ReadFile(source(folder, "README.md"))
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	readme := files.Read(e.T, source(folder, "README.md"))
 	var found []string
 	for _, match := range shellBlock.FindAllSubmatch(readme, -1) {
 		if block := string(match[1]); strings.Contains(block, text) {

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -87,12 +87,9 @@ func (e *env) mustRunReleased(server string, prometheus *modelservers.Prometheus
 // quickPolicy returns the file of a server's policy, whose gates are measured within seconds.
 func quickPolicy(t *testing.T, server string) string {
 	t.Helper()
-	text, err := os.ReadFile(source(server, "policy.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := files.Read(t, source(server, "policy.yaml"))
 	policy := map[string]any{}
-	if err := yaml.Unmarshal(text, &policy); err != nil {
+	if err := yaml.Unmarshal(example, &policy); err != nil {
 		t.Fatal(err)
 	}
 	gates, ok := policy["gates"].([]any)
@@ -106,12 +103,11 @@ func quickPolicy(t *testing.T, server string) string {
 		}
 		gate["window"], gate["interval"], gate["count"] = "1s", "1s", 2
 	}
-	if text, err = yaml.Marshal(policy); err != nil {
+	text, err := yaml.Marshal(policy)
+	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, path, text)
 	return path
 }

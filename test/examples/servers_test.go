@@ -28,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 )
 
@@ -45,9 +46,7 @@ func build(t *testing.T, server, overlay string) []string {
 func preflight(t *testing.T, manifest string, args ...string) (code int, text string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "manifest.yaml")
-	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, file, []byte(manifest))
 	var out bytes.Buffer
 	p := cli.Program{Args: append([]string{"preflight", "-f", file, "--fail-on", "warning"}, args...), Stdout: &out, Stderr: &out}
 	return p.Run(t.Context()), out.String()
@@ -63,10 +62,7 @@ func TestPreflightIsClean(t *testing.T) {
 			}
 		})
 	}
-	workload, err := os.ReadFile(source("workload.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	workload := files.Read(t, source("workload.yaml"))
 	partition := []string{"--style", "partition", "--batches", "50%,100%"}
 	for _, policy := range [][]string{{}, {"--policy", source("gates.yaml")}, {"--policy", source("inferencepool/policy.yaml")}, partition} {
 		check("workload", string(workload), append(policy, "--longest-request", "5m")...)
@@ -235,10 +231,7 @@ func TestServers(t *testing.T) {
 			}
 			mustFitTheWorkload(t, server, objects, template.LeaderTemplate)
 			for _, file := range []string{"policy.yaml", "argo/rollout.yaml", "kruise/rollout.yaml"} {
-				text, err := os.ReadFile(source(server, file))
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := files.Read(t, source(server, file))
 				if !strings.Contains(string(text), "45m") && !strings.Contains(string(text), "progressDeadlineSeconds: 2700") {
 					t.Errorf("%s/%s has another progress deadline", server, file)
 				}
@@ -279,18 +272,13 @@ func calls(t *testing.T, script string, answers []string) int {
 	t.Helper()
 	dir := t.TempDir()
 	for i, answer := range answers {
-		if err := os.WriteFile(filepath.Join(dir, strings.Repeat("x", i+1)), []byte(answer+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		files.Write(t, filepath.Join(dir, strings.Repeat("x", i+1)), []byte(answer+"\n"))
 	}
 	const functions = "sleep() { :; }\ncurl() { printf x >>calls; cat \"$(cat calls)\" 2>/dev/null; }\n"
 	cmd := exec.CommandContext(t.Context(), "timeout", "20", "bash", "-c", functions+script)
 	cmd.Dir = dir
 	_ = cmd.Run() // kubelet ignores the exit code of a hook
-	made, err := os.ReadFile(filepath.Join(dir, "calls"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := files.Read(t, filepath.Join(dir, "calls"))
 	return len(made)
 }
 
@@ -334,10 +322,7 @@ func TestGitOps(t *testing.T) {
 	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
 		t.Error("Argo CD reverts ignored fields in a sync for another reason")
 	}
-	page, err := os.ReadFile(source("gitops", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := files.Read(t, source("gitops", "README.md"))
 	for _, server := range modelservers.Names() {
 		if !strings.Contains(string(page), "](../"+server+")") {
 			t.Errorf("gitops/README.md does not name %s", server)
@@ -359,10 +344,7 @@ func gitOps(t *testing.T) (*application, *fluxKustomization) {
 	t.Helper()
 	objects := map[string]any{}
 	for _, file := range []string{"gitops/argo-cd.yaml", "gitops/flux.yaml"} {
-		text, err := os.ReadFile(source(file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := files.Read(t, source(file))
 		maps.Copy(objects, decode(t, strings.Split(string(text), "\n---\n")...))
 		for _, path := range regexp.MustCompile(`examples/[a-z-]+/[a-z]+`).FindAllString(string(text), -1) {
 			if _, err := os.Stat(source("..", path, "kustomization.yaml")); err != nil {
@@ -396,9 +378,7 @@ func mustBeIn(t *testing.T, tool, namespace, server, overlay string) {
 		t.Fatal(err)
 	}
 	kustomization := "namespace: " + namespace + "\nresources: [" + base + "]\n"
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, filepath.Join(dir, "kustomization.yaml"), []byte(kustomization))
 	documents, err := modelservers.Build(dir, "", "")
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
@@ -79,10 +80,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) start() {
 	w.t.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	binary := driver.Path(w.t)
 	log, err := os.Create(w.log)
 	if err != nil {
 		w.t.Fatal(err)
@@ -158,9 +156,7 @@ func (w *world) bind(role, namespace, account string) {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}
-	if _, err := w.kube.RbacV1().ClusterRoleBindings().Create(w.t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	suite.Create(w.t, w.kube.RbacV1().ClusterRoleBindings(), binding)
 }
 
 // administrator returns how to connect as an account that may do everything in all namespaces.
@@ -169,9 +165,7 @@ func (w *world) administrator() (connect func(context.Context) (*plugin.Client, 
 	// The driver counts the service accounts of a namespace as one, and this one is no attacker's.
 	w.bind("lockstep-operator", metav1.NamespaceDefault, "administrator")
 	path := filepath.Join(w.t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(w.tokenIn(metav1.NamespaceDefault, "administrator")), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	files.Write(w.t, path, []byte(w.tokenIn(metav1.NamespaceDefault, "administrator")))
 	return func(ctx context.Context) (*plugin.Client, error) {
 		return plugin.Dial(ctx, w.address, plugin.WithCA(w.ca.File), plugin.WithTokenFile(path))
 	}
@@ -244,8 +238,6 @@ func (w *world) history(ref *pb.WorkloadRef) {
 			},
 			Revision: i, Data: runtime.RawExtension{Raw: []byte(`{"x":"` + strings.Repeat("x", 1<<20) + `"}`)},
 		}
-		if _, err := w.kube.AppsV1().ControllerRevisions(ref.GetNamespace()).Create(w.t.Context(), revision, metav1.CreateOptions{}); err != nil {
-			w.t.Fatal(err)
-		}
+		suite.Create(w.t, w.kube.AppsV1().ControllerRevisions(ref.GetNamespace()), revision)
 	}
 }

@@ -33,10 +33,7 @@ func TestBatchReleaseHostRefusesToRunBesideKruise(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	binary, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := driver.Path(t)
 	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.BatchReleaseServiceAccount)
 	if err != nil {
 		t.Fatal(err)

@@ -41,10 +41,7 @@ func startController(t *testing.T, c *cluster.Cluster) {
 // launch starts a `lockstep kruise`, which is active once it holds the Lease.
 func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	t.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := driver.Path(t)
 	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.KruiseServiceAccount)
 	if err != nil {
 		t.Fatal(err)

@@ -108,10 +108,7 @@ func indent(text string, by int) string {
 // target reads a RolloutTarget.
 func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
 	e.T.Helper()
-	o, err := e.Objects(targets).Get(ctx, of, metav1.GetOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	o := suite.GetObject(ctx, e.T, e.Objects(targets), of)
 	out := &v1alpha1.RolloutTarget{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out); err != nil {
 		e.T.Fatal(err)
@@ -129,7 +126,7 @@ func (e *env) patch(resource schema.GroupVersionResource, raw string, subresourc
 
 func (e *env) remove(resource schema.GroupVersionResource) {
 	e.T.Helper()
-	suite.Delete(e.T, e.Objects(resource), e.Name)
+	suite.DeleteObject(e.T, e.Objects(resource), e.Name)
 }
 
 // awaitRollout waits for a state of Kruise's Rollout.
@@ -188,10 +185,7 @@ func (e *env) approve() {
 // releasing returns the revision that Kruise is releasing.
 func (e *env) releasing() string {
 	e.T.Helper()
-	r, err := e.Objects(rollouts).Get(e.T.Context(), e.Name, metav1.GetOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	r := suite.GetObject(e.T.Context(), e.T, e.Objects(rollouts), e.Name)
 	return field(r, "status", "canaryStatus", "canaryRevision")
 }
 

@@ -6,9 +6,10 @@
 package kruise
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
 // Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
@@ -28,10 +29,7 @@ func TestExampleWithTraffic(t *testing.T) {
 func (e *env) example(paths ...string) {
 	e.T.Helper()
 	for _, path := range paths {
-		manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", path))
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		manifest := files.Read(e.T, filepath.Join("..", "..", "examples", path))
 		e.Apply(string(manifest))
 	}
 }

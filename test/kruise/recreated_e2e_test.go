@@ -125,10 +125,7 @@ func (e *env) release() string {
 // end is `lockstep abort` or `lockstep promote` of the release.
 func (e *env) end(verb string, flags ...string) {
 	e.T.Helper()
-	binary, err := driver.Binary()
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	binary := driver.Path(e.T)
 	args := append([]string{verb, name, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig()}, flags...)
 	if out, err := exec.CommandContext(e.T.Context(), binary, args...).CombinedOutput(); err != nil {
 		e.T.Fatalf("lockstep %s: %v\n%s", strings.Join(args, " "), err, out)

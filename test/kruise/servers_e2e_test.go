@@ -26,10 +26,7 @@ func (e *env) mustOwn(manager, server string) {
 		if name != server {
 			resource = corev1.SchemeGroupVersion.WithResource("services")
 		}
-		object, err := e.Objects(resource).Get(e.T.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		object := suite.GetObject(e.T.Context(), e.T, e.Objects(resource), name)
 		if !slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 			return entry.Manager == manager && strings.Contains(entry.FieldsV1.String(), field)
 		}) {

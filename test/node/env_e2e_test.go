@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // groups is the number of groups of a workload, of two pods each.
@@ -63,9 +63,7 @@ func create(s *serving.Release, changes ...func(*lws.LeaderWorkerSet)) {
 	for _, change := range changes {
 		change(w)
 	}
-	if _, err := s.Sets().Create(s.T.Context(), w, metav1.CreateOptions{}); err != nil {
-		s.T.Fatal(err)
-	}
+	suite.Create(s.T, s.Sets(), w)
 	s.Ready(s.Name, 2*groups)
 }
 

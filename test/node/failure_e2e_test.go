@@ -205,10 +205,7 @@ func (c *course) says(want string) {
 
 func (c *course) pod(name string) *corev1.Pod {
 	c.T.Helper()
-	pod, err := c.Kube.CoreV1().Pods(c.Namespace).Get(c.T.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	pod := suite.Get(c.T.Context(), c.T, c.Kube.CoreV1().Pods(c.Namespace), name)
 	return pod
 }
 

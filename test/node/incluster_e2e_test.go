@@ -28,6 +28,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -113,9 +114,7 @@ func (in *installation) withKustomize() {
 	dir := in.T.TempDir()
 	in.run("tar", "-xzf", filepath.Join(in.dist, "kustomize.tar.gz"), "-C", dir)
 	const kustomization = "resources: [config/base, config/deployment]\n"
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
-		in.T.Fatal(err)
-	}
+	files.Write(in.T, filepath.Join(dir, "kustomization.yaml"), []byte(kustomization))
 	files := tlstest.NewCA(in.T).Files(in.T, "lockstep."+config.Namespace+".svc")
 	in.run(in.kubectl, "apply", "-k", dir)
 	in.run(in.kubectl, "-n", config.Namespace, "create", "secret", "tls", "lockstep-tls", "--cert", files.Cert, "--key", files.Key)
@@ -145,9 +144,7 @@ func (in *installation) mustBeGone(manifest string) {
 func (in *installation) write(manifest string) string {
 	in.T.Helper()
 	file := filepath.Join(in.T.TempDir(), "manifest.yaml")
-	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-		in.T.Fatal(err)
-	}
+	files.Write(in.T, file, []byte(manifest))
 	return file
 }
 
@@ -172,10 +169,7 @@ func mustScrape(t *testing.T, e *serving.Env) {
 	if err != nil || len(pods.Items) != 1 {
 		t.Fatalf("the driver's pods: %v, %v", pods, err)
 	}
-	secret, err := e.Kube.CoreV1().Secrets(config.Namespace).Get(t.Context(), "lockstep-metrics-token", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := suite.Get(t.Context(), t, e.Kube.CoreV1().Secrets(config.Namespace), "lockstep-metrics-token")
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
 	scrape := func(token string) (int, string) {
@@ -210,14 +204,8 @@ func mustScrape(t *testing.T, e *serving.Env) {
 func (in *installation) dial() *driver.Driver {
 	t, e := in.T, in.Env
 	t.Helper()
-	secret, err := e.Kube.CoreV1().Secrets(config.Namespace).Get(t.Context(), "lockstep-tls", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	svc, err := e.Kube.CoreV1().Services(config.Namespace).Get(t.Context(), "lockstep", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := suite.Get(t.Context(), t, e.Kube.CoreV1().Secrets(config.Namespace), "lockstep-tls")
+	svc := suite.Get(t.Context(), t, e.Kube.CoreV1().Services(config.Namespace), "lockstep")
 	e.Apply(`
 apiVersion: v1
 kind: ServiceAccount

@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -31,6 +31,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/poolgateway"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -134,10 +135,7 @@ func beginPools(t *testing.T, pickers int, changes ...func(*lws.LeaderWorkerSet)
 // example returns a file of examples/inferencepool.
 func example(t *testing.T, name string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "examples", "inferencepool", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := files.Read(t, filepath.Join("..", "..", "examples", "inferencepool", name))
 	return string(content)
 }
 
@@ -164,10 +162,7 @@ func examplePolicy(t *testing.T) *pb.ReleasePolicy {
 // userPool returns the user's pool without what the API server and the gateway write.
 func userPool(s *serving.Release) string {
 	s.T.Helper()
-	o, err := s.Objects(inferencePools).Get(s.T.Context(), poolName, metav1.GetOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	o := suite.GetObject(s.T.Context(), s.T, s.Objects(inferencePools), poolName)
 	return text.JSON([]any{o.Object["spec"], o.GetLabels(), o.GetAnnotations()})
 }
 

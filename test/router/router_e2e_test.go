@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -255,9 +256,7 @@ func TestPrecondition(t *testing.T) {
 	}
 
 	// It is deleted with its owner.
-	if err := e.kube.CoreV1().ConfigMaps(e.namespace).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, e.kube.CoreV1().ConfigMaps(e.namespace), "owner")
 	eventually(t, "the canary Service is collected", func(ctx context.Context) error {
 		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

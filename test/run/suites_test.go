@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
 // module is the folder of the tests' module, in which the suites run.
@@ -36,10 +36,7 @@ var update = flag.Bool("update", false, "rewrite the table in test/README.md")
 // The table of test/README.md is what the comments of the tests say.
 func TestTable(t *testing.T) {
 	file := filepath.Join(module, tableFile)
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := files.Read(t, file)
 	table := markdown(readRepositoryTable(t))
 	heading, _, _ := strings.Cut(table, "\n")
 	before, rest, found := strings.Cut(string(content), heading+"\n")
@@ -51,9 +48,7 @@ func TestTable(t *testing.T) {
 		if !*update {
 			t.Fatalf("the table of test/%s is stale: run make generate", tableFile)
 		}
-		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		files.Write(t, file, []byte(want))
 	}
 }
 
@@ -199,9 +194,7 @@ func TestReportFails(t *testing.T) {
 {"Action":"fail","Package":"x/argo","Test":"TestAbort"}
 {"Action":"pass","Package":"x/argo"}
 `
-	if err := os.WriteFile(events, []byte(record), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, events, []byte(record))
 	failed := result{job: job{suite: suite{name: "argo"}}}
 	failed.read(events)
 	missing := result{job: job{suite: suite{name: "kruise"}, must: []string{"TestUndo", "TestSteps"}}}
@@ -222,9 +215,7 @@ func TestReportFails(t *testing.T) {
 
 func TestReportFailsWithoutTests(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
-	if err := os.WriteFile(events, []byte(`{"Action":"pass","Package":"x/argo"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, events, []byte(`{"Action":"pass","Package":"x/argo"}`))
 	r := result{job: job{suite: suite{name: "argo"}}}
 	if r.read(events); report(&bytes.Buffer{}, []result{r}) == nil {
 		t.Error("no error without tests")
@@ -234,9 +225,7 @@ func TestReportFailsWithoutTests(t *testing.T) {
 // The report fails when a suite costs more than its budget, in tests or in writes; time is not judged.
 func TestReportFailsOverBudget(t *testing.T) {
 	writes := filepath.Join(t.TempDir(), "writes")
-	if err := os.WriteFile(writes, []byte("20\n11\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	files.Write(t, writes, []byte("20\n11\n"))
 	for _, test := range []struct {
 		name      string
 		allow     budget

@@ -250,9 +250,7 @@ func (e *Env) Behave(pod, behavior string) {
 // DeleteSet deletes a LeaderWorkerSet.
 func (e *Env) DeleteSet(name string) {
 	e.T.Helper()
-	if err := e.Sets().Delete(e.T.Context(), name, metav1.DeleteOptions{}); err != nil {
-		e.T.Fatal(err)
-	}
+	suite.Delete(e.T, e.Sets(), name)
 }
 
 // NoPods returns nil when no pod of a LeaderWorkerSet is left.

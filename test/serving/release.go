@@ -94,16 +94,10 @@ func (s *Release) Expose() {
 func (s *Release) Carriers() map[string]string {
 	s.T.Helper()
 	out := map[string]string{}
-	svc, err := s.Kube.CoreV1().Services(s.Namespace).Get(s.T.Context(), s.StableService, metav1.GetOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	svc := suite.Get(s.T.Context(), s.T, s.Kube.CoreV1().Services(s.Namespace), s.StableService)
 	out["Service"] = text.JSON([]any{svc.Spec, svc.Labels, svc.Annotations})
 	resource := map[string]schema.GroupVersionResource{HTTPRoute: HTTPRoutes, GRPCRoute: grpcRoutes}[s.Kind]
-	route, err := s.Objects(resource).Get(s.T.Context(), s.RouteName, metav1.GetOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	route := suite.GetObject(s.T.Context(), s.T, s.Objects(resource), s.RouteName)
 	out["route"] = text.JSON([]any{route.Object["spec"], route.GetLabels(), route.GetAnnotations()})
 	return out
 }
@@ -207,10 +201,7 @@ func (s *Release) MustBeRestoredExcept(more ...string) {
 	if now := s.Carriers(); now["Service"] != s.User["Service"] || now["route"] != s.User["route"] {
 		s.T.Errorf("the user's objects are not as they were:\n%v\n%v", s.User, now)
 	}
-	all, err := s.Kube.CoreV1().Services(s.Namespace).List(s.T.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	all := suite.List(s.T, s.Kube.CoreV1().Services(s.Namespace), metav1.ListOptions{})
 	for i := range all.Items {
 		// LWS's own has the workload's name.
 		if name := all.Items[i].Name; name != s.StableService && name != s.Name && !slices.Contains(more, name) {

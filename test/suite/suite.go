@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -120,14 +121,43 @@ func Edit(t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name string, change
 	})
 }
 
-// Get reads a LeaderWorkerSet.
-func Get(ctx context.Context, t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name string) *lws.LeaderWorkerSet {
+// Get reads an object with its typed client.
+func Get[T any](ctx context.Context, t testing.TB, objects interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
+}, name string,
+) T {
 	t.Helper()
-	w, err := sets.Get(ctx, name, metav1.GetOptions{})
+	object, err := objects.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return object
+}
+
+// List lists objects with their typed client.
+func List[T any](t testing.TB, objects interface {
+	List(ctx context.Context, o metav1.ListOptions) (T, error)
+}, o metav1.ListOptions,
+) T {
+	t.Helper()
+	list, err := objects.List(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// Create creates an object with its typed client.
+func Create[T any](t testing.TB, objects interface {
+	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
+}, object T,
+) T {
+	t.Helper()
+	created, err := objects.Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
 }
 
 // DeleteWorkload deletes a LeaderWorkerSet, and waits until its namespace has no pods: they may have all GPUs.
@@ -155,16 +185,50 @@ func Held(w *lws.LeaderWorkerSet) error {
 	return nil
 }
 
-// Patch applies a JSON merge patch to an object.
-func Patch(t testing.TB, objects dynamic.ResourceInterface, name, raw string) {
+// Patch applies a JSON merge patch to an object, with its typed or dynamic client.
+func Patch[T any](t testing.TB, objects interface {
+	Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (T, error)
+}, name, raw string,
+) {
 	t.Helper()
 	if _, err := objects.Patch(t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Delete deletes an object without waiting for its removal.
-func Delete(t testing.TB, objects dynamic.ResourceInterface, name string) {
+// Delete deletes an object with its typed client, and does not wait for its removal.
+func Delete(t testing.TB, objects interface {
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}, name string,
+) {
+	t.Helper()
+	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// GetObject is [Get] with a dynamic client.
+func GetObject(ctx context.Context, t testing.TB, objects dynamic.ResourceInterface, name string) *unstructured.Unstructured {
+	t.Helper()
+	object, err := objects.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// CreateObject is [Create] with a dynamic client.
+func CreateObject(t testing.TB, objects dynamic.ResourceInterface, object *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	created, err := objects.Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+// DeleteObject is [Delete] with a dynamic client.
+func DeleteObject(t testing.TB, objects dynamic.ResourceInterface, name string) {
 	t.Helper()
 	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

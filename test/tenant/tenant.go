@@ -27,6 +27,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // Drive is the permission to drive releases.
@@ -77,22 +78,16 @@ func Account(t testing.TB, c *cluster.Cluster, namespace, name string, rules map
 	t.Helper()
 	kube := kubernetes.NewForConfigOrDie(c.RESTConfig())
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := kube.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Create(t, kube.CoreV1().ServiceAccounts(namespace), account)
 	for in, list := range rules {
 		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: list}
-		if _, err := kube.RbacV1().Roles(in).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		suite.Create(t, kube.RbacV1().Roles(in), role)
 		binding := &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
 		}
-		if _, err := kube.RbacV1().RoleBindings(in).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		suite.Create(t, kube.RbacV1().RoleBindings(in), binding)
 	}
 	cfg, err := c.ServiceAccountConfig(t.Context(), namespace, name)
 	if err != nil {

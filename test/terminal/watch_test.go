@@ -22,10 +22,7 @@ import (
 // binary returns the path of lockstep, which the tests share.
 func binary(t *testing.T) string {
 	t.Helper()
-	path, err := driver.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := driver.Path(t)
 	return path
 }
 

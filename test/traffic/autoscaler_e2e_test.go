@@ -241,9 +241,7 @@ func TestTrafficAutoscaledCanary(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Without load it would be right to remove groups, and cut the last requests.
-			if err := a.Kube.AutoscalingV2().HorizontalPodAutoscalers(a.Namespace).Delete(t.Context(), "model", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			suite.Delete(t, a.Kube.AutoscalingV2().HorizontalPodAutoscalers(a.Namespace), "model")
 			a.Passes(g)
 			a.MustBeRestored()
 			if text.JSON(after.Spec) != text.JSON(before.Spec) || len(after.Annotations) != len(before.Annotations) {

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -82,10 +82,7 @@ func TestDashboardQueries(t *testing.T) {
 // dashboard returns the queries of the published dashboard, for all namespaces and workloads.
 func dashboard(t *testing.T) (queries []string) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "..", "config", "monitoring", "dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := files.Read(t, filepath.Join("..", "..", "config", "monitoring", "dashboard.json"))
 	var file struct {
 		Panels []struct {
 			Targets []struct {

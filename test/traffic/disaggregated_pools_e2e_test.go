@@ -139,10 +139,7 @@ func (s *rolePools) added(pool *unstructured.Unstructured) string {
 
 func (s *rolePools) pool(name string) *unstructured.Unstructured {
 	s.T.Helper()
-	pool, err := s.pools.Get(s.T.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	pool := suite.GetObject(s.T.Context(), s.T, s.pools, name)
 	return pool
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -524,9 +525,6 @@ func TestTrafficSharedRoute(t *testing.T) {
 // ownsRoute reports whether Lockstep has an entry in the route's managedFields.
 func ownsRoute(s *serving.Release) bool {
 	s.T.Helper()
-	route, err := routes(s).Get(s.T.Context(), "model", metav1.GetOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	route := suite.GetObject(s.T.Context(), s.T, routes(s), "model")
 	return slices.ContainsFunc(route.GetManagedFields(), traffic.IsLockstepEntry)
 }

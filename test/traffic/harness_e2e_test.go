@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // A Service that also selects workers: the checker reports it.
@@ -88,9 +87,7 @@ func TestHarnessFindsCutRequests(t *testing.T) {
 	e.Served()
 	g := e.Load(load.Options{Rate: 100, LongEvery: 2, LongFor: 3 * time.Second})
 	e.Await(g, 100)
-	if err := e.Kube.CoreV1().Pods(e.Namespace).Delete(t.Context(), "model-1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	suite.Delete(t, e.Kube.CoreV1().Pods(e.Namespace), "model-1")
 	e.Await(g, 300)
 	if report := e.Fails(g, string(podanswer.Cut)); report.Rows[0].Cut == 0 {
 		t.Error("no request was cut")
