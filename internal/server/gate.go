@@ -228,7 +228,9 @@ type failure struct {
 // do calls log, unless it did for a call of the kind within sampleInterval.
 func (s *sampler) do(kind failure, log func()) {
 	limit, _ := s.kinds.LoadOrStore(kind, &rate.Sometimes{Interval: sampleInterval})
-	limit.(*rate.Sometimes).Do(log) //nolint:errcheck,forcetypeassert // the map has nothing else
+	if limit, ok := limit.(*rate.Sometimes); ok {
+		limit.Do(log)
+	}
 }
 
 // logRefused logs a call that is refused by its headers.
