@@ -20,7 +20,7 @@ import (
 )
 
 // Groups computes each workload's groups from its pods. A pod event marks its group, and an observation recomputes only marked
-// groups, so its cost depends on the changes and is small at a thousand groups. Workloads don't wait for each other.
+// groups, so its cost depends on the changes and is small at a thousand groups.
 type Groups struct {
 	pods informer.Cached // *Pod, by podGroupIndex
 
@@ -30,10 +30,7 @@ type Groups struct {
 
 // groupSet is the groups of one workload.
 type groupSet struct {
-	mu      sync.Mutex
-	dropped bool                   // it is not in Groups any more
 	entries map[string]*groupEntry // by group-index label
-	order   []string               // the labels by index; nil: an entry has been added or deleted since
 
 	// last is the last result, for these replicas of this size. Nil means that something may have changed since.
 	last           []plan.Group
@@ -46,6 +43,8 @@ type groupSet struct {
 
 // groupEntry outlives its pods, so that a group that is recreated repeatedly does not look new each time.
 type groupEntry struct {
+	label  string
+	index  int // -1: LWS does not number it
 	dirty  bool
 	exists bool // it has pods
 	group  plan.Group
@@ -94,58 +93,39 @@ func (v *Pod) Workload() types.NamespacedName {
 
 // Invalidate has the group recomputed, since one of its pods changed.
 func (g *Groups) Invalidate(set types.NamespacedName, group string) {
-	s := g.lock(set, true)
-	defer s.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
+	if s == nil {
+		s = &groupSet{entries: map[string]*groupEntry{}}
+		if g.sets == nil {
+			g.sets = map[types.NamespacedName]*groupSet{}
+		}
+		g.sets[set] = s
+	}
 	e := s.entries[group]
 	if e == nil {
-		e = &groupEntry{}
-		s.entries[group], s.order = e, nil
+		e = &groupEntry{label: group, index: groupIndex(group)}
+		s.entries[group] = e
 	}
 	e.dirty, s.last = true, nil
 }
 
-// lock returns a workload's groups, locked, or nil if there are none, and none are to be added.
-func (g *Groups) lock(set types.NamespacedName, add bool) *groupSet {
-	for {
-		g.mu.Lock()
-		s := g.sets[set]
-		if s == nil && add {
-			s = &groupSet{entries: map[string]*groupEntry{}}
-			if g.sets == nil {
-				g.sets = map[types.NamespacedName]*groupSet{}
-			}
-			g.sets[set] = s
-		}
-		g.mu.Unlock()
-		if s == nil {
-			return nil
-		}
-		// g.mu is free again, since forget takes it with s.mu held. So forget may have dropped s in between,
-		// and a change noted in a dropped set would be lost.
-		if s.mu.Lock(); !s.dropped {
-			return s
-		}
-		s.mu.Unlock()
-	}
-}
-
-// labels returns the group-index labels, sorted by index.
-func (s *groupSet) labels() []string {
-	if s.order == nil {
-		s.order = slices.SortedFunc(maps.Keys(s.entries), func(a, b string) int {
-			return cmp.Or(cmp.Compare(groupIndex(a), groupIndex(b)), strings.Compare(a, b))
-		})
-	}
-	return s.order
+// sorted returns the groups by index, those without one first.
+func (s *groupSet) sorted() []*groupEntry {
+	return slices.SortedFunc(maps.Values(s.entries), func(a, b *groupEntry) int {
+		return cmp.Or(cmp.Compare(a.index, b.index), strings.Compare(a.label, b.label))
+	})
 }
 
 // CountRestart counts a restart of a group by the driver to get it off this revision.
 func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) {
-	s := g.lock(set, false)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
 	if s == nil {
 		return
 	}
-	defer s.mu.Unlock()
 	if e := s.entries[group]; e != nil {
 		e.memory.countRestart(revision)
 		s.last = nil
@@ -154,26 +134,24 @@ func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) 
 
 // forget drops the groups of a deleted workload. Groups with pods stay until these are deleted.
 func (g *Groups) forget(set types.NamespacedName) {
-	s := g.lock(set, false)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
 	if s == nil {
 		return
 	}
-	defer s.mu.Unlock()
-	s.last, s.order = nil, nil
+	s.last = nil
 	for label, e := range s.entries {
 		e.memory = groupMemory{}
 		// A pod event may be newer than the last observation, and a group with pods must stay.
 		if e.dirty {
-			g.recompute(set, label, e)
+			g.recompute(set, e)
 		}
 		if !e.exists {
 			delete(s.entries, label)
 		}
 	}
 	if len(s.entries) == 0 {
-		s.dropped = true
-		g.mu.Lock()
-		defer g.mu.Unlock()
 		delete(g.sets, set)
 	}
 }
@@ -182,11 +160,12 @@ func (g *Groups) forget(set types.NamespacedName) {
 // ready for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of
 // the template in the spec. The result is shared and must not be modified.
 func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
-	s := g.lock(set, false)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
 	if s == nil {
 		return nil
 	}
-	defer s.mu.Unlock()
 	// The last result holds at any later time: it is kept only if no group's state depends on the time.
 	if s.last != nil && s.replicas == replicas && s.size == size && maps.Equal(s.sizes, sizes) {
 		return s.last
@@ -194,38 +173,38 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 	all := make([]plan.Group, 0, len(s.entries))
 	final := true
 	s.unnumbered = ""
-	for _, label := range s.labels() {
-		e := s.entries[label]
+	for _, e := range s.sorted() {
 		if e.dirty {
-			g.recompute(set, label, e)
+			g.recompute(set, e)
 		}
-		index := groupIndex(label)
-		if index >= replicas || (index < 0 && !e.exists) {
+		if e.index >= replicas || (e.index < 0 && !e.exists) {
 			// A scale-down or the end of a surge deletes it, or it has no number to be recreated under.
 			e.memory = groupMemory{}
 		}
 		switch {
 		case e.exists:
 			out := e.groupOfSize(size, sizes)
-			if index < replicas {
+			if e.index < replicas {
 				final = e.memory.update(&out, e.broken, now, minReady) && final
 			}
-			if index < 0 {
-				s.unnumbered = label
+			if e.index < 0 {
+				s.unnumbered = e.label
 			}
 			all = append(all, out)
-		case index >= 0 && index < replicas:
-			out := plan.MissingGroup(set.Name, index, size)
+		case e.index >= 0 && e.index < replicas:
+			out := plan.MissingGroup(set.Name, e.index, size)
 			e.memory.update(&out, e.broken, now, minReady)
 			all = append(all, out)
 		default:
 			// No pod is left, and no number below replicas: LWS does not recreate it.
-			delete(s.entries, label)
-			s.order = nil
+			delete(s.entries, e.label)
 		}
 	}
+	// LWS numbers either all groups of a workload or none (groupIdentity Hash). These are numbered in the order of their labels.
 	if s.unnumbered != "" {
-		numberGroups(all)
+		for i := range all {
+			all[i].Index = i
+		}
 	}
 	if final {
 		s.last, s.replicas, s.size, s.sizes = all, replicas, size, sizes
@@ -236,11 +215,12 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 // unnumbered returns the group-index label of a group of the workload that LWS does not number, as of the last observation, ""
 // if there is none.
 func (g *Groups) unnumbered(set types.NamespacedName) string {
-	s := g.lock(set, false)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
 	if s == nil {
 		return ""
 	}
-	defer s.mu.Unlock()
 	return s.unnumbered
 }
 
@@ -256,31 +236,17 @@ func (e *groupEntry) groupOfSize(size int, sizes map[string]int) plan.Group {
 	return out
 }
 
-// numberGroups orders groups by index. Groups that LWS does not index by number (groupIdentity Hash) are numbered in the order of their
-// leaders' names.
-func numberGroups(all []plan.Group) {
-	slices.SortFunc(all, func(a, b plan.Group) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Leader, b.Leader))
-	})
-	// -1 sorts first. LWS numbers either all groups of a workload or none.
-	if len(all) > 0 && all[0].Index < 0 {
-		for i := range all {
-			all[i].Index = i
-		}
-	}
-}
-
 // recompute derives a group from its pods.
-func (g *Groups) recompute(set types.NamespacedName, label string, e *groupEntry) {
+func (g *Groups) recompute(set types.NamespacedName, e *groupEntry) {
 	e.dirty = false
-	pods := g.podsOf(set, label)
+	pods := g.podsOf(set, e.label)
 	if len(pods) == 0 {
 		// The memory stays: it tells since when the group has been lost.
 		e.exists, e.broken, e.startup = false, time.Time{}, 0
 		return
 	}
 	// LWS names leaders by index, so the name is known while the leader is missing.
-	next := plan.Group{Index: groupIndex(label), Leader: set.Name + "-" + label}
+	next := plan.Group{Index: e.index, Leader: set.Name + "-" + e.label}
 	var leader *Pod
 	size, ready := 0, 0
 	agree := true
@@ -399,17 +365,18 @@ func lastTerminating(pods []*Pod) *Pod {
 // Startup returns the median time from the creation of a group's first pod until all its pods were ready, and the number of
 // groups. The median is robust against one group that waited for a node. Zero means that none is ready.
 func (g *Groups) Startup(set types.NamespacedName, replicas int) (time.Duration, int) {
-	s := g.lock(set, false)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[set]
 	if s == nil {
 		return 0, 0
 	}
-	defer s.mu.Unlock()
 	var all []time.Duration
-	for label, e := range s.entries {
+	for _, e := range s.entries {
 		if e.dirty {
-			g.recompute(set, label, e)
+			g.recompute(set, e)
 		}
-		if i := groupIndex(label); i >= 0 && i < replicas && e.startup > 0 {
+		if e.index >= 0 && e.index < replicas && e.startup > 0 {
 			all = append(all, e.startup)
 		}
 	}
