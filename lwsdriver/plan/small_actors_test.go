@@ -677,6 +677,9 @@ func (w *world) disturb(s *state, a act) bool {
 		if is := w.rollingOf(&s.own); scaled(is.MaxUnavailable, w.replicas, false) > scaled(w.rollings.values[s.pace].MaxUnavailable, w.replicas, false) {
 			s.pace = s.own.rolling // what the user had is lost with the record
 		}
+		if w.forced(s) {
+			s.grown = max(s.grown, s.own.replicas) // what force has given up stays so
+		}
 		s.kept = w.inPlace() && w.routed && w.release(s) != nil
 		s.unnamed = w.routed && !w.inPlace() && !s.added.finalizer
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
@@ -774,7 +777,9 @@ func (w *world) editPace(s *state, to rolling) {
 		return
 	}
 	if id := w.rolling(is); id != s.own.rolling {
-		s.before = s.pace
+		if s.before = s.pace; scaled(w.rollingOf(&s.own).MaxUnavailable, w.replicas, false) > scaled(own.MaxUnavailable, w.replicas, false) {
+			s.before = s.own.rolling // by which LeaderWorkerSet has lowered the partition already
+		}
 		s.own.rolling, s.own.observed, s.pace = id, false, w.rolling(own)
 		w.absorb(s)
 	}

@@ -198,6 +198,13 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if r := w.release(after); r != nil && w.phase(before) == record.HandingOver {
 		lacked += max(r.Groups-w.release(before).Groups, 0) // the second set follows a scale-up
 	}
+	if _, routes := d.Action.(SetTraffic); routes { // the driver does not count groups of a surge, which LeaderWorkerSet removes
+		lasting := *before
+		for i := before.own.replicas; i < maxIndices; i++ {
+			lasting.own.groups[i].ready = false
+		}
+		lacked = max(lacked, w.shortage(&lasting))
+	}
 	for i := int(before.added.replicas); i < maxIndices; i++ {
 		if m := &before.added.groups[i]; m.ready && m.hurt {
 			allowed++ // another client has scaled it down, and LeaderWorkerSet removes the group
@@ -595,7 +602,7 @@ func (w *world) unsettled(s *state, d Decision) string {
 	case w.abandons(s, d):
 		return fmt.Sprintf("rule 11: groups stay at a revision that is no longer released in %s, %s: %s", d.State, d.Reason, d.Message)
 	case s.unnamed: // nothing says which routes the release had
-	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare)) || s.lwsDown || s.gatewayDown:
+	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare || w.serves(&s.added))) || s.lwsDown || s.gatewayDown:
 	case s.added.exists && !s.added.leftover():
 		return fmt.Sprintf("rule 7: %s with an added set", d.State)
 	case w.routed && s.objects != w.untouched:
@@ -605,6 +612,9 @@ func (w *world) unsettled(s *state, d Decision) string {
 	}
 	return ""
 }
+
+// serves reports whether, without routes, a group of a set gets requests.
+func (w *world) serves(s *lwset) bool { return !w.routed && s.ready() > 0 }
 
 // lostPace reports whether the record says something else than the user's own configuration.
 func (w *world) lostPace(s *state) bool {
@@ -626,7 +636,7 @@ func (w *world) abandons(s *state, d Decision) bool {
 func (w *world) misrouted(s *state) bool {
 	phase := w.phase(s)
 	refused := s.refused && (s.refuses > 2 || // the write that would mend it, or the one before
-		s.refuses == 1 && (w.inPlace() || w.restored(s) || phase == record.Promoting) || s.refuses == 2 && phase == record.HandingOver)
+		s.refuses == 1 && (w.inPlace() || w.restored(s)) || phase == record.Promoting || phase == record.HandingOver)
 	if !w.routed || s.gatewayDown || s.lwsDown || refused {
 		return false
 	}
