@@ -147,7 +147,12 @@ func advanceUnreleased(o Observation, s Progress) Decision {
 		return d
 	}
 	d.Reason = ReasonUnreleased
-	d.Message = fmt.Sprintf("no group of %s runs revision %s any more: it was scaled to 0 groups, or another client removed the hold or its children. %s",
-		o.Stable.Name, r.StableRevision, wayOut)
+	if o.hasRoles() {
+		d.Message = fmt.Sprintf("no group of %s runs revision %s any more: the roles were scaled to 0 groups, or another client deleted its children. %s",
+			o.Stable.Name, r.StableRevision, wayOut)
+		return d
+	}
+	d.Message = fmt.Sprintf("all %d groups of %s run revision %s, of which the release has released %d: the workload was scaled to 0 groups, "+
+		"or another client removed the hold. %s", o.Stable.existing(), o.Stable.Name, r.UpdateRevision, s.Planned, wayOut)
 	return d
 }

@@ -84,7 +84,7 @@ func follow(documents io.Reader, observe func(host.Event)) error {
 
 // display is that of the command, with a line about the requests from time to time.
 func (s *stage) display() (show func(host.Event), done func()) {
-	printer := (&output.Flags{}).NewPrinter(s.out, os.Stderr)
+	printer := output.NewPrinter(s.out, os.Stderr, "", false)
 	lines := s.out
 	if printer.Logs != os.Stderr {
 		lines = printer.Logs // above the status that is redrawn
