@@ -30,14 +30,20 @@ const DefaultLimit = 64 << 20
 // ErrLimit is why a Recorder stopped: it has reached its limit.
 var ErrLimit = errors.New("the recording has reached its limit")
 
-// Open opens a file to which a Recorder appends. It begins with an empty line, which Read skips, and which ends the line that a driver left
-// incomplete when it was killed.
+// Open opens a file to which a Recorder appends. If a driver that was killed left an incomplete line, it is ended.
 func Open(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the recording: %w", err)
 	}
-	if _, err := file.WriteString("\n"); err != nil {
+	size, err := file.Seek(0, io.SeekEnd)
+	if err == nil && size > 0 {
+		last := make([]byte, 1)
+		if _, err = file.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			_, err = file.WriteString("\n")
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("continue the recording %s: %w", path, err), file.Close())
 	}
 	return file, nil
