@@ -82,9 +82,7 @@ func newPoolEnv(t *testing.T) *env {
 func TestPoolRelease(t *testing.T) {
 	e := newPoolEnv(t)
 	e.pod("vllm-0", "vllm", "0")
-	if err := e.router.Check(t.Context(), e.setup); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the router knows of the APIs", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 	user := map[traffic.Key]*unstructured.Unstructured{}
 	for _, key := range []traffic.Key{{Kind: traffic.KindService, Name: "vllm"}, stablePool, httpRoute} {
 		user[key] = e.get(key)
