@@ -4,10 +4,12 @@
 package traffic
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,20 +100,15 @@ func (r Route) patched(p map[string]any, err error) (next Route, changed bool, _
 	if err != nil || len(p) == 0 {
 		return r, false, err
 	}
-	next = Route{r.Key, r.Object.DeepCopy()}
-	rules, _, _ := unstructured.NestedFieldNoCopy(p, "spec", "rules")
-	patch(next.Object.Object).set(rules, "spec", "rules")
-	annotations, written, _ := unstructured.NestedFieldNoCopy(p, "metadata", "annotations", CanariesAnnotation)
-	if all := next.Object.GetAnnotations(); written {
-		if all = merged(map[string]string{}, all); annotations == nil {
-			delete(all, CanariesAnnotation)
-		} else {
-			all[CanariesAnnotation], _ = annotations.(string)
-		}
-		if len(all) == 0 {
-			all = nil // as the API server writes none
-		}
-		next.Object.SetAnnotations(all)
+	next = Route{r.Key, &unstructured.Unstructured{}}
+	base, err := json.Marshal(r.Object)
+	change, errChange := json.Marshal(p)
+	after, errMerge := jsonpatch.MergePatch(base, change)
+	if err := errors.Join(err, errChange, errMerge, next.Object.UnmarshalJSON(after)); err != nil {
+		return r, false, err
+	}
+	if len(next.Object.GetAnnotations()) == 0 {
+		next.Object.SetAnnotations(nil) // as the API server writes none
 	}
 	return next, true, nil
 }

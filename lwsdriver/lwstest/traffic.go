@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
+	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
 
 var (
@@ -141,15 +142,11 @@ func Route(t testing.TB, setup traffic.Setup, weight int) *unstructured.Unstruct
 	o.SetNamespace("default")
 	o.SetName(key.Name)
 	p, err := traffic.RoutePatch(traffic.Route{Key: key, Object: o}, setup, traffic.Desired{Weight: weight}, false)
+	if err == nil && len(p) > 0 {
+		o.Object, err = model.Merge(o.Object, p)
+	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	if rules, split, _ := unstructured.NestedFieldNoCopy(p, "spec", "rules"); split {
-		patched, _ := o.Object["spec"].(map[string]any)
-		patched["rules"] = rules
-	}
-	if canaries, split, _ := unstructured.NestedString(p, "metadata", "annotations", traffic.CanariesAnnotation); split {
-		o.SetAnnotations(map[string]string{traffic.CanariesAnnotation: canaries})
 	}
 	condition := func(name string) any {
 		return map[string]any{"type": name, "status": "True", "observedGeneration": int64(0), "reason": name}

@@ -89,7 +89,7 @@ func (o Objects) write(s traffic.Setup, w *traffic.Write) (Objects, error) {
 		return o, fmt.Errorf("%s: the object exists: %t", w, have != nil)
 	case w.Verb == traffic.Delete:
 	default:
-		merged, err := merge(have, w.Body)
+		merged, err := Merge(have, w.Body)
 		if err != nil {
 			return o, fmt.Errorf("%s: %w", w, err)
 		}
@@ -107,8 +107,8 @@ func (o Objects) write(s traffic.Setup, w *traffic.Write) (Objects, error) {
 	return o.with(s, w.Key, content)
 }
 
-// merge returns an object with a JSON merge patch. Without an object it is the patch.
-func merge(have any, patch map[string]any) (map[string]any, error) {
+// Merge returns an object with a JSON merge patch. Without an object it is the patch.
+func Merge(have any, patch map[string]any) (map[string]any, error) {
 	base := []byte("{}")
 	raw, err := json.Marshal(patch)
 	if err == nil && have != nil {
