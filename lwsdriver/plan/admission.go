@@ -79,8 +79,11 @@ func (o Observation) starts(a Action) int {
 
 // replaces returns how many groups of the user's workload LWS replaces at once under a rolling update configuration.
 func (o Observation) replaces(r rolling) int {
-	due := 0
-	for g, n := range o.Stable.Wanted(int(ptr.Deref(r.Partition, 0))) {
+	from, due := int(ptr.Deref(r.Partition, 0)), 0
+	if from >= o.Stable.Replicas {
+		return 0 // as under the hold: every look asks
+	}
+	for g, n := range o.Stable.Wanted(from) {
 		if !g.Ready || !g.at(o.Stable.Revision) {
 			due += n
 		}

@@ -54,10 +54,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 		if c.Replicas < s.Planned {
 			target = target.Renewed(o.Now)
 		}
-		return Decision{
-			Action: ScaleCanary{Name: c.Name, Replicas: s.Planned, Target: target}, Reason: ReasonScaling,
-			Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, s.Planned),
-		}
+		return scale(*c, s.Planned, target)
 	}
 	switch {
 	case target != nil || o.completesSecondSet():
@@ -68,6 +65,14 @@ func advanceCanary(o Observation, s Progress) Decision {
 	return Decision{
 		State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
 		Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
+	}
+}
+
+// scale returns the decision to give an added workload a number of groups.
+func scale(c Workload, groups int, target *record.Target) Decision {
+	return Decision{
+		Action: ScaleCanary{Name: c.Name, Replicas: groups, Target: target}, Reason: ReasonScaling,
+		Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, groups),
 	}
 }
 

@@ -285,7 +285,7 @@ func (o Observation) neededGroups() int {
 func (o Observation) lacks(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
 	// Both parts are rounded up, and the last line takes back the group that this counts twice.
-	canary := (n*weight + 99) / 100 //nolint:mnd // percent, rounded up
+	canary := groupsFor(weight, n)
 	if groups := o.requestedGroups(); groups > 0 && !o.movesAllRequests() {
 		requested := o.release().Traffic.Weight
 		canary = min(canary, (groups*weight+requested-1)/requested)

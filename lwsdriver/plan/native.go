@@ -49,10 +49,7 @@ func promote(o Observation, s Progress) Decision {
 	}
 	// All requests are with the second set until the user's own groups are updated, so it follows a scale-up.
 	if c, n := o.canary(), o.batchReplicas(); o.switched() && o.switches() && c != nil && !c.Deleting && c.Replicas < n {
-		return Decision{
-			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, Reason: ReasonScaling,
-			Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, n),
-		}
+		return scale(*c, n, c.Target)
 	}
 	return roll(o, s, nativeRoll{
 		then:  record.Promoted,

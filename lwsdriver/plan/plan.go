@@ -270,7 +270,8 @@ func unmanaged(o Observation) Decision {
 	}
 	if len(o.Added) > 0 {
 		if stay := limitRemoval(o, DeleteCanary{Name: o.Added[0].Name}); stay != nil {
-			if d.Message += "; " + stay.Message; o.hasRoles() {
+			d.Message += "; " + stay.Message
+			if o.hasRoles() {
 				d.Message += ", which return once it is adopted"
 			}
 			return d

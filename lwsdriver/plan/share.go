@@ -91,10 +91,12 @@ func (s share) message(o Observation) string {
 func (o Observation) shareFor(planned int) share {
 	requested := o.Record.Release.Traffic
 	s := share{requested: requested.RequestedWeight(), of: capacity{groups: planned}}
-	if groups := o.requestedGroups(); groups > 0 {
-		if s.of.groups = groups; o.Record.Release.Phase == record.Progressing {
-			s.of.groups = min(groups, planned)
-		}
+	switch groups := o.requestedGroups(); {
+	case groups == 0:
+	case o.Record.Release.Phase == record.Progressing:
+		s.of.groups = min(groups, planned)
+	default:
+		s.of.groups = groups
 	}
 	if o.shifts() {
 		s.of.units = o.batchReplicas()
@@ -148,9 +150,8 @@ func (o Observation) requestedGroups() int {
 	if r == nil || r.Traffic.RequestedWeight() == 0 {
 		return 0
 	}
-	part := func(groups int) int { return (groups*r.Traffic.Weight + 99) / 100 } //nolint:mnd // percent, rounded up
-	had, need := r.Traffic.Groups, part(o.batchReplicas())
-	if had == 0 || had < part(r.Replicas) {
+	had, need := r.Traffic.Groups, groupsFor(r.Traffic.Weight, o.batchReplicas())
+	if had == 0 || had < groupsFor(r.Traffic.Weight, r.Replicas) {
 		return had
 	}
 	if r.Phase == record.Progressing {
@@ -158,6 +159,9 @@ func (o Observation) requestedGroups() int {
 	}
 	return max(had, need)
 }
+
+// groupsFor returns how many of a number of groups carry a weight in percent, rounded up.
+func groupsFor(weight, groups int) int { return (groups*weight + 99) / 100 } //nolint:mnd // percent
 
 // oneOf returns a share at which only one of two sets serves: the one that is in force, none before the second set is complete, unless the
 // user's own groups can carry more of the requests.

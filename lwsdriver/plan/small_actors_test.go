@@ -677,16 +677,12 @@ func (w *world) disturb(s *state, a act) bool {
 		if is := w.rollingOf(&s.own); scaled(is.MaxUnavailable, w.replicas, false) > scaled(w.rollings.values[s.pace].MaxUnavailable, w.replicas, false) {
 			s.pace = s.own.rolling // what the user had is lost with the record
 		}
-		if w.forced(s) {
-			s.grown = max(s.grown, s.own.replicas) // what force has given up stays so
-		}
+		w.outliveForce(s)
 		s.kept = w.inPlace() && w.routed && w.release(s) != nil
 		s.unnamed = w.routed && !w.inPlace() && !s.added.finalizer
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
 	case actOldObject:
-		if w.forced(s) {
-			s.grown = max(s.grown, s.own.replicas) // what force has given up stays so, though the old record has no force
-		}
+		w.outliveForce(s)
 		w.restoreOld(s)
 	case actLabel:
 		m.serving = !m.serving
@@ -782,6 +778,13 @@ func (w *world) editPace(s *state, to rolling) {
 		}
 		s.own.rolling, s.own.observed, s.pace = id, false, w.rolling(own)
 		w.absorb(s)
+	}
+}
+
+// outliveForce notes that what force has given up stays so, though the record does not say it any more.
+func (w *world) outliveForce(s *state) {
+	if w.forced(s) {
+		s.grown = max(s.grown, s.own.replicas)
 	}
 }
 

@@ -198,12 +198,9 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if r := w.release(after); r != nil && w.phase(before) == record.HandingOver {
 		lacked += max(r.Groups-w.release(before).Groups, 0) // the second set follows a scale-up
 	}
-	if _, routes := d.Action.(SetTraffic); routes { // the driver does not count groups of a surge, which LeaderWorkerSet removes
-		lasting := *before
-		for i := before.own.replicas; i < maxIndices; i++ {
-			lasting.own.groups[i].ready = false
-		}
-		lacked = max(lacked, w.shortage(&lasting))
+	_, routes := d.Action.(SetTraffic)
+	if routes { // the driver does not count groups of a surge
+		lacked = max(lacked, w.shortage(before.lasting()))
 	}
 	for i := int(before.added.replicas); i < maxIndices; i++ {
 		if m := &before.added.groups[i]; m.ready && m.hurt {
@@ -216,7 +213,6 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if lacks > max(lacked, allowed) {
 		return fmt.Sprintf("rule 2, 5: the sides lack %d groups for their requests, and %d before; %d may be unavailable", lacks, lacked, allowed)
 	}
-	_, routes := d.Action.(SetTraffic)
 	if a.do != actEndpoints && (a.do != actRun || after.own.hurt()+after.added.hurt() == 0 && !after.own.byHand) {
 		switch {
 		case w.unanswered(after) && !w.unanswered(before):
@@ -641,14 +637,18 @@ func (w *world) misrouted(s *state) bool {
 		return false
 	}
 	now := w.shortage(s)
-	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false) &^ w.surplus(s))
+	stable := bits.OnesCount64(w.endpoints(s.lasting(), s.selectors, false))
 	written, _ := w.share(s)
 	return written > 0 && now > w.allowed(s) && int(s.own.replicas)-stable < now
 }
 
-// surplus returns the groups, as bits, that LeaderWorkerSet removes: those of a surge.
-func (w *world) surplus(s *state) uint64 {
-	return (1<<maxIndices - 1) &^ (1<<s.own.replicas - 1)
+// lasting returns the state without ready groups of a surge, which LeaderWorkerSet removes.
+func (s *state) lasting() *state {
+	out := *s
+	for i := s.own.replicas; i < maxIndices; i++ {
+		out.own.groups[i].ready = false
+	}
+	return &out
 }
 
 // restored reports whether a user has restored the stable template, whose rollback is not recorded yet.
