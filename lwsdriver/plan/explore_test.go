@@ -477,9 +477,9 @@ func runs() (all []config) {
 			all = append(all, c)
 			c.unavailable, c.surge, c.headers = "0", "1", routed
 			all = append(all, c)
-			c.headers, c.replicas, c.unavailable, c.surge, c.parallel = false, 3, "1", "0", true
+			c.headers, c.replicas, c.unavailable, c.surge, c.parallel, c.admission = false, 3, "1", "0", true, false
 			all = append(all, c)
-			c.scaler, c.minReady, c.budget = true, true, true
+			c.scaler, c.minReady, c.budget, c.admission = true, true, true, true
 			all = append(all, c)
 			if style == pb.Style_STYLE_BLUE_GREEN {
 				c.replicas, c.adopt, c.scaler, c.delay, c.budget = 2, true, false, true, routed

@@ -217,16 +217,12 @@ func (o Observation) stopRoll() *Decision {
 	if !o.templateWaits() {
 		return nil // LWS has nothing to replace
 	}
-	if o.Record == nil {
-		if !o.replacesMore() {
-			return nil
-		}
-		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time",
-			o.Stable.Name)
-	}
 	n := o.Stable.Replicas
 	switch {
-	case !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(Saved(o), n).MaxUnavailable, n, false):
+	case o.Record == nil && o.replacesMore():
+		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time",
+			o.Stable.Name)
+	case o.Record != nil && !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(Saved(o), n).MaxUnavailable, n, false):
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
 		return ptr.To(writes(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, ReasonRolling))
 	case !o.Stable.Observed:

@@ -187,7 +187,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	default:
 		return ""
 	}
-	if added := &before.added; before.record == 0 && after.record == 0 && (!added.exists || added.deleting && !added.finalizer) && a.do != actDrive {
+	if added := &before.added; before.record == 0 && after.record == 0 && (!w.routed || !added.exists || added.deleting && !added.finalizer) && a.do != actDrive {
 		return "" // no driver manages the workload
 	}
 	lacks, lacked, allowed := w.shortage(after), w.shortage(before), w.allowed(after)+int(after.grown)
@@ -597,6 +597,8 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("it fails with %s, and nothing is wrong: %s", d.Reason, d.Message)
 	case w.abandons(s, d):
 		return fmt.Sprintf("rule 11: groups stay at a revision that is no longer released in %s, %s: %s", d.State, d.Reason, d.Message)
+	case w.unheld(s) && s.refuses == 0 && !s.lwsDown:
+		return fmt.Sprintf("rule 11: the hold stays overwritten in %s, %s: %s", d.State, d.Reason, d.Message)
 	case s.unnamed: // nothing says which routes the release had
 	case !final && (s.record != 0 || w.harmed(s) && (d.State == pb.State_STATE_FAILED || d.Reason == ReasonCapacityBelowShare || w.serves(&s.added))) || s.lwsDown || s.gatewayDown:
 	case s.added.exists && !s.added.leftover():
@@ -607,6 +609,12 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("rule 7: %s without the hold", d.State)
 	}
 	return ""
+}
+
+// unheld reports whether LeaderWorkerSet may roll every group, although only batches of a release were asked for.
+func (w *world) unheld(s *state) bool {
+	r := w.release(s)
+	return r != nil && r.Phase == record.Progressing && !w.inPlace() && !record.SameRolling(w.rollingOf(&s.own), record.Hold())
 }
 
 // serves reports whether, without routes, a group of a set gets requests.
