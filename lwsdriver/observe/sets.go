@@ -263,33 +263,18 @@ func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	return set, nil
 }
 
-// replicaBounds is a ReplicaBounds. Min, Max and Exact are numbers of groups by [plan.Member].
+// replicaBounds is a ReplicaBounds.
 type replicaBounds struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	Spec struct {
-		Set    string        `json:"set"`
-		Roles  []plan.Role   `json:"roles"`
-		Entry  string        `json:"entry,omitempty"`
-		Stable stableBounds  `json:"stable"`
-		Update *updateBounds `json:"update,omitempty"`
-		Routes string        `json:"routes,omitempty"`
-		Others []string      `json:"others,omitempty"`
-	} `json:"spec"`
+	Spec boundsSpec `json:"spec"`
 }
 
-type stableBounds struct {
-	Revision string         `json:"revision"`
-	Min      map[string]int `json:"min"`
-	Max      map[string]int `json:"max,omitempty"`
-}
-
-type updateBounds struct {
-	Revision string         `json:"revision"`
-	Units    int            `json:"units"`
-	Exact    map[string]int `json:"exact"`
-	Target   *record.Target `json:"target,omitempty"`
+// boundsSpec is read as a [plan.Bounds] of the set's children.
+type boundsSpec struct {
+	Set         string `json:"set"`
+	plan.Bounds `json:",inline"`
 }
 
 // BoundsFor returns the object that bounds the children of a set. Policy is the traffic policy of the release that routes their requests.
@@ -300,14 +285,10 @@ func BoundsFor(set *Set, b plan.Bounds, policy string) (*unstructured.Unstructur
 			Namespace: set.Namespace, Name: set.Name, Labels: map[string]string{record.RoleLabel: "bounds", record.StableLabel: set.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 		},
+		Spec: boundsSpec{Set: set.Name, Bounds: b},
 	}
-	object.Spec.Set, object.Spec.Roles, object.Spec.Entry, object.Spec.Others = set.Name, b.Roles, b.Entry, b.Others
-	if object.Spec.Routes = b.Routes; b.Routes != "" {
+	if b.Routes != "" {
 		object.Finalizers, object.Annotations = []string{record.Finalizer}, map[string]string{record.TrafficAnnotation: policy}
-	}
-	object.Spec.Stable = stableBounds{Revision: b.Stable, Min: b.Min, Max: b.Max}
-	if b.Update != "" {
-		object.Spec.Update = &updateBounds{Revision: b.Update, Units: b.Units, Exact: b.Exact, Target: b.Target}
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&object)
 	if err != nil {
@@ -329,13 +310,7 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 		b.Problem = err.Error()
 		return b
 	}
-	b.Bounds = plan.Bounds{
-		Roles: object.Spec.Roles, Entry: object.Spec.Entry, Stable: object.Spec.Stable.Revision, Min: object.Spec.Stable.Min, Max: object.Spec.Stable.Max,
-		Routes: object.Spec.Routes, Others: object.Spec.Others,
-	}
-	if up := object.Spec.Update; up != nil {
-		b.Bounds.Update, b.Bounds.Units, b.Bounds.Exact, b.Bounds.Target = up.Revision, up.Units, up.Exact, up.Target
-	}
+	b.Bounds = object.Spec.Bounds
 	return b
 }
 

@@ -51,7 +51,7 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 			t.Errorf("%+v differs: %s", got, diff)
 		}
 	}
-	broken := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"stable": "a"}}}
+	broken := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"stable": "a", "min": "none"}}}
 	if got := stripBounds(broken); got.Problem == "" {
 		t.Errorf("%+v has no problem", got)
 	}

@@ -17,6 +17,7 @@ import (
 )
 
 // Bounds are the numbers of groups that the children of a DisaggregatedSet may have, by [Member]. Those of a third revision may have none.
+// The JSON is the spec of a ReplicaBounds, which the admission policies of config/disaggregated read.
 type Bounds struct {
 	// Roles are those of the children, which a template that waits may lack.
 	Roles []Role `json:"roles,omitzero"`

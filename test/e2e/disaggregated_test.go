@@ -1006,7 +1006,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if units, _, _ := unstructured.NestedInt64(b.Object, "spec", "update", "units"); units != 1 {
+		if units, _, _ := unstructured.NestedInt64(b.Object, "spec", "units"); units != 1 {
 			return fmt.Errorf("%d units", units)
 		}
 		return nil
@@ -1090,8 +1090,8 @@ func (s *roleSet) leavesNamesakes() {
 func (s *roleSet) refusesForeignBounds() {
 	s.t.Helper()
 	editor, operator := tenant.Pair(s.t, s.cluster, s.namespace, rbacv1.PolicyRule{APIGroups: []string{"lockstep.dev"}, Resources: []string{"replicabounds"}, Verbs: []string{"*"}})
-	forged := "metadata: {name: forged}\napiVersion: lockstep.dev/v1alpha1\nkind: ReplicaBounds\nspec: {set: llm, roles: [{name: prefill}], stable: {revision: a, min: {}}}"
-	lower := `{"spec":{"stable":{"min":{"0-prefill":0}}}}`
+	forged := "metadata: {name: forged}\napiVersion: lockstep.dev/v1alpha1\nkind: ReplicaBounds\nspec: {set: llm, roles: [{name: prefill}], stable: a, min: {}}"
+	lower := `{"spec":{"min":{"0-prefill":0}}}`
 	for what, err := range map[string]error{
 		"created": editor.Create(boundsResource, forged), "lowered": editor.Patch(boundsResource, s.name, lower),
 		"deleted": editor.Resource(boundsResource).Namespace(s.namespace).Delete(s.t.Context(), s.name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}),
