@@ -58,11 +58,11 @@ func (a *Applier) deleteBudget(ctx context.Context, s *observe.Snapshot, t plan.
 // The writes that hold and release autoscalers.
 
 func (a *Applier) holdAutoscaler(ctx context.Context, s *observe.Snapshot, t plan.HoldAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now autoscaler.Autoscaler) (map[string]any, error) { return now.Hold(s.Key.Name, t.Hold) })
+	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *autoscaler.Autoscaler) (map[string]any, error) { return now.Hold(s.Key.Name, t.Hold) })
 }
 
 func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now autoscaler.Autoscaler) (map[string]any, error) {
+	return a.writeAutoscaler(ctx, key, t.Kind, t.Name, func(now *autoscaler.Autoscaler) (map[string]any, error) {
 		if t.To != "" {
 			return autoscaler.Follow(now, t.To), nil
 		}
@@ -71,7 +71,7 @@ func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedNam
 }
 
 // writeAutoscaler sends a patch of the cached object, and returns once the cache shows it.
-func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(autoscaler.Autoscaler) (map[string]any, error)) (bool, error) {
+func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*autoscaler.Autoscaler) (map[string]any, error)) (bool, error) {
 	object := types.NamespacedName{Namespace: key.Namespace, Name: name}
 	before := a.observer.Autoscalers.Get(kind, object)
 	if before == nil {
@@ -86,26 +86,26 @@ func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName,
 	if err != nil {
 		return false, err
 	}
-	return true, awaitVersion(ctx, a, wrote, true, func() autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }, key)
+	return true, awaitVersion(ctx, a, wrote, true, func() *autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }, key)
 }
 
 // patchAutoscaler sends a patch, on condition that the object has not changed.
-func (a *Applier) patchAutoscaler(ctx context.Context, s autoscaler.Autoscaler, patch map[string]any) (wrote metav1.Object, err error) {
+func (a *Applier) patchAutoscaler(ctx context.Context, s *autoscaler.Autoscaler, patch map[string]any) (wrote metav1.Object, err error) {
 	// The patch restores values that were read from this version, so any newer one must refuse it.
 	meta, _ := patch["metadata"].(map[string]any)
-	meta["uid"], meta["resourceVersion"] = s.GetUID(), s.GetResourceVersion()
+	meta["uid"], meta["resourceVersion"] = s.UID, s.ResourceVersion
 	raw, err := json.Marshal(patch)
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
-	namespace, options := s.GetNamespace(), metav1.PatchOptions{FieldManager: record.FieldManager}
-	if s.Type() == autoscaler.KindHPA {
-		wrote, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.GetName(), types.MergePatchType, raw, options)
+	namespace, options := s.Namespace, metav1.PatchOptions{FieldManager: record.FieldManager}
+	if s.Kind == autoscaler.KindHPA {
+		wrote, err = a.core.AutoscalingV2().HorizontalPodAutoscalers(namespace).Patch(ctx, s.Name, types.MergePatchType, raw, options)
 	} else {
-		wrote, err = a.dynamic.Resource(autoscaler.ScaledObjects).Namespace(namespace).Patch(ctx, s.GetName(), types.MergePatchType, raw, options)
+		wrote, err = a.dynamic.Resource(autoscaler.ScaledObjects).Namespace(namespace).Patch(ctx, s.Name, types.MergePatchType, raw, options)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("patch %s %s/%s: %w", s.Type(), namespace, s.GetName(), err)
+		return nil, fmt.Errorf("patch %s %s/%s: %w", s.Kind, namespace, s.Name, err)
 	}
 	return wrote, nil
 }

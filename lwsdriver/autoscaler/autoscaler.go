@@ -6,8 +6,10 @@ package autoscaler
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -25,28 +27,62 @@ const (
 	KindScaledObject = "ScaledObject"
 )
 
-// Autoscaler is an object that scales a workload.
-type Autoscaler interface {
-	metav1.Object
+// Autoscaler is what a release depends on of an object that scales a workload.
+type Autoscaler struct {
+	metav1.ObjectMeta
+	State
 
-	// Type is KindHPA or KindScaledObject.
-	Type() string
-	// Workload returns the name of the LeaderWorkerSet that it scales, or that of a [RoleScaler]. Empty means it scales something else.
-	Workload() string
-	// Scales returns the directions in which it may change the number of replicas.
-	Scales() Directions
-	// ToZero reports whether it may remove the last replica.
-	ToZero() bool
-	// Max returns the most replicas that its user allows.
-	Max() int
-	// Limited reports whether its controller would remove replicas now, but for the limits of its policies.
-	Limited() bool
-	// Hold returns the merge patch that keeps it from scaling in some directions and restores the others, with a note of what to
-	// restore and for which workload it is held.
-	Hold(workload string, h Hold) (map[string]any, error)
-	// Release returns the merge patch that restores the user's configuration and removes the note. Fields that were changed since
-	// Hold stay.
-	Release() (map[string]any, error)
+	// Behavior is that of a HorizontalPodAutoscaler, nil if it has none.
+	Behavior *autoscalingv2.HorizontalPodAutoscalerBehavior
+}
+
+// State is how an autoscaler scales.
+type State struct {
+	// Kind is KindHPA or KindScaledObject.
+	Kind string
+	// Workload is the name of the LeaderWorkerSet that it scales, or that of a [RoleScaler]. Empty means it scales something else.
+	Workload string
+	// Scales are the directions in which it may change the number of replicas.
+	Scales Directions
+	// ToZero is true if it may remove the last replica.
+	ToZero bool
+	// Max is the most replicas that its user allows.
+	Max int
+	// Limited is true if its controller would remove replicas now, but for the limits of its policies.
+	Limited bool
+}
+
+// Hold returns the merge patch that keeps it from scaling in some directions and restores the others, with a note of what to
+// restore and for which workload it is held.
+func (a *Autoscaler) Hold(workload string, hold Hold) (map[string]any, error) {
+	if a.Kind == KindHPA {
+		return a.holdHPA(workload, hold)
+	}
+	return a.holdScaledObject(workload, hold)
+}
+
+// Release returns the merge patch that restores the user's configuration and removes the note, nil without a note. Fields that were
+// changed since Hold stay.
+func (a *Autoscaler) Release() (map[string]any, error) {
+	note, err := ReadNote(a.Annotations)
+	switch {
+	case err != nil || note == nil:
+		return nil, err
+	case a.Kind == KindHPA:
+		return a.releaseHPA(note), nil
+	default:
+		return a.releaseScaledObject(note), nil
+	}
+}
+
+// metadata returns what a hold needs of an object's metadata. A hold is in annotations: the note, and those by which KEDA pauses.
+func metadata(o metav1.Object) metav1.ObjectMeta {
+	annotations := maps.Clone(o.GetAnnotations())
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return key != NoteAnnotation && !strings.HasPrefix(key, kedaPrefix) })
+	return metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		OwnerReferences: o.GetOwnerReferences(), Annotations: annotations,
+	}
 }
 
 // Directions are those in which an autoscaler may change the number of replicas.
@@ -69,11 +105,6 @@ const (
 	HoldDown Hold = "down"
 	// HoldAll: adding and removing replicas.
 	HoldAll Hold = "all"
-)
-
-var (
-	_ Autoscaler = HPA{}
-	_ Autoscaler = ScaledObject{}
 )
 
 // Note is the value of NoteAnnotation.
@@ -126,7 +157,7 @@ func (n Note) encode() (string, error) {
 
 // Follow is Release in a handover: the same patch makes the autoscaler scale another workload. A note that can't be read is left
 // to the user.
-func Follow(a Autoscaler, workload string) map[string]any {
+func Follow(a *Autoscaler, workload string) map[string]any {
 	p, err := a.Release()
 	// Without a hold, too, the autoscaler has to scale the other workload.
 	if err != nil || p == nil {

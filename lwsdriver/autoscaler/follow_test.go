@@ -16,29 +16,21 @@ func TestFollow(t *testing.T) {
 		h := hpa("Max", "Min", "")
 		o := scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", map[string]any{})
 		if note != "-" {
-			h = HPA{&autoscalingv2.HorizontalPodAutoscaler{}}
-			p, err := hpa("Max", "Min", "").Hold("vllm", HoldAll)
-			if err != nil {
-				t.Fatal(err)
-			}
-			patched(t, hpa("Max", "Min", "").HorizontalPodAutoscaler, p, h.HorizontalPodAutoscaler)
-			o = changed(t, o, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm", HoldAll) })
+			h = h.hold(t, HoldAll)
+			o = changed(t, o, func(a *Autoscaler) (map[string]any, error) { return a.Hold("vllm", HoldAll) })
 		}
 		if note == "{" {
 			h.Annotations[NoteAnnotation] = note
 			o.SetAnnotations(map[string]string{NoteAnnotation: note, pausedAnnotation: paused})
 		}
-		var got HPA
-		got.HorizontalPodAutoscaler = &autoscalingv2.HorizontalPodAutoscaler{}
-		patched(t, h.HorizontalPodAutoscaler, Follow(h, "vllm-b"), got.HorizontalPodAutoscaler)
-		moved := changed(t, o, func(o ScaledObject) (map[string]any, error) { return Follow(o, "vllm-b"), nil })
-		for _, a := range []Autoscaler{got, moved} {
-			if a.Workload() != "vllm-b" || a.Scales().Any() == (note == "{") {
-				t.Errorf("%s: %T scales %q, at all %t", name, a, a.Workload(), a.Scales())
+		got := &autoscalingv2.HorizontalPodAutoscaler{}
+		patched(t, h.HorizontalPodAutoscaler, Follow(OfHPA(h.HorizontalPodAutoscaler), "vllm-b"), got)
+		moved := changed(t, o, func(a *Autoscaler) (map[string]any, error) { return Follow(a, "vllm-b"), nil })
+		for _, a := range []*Autoscaler{OfHPA(got), OfScaledObject(moved)} {
+			if a.Workload != "vllm-b" || a.Scales.Any() == (note == "{") {
+				t.Errorf("%s: %s scales %q, at all %t", name, a.Kind, a.Workload, a.Scales)
 			}
-		}
-		for _, annotations := range []map[string]string{got.Annotations, moved.GetAnnotations()} {
-			if left := annotations[NoteAnnotation]; (left != "") != (note == "{") {
+			if left := a.Annotations[NoteAnnotation]; (left != "") != (note == "{") {
 				t.Errorf("%s: the note is %q", name, left)
 			}
 		}

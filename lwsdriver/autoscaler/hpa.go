@@ -12,10 +12,20 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// HPA is a HorizontalPodAutoscaler. It is held by the policy Disabled: it still computes and reports, and keeps replicas
-// between the user's minReplicas and maxReplicas.
-type HPA struct {
-	*autoscalingv2.HorizontalPodAutoscaler
+// OfHPA returns a HorizontalPodAutoscaler as an Autoscaler. It is held by the policy Disabled: it still computes and reports, and keeps
+// replicas between the user's minReplicas and maxReplicas.
+func OfHPA(h *autoscalingv2.HorizontalPodAutoscaler) *Autoscaler {
+	ref, b := h.Spec.ScaleTargetRef, ptr.Deref(h.Spec.Behavior, autoscalingv2.HorizontalPodAutoscalerBehavior{})
+	return &Autoscaler{ObjectMeta: metadata(h), Behavior: h.Spec.Behavior, State: State{
+		Kind: KindHPA, Workload: workload(ref.APIVersion, ref.Kind, ref.Name),
+		Scales: Directions{Up: policyOf(b.ScaleUp) != disabled, Down: policyOf(b.ScaleDown) != disabled},
+		ToZero: ptr.Deref(h.Spec.MinReplicas, 1) == 0, // which needs the feature gate HPAScaleToZero
+		Max:    int(h.Spec.MaxReplicas),
+		// The controller does not count what its stabilization window prevents.
+		Limited: slices.ContainsFunc(h.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+			return c.Type == autoscalingv2.ScalingLimited && c.Status == corev1.ConditionTrue && c.Reason == "ScaleDownLimit"
+		}),
+	}}
 }
 
 const disabled = autoscalingv2.DisabledPolicySelect
@@ -28,27 +38,6 @@ func knownPolicy(p string) bool {
 	return false
 }
 
-// Type returns KindHPA.
-func (h HPA) Type() string { return KindHPA }
-
-// Workload returns the name of what it scales.
-func (h HPA) Workload() string {
-	ref := h.Spec.ScaleTargetRef
-	return workload(ref.APIVersion, ref.Kind, ref.Name)
-}
-
-// Scales returns the directions that are not disabled.
-func (h HPA) Scales() Directions {
-	b := h.Spec.Behavior
-	if b == nil {
-		return Directions{Up: true, Down: true}
-	}
-	return Directions{Up: policyOf(b.ScaleUp) != disabled, Down: policyOf(b.ScaleDown) != disabled}
-}
-
-// ToZero reports whether its minReplicas is 0, which needs the feature gate HPAScaleToZero.
-func (h HPA) ToZero() bool { return h.Spec.MinReplicas != nil && *h.Spec.MinReplicas == 0 }
-
 func policyOf(r *autoscalingv2.HPAScalingRules) autoscalingv2.ScalingPolicySelect {
 	if r == nil {
 		return ""
@@ -56,20 +45,9 @@ func policyOf(r *autoscalingv2.HPAScalingRules) autoscalingv2.ScalingPolicySelec
 	return ptr.Deref(r.SelectPolicy, "")
 }
 
-// Max returns its maxReplicas.
-func (h HPA) Max() int { return int(h.Spec.MaxReplicas) }
-
-// Limited reports whether the condition ScalingLimited says so. The controller does not count what its stabilization window
-// prevents.
-func (h HPA) Limited() bool {
-	return slices.ContainsFunc(h.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
-		return c.Type == autoscalingv2.ScalingLimited && c.Status == corev1.ConditionTrue && c.Reason == "ScaleDownLimit"
-	})
-}
-
-// Hold disables the directions of the hold, restores an earlier hold's other one, and changes nothing else.
-func (h HPA) Hold(workload string, hold Hold) (map[string]any, error) {
-	note := h.note(workload, hold)
+// holdHPA disables the directions of the hold, restores an earlier hold's other one, and changes nothing else.
+func (a *Autoscaler) holdHPA(workload string, hold Hold) (map[string]any, error) {
+	note := a.note(workload, hold)
 	value, err := note.encode()
 	if err != nil {
 		return nil, err
@@ -81,7 +59,7 @@ func (h HPA) Hold(workload string, hold Hold) (map[string]any, error) {
 		return patch(value, map[string]any{"behavior": heldBare(hold)}), nil
 	case hold == HoldAll:
 		behavior["scaleUp"] = off
-	case policyOf(h.Spec.Behavior.ScaleUp) == disabled:
+	case policyOf(a.Behavior.ScaleUp) == disabled:
 		// An earlier hold of both directions disabled it, or the user did: the note tells.
 		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
 	}
@@ -89,13 +67,13 @@ func (h HPA) Hold(workload string, hold Hold) (map[string]any, error) {
 }
 
 // note returns what to restore later: the current policies, or those of an earlier note where the current ones are disabled.
-func (h HPA) note(workload string, hold Hold) Note {
-	before, err := ReadNote(h.Annotations)
+func (a *Autoscaler) note(workload string, hold Hold) Note {
+	before, err := ReadNote(a.Annotations)
 	// An unreadable note is replaced. What it could tell is lost unless it is still in the spec.
 	if err != nil || before == nil {
 		before = &Note{}
 	}
-	b := h.Spec.Behavior
+	b := a.Behavior
 	if b == nil || before.Bare && equality.Semantic.DeepEqual(b, heldBare(before.Hold)) {
 		return Note{Workload: workload, Hold: hold, Bare: true}
 	}
@@ -109,22 +87,16 @@ func (h HPA) note(workload string, hold Hold) Note {
 	return next
 }
 
-// Release restores the policy of each direction that is still disabled.
-func (h HPA) Release() (map[string]any, error) {
-	note, err := ReadNote(h.Annotations)
-	if err != nil {
-		return nil, err
-	}
-	b := h.Spec.Behavior
+// releaseHPA restores the policy of each direction that is still disabled.
+func (a *Autoscaler) releaseHPA(note *Note) map[string]any {
+	b := a.Behavior
 	switch {
-	case note == nil:
-		return nil, nil //nolint:nilnil // no patch: it is not held
 	case b == nil:
 		// The user removed the behavior, so only the note is left to remove.
-		return patch(nil, nil), nil
+		return patch(nil, nil)
 	case note.Bare && equality.Semantic.DeepEqual(b, heldBare(note.Hold)):
 		// Nothing was changed since the hold, so the behavior is the driver's as a whole.
-		return patch(nil, map[string]any{"behavior": nil}), nil
+		return patch(nil, map[string]any{"behavior": nil})
 	}
 	behavior := map[string]any{}
 	if note.Hold == HoldAll && policyOf(b.ScaleUp) == disabled {
@@ -133,7 +105,7 @@ func (h HPA) Release() (map[string]any, error) {
 	if policyOf(b.ScaleDown) == disabled {
 		behavior["scaleDown"] = selectPolicy(note.ScaleDown)
 	}
-	return patch(nil, map[string]any{"behavior": behavior}), nil
+	return patch(nil, map[string]any{"behavior": behavior})
 }
 
 // selectPolicy sets a policy; an empty one gets the API server's default.

@@ -15,6 +15,11 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 )
 
+// HPA is a HorizontalPodAutoscaler in the API server.
+type HPA struct {
+	*autoscalingv2.HorizontalPodAutoscaler
+}
+
 // hpa has a behavior of policies up/down, none if both are empty, and the note if there is one.
 func hpa(up, down, note string) HPA {
 	h := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "vllm"}}
@@ -58,7 +63,7 @@ func patched(t *testing.T, object, patch, into any) {
 
 func (h HPA) hold(t *testing.T, hold Hold) HPA {
 	t.Helper()
-	p, err := h.Hold("vllm", hold)
+	p, err := OfHPA(h.HorizontalPodAutoscaler).Hold("vllm", hold)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +74,7 @@ func (h HPA) hold(t *testing.T, hold Hold) HPA {
 
 func (h HPA) release(t *testing.T) HPA {
 	t.Helper()
-	p, err := h.Release()
+	p, err := OfHPA(h.HorizontalPodAutoscaler).Release()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +82,8 @@ func (h HPA) release(t *testing.T) HPA {
 	patched(t, h.HorizontalPodAutoscaler, p, next)
 	return HPA{next}
 }
+
+func (h HPA) scales() Directions { return OfHPA(h.HorizontalPodAutoscaler).Scales }
 
 func policies(h HPA) string {
 	if h.Spec.Behavior == nil {
@@ -120,8 +127,8 @@ func TestHPA(t *testing.T) {
 			t.Run(test.name+"/"+string(hold), func(t *testing.T) {
 				want := Directions{Up: hold == HoldDown && policyUp(test.user) != disabled}
 				held := test.user.hold(t, hold)
-				if held.Scales() != want {
-					t.Fatalf("held as %s, and it scales %+v", policies(held), held.Scales())
+				if held.scales() != want {
+					t.Fatalf("held as %s, and it scales %+v", policies(held), held.scales())
 				}
 				if test.edit != nil {
 					test.edit(held.HorizontalPodAutoscaler)
@@ -132,8 +139,8 @@ func TestHPA(t *testing.T) {
 						}
 					}
 					held = held.hold(t, hold)
-					if held.Scales() != want {
-						t.Fatalf("repaired to %s, and it scales %+v", policies(held), held.Scales())
+					if held.scales() != want {
+						t.Fatalf("repaired to %s, and it scales %+v", policies(held), held.scales())
 					}
 				}
 				got := held.release(t)
@@ -163,12 +170,12 @@ func TestHPAHoldChanges(t *testing.T) {
 	for _, user := range []HPA{hpa("", "", ""), hpa("Max", "Min", ""), hpa("Disabled", "Max", ""), hpa("Max", "Disabled", "")} {
 		up := policyUp(user) != disabled
 		down := user.hold(t, HoldAll).hold(t, HoldDown)
-		if got := down.Scales(); got != (Directions{Up: up}) {
+		if got := down.scales(); got != (Directions{Up: up}) {
 			t.Errorf("%s: from all to down it scales %+v", policies(user), got)
 		}
 		all := user.hold(t, HoldDown).hold(t, HoldAll)
-		if all.Scales().Any() {
-			t.Errorf("%s: from down to all it scales %+v", policies(user), all.Scales())
+		if all.scales().Any() {
+			t.Errorf("%s: from down to all it scales %+v", policies(user), all.scales())
 		}
 		for _, held := range []HPA{down, all} {
 			if diff := cmp.Diff(user.Spec, held.release(t).Spec); diff != "" {
@@ -203,8 +210,8 @@ func TestToZero(t *testing.T) {
 		h.Spec.MinReplicas = test.minReplicas
 		o := scaledObject("", "", nil)
 		o.Object["spec"] = test.spec
-		if h.ToZero() != test.hpa || o.ToZero() != test.keda {
-			t.Errorf("%s: HPA %t, ScaledObject %t", name, h.ToZero(), o.ToZero())
+		if hpa, keda := OfHPA(h.HorizontalPodAutoscaler).ToZero, OfScaledObject(o).ToZero; hpa != test.hpa || keda != test.keda {
+			t.Errorf("%s: HPA %t, ScaledObject %t", name, hpa, keda)
 		}
 	}
 }
@@ -233,10 +240,10 @@ func TestTarget(t *testing.T) {
 	} {
 		h := hpa("", "", "")
 		h.Spec.ScaleTargetRef.APIVersion, h.Spec.ScaleTargetRef.Kind = test.version, test.kind
-		if got := h.Workload(); got != test.want {
+		if got := OfHPA(h.HorizontalPodAutoscaler).Workload; got != test.want {
 			t.Errorf("%s: HPA of %q, want %q", name, got, test.want)
 		}
-		if got := scaledObject(test.version, test.kind, nil).Workload(); got != test.want {
+		if got := OfScaledObject(scaledObject(test.version, test.kind, nil)).Workload; got != test.want {
 			t.Errorf("%s: ScaledObject of %q, want %q", name, got, test.want)
 		}
 	}
@@ -271,7 +278,23 @@ func TestUnreadableNote(t *testing.T) {
 	if got := policies(held.release(t)); got != "Max/Min" {
 		t.Errorf("released with %s", got)
 	}
-	if _, err := hpa("Disabled", "Disabled", "nonsense").Release(); err == nil {
+	if _, err := OfHPA(hpa("Disabled", "Disabled", "nonsense").HorizontalPodAutoscaler).Release(); err == nil {
 		t.Error("released by a note that can't be read")
+	}
+}
+
+// A cache keeps what a hold needs of an object, and no more.
+func TestAutoscalerIsSmall(t *testing.T) {
+	h := hpa("Max", "Min", `{"hold":"all","workload":"vllm"}`)
+	h.Annotations["example.com/other"], h.Labels = "x", map[string]string{"team": "serving"}
+	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	want := metav1.ObjectMeta{Name: "vllm", Annotations: map[string]string{NoteAnnotation: h.Annotations[NoteAnnotation]}}
+	if diff := cmp.Diff(want, OfHPA(h.HorizontalPodAutoscaler).ObjectMeta); diff != "" {
+		t.Error(diff)
+	}
+	want.Annotations = map[string]string{pausedAnnotation: "true"}
+	o := scaledObject("", "", map[string]any{pausedAnnotation: "true", "example.com/other": "x"})
+	if diff := cmp.Diff(want, OfScaledObject(o).ObjectMeta); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -13,61 +13,46 @@ import (
 // ScaledObjects is KEDA's resource, which may not be installed.
 var ScaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}
 
-// ScaledObject is KEDA's ScaledObject. It is held by KEDA's own annotations. If it is paused, KEDA deletes the
-// HorizontalPodAutoscaler that it created, and recreates it once the annotation is removed. If only its scale-in is paused,
-// KEDA 2.18.2 or later disables scale-down in that HorizontalPodAutoscaler, and does not scale to 0 or to idleReplicaCount.
-type ScaledObject struct{ *unstructured.Unstructured }
-
 // KEDA's annotations that stop both directions or one.
 const (
-	pausedAnnotation         = "autoscaling.keda.sh/paused"
-	pausedReplicasAnnotation = "autoscaling.keda.sh/paused-replicas"
-	pausedScaleInAnnotation  = "autoscaling.keda.sh/paused-scale-in"
-	pausedScaleOutAnnotation = "autoscaling.keda.sh/paused-scale-out"
+	kedaPrefix               = "autoscaling.keda.sh/"
+	pausedAnnotation         = kedaPrefix + "paused"
+	pausedReplicasAnnotation = kedaPrefix + "paused-replicas"
+	pausedScaleInAnnotation  = kedaPrefix + "paused-scale-in"
+	pausedScaleOutAnnotation = kedaPrefix + "paused-scale-out"
 )
 
 const paused = "true"
 
-// Type returns KindScaledObject.
-func (o ScaledObject) Type() string { return KindScaledObject }
-
-// Workload returns the name of what it scales.
-func (o ScaledObject) Workload() string {
+// OfScaledObject returns KEDA's ScaledObject as an Autoscaler. It is held by KEDA's own annotations. If it is paused, KEDA deletes the
+// HorizontalPodAutoscaler that it created, and recreates it once the annotation is removed. If only its scale-in is paused,
+// KEDA 2.18.2 or later disables scale-down in that HorizontalPodAutoscaler, and does not scale to 0 or to idleReplicaCount. It is never
+// Limited: that HorizontalPodAutoscaler has the answer.
+func OfScaledObject(o *unstructured.Unstructured) *Autoscaler {
 	field := func(name string) string {
 		value, _, _ := unstructured.NestedString(o.Object, "spec", "scaleTargetRef", name)
 		return value
 	}
-	return workload(field("apiVersion"), field("kind"), field("name"))
-}
-
-// Scales returns the directions that are not paused.
-func (o ScaledObject) Scales() Directions {
-	if _, ok := o.GetAnnotations()[pausedReplicasAnnotation]; ok || o.on(pausedAnnotation) {
-		return Directions{}
+	a := &Autoscaler{ObjectMeta: metadata(o), State: State{
+		Kind: KindScaledObject, Workload: workload(field("apiVersion"), field("kind"), field("name")),
+		// These are KEDA's defaults. It scales to 0 or to idleReplicaCount while its triggers are inactive.
+		ToZero: count(o, "idleReplicaCount", count(o, "minReplicaCount", 0)) == 0, Max: count(o, "maxReplicaCount", 100),
+	}}
+	if _, ok := a.Annotations[pausedReplicasAnnotation]; !ok && !a.on(pausedAnnotation) {
+		a.Scales = Directions{Up: !a.on(pausedScaleOutAnnotation), Down: !a.on(pausedScaleInAnnotation)}
 	}
-	return Directions{Up: !o.on(pausedScaleOutAnnotation), Down: !o.on(pausedScaleInAnnotation)}
+	return a
 }
 
 // on reports whether KEDA reads an annotation as true: any value that is no boolean counts.
-func (o ScaledObject) on(annotation string) bool {
-	value, ok := o.GetAnnotations()[annotation]
+func (a *Autoscaler) on(annotation string) bool {
+	value, ok := a.Annotations[annotation]
 	on, err := strconv.ParseBool(value)
 	return ok && (err != nil || on)
 }
 
-// ToZero reports whether it scales to 0 when its triggers are inactive. That is KEDA's default.
-func (o ScaledObject) ToZero() bool {
-	return o.count("idleReplicaCount", o.count("minReplicaCount", 0)) == 0
-}
-
-// Max returns its maxReplicaCount. KEDA's default is 100.
-func (o ScaledObject) Max() int { return o.count("maxReplicaCount", 100) }
-
-// Limited is false: the HorizontalPodAutoscaler that KEDA created has the answer.
-func (o ScaledObject) Limited() bool { return false }
-
 // count returns a number in the spec. It is a float in objects from manifests.
-func (o ScaledObject) count(field string, unset int) int {
+func count(o *unstructured.Unstructured, field string, unset int) int {
 	value, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", field)
 	switch n := value.(type) {
 	case int64:
@@ -79,24 +64,24 @@ func (o ScaledObject) count(field string, unset int) int {
 	}
 }
 
-// Hold pauses it, or only its scale-in, and restores an earlier hold's other annotation.
-func (o ScaledObject) Hold(workload string, hold Hold) (map[string]any, error) {
-	note := Note{Workload: workload, Hold: hold, Paused: o.user(pausedAnnotation), PausedScaleIn: o.user(pausedScaleInAnnotation)}
+// holdScaledObject pauses it, or only its scale-in, and restores an earlier hold's other annotation.
+func (a *Autoscaler) holdScaledObject(workload string, hold Hold) (map[string]any, error) {
+	note := Note{Workload: workload, Hold: hold, Paused: a.user(pausedAnnotation), PausedScaleIn: a.user(pausedScaleInAnnotation)}
 	value, err := note.encode()
 	if err != nil {
 		return nil, err
 	}
 	changes := map[string]any{NoteAnnotation: value}
 	// What an earlier hold set is restored first, since this one may set the same annotation.
-	o.restore(changes, note)
+	a.restore(changes, note)
 	changes[note.held()] = paused
 	return annotate(changes), nil
 }
 
 // user returns the user's value of an annotation: the noted one while the annotation has the driver's.
-func (o ScaledObject) user(annotation string) *string {
-	value, ok := o.GetAnnotations()[annotation]
-	if note, err := ReadNote(o.GetAnnotations()); err == nil && note != nil && value == paused && note.held() == annotation {
+func (a *Autoscaler) user(annotation string) *string {
+	value, ok := a.Annotations[annotation]
+	if note, err := ReadNote(a.Annotations); err == nil && note != nil && value == paused && note.held() == annotation {
 		return note.noted(annotation)
 	}
 	if !ok {
@@ -121,21 +106,17 @@ func (n Note) noted(annotation string) *string {
 	return n.PausedScaleIn
 }
 
-// Release restores KEDA's annotation, unless it was changed meanwhile.
-func (o ScaledObject) Release() (map[string]any, error) {
-	note, err := ReadNote(o.GetAnnotations())
-	if err != nil || note == nil {
-		return nil, err
-	}
+// releaseScaledObject restores KEDA's annotation, unless it was changed meanwhile.
+func (a *Autoscaler) releaseScaledObject(note *Note) map[string]any {
 	changes := map[string]any{NoteAnnotation: nil}
-	o.restore(changes, *note)
-	return annotate(changes), nil
+	a.restore(changes, *note)
+	return annotate(changes)
 }
 
 // restore adds the user's value of the annotation that the present note's hold has set.
-func (o ScaledObject) restore(changes map[string]any, user Note) {
-	note, err := ReadNote(o.GetAnnotations())
-	if err != nil || note == nil || o.GetAnnotations()[note.held()] != paused {
+func (a *Autoscaler) restore(changes map[string]any, user Note) {
+	note, err := ReadNote(a.Annotations)
+	if err != nil || note == nil || a.Annotations[note.held()] != paused {
 		return
 	}
 	changes[note.held()] = nil

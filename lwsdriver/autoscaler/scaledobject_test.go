@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func scaledObject(version, kind string, annotations map[string]any) ScaledObject {
+func scaledObject(version, kind string, annotations map[string]any) *unstructured.Unstructured {
 	ref := map[string]any{"name": "vllm", "apiVersion": version, "kind": kind, "envSourceContainerName": "server"}
-	return ScaledObject{&unstructured.Unstructured{Object: map[string]any{
+	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
 		"metadata": map[string]any{"name": "vllm", "annotations": annotations},
 		"spec":     map[string]any{"scaleTargetRef": ref},
-	}}}
+	}}
 }
 
 func TestScaledObject(t *testing.T) {
@@ -38,9 +38,9 @@ func TestScaledObject(t *testing.T) {
 				return map[string]any{pausedAnnotation: value}
 			}
 			user := scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", with(test.had))
-			held := changed(t, user, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm", HoldAll) })
-			if !user.Scales().Any() || held.Scales().Any() {
-				t.Fatalf("scales %v, held %v", user.Scales(), held.Scales())
+			held := changed(t, user, func(a *Autoscaler) (map[string]any, error) { return a.Hold("vllm", HoldAll) })
+			if before, now := OfScaledObject(user).Scales, OfScaledObject(held).Scales; !before.Any() || now.Any() {
+				t.Fatalf("scales %v, held %v", before, now)
 			}
 			if test.edit != "" {
 				note := held.GetAnnotations()[NoteAnnotation]
@@ -51,7 +51,7 @@ func TestScaledObject(t *testing.T) {
 				}
 				held.SetAnnotations(annotations)
 			}
-			got := changed(t, held, ScaledObject.Release)
+			got := changed(t, held, (*Autoscaler).Release)
 			value, ok := got.GetAnnotations()[pausedAnnotation]
 			if !ok {
 				value = "-"
@@ -65,8 +65,8 @@ func TestScaledObject(t *testing.T) {
 
 // A hold replaces the other in one write, and the user's annotations are restored.
 func TestScaledObjectHolds(t *testing.T) {
-	hold := func(o ScaledObject, h Hold) ScaledObject {
-		return changed(t, o, func(o ScaledObject) (map[string]any, error) { return o.Hold("vllm", h) })
+	hold := func(o *unstructured.Unstructured, h Hold) *unstructured.Unstructured {
+		return changed(t, o, func(a *Autoscaler) (map[string]any, error) { return a.Hold("vllm", h) })
 	}
 	for _, user := range []map[string]any{{}, {pausedAnnotation: "false"}, {pausedScaleInAnnotation: "false"}, {"a": "b"}} {
 		o := scaledObject("", "", user)
@@ -76,10 +76,10 @@ func TestScaledObjectHolds(t *testing.T) {
 				held = hold(held, h)
 			}
 			want := Directions{Up: holds[len(holds)-1] == HoldDown}
-			if held.Scales() != want {
-				t.Errorf("%v held %v: scales %+v", user, holds, held.Scales())
+			if got := OfScaledObject(held).Scales; got != want {
+				t.Errorf("%v held %v: scales %+v", user, holds, got)
 			}
-			got := changed(t, held, ScaledObject.Release)
+			got := changed(t, held, (*Autoscaler).Release)
 			if diff := cmp.Diff(o.GetAnnotations(), got.GetAnnotations()); diff != "" {
 				t.Errorf("%v held %v (-want +got):\n%s", user, holds, diff)
 			}
@@ -101,19 +101,19 @@ func TestScaledObjectScales(t *testing.T) {
 		{map[string]any{pausedScaleInAnnotation: "true"}, Directions{Up: true}},
 		{map[string]any{pausedScaleOutAnnotation: "true"}, Directions{Down: true}},
 	} {
-		if got := scaledObject("", "", test.annotations).Scales(); got != test.want {
+		if got := OfScaledObject(scaledObject("", "", test.annotations)).Scales; got != test.want {
 			t.Errorf("%v: scales %+v", test.annotations, got)
 		}
 	}
 }
 
-func changed(t *testing.T, o ScaledObject, by func(ScaledObject) (map[string]any, error)) ScaledObject {
+func changed(t *testing.T, o *unstructured.Unstructured, by func(*Autoscaler) (map[string]any, error)) *unstructured.Unstructured {
 	t.Helper()
-	p, err := by(o)
+	p, err := by(OfScaledObject(o))
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := map[string]any{}
 	patched(t, o.Object, p, &next)
-	return ScaledObject{&unstructured.Unstructured{Object: next}}
+	return &unstructured.Unstructured{Object: next}
 }

@@ -5,7 +5,6 @@ package observe
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -38,7 +37,7 @@ type Autoscalers struct {
 
 func (o *Observer) newAutoscalers() *Autoscalers {
 	core, client, namespace := o.config.Core, o.config.Dynamic, o.config.Namespace
-	notify := func(s autoscaler.Autoscaler) {
+	notify := func(s *autoscaler.Autoscaler) {
 		if s != nil {
 			for _, key := range scaledWorkloads(s) {
 				o.autoscalerChanged(key)
@@ -49,9 +48,8 @@ func (o *Observer) newAutoscalers() *Autoscalers {
 	config := informer.Config{
 		Source: informer.NewSource(autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), core,
 			core.AutoscalingV2().HorizontalPodAutoscalers(namespace), ""),
-		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: informer.Index(scalerKeys)}, Transform: informer.Transform(stripScaler), Changed: o.allChanged,
-		Handler: informer.OnChange(func(old, obj any) {
-			before, after := scalerOf(old), scalerOf(obj)
+		Example: &autoscalingv2.HorizontalPodAutoscaler{}, Indexers: cache.Indexers{scalerIndex: informer.Index(scalerKeys)}, Transform: informer.Transform(autoscaler.OfHPA), Changed: o.allChanged,
+		Handler: informer.OnChange(func(before, after *autoscaler.Autoscaler) {
 			// The status changes all the time. sameScaler compares what a release depends on.
 			if before != nil && after != nil && sameScaler(before, after) {
 				return
@@ -66,7 +64,8 @@ func (o *Observer) newAutoscalers() *Autoscalers {
 	}
 	a.hpas = informer.New(config)
 	config.Source = informer.NewSource(autoscaler.ScaledObjects, client, client.Resource(autoscaler.ScaledObjects).Namespace(namespace), "")
-	config.Example, config.Discovery, config.RetryPeriod = &unstructured.Unstructured{}, core.Discovery(), discoveryPeriod
+	config.Example, config.Transform = &unstructured.Unstructured{}, informer.Transform(autoscaler.OfScaledObject)
+	config.Discovery, config.RetryPeriod = core.Discovery(), discoveryPeriod
 	a.scaled = informer.New(config)
 	return a
 }
@@ -85,7 +84,7 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 	byName := map[string]int{} // indices of ScaledObjects in found
 	// ScaledObjects come first: an HPA that KEDA made is reported as part of its ScaledObject.
 	for _, s := range scalers(a.scaled, key, targets) {
-		byName[s.GetName()] = len(found)
+		byName[s.Name] = len(found)
 		found = append(found, describeScaler(s, targets))
 	}
 	for _, s := range scalers(a.hpas, key, targets) {
@@ -99,14 +98,14 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 		if !known {
 			if unscanned == nil {
 				unscanned = drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-					"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.GetName(), owner)
+					"HorizontalPodAutoscaler %s is controlled by ScaledObject %s, which is not in the cache", s.Name, owner)
 			}
 			continue
 		}
-		found[i].Limited = s.Limited()
+		found[i].Limited = s.Limited
 		// KEDA changes its HPA a moment after its ScaledObject, so a held direction may still scale.
-		if s.Scales().Beyond(found[i].Directions) {
-			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.GetName())
+		if s.Scales.Beyond(found[i].Directions) {
+			found[i].Lingers = fmt.Sprintf("%s %s, which KEDA made for it,", autoscaler.KindHPA, s.Name)
 		}
 	}
 	slices.SortFunc(found, func(a, b plan.Autoscaler) int { return strings.Compare(a.String(), b.String()) })
@@ -114,12 +113,11 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 }
 
 // scalers returns the cached autoscalers of targets, and those that are held for the workload.
-func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (all []autoscaler.Autoscaler) {
+func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (all []*autoscaler.Autoscaler) {
 	for _, name := range append([]string{key.Name}, targets...) {
-		for _, obj := range informer.List[any](c, scalerIndex, types.NamespacedName{Namespace: key.Namespace, Name: name}.String()) {
-			s := scalerOf(obj)
+		for _, s := range informer.List[*autoscaler.Autoscaler](c, scalerIndex, types.NamespacedName{Namespace: key.Namespace, Name: name}.String()) {
 			// An autoscaler may have both names: that of the workload, and that of its target.
-			if !slices.ContainsFunc(all, func(known autoscaler.Autoscaler) bool { return known.GetName() == s.GetName() }) {
+			if !slices.ContainsFunc(all, func(known *autoscaler.Autoscaler) bool { return known.Name == s.Name }) {
 				all = append(all, s)
 			}
 		}
@@ -131,35 +129,24 @@ func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (
 func (a *Autoscalers) Pending() bool { return a.hpas.Pending() || a.scaled.Pending() }
 
 // Get returns an autoscaler of a kind from its cache, nil if there is none.
-func (a *Autoscalers) Get(kind string, key types.NamespacedName) autoscaler.Autoscaler {
+func (a *Autoscalers) Get(kind string, key types.NamespacedName) *autoscaler.Autoscaler {
 	c := a.hpas
 	if kind == autoscaler.KindScaledObject {
 		c = a.scaled
 	}
-	return scalerOf(informer.Get[any](c, key))
-}
-
-// scalerOf returns a cached object as an autoscaler, nil if it is none.
-func scalerOf(obj any) autoscaler.Autoscaler {
-	switch o := obj.(type) {
-	case *autoscalingv2.HorizontalPodAutoscaler:
-		return autoscaler.HPA{HorizontalPodAutoscaler: o}
-	case *unstructured.Unstructured:
-		return autoscaler.ScaledObject{Unstructured: o}
-	}
-	return nil
+	return informer.Get[*autoscaler.Autoscaler](c, key)
 }
 
 // scaledObject returns the name of the ScaledObject that controls an autoscaler, "" if none does.
-func scaledObject(a autoscaler.Autoscaler) string {
+func scaledObject(a *autoscaler.Autoscaler) string {
 	return controllerOf(a, autoscaler.ScaledObjects.Group, autoscaler.KindScaledObject)
 }
 
-func describeScaler(a autoscaler.Autoscaler, targets []string) plan.Autoscaler {
+func describeScaler(a *autoscaler.Autoscaler, targets []string) plan.Autoscaler {
 	v := plan.Autoscaler{
-		Kind: a.Type(), Name: a.GetName(), Targets: slices.Contains(targets, a.Workload()), Directions: a.Scales(), ToZero: a.ToZero(), Max: a.Max(), Limited: a.Limited(),
+		Kind: a.Kind, Name: a.Name, Targets: slices.Contains(targets, a.Workload), Directions: a.Scales, ToZero: a.ToZero, Max: a.Max, Limited: a.Limited,
 	}
-	note, err := autoscaler.ReadNote(a.GetAnnotations())
+	note, err := autoscaler.ReadNote(a.Annotations)
 	if err != nil {
 		v.Unreadable = err.Error()
 	}
@@ -170,66 +157,32 @@ func describeScaler(a autoscaler.Autoscaler, targets []string) plan.Autoscaler {
 }
 
 // scaledWorkloads returns the workloads that an autoscaler targets or is held for.
-func scaledWorkloads(a autoscaler.Autoscaler) []types.NamespacedName {
+func scaledWorkloads(a *autoscaler.Autoscaler) []types.NamespacedName {
 	var all []types.NamespacedName
 	add := func(name string) {
-		key := types.NamespacedName{Namespace: a.GetNamespace(), Name: name}
+		key := types.NamespacedName{Namespace: a.Namespace, Name: name}
 		if name != "" && !slices.Contains(all, key) {
 			all = append(all, key)
 		}
 	}
-	add(a.Workload())
-	if note, err := autoscaler.ReadNote(a.GetAnnotations()); err == nil && note != nil {
+	add(a.Workload)
+	if note, err := autoscaler.ReadNote(a.Annotations); err == nil && note != nil {
 		add(note.Workload)
 	}
 	return all
 }
 
-func scalerKeys(obj any) (keys []string) {
-	if s := scalerOf(obj); s != nil {
-		for _, key := range scaledWorkloads(s) {
-			keys = append(keys, key.String())
-		}
+func scalerKeys(s *autoscaler.Autoscaler) (keys []string) {
+	for _, key := range scaledWorkloads(s) {
+		keys = append(keys, key.String())
 	}
 	return keys
 }
 
-// stripScaler is the transform. Metrics and status are most of an autoscaler, and change all the time.
-func stripScaler(obj any) any {
-	s := scalerOf(obj)
-	if s == nil {
-		return obj
-	}
-	s.SetManagedFields(nil)
-	// A hold is in annotations: the note of the user's values, and those by which KEDA pauses.
-	annotations := maps.Clone(s.GetAnnotations())
-	maps.DeleteFunc(annotations, func(key, _ string) bool {
-		return key != autoscaler.NoteAnnotation && !strings.HasPrefix(key, "autoscaling.keda.sh/")
-	})
-	s.SetAnnotations(annotations)
-	switch o := obj.(type) {
-	case *autoscalingv2.HorizontalPodAutoscaler:
-		// This condition alone tells that an HPA would remove groups but for its policy.
-		conditions := slices.DeleteFunc(o.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
-			return c.Type != autoscalingv2.ScalingLimited
-		})
-		o.Spec.Metrics, o.Status = nil, autoscalingv2.HorizontalPodAutoscalerStatus{Conditions: conditions}
-	case *unstructured.Unstructured:
-		spec, _, _ := unstructured.NestedMap(o.Object, "spec")
-		maps.DeleteFunc(spec, func(field string, _ any) bool {
-			return field != "scaleTargetRef" && !slices.Contains([]string{"idleReplicaCount", "minReplicaCount", "maxReplicaCount"}, field)
-		})
-		o.Object["spec"] = spec
-		delete(o.Object, "status")
-	}
-	return obj
-}
-
 // sameScaler reports whether nothing changed that a release depends on.
-func sameScaler(before, after autoscaler.Autoscaler) bool {
-	return before.GetUID() == after.GetUID() && before.Scales() == after.Scales() &&
-		before.ToZero() == after.ToZero() && before.Max() == after.Max() && before.Limited() == after.Limited() && scaledObject(before) == scaledObject(after) && slices.Equal(scaledWorkloads(before), scaledWorkloads(after)) &&
-		before.GetAnnotations()[autoscaler.NoteAnnotation] == after.GetAnnotations()[autoscaler.NoteAnnotation]
+func sameScaler(before, after *autoscaler.Autoscaler) bool {
+	return before.UID == after.UID && before.State == after.State && scaledObject(before) == scaledObject(after) &&
+		before.Annotations[autoscaler.NoteAnnotation] == after.Annotations[autoscaler.NoteAnnotation]
 }
 
 // readAutoscalers reads the autoscalers of the workload and of its successor.

@@ -135,28 +135,6 @@ func TestAutoscalersUnread(t *testing.T) {
 	}
 }
 
-// The informer's transform keeps what a hold needs, and no more.
-func TestStripScaler(t *testing.T) {
-	h := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
-	h.Annotations["example.com/other"] = "x"
-	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-	h.Spec.Metrics, h.Status.CurrentReplicas = []autoscalingv2.MetricSpec{{}}, 3
-	want := lwstest.HPA("vllm", lwstest.HeldFor("vllm"), ofKEDA)
-	stripScaler(h)
-	if diff := cmp.Diff(want, h); diff != "" {
-		t.Error(diff)
-	}
-	o := scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true", "example.com/other": "x"})
-	o.Object["status"] = map[string]any{"conditions": []any{}}
-	if err := unstructured.SetNestedSlice(o.Object, []any{map[string]any{}}, "spec", "triggers"); err != nil {
-		t.Fatal(err)
-	}
-	stripScaler(o)
-	if diff := cmp.Diff(scaledObjectOf("vllm", map[string]any{"autoscaling.keda.sh/paused": "true"}), o); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // KEDA may be installed while the driver runs: the HorizontalPodAutoscaler that it creates shows it.
 func TestKEDAInstalledLater(t *testing.T) {
 	core := fake.NewClientset()

@@ -118,10 +118,10 @@ func (r *reader) autoscalers() {
 		if o.GetNamespace() != r.namespace {
 			continue
 		}
-		var a autoscaler.Autoscaler
+		var a *autoscaler.Autoscaler
 		switch o.GetKind() {
 		case autoscaler.KindScaledObject:
-			a = autoscaler.ScaledObject{Unstructured: o.Unstructured}
+			a = autoscaler.OfScaledObject(o.Unstructured)
 		case autoscaler.KindHPA:
 			// These fields are the same in every version.
 			hpa := &autoscalingv2.HorizontalPodAutoscaler{}
@@ -132,14 +132,14 @@ func (r *reader) autoscalers() {
 			if n, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "minReplicas"); found && fmt.Sprint(n) == "0" {
 				hpa.Spec.MinReplicas = ptr.To[int32](0)
 			}
-			a = autoscaler.HPA{HorizontalPodAutoscaler: hpa}
+			a = autoscaler.OfHPA(hpa)
 		default:
 			continue
 		}
 		// Any autoscaler in the files shows that they were written down there.
 		delete(r.inventory.Unseen, preflight.Autoscalers)
-		if a.Workload() == r.inventory.Workload.Name {
-			r.inventory.Autoscalers = append(r.inventory.Autoscalers, plan.Autoscaler{Kind: o.GetKind(), Name: o.GetName(), ToZero: a.ToZero()})
+		if a.Workload == r.inventory.Workload.Name {
+			r.inventory.Autoscalers = append(r.inventory.Autoscalers, plan.Autoscaler{Kind: o.GetKind(), Name: o.GetName(), ToZero: a.ToZero})
 		}
 	}
 }
