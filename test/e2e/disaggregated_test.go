@@ -266,6 +266,14 @@ func (s *roleSet) refuses() {
 	forged := waiting["prefill"].DeepCopy()
 	forged.ObjectMeta = metav1.ObjectMeta{Name: "forged", Labels: waiting["prefill"].Labels}
 	forged.Spec.Replicas = ptr.To[int32](1)
+	plain := model("plain", 0, 2, rolling("1", "0", 0))
+	if _, err := sets.Create(ctx, plain, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	dryPatch := func(name string, kind types.PatchType, patch string) error {
+		_, err := sets.Patch(ctx, name, kind, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
 	for what, err := range map[string]error{
 		"a stable child is scaled below":      s.dryScale(ctx, stable["decode"].Name, 1),
 		"a waiting child is scaled":           s.dryScale(ctx, waiting["decode"].Name, 1),
@@ -276,10 +284,18 @@ func (s *roleSet) refuses() {
 			return err
 		}(),
 		"a child is created with groups": func() error { _, err := sets.Create(ctx, forged, metav1.CreateOptions{}); return err }(),
+		"another one is made a child":    dryPatch(plain.Name, types.MergePatchType, fmt.Sprintf(`{"metadata":{"labels":%s}}`, asJSON(forged.Labels))),
+		"a stable child gets another template": dryPatch(stable["prefill"].Name, types.JSONPatchType,
+			`[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/model:v3"}]`),
+		"a stable child gets other names": dryPatch(stable["prefill"].Name, types.MergePatchType, `{"spec":{"networkConfig":{"subdomainPolicy":"UniquePerReplica"}}}`),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
 			s.t.Errorf("%s: %v", what, err)
 		}
+	}
+	if err := errors.Join(dryPatch(plain.Name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"replicas":1}}`),
+		dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`)); err != nil {
+		s.t.Error(err)
 	}
 }
 
