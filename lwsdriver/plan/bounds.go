@@ -301,6 +301,10 @@ func keepRoles(o Observation, d Decision) Decision {
 		d.Action = a
 		return scalesRoles(d)
 	}
+	if r := o.release(); r != nil && r.SlicesWait { // after refusals, LWS tries again only a quarter of an hour later, or if the set is written
+		d.Action = SetStable{Record: amendRelease(o, func(r *record.Release) { r.SlicesWait = false }), Why: "have LeaderWorkerSet add slices to " + o.Stable.Name}
+		return scalesRoles(d)
+	}
 	if leaving := o.leavingUnits(); len(leaving) > 0 {
 		if wait := drained(o); wait != nil {
 			d.Recheck = earliest(d.Recheck, wait.Recheck)

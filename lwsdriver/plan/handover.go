@@ -323,6 +323,7 @@ func successorRecord(o Observation) record.Record {
 		r.Target, r.Traffic, r.StableTemplate = nil, nil, nil
 	})
 	if o.hasRoles() {
+		next.Release.SlicesWait = o.SlicesWaiting > 0
 		return next // the object stays
 	}
 	next.Saved, next.Workload, next.Predecessor, next.UID = Saved(o), o.knownAs(), o.Stable.Name, ""

@@ -116,6 +116,8 @@ type Release struct {
 	// Successor names the second set during a handover, and Groups is how many groups the workload had before.
 	Successor string `json:"successor,omitempty"`
 	Groups    int    `json:"groups,omitempty"`
+	// SlicesWait is true if slices of a DisaggregatedSet wait for the bounds of the promoted revision. LWS tries again once it is removed.
+	SlicesWait bool `json:"slicesWait,omitempty"`
 	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
 	// it alone, or rolls it back. 0 means that none of them had one. See the function Rendering.
 	Rendering int `json:"rendering,omitempty"`
