@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 )
@@ -47,6 +48,9 @@ func newCheckCommand(o *connect.Options) *cobra.Command {
 			namespace, err := o.WorkloadNamespace()
 			if err != nil {
 				return err
+			}
+			if err := o.Reach(cmd.Context()); err != nil {
+				return fmt.Errorf("%w\n%s", err, session.ClusterHint(cmd))
 			}
 			c := &checker{namespace: namespace}
 			if c.core, err = kubernetes.NewForConfig(restConfig); err == nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -99,6 +100,10 @@ func (s *Source) Informer(example runtime.Object, indexers cache.Indexers) cache
 
 // answered notes the answer to a list or watch.
 func (s *Source) answered(ctx context.Context, err error) {
+	// The URL of a list or watch is longer than what happened to it.
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		err = failed.Err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -97,6 +97,9 @@ func startInside(running context.Context, fail context.CancelCauseFunc, o *Optio
 	if err != nil {
 		return nil, err
 	}
+	if config, err := o.RESTConfig(); o.command && err == nil {
+		go o.awaitReady(running, config, driver, fail)
+	}
 	stopped = make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,8 @@ type Options struct {
 	NewDriver NewDriver
 	// LogLevel is the value of --log-level.
 	LogLevel string
+	// GiveUp is how long a command waits for the first answer of the API server. 0: as long as it retries its calls.
+	GiveUp time.Duration
 
 	kubeconfig  string
 	kubeContext string
@@ -55,6 +58,8 @@ type Options struct {
 	record string
 	// quiet mutes the logs of libraries: the errors of the driver's calls, and its states, say the same.
 	quiet bool
+	// command: the driver is that of a command, which is to say what it waits for.
+	command bool
 	// flags are those of AddFlags.
 	flags *pflag.FlagSet
 }
@@ -151,7 +156,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 // are empty. Without --log-level it logs errors only, once it has started: the command itself shows the states of a release.
 func (o *Options) ForCommand(flags *pflag.FlagSet, namespace, name string) *Options {
 	inside := *o
-	inside.Namespace = namespace
+	inside.Namespace, inside.command = namespace, true
 	if name != "" {
 		inside.Workload = types.NamespacedName{Namespace: namespace, Name: name}
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -91,6 +92,8 @@ type Hints struct {
 	Again, Status, Promote, Abort, History string
 	// List lists the workloads of all namespaces, Check checks the API server and the user's rights.
 	List, Check string
+	// Cluster is a line that says how to see which cluster the kubeconfig names.
+	Cluster string
 	// Resume is Again without --release-id. Empty means that the command has no such flag.
 	Resume string
 	// Stay is Again with --on-failure wait. Empty means that the command has no such flag.
@@ -106,6 +109,7 @@ func hintsFor(cmd *cobra.Command, name string) Hints {
 	}
 	reach := func(flag string) bool { return slices.Contains(Reach, flag) }
 	h := Hints{
+		Cluster: ClusterHint(cmd),
 		// A paste repeats the command with all its flags.
 		Again:   line(func(string) bool { return true }, cmd.Name(), name),
 		Status:  line(reach, "status", name),
@@ -125,6 +129,12 @@ func hintsFor(cmd *cobra.Command, name string) Hints {
 		h.Stay = line(func(flag string) bool { return flag != "on-failure" }, cmd.Name(), name) + " --on-failure wait"
 	}
 	return h
+}
+
+// ClusterHint returns a line that says how to see which cluster the command's kubeconfig names.
+func ClusterHint(cmd *cobra.Command) string {
+	return "  to see which cluster this is: kubectl config view --minify" +
+		FlagsOf(cmd, func(flag string) bool { return slices.Contains(Reach[:2], flag) })
 }
 
 // Reach are the flags that say where a workload and its driver are.
@@ -175,6 +185,9 @@ func quote(s string) string {
 func explain(err error, what string, hints Hints) error {
 	if err == nil {
 		return nil
+	}
+	if unreached, ok := errors.AsType[*connect.UnreachedError](err); ok {
+		return fmt.Errorf("cannot %s: %w\n%s", what, unreached, hints.Cluster)
 	}
 	s, ok := statusOf(err)
 	if !ok {

@@ -37,6 +37,9 @@ import (
 // ShortRetry is how long commands that make one request retry while the driver or the API server is unavailable.
 const ShortRetry = 30 * time.Second
 
+// giveUp is how long these commands wait for an API server that gives no answer at all.
+const giveUp = 8 * time.Second
+
 // Flags are those of a command about one workload.
 type Flags struct {
 	Dial connect.Flags
@@ -47,11 +50,12 @@ type Flags struct {
 	// ReadOnly makes a driver inside this process write nothing, not even events.
 	ReadOnly bool
 
-	all bool
+	all, patient bool
 }
 
 // AddRetryFor registers --retry-for.
 func (f *Flags) AddRetryFor(cmd *cobra.Command) {
+	f.patient = true
 	cmd.Flags().DurationVar(&f.RetryFor, "retry-for", 5*time.Minute, "how long to retry while the driver or the API server does not answer")
 }
 
@@ -155,6 +159,9 @@ func (f *Flags) newSession(cmd *cobra.Command, o *connect.Options, args []string
 	inside := o.ForCommand(cmd.Flags(), namespace, lwsdriver.KeyOf(s.Ref).Name)
 	// Logs must not tear a status that is redrawn.
 	inside.ReadOnly, inside.Silent, inside.Stderr = f.ReadOnly, f.ReadOnly, s.Logs
+	if !f.patient {
+		inside.GiveUp = giveUp
+	}
 	return s, inside, nil
 }
 

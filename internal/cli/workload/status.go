@@ -242,7 +242,7 @@ func newWatchCommand(o *connect.Options) *cobra.Command {
 
 // follow shows one workload, or the running releases of a namespace or of all, until the command is interrupted.
 func follow(s *session.Session) error {
-	w := &watcher{driver: s.Client, display: s.Printer, held: map[string]*pb.BatchContext{}}
+	w := &watcher{driver: s.Client, display: s.Printer, inside: s.Hints.Inside, held: map[string]*pb.BatchContext{}}
 	show := w.workload
 	if s.Ref.GetName() == "" {
 		show = w.workloads
@@ -257,6 +257,8 @@ type watcher struct {
 		Observe(e host.Event)
 		End(e host.Event)
 	}
+	// inside: the connection itself says what a driver inside this process waits for when it starts.
+	inside bool
 	// held has the workloads under hold. It is complete once synced is true.
 	held   map[string]*pb.BatchContext
 	synced bool
@@ -337,7 +339,7 @@ func (w *watcher) lose(err error) {
 	if w.reached {
 		what = "lost the driver, retrying: "
 	}
-	if !w.lost {
+	if !w.lost && (w.reached || !w.inside) {
 		w.say(what + session.Shorten(err).Error())
 	}
 	w.lost = true
