@@ -132,4 +132,8 @@ func TestHistoryDocuments(t *testing.T) {
 		!strings.Contains(got.stderr, "RELEASE_IN_PROGRESS") || !strings.Contains(got.stderr, "lockstep abort vllm") {
 		t.Errorf("a refusal: %+v", got)
 	}
+	h.refusal = drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "the history has no revision that served before a")
+	if got := runProgram(deadline(t), t, address, "undo", "vllm"); !strings.Contains(got.stderr, "\n  to see its revisions: lockstep history vllm") {
+		t.Errorf("without an earlier revision: %+v", got)
+	}
 }

@@ -98,6 +98,8 @@ type Hints struct {
 	Resume string
 	// Stay is Again with --on-failure wait. Empty means that the command has no such flag.
 	Stay string
+	// Revisions is true for a command that takes revisions of the history.
+	Revisions bool
 	// Inside is true if the driver is inside this process, with the user's own permissions.
 	Inside bool
 }
@@ -109,7 +111,8 @@ func hintsFor(cmd *cobra.Command, name string) Hints {
 	}
 	reach := func(flag string) bool { return slices.Contains(Reach, flag) }
 	h := Hints{
-		Cluster: ClusterHint(cmd),
+		Cluster:   ClusterHint(cmd),
+		Revisions: slices.Contains([]string{"undo", "history"}, cmd.Name()),
 		// A paste repeats the command with all its flags.
 		Again:   line(func(string) bool { return true }, cmd.Name(), name),
 		Status:  line(reach, "status", name),
@@ -258,6 +261,10 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 		return []string{"  to see what the release does now: " + hints.Status}
 	case pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		return []string{"  to list all: " + hints.List}
+	case pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND:
+		if hints.Revisions {
+			return []string{"  to see its revisions: " + hints.History}
+		}
 	case pb.ErrorReason_ERROR_REASON_NEWER_DRIVER:
 		return []string{"  what to do: use the driver version that drives the release, or abort it: " + hints.Abort}
 	case pb.ErrorReason_ERROR_REASON_FORBIDDEN:

@@ -190,7 +190,11 @@ func TestProgressSaysBasisOfShare(t *testing.T) {
 	promoting.State, promoting.UpdatedReady = pb.State_STATE_PROMOTING, 1
 	counted := upgrading()
 	counted.State, counted.UpdatedReady = pb.State_STATE_PROMOTING, 1
+	// The user's own groups follow once the second set is complete.
+	second := upgrading()
+	second.Style, second.State, second.Updated, second.UpdatedReady, second.Planned = pb.Style_STYLE_BLUE_GREEN, pb.State_STATE_PROMOTING, 4, 4, 4
 	for want, c := range map[string]*pb.BatchContext{
+		"promoting: groups of the second set 4/4 ready at 7d4f5b6c8":                                  second,
 		"upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, canary gets 25% of requests": routedRelease(),
 		"upgrading: batch 2/3 (50%), 1/2 groups ready, stable 4/4 ready, 20% of ready groups are new": upgrading(),
 		"promoting: groups 1/4 ready at 7d4f5b6c8, canary gets 25% of requests":                       promoting,

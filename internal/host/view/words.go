@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -129,8 +130,14 @@ func progressKey(c *pb.BatchContext) string {
 	return Progress(c)
 }
 
-// promoted counts the workload's own groups, as in "3/4 ready at 5b459954f8".
+// promoted counts the groups that a promotion updates, as in "3/4 ready at 5b459954f8": the workload's own, or before them a second set.
 func promoted(c *pb.BatchContext) string {
+	own := func(g *pb.Group) bool {
+		return g.GetRole() == pb.GroupRole_GROUP_ROLE_STABLE && g.GetRevision() == c.GetUpdateRevision()
+	}
+	if c.GetStyle() == pb.Style_STYLE_BLUE_GREEN && c.GetUpdated() > 0 && len(c.GetGroups()) > 0 && !slices.ContainsFunc(c.GetGroups(), own) {
+		return fmt.Sprintf("of the second set %d/%d ready at %s", c.GetUpdatedReady(), c.GetPlanned(), orDash(c.GetUpdateRevision()))
+	}
 	return fmt.Sprintf("%d/%d ready at %s", c.GetUpdatedReady(), c.GetReplicas(), orDash(c.GetUpdateRevision()))
 }
 
