@@ -120,7 +120,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 // judgeBatch returns how far the batch is, once the cluster has been asked for it. groups are the batch's.
 func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
-	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s", s.available, s.Planned, describeUnready(groups))}
+	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s%s", s.available, s.Planned, o.describeBatch(), describeUnready(groups))}
 	if s.Planned == 0 && o.shifts() && !o.shiftsBack() && o.batchReplicas() > 0 {
 		if failed := o.failShift(); failed != nil {
 			return *failed // no unit is no batch
@@ -140,7 +140,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 		return d
 	case s.ready >= need:
 		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonMinReady
-		d.Message = fmt.Sprintf("%d of %d groups ready for %s", s.available, s.Planned, o.Policy.MinReady)
+		d.Message = fmt.Sprintf("%d of %d groups ready for %s%s", s.available, s.Planned, o.Policy.MinReady, o.describeBatch())
 	default:
 		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonGroupsNotReady
 		if wait := awaitPlace(o, s, d); wait != nil {

@@ -438,6 +438,19 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 	return all
 }
 
+// describeBatch returns how many groups of each role a batch asks for are ready, "" for a LeaderWorkerSet.
+func (o Observation) describeBatch() string {
+	if !o.hasRoles() {
+		return ""
+	}
+	counts := RoleCounts(o)
+	all := make([]string, 0, len(counts))
+	for _, r := range counts {
+		all = append(all, fmt.Sprintf("%s %d/%d", r.GetName(), r.GetUpdatedReady(), r.GetPlanned()))
+	}
+	return " (" + strings.Join(all, ", ") + ")"
+}
+
 // installBounds is what to do without the admission policies.
 const installBounds = "the admission policies lockstep-bounds are not installed, or the driver may not read them; run kubectl apply -k config/disaggregated"
 
