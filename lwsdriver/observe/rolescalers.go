@@ -101,7 +101,7 @@ func (s *Sets) scaler(set *Set, role string) (*roleScaler, string) {
 	return found, ""
 }
 
-// readScalers reads the numbers of groups of roles that scalers have, and the autoscalers of these.
+// readScalers reads the numbers of groups of roles that scalers have, and the autoscalers of these and of children.
 func (o *Observer) readScalers(s *Snapshot, set *Set) {
 	var targets []string
 	s.Roles = slices.Clone(set.Roles)
@@ -130,5 +130,11 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 	// No autoscaler can be missed where no role has a scaler.
 	if s.Autoscalers = found; len(targets) > 0 {
 		s.Unscanned = drivererr.ProblemOf(err)
+	}
+	for i := range s.Children {
+		own, _ := o.Autoscalers.of(s.Key, s.Children[i].Name)
+		if at := slices.IndexFunc(own, func(a plan.Autoscaler) bool { return a.Targets }); at >= 0 {
+			s.Children[i].Autoscaler = own[at].String()
+		}
 	}
 }

@@ -125,6 +125,7 @@ func TestRoleScalers(t *testing.T) {
 		replicas     int
 		unsized      string
 		want         []plan.Autoscaler
+		autoscaled   string
 	}{
 		{name: "hpa", objects: []runtime.Object{llm("External"), scalerOf6("set")}, hpa: lwstest.HPA("", ofRole), replicas: 6, want: []plan.Autoscaler{hpa}},
 		{
@@ -156,6 +157,10 @@ func TestRoleScalers(t *testing.T) {
 			replicas: 5, want: []plan.Autoscaler{hpa},
 		},
 		{name: "static", objects: []runtime.Object{llm("Static"), scalerOf6("set")}, hpa: lwstest.HPA("", ofRole), replicas: 4, reason: "the spec has the number"},
+		{
+			name: "of a child", objects: []runtime.Object{llm("External"), scalerOf6("set")}, hpa: lwstest.HPA("llm-a-prefill"), replicas: 6,
+			reason: "it scales no role", autoscaled: "HorizontalPodAutoscaler scale",
+		},
 		{name: "without the API", objects: []runtime.Object{llm("External")}, lws9: true, replicas: 5, unsized: "has not created"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -180,6 +185,9 @@ func TestRoleScalers(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, s.Autoscalers); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+			if by := s.Children[0].Autoscaler; by != test.autoscaled {
+				t.Errorf("%q scales the child, want %q", by, test.autoscaled)
 			}
 			if started := b.Disaggregated.scalers.Started(); started != (test.name != "static") {
 				t.Errorf("the informer of scalers is started: %t", started)

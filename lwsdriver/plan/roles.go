@@ -54,9 +54,11 @@ type Child struct {
 	// Replicas is the number of groups in its spec.
 	Replicas int `json:"replicas,omitzero"`
 	// ScaledBy is the field manager that wrote it last, if that is not the one that created the child. Empty means unknown.
-	ScaledBy string  `json:"scaledBy,omitzero"`
-	Deleting bool    `json:"deleting,omitzero"`
-	Groups   []Group `json:"groups,omitzero"`
+	ScaledBy string `json:"scaledBy,omitzero"`
+	// Autoscaler is one that scales the child by itself. Empty means none.
+	Autoscaler string  `json:"autoscaler,omitzero"`
+	Deleting   bool    `json:"deleting,omitzero"`
+	Groups     []Group `json:"groups,omitzero"`
 }
 
 // Part is how many groups of a workload a child has. Child is empty if it does not exist.
@@ -484,8 +486,22 @@ func checkRoles(o Observation) error {
 	case o.stableSide() == "" || o.Record == nil && o.rollsSlice():
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS,
 			"the children of %s have groups at several revisions, or none: wait until LeaderWorkerSet has rolled them", o.object())
+	case o.Record == nil:
+		return o.checkAutoscaled()
 	}
 	return nil
+}
+
+// checkAutoscaled refuses a set of which an autoscaler scales a child: the next child has another name, and LWS and Lockstep take its groups away.
+func (o Observation) checkAutoscaled() error {
+	i := slices.IndexFunc(o.Children, func(c Child) bool { return c.Autoscaler != "" })
+	if i < 0 {
+		return nil
+	}
+	c := o.Children[i]
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"%s scales LeaderWorkerSet %s, a child of %s: have it scale DisaggregatedSetRoleScaler %s-%s, with scaling.mode External in the role (LWS v0.10.0), or delete it",
+		c.Autoscaler, c.Name, o.object(), o.Stable.Name, c.Role)
 }
 
 // checkRoleNames refuses a policy that names roles which the workload does not have.
@@ -525,6 +541,9 @@ func (b Begin) checkRoles(o Observation) error {
 	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
 		return refuse("policy.group_disruption_budget, policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s",
 			o.object())
+	}
+	if err := o.checkAutoscaled(); err != nil {
+		return err
 	}
 	or := "" // a set has a slice at least
 	for slice := range o.Slices {

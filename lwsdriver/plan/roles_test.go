@@ -230,6 +230,20 @@ func TestSlicesChange(t *testing.T) {
 	}
 }
 
+// A child that an autoscaler scales by itself can't be held: the next one has another name.
+func TestAutoscaledChild(t *testing.T) {
+	t.Parallel()
+	o := inSlices(1, map[string]int{}, 0)
+	o.Children[0].Autoscaler = "HorizontalPodAutoscaler scale"
+	begun := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(o)
+	o.Record, o.Bounds = nil, nil
+	for _, err := range []error{begun, checkRoles(Judge(o))} {
+		if want := "HorizontalPodAutoscaler scale scales LeaderWorkerSet " + o.Children[0].Name; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
 // LWS rolls each slice by itself. A set is not adopted while it rolls one, and not released while a role of a slice has no child.
 func TestSlicesRefused(t *testing.T) {
 	t.Parallel()
