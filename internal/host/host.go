@@ -304,8 +304,3 @@ func (t Timing) withDefaults() Timing {
 		Backoff: cmp.Or(t.Backoff, 200*time.Millisecond), Patience: cmp.Or(t.Patience, 5*time.Minute),
 	}
 }
-
-// ended reports whether the release has ended.
-func ended(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_COMPLETED || c.GetState() == pb.State_STATE_ROLLED_BACK
-}

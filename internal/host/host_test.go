@@ -353,27 +353,6 @@ func TestReleaseResumes(t *testing.T) {
 	}
 }
 
-func TestReleaseDoesNotTakeAnEndedReleaseForItsOwn(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	if _, err := r.host.Release(deadline(t), release(nil)); err != nil {
-		t.Fatalf("Release(...): %v", err)
-	}
-	// At rest again, with a new template; the context still names the release that ended.
-	ended := true
-	r.fake.Set(func(c *pb.BatchContext) { c.State, c.TemplateRevision = pb.State_STATE_HOLDING, "cccc" })
-	r.fake.OnReinitialize = func(c *pb.BatchContext) {
-		if ended {
-			c.State = pb.State_STATE_COMPLETED
-			ended = false
-		}
-	}
-	got, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.ID = "" }))
-	if err != nil || got.ReleaseID != "new" || got.Outcome != host.OutcomePromoted {
-		t.Errorf("Release(...) = %q of %q, %v; want new promoted", got.Outcome, got.ReleaseID, err)
-	}
-}
-
 // newTemplate is what the driver's context says once it has read another template.
 func newTemplate(c *pb.BatchContext) {
 	c.TemplateRevision, c.UpdateRevision, c.State, c.CurrentBatch, c.Target = "cccc", "cccc", pb.State_STATE_HOLDING, nil, ""

@@ -46,10 +46,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 	}
 	c := a.context
 	if plugin.InFlight(c) && c.GetOwner() == r.release.Owner {
-		r.release.ID = c.GetReleaseId()
-		// HOLDING does not tell whether this release has ended. The response to Initialize does.
-		r.guessed = c.GetState() == pb.State_STATE_HOLDING
-		r.found = true
+		r.release.ID, r.found = c.GetReleaseId(), true
 	} else {
 		r.release.ID, r.template = r.release.NewID(), c.GetTemplateRevision()
 	}
@@ -98,12 +95,6 @@ func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
 		return answer{}, err
 	}
 	r.found = false
-	if r.guessed && ended(response.GetContext()) {
-		// The release of that id has ended, so this one needs an id of its own.
-		r.release.ID, r.guessed = r.release.NewID(), false
-		return r.initialize(ctx, step{})
-	}
-	r.guessed = false
 	return answer{action: response.GetAction(), context: response.GetContext(), warnings: response.GetWarnings()}, nil
 }
 
@@ -172,8 +163,12 @@ func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	ending := a.context.GetState() == pb.State_STATE_PROMOTING || a.context.GetState() == pb.State_STATE_ROLLING_BACK
-	if ending || ended(a.context) || newTemplate && a.context.GetUpdateRevision() != r.machine.revision {
+	switch a.context.GetState() {
+	case pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK:
+		return a, nil
+	default:
+	}
+	if newTemplate && a.context.GetUpdateRevision() != r.machine.revision {
 		return a, nil
 	}
 	return answer{}, cause

@@ -30,8 +30,6 @@ type run struct {
 	last *pb.BatchContext
 	// template is the revision for which the release was requested, or "" for whatever the template is.
 	template string
-	// guessed is true while the id is that of a context that does not tell whether its release has ended.
-	guessed bool
 	// found is true until the first response about a release that was in flight when this run began.
 	found bool
 	// reported is true once the start of the release was reported.

@@ -32,8 +32,6 @@ type FakeDriver struct {
 	OnUpgrade    func(batch int32, c *pb.BatchContext) error
 	OnSetWeight  func(weight int32, c *pb.BatchContext) error
 	OnFinalize   func(intent pb.FinalizeIntent, c *pb.BatchContext) error
-	// OnReinitialize changes the context that Initialize finds for a release id that it knows.
-	OnReinitialize func(c *pb.BatchContext)
 	// OnCalculate refuses CalculateBatchContext.
 	OnCalculate func() error
 	// NoTraffic makes a driver that splits no requests.

@@ -105,9 +105,6 @@ func (d *FakeDriver) initialize(req *pb.InitializeRequest) (wrote bool, err erro
 			return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release %s was begun with another policy", req.GetReleaseId())
 		}
 		w.policy = proto.CloneOf(req.GetPolicy())
-		if d.OnReinitialize != nil {
-			d.set(w, d.OnReinitialize)
-		}
 		return false, nil
 	}
 	if err := w.checkFree(); err != nil {

@@ -135,7 +135,7 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 		return false, s.Explain(err, "release")
 	}
 	// A release in flight is continued, and its batches were checked when it began.
-	if plugin.InFlight(c) && c.GetState() != pb.State_STATE_HOLDING { // which does not tell whether its release has ended
+	if plugin.InFlight(c) {
 		return false, nil
 	}
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
