@@ -58,7 +58,7 @@ func disturbRoles(t *testing.T, kind fault) (*disturbed, *roleSet) {
 		d.proxy.open()
 		return e.driver
 	})
-	d.w = &workload{env: s.env, driver: s.driver}
+	d.w = s.workload
 	return d, s
 }
 
@@ -67,19 +67,19 @@ func (s *roleSet) runDisturbed(d *disturbed, style pb.Style, intent pb.FinalizeI
 	s.t.Helper()
 	s.pace("1", "0")
 	d.call("Adopt", func(ctx context.Context) error {
-		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref})
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()})
 		return err
 	})
 	stable, groups := s.Leaders("v1"), s.count()
 	s.setImage("v2")
 	policy := &pb.ReleasePolicy{Style: style, Batches: []string{"50%", "100%"}}
 	d.call("Initialize", func(ctx context.Context) error {
-		return settled(s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref, ReleaseId: "r1", Owner: "test", Policy: policy, Wait: long}))
+		return settled(s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref(), ReleaseId: "r1", Owner: "test", Policy: policy, Wait: long}))
 	})
 	for batch := range int32(2) {
 		d.call("UpgradeBatch", func(ctx context.Context) error {
 			r, err := s.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-				Workload: s.ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: long,
+				Workload: s.ref(), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: long,
 			})
 			if c := r.GetContext(); err == nil && (c.GetState() != pb.State_STATE_READY || c.GetCurrentBatch() != batch) {
 				return fmt.Errorf("%w: %s", errNotYet, show(c))
@@ -88,7 +88,7 @@ func (s *roleSet) runDisturbed(d *disturbed, style pb.Style, intent pb.FinalizeI
 		})
 	}
 	d.call("Finalize", func(ctx context.Context) error {
-		r, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "r1", Intent: intent, Wait: long})
+		r, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref(), ReleaseId: "r1", Intent: intent, Wait: long})
 		if err == nil && !r.GetDone() {
 			return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
 		}

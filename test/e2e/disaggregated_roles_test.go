@@ -71,13 +71,13 @@ func TestDisaggregatedRoles(t *testing.T) {
 	s.setImage("v4")
 	s.Await("v4", 0, 0)
 	_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{
-		Workload: s.ref, ReleaseId: "next", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+		Workload: s.ref(), ReleaseId: "next", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
 	})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "has the roles prefill, decode, embed", "lockstep disown")
 	if err := s.Check(t.Context(), "v2", 2, 1); err != nil {
 		t.Error(err)
 	}
-	s.disown(s.ref)
+	s.disown(s.ref())
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
 	})

@@ -117,7 +117,7 @@ func TestDisaggregatedSlices(t *testing.T) {
 	s.keepsSlices("v1", "v3")
 	s.setSlices(3)
 	s.eventually("the added slice waits", func(ctx context.Context) error {
-		c, err := s.context(ctx)
+		c, err := s.tryContext(ctx)
 		if err != nil || strings.Contains(c.GetMessage(), "slices from 2 on get groups once") && c.GetReplicas() == 4 {
 			return err
 		}

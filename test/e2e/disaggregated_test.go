@@ -47,11 +47,8 @@ var (
 
 // roleSet is a DisaggregatedSet under test, with roles prefill and decode.
 type roleSet struct {
-	*env
+	*workload
 	*suite.Roles
-
-	name string
-	ref  *pb.WorkloadRef
 }
 
 // newRoleSet creates a DisaggregatedSet llm in a namespace of its own, and returns once its groups are ready.
@@ -74,7 +71,7 @@ func newRoleSetOf(t *testing.T, prefill, decode int32, start func(*env) *driver.
 func rolesIn(e *env, prefill, decode int32) *roleSet {
 	e.t.Helper()
 	roles := &suite.Roles{T: e.t, Cluster: e.cluster, Namespace: e.namespace, Name: "llm"}
-	s := &roleSet{env: e, Roles: roles, name: "llm", ref: &pb.WorkloadRef{Namespace: e.namespace, Name: "llm", Kind: "DisaggregatedSet"}}
+	s := &roleSet{&workload{env: e, driver: e.driver, name: "llm", kind: "DisaggregatedSet"}, roles}
 	s.create(prefill, decode)
 	s.Await("v1", prefill, decode)
 	return s
@@ -146,33 +143,19 @@ func (s *roleSet) scale(prefill, decode int32) {
 	})
 }
 
-// context returns the set's context.
-func (s *roleSet) context(ctx context.Context) (*pb.BatchContext, error) {
-	r, err := s.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.ref, IncludeGroups: true})
-	return r.GetContext(), err
-}
-
 // awaitState waits for a state of the set.
 func (s *roleSet) awaitState(want pb.State, reason string) *pb.BatchContext {
 	s.t.Helper()
-	var c *pb.BatchContext
-	s.eventually(fmt.Sprintf("state %s %s", want, reason), func(ctx context.Context) (err error) {
-		if c, err = s.context(ctx); err != nil {
-			return err
-		}
-		if c.GetState() != want || reason != "" && c.GetReason() != reason {
-			return fmt.Errorf("it is %s %s: %s", c.GetState(), c.GetReason(), c.GetMessage())
-		}
-		return nil
+	return s.await(fmt.Sprintf("state %s %s", want, reason), func(c *pb.BatchContext) bool {
+		return c.GetState() == want && (reason == "" || c.GetReason() == reason)
 	})
-	return c
 }
 
 // adopt adopts the set, and waits until its children have bounds and the API server enforces them.
 func (s *roleSet) adopt() {
 	s.t.Helper()
 	s.eventually("adoption", func(ctx context.Context) error {
-		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref})
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()})
 		return err
 	})
 	s.eventually("the bounds", func(ctx context.Context) error {
@@ -232,7 +215,7 @@ func TestDisaggregatedHeld(t *testing.T) {
 
 	s.setImage("v4")
 	s.Await("v4", 0, 0)
-	s.disown(s.ref)
+	s.disown(s.ref())
 	s.wake()
 	s.Await("v4", 4, 2)
 	s.Await("v1", -1, -1)
@@ -308,7 +291,7 @@ func (s *roleSet) begin(id string, style pb.Style, batches ...string) {
 func (s *roleSet) beginWith(id string, policy *pb.ReleasePolicy) {
 	s.t.Helper()
 	s.eventually("the release begins", func(ctx context.Context) error {
-		_, err := s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref, ReleaseId: id, Owner: "test", Policy: policy})
+		_, err := s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref(), ReleaseId: id, Owner: "test", Policy: policy})
 		return err
 	})
 }
@@ -331,7 +314,7 @@ func (s *roleSet) upgrade(id string, batch int32) *pb.BatchContext {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("batch %d", batch), func(ctx context.Context) error {
 		_, err := s.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-			Workload: s.ref, ReleaseId: id, Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
+			Workload: s.ref(), ReleaseId: id, Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
 		})
 		return err
 	})
@@ -342,7 +325,7 @@ func (s *roleSet) upgrade(id string, batch int32) *pb.BatchContext {
 func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
 	s.t.Helper()
 	s.eventually(intent.String(), func(ctx context.Context) error {
-		_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: id, Intent: intent})
+		_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref(), ReleaseId: id, Intent: intent})
 		return err
 	})
 	want := pb.State_STATE_COMPLETED
@@ -385,7 +368,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 	policy := &pb.ReleasePolicy{
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}, Traffic: &pb.TrafficPolicy{StableService: s.name + "-http", Ingresses: []string{s.name}},
 	}
-	forecast, err := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref, Policy: policy})
+	forecast, err := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref(), Policy: policy})
 	if err != nil || len(forecast.GetBlockers()) > 0 {
 		t.Fatalf("plan: %v, %v", forecast.GetBlockers(), err)
 	}
@@ -578,7 +561,7 @@ func (s *roleSet) autoscale() {
 		_, err := s.scaler(ctx)
 		return err
 	})
-	(&workload{env: s.env, name: s.name}).autoscaleBy(autoscalingv2.CrossVersionObjectReference{
+	s.autoscaleBy(autoscalingv2.CrossVersionObjectReference{
 		APIVersion: roleSetsResource.GroupVersion().String(), Kind: "DisaggregatedSetRoleScaler", Name: s.name + "-prefill",
 	}, 1, 8, selectPolicies(maxChange, minChange))
 }
@@ -595,7 +578,7 @@ func (s *roleSet) forgeScaler() {
 	suite.CreateObject(s.t, scalers, forged)
 	s.scaleExternally(1)
 	s.eventually("the scaler is refused", func(ctx context.Context) error {
-		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref}) // as a release is, but it changes nothing
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()}) // as a release is, but it changes nothing
 		if err == nil || !strings.Contains(err.Error(), name+" is not one of DisaggregatedSet") {
 			return fmt.Errorf("it got %w", err)
 		}
@@ -622,7 +605,7 @@ func (s *roleSet) scaleExternally(role int) {
 func (s *roleSet) awaitHold(hold string, before *autoscalingv2.HorizontalPodAutoscaler) {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("the HPA has the hold %q", hold), func(context.Context) error {
-		h := (&workload{env: s.env, name: s.name}).hpa()
+		h := s.hpa()
 		up, down := ptr.Deref(h.Spec.Behavior.ScaleUp.SelectPolicy, ""), ptr.Deref(h.Spec.Behavior.ScaleDown.SelectPolicy, "")
 		note := h.Annotations[heldAnnotation]
 		if (down == disabled) != (hold != "") || (up == disabled) != (hold == "all") || (note != "") != (hold != "") ||
@@ -661,7 +644,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	s := newRoleSet(t, 4, 2)
 	s.observer.waive(ruleRoles) // it reads the groups in the spec, and a scaler has those of prefill
 	s.autoscale()
-	before := (&workload{env: s.env, name: s.name}).hpa()
+	before := s.hpa()
 	s.adopt()
 	s.scaleRole(5)
 	s.Await("v1", 5, 2)
@@ -743,7 +726,7 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 
 	s.scaleExternally(0)
 	s.eventually("it waits for the scaler", func(ctx context.Context) error {
-		c, err := s.context(ctx)
+		c, err := s.tryContext(ctx)
 		if text := c.GetMessage(); err == nil && (c.GetReason() != "RoleUnsized" || !strings.Contains(text, s.name+"-prefill has 8 groups") || !strings.Contains(text, "the role keeps 5")) {
 			return fmt.Errorf("it waits with %q", text) // LWS has yet to create it
 		}
@@ -751,7 +734,7 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 	})
 	s.awaitState(pb.State_STATE_VERIFYING, "RoleUnsized")
 	s.awaitHold("down", before)
-	_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref, ReleaseId: "switched", Intent: promote})
+	_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref(), ReleaseId: "switched", Intent: promote})
 	mustFail(s.t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, s.name+"-prefill has 8 groups")
 	s.scaleRole(5)
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
@@ -830,11 +813,11 @@ func TestDisaggregatedEmptied(t *testing.T) {
 			s.Await("v2", -1, -1)
 		},
 		func() {
-			s.disown(s.ref)
+			s.disown(s.ref())
 			s.wake()
 			s.Await("v2", 2, 1)
 			s.eventually("adoption", func(ctx context.Context) error {
-				_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref})
+				_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()})
 				return err
 			})
 		},
@@ -852,7 +835,7 @@ func TestDisaggregatedEmptied(t *testing.T) {
 			}
 		}
 		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{
-			Workload: s.ref, ReleaseId: "r1", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+			Workload: s.ref(), ReleaseId: "r1", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
 		})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "no child of role prefill", "lockstep undo")
 		s.Await("v2", 0, 0)
@@ -864,20 +847,11 @@ func TestDisaggregatedEmptied(t *testing.T) {
 // undo restores a template. Its roles and whatever is no part of a revision stay.
 func (s *roleSet) undo(revision string) string {
 	s.t.Helper()
-	r, err := s.driver.Undo(s.t.Context(), &pb.UndoRequest{Workload: s.ref, Revision: revision})
+	r, err := s.driver.Undo(s.t.Context(), &pb.UndoRequest{Workload: s.ref(), Revision: revision})
 	if err != nil || r.GetAction() != pb.Action_ACTION_CONFIGURED {
 		s.t.Fatalf("Undo to %q: %v, %v", revision, r, err)
 	}
 	return r.GetRevision()
-}
-
-func (s *roleSet) awaitHistory(want ...string) (all []*pb.Revision) {
-	s.t.Helper()
-	s.eventually("the history is written", func(ctx context.Context) (err error) {
-		all, err = s.historyOf(ctx, s.ref, want)
-		return err
-	})
-	return all
 }
 
 // TestDisaggregatedUndone: the history keeps the templates of all roles, for as long as the set exists. An undo restores one under the hold
@@ -901,7 +875,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 		"preflight", "disaggregatedset/"+s.name, "--batches", "100%", "--fail-on", "never")
 	s.begin("first", pb.Style_STYLE_CANARY, "100%")
 	s.upgrade("first", 0)
-	_, err := s.driver.Undo(t.Context(), &pb.UndoRequest{Workload: s.ref})
+	_, err := s.driver.Undo(t.Context(), &pb.UndoRequest{Workload: s.ref()})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "first", "roll it back")
 	s.finalize("first", promote)
 	history := s.awaitHistory("2 v2 first COMPLETED stable current", "1 v1 -")
@@ -934,13 +908,13 @@ func TestDisaggregatedUndone(t *testing.T) {
 		t.Errorf("the newest revision is %v", again[0])
 	}
 
-	s.disown(s.ref)
+	s.disown(s.ref())
 	s.undo(history[0].GetName())
 	s.Await("v2", 0, 0)
 	s.Await("v1", 3, 2)
 	s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles[1].Name = "answer" })
 	s.eventually("the roles are refused", func(ctx context.Context) error {
-		_, err := s.driver.Undo(ctx, &pb.UndoRequest{Workload: s.ref, Revision: history[1].GetName()})
+		_, err := s.driver.Undo(ctx, &pb.UndoRequest{Workload: s.ref(), Revision: history[1].GetName()})
 		if err == nil || !strings.Contains(err.Error(), "has the roles prefill, decode, and its spec has prefill, answer") {
 			return fmt.Errorf("undo: %w", err)
 		}
@@ -969,7 +943,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 	begin := func(change func(*pb.ReleasePolicy)) error {
 		p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
 		change(p)
-		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: s.ref, ReleaseId: "r", Owner: "test", Policy: p})
+		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: s.ref(), ReleaseId: "r", Owner: "test", Policy: p})
 		return err
 	}
 	s.pace("1", "0") // decode has one group, which would have to go before the promotion
@@ -1061,9 +1035,8 @@ func TestDisaggregatedForeign(t *testing.T) {
 func (s *roleSet) leavesNamesakes() {
 	s.t.Helper()
 	ctx, sets := s.t.Context(), s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
-	other := *s
-	other.name, other.Roles = s.name+"-1", &suite.Roles{T: s.t, Cluster: s.cluster, Namespace: s.namespace, Name: s.name + "-1"}
-	other.ref = &pb.WorkloadRef{Namespace: s.namespace, Name: other.name, Kind: "DisaggregatedSet"}
+	other := &roleSet{s.withDriver(s.driver), &suite.Roles{T: s.t, Cluster: s.cluster, Namespace: s.namespace, Name: s.name + "-1"}}
+	other.name = other.Name
 	other.create(2, 1)
 	other.Await("v1", 2, 1)
 	plain := model(s.name+"-1-20260101-prefill", 2, 1, rolling("1", "0", 0)) // as LWS v0.9.0 names a child of llm-1, and v0.10.0 one of llm

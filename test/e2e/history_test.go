@@ -164,7 +164,7 @@ func TestHistoryEdited(t *testing.T) {
 		strings.Replace(now.Annotations[historyAnnotation], "Promoted", "RolledBack", 1))
 	suite.Patch(t, crs, now.Name, patch)
 	w.eventually("both are reported", func(ctx context.Context) error {
-		r, err := w.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
+		r, err := w.env.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
 		if err != nil {
 			return err
 		}
@@ -287,21 +287,18 @@ func (w *workload) mustHaveHistory(want ...string) []*pb.Revision {
 	return all
 }
 
-func (w *workload) awaitHistory(want ...string) {
+func (w *workload) awaitHistory(want ...string) (all []*pb.Revision) {
 	w.t.Helper()
-	w.eventually("the history is written", func(ctx context.Context) error {
-		_, err := w.hasHistory(ctx, want)
+	w.eventually("the history is written", func(ctx context.Context) (err error) {
+		all, err = w.hasHistory(ctx, want)
 		return err
 	})
+	return all
 }
 
+// hasHistory returns the history, and an error unless its revisions are these. The tag is that of all images.
 func (w *workload) hasHistory(ctx context.Context, want []string) ([]*pb.Revision, error) {
-	return w.historyOf(ctx, w.ref(), want)
-}
-
-// historyOf returns the history of a workload, and an error unless its revisions are these. The tag is that of all images.
-func (e *env) historyOf(ctx context.Context, ref *pb.WorkloadRef, want []string) ([]*pb.Revision, error) {
-	r, err := e.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: ref})
+	r, err := w.env.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
 	if err != nil {
 		return nil, err
 	}

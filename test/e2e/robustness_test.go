@@ -203,7 +203,7 @@ func (c randomCourse) keep(t *testing.T, name string) {
 
 // released is what a course releases.
 type released interface {
-	reference() *pb.WorkloadRef
+	ref() *pb.WorkloadRef
 	// expose creates an Ingress, and the Service that receives its requests.
 	expose()
 	// retag changes the image in the template, and resize the groups, as a user does.
@@ -218,8 +218,6 @@ type released interface {
 	// mustEnd fails unless all groups run a tag, and nothing is left of a release.
 	mustEnd(tag string)
 }
-
-func (w *workload) reference() *pb.WorkloadRef { return w.ref() }
 
 func (w *workload) retag(tag string) { w.edit(image(tag)) }
 
@@ -252,8 +250,6 @@ type roleCourse struct {
 	groups int32
 	slices int
 }
-
-func (s *roleCourse) reference() *pb.WorkloadRef { return s.ref }
 
 func (s *roleCourse) retag(tag string) { s.setImage(tag) }
 
@@ -331,7 +327,7 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 		e.observer.waive(ruleHold)
 		set := rolesIn(e, 3, 3)
 		set.adopt()
-		r.of, r.w = &roleCourse{set, 3, 1}, &workload{env: e, driver: e.driver, name: set.name}
+		r.of, r.w = &roleCourse{set, 3, 1}, set.workload
 	} else {
 		r.w = e.adopt(model("model", 3, 2))
 		r.of = r.w
@@ -414,7 +410,7 @@ func (c *courseRun) restore(int32) {
 func (c *courseRun) undo(int32) {
 	c.send(request{c.last(), rollback})
 	_, _ = within(c, func(ctx context.Context) (*pb.UndoResponse, error) {
-		return c.w.driver.Undo(ctx, &pb.UndoRequest{Workload: c.of.reference()})
+		return c.w.driver.Undo(ctx, &pb.UndoRequest{Workload: c.of.ref()})
 	})
 }
 
@@ -430,7 +426,7 @@ func (c *courseRun) policy() *pb.ReleasePolicy {
 }
 
 func (c *courseRun) context(ctx context.Context) (*pb.BatchContext, error) {
-	r, err := c.w.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: c.of.reference(), IncludeGroups: true})
+	r, err := c.w.driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: c.of.ref(), IncludeGroups: true})
 	return r.GetContext(), err
 }
 
@@ -521,7 +517,7 @@ func (c *courseRun) initialize() error {
 	n := c.send(request{id: id})
 	r, err := within(c, func(ctx context.Context) (*pb.InitializeResponse, error) {
 		return c.w.driver.Initialize(ctx, &pb.InitializeRequest{
-			Workload: c.of.reference(), ReleaseId: id, Policy: c.policy(), Owner: "robustness",
+			Workload: c.of.ref(), ReleaseId: id, Policy: c.policy(), Owner: "robustness",
 		})
 	})
 	c.answered(n, r.GetContext(), err)
@@ -531,7 +527,7 @@ func (c *courseRun) initialize() error {
 func (c *courseRun) upgrade(batch int32) {
 	_, _ = within(c, func(ctx context.Context) (*pb.UpgradeBatchResponse, error) {
 		return c.w.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-			Workload: c.of.reference(), ReleaseId: c.last(), Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
+			Workload: c.of.ref(), ReleaseId: c.last(), Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
 		})
 	})
 }
@@ -539,7 +535,7 @@ func (c *courseRun) upgrade(batch int32) {
 func (c *courseRun) finalize(id string, intent pb.FinalizeIntent) (*pb.FinalizeResponse, error) {
 	n := c.send(request{id, intent})
 	r, err := within(c, func(ctx context.Context) (*pb.FinalizeResponse, error) {
-		return c.w.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: c.of.reference(), ReleaseId: id, Intent: intent})
+		return c.w.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: c.of.ref(), ReleaseId: id, Intent: intent})
 	})
 	c.answered(n, r.GetContext(), err)
 	return r, err

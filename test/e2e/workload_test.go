@@ -54,11 +54,12 @@ const (
 	configured = pb.Action_ACTION_CONFIGURED
 )
 
-// workload is a LeaderWorkerSet under test and the driver through which it is released.
+// workload is a workload under test and the driver through which it is released.
 type workload struct {
 	*env
 	driver *driver.Driver
 	name   string
+	kind   string // empty for a LeaderWorkerSet
 }
 
 // model returns a LeaderWorkerSet with image v1, whose pods are ready at once.
@@ -174,7 +175,7 @@ func (w *workload) patchPods(set string, annotations map[string]any, groups ...i
 
 // withDriver returns the same workload with another driver.
 func (w *workload) withDriver(d *driver.Driver) *workload {
-	return &workload{env: w.env, driver: d, name: w.name}
+	return &workload{env: w.env, driver: d, name: w.name, kind: w.kind}
 }
 
 // get reads the object.
@@ -257,7 +258,7 @@ func (w *workload) awaitReady() {
 
 // ref names the workload in requests.
 func (w *workload) ref() *pb.WorkloadRef {
-	return &pb.WorkloadRef{Namespace: w.namespace, Name: w.name}
+	return &pb.WorkloadRef{Namespace: w.namespace, Name: w.name, Kind: w.kind}
 }
 
 // policy returns a canary policy with these batches.
