@@ -96,7 +96,7 @@ func (r *run) measure(ctx context.Context, s step) (answer, error) {
 		return answer{}, err
 	}
 	// The batch may have become unready during the measurements.
-	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.readContext(ctx, r.release.ID) })
+	a, err := r.retry(ctx, r.readContext)
 	a.measured = taken
 	return a, err
 }

@@ -84,16 +84,20 @@ func (h *Host) Finish(ctx context.Context, seen *pb.BatchContext, intent pb.Fina
 }
 
 // Look returns the state of the workload, without waiting for a settled state.
-func (h *Host) Look(ctx context.Context, ref *pb.WorkloadRef) (*pb.BatchContext, error) {
-	var c *pb.BatchContext
-	err := h.Retry(ctx, func(ctx context.Context) error {
-		response, err := h.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
-			Workload: ref, IncludeGroups: true,
-		})
-		c = response.GetContext()
+func (h *Host) Look(ctx context.Context, ref *pb.WorkloadRef) (c *pb.BatchContext, err error) {
+	err = h.Retry(ctx, func(ctx context.Context) (err error) {
+		c, err = h.read(ctx, ref, "")
 		return err
 	})
 	return c, err
+}
+
+// read returns the state of the workload. A release that is named must be its own.
+func (h *Host) read(ctx context.Context, ref *pb.WorkloadRef, release string) (*pb.BatchContext, error) {
+	response, err := h.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
+		Workload: ref, ReleaseId: release, IncludeGroups: true,
+	})
+	return response.GetContext(), err
 }
 
 // Retry makes a call until it succeeds or is refused, ctx ends, or retryable errors have lasted for Timing.Patience.

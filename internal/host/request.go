@@ -40,7 +40,7 @@ func (r *run) begin(ctx context.Context) (step, error) {
 	if r.release.ID != "" {
 		return step{action: actInitialize}, nil
 	}
-	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) { return r.readContext(ctx, "") })
+	a, err := r.retry(ctx, r.readContext)
 	if err != nil {
 		return step{}, err
 	}
@@ -118,7 +118,7 @@ func (r *run) setWeight(ctx context.Context, s step) (answer, error) {
 	if err != nil {
 		return r.checkOutdated(ctx, err)
 	}
-	return r.readContext(ctx, r.release.ID)
+	return r.readContext(ctx)
 }
 
 func (r *run) finalize(ctx context.Context, s step) (answer, error) {
@@ -143,12 +143,10 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	}, nil
 }
 
-// readContext reads the state of the workload.
-func (r *run) readContext(ctx context.Context, id string) (answer, error) {
-	response, err := r.host.Driver.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{
-		Workload: r.release.Workload, ReleaseId: id, IncludeGroups: true,
-	})
-	return answer{context: response.GetContext()}, err
+// readContext reads the state of the release.
+func (r *run) readContext(ctx context.Context) (answer, error) {
+	c, err := r.host.read(ctx, r.release.Workload, r.release.ID)
+	return answer{context: c}, err
 }
 
 // checkOutdated reads the state after an error that says that the release has a new template, or an end that another host chose. If the
@@ -159,7 +157,7 @@ func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 	if !newTemplate && reason != pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED {
 		return answer{}, cause
 	}
-	a, err := r.readContext(ctx, r.release.ID)
+	a, err := r.readContext(ctx)
 	if err != nil {
 		return answer{}, err
 	}

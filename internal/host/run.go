@@ -74,7 +74,7 @@ func (r *run) finish(ctx context.Context, begin func(context.Context) (step, err
 func (r *run) lastLook(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
 	defer cancel()
-	if a, err := r.readContext(ctx, r.release.ID); err == nil {
+	if a, err := r.readContext(ctx); err == nil {
 		r.last = a.context
 	}
 }
@@ -241,11 +241,11 @@ func (r *run) watch(ctx context.Context) {
 	request := &pb.WatchBatchContextRequest{Workload: r.release.Workload, ReleaseId: r.release.ID, IncludeGroups: true}
 	r.watchers.Go(func() {
 		// The watch is a convenience: if the driver refuses it, the answers to requests still carry the state.
-		_ = r.host.follow(ctx, request, func(c *pb.BatchContext) {
+		_ = Observe(plugin.Follow(ctx, r.host.Driver, request), func(c *pb.BatchContext) {
 			select {
 			case r.feed <- c:
 			case <-ctx.Done():
 			}
-		})
+		}, func(error) {})
 	})
 }

@@ -120,5 +120,5 @@ func (r *run) setHeaders(ctx context.Context, _ step) (answer, error) {
 			return r.checkOutdated(ctx, err)
 		}
 	}
-	return r.readContext(ctx, r.release.ID)
+	return r.readContext(ctx)
 }

@@ -16,13 +16,9 @@ import (
 // Follow calls observe with the state of the workload, at once and after each change, also across broken streams. It
 // returns nil when ctx ends, and an error when the driver refuses or does not answer for Timing.Patience.
 func (h *Host) Follow(ctx context.Context, ref *pb.WorkloadRef, observe func(*pb.BatchContext)) error {
-	return h.follow(ctx, &pb.WatchBatchContextRequest{Workload: ref, IncludeGroups: true}, observe)
-}
-
-func (h *Host) follow(ctx context.Context, req *pb.WatchBatchContextRequest, observe func(*pb.BatchContext)) error {
 	timing := h.Timing.withDefaults()
 	var lost time.Time // when the driver stopped answering; zero while it answers
-	for c, err := range plugin.Follow(ctx, h.Driver, req) {
+	for c, err := range plugin.Follow(ctx, h.Driver, &pb.WatchBatchContextRequest{Workload: ref, IncludeGroups: true}) {
 		switch {
 		case err == nil:
 			lost = time.Time{}
