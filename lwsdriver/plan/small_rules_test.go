@@ -190,6 +190,9 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	if added := &before.added; before.record == 0 && after.record == 0 && (!w.routed || !added.exists || added.deleting && !added.finalizer) && a.do != actDrive {
 		return "" // no driver manages the workload
 	}
+	if a.do == actRun && after.refused && !w.admission {
+		return "" // the hold can't be written, and without the admission policy LeaderWorkerSet replaces the batch's groups again
+	}
 	lacks, lacked, allowed := w.shortage(after), w.shortage(before), w.allowed(after)+int(after.grown)
 	if a.do == actRun {
 		// LeaderWorkerSet counts the groups when it sets the partition, and some may be lost until it is in force.
