@@ -103,20 +103,17 @@ func peakOf(s *observe.Snapshot, inventory *preflight.Inventory) string {
 	if inventory.Policy.Style == pb.Style_STYLE_BLUE_GREEN {
 		what = "in the second set"
 	}
-	more := "1 group"
-	if need.Groups != 1 {
-		more = fmt.Sprintf("%d groups", need.Groups)
-	}
-	text := fmt.Sprintf("the release needs up to %s (%d pods) on top of the %d groups of %s: %d %s",
-		more, need.Pods(), s.Stable.Replicas, s.Key, peak.Added, what)
+	pods := plan.Counted(need.Pods(), "pod", "pods")
+	text := fmt.Sprintf("the release needs up to %s (%s) on top of the %s of %s: %d %s",
+		plan.Counted(need.Groups, "group", "groups"), pods, plan.Counted(s.Stable.Replicas, "group", "groups"), s.Key, peak.Added, what)
 	if s.Set != nil {
 		added, present := make([]string, 0, len(s.Roles)), make([]string, 0, len(s.Roles))
 		for i, role := range s.Roles {
-			added = append(added, fmt.Sprintf("%d groups of %s", need.Parts()[i].Groups, role.Name))
-			present = append(present, fmt.Sprintf("%d groups of %s", role.Replicas*s.Slices, role.Name))
+			added = append(added, plan.Counted(need.Parts()[i].Groups, "group", "groups")+" of "+role.Name)
+			present = append(present, plan.Counted(role.Replicas*s.Slices, "group", "groups")+" of "+role.Name)
 		}
-		text = fmt.Sprintf("the release needs up to %s (%d pods) on top of the %s of %s",
-			strings.Join(added, " and "), need.Pods(), strings.Join(present, " and "), observe.Object(s.Key))
+		text = fmt.Sprintf("the release needs up to %s (%s) on top of the %s of %s",
+			strings.Join(added, " and "), pods, strings.Join(present, " and "), observe.Object(s.Key))
 	}
 	if peak.Surge > 0 {
 		text += fmt.Sprintf(", %d for its own maxSurge during promotion", peak.Surge)

@@ -24,7 +24,7 @@ func awaitAdmission(o Observation, d Decision) Decision {
 	case n == 0 || o.MaxInFlight == nil:
 	case o.inFlight(d.State)+n > *o.MaxInFlight:
 		d.Action, d.Wait, d.Reason = nil, WaitAdmission, ReasonWaitingForAdmission
-		d.Message = fmt.Sprintf("the next %d groups wait for admission: as many groups of other releases are starting as --max-groups-in-flight allows", n)
+		d.Message = fmt.Sprintf("the next %s for admission: as many groups of other releases are starting as --max-groups-in-flight allows", Counted(n, "group waits", "groups wait"))
 	case stable:
 		next := *a.Record.Release
 		next.PhaseAt, a.Record.Release = o.Now, &next

@@ -60,7 +60,9 @@ func (a SetBounds) String() string { return a.Why }
 func (RemoveBounds) String() string {
 	return "delete bounds that are left of an earlier DisaggregatedSet"
 }
-func (a ScaleChild) String() string { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
+func (a ScaleChild) String() string {
+	return fmt.Sprintf("scale %s to %s", a.Name, Counted(a.Replicas, "group", "groups"))
+}
 
 // RemoveBounds deletes bounds that no DisaggregatedSet owns: they would keep its children from being scaled.
 type RemoveBounds struct{}
@@ -206,9 +208,9 @@ func (o Observation) roleAction(action Action) Action {
 			return keep
 		}
 	case CreateCanary:
-		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %d units", a.Revision, o.Stable.Name, a.Replicas))
+		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %s", a.Revision, o.Stable.Name, Counted(a.Replicas, "unit", "units")))
 	case ScaleCanary:
-		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %d units", o.canary().Carries, o.Stable.Name, a.Replicas))
+		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %s", o.canary().Carries, o.Stable.Name, Counted(a.Replicas, "unit", "units")))
 	case DeleteCanary:
 		return o.deleteUnits(a)
 	case HandOver:
@@ -309,7 +311,7 @@ func keepRoles(o Observation, d Decision) Decision {
 		if wait := drained(o); wait != nil {
 			d.Recheck = earliest(d.Recheck, wait.Recheck)
 		}
-		d.Message += fmt.Sprintf("; %d groups of %s are to finish their requests", len(leaving), o.entryRole().Name)
+		d.Message += fmt.Sprintf("; %s to finish their requests", Counted(len(leaving), "group of "+o.entryRole().Name+" is", "groups of "+o.entryRole().Name+" are"))
 		d = scalesRoles(d)
 	}
 	for _, c := range o.Children {

@@ -72,7 +72,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 func scale(c Workload, groups int, target *record.Target) Decision {
 	return Decision{
 		Action: ScaleCanary{Name: c.Name, Replicas: groups, Target: target}, Reason: ReasonScaling,
-		Message: fmt.Sprintf("%s is being scaled to %d groups", c.Name, groups),
+		Message: fmt.Sprintf("%s is being scaled to %s", c.Name, Counted(groups, "group", "groups")),
 	}
 }
 
@@ -86,7 +86,7 @@ func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision 
 	case planned < c.Replicas && c.reachable(v, planned):
 		return &Decision{
 			Reason: ReasonDraining, Wait: WaitTraffic,
-			Message: fmt.Sprintf("%s is scaled to %d groups once the other groups no longer receive requests", c.Name, planned),
+			Message: fmt.Sprintf("%s is scaled to %s once the other groups no longer receive requests", c.Name, Counted(planned, "group", "groups")),
 		}
 	case planned < c.Replicas:
 		return drained(o)

@@ -199,9 +199,19 @@ func (RemoveRecord) String() string {
 	return "remove the record and restore the user's rolling update configuration"
 }
 func (a CreateCanary) String() string {
-	return fmt.Sprintf("create %s with %d groups", a.Name, a.Replicas)
+	return fmt.Sprintf("create %s with %s", a.Name, Counted(a.Replicas, "group", "groups"))
 }
-func (a RepairCanary) String() string    { return "restore the template of " + a.Name }
-func (a ScaleCanary) String() string     { return fmt.Sprintf("scale %s to %d groups", a.Name, a.Replicas) }
+func (a RepairCanary) String() string { return "restore the template of " + a.Name }
+func (a ScaleCanary) String() string {
+	return fmt.Sprintf("scale %s to %s", a.Name, Counted(a.Replicas, "group", "groups"))
+}
 func (a RemoveFinalizer) String() string { return "remove the finalizer from " + a.Name }
 func (a DeleteCanary) String() string    { return "delete " + a.Name }
+
+// Counted returns a number with the noun in the form that fits it, as in "1 group" and "2 groups".
+func Counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -151,13 +151,13 @@ func advanceHandover(o Observation, s Progress) Decision {
 	}
 	if n != o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
-		why := fmt.Sprintf("%s was scaled to %d groups: so is its successor", o.Stable.Name, n)
+		why := fmt.Sprintf("%s was scaled to %s: so is its successor", o.Stable.Name, Counted(n, "group", "groups"))
 		return writes(SetStable{Record: next, Why: why}, ReasonScaling)
 	}
 	if c.Replicas != n {
 		return Decision{
 			Action: ScaleCanary{Name: c.Name, Replicas: n, Target: c.Target}, Reason: ReasonScaling,
-			Message: fmt.Sprintf("%s was scaled; it is being restored to %d groups", c.Name, n),
+			Message: fmt.Sprintf("%s was scaled; it is being restored to %s", c.Name, Counted(n, "group", "groups")),
 		}
 	}
 	want := o.requestsHandedOver()
@@ -240,7 +240,7 @@ func scaleDownStable(o Observation) Decision {
 	}
 	d := Decision{
 		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
-		Message: fmt.Sprintf("%d groups of %s are being deleted", o.Stable.existing(), o.Stable.Name),
+		Message: Counted(o.Stable.existing(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() && o.awaitsReplaced() {
 		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""

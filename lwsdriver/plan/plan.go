@@ -102,7 +102,7 @@ func decide(o Observation, s Progress) Decision {
 	case record.Promoted:
 		return cleanUp(o, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
-			Message: fmt.Sprintf("%d groups run revision %s", o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), r.UpdateRevision),
+			Message: Counted(o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), "group runs", "groups run") + " revision " + r.UpdateRevision,
 		}))
 	case record.RollingBack:
 		if o.shifts() {

@@ -61,7 +61,7 @@ func followScaleDown(o Observation) *Decision {
 		return nil
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
-	why := fmt.Sprintf("%s was scaled down to %d groups: the release follows", o.Stable.Name, o.Stable.Replicas)
+	why := fmt.Sprintf("%s was scaled down to %s: the release follows", o.Stable.Name, Counted(o.Stable.Replicas, "group", "groups"))
 	return ptr.To(writes(SetStable{Record: next, Why: why}, ReasonScaling))
 }
 
@@ -74,8 +74,8 @@ func awaitStartReplicas(o Observation) *Decision {
 	}
 	return &Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk,
-		Message: fmt.Sprintf("%s scaled %s to %d groups while the release had moved its load; the requests stay where they are until it has %d groups as "+
-			"at the beginning: run kubectl scale lws %[2]s --replicas=%[4]d", o.Stable.ScaledBy, o.Stable.Name, o.Stable.Replicas, want),
+		Message: fmt.Sprintf("%s scaled %s to %s while the release had moved its load; the requests stay where they are until it has %d groups as "+
+			"at the beginning: run kubectl scale lws %[2]s --replicas=%[4]d", o.Stable.ScaledBy, o.Stable.Name, Counted(o.Stable.Replicas, "group", "groups"), want),
 	}
 }
 

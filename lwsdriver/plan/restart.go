@@ -125,7 +125,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 // serve, then others within the user's maxUnavailable.
 func restart(o Observation, s Progress, offRevision []Group, reason string) Decision {
 	d := Decision{Reason: reason, Message: fmt.Sprintf(
-		"%d groups of %s are to be restarted at revision %s%s", len(offRevision), o.Stable.Name, o.Record.Release.StableRevision, describeUnready(o.Stable.All()))}
+		"%s to be restarted at revision %s%s", Counted(len(offRevision), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are"), o.Record.Release.StableRevision, describeUnready(o.Stable.All()))}
 	if g := o.restartable(offRevision); g != nil {
 		a := RestartGroup{Leader: g.Leader}
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)

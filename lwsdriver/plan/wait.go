@@ -317,7 +317,7 @@ func awaitPlace(o Observation, s Progress, d Decision) *Decision {
 	if enough := o.weightOf(s.Planned); o.Traffic != nil && r.Traffic != nil && r.Traffic.Weight < enough {
 		d.Message = fmt.Sprintf("%d of %d groups ready; there is no place for the others: the host asked for %d %% of the requests, so %d units of revision %s stay for the rest",
 			s.ready, s.Planned, r.Traffic.Weight, o.Stable.existing(), r.StableRevision)
-		d.Remedy = fmt.Sprintf("Ask for a weight of %d %%, or for a batch of %d groups", enough, s.ready)
+		d.Remedy = fmt.Sprintf("Ask for a weight of %d %%, or for a batch of %s", enough, Counted(s.ready, "group", "groups"))
 		return &d
 	}
 	return o.failShift()

@@ -14,6 +14,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -48,11 +49,7 @@ func addsGroups(s *Inventory) bool { return s.Need().Pods() > 0 }
 
 // sizeText returns the number of groups and pods that are needed.
 func sizeText(n capacity.Need) string {
-	groups := "1 group"
-	if all := n.AllGroups(); all != 1 {
-		groups = fmt.Sprintf("%d groups", all)
-	}
-	return fmt.Sprintf("%s (%d pods)", groups, n.Pods())
+	return fmt.Sprintf("%s (%s)", plan.Counted(n.AllGroups(), "group", "groups"), plan.Counted(n.Pods(), "pod", "pods"))
 }
 
 func quotaExceeded(s *Inventory, report func(Hit)) {
