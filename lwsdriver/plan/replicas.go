@@ -54,10 +54,12 @@ func (o Observation) keptGroups(planned func(replicas int) int) int {
 	return c.Replicas
 }
 
-// followScaleDown records that a person has scaled the workload down, so that the release no longer
-// defends the former number of groups. Nil means that it was not.
+// followScaleDown records that a person has scaled the workload down, or an autoscaler before the release could move any load, so that the
+// release no longer defends the former number of groups. Nil means that it was not.
 func followScaleDown(o Observation) *Decision {
-	if !o.Stable.scaledByPerson() || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
+	moved := o.inPlace() || slices.ContainsFunc(o.Added, func(w Workload) bool { return w.existing() > 0 })
+	follows := o.Stable.scaledByPerson() || o.Stable.Autoscaled && !moved
+	if !follows || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
