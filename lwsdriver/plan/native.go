@@ -121,9 +121,6 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		return awaitSurge(o, d)
 	}
 	d.Message += o.heldUpBy("keeps LeaderWorkerSet from the others", "have it roll them back beyond it")
-	if o.Record.Release.Phase == record.RollingBack {
-		s.nextReady = earliest(s.nextReady, o.nextBroken())
-	}
 	return awaitGroups(s, d, 0)
 }
 

@@ -134,14 +134,16 @@ func advanceUnreleased(o Observation, s Progress) Decision {
 		d.State = pb.State_STATE_FAILED
 		return d
 	}
-	if o.inPlace() {
-		if _, d := routeInPlace(o); d != nil && d.Action != nil {
-			return *d
-		}
-	} else if d := advanceCanary(o, s); d.Action != nil {
+	d := Decision{}
+	if !o.inPlace() {
+		d = advanceCanary(o, s)
+	} else if _, routed := routeInPlace(o); routed != nil {
+		d = *routed
+	}
+	if d.Action != nil {
 		return d
 	}
-	d := Decision{State: pb.State_STATE_FAILED, Reason: ReasonScaledToZero}
+	d = Decision{State: pb.State_STATE_FAILED, Reason: ReasonScaledToZero, Recheck: d.Recheck}
 	wayOut := fmt.Sprintf("Abort to restore the template of revision %s, or promote to accept it", r.StableRevision)
 	if o.Stable.Replicas == 0 {
 		d.Message = fmt.Sprintf("%s was scaled to 0 groups during the release: if it is scaled up, LeaderWorkerSet starts revision %s, which is not released. %s",

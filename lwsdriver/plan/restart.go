@@ -131,20 +131,22 @@ func restart(o Observation, s Progress, offRevision []Group, reason string) Deci
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
 		return d
 	}
-	s.nextReady = o.nextAvailable()
 	d.Message += o.heldUpBy(
 		fmt.Sprintf("uses up maxUnavailable %d, so no group that serves is restarted", max(o.userUnavailable(), 1)),
 		"restart the others one at a time beyond it")
 	return awaitGroups(s, d, 0)
 }
 
-// nextAvailable returns when the next ready group will have been ready for minReady, or zero if no group is waiting for it.
-func (o Observation) nextAvailable() time.Duration {
+// nextChange returns when time alone changes what a group counts as: it will have been ready for minReady, or lost for the progress deadline. Zero
+// means that none does.
+func (o Observation) nextChange() time.Duration {
 	var next time.Duration
 	for g := range o.Stable.Wanted(0) {
-		if left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now); g.Ready && left > 0 && (next == 0 || left < next) {
-			next = left
+		at := g.LostAt.Add(o.progressDeadline())
+		if g.Ready {
+			at = g.ReadySince.Add(o.Policy.MinReady)
 		}
+		next = earliest(next, max(at.Sub(o.Now), 0))
 	}
 	return next
 }
@@ -266,17 +268,6 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 // unmoved reports whether restarts have not brought a group to the stable revision, and it is not ready.
 func (o Observation) unmoved(g Group) bool {
 	return g.Revision != "" && !g.at(o.Record.Release.StableRevision) && !g.Ready && !g.Terminating && restartsExhausted(g)
-}
-
-// nextBroken returns when the next group counts as broken because it did not become ready in time, or zero if none does by time.
-func (o Observation) nextBroken() time.Duration {
-	var next time.Duration
-	for g := range o.Stable.Wanted(0) {
-		if left := g.LostAt.Add(o.progressDeadline()).Sub(o.Now); o.unmoved(g) && g.starts() && left > 0 && (next == 0 || left < next) {
-			next = left
-		}
-	}
-	return next
 }
 
 // lowest returns the lowest index from which on at most may of the groups that serve, by index, are. Broken groups below those

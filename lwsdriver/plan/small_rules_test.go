@@ -676,7 +676,7 @@ func (w *world) unreturned(s *state) bool {
 		return false
 	}
 	if !w.routed {
-		return cleans && w.forced(s) && s.added.exists
+		return cleans && w.forced(s) && s.added.exists && !s.added.leftover()
 	}
 	written, _ := w.share(s)
 	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false))

@@ -79,6 +79,9 @@ func limitWait(o Observation, d Decision) Decision {
 	if d.Reason == traffic.ReasonRecordInvalid {
 		d.State = pb.State_STATE_FAILED // only a user can repair it
 	}
+	if o.release() != nil && d.Action == nil && !atRestIn(d.State) {
+		d.Recheck = earliest(d.Recheck, o.nextChange())
+	}
 	now, same := o.waits(d)
 	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
 	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitAdmission):
