@@ -120,8 +120,13 @@ func (o Observation) keepLeft(b Bounds) Bounds {
 // units that are replaced are what there is.
 func (o Observation) presentBounds(stable string) *Bounds {
 	b := Bounds{Stable: stable, Min: map[string]int{}, Exact: map[string]int{}}
-	if r := o.release(); r != nil && (o.shifts() || !InPlace(o.Policy.Style)) && o.left(r.UpdateRevision, "") {
-		b.Update = r.UpdateRevision
+	if r := o.release(); r != nil && (o.shifts() || !InPlace(o.Policy.Style)) {
+		// That of the template before may serve still.
+		for _, c := range append(slices.Clone(o.Children), Child{Revision: r.UpdateRevision}) {
+			if c.Revision != stable && o.left(c.Revision, "") {
+				b.Update = c.Revision
+			}
+		}
 	}
 	for slice := range o.Slices {
 		for _, role := range o.Roles {

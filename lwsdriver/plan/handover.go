@@ -242,12 +242,14 @@ func scaleDownStable(o Observation) Decision {
 		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
 		Message: Counted(o.Stable.existing(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
+	lowers := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have none
 	if o.hasRoles() && o.awaitsReplaced() {
+		lowers = lowers || o.secondSetCanServe(*o.canary()) // a slice may have been added since
 		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""
 		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s", o.Record.Release.StableRevision, o.Record.Release.UpdateRevision,
 			describeUnready(o.canary().All()))
 	}
-	if o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() { // the entry role may have none
+	if lowers {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		if o.hasRoles() {
 			a.Why = fmt.Sprintf("let the groups of revision %s go that no role needs any more", o.Record.Release.StableRevision)

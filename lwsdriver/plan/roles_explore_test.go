@@ -716,6 +716,15 @@ func (s roleState) unitsIn(r revision, slice int) int {
 	return units
 }
 
+// addedIdle reports whether units that stand beside the stable ones get no requests.
+func (s *roleState) addedIdle() bool {
+	if s.net == nil || s.style == pb.Style_STYLE_PARTITION {
+		return false
+	}
+	written, served := s.net.shares(s.objects, s.served)
+	return written == 0 && served == 0
+}
+
 // breach returns the rule that a step breaks, or "" if there is none.
 func (s roleState) breach(o Observation, step roleStep) string {
 	n := step.next
@@ -732,7 +741,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			return broken
 		}
 	}
-	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" {
+	if b := step.bounds; b != nil && s.record == "" && n.record == "" && s.bounds != "" && !s.addedIdle() {
 		before := *boundsRead.of(s.bounds)
 		for slice := range o.Slices {
 			if b.Update == "" || b.Update != before.Update || b.Exact[Member(slice, roleNames[0])] >= before.Exact[Member(slice, roleNames[0])] {
@@ -907,8 +916,12 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				continue
 			}
 			was, updated := *s.at(stable, m), roleChild{}
+			exact := b.Exact[at]
 			if update != 0 {
 				updated = *s.at(update, m)
+				if entry := s.at(update, roleMember{slice, 0}); entry.ready == 0 || s.net != nil && entry.serving == 0 {
+					exact = max(exact, before.Exact[at]) // no request reaches those that it loses
+				}
 			}
 			had, will := bits.OnesCount8(was.ready), bits.OnesCount8(updated.ready)
 			least := int(counted[i]) - max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
@@ -916,7 +929,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				continue
 			}
 			// LWS may have removed groups that the earlier bounds do not keep.
-			if left := min(had, b.Min[at], before.Min[at]) + min(will, b.Exact[at]); left < min(least, min(had, before.Min[at])+will) {
+			if left := min(had, b.Min[at], before.Min[at]) + min(will, exact); left < min(least, min(had, before.Min[at])+will) {
 				return fmt.Sprintf("%v: bounds leave %d ready groups of both revisions, of %d", m, left, s.wanted[i])
 			}
 		}
@@ -930,7 +943,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			}
 		}
 		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted && m.slice < int(s.slices) {
-			if is.replicas == 0 && s.wanted[i] > 0 {
+			if is.replicas == 0 && counted[i] > 0 {
 				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", m, phase)
 			}
 			part, updated := 0, 0

@@ -516,6 +516,8 @@ func (s roleState) unended(o Observation, d Decision) string {
 		lacks = lacks || m.slice < int(s.slices) && (c.deleted || !c.exists && r != s.template && r == revisionOf(o.stableSide()) && strings.Contains(d.Message, "no child"))
 	}
 	switch final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE; {
+	case s.earlier && d.Reason == ReasonCapacityBelowShare: // a person has to scale what is left
+		return ""
 	case s.earlier:
 		return "rule 7: bounds of a deleted set are left"
 	case lacks && d.Message != "": // LeaderWorkerSet does not create it, and the message says what to do

@@ -127,17 +127,14 @@ func (o Observation) draining() []Group {
 		return o.side(o.stableSide(), o.Stable.existingFrom(0))
 	}
 	// A leader that the Service may still select would get new requests while it finishes the old ones.
-	if leaving := o.leavingUnits(); len(leaving) > 0 {
-		if slices.ContainsFunc(leaving, o.served) {
-			return nil
-		}
-		return leaving
+	if leaving := o.leavingUnits(); len(out) == 0 && !slices.ContainsFunc(leaving, o.served) {
+		out = leaving
 	}
 	if RemovesAdded(o) {
-		if !withdrawn(o.Traffic.Look(prepared())) {
-			return nil
+		if withdrawn(o.Traffic.Look(prepared())) {
+			out = append(out, o.side(o.Added[0].Carries, o.Added[0].existingFrom(0))...)
 		}
-		return o.side(o.Added[0].Carries, o.Added[0].existingFrom(0))
+		return out
 	}
 	c := o.canary()
 	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() && !o.shiftsBack() {
