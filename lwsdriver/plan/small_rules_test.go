@@ -202,8 +202,13 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 		lacked += max(r.Groups-w.release(before).Groups, 0) // the second set follows a scale-up
 	}
 	_, routes := d.Action.(SetTraffic)
-	if routes { // the driver does not count groups of a surge
-		lacked = max(lacked, w.shortage(before.lasting()))
+	if routes { // the driver counts neither groups of a surge, nor ones of a second set that are not warm and that another client leads requests to
+		counted := before.lasting()
+		for i := range counted.added.groups {
+			m := &counted.added.groups[i]
+			m.ready = m.ready && (!w.warmUp || m.warm || m.serving)
+		}
+		lacked = max(lacked, w.shortage(counted))
 	}
 	for i := int(before.added.replicas); i < maxIndices; i++ {
 		if m := &before.added.groups[i]; m.ready && m.hurt {
