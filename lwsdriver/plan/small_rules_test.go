@@ -155,6 +155,15 @@ func (w *world) unreached(s *state) uint64 {
 	return (1<<s.own.replicas - 1) & w.endpoints(s, w.of[s.objects].selectors, false) &^ w.endpoints(s, s.selectors, false)
 }
 
+// shared reports whether routes or the gateway send a share to the update.
+func (w *world) shared(s *state) bool {
+	if !w.routed {
+		return false
+	}
+	written, served := w.share(s)
+	return written > 0 || served > 0
+}
+
 // requests returns how many ready groups of a set have requests, as far as routes say.
 func (w *world) requests(s *lwset) (n int) {
 	for i := range s.groups {
@@ -187,7 +196,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 	default:
 		return ""
 	}
-	if added := &before.added; before.record == 0 && after.record == 0 && (!w.routed || !added.exists || added.deleting && !added.finalizer) && a.do != actDrive {
+	if added := &before.added; before.record == 0 && after.record == 0 && (!w.shared(after) || !added.exists || added.deleting && !added.finalizer) && a.do != actDrive {
 		return "" // no driver manages the workload
 	}
 	if a.do == actRun && after.refused && !w.admission {
