@@ -50,13 +50,15 @@ type Flags struct {
 	// ReadOnly makes a driver inside this process write nothing, not even events.
 	ReadOnly bool
 
-	all, patient bool
+	all bool
 }
+
+// retryFor is the flag of commands whose user says how long to wait.
+const retryFor = "retry-for"
 
 // AddRetryFor registers --retry-for.
 func (f *Flags) AddRetryFor(cmd *cobra.Command) {
-	f.patient = true
-	cmd.Flags().DurationVar(&f.RetryFor, "retry-for", 5*time.Minute, "how long to retry while the driver or the API server does not answer")
+	cmd.Flags().DurationVar(&f.RetryFor, retryFor, 5*time.Minute, "how long to retry while the driver or the API server does not answer")
 }
 
 // Command completes a command whose first argument is the workload's name. Without one the session is about all workloads of the namespace;
@@ -159,7 +161,7 @@ func (f *Flags) newSession(cmd *cobra.Command, o *connect.Options, args []string
 	inside := o.ForCommand(cmd.Flags(), namespace, lwsdriver.KeyOf(s.Ref).Name)
 	// Logs must not tear a status that is redrawn.
 	inside.ReadOnly, inside.Silent, inside.Stderr = f.ReadOnly, f.ReadOnly, s.Logs
-	if !f.patient {
+	if cmd.Flags().Lookup(retryFor) == nil {
 		inside.GiveUp = giveUp
 	}
 	return s, inside, nil
