@@ -72,8 +72,8 @@ func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePo
 			texts = append(texts, preflight.Text(f.GetObject())+": "+f.GetMessage())
 		}
 		return nil, nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
-			"%s. %s. Raise the quota, free what uses it or scale %s down; release in STYLE_PARTITION, which needs nothing extra, or in "+
-				"STYLE_CANARY, whose batches need less; or set policy.blue_green.force to begin anyway", peak, strings.Join(texts, "; "), s.Key),
+			"%s. %s. Raise the quota, free what uses it or scale %s down; release in style partition, which needs nothing extra, or in "+
+				"style canary, whose batches need less; or set policy.blue_green.force to begin anyway", peak, strings.Join(texts, "; "), s.Key),
 			"object", preflight.Text(short[0].GetObject()))
 	}
 	return found, append(warnings, preflight.Warnings(short)...), nil
@@ -89,7 +89,7 @@ func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 		text = "%s has no group, so there is nothing to release"
 	case style == pb.Style_STYLE_PARTITION && s.Set == nil:
 		text = "%s has 1 group, and in place it is deleted to be recreated: nothing serves until it is ready again. Scale to 2 or " +
-			"more, or release with STYLE_CANARY or STYLE_BLUE_GREEN, which start the new group beside it"
+			"more, or release in style canary or blue-green, which start the new group beside it"
 	default:
 		text = "%s has 1 group, so every batch but an empty one adds a second whole group beside it"
 	}

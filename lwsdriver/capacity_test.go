@@ -134,7 +134,7 @@ func TestPreview(t *testing.T) {
 		},
 		{
 			name: "one group in place", reason: "nothing serves meanwhile", policy: inBatches(pb.Style_STYLE_PARTITION, "100%"),
-			change: func(s *observe.Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"deleted to be recreated", "nothing serves", "STYLE_CANARY"},
+			change: func(s *observe.Snapshot) { s.Stable.Replicas = 1 }, warns: "FewReplicas", says: []string{"deleted to be recreated", "nothing serves", "style canary"},
 		},
 		{
 			name: "no group", reason: "nothing to release", policy: blueGreen(false), quotas: []runtime.Object{gpuQuota("0", "0")},
@@ -165,7 +165,7 @@ func TestPreviewRefuses(t *testing.T) {
 	if got := drivererr.Metadata(err)["object"]; got != "ResourceQuota default/gpus" {
 		t.Errorf("object %q", got)
 	}
-	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota default/gpus", "requests.nvidia.com/gpu", "64", "36", "STYLE_PARTITION", "STYLE_CANARY", "policy.blue_green.force")
+	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota default/gpus", "requests.nvidia.com/gpu", "64", "36", "style partition", "style canary", "policy.blue_green.force")
 }
 
 // A driver that may not read quotas, or can't at the moment, releases in every style but the one that must know.

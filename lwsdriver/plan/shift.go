@@ -451,12 +451,12 @@ func (o Observation) checkShift() error {
 		if lacks := min(r.MaxUnavailable, r.Replicas-n); n > lacks+r.MaxSurge {
 			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 				"style partition can't replace a unit of %s: role %s has %d groups in a unit, and only %d can be replaced at a time, by maxUnavailable %d and "+
-					"maxSurge %d, since a whole unit stays until the promotion. Set its maxSurge to %d, or release with STYLE_CANARY",
+					"maxSurge %d, since a whole unit stays until the promotion. Set its maxSurge to %d, or release in style canary",
 				o.object(), r.Name, n, lacks+r.MaxSurge, r.MaxUnavailable, r.MaxSurge, n)
 		}
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles: raise maxSurge, or release with STYLE_CANARY", o.object())
+		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles: raise maxSurge, or release in style canary", o.object())
 }
 
 // failShift fails a release that can't replace units any more, since the user has scaled a role, or edited its pace. Nil means that it can.

@@ -225,7 +225,7 @@ func templateProblem(o Observation, inPlace bool) string {
 	if c := o.unsafe(FieldSize); c != nil && inPlace {
 		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, and a release in place needs groups of both sizes: LeaderWorkerSet v0.9 and "+
 			"v0.10 create the workers of every group by the size in the spec, so a group of the old revision that restarts or is rolled back "+
-			"would be built from two revisions. Release it with STYLE_CANARY or STYLE_BLUE_GREEN, or restore the size",
+			"would be built from two revisions. Release it in style canary or blue-green, or restore the size",
 			FieldSize, o.Key, c.Old, c.New)
 	}
 	return ""

@@ -127,7 +127,7 @@ func TestBeginUnsafeTemplate(t *testing.T) {
 	}{
 		{"canary", size, pb.Style_STYLE_CANARY, ""},
 		{"blue-green", size, pb.Style_STYLE_BLUE_GREEN, ""},
-		{"in place", size, pb.Style_STYLE_PARTITION, "STYLE_CANARY or STYLE_BLUE_GREEN"},
+		{"in place", size, pb.Style_STYLE_PARTITION, "in style canary or blue-green"},
 		{"claims", claims, pb.Style_STYLE_CANARY, "Restore the old volumeClaimTemplates"},
 		{"claims in place", claims, pb.Style_STYLE_PARTITION, "Restore the old volumeClaimTemplates"},
 	} {

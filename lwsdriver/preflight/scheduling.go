@@ -28,7 +28,7 @@ var capacityRules = []Rule{
 		Why:   "Pods beyond the quota are not created: a batch cannot complete, and a group that lacks one pod cannot serve while it keeps its GPUs",
 		Details: "An error in a blue-green release: Initialize refuses it (`QUOTA_EXCEEDED`) unless forced. [Capacity](plan.md#quotas) " +
 			"explains what is counted",
-		Fix:   "Raise the quota, free resources, or release with STYLE_PARTITION, which needs no additional groups",
+		Fix:   "Raise the quota, free resources, or release in style partition, which needs no additional groups",
 		Check: quotaExceeded,
 	},
 	{
@@ -39,7 +39,7 @@ var capacityRules = []Rule{
 			"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
 			"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
 			"cluster autoscaling are not, so passing is no guarantee",
-		Fix: "Add nodes, free some, or release with smaller batches or STYLE_PARTITION. If a cluster autoscaler adds nodes, check that its " +
+		Fix: "Add nodes, free some, or release with smaller batches or in style partition. If a cluster autoscaler adds nodes, check that its " +
 			"limit allows these",
 		Check: nodesLackCapacity,
 	},

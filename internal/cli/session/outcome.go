@@ -281,12 +281,9 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 		return []string{"  what to do: check that the driver reaches the API server"}
 	default:
 	}
-	advice := inFlags.Replace(strings.TrimSuffix(drivererr.Advice(reason), "."))
+	advice := strings.ReplaceAll(strings.TrimSuffix(drivererr.Advice(reason), "."), "policy.", "") // the policy file has no such prefix
 	return []string{"  what to do: " + strings.ToLower(advice[:1]) + advice[1:]}
 }
-
-// inFlags replaces the contract's names in an advice by those of the command line and the policy file.
-var inFlags = strings.NewReplacer("or use STYLE_PARTITION", "or release it with --style partition", "in STYLE_PARTITION", "with --style partition", "policy.", "")
 
 // bracket returns the reason as in ErrorInfo, or the gRPC code of an error without one.
 func bracket(reason pb.ErrorReason, c codes.Code) string {
