@@ -925,7 +925,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			}
 			had, will := bits.OnesCount8(was.ready), bits.OnesCount8(updated.ready)
 			least := int(counted[i]) - max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
-			if phase == record.Promoted || had+will < least {
+			if phase == record.Promoted || had+will < least || counted[0] == 0 { // without a group of the entry role no unit serves
 				continue
 			}
 			// LWS may have removed groups that the earlier bounds do not keep.
