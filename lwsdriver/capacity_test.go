@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -166,6 +168,37 @@ func TestPreviewRefuses(t *testing.T) {
 		t.Errorf("object %q", got)
 	}
 	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota default/gpus", "requests.nvidia.com/gpu", "64", "36", "style partition", "style canary", "policy.blue_green.force")
+}
+
+// The second set of a DisaggregatedSet has every role in each of its slices: with one slice more it is refused.
+func TestPreviewRefusesSlices(t *testing.T) {
+	d, s := aboutToRelease(t, gpuQuota("100", "64"))
+	spec := *s.StableObject.Spec.DeepCopy()
+	spec.Replicas, spec.LeaderWorkerTemplate.Size = ptr.To[int32](1), ptr.To[int32](1)
+	s.Set = &observe.Set{ObjectMeta: s.StableObject.ObjectMeta}
+	for _, name := range []string{"prefill", "decode"} {
+		s.Roles = append(s.Roles, plan.Role{Name: name, Replicas: 1, Size: 1})
+		role := disaggregated.DisaggregatedRoleSpec{Name: name}
+		role.Spec = spec
+		s.Set.Specs = append(s.Set.Specs, role)
+	}
+	for _, tt := range []struct {
+		slices  int
+		refuses []string
+	}{
+		{2, nil},
+		{3, []string{"3 groups of prefill and 3 groups of decode (6 pods)", "requests.nvidia.com/gpu needs 48", "36 is left"}},
+	} {
+		s.Slices = tt.slices
+		_, _, err := d.preview(t.Context(), s, blueGreen(false))
+		if (err != nil) != (tt.refuses != nil) {
+			t.Errorf("%d slices: %v", tt.slices, err)
+			continue
+		}
+		if err != nil {
+			lwstest.ErrorContains(t, err, tt.refuses...)
+		}
+	}
 }
 
 // A driver that may not read quotas, or can't at the moment, releases in every style but the one that must know.
