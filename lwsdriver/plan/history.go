@@ -217,12 +217,12 @@ func (o Observation) hasTemplate(revision string) bool {
 	return slices.Contains(o.Stable.Recorded, revision)
 }
 
-// restoring says how the template of a revision is restored, for messages about a workload that commands name so.
-func (o Observation) restoring(name, revision string) string {
+// restoring says how the template of a revision is restored.
+func (o Observation) restoring(revision string) string {
 	if o.hasTemplate(revision) {
-		return fmt.Sprintf("run `lockstep undo %s --to-revision %s`", name, revision)
+		return fmt.Sprintf("run `lockstep undo %s --to-revision %s`", o.inCommands(), revision)
 	}
-	return "restore its template with kubectl apply or from Git"
+	return "restore the old template with kubectl apply or from Git"
 }
 
 // newest returns the newest revision in the history of those that are readable and may be it, "" if there is none.

@@ -171,7 +171,7 @@ func explainEmpty(o Observation, last string, d Decision) Decision {
 	d.Message = fmt.Sprintf("%s has 0 groups: LeaderWorkerSet starts revision %s with the next one, released or not", name, now)
 	if last != "" {
 		d.Reason = ReasonScaledToZero
-		d.Message += fmt.Sprintf(". To go back to revision %s, %s before you scale it up", last, o.restoring(name, last))
+		d.Message += fmt.Sprintf(". To go back to revision %s, %s before you scale it up", last, o.restoring(last))
 	}
 	return d
 }
@@ -190,7 +190,7 @@ func rolledBack(o Observation) Decision {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}
 	}
 	if now := o.Stable.Revision; now != "" && now == r.UpdateRevision && now != r.StableRevision {
-		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold", now)
+		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold; to withdraw it, %s", now, o.restoring(r.StableRevision))
 	}
 	return ended(o, d)
 }

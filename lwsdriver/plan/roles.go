@@ -116,6 +116,14 @@ func (o Observation) object() string {
 	return fmt.Sprintf("%s %s/%s", kind, o.Key.Namespace, o.Stable.Name)
 }
 
+// inCommands returns how commands name the workload.
+func (o Observation) inCommands() string {
+	if o.hasRoles() {
+		return "disaggregatedset/" + o.Stable.Name
+	}
+	return o.Stable.Name
+}
+
 // Member returns the name of a role of a slice.
 func Member(slice int, role string) string { return fmt.Sprintf("%d-%s", slice, role) }
 
@@ -376,12 +384,11 @@ func (o Observation) rests(d Decision) bool {
 
 // revive says how a revision whose children are gone runs again while another template waits, or how that one starts instead.
 func (o Observation) revive(revision string) string {
-	name := "disaggregatedset/" + o.Stable.Name
-	back := fmt.Sprintf("To go back to revision %s, %s", revision, o.restoring(name, revision))
+	back := fmt.Sprintf("To go back to revision %s, %s", revision, o.restoring(revision))
 	if slices.ContainsFunc(o.Children, func(c Child) bool { return c.Replicas > 0 }) {
 		return back
 	}
-	return fmt.Sprintf("%s. To start all groups at revision %s instead, run `lockstep disown %s`, and then `lockstep adopt %[3]s`", back, o.Stable.Revision, name)
+	return fmt.Sprintf("%s. To start all groups at revision %s instead, run `lockstep disown %s`, and then `lockstep adopt %[3]s`", back, o.Stable.Revision, o.inCommands())
 }
 
 // lacksChild reports whether a child of a revision was deleted although it is needed.
