@@ -1,0 +1,106 @@
+// Copyright The Lockstep Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+)
+
+// From every moment of a release of a DisaggregatedSet, an abort returns the requests by one write of each route, as long as no stable unit was
+// removed: no other write comes before. Where units are replaced, a unit that is about to leave first gets its bounds and its label back, and those
+// that have left return one after another. Want are the most writes by the number of units that were removed.
+func TestWritesOfAbort(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		world string
+		want  []int
+	}{
+		{"style=CANARY prefill=4 decode=2", []int{1}},
+		{"style=CANARY prefill=2 decode=1 slices=2", []int{1}},
+		{"style=CANARY prefill=2 decode=1 unrouted", []int{0}},
+		{"style=BLUE_GREEN prefill=1 decode=2", []int{1}},
+		{"style=PARTITION prefill=1 decode=2 surge=1/2", []int{1}}, // its only unit stays until the promotion
+		{"style=PARTITION prefill=3 decode=3 unavailable=1", []int{2, 12, 20}},
+		{"style=PARTITION prefill=3 decode=3 surge=2", []int{3, 13, 20}},
+		{"style=PARTITION prefill=4 decode=2 surge=1 unrouted", []int{0, 5, 12, 15}},
+	} {
+		t.Run(tt.world, func(t *testing.T) {
+			t.Parallel()
+			s := parseRoles(tt.world)
+			moments := s.course(append([]string{"the user edits the template to B"}, roleRelease[1:]...)...)
+			if i := slices.IndexFunc(moments, func(m roleStep) bool { return strings.HasPrefix(m.by, "host promotes") }); Switches(s.style) {
+				moments = append(moments, roleStep{by: "the old units stand by", next: moments[i].next.standby()})
+			}
+			most := make([]int, len(tt.want))
+			for _, moment := range moments {
+				s := moment.next
+				abort, err := s.step(s.observe(), "host aborts")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if abort == nil {
+					continue // none has begun, or it is promoted
+				}
+				for _, eager := range []bool{false, true} {
+					writes, removed := abort.next.untilReturned(t, eager)
+					if removed >= len(most) {
+						t.Fatalf("%d units are removed before %q", removed, moment.by)
+					}
+					most[removed] = max(most[removed], len(writes))
+					if len(writes) > tt.want[removed] {
+						t.Errorf("aborted after %q, with %d units removed: %q", moment.by, removed, writes)
+					}
+				}
+			}
+			if !slices.Equal(most, tt.want) {
+				t.Errorf("at most %d writes, want %d", most, tt.want)
+			}
+		})
+	}
+}
+
+// standby returns the state in which the policy's scale_down_delay keeps the old units.
+func (s roleState) standby() roleState {
+	rec := records.of(s.record).record
+	release := *rec.Release
+	release.Phase, rec.Release = record.Standby, &release
+	s.record = encodeJSON(rec)
+	return s
+}
+
+// untilReturned returns the writes of the driver until every stable unit can receive all requests, and how many were missing at most. Eager: the
+// driver comes before whatever else happens by itself.
+func (s roleState) untilReturned(t *testing.T, eager bool) (writes []string, removed int) {
+	t.Helper()
+	all := int(s.wanted[0]) * int(s.slices)
+	for !s.returned(all) {
+		removed = max(removed, all-s.units(1))
+		write, err := s.decides(s.observe(), driver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := s.own()
+		switch {
+		case write != nil && (eager || step == nil):
+			writes, step = append(writes, write.by), write
+		case step == nil:
+			t.Fatal("the requests never return")
+		}
+		s = step.next
+	}
+	return writes, removed
+}
+
+// returned reports whether all units of revision A are ready, and can receive all requests.
+func (s roleState) returned(all int) bool {
+	if s.net == nil {
+		return s.units(1) >= all
+	}
+	written, served := s.net.shares(s.objects, s.served)
+	return s.units(1) >= all && s.sides(s.selectors)[0] >= all && written == 0 && served == 0
+}
