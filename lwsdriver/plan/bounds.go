@@ -316,7 +316,7 @@ func keepRoles(o Observation, d Decision) Decision {
 		if wait := drained(o); wait != nil {
 			d.Recheck = earliest(d.Recheck, wait.Recheck)
 		}
-		d.Message += fmt.Sprintf("; %s to finish their requests", Counted(len(leaving), "group of "+o.entryRole().Name+" is", "groups of "+o.entryRole().Name+" are"))
+		d.Message += "; " + Counted(len(leaving), "group of "+o.entryRole().Name+" is to finish its requests", "groups of "+o.entryRole().Name+" are to finish their requests")
 		d = scalesRoles(d)
 	}
 	for _, c := range o.Children {

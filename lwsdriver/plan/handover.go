@@ -235,19 +235,23 @@ func scaleDownStable(o Observation) Decision {
 	if c := o.canary(); o.Stable.Replicas > 0 && !o.secondSetCanServe(*c) {
 		return Decision{
 			Reason:  ReasonGroupsNotReady,
-			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s", o.Stable.Name, c.Name, describeUnready(c.All())),
+			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s%s", o.Stable.Name, c.Name, o.describeBatch(), describeUnready(c.All())),
 		}
 	}
 	d := Decision{
 		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
 		Message: Counted(o.Stable.existing(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
+	if o.hasRoles() {
+		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s", o.Record.Release.StableRevision,
+			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas))
+	}
 	lowers := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have none
 	if o.hasRoles() && o.awaitsReplaced() {
 		lowers = lowers || o.secondSetCanServe(*o.canary()) // a slice may have been added since
 		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""
-		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s", o.Record.Release.StableRevision, o.Record.Release.UpdateRevision,
-			describeUnready(o.canary().All()))
+		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s%s", o.Record.Release.StableRevision, o.Record.Release.UpdateRevision,
+			o.describeBatch(), describeUnready(o.canary().All()))
 	}
 	if lowers {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
@@ -307,7 +311,7 @@ func handOver(o Observation, s Progress, c Workload) Decision {
 		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
 	case o.shifts() && s.available < c.Replicas-o.Policy.Threshold(c.Replicas):
 		d.Reason, d.Remedy = ReasonGroupsNotReady, "Repair them, or scale their role down"
-		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s", c.Name, describeUnready(c.All()))
+		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s%s", c.Name, o.describeBatch(), describeUnready(c.All()))
 	case own.historyUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not show the history of "+o.Stable.Name+" yet"
 	case len(own.history) > 0:

@@ -102,7 +102,8 @@ func decide(o Observation, s Progress) Decision {
 	case record.Promoted:
 		return cleanUp(o, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
-			Message: Counted(o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), "group runs", "groups run") + " revision " + r.UpdateRevision,
+			Message: Counted(o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), "group runs", "groups run") + " revision " + r.UpdateRevision +
+				o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), // it is the stable one now
 		}))
 	case record.RollingBack:
 		if o.shifts() {

@@ -115,7 +115,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 	}
 	d := Decision{
 		Reason:  ReasonRestarting,
-		Message: fmt.Sprintf("%d of %d groups are available again%s", s.available, o.Stable.Replicas, describeUnready(o.Stable.All())),
+		Message: fmt.Sprintf("%d of %d groups are available again%s%s", s.available, o.Stable.Replicas, o.describeStable(), describeUnready(o.Stable.All())),
 	}
 	d.Message += o.heldUpBy("keeps the rollback from its end", "end it without the group")
 	return awaitGroups(s, d, 0)

@@ -449,13 +449,22 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 
 // describeBatch returns how many groups of each role a batch asks for are ready, "" for a LeaderWorkerSet.
 func (o Observation) describeBatch() string {
+	return o.describeRoles((*pb.Role).GetUpdatedReady, (*pb.Role).GetPlanned)
+}
+
+// describeStable returns how many groups of each role are ready at the stable revision, "" for a LeaderWorkerSet.
+func (o Observation) describeStable() string {
+	return o.describeRoles((*pb.Role).GetStableReady, (*pb.Role).GetReplicas)
+}
+
+func (o Observation) describeRoles(have, want func(*pb.Role) int32) string {
 	if !o.hasRoles() {
 		return ""
 	}
 	counts := RoleCounts(o)
 	all := make([]string, 0, len(counts))
 	for _, r := range counts {
-		all = append(all, fmt.Sprintf("%s %d/%d", r.GetName(), r.GetUpdatedReady(), r.GetPlanned()))
+		all = append(all, fmt.Sprintf("%s %d/%d", r.GetName(), have(r), want(r)))
 	}
 	return " (" + strings.Join(all, ", ") + ")"
 }

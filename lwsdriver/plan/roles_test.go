@@ -298,6 +298,35 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// A promotion and a rollback say of each role how many groups they wait for.
+func TestMessagesCountRoles(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		pace, end string
+		want      []string
+	}{
+		{"surge=1", "host aborts", []string{"2 units of revision B stay until more of revision A are ready (prefill 2/4, decode 1/2)"}},
+		{"unavailable=1", "host aborts", []string{"2 of 4 groups are available again (prefill 3/4, decode 1/2)"}},
+		{"unavailable=1", "host promotes", []string{
+			"the last groups of revision A stay until those of B are ready (prefill 2/4, decode 1/2)",
+			"the last groups of llm-B take the place of old ones, and are not ready yet (prefill 4/4, decode 1/2)",
+			"the groups of revision A that are left are being deleted (prefill 0/4, decode 1/2)",
+			"4 groups run revision B (prefill 4/4, decode 2/2)",
+		}},
+	} {
+		said := ""
+		s := parseRoles("style=PARTITION prefill=4 decode=2 " + tt.pace)
+		for _, moment := range s.course("the user edits the template to B", "host begins", "host asks for a unit", "host asks for all units", tt.end) {
+			said += reconcile(moment.next.observe()).Message + "\n"
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s, %s: nothing says %q:\n%s", tt.pace, tt.end, want, said)
+			}
+		}
+	}
+}
+
 // A child that was deleted is named whenever it is needed, with how it returns: in a batch, after an abort, and while a template only waits.
 // One that LWS recreates by itself, or that is not needed any more, is not.
 func TestLackedChild(t *testing.T) {

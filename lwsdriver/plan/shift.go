@@ -408,8 +408,9 @@ func shiftBack(o Observation, s Progress) *Decision {
 	if d.State = o.busy(); d.Action == nil && c.Replicas == s.Planned {
 		d = awaitGroups(s, Decision{
 			Reason: ReasonRestarting,
-			Message: fmt.Sprintf("%d units of revision %s stay until more of revision %s are ready%s",
-				c.Replicas, c.Carries, o.Record.Release.StableRevision, describeUnready(o.Stable.All())),
+			Message: fmt.Sprintf("%s until more of revision %s are ready%s%s",
+				Counted(c.Replicas, "unit of revision "+c.Carries+" stays", "units of revision "+c.Carries+" stay"),
+				o.Record.Release.StableRevision, o.describeStable(), describeUnready(o.Stable.All())),
 		}, 0)
 	}
 	return &d
