@@ -13,16 +13,22 @@ import (
 	"testing"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // TestDisaggregatedFaults: the driver is killed at every write of a release, or its writes are refused or lost, their answers are lost, or its
-// caches are stale after them. The release ends as without faults, and no group starts twice.
+// caches are stale after them; or LWS is killed. The release ends as without faults, and no group starts twice.
 //
-// Proves: A DisaggregatedSet whose driver is killed at every write, or whose writes and answers are lost: the end is the same, no group
-// starts twice.
+// Proves: A DisaggregatedSet whose driver is killed at every write, or whose writes and answers are lost, or whose LWS is killed: the end is
+// the same, no group starts twice.
 func TestDisaggregatedFaults(t *testing.T) {
 	t.Parallel()
+	t.Run("LWS is killed", func(t *testing.T) {
+		t.Parallel()
+		releaseWithoutLWS(t)
+	})
 	kinds := slices.DeleteFunc(slices.Clone(faultKinds), fault.slow)
 	for n, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
 		for m, intent := range []pb.FinalizeIntent{promote, rollback} {
@@ -44,6 +50,65 @@ func TestDisaggregatedFaults(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// releaseWithoutLWS promotes releases, and kills LWS in the middle of a batch and of the promotion. The cluster is the test's own.
+func releaseWithoutLWS(t *testing.T) {
+	t.Helper()
+	c, err := cluster.Start(t.Context(), suite.WithRoles(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	s := newRoleSetIn(t, c, 2, 2, func(e *env) *driver.Driver { return driver.Start(t, driver.Kubeconfig(t, c), e.namespace) })
+	s.pace("1", "0")
+	s.adopt()
+	for i, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
+		before, after := fmt.Sprintf("v%d", i+1), fmt.Sprintf("v%d", i+2)
+		s.setImage(after)
+		s.Await(after, 0, 0)
+		groups := s.count()
+		s.begin(after, style, "50%", "100%")
+		s.killLWS("the batch starts groups", func() bool { return len(s.Leaders(after)) > 0 }, func(ctx context.Context) error {
+			_, err := s.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{Workload: s.ref(), ReleaseId: after, Target: &pb.UpgradeBatchRequest_Batch{}})
+			return err
+		})
+		s.upgrade(after, 0)
+		s.upgrade(after, 1)
+		old := len(s.Leaders(before))
+		s.killLWS("the promotion removes groups", func() bool { return len(s.Leaders(before)) < old }, func(ctx context.Context) error {
+			_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref(), ReleaseId: after, Intent: promote})
+			return err
+		})
+		s.awaitState(pb.State_STATE_COMPLETED, "")
+		s.Await(before, -1, -1)
+		s.Await(after, 2, 2)
+		groups.mu.Lock()
+		if n := len(groups.seen[after]); n != 4 {
+			t.Errorf("%s: %d groups of the update were started, want 4", style, n)
+		}
+		groups.mu.Unlock()
+	}
+}
+
+// killLWS kills LWS once something has happened after a request. Then it starts it again.
+func (s *roleSet) killLWS(what string, happened func() bool, request func(context.Context) error) {
+	s.t.Helper()
+	s.eventually("the request", request)
+	s.eventually(what, func(context.Context) error {
+		if !happened() {
+			return errNotYet
+		}
+		return nil
+	})
+	if err := s.cluster.KillComponent(cluster.LWS); err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := s.tryContext(s.t.Context())
+	s.t.Logf("LWS is killed once %s: %s, %s, %v", what, c.GetState(), c.GetMessage(), err)
+	if err := s.cluster.StartComponent(s.t.Context(), cluster.LWS); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

@@ -60,7 +60,13 @@ func newRoleSet(t *testing.T, prefill, decode int32) *roleSet {
 // newRoleSetOf is newRoleSet with a driver of the test's own.
 func newRoleSetOf(t *testing.T, prefill, decode int32, start func(*env) *driver.Driver) *roleSet {
 	t.Helper()
-	e := newEnvIn(t, cluster.Shared(t))
+	return newRoleSetIn(t, cluster.Shared(t), prefill, decode, start)
+}
+
+// newRoleSetIn is newRoleSetOf in any cluster.
+func newRoleSetIn(t *testing.T, c *cluster.Cluster, prefill, decode int32, start func(*env) *driver.Driver) *roleSet {
+	t.Helper()
+	e := newEnvIn(t, c)
 	suite.InstallRoles(t, e.cluster)
 	e.observer.waive(ruleHold) // its rules are those of a LeaderWorkerSet's hold
 	e.driver = start(e)
