@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -32,18 +31,11 @@ func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.Release
 func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, warnings []*pb.Warning, err error) {
 	inventory, unread := d.nearby(ctx, s, p)
 	warnings = fewReplicas(s, p.GetStyle())
-	switch err := unread[preflight.Budgets]; {
-	case err != nil && p.GetGroupDisruptionBudget():
-		return nil, nil, fmt.Errorf("read the PodDisruptionBudgets of %s, beside which policy.group_disruption_budget creates others: %w",
-			s.Key.Namespace, observe.ContractError(err))
-	case err != nil:
+	if err := unread[preflight.Budgets]; err != nil {
 		warnings = append(warnings, &pb.Warning{
 			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so their effect on %s is unknown: %v",
 				s.Key.Namespace, s.Key.Name, err),
 		})
-	}
-	if err := checkBudgets(s, p, inventory); err != nil {
-		return nil, nil, err
 	}
 	found = preflight.Check(inventory).GetFindings()
 	of := func(rules ...string) []*pb.Finding {
@@ -122,33 +114,4 @@ func peakOf(s *observe.Snapshot, inventory *preflight.Inventory) string {
 		text += ". They request " + list
 	}
 	return text
-}
-
-// checkBudgets refuses a release with budgets of its own beside one of the user's for the same name or pods: Kubernetes evicts no pod of both.
-func checkBudgets(s *observe.Snapshot, p *pb.ReleasePolicy, inventory *preflight.Inventory) error {
-	if !p.GetGroupDisruptionBudget() {
-		return nil
-	}
-	// The budget may select labels that only the canary's leaders have.
-	own := inventory.Disruptable()
-	added := own
-	added.Name, added.Template = s.CanaryName(s.Stable.Revision), observe.CanaryTemplate(s.StableObject, inventory.Policy)
-	for _, b := range inventory.Budgets {
-		object := fmt.Sprintf("PodDisruptionBudget %s/%s", b.Namespace, b.Name)
-		switch {
-		case disruption.Ours(b):
-			continue
-		case b.Name == record.BudgetName(s.Key.Name, false) || b.Name == record.BudgetName(s.Key.Name, true):
-			return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-				"%s has the name of one that the release creates, and is not Lockstep's: rename or delete it", object), "object", object)
-		}
-		for _, w := range []disruption.Workload{own, added} {
-			if leaders, workers := w.Caught(b); leaders+workers > 0 {
-				return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT,
-					"%s selects %d pods of %s/%s, and Kubernetes evicts no pod that two budgets select: remove it during the "+
-						"release, or leave out policy.group_disruption_budget", object, leaders+workers, w.Namespace, w.Name), "object", object)
-			}
-		}
-	}
-	return nil
 }

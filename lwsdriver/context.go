@@ -30,7 +30,7 @@ func (d *Driver) CalculateBatchContext(ctx context.Context, req *pb.CalculateBat
 		return nil, err
 	}
 	c, s, err := d.contextOf(key, req.GetReleaseId(), req.GetIncludeGroups())
-	if err == nil && (plan.Reading(s.Observation) || d.engine.Observer.Autoscalers.Pending()) {
+	if err == nil && (plan.Unread(s.Observation) || d.engine.Observer.Autoscalers.Pending()) {
 		// A command runs a driver of its own, which has just started, and calls once.
 		d.awaitRead(ctx, key)
 		c, _, err = d.contextOf(key, req.GetReleaseId(), req.GetIncludeGroups())

@@ -321,7 +321,7 @@ func checkDuration(field string, d *durationpb.Duration) []drivererr.FieldViolat
 	return nil
 }
 
-// awaitRead returns once the caches that the workload's traffic, budgets and autoscalers are read from, and others, are filled or can't be. A driver
+// awaitRead returns once the caches that the workload's traffic and autoscalers are read from, and others, are filled or can't be. A driver
 // that has just started fills those that the last release needed, while its host may be about to begin the next.
 func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName, pending ...func() bool) {
 	pending = append(pending, d.engine.Observer.Autoscalers.Pending)
@@ -330,7 +330,7 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName, pendin
 		if err != nil {
 			return false, err // the caller's next observation returns it too
 		}
-		return !plan.Reading(s.Observation) && !slices.ContainsFunc(pending, func(is func() bool) bool { return is() }), nil
+		return !plan.Unread(s.Observation) && !slices.ContainsFunc(pending, func(is func() bool) bool { return is() }), nil
 	})
 }
 

@@ -71,10 +71,6 @@ func (a *Applier) Apply(ctx context.Context, s *observe.Snapshot, action plan.Ac
 		return a.holdAutoscaler(ctx, s, t)
 	case plan.ReleaseAutoscaler:
 		return a.releaseAutoscaler(ctx, s.Key, t)
-	case plan.SetBudget:
-		return a.setBudget(ctx, s, t)
-	case plan.DeleteBudget:
-		return a.deleteBudget(ctx, s, t)
 	case plan.SaveRevision:
 		return a.saveRevision(ctx, s, t)
 	case plan.DeleteRevision:

@@ -3,7 +3,7 @@
 
 // Package observe reads workloads from caches. It never writes.
 //
-// An [Observer] runs the informers of LeaderWorkerSets, pods, ControllerRevisions, autoscalers and disruption budgets, and
+// An [Observer] runs the informers of LeaderWorkerSets, pods, ControllerRevisions and autoscalers, and
 // the router's. Their transforms drop most of each object. [Observer.Observe] returns a [Snapshot]: the observation that package
 // plan decides from, and the cached objects that package apply bases its write on.
 //

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
@@ -24,15 +25,21 @@ type Nearby struct {
 
 func (o *Observer) newNearby() *Nearby {
 	core := o.config.Core
-	quotas := informer.New(informer.Config{
-		Source: informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core,
-			core.CoreV1().ResourceQuotas(o.config.Namespace), ""),
-		Example: &corev1.ResourceQuota{}, Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
-		Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-		// The usage in a quota changes with every pod. The next call that judges a release reads it.
-		Handler: informer.OnChange(func(_, _ *corev1.ResourceQuota) {}),
-	})
-	return &Nearby{quotas, o.Budgets.informer, o.Router.Cache(traffic.KindService)}
+	of := func(source *informer.Source, example runtime.Object) *informer.Informer {
+		return informer.New(informer.Config{
+			Source: source, Example: example, Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
+			Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+			// The usage in a quota changes with every pod. The next call that judges a release reads it.
+			Handler: informer.OnChange(func(_, _ metav1.Object) {}),
+		})
+	}
+	return &Nearby{
+		quotas: of(informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core,
+			core.CoreV1().ResourceQuotas(o.config.Namespace), ""), &corev1.ResourceQuota{}),
+		budgets: of(informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
+			core.PolicyV1().PodDisruptionBudgets(o.config.Namespace), ""), &policyv1.PodDisruptionBudget{}),
+		services: o.Router.Cache(traffic.KindService),
+	}
 }
 
 func (n *Nearby) informers() []*informer.Informer {
@@ -57,7 +64,7 @@ func (n *Nearby) Quotas(namespace string) ([]*corev1.ResourceQuota, error) {
 	return listIn[*corev1.ResourceQuota](n.quotas, namespace)
 }
 
-// Budgets returns the PodDisruptionBudgets of a namespace by name, the driver's own included, or why they can't be read.
+// Budgets returns the PodDisruptionBudgets of a namespace by name, or why they can't be read.
 func (n *Nearby) Budgets(namespace string) ([]*policyv1.PodDisruptionBudget, error) {
 	return listIn[*policyv1.PodDisruptionBudget](n.budgets, namespace)
 }

@@ -71,7 +71,6 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 
 // readLeaderWorkerSet reads a LeaderWorkerSet, and what a release added to it.
 func (o *Observer) readLeaderWorkerSet(s *Snapshot) {
-	o.readBudgets(s)
 	s.Stable = o.workload(s, s.StableObject)
 	// The names are compared with the revisions in s.Stable.
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)

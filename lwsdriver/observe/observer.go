@@ -28,10 +28,9 @@ import (
 
 // Observer reads workloads from caches, and probes leaders for warm-up and drain. It never writes.
 type Observer struct {
-	// Caches, History, Budgets, Nearby and Autoscalers are filled by informers.
+	// Caches, History, Nearby and Autoscalers are filled by informers.
 	Caches      *Caches
 	History     *History
-	Budgets     *Budgets
 	Nearby      *Nearby
 	Autoscalers *Autoscalers
 	// Disaggregated are the caches of DisaggregatedSets, filled on demand.
@@ -87,8 +86,8 @@ func New(c Config) *Observer {
 	o.Router = router.New(router.Config{Core: c.Core, Dynamic: c.Dynamic, Log: c.Log, Namespace: c.Namespace, Changed: o.carrierChanged})
 	o.Autoscalers = o.newAutoscalers()
 	o.prober = probe.New(probe.Config{Log: c.Log, Changed: o.probed, HostNetwork: c.ProbeHostNetwork})
-	o.Budgets, o.History = o.newBudgets(), o.newHistory()
-	// It shares the informers of Budgets and of Router.
+	o.History = o.newHistory()
+	// It shares an informer of Router.
 	o.Nearby = o.newNearby()
 	o.Freshness = informer.NewFreshness(o.allChanged,
 		slices.Concat(o.Caches.sources, o.Router.Sources(), o.Autoscalers.sources(), o.Disaggregated.sources())...)
@@ -109,8 +108,9 @@ func (o *Observer) Run(ctx context.Context) {
 		running.Go(func() { i.Run(ctx) })
 	}
 	running.Go(func() { o.Freshness.Run(ctx) })
-	running.Go(func() { o.Budgets.informer.Run(ctx) })
-	running.Go(func() { o.Nearby.quotas.Run(ctx) })
+	for _, i := range []*informer.Informer{o.Nearby.quotas, o.Nearby.budgets} {
+		running.Go(func() { i.Run(ctx) })
+	}
 	for _, i := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {
 		running.Go(func() { i.RunWithContext(ctx) })
 	}
@@ -139,7 +139,7 @@ func (o *Observer) Notify(key types.NamespacedName) {
 	}
 }
 
-// allChanged is called when a cache that any workload may depend on is filled, or can't be: that of autoscalers, budgets or the
+// allChanged is called when a cache that any workload may depend on is filled, or can't be: that of autoscalers or the
 // history.
 func (o *Observer) allChanged() {
 	touch := func(w *lws.LeaderWorkerSet) {

@@ -24,7 +24,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -181,34 +180,27 @@ func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
 
 // A cache that is filled late and stays empty has no event; waiters are signalled anyway.
 func TestEmptyCacheFilledLate(t *testing.T) {
-	for resource, role := range map[string]string{"poddisruptionbudgets": record.RoleBudget, "controllerrevisions": record.RoleSnapshot} {
-		t.Run(resource, func(t *testing.T) {
-			b := newFixture(t, lwstest.Unrecorded())
-			var readable atomic.Bool
-			b.Core.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
-				list, ok := action.(clienttesting.ListAction)
-				if ok && !readable.Load() && strings.Contains(list.GetListRestrictions().Labels.String(), role) {
-					return true, nil, errors.New("not now")
-				}
-				return false, nil, nil
-			})
-			b.Budgets.informer.Start()
-			b.run()
-			b.eventually("the other caches are filled", b.Caches.Synced)
-			known := make(chan error, 1)
-			go func() {
-				known <- b.Changes.Await(t.Context(), func() bool { return b.Budgets.informer.Synced() && b.History.Synced() }, lwstest.VLLM)
-			}()
-			readable.Store(true)
-			select {
-			case err := <-known:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(20 * time.Second):
-				t.Error("waiters are not signalled")
-			}
-		})
+	b := newFixture(t, lwstest.Unrecorded())
+	var readable atomic.Bool
+	b.Core.PrependReactor("list", "controllerrevisions", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		list, ok := action.(clienttesting.ListAction)
+		if ok && !readable.Load() && strings.Contains(list.GetListRestrictions().Labels.String(), record.RoleSnapshot) {
+			return true, nil, errors.New("not now")
+		}
+		return false, nil, nil
+	})
+	b.run()
+	b.eventually("the other caches are filled", b.Caches.Synced)
+	known := make(chan error, 1)
+	go func() { known <- b.Changes.Await(t.Context(), b.History.Synced, lwstest.VLLM) }()
+	readable.Store(true)
+	select {
+	case err := <-known:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("waiters are not signalled")
 	}
 }
 
@@ -343,17 +335,6 @@ func TestWorkloadLosesObject(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"disruption budget", func(t *testing.T, b *fixture, _ *lws.LeaderWorkerSet) {
-			budgets := b.Core.PolicyV1().PodDisruptionBudgets(lwstest.VLLM.Namespace)
-			budget, err := budgets.Get(t.Context(), record.BudgetName(lwstest.VLLM.Name, false), metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			budget.Labels = nil
-			if _, err := budgets.Update(t.Context(), budget, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}},
 		{"group", func(t *testing.T, b *fixture, _ *lws.LeaderWorkerSet) {
 			pod := lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.Labels[lws.SetNameLabelKey] = "other" })
 			if _, err := b.Core.CoreV1().Pods(pod.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
@@ -365,11 +346,8 @@ func TestWorkloadLosesObject(t *testing.T) {
 			t.Parallel()
 			stable := lwstest.InPhase(t, record.Progressing)
 			canary := lwstest.Canary(t, stable)
-			budget := disruption.Object(stable, plan.Budget{Name: record.BudgetName(stable.Name, false)})
-			b := newFixtureOn(t, fake.NewClientset(lwstest.Pod("vllm-1"), budget), lwstest.NoRoutes(), stable, canary)
-			b.Budgets.informer.Start()
+			b := newFixtureOn(t, fake.NewClientset(lwstest.Pod("vllm-1")), lwstest.NoRoutes(), stable, canary)
 			b.runSynced()
-			b.eventually("the budget is seen", b.Budgets.informer.Synced)
 			changed, stop := b.Changes.Subscribe(lwstest.VLLM)
 			defer stop()
 			tt.edit(t, b, canary.DeepCopy())

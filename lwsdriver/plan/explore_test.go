@@ -196,7 +196,7 @@ func hostActs(w *world) []act {
 	if w.threshold {
 		all = append(all, act{do: actStrict})
 	}
-	if w.budget {
+	if w.disown {
 		all = append(all, act{do: actDisown}, act{do: actAdopt})
 	}
 	return all
@@ -245,9 +245,6 @@ func disturbances(w *world, s *state) []act {
 		all = append(all, act{do: actRevert}, act{do: actEndSplit}, act{do: actUnserve})
 	}
 	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})
-	if s.budget.exists {
-		all = append(all, act{do: actUnbudget})
-	}
 	if s.refuses != 0 {
 		return append(all, act{do: actAccept})
 	}
@@ -479,10 +476,10 @@ func runs() (all []config) {
 			all = append(all, c)
 			c.headers, c.replicas, c.unavailable, c.surge, c.parallel, c.admission = false, 3, "1", "0", true, false
 			all = append(all, c)
-			c.scaler, c.minReady, c.budget, c.admission = true, true, true, true
+			c.scaler, c.minReady, c.disown, c.admission = true, true, true, true
 			all = append(all, c)
 			if style == pb.Style_STYLE_BLUE_GREEN {
-				c.replicas, c.adopt, c.scaler, c.delay, c.budget = 2, true, false, true, routed
+				c.replicas, c.adopt, c.scaler, c.delay, c.disown = 2, true, false, true, routed
 				all = append(all, c)
 			}
 		}

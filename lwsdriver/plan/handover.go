@@ -302,8 +302,6 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 func handOver(o Observation, s Progress, c Workload) Decision {
 	own, d := o.belongings(), Decision{Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
-	case len(o.Budgets) > 0 || o.BudgetsUnread: // keepBudgets deletes them
-		d.Reason, d.Wait, d.Message = ReasonBudgetDeleting, WaitCleanup, "the disruption budgets of the release are being deleted"
 	case c.mixed():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // the hold would keep them so
 	case c.existing() < c.Replicas:
@@ -353,8 +351,8 @@ func checkHandover(o Observation, action Action) error {
 			return errors.New("a workload is handed over whose groups are at several revisions")
 		case c.existing() < c.Replicas:
 			return errors.New("a workload is handed over that lacks groups")
-		case !o.stableDrained() || len(o.Budgets) > 0 || len(own.history) > 0:
-			return errors.New("a workload is handed over before its groups, budgets and history")
+		case !o.stableDrained() || len(own.history) > 0:
+			return errors.New("a workload is handed over before its groups and history")
 		case o.Traffic != nil && o.Traffic.Facts().Weight > 0:
 			return errors.New("a workload is handed over while a route splits its requests")
 		case len(own.autoscalers) > 0:

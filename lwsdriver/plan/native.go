@@ -133,6 +133,12 @@ func Pace(saved rolling, replicas int) rolling {
 	return record.Native(saved)
 }
 
+// Tolerated returns how many groups the user allows to be unavailable at once; at least one, since a budget of 0 would
+// block every drain.
+func Tolerated(saved rolling, replicas int) int {
+	return max(scaled(saved.MaxUnavailable, replicas, false), 1)
+}
+
 // scaled returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it. A percentage may
 // have any number of digits, so the result is limited to the numbers that the spec can have.
 func scaled(v intstr.IntOrString, replicas int, up bool) int {

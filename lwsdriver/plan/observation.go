@@ -62,11 +62,6 @@ type Observation struct {
 	Autoscalers []Autoscaler `json:"autoscalers,omitzero"`
 	// Unscanned is why the autoscalers are unknown. Nil means that they are known.
 	Unscanned *drivererr.Problem `json:"unscanned,omitzero"`
-	// Budgets are those that drivers created for the workload. BudgetsUnread: the cache is not synced yet.
-	Budgets       []Budget `json:"budgets,omitzero"`
-	BudgetsUnread bool     `json:"budgetsUnread,omitzero"`
-	// BudgetsUnreadable is why the budgets can't be read. Nil means that they are read, or are being read.
-	BudgetsUnreadable *drivererr.Problem `json:"budgetsUnreadable,omitzero"`
 	// History are the templates that the driver keeps, at most HistoryLimit. HistoryUnread: the cache is not synced yet,
 	// or they can't be written.
 	History       []Entry `json:"history,omitzero"`
@@ -295,7 +290,7 @@ func CheckWorkload(o Observation) error {
 // InFlight reports whether a release is not over: an effect of it is neither reverted nor final.
 func InFlight(o Observation) bool {
 	r := o.release()
-	return r != nil && (r.Phase.Unfinished() || len(o.Added) > 0 || len(o.Budgets) > 0 || o.trafficDrifted())
+	return r != nil && (r.Phase.Unfinished() || len(o.Added) > 0 || o.trafficDrifted())
 }
 
 // trafficDrifted reports whether the user's routes and Services differ from their original state, as far as the driver
@@ -307,18 +302,8 @@ func (o Observation) trafficDrifted() bool {
 	return Unread(o) || o.Traffic.Look(traffic.Desired{}).Stage == traffic.Drifted
 }
 
-// Unread reports whether the caches of routing or of budgets are not synced yet.
+// Unread reports whether the caches of routing are not synced yet.
 func Unread(o Observation) bool {
-	return o.BudgetsUnread || o.trafficUnread()
-}
-
-// Reading reports whether the caches of routing or of budgets are being filled, and nothing is known to prevent it.
-func Reading(o Observation) bool {
-	return o.BudgetsUnread && o.BudgetsUnreadable == nil || o.trafficUnread()
-}
-
-// trafficUnread reports whether the caches of routing are not synced yet.
-func (o Observation) trafficUnread() bool {
 	return o.Traffic != nil && o.Traffic.Pending()
 }
 
@@ -327,9 +312,6 @@ func checkRead(o Observation) error {
 	r := o.release()
 	if r == nil || len(o.Added) > 0 || r.Phase.Unfinished() || !Unread(o) {
 		return nil
-	}
-	if p := o.BudgetsUnreadable; p != nil {
-		return drivererr.New(p.Reason, "whether release %q of %s has ended is unknown: its PodDisruptionBudgets can't be read: %s", r.ID, o.object(), p.Message)
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 		"the caches do not show yet whether release %q of %s has restored its routes and Services", r.ID, o.object())

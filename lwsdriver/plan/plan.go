@@ -26,7 +26,7 @@ import (
 // steps follow the decision of the release, in this order: each sees what those before it have decided. Writes that move groups come
 // first, and those of the history last.
 var steps = []func(Observation, Decision) Decision{
-	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, keepBudgets, labelPods, keepHistory, raiseRendering, recordRolling,
+	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, labelPods, keepHistory, raiseRendering, recordRolling,
 	limitWait, saveWait, countInFlight, keepEffects,
 }
 

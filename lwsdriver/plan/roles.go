@@ -554,9 +554,8 @@ func (b Begin) checkRoles(o Observation) error {
 	switch p := b.Policy; {
 	case o.entryRole().Replicas == 0:
 		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.entryRole().Name, o.object())
-	case p.GetGroupDisruptionBudget() || p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
-		return refuse("policy.group_disruption_budget, policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s",
-			o.object())
+	case p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
+		return refuse("policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s", o.object())
 	}
 	if err := o.checkAutoscaled(); err != nil {
 		return err

@@ -30,14 +30,13 @@ import (
 //	record [version=N] [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [splitEnded] [forced=INDEX,INDEX]
 //	  [began-with=N]
 //	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
-//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q] [budget]
+//	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [rollouts=ID/BATCH,-]
 //	  [terminating] [restarts=N]
 //	traffic [requested=N [for=N]] [isolated] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
 //	history REVISION | history unread
-//	budget NAME [workers] [of=NAME,NAME] [max=N] | budget unread
 //	drain [done] [message=TEXT] [recheck=AGE]
 //	autoscaler KIND/NAME [scales[=up|down]] [held[=down]] [to-zero] [max=N] [limited]
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
@@ -228,12 +227,6 @@ func parseObservation(text string) (o Observation, err error) {
 			if o.Record != nil && o.Record.Release != nil && l.has("requested") {
 				o.Record.Release.Traffic = &record.Traffic{Weight: l.number("requested", 0), Groups: l.number("for", 0)}
 			}
-		case "budget":
-			if l.name == "unread" {
-				o.BudgetsUnread = true
-				continue
-			}
-			o.Budgets = append(o.Budgets, parseBudget(l))
 		case "history":
 			if o.HistoryLimit = 10; l.name == "unread" {
 				o.HistoryUnread = true
@@ -393,14 +386,6 @@ func rollingOf(partition int, unavailable, surge string) rolling {
 
 func quantity(s string) record.Quantity { return must(record.ParseQuantity(s)) }
 
-func parseBudget(l line) Budget {
-	b := Budget{Name: l.name, Workers: l.has("workers"), MaxUnavailable: l.number("max", 0)}
-	if of := l.attrs["of"]; of != "" {
-		b.Workloads = strings.Split(of, ",")
-	}
-	return b
-}
-
 func parseRollouts(text string) []RolloutLabels {
 	if text == "" {
 		return nil
@@ -448,7 +433,7 @@ func parsePolicy(l line, p *record.Policy) {
 		p.FailureThreshold = threshold
 	}
 	p.Adopt = l.has("adopt")
-	p.RolloutID, p.GroupBudget = l.attrs["rollout"], l.has("budget")
+	p.RolloutID = l.attrs["rollout"]
 	for q := range strings.SplitSeq(l.attrs["batches"], ",") {
 		if q != "" {
 			p.Batches = append(p.Batches, quantity(q))

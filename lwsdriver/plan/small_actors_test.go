@@ -92,7 +92,6 @@ const (
 	actOldObject   = "restore old object"
 	actLabel       = "toggle serving label"
 	actUnserve     = "delete canary service"
-	actUnbudget    = "delete budget"
 	actRefuse      = "refuse"
 	actAccept      = "accept"
 	actLoseWorker  = "lose worker"
@@ -117,7 +116,7 @@ func refusalOf(a Action) uint8 {
 	switch a.(type) {
 	case SetStable, DeleteStable, HoldAutoscaler, ReleaseAutoscaler, RemoveRecord:
 		return 1
-	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver, SetBudget, DeleteBudget:
+	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver:
 		return 2
 	case SetTraffic:
 		return 3
@@ -191,10 +190,6 @@ func (w *world) apply(s *state, action Action) error {
 		return w.write(s, a.Desired)
 	case LabelServing:
 		s.leader(a.Leader).serving = a.Serves
-	case SetBudget:
-		s.budget = budget{true, slices.Contains(a.Budget.Workloads, "vllm"), len(a.Budget.Workloads) > 1, uint8(a.Budget.MaxUnavailable)}
-	case DeleteBudget:
-		s.budget = budget{}
 	case RemoveRecord:
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
 		s.own.rolling, s.own.observed = w.rolling(a.Rolling), false
@@ -227,7 +222,7 @@ func (s *state) leader(name string) *member {
 func (w *world) collect(s *state) {
 	if a := &s.added; a.exists && a.deleting && !a.finalizer && (!a.foreground || a.existing() == 0) {
 		*a = lwset{}
-		s.newer, s.budget.added = false, false
+		s.newer = false
 	}
 }
 
@@ -686,8 +681,6 @@ func (w *world) disturb(s *state, a act) bool {
 		w.restoreOld(s)
 	case actLabel:
 		m.serving = !m.serving
-	case actUnbudget:
-		s.budget = budget{}
 	case actRefuse:
 		s.refuses = uint8(a.number)
 	case actAccept:
@@ -817,7 +810,7 @@ func (w *world) starts(s *state) {
 
 // restartDriver has another process drive: it knows only what the cluster shows.
 func (w *world) restartDriver(s *state) {
-	s.waiting, s.waitingSince, s.waitingBefore, s.blind = 0, unset, unset, w.routed || w.budget
+	s.waiting, s.waitingSince, s.waitingBefore, s.blind = 0, unset, unset, w.routed
 	s.unnamed = s.unnamed || s.kept && s.record == 0
 	s.kept, s.refused = false, false
 	for _, set := range []*lwset{&s.own, &s.added} {
@@ -856,5 +849,5 @@ func (w *world) stale(late Action, before, after *state) bool {
 	case RestartGroup, LabelServing:
 		return pods(&before.own) != pods(&after.own) || pods(&before.added) != pods(&after.added)
 	}
-	return before.held != after.held || before.budget != after.budget
+	return before.held != after.held
 }

@@ -451,7 +451,7 @@ func (w *world) breachOfStale(as *state) string {
 		return "rule 13: a larger share by a stale cache: " + d.Action.String()
 	}
 	for _, i := range []Intent{RollBack{ReleaseID: w.releaseID(s)}, Promote{ReleaseID: w.releaseID(s)}, Disown{}} {
-		if _, disown := i.(Disown); disown && (!w.budget || is.Unfinished()) {
+		if _, disown := i.(Disown); disown && (!w.disown || is.Unfinished()) {
 			break // it is refused
 		}
 		o := w.observe(s)
@@ -571,20 +571,6 @@ func (w *world) void(s *state) (void, alone int) {
 	return void, alone
 }
 
-// unbudgeted returns what is wrong with the disruption budget at rest, or "" if there is nothing.
-func (w *world) unbudgeted(s *state, final bool) string {
-	r, b := w.release(s), s.budget
-	switch due := w.budget && r != nil && r.Phase.Unfinished() && !final; {
-	case final && b.exists:
-		return "rule 7: a disruption budget is left"
-	case due && r.Phase != record.HandingOver && (!b.exists || !b.own || b.added != (s.added.exists && !s.added.leftover())):
-		return fmt.Sprintf("rule 5: the disruption budget is %+v", b)
-	case due && int(b.groups) > max(w.allowed(s), 1):
-		return fmt.Sprintf("rule 5: the disruption budget allows %d groups, and %d may be unavailable", b.groups, w.allowed(s))
-	}
-	return ""
-}
-
 // unsettled returns what is wrong with a state in which nothing happens any more, or "" if there is nothing.
 func (w *world) unsettled(s *state, d Decision) string {
 	final := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_ROLLED_BACK || d.State == pb.State_STATE_NOTHING_TO_RELEASE
@@ -606,8 +592,6 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return d.Message
 	case s.refused && d.Action != nil:
 		return "" // the engine reports what the API server says
-	case w.unbudgeted(s, final || s.record == 0) != "":
-		return w.unbudgeted(s, final || s.record == 0)
 	case d.State == pb.State_STATE_FAILED && d.Message == "", d.State != pb.State_STATE_FAILED && !atRestIn(d.State):
 		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.State == pb.State_STATE_FAILED && !w.harmed(s) && !forUser(d.Reason):

@@ -143,17 +143,10 @@ type state struct {
 	before                      uint8 // of rollings: the one that LWS may still follow, once the user has changed it
 	kept                        bool  // the driver remembers the traffic policy of a release in place, whose record was removed
 	unnamed                     bool  // the record was removed, and nothing else names the routes
-	budget                      budget
 	refuses                     uint8 // a kind of writes that the API server refuses
 	refused                     bool  // so it did with the last write
 	grown                       uint8 // groups that a user has added, or given up by force, until all are ready
 	spent                       uint8 // disturbances
-}
-
-// budget is the disruption budget of the release. groups: how many of them may be disrupted.
-type budget struct {
-	exists, own, added bool
-	groups             uint8
 }
 
 // world is the constant part of a small world, and what states refer to by number.
@@ -194,7 +187,7 @@ type config struct {
 	parallel    bool // MaxUnavailableStatefulSet
 	admission   bool // the admission policy is installed
 	headers     bool // the host asks for a header route
-	budget      bool // the policy has a disruption budget
+	disown      bool // the user disowns and adopts the workload
 	threshold   bool // the policy tolerates a group that is not ready, in some of the releases
 	warmUp      bool // the policy has a warm-up
 	nodes       bool // nodes are lost, and workers fail alone
@@ -213,8 +206,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.budget, &c.threshold, &c.warmUp, &c.nodes} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "budget", "threshold", "warm-up", "nodes"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes"}[i], is) {
 				return
 			}
 		}
@@ -259,7 +252,6 @@ func newWorld(c config) (*world, state) {
 	if c.routed {
 		w.policy.Traffic = &pb.TrafficPolicy{StableService: routed.StableService, HttpRoutes: []string{routed.Routes[0].Name}}
 	}
-	w.policy.GroupDisruptionBudget = c.budget
 	if c.minReady {
 		w.policy.MinReady = durationpb.New(time.Minute)
 	}
@@ -421,7 +413,6 @@ func (w *world) observe(s *state) Observation {
 			Directions: autoscaler.Directions{Up: s.held != autoscaler.HoldAll, Down: s.held == autoscaler.HoldNone},
 		}}
 	}
-	w.observeBudget(s, &o)
 	if s.refused {
 		o.Refused = &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_REJECTED, Message: "a webhook refuses it"}
 	}
@@ -447,22 +438,6 @@ func (w *world) observe(s *state) Observation {
 		}
 	}
 	return o
-}
-
-func (w *world) observeBudget(s *state, o *Observation) {
-	o.BudgetsUnread = s.blind
-	b := s.budget
-	if !b.exists {
-		return
-	}
-	have := Budget{Name: record.BudgetName("vllm", false), MaxUnavailable: int(b.groups)}
-	if b.own {
-		have.Workloads = append(have.Workloads, "vllm")
-	}
-	if b.added {
-		have.Workloads = append(have.Workloads, addedName(s.added.carries))
-	}
-	o.Budgets = []Budget{have}
 }
 
 // recordedRevisions are those of which LWS has the templates.

@@ -306,7 +306,7 @@ func (s *Progress) share(o Observation) {
 		return
 	default:
 	}
-	if !o.trafficUnread() {
+	if !Unread(o) {
 		s.Weight, s.Routed = o.Traffic.Facts().Weight, true
 	}
 }

@@ -221,7 +221,7 @@ func atRestIn(s pb.State) bool {
 // besides reports whether a write is made beside a wait, which continues after it.
 func besides(a Action) bool {
 	switch a.(type) {
-	case LabelServing, LabelGroup, SaveRevision, DeleteRevision, SetBudget, DeleteBudget:
+	case LabelServing, LabelGroup, SaveRevision, DeleteRevision:
 		return true
 	default:
 		return false

@@ -153,7 +153,7 @@ var byThemselves = []string{
 
 var disturbing = []string{
 	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
-	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actUnbudget, actRefuse,
+	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
 	actLoseWorker, actLoseNode, actSilence,
 }
 
@@ -163,7 +163,7 @@ func randomConfig(r *rand.Rand) config {
 	styles := []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION}
 	c := config{
 		style: styles[r.IntN(len(styles))], replicas: 1 + r.IntN(4), unavailable: "1", surge: "0", routed: r.IntN(3) > 0, minReady: yes(),
-		scaler: yes(), parallel: yes(), admission: yes(), budget: yes(), threshold: r.IntN(4) == 0,
+		scaler: yes(), parallel: yes(), admission: yes(), disown: yes(), threshold: r.IntN(4) == 0,
 		nodes: yes(),
 	}
 	c.headers, c.warmUp = c.routed && yes(), c.routed && yes()

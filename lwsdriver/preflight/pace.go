@@ -81,8 +81,8 @@ var budgetRules = []Rule{
 		ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
 		Title: "A PodDisruptionBudget counts pods where groups matter",
 		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
-		Fix: "Set maxUnavailable: 1, which comes to one group at a time; let one budget select leaders (" + lws.WorkerIndexLabelKey + ": \"0\") and " +
-			"another workers; or delete it and have releases create such budgets (group_disruption_budget of the policy)",
+		Fix: "Set maxUnavailable: 1, which comes to one group at a time; or let one budget select leaders (" + lws.WorkerIndexLabelKey + ": \"0\") and " +
+			"another workers",
 		Check: func(s *Inventory, report func(Hit)) { judge(s, disruption.CountsPods, report) },
 	},
 }
@@ -91,7 +91,7 @@ var budgetRules = []Rule{
 func judge(s *Inventory, code string, report func(Hit)) {
 	w := s.Disruptable()
 	for _, b := range s.Budgets {
-		if found, message := w.Judge(b); found == code && !disruption.Ours(b) {
+		if found, message := w.Judge(b); found == code {
 			report(Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
 		}
 	}

@@ -29,15 +29,13 @@ const (
 	WantedMaxUnavailable = "lockstep.dev/wanted-max-unavailable"
 	WantedMaxSurge       = "lockstep.dev/wanted-max-surge"
 
-	// RoleLabel marks what Lockstep added: RoleCanary, RoleBudget or RoleSnapshot.
+	// RoleLabel marks what Lockstep added: RoleCanary or RoleSnapshot.
 	RoleLabel = "lockstep.dev/role"
 	// RoleCanary is the second workload of a release.
 	RoleCanary = "canary"
-	// RoleBudget is a PodDisruptionBudget of a release.
-	RoleBudget = "budget"
 	// RoleSnapshot is a ControllerRevision of the driver: a revision in the workload's history.
 	RoleSnapshot = "snapshot"
-	// StableLabel on an added workload, budget or snapshot names the workload that it belongs to.
+	// StableLabel on an added workload or snapshot names the workload that it belongs to.
 	StableLabel = "lockstep.dev/stable"
 	// RevisionLabel on an added workload is the stable workload's update revision that it carries. Its own revision
 	// differs if the policy adds metadata to the leader. On a snapshot it is the saved revision.
@@ -97,14 +95,6 @@ func CanaryName(workload, object, revision string) string {
 		last = "z"
 	}
 	return name[:len(name)-1] + last
-}
-
-// BudgetName returns the name of a release's PodDisruptionBudget for leaders or for workers.
-func BudgetName(stable string, workers bool) string {
-	if workers {
-		return stable + "-lockstep-workers"
-	}
-	return stable + "-lockstep-leaders"
 }
 
 // MaxStableName returns how long a workload's name may be for the names of its canary, with the given number of groups,

@@ -61,9 +61,6 @@ type Policy struct {
 	// RolloutID is the label of pods of updated groups. Empty means that they are not labelled.
 	RolloutID string
 
-	// GroupBudget: PodDisruptionBudgets that count groups are kept while the release lasts.
-	GroupBudget bool
-
 	// LeaderLabels and LeaderAnnotations are added to the canary's leader pods.
 	LeaderLabels, LeaderAnnotations map[string]string
 }
@@ -121,7 +118,6 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []drivererr.FieldViolation) {
 		DrainRoles:        v.roles("traffic.drain.roles", p.GetTraffic().GetDrain().GetRoles()),
 		RoleOrder:         v.roles("role_order", p.GetRoleOrder()),
 		RolloutID:         v.rolloutID(p.GetRolloutId()),
-		GroupBudget:       p.GetGroupDisruptionBudget(),
 		LeaderLabels:      maps.Clone(p.GetCanaryLeaderMetadata().GetLabels()),
 		LeaderAnnotations: maps.Clone(p.GetCanaryLeaderMetadata().GetAnnotations()),
 	}

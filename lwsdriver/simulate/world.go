@@ -63,7 +63,7 @@ func newWorld(in Input) *world {
 		in: in, policy: in.Policy, due: map[*native.Group]time.Duration{}, since: map[*native.Group]time.Duration{},
 		serving: map[*native.Group]bool{}, stable: child{Set: native.NewSet(in.Replicas, record.Hold(), oldRevision), name: stableName},
 	}
-	w.policy.RolloutID, w.policy.GroupBudget = "", false // neither moves a group
+	w.policy.RolloutID = "" // it moves no group
 	w.stable.Parallel = in.StatefulSetMaxUnavailable
 	w.newChildren()
 	for _, s := range w.sets() {

@@ -34,7 +34,6 @@
 //	            progressDeadline: 30m         # time without a new ready group
 //	            minReady: 0s
 //	            canaryLeaderMetadata: {labels: {}, annotations: {}}
-//	            groupDisruptionBudget: false
 //	            rolloutId: ""                 # a label of the updated pods
 //	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
 //	            roleOrder: [decode]           # roles of a DisaggregatedSet that a promotion removes last

@@ -249,7 +249,6 @@ var rules = map[pb.ErrorReason]rule{
 	pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND:        {codes.FailedPrecondition, "Create the object in the message, or correct the policy or the revision asked for."},
 	pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE:         {codes.FailedPrecondition, "Change the object in the message, or name another in the policy."},
 	pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED:             {codes.FailedPrecondition, "Raise or free the quota in the message, release in style partition, or set policy.blue_green.force."},
-	pb.ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT: {codes.FailedPrecondition, "Remove the budget in the message for the time of the release, or leave out policy.group_disruption_budget."},
 	pb.ErrorReason_ERROR_REASON_RECORD_INVALID:             {codes.FailedPrecondition, "Restore what the message names, or use the driver version that wrote it."},
 	pb.ErrorReason_ERROR_REASON_NEWER_DRIVER:               {codes.FailedPrecondition, "Use the driver version that drives the release, or roll it back."},
 	pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING:       {codes.FailedPrecondition, "Install the workload's API in the cluster."},

@@ -964,7 +964,6 @@ func TestDisaggregatedRefused(t *testing.T) {
 		want string
 	}{
 		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "Set its maxSurge to 1"},
-		{begin(func(p *pb.ReleasePolicy) { p.GroupDisruptionBudget = true }), "group_disruption_budget"},
 		{begin(func(p *pb.ReleasePolicy) { p.RolloutId = "r" }), "rollout_id"},
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
 		{errName, "its kind belongs in workload.kind"},

@@ -94,11 +94,6 @@ spec:
   targetPorts: [{number: 8000}]
   endpointPickerRef: {name: idle-b, port: {number: 9002}}
 ---
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: idle}
-spec: {minAvailable: 1, selector: {matchLabels: {app: idle}}}
----
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: ghost}
@@ -114,7 +109,6 @@ var kinds = []schema.GroupVersionResource{
 	{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"},
 	{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"},
 	{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"},
-	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 	{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"},
 	{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"},
 	{Group: "apps", Version: "v1", Resource: "controllerrevisions"},

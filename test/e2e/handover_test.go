@@ -126,7 +126,6 @@ func TestHandover(t *testing.T) {
 	before := w.hpa()
 	w.edit(image("v2"))
 	p := handover(w.withTraffic(policy("34%", "100%")), 2)
-	p.GroupDisruptionBudget = true
 	mustWarn(t, w.initialize("r1", p).GetWarnings(), "HandoverReplacesObject", "model")
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	w.upgrade("r1", 1)

@@ -12,9 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -113,22 +110,6 @@ func rightsCourses(t *testing.T) {
 		e := newEnv(t)
 		_, err := e.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: e.namespace, Name: "none"}})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
-	})
-	t.Run("canary with budgets, one of which is edited", func(t *testing.T) {
-		w := newEnv(t).adopt(model("model", 4, 2))
-		w.edit(image("v2"))
-		p := policy("50%", "100%")
-		p.GroupDisruptionBudget = true
-		w.initialize("r1", p)
-		w.awaitBudgets("model-lockstep-leaders 1/4, model-lockstep-workers 1/4")
-		_, err := w.kube.PolicyV1().PodDisruptionBudgets(w.namespace).Patch(t.Context(), "model-lockstep-leaders", types.MergePatchType,
-			[]byte(`{"spec":{"maxUnavailable":3}}`), metav1.PatchOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.awaitBudgets("model-lockstep-leaders 1/4, model-lockstep-workers 1/4")
-		w.finalize("r1", rollback)
-		w.mustHaveNoBudget()
 	})
 	t.Run("canary with traffic and batch labels", func(t *testing.T) {
 		w := newEnv(t).adopt(model("model", 4, 2))

@@ -160,7 +160,6 @@ func disturb(t *testing.T, s style, c course, h fault) *disturbed {
 func (d *disturbed) policy() *pb.ReleasePolicy {
 	p := d.style.policy(policy("50%", "100%"))
 	if d.style.full {
-		p.GroupDisruptionBudget = true
 		p = d.w.withTraffic(p)
 	}
 	if d.style.handover {

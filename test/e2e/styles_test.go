@@ -17,7 +17,7 @@ import (
 type style struct {
 	name string
 	pb   pb.Style
-	// handover: the second set becomes the workload. full: with traffic, an autoscaler and budgets, which are handed over.
+	// handover: the second set becomes the workload. full: with traffic and an autoscaler, which are handed over.
 	handover, full bool
 }
 

@@ -83,8 +83,6 @@ const (
 	ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE ErrorReason = 24
 	// A ResourceQuota of the namespace does not allow the groups that the release would add.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 25
-	// Another PodDisruptionBudget selects pods for which the release would create one.
-	ErrorReason_ERROR_REASON_DISRUPTION_BUDGET_CONFLICT ErrorReason = 26
 	// A newer driver drives the release, and this one only rolls it back.
 	ErrorReason_ERROR_REASON_NEWER_DRIVER ErrorReason = 27
 	// The call has no credentials, or they are not accepted.
@@ -124,7 +122,6 @@ var (
 		23: "ERROR_REASON_INTERNAL",
 		24: "ERROR_REASON_REFERENCE_UNUSABLE",
 		25: "ERROR_REASON_QUOTA_EXCEEDED",
-		26: "ERROR_REASON_DISRUPTION_BUDGET_CONFLICT",
 		27: "ERROR_REASON_NEWER_DRIVER",
 		28: "ERROR_REASON_UNAUTHENTICATED",
 		29: "ERROR_REASON_PERMISSION_DENIED",
@@ -157,7 +154,6 @@ var (
 		"ERROR_REASON_INTERNAL":                   23,
 		"ERROR_REASON_REFERENCE_UNUSABLE":         24,
 		"ERROR_REASON_QUOTA_EXCEEDED":             25,
-		"ERROR_REASON_DISRUPTION_BUDGET_CONFLICT": 26,
 		"ERROR_REASON_NEWER_DRIVER":               27,
 		"ERROR_REASON_UNAUTHENTICATED":            28,
 		"ERROR_REASON_PERMISSION_DENIED":          29,
@@ -196,7 +192,7 @@ var File_lockstep_v1alpha1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xa9\b\n" +
+	"\x1elockstep/v1alpha1/errors.proto\x12\x11lockstep.v1alpha1*\xab\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12\"\n" +
@@ -224,12 +220,11 @@ const file_lockstep_v1alpha1_errors_proto_rawDesc = "" +
 	"\x18ERROR_REASON_UNSUPPORTED\x10\x16\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\x17\x12#\n" +
 	"\x1fERROR_REASON_REFERENCE_UNUSABLE\x10\x18\x12\x1f\n" +
-	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x19\x12+\n" +
-	"'ERROR_REASON_DISRUPTION_BUDGET_CONFLICT\x10\x1a\x12\x1d\n" +
+	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10\x19\x12\x1d\n" +
 	"\x19ERROR_REASON_NEWER_DRIVER\x10\x1b\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x1c\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x1d\x12\x1d\n" +
-	"\x19ERROR_REASON_RATE_LIMITED\x10\x1eBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
+	"\x19ERROR_REASON_RATE_LIMITED\x10\x1e\"\x04\b\x1a\x10\x1a*'ERROR_REASON_DISRUPTION_BUDGET_CONFLICTBPZNgithub.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1;lockstepv1alpha1b\x06proto3"
 
 var (
 	file_lockstep_v1alpha1_errors_proto_rawDescOnce sync.Once

@@ -286,11 +286,6 @@ type ReleasePolicy struct {
 	// `rollouts.kruise.io/rollout-id` with this value and `rollouts.kruise.io/rollout-batch-id` with the number of the
 	// group's batch, from 1. A batch is not READY before its pods are labeled.
 	RolloutId string `protobuf:"bytes,9,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	// Optional. Create PodDisruptionBudgets that count groups for the duration of the release. They select the workload's
-	// pods and the added ones, and allow the eviction of one worker and of as many leaders as the workload's own
-	// maxUnavailable allows groups (at least one). Refused if another budget selects these pods, because Kubernetes does
-	// not evict a pod that two budgets select.
-	GroupDisruptionBudget bool `protobuf:"varint,10,opt,name=group_disruption_budget,json=groupDisruptionBudget,proto3" json:"group_disruption_budget,omitempty"`
 	// Optional. Only for a DisaggregatedSet: roles in the order in which a promotion removes their old groups, after those that are not named.
 	// Empty means "decode", so that prefill's groups go first.
 	RoleOrder     []string `protobuf:"bytes,11,rep,name=role_order,json=roleOrder,proto3" json:"role_order,omitempty"`
@@ -389,13 +384,6 @@ func (x *ReleasePolicy) GetRolloutId() string {
 		return x.RolloutId
 	}
 	return ""
-}
-
-func (x *ReleasePolicy) GetGroupDisruptionBudget() bool {
-	if x != nil {
-		return x.GroupDisruptionBudget
-	}
-	return false
 }
 
 func (x *ReleasePolicy) GetRoleOrder() []string {
@@ -862,7 +850,7 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\vWorkloadRef\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xd1\x04\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\"\xb8\x04\n" +
 	"\rReleasePolicy\x12.\n" +
 	"\x05style\x18\x01 \x01(\x0e2\x18.lockstep.v1alpha1.StyleR\x05style\x12\x18\n" +
 	"\abatches\x18\x02 \x03(\tR\abatches\x12+\n" +
@@ -874,11 +862,10 @@ const file_lockstep_v1alpha1_policy_proto_rawDesc = "" +
 	"\n" +
 	"blue_green\x18\b \x01(\v2\".lockstep.v1alpha1.BlueGreenPolicyR\tblueGreen\x12\x1d\n" +
 	"\n" +
-	"rollout_id\x18\t \x01(\tR\trolloutId\x126\n" +
-	"\x17group_disruption_budget\x18\n" +
-	" \x01(\bR\x15groupDisruptionBudget\x12\x1d\n" +
+	"rollout_id\x18\t \x01(\tR\trolloutId\x12\x1d\n" +
 	"\n" +
-	"role_order\x18\v \x03(\tR\troleOrder\"\x9f\x02\n" +
+	"role_order\x18\v \x03(\tR\troleOrderJ\x04\b\n" +
+	"\x10\vR\x17group_disruption_budget\"\x9f\x02\n" +
 	"\vPodMetadata\x12B\n" +
 	"\x06labels\x18\x01 \x03(\v2*.lockstep.v1alpha1.PodMetadata.LabelsEntryR\x06labels\x12Q\n" +
 	"\vannotations\x18\x02 \x03(\v2/.lockstep.v1alpha1.PodMetadata.AnnotationsEntryR\vannotations\x1a9\n" +
