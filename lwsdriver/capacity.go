@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
@@ -41,7 +40,7 @@ func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePo
 	of := func(rules ...string) []*pb.Finding {
 		return slices.DeleteFunc(slices.Clone(found), func(f *pb.Finding) bool { return !slices.Contains(rules, f.GetRule()) })
 	}
-	warnings = append(warnings, preflight.Warnings(of(disruption.Blocks, disruption.CountsPods))...)
+	warnings = append(warnings, preflight.Warnings(of(preflight.BudgetBlocks, preflight.BudgetCounts))...)
 	if inventory.Need().Pods() == 0 {
 		return found, warnings, nil
 	}

@@ -93,7 +93,7 @@ func checkCheap(t *testing.T, b *fixture) {
 			return err
 		},
 		"budgets": func() error {
-			w := preflightOf(b.look(), nil).Disruptable()
+			w := preflightOf(b.look(), nil).Pods()
 			if leaders, workers := w.Selected(labels.Everything()); leaders != w.Groups || workers != w.Groups*(w.Size-1) {
 				t.Errorf("a budget selects %d leaders and %d workers", leaders, workers)
 			}

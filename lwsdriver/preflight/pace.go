@@ -6,11 +6,6 @@ package preflight
 import (
 	"fmt"
 
-	"k8s.io/utils/ptr"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/disruption"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -66,41 +61,5 @@ func allUnavailable(s *Inventory, report func(Hit)) {
 func deadlineBelowMinReady(s *Inventory, report func(Hit)) {
 	if s.Policy.MinReady >= s.Policy.ProgressDeadline {
 		report(Hit{Field: "policy.progress_deadline", Message: fmt.Sprintf("the progress deadline is %s, and minReady %s", s.Policy.ProgressDeadline, s.Policy.MinReady)})
-	}
-}
-
-var budgetRules = []Rule{
-	{
-		ID: disruption.Blocks, Severity: warning, Needs: Budgets,
-		Title: "A PodDisruptionBudget allows no eviction",
-		Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
-		Fix:   "Set maxUnavailable: 1",
-		Check: func(s *Inventory, report func(Hit)) { judge(s, disruption.Blocks, report) },
-	},
-	{
-		ID: disruption.CountsPods, Severity: warning, Needs: Budgets,
-		Title: "A PodDisruptionBudget counts pods where groups matter",
-		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
-		Fix: "Set maxUnavailable: 1, which comes to one group at a time; or let one budget select leaders (" + lws.WorkerIndexLabelKey + ": \"0\") and " +
-			"another workers",
-		Check: func(s *Inventory, report func(Hit)) { judge(s, disruption.CountsPods, report) },
-	},
-}
-
-// judge reports what is found of one code about the user's budgets.
-func judge(s *Inventory, code string, report func(Hit)) {
-	w := s.Disruptable()
-	for _, b := range s.Budgets {
-		if found, message := w.Judge(b); found == code {
-			report(Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
-		}
-	}
-}
-
-// Disruptable returns what budgets select of a LeaderWorkerSet or of a role.
-func (s *Inventory) Disruptable() disruption.Workload {
-	return disruption.Workload{
-		Namespace: s.Workload.Namespace, Name: s.Workload.Name, Template: s.Workload.Spec.LeaderWorkerTemplate, Revision: s.Revision,
-		Groups: s.replicas(), Size: int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)), MaxUnavailable: plan.Tolerated(s.Rolling, s.replicas()),
 	}
 }

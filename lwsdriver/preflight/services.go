@@ -52,7 +52,7 @@ func (s *Inventory) EntryRole() int {
 			continue
 		}
 		for i := range s.Roles {
-			w := s.role(i).Disruptable()
+			w := s.role(i).Pods()
 			// A role that is scaled to 0 has no pod that the selector could match.
 			w.Groups = max(w.Groups, 1)
 			if leaders, _ := w.Selected(labels.SelectorFromSet(o.Spec.Selector)); leaders > 0 {
@@ -91,7 +91,7 @@ func notPaired(s *Inventory, report func(Hit)) {
 
 // selectsWorkers finds Services that lead requests to workers.
 func selectsWorkers(s *Inventory, report func(Hit)) {
-	w := s.Disruptable()
+	w := s.Pods()
 	s.judgeServices(report, func(_ map[string]string, leaders, workers int) string {
 		if workers == 0 {
 			return ""
@@ -106,7 +106,7 @@ func excludesAdded(s *Inventory, report func(Hit)) {
 	if s.Peak().Added == 0 || s.Policy.Traffic != nil {
 		return
 	}
-	name := s.Disruptable().Name
+	name := s.Pods().Name
 	s.judgeServices(report, func(selector map[string]string, leaders, workers int) string {
 		if selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
 			return ""
@@ -129,7 +129,7 @@ func (s *Inventory) judgeServices(report func(Hit), judge func(selector map[stri
 func (s *Inventory) judgeSelector(
 	kind string, o metav1.Object, field string, selector map[string]string, report func(Hit), judge func(selector map[string]string, leaders, workers int) string,
 ) {
-	w := s.Disruptable()
+	w := s.Pods()
 	if len(selector) == 0 || o.GetNamespace() != w.Namespace {
 		return
 	}

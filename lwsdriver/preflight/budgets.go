@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package disruption
+package preflight
 
 import (
 	"fmt"
@@ -14,11 +14,52 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Workload is the part of a LeaderWorkerSet that matters to budgets.
-type Workload struct {
+// A PodDisruptionBudget counts pods. The eviction of one disrupts its whole group: LWS recreates it, or it can't serve until the pod is
+// ready again. So a budget for several pods may disrupt as many groups. These are the rules about budgets.
+const (
+	// BudgetBlocks: the budget allows no pod of the workload to be evicted.
+	BudgetBlocks = "BudgetBlocksEviction"
+	// BudgetCounts: the budget allows more groups to be disrupted at once than the workload does.
+	BudgetCounts = "BudgetCountsPods"
+)
+
+var budgetRules = []Rule{
+	{
+		ID: BudgetBlocks, Severity: warning, Needs: Budgets,
+		Title: "A PodDisruptionBudget allows no eviction",
+		Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
+		Fix:   "Set maxUnavailable: 1",
+		Check: func(s *Inventory, report func(Hit)) { judge(s, BudgetBlocks, report) },
+	},
+	{
+		ID: BudgetCounts, Severity: warning, Needs: Budgets,
+		Title: "A PodDisruptionBudget counts pods where groups matter",
+		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
+		Fix: "Set maxUnavailable: 1, which comes to one group at a time; or let one budget select leaders (" + lws.WorkerIndexLabelKey + ": \"0\") and " +
+			"another workers",
+		Check: func(s *Inventory, report func(Hit)) { judge(s, BudgetCounts, report) },
+	},
+}
+
+// judge reports what is found of one code about the user's budgets.
+func judge(s *Inventory, code string, report func(Hit)) {
+	pods := s.Pods()
+	for _, b := range s.Budgets {
+		if found, message := pods.judge(b); found == code {
+			report(Hit{Object: &pb.ObjectRef{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name}, Field: "spec", Message: message})
+		}
+	}
+}
+
+// Pods are those of a LeaderWorkerSet or of a role, as selectors see them.
+type Pods struct {
 	Namespace, Name string
 	Template        lws.LeaderWorkerTemplate
 	// Revision is what its groups run.
@@ -27,20 +68,24 @@ type Workload struct {
 	Groups, Size, MaxUnavailable int
 }
 
-// Codes of problems of a budget.
-const (
-	// Blocks: the budget allows no pod of the workload to be evicted.
-	Blocks = "BudgetBlocksEviction"
-	// CountsPods: the budget allows more groups to be disrupted at once than the workload does.
-	CountsPods = "BudgetCountsPods"
-)
+// Pods returns the pods of a LeaderWorkerSet or of a role.
+func (s *Inventory) Pods() Pods {
+	return Pods{
+		Namespace: s.Workload.Namespace, Name: s.Workload.Name, Template: s.Workload.Spec.LeaderWorkerTemplate, Revision: s.Revision,
+		Groups: s.replicas(), Size: int(ptr.Deref(s.Workload.Spec.LeaderWorkerTemplate.Size, 1)), MaxUnavailable: plan.Tolerated(s.Rolling, s.replicas()),
+	}
+}
 
-// Judge returns the problem of a budget for the workload: a code, and a message that says what is wrong. Both are empty if the budget is right.
+// judge returns the problem of a budget for the workload: a code, and a message that says what is wrong. Both are empty if the budget is right.
 //
 // A budget of one pod over all pods is right: the first eviction disrupts its group, and no other is allowed until that is
 // complete again.
-func (w Workload) Judge(b *policyv1.PodDisruptionBudget) (code, message string) {
-	leaders, workers := w.Caught(b)
+func (w Pods) judge(b *policyv1.PodDisruptionBudget) (code, message string) {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil || b.Namespace != w.Namespace {
+		return "", "" // the API server would have refused it
+	}
+	leaders, workers := w.Selected(selector)
 	if leaders+workers == 0 {
 		return "", ""
 	}
@@ -48,23 +93,14 @@ func (w Workload) Judge(b *policyv1.PodDisruptionBudget) (code, message string) 
 	switch {
 	case !known:
 	case allowed <= 0:
-		return Blocks, fmt.Sprintf("%s allows none of the %d pods of %s/%s that it selects to be evicted", spec(b), leaders+workers, w.Namespace, w.Name)
+		return BudgetBlocks, fmt.Sprintf("%s allows none of the %d pods of %s/%s that it selects to be evicted", amount(b), leaders+workers, w.Namespace, w.Name)
 	// A budget over leaders alone counts groups, so any number is the user's choice.
 	case w.Size > 1 && workers > 0 && min(allowed, w.Groups) > w.MaxUnavailable:
-		return CountsPods, fmt.Sprintf("%s counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
+		return BudgetCounts, fmt.Sprintf("%s counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
 			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d",
-			spec(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable)
+			amount(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable)
 	}
 	return "", ""
-}
-
-// Caught returns how many of the workload's pods the budget selects.
-func (w Workload) Caught(b *policyv1.PodDisruptionBudget) (leaders, workers int) {
-	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	if err != nil || b.Namespace != w.Namespace {
-		return 0, 0 // the API server would have refused it
-	}
-	return w.Selected(selector)
 }
 
 // maxAlike is how many groups, and how many workers of a group, are compared with a selector of single ones: replicas and size may be
@@ -73,7 +109,7 @@ const maxAlike = 256
 
 // Selected returns how many of the workload's pods a selector selects. Pods that differ only in labels that the selector does not use
 // count alike. For one that selects single groups or workers the numbers are exact below maxAlike, and at most too low above.
-func (w Workload) Selected(selector labels.Selector) (leaders, workers int) {
+func (w Pods) Selected(selector labels.Selector) (leaders, workers int) {
 	groups, perGroup := w.Groups, 1
 	used := func(keys ...string) bool {
 		requirements, _ := selector.Requirements()
@@ -100,7 +136,7 @@ func (w Workload) Selected(selector labels.Selector) (leaders, workers int) {
 }
 
 // labels returns the labels of a pod, as LWS and its StatefulSets set them, without the keys that are hashes.
-func (w Workload) labels(group, index int) labels.Set {
+func (w Pods) labels(group, index int) labels.Set {
 	t := &w.Template.WorkerTemplate
 	name, ordinal := fmt.Sprintf("%s-%d", w.Name, group), group
 	if index > 0 {
@@ -136,8 +172,8 @@ func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
 	return 0, false
 }
 
-// spec returns the number in the budget's spec, as text.
-func spec(b *policyv1.PodDisruptionBudget) string {
+// amount returns the number in the budget's spec, as text.
+func amount(b *policyv1.PodDisruptionBudget) string {
 	if v := b.Spec.MaxUnavailable; v != nil {
 		return "maxUnavailable " + v.String()
 	}
