@@ -171,10 +171,8 @@ func inScope(pod *corev1.Pod, s corev1.ScopedResourceSelectorRequirement) bool {
 		return !bestEffort(pod)
 	case corev1.ResourceQuotaScopePriorityClass:
 		return inPriorityScope(pod.Spec.PriorityClassName, s)
-	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
-		return crossesNamespaces(pod.Spec.Affinity)
-	case corev1.ResourceQuotaScopeVolumeAttributesClass:
-		return false // it is about volume claims
+	case corev1.ResourceQuotaScopeVolumeAttributesClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return false // one is about volume claims, and the other forbids what the pods that run have not
 	default:
 		return true
 	}
@@ -209,19 +207,4 @@ func bestEffort(pod *corev1.Pod) bool {
 		}
 	}
 	return true
-}
-
-// crossesNamespaces reports whether a term of pod affinity selects other namespaces.
-func crossesNamespaces(a *corev1.Affinity) bool {
-	if a == nil {
-		return false
-	}
-	together, apart := ptr.Deref(a.PodAffinity, corev1.PodAffinity{}), ptr.Deref(a.PodAntiAffinity, corev1.PodAntiAffinity{})
-	terms := slices.Concat(together.RequiredDuringSchedulingIgnoredDuringExecution, apart.RequiredDuringSchedulingIgnoredDuringExecution)
-	for _, w := range slices.Concat(together.PreferredDuringSchedulingIgnoredDuringExecution, apart.PreferredDuringSchedulingIgnoredDuringExecution) {
-		terms = append(terms, w.PodAffinityTerm)
-	}
-	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool {
-		return len(t.Namespaces) > 0 || t.NamespaceSelector != nil
-	})
 }

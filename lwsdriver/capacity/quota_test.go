@@ -105,15 +105,11 @@ func TestShortagesOfScopedLeaders(t *testing.T) {
 	n := need(3, 4, server())
 	leader := n.Template.WorkerTemplate.DeepCopy()
 	leader.Spec.PriorityClassName, leader.Spec.ActiveDeadlineSeconds = "high", ptr.To[int64](60)
-	leader.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{PodAffinityTerm: corev1.PodAffinityTerm{Namespaces: []string{"x"}}}},
-	}}
 	n.Template.LeaderTemplate = leader
 	for name, q := range map[string]*corev1.ResourceQuota{
 		"class":       quota(res("pods", "0"), nil, priority(corev1.ScopeSelectorOpIn, "low", "high")),
 		"exists":      quota(res("pods", "0"), nil, priority(corev1.ScopeSelectorOpExists)),
 		"terminating": quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeTerminating)),
-		"affinity":    quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeCrossNamespacePodAffinity)),
 	} {
 		if got := words(n.Shortages(q)); got != "pods 3 of 0" {
 			t.Errorf("%s: short of %q, want the leaders", name, got)
