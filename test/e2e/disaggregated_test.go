@@ -368,6 +368,9 @@ func TestDisaggregatedReleased(t *testing.T) {
 	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
 	}
+	if c := s.awaitState(pb.State_STATE_ROLLED_BACK, ""); !strings.Contains(c.GetMessage(), "run `lockstep undo disaggregatedset/llm --to-revision "+c.GetStableRevision()+"`") {
+		t.Errorf("the abort does not say how the template is withdrawn: %s", c.GetMessage())
+	}
 
 	s.expose()
 	decode := s.service()
