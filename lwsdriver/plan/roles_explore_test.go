@@ -868,13 +868,13 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 	}
 	room := false
 	for slice := range o.Slices {
-		units := b.Exact[Member(slice, roleNames[0])]
-		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) {
-			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
-		}
-		has := 0 // of what another client has removed from the bounds, or deleted with them
+		units, has := b.Exact[Member(slice, roleNames[0])], 0 // of what another client has removed from the bounds, or deleted with them
 		if b.Update != "" && (s.tampered || before.Update == "") {
 			has = int(s.at(revisionOf(b.Update), roleMember{slice, 0}).replicas)
+		}
+		// Those that have no unit finish their requests before they go.
+		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) && units > has {
+			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
 		}
 		if room && units > max(before.Exact[Member(slice, roleNames[0])], has) {
 			return fmt.Sprintf("slice %d gets units before the one before it is full", slice)
@@ -896,7 +896,8 @@ func (s roleState) added(stable revision, slice int) bool {
 
 // breachOfShift returns the rule that a step of a shift breaks, or "" if there is none.
 func (s roleState) breachOfShift(o Observation, step roleStep, stable, update revision, phase record.Phase) string {
-	n, counted, all := step.next, s.wanted, true // LeaderWorkerSet may remove a group that the driver has not counted
+	// LeaderWorkerSet may remove a group that the driver has not counted, and without a group of the entry role no unit serves.
+	n, counted, all := step.next, s.wanted, true
 	for i, name := range roleNames {
 		if at := indexRole(boundsRead.of(s.bounds).Roles, name); s.walk && at >= 0 {
 			counted[i] = min(counted[i], uint8(boundsRead.of(s.bounds).Roles[at].Replicas))
@@ -925,7 +926,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			}
 			had, will := bits.OnesCount8(was.ready), bits.OnesCount8(updated.ready)
 			least := int(counted[i]) - max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
-			if phase == record.Promoted || had+will < least || counted[0] == 0 { // without a group of the entry role no unit serves
+			if phase == record.Promoted || had+will < least || counted[0] == 0 {
 				continue
 			}
 			// LWS may have removed groups that the earlier bounds do not keep.
@@ -936,7 +937,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 	}
 	for m, is := range n.members(stable) {
 		was, i := *s.at(stable, m), m.role
-		if had := bits.OnesCount8(was.ready); strings.HasPrefix(step.by, "driver: scale") && is.ready != was.ready && phase != record.Promoted && update != 0 {
+		if had := bits.OnesCount8(was.ready); strings.HasPrefix(step.by, "driver: scale") && is.ready != was.ready && phase != record.Promoted && update != 0 && counted[0] > 0 {
 			updated, least := bits.OnesCount8(s.at(update, m).ready), int(counted[i])-max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
 			if left := bits.OnesCount8(is.ready) + updated; left < min(least, had+updated) {
 				return fmt.Sprintf("%s: the driver leaves %d ready groups of both revisions, of %d", m, left, s.wanted[i])
