@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
+	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -424,10 +426,36 @@ func returnUnits(o Observation, s Progress) Decision {
 	return awaitRestored(o, s)
 }
 
-// checkShift refuses a release that can't replace the units of a slice with what the roles may lack and may have in addition. All slices are
-// alike.
+// checkShift refuses a release that can't replace the units of a slice with what the roles may lack and may have in addition, and names the
+// smallest maxSurge with which it can.
 func (o Observation) checkShift() error {
-	o.Slices = 1
+	if o.canShift(o.Roles) {
+		return nil
+	}
+	roles := slices.Clone(o.Roles)
+	fewest := func(i int) int { // all groups of a role in addition are enough for it
+		return o.Roles[i].MaxSurge + sort.Search(roles[i].Replicas, func(more int) bool {
+			roles[i].MaxSurge = o.Roles[i].MaxSurge + more
+			return o.canShift(roles)
+		})
+	}
+	for i, r := range roles {
+		roles[i].MaxSurge += r.Replicas
+	}
+	var raise []string
+	for i, r := range o.Roles {
+		if roles[i].MaxSurge = fewest(i); roles[i].MaxSurge > r.MaxSurge {
+			raise = append(raise, fmt.Sprintf("maxSurge of role %s to %d", r.Name, roles[i].MaxSurge))
+		}
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion. "+
+			"Raise %s, or release in style canary", o.object(), strings.Join(raise, " and "))
+}
+
+// canShift reports whether the units of a slice can be replaced with what such roles may lack and may have in addition. All slices are alike.
+func (o Observation) canShift(roles []Role) bool {
+	o.Slices, o.Roles = 1, roles
 	last := o.shiftable()
 	b := Bounds{Stable: o.stableSide(), Update: "next", Units: last, Min: map[string]int{}, Exact: map[string]int{}}
 	for _, r := range o.Roles {
@@ -439,25 +467,14 @@ func (o Observation) checkShift() error {
 	for {
 		next := o.afterBounds(b)
 		if next.unitsOf(func(r Role) int { return b.Exact[Member(0, r.Name)] }) == last && last > 0 {
-			return nil
+			return true
 		}
 		moved := next.withUnits(*next.bounds(), last)
 		if sameBounds(moved, b) {
-			break
+			return false
 		}
 		b = moved
 	}
-	for _, r := range o.Roles {
-		n := o.part(r, 1)
-		if lacks := min(r.MaxUnavailable, r.Replicas-n); n > lacks+r.MaxSurge {
-			return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-				"style partition can't replace a unit of %s: role %s has %d groups in a unit, and only %d can be replaced at a time, by maxUnavailable %d and "+
-					"maxSurge %d, since a whole unit stays until the promotion. Set its maxSurge to %d, or release in style canary",
-				o.object(), r.Name, n, lacks+r.MaxSurge, r.MaxUnavailable, r.MaxSurge, n)
-		}
-	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles: raise maxSurge, or release in style canary", o.object())
 }
 
 // failShift fails a release that can't replace units any more, since the user has scaled a role, or edited its pace. Nil means that it can.

@@ -37,10 +37,11 @@ func TestShiftRefused(t *testing.T) {
 	}{
 		{Role{Replicas: 4, MaxUnavailable: 1}, Role{Replicas: 2, MaxUnavailable: 1}, ""},
 		{Role{Replicas: 4, MaxSurge: 1}, Role{Replicas: 2, MaxSurge: 1}, ""},
-		{Role{Replicas: 4, MaxUnavailable: 1}, Role{Replicas: 1, MaxUnavailable: 1}, "Set its maxSurge to 1"},
-		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 3, MaxSurge: 1}, "Set its maxSurge to 3"},
-		{Role{Replicas: 2, MaxUnavailable: 1}, Role{Replicas: 8, MaxUnavailable: 2}, "Set its maxSurge to 4"},
-		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 2, MaxUnavailable: 1, MaxSurge: 1}, "Set its maxSurge to 2"}, // its only unit serves
+		{Role{Replicas: 4, MaxUnavailable: 1}, Role{Replicas: 1, MaxUnavailable: 1}, "Raise maxSurge of role decode to 1, or"},
+		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 3, MaxSurge: 1}, "Raise maxSurge of role decode to 3, or"},
+		{Role{Replicas: 2, MaxUnavailable: 1}, Role{Replicas: 8, MaxUnavailable: 2}, "Raise maxSurge of role decode to 2, or"},
+		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 2, MaxUnavailable: 1, MaxSurge: 1}, "Raise maxSurge of role decode to 2, or"}, // its only unit serves
+		{Role{Replicas: 3, MaxSurge: 1}, Role{Replicas: 2, MaxSurge: 1}, "Raise maxSurge of role decode to 2, or"},                   // both revisions round up
 	} {
 		err := shifting(2, tt.prefill, tt.decode).checkShift()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {

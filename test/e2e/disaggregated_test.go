@@ -966,7 +966,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 		err  error
 		want string
 	}{
-		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "Set its maxSurge to 1"},
+		{begin(func(p *pb.ReleasePolicy) { p.Style = pb.Style_STYLE_PARTITION }), "Raise maxSurge of role decode to 1"},
 		{begin(func(p *pb.ReleasePolicy) { p.RolloutId = "r" }), "rollout_id"},
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
 		{errName, "its kind belongs in workload.kind"},
