@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
@@ -48,7 +47,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	snapshot := preflightOf(s, req.GetPolicy())
 	e := req.GetExpectations()
 	snapshot.Expect = preflight.Expectations{
-		LongestRequest: e.GetLongestRequest().AsDuration(), EndpointPropagation: e.GetEndpointPropagation().AsDuration(), TopologyKeys: e.GetTopologyKeys(),
+		LongestRequest: e.GetLongestRequest().AsDuration(), EndpointPropagation: e.GetEndpointPropagation().AsDuration(),
 		HeaderRoutes: e.GetHeaderRoutes(),
 	}
 	if snapshot.Expect.LongestRequest == 0 {
@@ -67,11 +66,6 @@ func checkPreflight(req *pb.PreflightRequest, limits record.Limits) error {
 	e := req.GetExpectations()
 	bad := append(checkDuration("expectations.longest_request", e.GetLongestRequest()),
 		checkDuration("expectations.endpoint_propagation", e.GetEndpointPropagation())...)
-	for i, key := range e.GetTopologyKeys() {
-		for _, text := range validation.IsQualifiedName(key) {
-			bad = append(bad, violation(fmt.Sprintf("expectations.topology_keys[%d]", i), "%q is the name of a node label: %s", key, text)...)
-		}
-	}
 	if req.GetPolicy() == nil {
 		return drivererr.Invalid(bad...)
 	}

@@ -45,8 +45,8 @@ func TestPreflightFiles(t *testing.T) {
 		"StyleAlone": {reason: "without batches the maximum is checked", args: []string{"-f", fail("QuotaExceeded"), "--style", "canary"}, stdout: []string{"4 groups (8 pods) more do not fit"}},
 		"OwnUpdate":  {reason: "the native update has no extra groups here", args: []string{"-f", fail("QuotaExceeded")}, stdout: []string{"\n0 errors, 0 warnings, 1 note\n"}},
 		"Expectations": {
-			reason: "expectations that are in no manifest", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m", "--topology", "rack"},
-			stdout: []string{"[GracePeriodBelowLongestRequest]", "[TopologyNotSpread]"},
+			reason: "expectations that are in no manifest", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m"},
+			stdout: []string{"[GracePeriodBelowLongestRequest]"},
 		},
 		"HeaderRoutes": {
 			reason: "a header route is refused for a rule with a name", code: exit.Found, stdout: []string{"error ", "[RouteRuleNamed]"},

@@ -41,7 +41,7 @@ func TestShiftRefused(t *testing.T) {
 		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 3, MaxSurge: 1}, "Raise maxSurge of role decode to 3, or"},
 		{Role{Replicas: 2, MaxUnavailable: 1}, Role{Replicas: 8, MaxUnavailable: 2}, "Raise maxSurge of role decode to 2, or"},
 		{Role{Replicas: 1, MaxSurge: 1}, Role{Replicas: 2, MaxUnavailable: 1, MaxSurge: 1}, "Raise maxSurge of role decode to 2, or"}, // its only unit serves
-		{Role{Replicas: 3, MaxSurge: 1}, Role{Replicas: 2, MaxSurge: 1}, "Raise maxSurge of role decode to 2, or"},                   // both revisions round up
+		{Role{Replicas: 3, MaxSurge: 1}, Role{Replicas: 2, MaxSurge: 1}, "Raise maxSurge of role decode to 2, or"},                    // both revisions round up
 	} {
 		err := shifting(2, tt.prefill, tt.decode).checkShift()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {

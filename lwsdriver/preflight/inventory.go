@@ -76,8 +76,6 @@ type Expectations struct {
 	LongestRequest time.Duration
 	// EndpointPropagation is how long clients may send requests to a pod that is being deleted. Zero means DefaultPropagation.
 	EndpointPropagation time.Duration
-	// TopologyKeys are the node labels over whose values leaders are to be spread.
-	TopologyKeys []string
 	// HeaderRoutes: the release routes requests by header or cookie.
 	HeaderRoutes bool
 }

@@ -80,8 +80,6 @@ func expect(t *testing.T, s *preflight.Inventory, words []string) {
 			s.Expect.EndpointPropagation = took
 		case "header-routes":
 			s.Expect.HeaderRoutes = value == "true"
-		case "topology":
-			s.Expect.TopologyKeys = append(s.Expect.TopologyKeys, value)
 		default:
 			t.Fatalf("what is %q?", word)
 		}

@@ -45,7 +45,6 @@ type preflightFlags struct {
 	policyNames                 []string
 	files                       []string
 	longestRequest, propagation time.Duration
-	topology                    []string
 	skipNodes                   bool
 	failOn                      string
 }
@@ -67,8 +66,6 @@ func newPreflightCommand(o *connect.Options) *cobra.Command {
 	flags.DurationVar(&f.longestRequest, "longest-request", 0, "duration of the longest request (default: unknown)")
 	flags.DurationVar(&f.propagation, "endpoint-propagation", preflight.DefaultPropagation,
 		"time until clients stop sending requests to a pod that is being deleted")
-	flags.StringSliceVar(&f.topology, "topology", nil,
-		"node label across which leaders should be spread, such as topology.kubernetes.io/zone; may be repeated")
 	flags.BoolVar(&f.skipNodes, "skip-nodes", false, "do not list the cluster's nodes and their pods")
 	output.AddChoice(cmd, &f.failOn, "fail-on", "", "exit with 5 on findings of this severity or above: note, warning or error; or never",
 		"note", "warning", "error", "never")
@@ -113,7 +110,7 @@ func (f *preflightFlags) released(cmd *cobra.Command) (*pb.ReleasePolicy, error)
 // checkWorkload checks the workload in the cluster.
 func (f *preflightFlags) checkWorkload(o *connect.Options, s *session.Session, policy *pb.ReleasePolicy) error {
 	request := &pb.PreflightRequest{Workload: s.Ref, Policy: policy, SkipNodes: f.skipNodes, Expectations: &pb.PreflightExpectations{
-		LongestRequest: durationpb.New(f.longestRequest), EndpointPropagation: durationpb.New(f.propagation), TopologyKeys: f.topology,
+		LongestRequest: durationpb.New(f.longestRequest), EndpointPropagation: durationpb.New(f.propagation),
 		HeaderRoutes: f.policy.traffic.byHeader(),
 	}}
 	r, err := session.Call(s, "check", s.Preflight, request)
@@ -152,7 +149,7 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 			return exit.Usagef("%w", err)
 		}
 		snapshot.Policy, snapshot.Force = parsed, policy.GetBlueGreen().GetForce()
-		snapshot.Expect = preflight.Expectations{LongestRequest: f.longestRequest, EndpointPropagation: f.propagation, TopologyKeys: f.topology, HeaderRoutes: f.policy.traffic.byHeader()}
+		snapshot.Expect = preflight.Expectations{LongestRequest: f.longestRequest, EndpointPropagation: f.propagation, HeaderRoutes: f.policy.traffic.byHeader()}
 		// A rule that needs the duration is reported as unchecked, and not as passed.
 		if f.longestRequest == 0 {
 			snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown

@@ -162,8 +162,6 @@ type PreflightExpectations struct {
 	LongestRequest *durationpb.Duration `protobuf:"bytes,1,opt,name=longest_request,json=longestRequest,proto3" json:"longest_request,omitempty"`
 	// Optional. Time until clients send no more requests to a terminating pod. Zero means 5 seconds.
 	EndpointPropagation *durationpb.Duration `protobuf:"bytes,2,opt,name=endpoint_propagation,json=endpointPropagation,proto3" json:"endpoint_propagation,omitempty"`
-	// Optional. Node labels across whose values the leaders should be spread, for example "topology.kubernetes.io/zone".
-	TopologyKeys []string `protobuf:"bytes,3,rep,name=topology_keys,json=topologyKeys,proto3" json:"topology_keys,omitempty"`
 	// Optional. The release routes requests by header or cookie (TrafficRouter.SetHeaderRoute).
 	HeaderRoutes  bool `protobuf:"varint,4,opt,name=header_routes,json=headerRoutes,proto3" json:"header_routes,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -210,13 +208,6 @@ func (x *PreflightExpectations) GetLongestRequest() *durationpb.Duration {
 func (x *PreflightExpectations) GetEndpointPropagation() *durationpb.Duration {
 	if x != nil {
 		return x.EndpointPropagation
-	}
-	return nil
-}
-
-func (x *PreflightExpectations) GetTopologyKeys() []string {
-	if x != nil {
-		return x.TopologyKeys
 	}
 	return nil
 }
@@ -531,12 +522,11 @@ const file_lockstep_v1alpha1_preflight_proto_rawDesc = "" +
 	"\x06policy\x18\x02 \x01(\v2 .lockstep.v1alpha1.ReleasePolicyR\x06policy\x12L\n" +
 	"\fexpectations\x18\x03 \x01(\v2(.lockstep.v1alpha1.PreflightExpectationsR\fexpectations\x12\x1d\n" +
 	"\n" +
-	"skip_nodes\x18\x04 \x01(\bR\tskipNodes\"\xf3\x01\n" +
+	"skip_nodes\x18\x04 \x01(\bR\tskipNodes\"\xe3\x01\n" +
 	"\x15PreflightExpectations\x12B\n" +
 	"\x0flongest_request\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0elongestRequest\x12L\n" +
 	"\x14endpoint_propagation\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x13endpointPropagation\x12#\n" +
-	"\rtopology_keys\x18\x03 \x03(\tR\ftopologyKeys\x12#\n" +
-	"\rheader_routes\x18\x04 \x01(\bR\fheaderRoutes\"\xc3\x01\n" +
+	"\rheader_routes\x18\x04 \x01(\bR\fheaderRoutesJ\x04\b\x03\x10\x04R\rtopology_keys\"\xc3\x01\n" +
 	"\x11PreflightResponse\x126\n" +
 	"\bfindings\x18\x01 \x03(\v2\x1a.lockstep.v1alpha1.FindingR\bfindings\x12:\n" +
 	"\tunchecked\x18\x02 \x03(\v2\x1c.lockstep.v1alpha1.UncheckedR\tunchecked\x12:\n" +
