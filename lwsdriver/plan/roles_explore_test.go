@@ -872,11 +872,12 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 		if b.Update != "" && (s.tampered || before.Update == "") {
 			has = int(s.at(revisionOf(b.Update), roleMember{slice, 0}).replicas)
 		}
-		// Those that have no unit finish their requests before they go.
-		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) && units > has {
+		had := before.Exact[Member(slice, roleNames[0])]
+		// Those that have no unit any more finish their requests before they go.
+		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) && units > has && (!s.walk || units > had) {
 			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
 		}
-		if room && units > max(before.Exact[Member(slice, roleNames[0])], has) {
+		if room && units > max(had, has) {
 			return fmt.Sprintf("slice %d gets units before the one before it is full", slice)
 		}
 		room = room || units < int(s.wanted[0])
@@ -921,7 +922,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 			if update != 0 {
 				updated = *s.at(update, m)
 				if entry := s.at(update, roleMember{slice, 0}); entry.ready == 0 || s.net != nil && entry.serving == 0 {
-					exact = max(exact, before.Exact[at]) // no request reaches those that it loses
+					exact = max(exact, bits.OnesCount8(updated.ready)) // no request reaches those that it loses
 				}
 			}
 			had, will := bits.OnesCount8(was.ready), bits.OnesCount8(updated.ready)
