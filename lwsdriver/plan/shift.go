@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -433,24 +432,23 @@ func (o Observation) checkShift() error {
 		return nil
 	}
 	roles := slices.Clone(o.Roles)
-	fewest := func(i int) int { // all groups of a role in addition are enough for it
-		return o.Roles[i].MaxSurge + sort.Search(roles[i].Replicas, func(more int) bool {
-			roles[i].MaxSurge = o.Roles[i].MaxSurge + more
-			return o.canShift(roles)
-		})
-	}
-	for i, r := range roles {
-		roles[i].MaxSurge += r.Replicas
+	for i := range roles {
+		roles[i].MaxSurge += roles[i].Replicas // enough for any role
 	}
 	var raise []string
 	for i, r := range o.Roles {
-		if roles[i].MaxSurge = fewest(i); roles[i].MaxSurge > r.MaxSurge {
-			raise = append(raise, fmt.Sprintf("maxSurge of role %s to %d", r.Name, roles[i].MaxSurge))
+		enough, n := roles[i].MaxSurge, r.MaxSurge
+		for ; n < enough; n++ {
+			if roles[i].MaxSurge = n; o.canShift(roles) {
+				break
+			}
+		}
+		roles[i].MaxSurge = n
+		if n > r.MaxSurge {
+			raise = append(raise, fmt.Sprintf("maxSurge of role %s to %d", r.Name, n))
 		}
 	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		"style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion. "+
-			"Raise %s, or release in style canary", o.object(), strings.Join(raise, " and "))
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s. Raise %s, or release in style canary", o.cannotShift(), strings.Join(raise, " and "))
 }
 
 // canShift reports whether the units of a slice can be replaced with what such roles may lack and may have in addition. All slices are alike.
@@ -479,10 +477,16 @@ func (o Observation) canShift(roles []Role) bool {
 
 // failShift fails a release that can't replace units any more, since the user has scaled a role, or edited its pace. Nil means that it can.
 func (o Observation) failShift() *Decision {
-	if err := o.checkShift(); err != nil {
-		return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: drivererr.ProblemOf(err).Message}
+	if o.canShift(o.Roles) {
+		return nil
 	}
-	return nil
+	return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: o.cannotShift() + ". Raise maxSurge, or abort the release"}
+}
+
+// cannotShift says why style partition is not possible.
+func (o Observation) cannotShift() string {
+	return fmt.Sprintf("style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion",
+		o.object())
 }
 
 // afterBounds returns the observation once every child has the groups of its bounds, all ready for long.

@@ -72,7 +72,7 @@ func TestShiftEnds(t *testing.T) {
 			return r
 		}
 		o := shifting(1+rand.IntN(3), random(), random())
-		if o.checkShift() != nil {
+		if !o.canShift(o.Roles) {
 			continue
 		}
 		accepted++
