@@ -65,21 +65,22 @@ func (r *replay) checkRoles() {
 	if len(r.roles) == 0 {
 		return
 	}
-	ready, stay := map[string]int{}, map[string]int{}
+	ready, stay, in := map[string]int{}, map[string]int{}, map[string]int{} // by role, and by child
 	for _, p := range r.pods {
 		if p.Labels[lws.WorkerIndexLabelKey] == "0" && p.DeletionTimestamp == nil && podReady(p) {
 			ready[roleKey(p.Labels)]++
+			in[p.Labels[lws.SetNameLabelKey]]++
 		}
 	}
 	for _, child := range r.sets {
-		stay[roleKey(child.Labels)] += int(replicasOf(child))
+		stay[roleKey(child.Labels)] += min(in[child.Name], int(replicasOf(child))) // LeaderWorkerSet is to remove the others
 	}
 	whole := map[string]bool{} // by set: a group without its unit serves no requests
 	for key, f := range r.roles {
 		f.lowered = f.lowered && ready[key] > f.owed
 		set, _, _ := strings.Cut(key, "/")
 		was, known := whole[set]
-		whole[set] = (was || !known) && !f.lowered && min(ready[key], stay[key]) >= f.replicas
+		whole[set] = (was || !known) && !f.lowered && stay[key] >= f.replicas
 	}
 	for key, f := range r.roles {
 		if set, _, _ := strings.Cut(key, "/"); whole[set] {

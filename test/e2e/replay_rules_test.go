@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
@@ -266,4 +268,34 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	mustViolate(t, ruleServed, append(split[:9:9], lost, share("50")))
 	mustViolate(t, ruleServed, append(split[:10:10], deletedAt(fresh("g", 0), "12:00:00")))
 	mustViolate(t, ruleServed, append(split[:10:10], service("blue", "other")))
+}
+
+// TestReplayReportsViolations for roles. A group that its child is to lose when it becomes ready is no capacity.
+//
+// Proves (test): Safety rule 5, checked after every event: the observer reports each violation.
+func TestReplayReportsViolationsOfRoles(t *testing.T) {
+	labels := map[string]string{disaggregated.SetNameLabelKey: "m", disaggregated.RoleLabelKey: "decode"}
+	spec := func(replicas int32) *disaggregated.DisaggregatedSet {
+		s := &disaggregated.DisaggregatedSet{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{recordAnnotation: `{"version":1}`}}}
+		role := disaggregated.DisaggregatedRoleSpec{Name: "decode"}
+		role.Spec = model("", replicas, 1).Spec
+		role.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxSurge: intstr.FromInt32(1)}
+		s.Spec.Roles = []disaggregated.DisaggregatedRoleSpec{role}
+		return s
+	}
+	child := func(name string, replicas int32) *lws.LeaderWorkerSet {
+		return model(name, replicas, 1, func(s *lws.LeaderWorkerSet) { s.Labels = labels })
+	}
+	group := func(name string, ready bool) *corev1.Pod {
+		p := podAt(name, 0, name, ready)
+		maps.Copy(p.Labels, labels)
+		return p
+	}
+	serves := []runtime.Object{spec(1), child("old", 1), group("old", true), child("new", 0)}
+	gone := deletedAt(group("old", true), "12:00:00")
+	mustViolate(t, "", append(serves[:4:4], child("new", 1), group("new", true), child("old", 0), gone))
+	mustViolate(t, ruleRoles, append(serves[:4:4], child("new", 1), child("old", 0), gone))
+	emptied := append(serves[:4:4], spec(0), child("old", 0), gone, spec(1), child("new", 1), group("new", false))
+	mustViolate(t, ruleRoles, append(emptied[:10:10], group("new", true), child("new", 0), deletedAt(group("new", true), "12:00:01")))
+	mustViolate(t, "", append(emptied[:10:10], child("new", 0), group("new", true), child("old", 1), deletedAt(group("new", true), "12:00:01")))
 }
