@@ -77,7 +77,7 @@ func releaseRatio(t *testing.T, style pb.Style, surges bool, entry, other int) {
 			t.Fatal(err)
 		}
 		for i, role := range w.roles() {
-			n, want := role.GetUpdatedReady(), int32(((batch+1)*in.Roles[i].Replicas+entry-1)/entry) //nolint:gosec // small
+			n, want := role.GetUpdatedReady(), int32(((batch+1)*in.Roles[i].Replicas+entry-1)/entry)
 			if n < last[i] || n > want || n < want && !plan.InPlace(style) {
 				t.Errorf("%d units have %d of %d groups of %s, after %d", batch+1, n, want, role.GetName(), last[i])
 			}
