@@ -13,24 +13,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
-
-// budget creates a PodDisruptionBudget of the user's over the workload's pods, or a part of them.
-func (w *workload) budget(name string, maxUnavailable int32, part ...metav1.LabelSelectorRequirement) {
-	w.t.Helper()
-	suite.Create(w.t, w.kube.PolicyV1().PodDisruptionBudgets(w.namespace), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: ptr.To(intstr.FromInt32(maxUnavailable)),
-			Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{lws.SetNameLabelKey: w.name}, MatchExpressions: part},
-		},
-	})
-}
 
 // evict requests the eviction of a pod, as kubectl drain does, and reports whether it was allowed.
 func (w *workload) evict(pod string) bool {
@@ -52,9 +38,7 @@ func TestCanaryBudgetCountsGroups(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 3, 3))
 	w.edit(image("v2"))
-	for name, part := range map[string]metav1.LabelSelectorOperator{"leaders": metav1.LabelSelectorOpIn, "workers": metav1.LabelSelectorOpNotIn} {
-		w.budget(name, 1, metav1.LabelSelectorRequirement{Key: lws.WorkerIndexLabelKey, Operator: part, Values: []string{"0"}})
-	}
+	suite.GroupBudgets(t, w.kube, w.namespace, map[string]string{lws.SetNameLabelKey: w.name})
 	w.initialize("r1", policy("1"))
 	w.observer.waive(ruleStableUntouched, ruleAvailable) // the test itself evicts a pod
 	w.eventually("evictions are allowed", func(ctx context.Context) error {
@@ -79,7 +63,7 @@ func TestCanaryForeignBudgets(t *testing.T) {
 	w := e.adopt(model("model", 4, 2))
 	w.edit(image("v2"))
 	for name, n := range map[string]int32{"none": 0, "two": 2} {
-		w.budget(name, n)
+		suite.Budget(t, w.kube, w.namespace, name, n, metav1.LabelSelector{MatchLabels: map[string]string{lws.SetNameLabelKey: w.name}})
 	}
 	r := w.initialize("r1", quarters())
 	w.mustContain(warning(r, "BudgetBlocksEviction"), "/none:", "8 pods", "maxUnavailable: 1")

@@ -17,8 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -138,18 +136,7 @@ func TestKubeletDies(t *testing.T) {
 // Proves: A node is drained, its kubelet dies, it dies with its containers.
 func TestDrain(t *testing.T) {
 	c := begin(t, canary())
-	for name, part := range map[string]metav1.LabelSelectorOperator{"leaders": metav1.LabelSelectorOpIn, "workers": metav1.LabelSelectorOpNotIn} {
-		suite.Create(t, c.Kube.PolicyV1().PodDisruptionBudgets(c.Namespace), &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MaxUnavailable: ptr.To(intstr.FromInt32(1)), UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
-				Selector: &metav1.LabelSelector{
-					MatchLabels:      map[string]string{"app": c.Name}, // of the canary's pods, too
-					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: lws.WorkerIndexLabelKey, Operator: part, Values: []string{"0"}}},
-				},
-			},
-		})
-	}
+	suite.GroupBudgets(t, c.Kube, c.Namespace, map[string]string{"app": c.Name}) // the canary's pods have the label, too
 	c.batch(1)
 	c.weigh(50)
 	c.capacity = 0

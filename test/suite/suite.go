@@ -13,11 +13,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
@@ -158,6 +161,28 @@ func Create[T any](t testing.TB, objects interface {
 		t.Fatal(err)
 	}
 	return created
+}
+
+// Budget creates a PodDisruptionBudget of the user's.
+func Budget(t testing.TB, client kubernetes.Interface, namespace, name string, maxUnavailable int32, pods metav1.LabelSelector) {
+	t.Helper()
+	Create(t, client.PolicyV1().PodDisruptionBudgets(namespace), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(maxUnavailable)), UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow), Selector: &pods,
+		},
+	})
+}
+
+// GroupBudgets creates the two budgets of docs/plan.md, "leaders" and "workers", which count groups: one may be disrupted at a time.
+func GroupBudgets(t testing.TB, client kubernetes.Interface, namespace string, labels map[string]string) {
+	t.Helper()
+	for name, leaders := range map[string]metav1.LabelSelectorOperator{"leaders": metav1.LabelSelectorOpIn, "workers": metav1.LabelSelectorOpNotIn} {
+		Budget(t, client, namespace, name, 1, metav1.LabelSelector{
+			MatchLabels:      labels,
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: lws.WorkerIndexLabelKey, Operator: leaders, Values: []string{"0"}}},
+		})
+	}
 }
 
 // DeleteWorkload deletes a LeaderWorkerSet, and waits until its namespace has no pods: they may have all GPUs.
