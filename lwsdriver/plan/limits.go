@@ -58,35 +58,18 @@ func limitStale(o Observation, action Action) *Decision {
 func (o Observation) needsFresh(action Action) bool {
 	switch a := action.(type) {
 	case SetStable:
-		is, next := record.Phase(""), record.Phase("")
-		if r := o.release(); r != nil {
-			is = r.Phase
-		}
-		if r := a.Record.Release; r != nil {
-			next = r.Phase
-		}
-		switch next {
-		// An abort is always accepted. Only a later write that lets LWS replace groups has to rest on what is known.
-		case record.RollingBack:
-			return is == next && a.Rolling != nil && o.lowersPartition(*a.Rolling)
-		// The rollback would be declared complete, and the canary deleted, by groups that may be gone.
-		case record.CleaningUp:
-			return is == record.RollingBack
-		// Each of these phases lets groups go that the one before has kept.
-		case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
-			if is != next {
-				return true
-			}
-		default:
-		}
-		return a.Replicas != nil && *a.Replicas < o.Stable.Replicas || a.Rolling != nil && o.lowersPartition(*a.Rolling)
+		return o.stableNeedsFresh(a)
 	case SetTraffic:
 		if o.Traffic == nil || a.Desired.HandedOver {
 			return true
 		}
+		write := o.Traffic.Look(a.Desired).Write
+		if write != nil && write.Grows {
+			return true
+		}
 		// Lifting the isolation mixes both sides, so both have to be known.
-		apart, write := a.Desired.Isolated || a.Desired.Prepared || a.Desired.Weight > 0, o.Traffic.Look(a.Desired).Write
-		return write != nil && write.Grows || o.Traffic.Facts().Isolated && !apart
+		staysApart := a.Desired.Isolated || a.Desired.Prepared || a.Desired.Weight > 0
+		return o.Traffic.Facts().Isolated && !staysApart
 	case ScaleCanary:
 		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
 		return i >= 0 && a.Replicas < o.Added[i].Replicas
@@ -103,6 +86,36 @@ func (o Observation) needsFresh(action Action) bool {
 	default:
 		return false
 	}
+}
+
+// stableNeedsFresh is needsFresh for a write of the user's workload.
+func (o Observation) stableNeedsFresh(a SetStable) bool {
+	from, to := phaseOf(o.release()), phaseOf(a.Record.Release)
+	replaces := a.Rolling != nil && o.lowersPartition(*a.Rolling)
+	switch to {
+	// An abort is always accepted. Only a later write that lets LWS replace groups has to rest on what is known.
+	case record.RollingBack:
+		return from == to && replaces
+	// The rollback would be declared complete, and the canary deleted, by groups that may be gone.
+	case record.CleaningUp:
+		return from == record.RollingBack
+	// Each of these phases lets groups go that the one before has kept.
+	case record.Promoting, record.Standby, record.HandingOver, record.Promoted:
+		if from != to {
+			return true
+		}
+	default:
+	}
+	scalesDown := a.Replicas != nil && *a.Replicas < o.Stable.Replicas
+	return scalesDown || replaces
+}
+
+// phaseOf returns the phase of a release, "" without one.
+func phaseOf(r *record.Release) record.Phase {
+	if r == nil {
+		return ""
+	}
+	return r.Phase
 }
 
 // unknown returns, as a decision, what may be other than it was observed: a cache that is stale, or the number of groups of a role.
@@ -138,12 +151,16 @@ const (
 		"the driver may list disaggregatedsetrolescalers"
 )
 
-// awaitFresh has no batch count as ready by what is not known for certain.
+// awaitFresh turns a batch that is ready, or only waits for its groups, into one that is verified, while a cache is stale or the number of
+// groups of a role is unknown.
 func awaitFresh(o Observation, d Decision) Decision {
-	if u := o.unknown(); u != nil && (d.State == pb.State_STATE_READY || d.State == pb.State_STATE_UPGRADING && d.Action == nil) {
-		d.Message = fmt.Sprintf("%s, and no batch counts as ready; as far as is known, %s", u.Message, d.Message)
-		d.State, d.Reason, d.Wait, d.Remedy = pb.State_STATE_VERIFYING, u.Reason, u.Wait, u.Remedy
+	u := o.unknown()
+	waits := d.State == pb.State_STATE_UPGRADING && d.Action == nil
+	if u == nil || d.State != pb.State_STATE_READY && !waits {
+		return d
 	}
+	d.Message = fmt.Sprintf("%s, and no batch counts as ready; as far as is known, %s", u.Message, d.Message)
+	d.State, d.Reason, d.Wait, d.Remedy = pb.State_STATE_VERIFYING, u.Reason, u.Wait, u.Remedy
 	return d
 }
 
@@ -164,41 +181,42 @@ func limitShares(o Observation, action Action) *Decision {
 	if !ok || o.Traffic == nil {
 		return nil
 	}
-	f, v, weight := o.carriers(), o.Traffic.Look(a.Desired), a.Desired.Weight
-	lacked := o.lacks(f, f.Weight)
-	if v.Write == nil {
+	write := o.Traffic.Look(a.Desired).Write
+	if write == nil || !write.Pins && !write.Moves {
 		return nil
 	}
-	switch pins := v.Write.Pins; {
-	case pins && !a.Desired.HandedOver && !o.Stable.Observed:
-		d := waitForLWS(o) // until it has observed the spec, it may remove groups that the Service is to select
-		return &d
-	case pins:
+	f, weight := o.carriers(), a.Desired.Weight
+	lacked := o.lacks(f, f.Weight)
+	if write.Pins {
+		if !a.Desired.HandedOver && !o.Stable.Observed {
+			return ptr.To(waitForLWS(o)) // until it has observed the spec, it may remove groups that the Service is to select
+		}
+		// The share stays, and other groups come behind the stable Service.
 		weight = f.Weight
 		f.StableEndpoints, f.StablePods = o.pinned(a.Desired), nil
-	case !v.Write.Moves:
-		return nil
 	}
-	lacks := o.lacks(f, weight)
 	r := o.release()
+	returns := weight < f.Weight // requests return to the stable side
 	// A hold that LWS has not observed yet lets it go on replacing groups, to which requests would return.
-	rolled := o.inPlace() || r == nil || r.Phase != record.Progressing // otherwise LWS has held all along
-	if weight < f.Weight && f.CanaryEndpoints > 0 && (rolled || lacks >= lacked) {
+	held := !o.inPlace() && r != nil && r.Phase == record.Progressing // it has held since the release began
+	if returns && f.CanaryEndpoints > 0 && (!held || o.lacks(f, weight) >= lacked) {
 		if d := o.stopRoll(); d != nil {
 			return d
 		}
 	}
-	// Force gives requests back to the stable side as it is, but not to one without endpoints.
-	if !o.exceeds(f, weight, lacked) || o.forced() && weight < f.Weight && f.StableEndpoints > 0 {
+	if !o.exceeds(f, weight, lacked) {
 		return nil
+	}
+	if o.forced() && returns && f.StableEndpoints > 0 {
+		return nil // force gives requests back to the stable side as it is, but not to one without endpoints
 	}
 	carrier := "the canary"
 	if r != nil {
 		carrier = "revision " + r.UpdateRevision
 	}
 	what, force := fmt.Sprintf("%d %% of the requests stay with %s, and do not become %d %%", f.Weight, carrier, weight), ""
-	if v.Write.Pins {
-		what = fmt.Sprintf("%s keeps its selector", v.Write.Key)
+	if write.Pins {
+		what = fmt.Sprintf("%s keeps its selector", write.Key)
 	}
 	if o.rollsBack() && f.StableEndpoints > 0 {
 		force = ". To return them all the same, run lockstep abort --force"
@@ -217,18 +235,27 @@ func (o Observation) stopRoll() *Decision {
 	if !o.templateWaits() {
 		return nil // LWS has nothing to replace
 	}
-	n := o.Stable.Replicas
 	switch {
 	case o.Record == nil && o.replacesMore():
 		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time",
 			o.Stable.Name)
-	case o.Record != nil && !o.inPlace() && !isHold(o.Stable.Rolling) && scaled(o.Stable.Rolling.MaxUnavailable, n, false) > scaled(Pace(Saved(o), n).MaxUnavailable, n, false):
+	case o.rollsTooFast():
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
 		return ptr.To(writes(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, ReasonRolling))
 	case !o.Stable.Observed:
 		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has observed how many of its groups may be unavailable", o.Stable.Name)
 	}
 	return nil
+}
+
+// rollsTooFast reports whether LWS may replace more groups at a time than the user's own configuration allows.
+func (o Observation) rollsTooFast() bool {
+	if o.Record == nil || o.inPlace() || isHold(o.Stable.Rolling) {
+		return false
+	}
+	n := o.Stable.Replicas
+	unavailable, allowed := o.Stable.Rolling.MaxUnavailable, Pace(Saved(o), n).MaxUnavailable
+	return scaled(unavailable, n, false) > scaled(allowed, n, false)
 }
 
 // replacesMore reports whether LWS is yet to replace a group.
@@ -260,7 +287,8 @@ func (o Observation) pinned(d traffic.Desired) int {
 		w = c
 	}
 	return w.count(func(g Group) bool {
-		return g.mayServe(w.Replicas) && (!o.inPlace() || o.staysStable(g)) && (!o.shifts() || g.Serving)
+		excluded := o.inPlace() && !o.staysStable(g) || o.shifts() && !g.Serving
+		return g.mayServe(w.Replicas) && !excluded
 	})
 }
 
@@ -280,25 +308,32 @@ func (o Observation) neededGroups() int {
 // both parts may be rounded up and both Services may select it. A host may ask for a larger share than the groups are of all: then these are enough.
 func (o Observation) lacks(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
-	// Both parts are rounded up, and the last line takes back the group that this counts twice.
 	canary := groupsFor(weight, n)
-	if groups := o.requestedGroups(); groups > 0 && !o.movesAllRequests() {
+	if asked := o.requestedGroups(); asked > 0 && !o.movesAllRequests() {
 		requested := o.release().Traffic.Weight
-		canary = min(canary, (groups*weight+requested-1)/requested)
+		canary = min(canary, (asked*weight+requested-1)/requested)
 	}
 	stable := n - n*weight/100
 	// In place, before the isolation, one leader is behind both Services.
 	apart := slices.DeleteFunc(slices.Clone(f.StablePods), func(pod string) bool { return slices.Contains(f.CanaryPods, pod) })
-	groups := f.StableEndpoints - len(f.StablePods) + len(apart) + f.CanaryEndpoints
+	endpoints := f.StableEndpoints - len(f.StablePods) + len(apart) + f.CanaryEndpoints
 	lacks := max(stable-f.StableEndpoints, 0) + max(canary-f.CanaryEndpoints, 0)
-	return max(lacks, stable+canary-groups) - (n*weight%100+99)/100
+	lacks = max(lacks, stable+canary-endpoints)
+	if n*weight%100 != 0 {
+		lacks-- // both parts are rounded up, which counts one group twice
+	}
+	return lacks
 }
 
-// exceeds reports whether the two sides would lack more groups at a weight than before, and more than they may, or the stable side all.
+// exceeds reports whether a weight is too much for the two sides: they lack more groups than before and than they may, or requests go to a
+// stable side without groups.
 func (o Observation) exceeds(f traffic.Facts, weight, lacked int) bool {
+	stableEmpty := f.StableEndpoints == 0 && weight < 100 && o.neededGroups() > 0
+	if stableEmpty && weight < f.Weight && f.CanaryEndpoints > 0 {
+		return true // they would leave groups that serve
+	}
 	lacks := o.lacks(f, weight)
-	void := f.StableEndpoints == 0 && weight < 100 && o.neededGroups() > 0
-	return lacks > lacked && (lacks > o.mayLack() || void) || void && weight < f.Weight && f.CanaryEndpoints > 0
+	return lacks > lacked && (stableEmpty || lacks > o.mayLack())
 }
 
 // mayLack returns how many groups may be missing: as many as may be unavailable, or as the policy tolerates.
@@ -327,7 +362,10 @@ func limitRemoval(o Observation, action Action) *Decision {
 		name = a.Name
 	}
 	i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == name })
-	standsIn := o.Record == nil && (o.Traffic == nil || o.hasRoles()) || o.Traffic == nil && (o.hasRoles() || o.handsOver())
+	standsIn := o.Record == nil && o.hasRoles()
+	if o.Traffic == nil {
+		standsIn = o.Record == nil || o.hasRoles() || o.handsOver()
+	}
 	if i < 0 || o.forced() || !standsIn || o.Added[i].serving(o.Added[i].Replicas) == 0 {
 		return nil
 	}
@@ -369,13 +407,18 @@ func limitService(o Observation, action Action) *Decision {
 // able to receive requests: LWS counts a ready group as available, whether or not the Service leads to it.
 func limitRoll(o Observation, action Action) *Decision {
 	a, ok := action.(SetStable)
-	if !ok || a.Rolling == nil || !o.lowersPartition(*a.Rolling) || len(o.Stable.existingFrom(int(ptr.Deref(a.Rolling.Partition, 0)))) == 0 {
+	if !ok || a.Rolling == nil || !o.lowersPartition(*a.Rolling) {
 		return nil
 	}
+	if from := int(ptr.Deref(a.Rolling.Partition, 0)); len(o.Stable.existingFrom(from)) == 0 {
+		return nil // there is none to replace
+	}
 	for g := range o.Stable.Wanted(0) {
-		missing := g.Revision == "" || g.Terminating && g.Restarts > 0
+		if missing := g.Revision == "" || g.Terminating && g.Restarts > 0; !missing {
+			continue
+		}
 		since := later(later(g.LostAt, o.release().PhaseAt), o.Waiting.Since)
-		if missing && (o.Waiting.Since.IsZero() || !o.overdue(since)) {
+		if o.Waiting.Since.IsZero() || !o.overdue(since) {
 			return &Decision{
 				Reason: ReasonRestarting, Recheck: max(since.Add(o.progressDeadline()).Sub(o.Now), 0),
 				Message: fmt.Sprintf("LeaderWorkerSet may update groups once group %d (%s) exists again", g.Index, g.Leader),

@@ -23,8 +23,8 @@ const ReasonCapacityBelowShare = "CapacityBelowShare"
 // before it counts again, unless minReady is longer.
 const lossGrace = 10 * time.Second
 
-// capacity is what limits a share.
-type capacity struct {
+// shareLimits is what limits a share.
+type shareLimits struct {
 	// groups is the number of groups that the weight was requested for; tolerated of them may be lost.
 	groups, tolerated int
 	// steady is the number of updated groups that count: they are ready, and were not lost recently.
@@ -37,23 +37,24 @@ type capacity struct {
 	units int
 }
 
-// limit returns the share of a requested weight that the groups can carry.
-func (c capacity) limit(weight int) int {
+// carried returns how much of a requested weight the groups can carry.
+func (l shareLimits) carried(weight int) int {
 	switch {
-	case c.updated == 0:
+	case l.updated == 0:
 		return 0
-	case c.steady >= c.groups-c.tolerated:
+	case l.steady >= l.groups-l.tolerated:
 		return weight
-	case c.units > 0:
-		return min(weight, 100*c.steady/c.units) //nolint:mnd // percent
+	case l.units > 0:
+		return min(weight, 100*l.steady/l.units) //nolint:mnd // percent
 	}
 	// In tenths, so that a group that comes and goes does not move routes each time.
-	capped := weight * (10 * c.steady / c.groups) / 10
-	switch {
-	// Neither side carries all: each gets what it has groups for.
-	case !c.whole:
-		return max(capped, min(weight, 10*(10*c.updated/(c.updated+c.stable))))
-	case 2*c.steady < c.groups:
+	tenths := func(n, of int) int { return 10 * n / of }
+	capped := weight * tenths(l.steady, l.groups) / 10
+	if !l.whole { // neither side carries all: each gets what it has groups for
+		ready := 10 * tenths(l.updated, l.updated+l.stable)
+		return max(capped, min(weight, ready))
+	}
+	if 2*l.steady < l.groups {
 		return 0
 	}
 	return capped
@@ -62,98 +63,104 @@ func (c capacity) limit(weight int) int {
 // share is a requested weight, and what of it the updated groups can carry.
 type share struct {
 	requested, effective int
-	// of is what limits it.
-	of capacity
+	limits               shareLimits
 	// recheck is when time alone may change it. Zero means never.
 	recheck time.Duration
 }
 
 // capped reports whether some updated groups are ready, but too few for the requested weight.
-func (s share) capped() bool { return s.of.updated > 0 && s.effective < s.requested }
+func (s share) capped() bool { return s.limits.updated > 0 && s.effective < s.requested }
 
 // message explains a capped share.
 func (s share) message(o Observation) string {
 	ready := "are ready"
 	if s.effective > s.requested {
 		return fmt.Sprintf("%d of %d old units are left, so %d %% of the requests instead of %d %% stay with revision %s",
-			s.of.stable, s.of.units, s.effective, s.requested, o.Record.Release.UpdateRevision)
+			s.limits.stable, s.limits.units, s.effective, s.requested, o.Record.Release.UpdateRevision)
 	}
-	if s.of.steady < min(s.of.updated, s.of.groups) {
+	if s.limits.steady < min(s.limits.updated, s.limits.groups) {
 		ready = fmt.Sprintf("have been ready for %s", max(o.Policy.MinReady, lossGrace))
 	}
 	return fmt.Sprintf("%d of %d groups %s, so %d %% of the requests instead of %d %% go to revision %s; the rest stays with the stable groups",
-		s.of.steady, s.of.groups, ready, s.effective, s.requested, o.Record.Release.UpdateRevision)
+		s.limits.steady, s.limits.groups, ready, s.effective, s.requested, o.Record.Release.UpdateRevision)
 }
 
 // shareFor returns the share of the update revision while a number of its groups is planned. A promotion that moves all
 // requests needs all of them, and a weight of the host the groups that it was requested for: the next batch does not lower
 // the share.
 func (o Observation) shareFor(planned int) share {
-	requested := o.Record.Release.Traffic
-	s := share{requested: requested.RequestedWeight(), of: capacity{groups: planned}}
-	switch groups := o.requestedGroups(); {
-	case groups == 0:
-	case o.Record.Release.Phase == record.Progressing:
-		s.of.groups = min(groups, planned)
-	default:
-		s.of.groups = groups
-	}
-	if o.shifts() {
-		s.of.units = o.batchReplicas()
-	}
-	// No weight was asked for, and each new unit stands in the place of an old one.
-	if o.shifts() && o.Traffic != nil && (requested == nil || o.shiftsBack()) {
-		s.requested, s.of.groups = o.shiftedShare(planned), planned
-	}
-	if o.movesAllRequests() {
-		s.requested, s.of.groups = 100, planned
-	}
-	s.of.tolerated = o.Policy.Threshold(s.of.groups)
-	if o.shifts() && o.movesAllRequests() { // the last units, which follow in the place of old ones, are missing already
-		s.of.tolerated = max(min(s.of.tolerated, o.mayLack()-s.of.units+planned), 0)
-	}
+	s := o.requestedShare(planned)
 	if o.Traffic == nil || s.requested == 0 && !o.shifts() {
 		s.effective = s.requested
 		return s
 	}
 	updated, stable := o.updatedCapacity(planned), o.stableCapacity(planned)
-	s.of.steady, s.of.updated, s.of.stable = updated.steady, updated.ready, stable.ready
+	s.limits.steady, s.limits.updated, s.limits.stable = updated.steady, updated.ready, stable.ready
 	n := o.batchReplicas()
-	s.of.whole = stable.ready > 0 && stable.steady+stable.spared() >= n-o.Policy.Threshold(n)
+	s.limits.whole = stable.ready > 0 && stable.steady+stable.spared() >= n-o.Policy.Threshold(n)
 	if o.stableRolls() {
 		// The groups that LWS replaces next don't count: otherwise the share would change with each of them.
-		s.of.whole, s.of.stable = false, min(stable.ready, max(n-o.mayBeUnavailable(), 0))
+		s.limits.whole, s.limits.stable = false, min(stable.ready, max(n-o.mayBeUnavailable(), 0))
 	}
 	s.recheck = earliest(updated.recheck, stable.recheck)
-	s.effective = s.of.limit(s.requested)
+	s.effective = s.limits.carried(s.requested)
 	// A single flap keeps the share that is in force, and never raises it.
 	if updated.spared() > 0 {
-		with := s.of
+		with := s.limits
 		with.steady++
-		s.effective = max(s.effective, min(with.limit(s.requested), o.Traffic.Facts().Weight))
+		s.effective = max(s.effective, min(with.carried(s.requested), o.Traffic.Facts().Weight))
 	}
 	if o.shifts() { // old units that may go don't carry their share again
-		s.of.stable = min(stable.ready, o.stayingUnits())
-		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-100*s.of.stable/max(n, 1)))
+		s.limits.stable = min(stable.ready, o.stayingUnits())
+		stableCarries := 100 * s.limits.stable / max(n, 1)
+		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-stableCarries))
 	}
 	// Blue-green promises that two revisions never serve together.
 	if o.oneSetServes() && s.effective < s.requested {
-		s.effective = o.oneOf(s, updated, stable)
+		s.effective = o.oneSidedShare(s, updated, stable)
 	}
 	return s
 }
 
-// requestedGroups returns how many groups the requested weight needs: those that it was requested for, and after a scale-up as many as the weight
-// is of all groups, at most the batch's, unless the host asked for a larger share than they were of all. 0 means unknown.
+// requestedShare returns the share that is asked for, and the number of groups that have to carry it.
+func (o Observation) requestedShare(planned int) share {
+	asked := o.Record.Release.Traffic // nil: the host has asked for no weight
+	s := share{requested: asked.RequestedWeight(), limits: shareLimits{groups: planned}}
+	if groups := o.requestedGroups(); groups > 0 {
+		s.limits.groups = groups
+		if o.Record.Release.Phase == record.Progressing {
+			s.limits.groups = min(groups, planned)
+		}
+	}
+	if o.shifts() {
+		s.limits.units = o.batchReplicas()
+		if o.Traffic != nil && (asked == nil || o.shiftsBack()) { // each new unit stands in the place of an old one
+			s.requested, s.limits.groups = o.shiftedShare(planned), planned
+		}
+	}
+	if o.movesAllRequests() {
+		s.requested, s.limits.groups = 100, planned
+	}
+	s.limits.tolerated = o.Policy.Threshold(s.limits.groups)
+	if o.shifts() && o.movesAllRequests() {
+		missing := s.limits.units - planned // the last units, which follow in the place of old ones
+		s.limits.tolerated = max(min(s.limits.tolerated, o.mayLack()-missing), 0)
+	}
+	return s
+}
+
+// requestedGroups returns how many updated groups the requested weight needs: those that it was requested for, and more after a scale-up. 0
+// means unknown.
 func (o Observation) requestedGroups() int {
 	r := o.release()
 	if r == nil || r.Traffic.RequestedWeight() == 0 {
 		return 0
 	}
-	had, need := r.Traffic.Groups, groupsFor(r.Traffic.Weight, o.batchReplicas())
+	had := r.Traffic.Groups
 	if had == 0 || had < groupsFor(r.Traffic.Weight, r.Replicas) {
-		return had
+		return had // in the second case the host asked for a larger share than they were of all groups: these are enough
 	}
+	need := groupsFor(r.Traffic.Weight, o.batchReplicas())
 	if r.Phase == record.Progressing {
 		need = min(need, o.planned())
 	}
@@ -163,12 +170,13 @@ func (o Observation) requestedGroups() int {
 // groupsFor returns how many of a number of groups carry a weight in percent, rounded up.
 func groupsFor(weight, groups int) int { return (groups*weight + 99) / 100 } //nolint:mnd // percent
 
-// oneOf returns a share at which only one of two sets serves: the one that is in force, none before the second set is complete, unless the
-// user's own groups can carry more of the requests.
-func (o Observation) oneOf(s share, updated, stable capacityOf) int {
-	f, now := traffic.Facts{StableEndpoints: stable.ready, CanaryEndpoints: updated.ready + updated.spared()}, o.Traffic.Facts().Weight
-	if updated.ready > 0 && o.lacks(f, now) <= max(o.mayLack(), o.lacks(f, 0)) {
-		return min(now, s.requested)
+// oneSidedShare returns a share at which only one of two sets serves: the one that is in force, none before the second set is complete, unless
+// the user's own groups can carry more of the requests.
+func (o Observation) oneSidedShare(s share, updated, stable sideCount) int {
+	inForce := o.Traffic.Facts().Weight
+	ready := traffic.Facts{StableEndpoints: stable.ready, CanaryEndpoints: updated.ready + updated.spared()}
+	if updated.ready > 0 && o.lacks(ready, inForce) <= max(o.mayLack(), o.lacks(ready, 0)) {
+		return min(inForce, s.requested)
 	}
 	return 0
 }
@@ -179,9 +187,11 @@ func (o Observation) currentShare() share {
 	switch {
 	case o.Traffic == nil || r == nil || !takesShare(r.Phase):
 		return share{}
-	case o.routesInPlace() && (r.Phase != record.Progressing || o.splitEnded() || r.UpdateRevision != o.Stable.Revision || len(o.abandoned()) > 0):
-		return share{}
 	case o.routesInPlace():
+		splits := r.Phase == record.Progressing && !o.splitEnded() && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0
+		if !splits {
+			return share{}
+		}
 		return o.shareFor(o.planned())
 	case c == nil || c.Deleting || RemovesAdded(o):
 		return share{}
@@ -216,8 +226,8 @@ func (o Observation) stableRolls() bool {
 	return o.Record.Release.Phase == record.Promoting && !record.SameRolling(o.Stable.Rolling, record.Hold())
 }
 
-// capacityOf is a count of the groups that serve one revision.
-type capacityOf struct {
+// sideCount is a count of the groups that serve one revision.
+type sideCount struct {
 	// ready is the number of ready groups, steady without those that were lost recently.
 	ready, steady int
 	// lost is the number of groups that were lost within lossGrace, whether or not they are ready again.
@@ -228,7 +238,7 @@ type capacityOf struct {
 
 // spared returns 1 if a single group was lost a short time ago, so that the share does not follow yet. Two or more lost
 // groups count at once.
-func (c capacityOf) spared() int {
+func (c sideCount) spared() int {
 	if c.lost == 1 {
 		return 1
 	}
@@ -236,32 +246,32 @@ func (c capacityOf) spared() int {
 }
 
 // count adds a group.
-func (c *capacityOf) count(o Observation, g Group, minReady time.Duration) {
-	returned := g.returned(o.Policy.MinReady)
-	until := func(at time.Time) bool {
+func (c *sideCount) count(o Observation, g Group, minReady time.Duration) {
+	// pending reports whether a time is still to come, and then has the share rechecked at it.
+	pending := func(at time.Time) bool {
 		left := at.Sub(o.Now)
 		if left > 0 {
 			c.recheck = earliest(c.recheck, left)
 		}
 		return left > 0
 	}
+	// Of a missing group, which has no revision, only the loss is known.
+	neverAvailable := g.LostAt.IsZero() || g.Revision != "" && g.FirstReady.IsZero()
 	switch {
-	case !g.Ready && g.LostAt.IsZero(), !g.Ready && g.Revision != "" && g.FirstReady.IsZero():
-		// It was never available.
-	// Within the grace it counts as lost a short time ago: a single one keeps its share.
+	case !g.Ready && neverAvailable: // so it can't have been lost
 	case !g.Ready:
-		if until(g.LostAt.Add(lossGrace)) {
-			c.lost++
+		if pending(g.LostAt.Add(lossGrace)) {
+			c.lost++ // a short time ago: a single one keeps its share
 		}
-	case returned:
+	case g.returned(o.Policy.MinReady):
 		c.ready++
-		until(g.ReadySince.Add(max(o.Policy.MinReady, lossGrace)))
+		pending(g.ReadySince.Add(max(o.Policy.MinReady, lossGrace))) // only for the recheck
 		if g.ReadySince.Sub(g.LostAt) < lossGrace {
 			c.lost++
 		}
 	default:
 		c.ready++
-		if !until(g.ReadySince.Add(minReady)) {
+		if !pending(g.ReadySince.Add(minReady)) {
 			c.steady++
 		}
 	}
@@ -273,10 +283,11 @@ func (g Group) returned(minReady time.Duration) bool {
 }
 
 // updatedCapacity counts the groups at the update revision that may receive requests.
-func (o Observation) updatedCapacity(planned int) capacityOf {
-	var c capacityOf
+func (o Observation) updatedCapacity(planned int) sideCount {
+	var c sideCount
 	if o.inPlace() {
 		for g := range o.Stable.Wanted(0) {
+			// LWS updates the highest indices first, so the index says at which revision a missing group returns.
 			missing := g.Revision == "" && g.Index >= o.Stable.Replicas-planned
 			if missing || g.at(o.Record.Release.UpdateRevision) {
 				c.count(o, g, o.Policy.MinReady)
@@ -296,8 +307,8 @@ func (o Observation) updatedCapacity(planned int) capacityOf {
 
 // stableCapacity counts the groups that serve the requests that the update revision does not receive. minReady does not
 // apply to them.
-func (o Observation) stableCapacity(planned int) capacityOf {
-	var c capacityOf
+func (o Observation) stableCapacity(planned int) sideCount {
+	var c sideCount
 	for g := range o.Stable.Wanted(0) {
 		missing := g.Revision == "" && g.Index < o.Stable.Replicas-planned
 		if !o.inPlace() || missing || g.at(o.Record.Release.StableRevision) {
@@ -330,9 +341,9 @@ func checkShare(o Observation, a SetTraffic) error {
 	if o.Traffic == nil || o.Stable.Deleting || a.Desired.Weight <= o.Traffic.Facts().Weight {
 		return nil
 	}
-	if s := o.currentShare(); a.Desired.Weight > s.of.limit(s.requested) {
-		return fmt.Errorf("the share is raised to %d %%, and %d of %d groups can carry %d %%",
-			a.Desired.Weight, s.of.steady, s.of.groups, s.of.limit(s.requested))
+	s := o.currentShare()
+	if carried := s.limits.carried(s.requested); a.Desired.Weight > carried {
+		return fmt.Errorf("the share is raised to %d %%, and %d of %d groups can carry %d %%", a.Desired.Weight, s.limits.steady, s.limits.groups, carried)
 	}
 	return nil
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// TestCapacityLimitBounds checks, for any numbers, that the share is at most what the groups carry while the stable side is
+// TestShareLimitsBounds checks, for any numbers, that the share is at most what the groups carry while the stable side is
 // whole, that more ready groups never lower it, and that it takes few values.
-func TestCapacityLimitBounds(t *testing.T) {
+func TestShareLimitsBounds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		groups := rapid.IntRange(1, 300).Draw(rt, "groups")
 		weight := rapid.IntRange(0, 100).Draw(rt, "weight")
-		c := capacity{
+		c := shareLimits{
 			groups: groups, tolerated: rapid.IntRange(0, groups-1).Draw(rt, "tolerated"),
 			stable: rapid.IntRange(0, 300).Draw(rt, "stable"), whole: rapid.Bool().Draw(rt, "whole"),
 		}
@@ -27,7 +27,7 @@ func TestCapacityLimitBounds(t *testing.T) {
 		last, values := 0, map[int]bool{}
 		for n := range groups + 1 {
 			c.steady, c.updated = n, n
-			got := c.limit(weight)
+			got := c.carried(weight)
 			switch {
 			case got < last:
 				rt.Fatalf("%+v: %d %%, and %d with one group fewer", c, got, last)

@@ -47,8 +47,9 @@ func (o Observation) shiftsBack() bool {
 // wayBack returns the phase in which a rollback begins. RollingBack restores groups that batches, a promotion or a start from 0 groups have
 // updated.
 func (o Observation) wayBack() record.Phase {
-	promoted := o.Record.Release.Phase != record.Progressing && !o.stableUnchanged()
-	if o.shifts() || o.inPlace() || promoted || o.lostStable() && !o.hasRoles() {
+	promotionUpdated := o.Record.Release.Phase != record.Progressing && !o.stableUnchanged()
+	startUpdated := o.lostStable() && !o.hasRoles()
+	if o.shifts() || o.inPlace() || promotionUpdated || startUpdated {
 		return record.RollingBack
 	}
 	return record.CleaningUp
@@ -93,21 +94,24 @@ func (o Observation) sliceLacks() int {
 	return o.entryRole().Replicas - o.unitsOf(func(r Role) int { return r.Replicas - r.MaxUnavailable })
 }
 
-// shiftBackTo returns to how many units the update revision may shrink, from the last slice on: they and the old units of the slice that are
-// ready lack no more than they may. Those that are not ready are of no use.
+// shiftBackTo returns to how many units the update revision may shrink, from the last slice on: in each slice the units that stay and the old
+// units that are ready lack no more than they may. New units that are not ready are of no use.
 func (o Observation) shiftBackTo() int {
 	c := o.canary()
 	if c == nil || o.forced() {
 		return 0
 	}
 	full, placed := o.entryRole().Replicas, o.place(c.Carries, c.Replicas)
-	for slice, before := len(placed)-1, c.Replicas; slice >= 0; slice-- {
-		before -= placed[slice]
-		// limitShares has the requests stay until these receive them.
-		ready := len(readyFirst(within(o.Stable.Groups, slice*full, min(full, o.staying(slice, o.stableSide(), o.entryRole())))))
-		useful := afterReady(within(c.Groups, before, placed[slice])) - before
-		if n := min(max(full-o.sliceLacks()-ready, 0), useful); n > 0 {
-			return before + n
+	first := c.Replicas // the index of the first new unit of the slice
+	for slice := len(placed) - 1; slice >= 0; slice-- {
+		first -= placed[slice]
+		stays := min(full, o.staying(slice, o.stableSide(), o.entryRole()))
+		// It is enough that they are ready: limitShares keeps the requests with the new units until the old ones receive them.
+		oldReady := countReady(within(o.Stable.Groups, slice*full, stays))
+		needed := max(full-o.sliceLacks()-oldReady, 0)
+		useful := afterReady(within(c.Groups, first, placed[slice])) - first
+		if n := min(needed, useful); n > 0 {
+			return first + n
 		}
 	}
 	return 0
@@ -115,12 +119,12 @@ func (o Observation) shiftBackTo() int {
 
 // neededBack returns how many groups of a role the update revision keeps in a slice on the way back, or after a scale-down, so that the role lacks
 // no more than it may until old ones are ready. Those that are not ready are of no use.
-func (o Observation) neededBack(slice int, r Role) (needed int) {
+func (o Observation) neededBack(slice int, r Role) int {
 	c := o.canary()
 	if o.forced() || c == nil {
 		return 0
 	}
-	return min(o.neededBeside(slice, o.stableSide(), r), afterReady(o.child(slice, c.Carries, r.Name).Groups))
+	return min(o.shortfall(slice, o.stableSide(), r), afterReady(o.child(slice, c.Carries, r.Name).Groups))
 }
 
 // afterReady returns the index after that of the last ready group, 0 without one.
@@ -133,11 +137,11 @@ func afterReady(groups []Group) (index int) {
 	return index
 }
 
-// neededBeside returns how many groups of a role a slice needs beside the ready ones that a revision keeps, so that the role lacks no more than it
-// may.
-func (o Observation) neededBeside(slice int, revision string, r Role) int {
+// shortfall returns how many ready groups a role of a slice lacks, beyond those that it may, if only those that a revision keeps count. A
+// negative one is to spare.
+func (o Observation) shortfall(slice int, revision string, r Role) int {
 	kept := within(o.child(slice, revision, r.Name).Groups, 0, o.staying(slice, revision, r))
-	return r.Replicas - r.MaxUnavailable - len(readyFirst(kept))
+	return r.Replicas - r.MaxUnavailable - countReady(kept)
 }
 
 // staying returns how many groups of a role of a slice a revision keeps by the bounds. LWS may be removing the others, which are ready until
@@ -158,16 +162,18 @@ func (o Observation) staying(slice int, revision string, r Role) int {
 
 // lastNeeded returns how many old groups of a role a promotion keeps in a slice until it is the role's turn: one at least.
 func (o Observation) lastNeeded(slice int, r Role) int {
-	return max(o.neededBeside(slice, o.Record.Release.UpdateRevision, r), min(r.Replicas, 1))
+	return max(o.shortfall(slice, o.Record.Release.UpdateRevision, r), min(r.Replicas, 1))
 }
 
 // replaced reports whether, in a promotion, a role may lose its last old group: its new ones that are ready lack no more than it may, or than the
 // policy tolerates in all slices.
 func (o Observation) replaced(r Role) bool {
 	lacks := 0
-	for slice := range o.Slices {
-		if n := o.neededBeside(slice, o.Record.Release.UpdateRevision, r); o.shifts() && n > 0 {
-			lacks += n + r.MaxUnavailable
+	if o.shifts() {
+		for slice := range o.Slices {
+			if short := o.shortfall(slice, o.Record.Release.UpdateRevision, r); short > 0 {
+				lacks += short + r.MaxUnavailable // of all its groups, as the policy's tolerance is
+			}
 		}
 	}
 	return lacks <= o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
@@ -180,17 +186,19 @@ func (o Observation) awaitsReplaced() bool {
 
 // lowerLast has the promotion leave one old group of each role, and remove these role by role once the new ones are enough.
 func (b *Bounds) lowerLast(o Observation) {
-	if !o.awaitsReplaced() {
-		order := o.drainOrder()
-		if first := slices.IndexFunc(order, func(r Role) bool { return r.Replicas > 0 || o.left(b.Stable, r.Name) }); first >= 0 {
-			b.keep(o, order[first], 0)
+	if o.awaitsReplaced() {
+		for slice := range o.Slices {
+			for _, r := range o.Roles {
+				at := Member(slice, r.Name)
+				b.Min[at] = min(b.Min[at], o.lastNeeded(slice, r)) // they get no requests any more
+			}
 		}
 		return
 	}
-	for slice := range o.Slices {
-		for _, r := range o.Roles {
-			at := Member(slice, r.Name)
-			b.Min[at] = min(b.Min[at], o.lastNeeded(slice, r)) // they get no requests any more
+	for _, r := range o.drainOrder() {
+		if r.Replicas > 0 || o.left(b.Stable, r.Name) {
+			b.keep(o, r, 0)
+			return // the next role is drained once this one is
 		}
 	}
 }
@@ -208,12 +216,17 @@ func within(groups []Group, from, n int) []Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Index < from || g.Index >= from+n })
 }
 
+// countReady returns how many of the groups are ready.
+func countReady(groups []Group) int {
+	return Workload{Groups: groups}.count(func(g Group) bool { return g.Ready })
+}
+
 // receives reports whether a group of the stable revision is ready, and requests reach it if they are routed.
 func (o Observation) receives(g Group) bool {
 	return g.Ready && (o.Traffic == nil || slices.Contains(o.Traffic.Facts().StablePods, g.Leader))
 }
 
-// step returns bounds that are a step from the present ones towards those of b, in which each slice has so many units.
+// step returns bounds that are a step from the present ones towards those of b, in which each slice has a number of new units.
 func (o Observation) step(b Bounds, placed []int) Bounds {
 	if !o.shifts() || o.Bounds == nil || o.Bounds.Stable != b.Stable {
 		return b
@@ -228,47 +241,55 @@ func (o Observation) step(b Bounds, placed []int) Bounds {
 	return b
 }
 
-// stepSlice is step for one slice.
+// stepSlice changes b.Min and b.Exact of one slice to a step from the present bounds.
 func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	have := o.Bounds
 	at := func(r Role) string { return Member(slice, r.Name) }
-	had := func(r Role) int { // of the update revision: what the bounds let it have counts once it exists, since the user may have scaled the role since
+	// had returns how many groups of a role the update revision has by the bounds. A bound counts only as far as groups exist, since the user
+	// may have scaled the role meanwhile.
+	had := func(r Role) int {
 		if have.Update != b.Update {
 			return 0
 		}
 		return min(have.Exact[at(r)], o.groupsOf(slice, b.Update, r))
 	}
-	may := func(r Role) int {
+	// surgeAllows returns how many groups of a role the update revision may have beside the stable ones.
+	surgeAllows := func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(o.kept(slice, r), o.groupsOf(slice, b.Stable, r)))
 	}
-	grown := o.unitsOf(may)
+	fits := o.unitsOf(surgeAllows)
 	for _, r := range o.Roles {
 		entry := r.Name == o.entryRole().Name
 		switch {
 		case b.Update == "":
 		case o.handingOver(): // each role by itself, so that none lacks more than it may
-			b.Exact[at(r)] = min(o.part(r, units), may(r))
+			b.Exact[at(r)] = min(o.part(r, units), surgeAllows(r))
 		default:
-			b.Exact[at(r)] = max(min(o.part(r, units), max(had(r), o.part(r, grown))), min(had(r), o.neededBack(slice, r)))
+			reached := max(had(r), o.part(r, fits)) // only whole units are added
+			needed := min(had(r), o.neededBack(slice, r))
+			b.Exact[at(r)] = max(min(o.part(r, units), reached), needed)
 		}
 		if b.Min[at(r)] == 0 {
 			continue // the promotion removes it
 		}
 		if o.handingOver() {
-			// Until it is the role's turn, whatever another client lets it lose.
-			b.Min[at(r)] = min(max(have.Min[at(r)], min(o.child(slice, b.Stable, r.Name).Replicas, o.lastNeeded(slice, r))), r.Replicas)
+			// The last old groups stay until it is the role's turn, also if another client has lowered the bound.
+			last := min(o.child(slice, b.Stable, r.Name).Replicas, o.lastNeeded(slice, r))
+			b.Min[at(r)] = min(max(have.Min[at(r)], last), r.Replicas)
 			continue
 		}
 		room := r.Replicas + r.MaxSurge - max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))
-		switch n, keep := min(o.kept(slice, r), max(o.groupsOf(slice, b.Stable, r), room)), o.keeps(r, units); {
-		case n < keep:
-			b.Min[at(r)] = min(keep, max(n, room))
-		case b.Units != have.Units: // which groups leave, and so drain, follows from the units
-			b.Min[at(r)] = n
-		case !entry && len(leaving) > 0, entry && !o.finished(leaving):
-			b.Min[at(r)] = n // the groups of the entry role leave first: the others serve them
+		now := min(o.kept(slice, r), max(o.groupsOf(slice, b.Stable, r), room))
+		goal := o.keeps(r, units)
+		switch {
+		case now < goal: // old groups return
+			b.Min[at(r)] = min(goal, max(now, room))
+		case b.Units != have.Units, // which groups leave, and so drain, follows from the units
+			!entry && len(leaving) > 0,    // the groups of the entry role leave first: the others serve them
+			entry && !o.finished(leaving): // requests
+			b.Min[at(r)] = now
 		default:
-			b.Min[at(r)] = o.lowered(slice, r, n, keep)
+			b.Min[at(r)] = o.lowered(slice, r, now, goal)
 		}
 	}
 }
@@ -293,11 +314,12 @@ func (o Observation) groupsOf(slice int, revision string, role Role) int {
 }
 
 // lowered returns how many groups of a role of a slice may be left at the stable revision, from had down to keep: a group may be removed, the last one
-// first, if it is broken, or if the others and those of the update carry the requests of the role, but for what may be unavailable. One that
-// starts may become ready before it is removed.
+// first, if it is broken, or if the others and those of the update carry the requests of the role, but for what may be unavailable. A group that
+// starts counts as one that is ready, since it may become so before it is removed.
 func (o Observation) lowered(slice int, role Role, had, keep int) int {
 	serving := o.servingUnits(slice)
-	need, carry := role.Replicas-role.MaxUnavailable-o.part(role, serving), o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving)
+	needReady := role.Replicas - role.MaxUnavailable - o.part(role, serving)
+	needCarrying := o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving)
 	groups, ready, carrying := map[int]Group{}, 0, 0
 	carries := func(g Group) bool { return g.Ready && (role.Name != o.entryRole().Name || o.receives(g)) }
 	add := func(g Group, n int) {
@@ -308,15 +330,19 @@ func (o Observation) lowered(slice int, role Role, had, keep int) int {
 			carrying += n
 		}
 	}
-	waits := o.anyChild(slice, func(c Child) bool { return c.Revision == o.stableSide() && slices.ContainsFunc(c.Groups, Group.starts) })
+	anyStarts := o.anyChild(slice, func(c Child) bool { return c.Revision == o.stableSide() && slices.ContainsFunc(c.Groups, Group.starts) })
 	for _, g := range within(o.child(slice, o.stableSide(), role.Name).Groups, 0, had) {
 		groups[g.Index] = g
 		add(g, 1)
 	}
 	for ; had > keep; had-- {
 		last := groups[had-1]
-		carried := waits || carries(last) // otherwise the others carry no less without it
-		if add(last, -1); (last.Ready || last.starts()) && (ready < need || carried && carrying < carry) {
+		add(last, -1) // as if it were gone
+		if !last.Ready && !last.starts() {
+			continue
+		}
+		carried := anyStarts || carries(last) // otherwise the others carry no less without it
+		if ready < needReady || carried && carrying < needCarrying {
 			break
 		}
 	}
@@ -330,21 +356,22 @@ func (o Observation) servingUnits(slice int) (serving int) {
 	if c == nil {
 		return 0
 	}
-	before, placed := 0, o.place(c.Carries, c.Replicas)
+	before, placed := 0, o.place(c.Carries, c.Replicas) // before: the units of the slices before this one
 	for _, n := range placed[:slice] {
 		before += n
 	}
 	serving = Workload{Groups: within(c.Groups, before, placed[slice])}.count(func(g Group) bool {
 		return g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving)
 	})
-	if o.Traffic != nil && o.Traffic.Look(o.requested(o.routedGroups())).Stage < traffic.Acknowledged {
+	if o.Traffic == nil {
+		return serving
+	}
+	if o.Traffic.Look(o.requested(o.routedGroups())).Stage < traffic.Acknowledged {
 		return 0 // a gateway may still send their requests to old units
 	}
-	if o.Traffic != nil {
-		share := ((o.Traffic.Facts().Weight+1)*o.entryRole().Replicas*len(placed) - 1) / 100 //nolint:mnd // the units of a share that was rounded down
-		serving = min(serving, max(share-before, 0))
-	}
-	return serving
+	all := o.entryRole().Replicas * len(placed)
+	share := ((o.Traffic.Facts().Weight+1)*all - 1) / 100 //nolint:mnd // percent: the most units of which the weight is the share, rounded down
+	return min(serving, max(share-before, 0))
 }
 
 // finished reports whether groups that leave get no requests, and have finished theirs.
@@ -378,10 +405,10 @@ func labelStable(o Observation) *Decision {
 		return nil
 	}
 	leaving := leadersOf(o.leavingUnits())
-	serves := func(g Group) bool { return g.Ready && !slices.Contains(leaving, g.Leader) }
-	whole := slices.ContainsFunc(o.Stable.Groups, serves)
+	stays := func(g Group) bool { return !slices.Contains(leaving, g.Leader) }
+	anyReady := slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Ready && stays(g) })
 	return o.labelServing(o.Stable, func(g Group) bool {
-		return serves(g) || !whole && g.Serving && !slices.Contains(leaving, g.Leader) // a part of a unit serves better than none
+		return stays(g) && (g.Ready || !anyReady && g.Serving) // a part of a unit serves better than none
 	})
 }
 
@@ -406,7 +433,8 @@ func shiftBack(o Observation, s Progress) *Decision {
 		return nil
 	}
 	d := advanceCanary(o, s)
-	if d.State = o.busy(); d.Action == nil && c.Replicas == s.Planned {
+	d.State = o.busy()
+	if d.Action == nil && c.Replicas == s.Planned {
 		d = awaitGroups(s, Decision{
 			Reason: ReasonRestarting,
 			Message: fmt.Sprintf("%s until more of revision %s are ready%s%s",
