@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -23,15 +24,21 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	}
 	d = d.complete(s)
 	if d.SplitEnded {
-		// While endpoints lag behind the selector, the steps below would send all requests to the few stable leaders.
-		if write, err := endSplit(s, d, w); write != nil || err != nil || w.unreachedPod(s, d) != "" {
+		if write, err := endSplit(s, d, w); write != nil || err != nil {
 			return write, err
+		}
+		// While endpoints lag behind the selector, the steps below would send all requests to the few stable leaders.
+		if w.unreachedPod(s, d) != "" {
+			return noWrite()
 		}
 	}
 	if d.HandedOver {
-		// Requests return to the stable Service only once it has the canary's endpoints and no stable ones.
-		if write, err := handOver(s, d, w); write != nil || err != nil || w.laggingPod(s, d) != "" {
+		if write, err := handOver(s, d, w); write != nil || err != nil {
 			return write, err
+		}
+		// Requests return to the stable Service only once it has the canary's endpoints and no stable ones.
+		if w.laggingPod(s, d) != "" {
+			return noWrite()
 		}
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
@@ -42,7 +49,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 			return write, err
 		}
 	}
-	return nil, nil //nolint:nilnil // no write is an answer
+	return noWrite()
 }
 
 // endSplit has the stable Service select the leaders of both revisions.
@@ -170,17 +177,15 @@ func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, S
 
 // shrinkShare reduces the canary's share to what is desired: in all objects, before it returns the error of one.
 func shrinkShare(s Setup, d Desired, w World) (*Write, error) {
-	write, failed := updateRoutes(s, d, w, true)
-	if write == nil {
-		var err error
-		if write, err = updateIngresses(s, d, w, true); failed == nil {
-			failed = err
-		}
+	write, routeErr := updateRoutes(s, d, w, true)
+	if write != nil {
+		return moves(write), nil
 	}
-	if write == nil {
-		return nil, failed
+	write, ingressErr := updateIngresses(s, d, w, true)
+	if write != nil {
+		return moves(write), nil
 	}
-	return moves(write), nil
+	return nil, cmp.Or(routeErr, ingressErr)
 }
 
 // growShare raises the canary's share to what is desired, if it can serve.
@@ -197,7 +202,7 @@ func growShare(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	write.Grows = true
-	return moves(write), err
+	return moves(write), nil
 }
 
 // updateIngresses returns the first write that is due on a canary Ingress, or else the first error.

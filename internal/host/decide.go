@@ -114,7 +114,11 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 
 // needsPause reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion.
 func (m *machine) needsPause(c *pb.BatchContext) bool {
-	return m.Pause > 0 && (m.cursor < m.lastBatch() || !m.NoPromote && c.GetPlanned() < c.GetReplicas())
+	if m.cursor < m.lastBatch() {
+		return m.Pause > 0
+	}
+	promotes, hasAll := !m.NoPromote, c.GetPlanned() >= c.GetReplicas()
+	return m.Pause > 0 && promotes && !hasAll
 }
 
 // noteReady returns the notes about a ready batch, once per batch and revision.
@@ -161,30 +165,35 @@ func failure(c *pb.BatchContext) string {
 
 // reactToFailure decides what to do about a failure.
 func (m *machine) reactToFailure(c *pb.BatchContext) step {
-	chosen := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
-	switch {
-	case chosen && (!m.requested || m.OnFailure == OnFailureWait):
+	stop := step{action: actStop, outcome: OutcomeFailed}
+	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
+		if m.requested && m.OnFailure != OnFailureWait {
+			return stop // the end was requested, and the release failed all the same
+		}
 		return m.requestEnd(m.intent)
-	case !chosen && m.OnFailure == OnFailureRollback:
+	}
+	switch m.OnFailure {
+	case OnFailureRollback:
 		m.endMessage = failure(c)
 		return m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	case !chosen && m.OnFailure == OnFailureWait:
+	case OnFailureWait:
 		return m.requestBatch()
 	default:
-		return step{action: actStop, outcome: OutcomeFailed}
+		return stop
 	}
 }
 
 // requestEnd requests the end of the release, and notes it the first time.
 func (m *machine) requestEnd(intent pb.FinalizeIntent) step {
-	s := step{action: actPromote, notes: []note{{kind: EventPromoting, message: "promoting: the stable groups move to the update revision"}}}
+	s := step{action: actPromote}
+	begins := note{kind: EventPromoting, message: "promoting: the stable groups move to the update revision"}
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		s = step{action: actRollback, notes: []note{{kind: EventRollingBack, message: "rolling back to the stable revision"}}}
+		s.action = actRollback
+		begins = note{kind: EventRollingBack, message: "rolling back to the stable revision"}
 	}
-	if m.intent == intent {
-		s.notes = nil
-		return s
+	if m.intent != intent {
+		m.intent, m.requested = intent, false
+		s.notes = []note{begins}
 	}
-	m.intent, m.requested = intent, false
 	return s
 }

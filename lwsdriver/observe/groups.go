@@ -50,8 +50,8 @@ type groupEntry struct {
 	group  plan.Group
 	size   int // as LWS noted on its pods; 0: not noted
 	built  built
-	// broken is when the first of its pods that are not ready ceased to be, by their conditions. Zero means unknown.
-	broken time.Time
+	// brokenSince is when the first of the pods that are not ready stopped being ready, by their conditions. Zero means unknown.
+	brokenSince time.Time
 	// startup is how long it took from the creation of the first of its pods until all were ready, zero if they are not.
 	startup time.Duration
 
@@ -177,23 +177,25 @@ func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[stri
 		if e.dirty {
 			g.recompute(set, e)
 		}
-		if e.index >= replicas || (e.index < 0 && !e.exists) {
+		numbered, surplus := e.index >= 0, e.index >= replicas
+		if surplus || !numbered && !e.exists {
 			// A scale-down or the end of a surge deletes it, or it has no number to be recreated under.
 			e.memory = groupMemory{}
 		}
 		switch {
 		case e.exists:
 			out := e.groupOfSize(size, sizes)
-			if e.index < replicas {
-				final = e.memory.update(&out, e.broken, now, minReady) && final
+			if !surplus {
+				settled := e.memory.update(&out, e.brokenSince, now, minReady)
+				final = final && settled
 			}
-			if e.index < 0 {
+			if !numbered {
 				s.unnumbered = e.label
 			}
 			all = append(all, out)
-		case e.index >= 0 && e.index < replicas:
+		case numbered && !surplus:
 			out := plan.MissingGroup(set.Name, e.index, size)
-			e.memory.update(&out, e.broken, now, minReady)
+			e.memory.update(&out, e.brokenSince, now, minReady)
 			all = append(all, out)
 		default:
 			// No pod is left, and no number below replicas: LWS does not recreate it.
@@ -228,9 +230,7 @@ func (g *Groups) unnumbered(set types.NamespacedName) string {
 func (e *groupEntry) groupOfSize(size int, sizes map[string]int) plan.Group {
 	out := e.group
 	// Without LWS's annotation on a pod the size in the spec is the best that is known.
-	if out.Pods = e.size; out.Pods == 0 {
-		out.Pods = size
-	}
+	out.Pods = cmp.Or(e.size, size)
 	e.built.checkBuilt(&out, sizes, size)
 	setComplete(&out)
 	return out
@@ -242,15 +242,15 @@ func (g *Groups) recompute(set types.NamespacedName, e *groupEntry) {
 	pods := g.podsOf(set, e.label)
 	if len(pods) == 0 {
 		// The memory stays: it tells since when the group has been lost.
-		e.exists, e.broken, e.startup = false, time.Time{}, 0
+		e.exists, e.brokenSince, e.startup = false, time.Time{}, 0
 		return
 	}
 	// LWS names leaders by index, so the name is known while the leader is missing.
 	next := plan.Group{Index: e.index, Leader: set.Name + "-" + e.label}
 	var leader *Pod
 	size, ready := 0, 0
-	agree := true
-	var since, broken time.Time
+	sameRevision := true
+	var lastReady, firstUnready time.Time
 	created := pods[0].CreationTimestamp.Time
 	for _, pod := range pods {
 		if pod.leader {
@@ -263,39 +263,38 @@ func (g *Groups) recompute(set types.NamespacedName, e *groupEntry) {
 		size = max(size, pod.size)
 		if pod.ready {
 			ready++
-			// A group is ready since its last pod is, and broken since its first one ceased to be.
-			if pod.since.After(since) {
-				since = pod.since
+			if pod.since.After(lastReady) {
+				lastReady = pod.since
 			}
-		} else if broken.IsZero() || pod.since.Before(broken) {
-			broken = pod.since
+		} else if firstUnready.IsZero() || pod.since.Before(firstUnready) {
+			firstUnready = pod.since
 		}
-		agree = agree && pod.Revision == pods[0].Revision
+		sameRevision = sameRevision && pod.Revision == pods[0].Revision
 	}
 	next.ReadyPods = ready
-	next.ReadySince = since
+	next.ReadySince = lastReady
 	if leader != nil {
 		next.Revision, next.Leader, next.Serving = leader.Revision, leader.Name, leader.Serving
 		next.Terminating = leader.Terminating
 	}
 	next.Rollouts = distinctLabels(pods, next.Revision)
-	e.exists, e.size, e.group, e.broken, e.startup = true, size, next, broken, 0
-	if ready == len(pods) {
-		e.startup = max(since.Sub(created), time.Second) // the API's times are whole seconds
-	}
+	next.Pod, next.Reason, next.Message = groupObstacle(pods, leader, sameRevision)
+	e.exists, e.size, e.group = true, size, next
 	e.built = builtFor(pods, next.Revision)
-	e.group.Pod, e.group.Reason, e.group.Message = groupObstacle(pods, leader, agree)
+	e.brokenSince, e.startup = firstUnready, 0
+	if ready == len(pods) {
+		e.startup = max(lastReady.Sub(created), time.Second) // the API's times are whole seconds
+	}
 }
 
 // setComplete decides whether the group is complete, now that its size is known.
 func setComplete(g *plan.Group) {
-	whole := g.Reason == "" && g.ReadyPods >= g.Pods
-	if g.Reason == "" && !whole {
+	if g.Reason == "" && g.ReadyPods < g.Pods { // no pod is unready, so the others do not exist
 		g.Reason, g.Pod = plan.ReasonPodMissing, g.Leader
 		g.Message = fmt.Sprintf("only %d of the group's %d pods exist", g.ReadyPods, g.Pods)
 	}
-	g.Ready = whole
-	if !whole {
+	g.Ready = g.Reason == ""
+	if !g.Ready {
 		g.ReadySince = time.Time{}
 	}
 }
@@ -311,10 +310,11 @@ func groupIndex(label string) int {
 
 // groupObstacle returns the pod that keeps the group from being ready: the leader first, since workers may wait for it, then the pod
 // with the lowest name. All are empty if every existing pod is ready.
-func groupObstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message string) {
-	if leader == nil || leader.Terminating && leader.address == "" {
-		if left := lastTerminating(pods); left != nil {
-			return left.Name, left.reason, left.message
+func groupObstacle(pods []*Pod, leader *Pod, sameRevision bool) (pod, reason, message string) {
+	leaderEnded := leader != nil && leader.Terminating && leader.address == "" // its containers have ended
+	if leader == nil || leaderEnded {
+		if worker := terminatingWorker(pods); worker != nil {
+			return worker.Name, worker.reason, worker.message
 		}
 	}
 	if leader == nil {
@@ -328,7 +328,7 @@ func groupObstacle(pods []*Pod, leader *Pod, agree bool) (pod, reason, message s
 	switch {
 	case worst != nil:
 		return worst.Name, worst.reason, worst.message
-	case !agree:
+	case !sameRevision:
 		return leader.Name, plan.ReasonMixedRevisions, "its pods are at different revisions; the group is being replaced"
 	}
 	if left := leftOverWorker(pods, leader); left != nil {
@@ -356,9 +356,9 @@ func firstByName(pods []*Pod, match func(*Pod) bool) (first *Pod) {
 // clockSkew is how far the clocks of API servers, which set the times of creation, may be apart.
 const clockSkew = 5 * time.Second
 
-// lastTerminating returns a worker that is being deleted. The group's new leader may be waiting for it, or the deletion of the present
-// one, whose containers have ended. Nil means that none is.
-func lastTerminating(pods []*Pod) *Pod {
+// terminatingWorker returns a worker that is being deleted. A new leader may be waiting for it, or the deletion of the present leader. Nil means
+// that none is.
+func terminatingWorker(pods []*Pod) *Pod {
 	return firstByName(pods, func(p *Pod) bool { return !p.leader && p.Terminating })
 }
 
