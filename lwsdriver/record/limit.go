@@ -13,8 +13,8 @@ import (
 const (
 	// MaxBatches bounds the batches of a policy.
 	MaxBatches = 200
-	// MaxOwner bounds the owner of a release, in bytes.
-	MaxOwner = 253
+	// MaxOwner bounds the owner of a release, in bytes: hosts name a namespace and an object, of 63 and 253 bytes.
+	MaxOwner = 512
 	// MaxEndMessage bounds why an end was requested, in bytes.
 	MaxEndMessage = 512
 	// MaxGivenUp bounds the groups that a rollback with force gives up.

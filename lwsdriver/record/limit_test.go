@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -22,6 +24,15 @@ func TestHistoryLimit(t *testing.T) {
 	}
 	if got, err := HistoryLimit(nil); got != DefaultHistoryLimit || err != nil {
 		t.Errorf("nothing: %d, %v", got, err)
+	}
+}
+
+// The owner of a release is an object of any name that Kubernetes accepts: a shorter limit refused what a user can't shorten.
+func TestLimitOfOwners(t *testing.T) {
+	for _, prefix := range []string{"argo-rollouts/", "kruise-rollouts/", "kruise-batchrelease/"} {
+		if n := len(prefix) + validation.DNS1123LabelMaxLength + len("/") + validation.DNS1123SubdomainMaxLength; n > MaxOwner {
+			t.Errorf("an owner of %s has up to %d bytes, more than %d", prefix, n, MaxOwner)
+		}
 	}
 }
 

@@ -174,7 +174,7 @@ func newReleaseID() string {
 // ownerPrefix is the prefix of owner.
 const ownerPrefix = "lockstep-cli/"
 
-// owner identifies the user and the machine, as in "lockstep-cli/jo@laptop", in at most 253 bytes.
+// owner identifies the user and the machine, as in "lockstep-cli/jo@laptop", in at most 512 bytes.
 func owner() string {
 	name, machine := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
@@ -185,7 +185,7 @@ func owner() string {
 	}
 	text := ownerPrefix + name + "@" + machine
 	// The driver refuses longer owners. The cut may be within a character.
-	return strings.ToValidUTF8(text[:min(len(text), 253)], "")
+	return strings.ToValidUTF8(text[:min(len(text), 512)], "")
 }
 
 // Commands returns the commands.

@@ -650,7 +650,7 @@ type InitializeRequest struct {
 	ReleaseId string `protobuf:"bytes,2,opt,name=release_id,json=releaseId,proto3" json:"release_id,omitempty"`
 	// Required.
 	Policy *ReleasePolicy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Optional. The owner of the release, shown to users, for example "argo-rollouts/default/vllm". At most 253 bytes.
+	// Optional. The owner of the release, shown to users, for example "argo-rollouts/default/vllm". At most 512 bytes.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Optional. Return once the release is prepared or cannot be, at the latest after this duration. Zero returns at
 	// once.
