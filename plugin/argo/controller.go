@@ -106,8 +106,8 @@ func (c *Controller) owns(ro metav1.Object) bool {
 }
 
 // requests are the Rollouts of a workload that this instance handles.
-func (c *Controller) requests(workload types.NamespacedName) []item {
-	rollouts := c.rolloutsOf(workload)
+func (c *Controller) requests(names ...types.NamespacedName) []item {
+	rollouts := c.rolloutsOf(names...)
 	items := make([]item, 0, len(rollouts))
 	for _, ro := range rollouts {
 		if c.owns(ro) {

@@ -430,6 +430,30 @@ func TestControllerAfterAHandover(t *testing.T) {
 	}
 }
 
+// Of two Rollouts that name a workload by its two names after a handover, the one with the last release keeps it, and the other inherits it.
+func TestControllerRivalByTheOtherName(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	for _, name := range []string{"w", "w-next"} { // both are the workload w-next
+		h.fake.SetWorkload("ns", name, 4, "t1")
+		h.begin(name, "x.1.h.t1.1", "argo-rollouts/ns/a")
+		h.fake.Set("ns", name, func(c *pb.BatchContext) { c.Workload.Name = "w-next" })
+	}
+	h.create("a", "{workload: w}", time.Now())
+	h.create("b", "{workload: w-next}", time.Now().Add(-time.Hour))
+	h.start()
+	h.eventually("the second gets a warning", func() bool { return h.warnings.have("b WorkloadTaken") && h.warnings.have("released by Rollout a") })
+	h.caughtUpWith("v", "c")
+	if owner := h.workloadOf("w-next").GetOwner(); owner != "argo-rollouts/ns/a" {
+		t.Errorf("the workload is of %s", owner)
+	}
+	h.delete("a")
+	h.eventually("the second inherits", func() bool { return h.workloadOf("w-next").GetOwner() == "argo-rollouts/ns/b" })
+	if calls := h.fake.Calls(); slices.Contains(calls, "Disown") {
+		t.Errorf("the workload was disowned: %q", calls)
+	}
+}
+
 // One of two Rollouts of a workload that does not exist is deleted: the other one is still reconciled when the workload appears.
 func TestControllerWaitsForTheWorkloadOfAnotherRollout(t *testing.T) {
 	t.Parallel()

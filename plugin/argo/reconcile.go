@@ -57,11 +57,14 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
 	}
 	t := NewTarget(c.Driver, f, config)
-	if f.Rival != "" {
-		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
-			"%s is released by Rollout %s, which is older: this Rollout releases nothing", plugin.ObjectOf(t.Ref), f.Rival))
-	}
 	observed, err := t.Look(ctx)
+	if err == nil && f.Rival == "" {
+		t.Facts.Rival, err = c.rivalByOtherName(ctx, t, observed)
+	}
+	if rival := t.Facts.Rival; rival != "" {
+		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
+			"%s is released by Rollout %s: this Rollout releases nothing, delete one of the two", plugin.ObjectOf(t.Ref), rival))
+	}
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return requeueAbsent, nil
 	}
@@ -194,7 +197,11 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	if key, err = c.nameOf(ctx, key, observed); err != nil {
 		return 0, err
 	}
-	others := c.rolloutsOf(key)
+	names := []types.NamespacedName{key}
+	if object := (types.NamespacedName{Namespace: key.Namespace, Name: plugin.NameOf(observed.GetWorkload())}); object != key {
+		names = append(names, object)
+	}
+	others := c.rolloutsOf(names...)
 	goal := converge.Goal{
 		Kind: converge.Disown, Workload: plugin.RefOf(key.Namespace, key.Name), Owner: observed.GetOwner(),
 		Why: "its Rollout is gone",
@@ -204,7 +211,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 		// Another host's release has to end first, and no event tells when it does.
 		return requeueBlocked, nil
 	case owner == ownerAlive, len(others) > 0 && !plugin.InFlight(observed):
-		for _, i := range c.requests(key) {
+		for _, i := range c.requests(names...) {
 			c.queue.Add(i) // another Rollout takes the workload over
 		}
 		return 0, nil
@@ -247,6 +254,19 @@ func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, obser
 		return named, nil
 	}
 	return key, err
+}
+
+// rivalByOtherName returns the Rollout that has the last release of a workload which it knows by another name, "" if there is none.
+func (c *Controller) rivalByOtherName(ctx context.Context, t Target, observed *pb.BatchContext) (string, error) {
+	if observed.GetOwner() == t.Facts.Owner {
+		return "", nil
+	}
+	key := types.NamespacedName{Namespace: t.Facts.Namespace, Name: t.Config.Workload}
+	if known, err := c.nameOf(ctx, key, observed); known == key || err != nil {
+		return "", err
+	}
+	_, name, _ := ownerOf(observed.GetOwner())
+	return name, nil
 }
 
 // lags reports whether the API server has the owner's Rollout as the cache does not have it.

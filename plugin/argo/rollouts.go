@@ -84,12 +84,14 @@ func readRollout(u *unstructured.Unstructured) *v1alpha1.Rollout {
 	return ro
 }
 
-// rolloutsOf returns the Rollouts that name the workload and are not being deleted.
-func (c *Controller) rolloutsOf(workload types.NamespacedName) []*v1alpha1.Rollout {
+// rolloutsOf returns the Rollouts that name a workload by one of its names and are not being deleted.
+func (c *Controller) rolloutsOf(names ...types.NamespacedName) []*v1alpha1.Rollout {
 	var out []*v1alpha1.Rollout
-	for _, j := range informer.List[judged](c.rollouts, byWorkload, workload.String()) {
-		if j.DeletionTimestamp == nil {
-			out = append(out, j.Rollout)
+	for _, name := range names {
+		for _, j := range informer.List[judged](c.rollouts, byWorkload, name.String()) {
+			if j.DeletionTimestamp == nil {
+				out = append(out, j.Rollout)
+			}
 		}
 	}
 	return out
