@@ -236,6 +236,15 @@ func TestCommands(t *testing.T) {
 			reason: "a workload without a release has a status too",
 			args:   []string{"status", "vllm"}, code: exit.OK, stdout: "State     holding (AtRest) held at rest\n",
 		},
+		"StatusOfAnotherHost": {
+			reason: "a host that was removed can't tell that nothing continues its release",
+			args:   []string{"status", "vllm"},
+			fake: func(d *hosttest.Driver) {
+				inFlight(d)
+				d.Set(func(c *pb.BatchContext) { c.Owner = "argo-rollouts/default/vllm" })
+			},
+			code: exit.OK, stdout: "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address",
+		},
 		"StatusNotFound": {
 			reason: "there is no such workload",
 			args:   []string{"status", "other"}, code: exit.Error, stderr: "[WORKLOAD_NOT_FOUND]",

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -87,7 +86,7 @@ func (e ending) command(o *connect.Options) *cobra.Command {
 		Long: e.long + `
 
 The intent is recorded at once. If this command ends, a lockstep serve completes it, or the same command run again. A release
-that another host drives is refused without --force: use that host instead.`,
+that another host drives is refused without --force: use that host, unless it is gone.`,
 		Example: fmt.Sprintf("  lockstep %[1]s vllm\n  lockstep %[1]s vllm --no-wait --address unix:///run/lockstep/lockstep.sock", e.verb),
 	}, func(s *session.Session) error { return e.run(s, f) })
 	flags := cmd.Flags()
@@ -113,9 +112,9 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	case !plugin.InFlight(c):
 		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
-	case !f.force && c.GetOwner() != "" && !strings.HasPrefix(c.GetOwner(), ownerPrefix):
+	case !f.force && !ours(c):
 		// A host that does not know of the end would continue its release.
-		return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or override it with --force",
+		return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or if it is gone, override it with --force",
 			e.verb, s.Name, c.GetOwner(), c.GetReleaseId())
 	case f.noWait:
 		return e.record(s, c, f)

@@ -188,6 +188,11 @@ func owner() string {
 	return strings.ToValidUTF8(text[:min(len(text), 512)], "")
 }
 
+// ours reports whether no other host drives the workload's release.
+func ours(c *pb.BatchContext) bool {
+	return c.GetOwner() == "" || strings.HasPrefix(c.GetOwner(), ownerPrefix)
+}
+
 // Commands returns the commands.
 func Commands(o *connect.Options) []*cobra.Command {
 	return []*cobra.Command{
