@@ -68,7 +68,8 @@ type Facts struct {
 	Wanted string
 	// Begun are the ids of the releases on which steps of this attempt have worked.
 	Begun []string
-	// Rival is the name of an older Rollout of the same workload. Empty means none, or not known.
+	// Rival is the name of the Rollout that releases the workload instead: an older one, or the one with its last release if each knows it by
+	// another name. Empty means none, or not known.
 	Rival string
 	// ResourceVersion is the precondition of a write.
 	ResourceVersion string
