@@ -83,6 +83,12 @@ func (c *Controller) remember(uid types.UID, f func(*remembered)) {
 	f(c.known[uid])
 }
 
+// recall returns a copy of what is remembered of a Rollout.
+func (c *Controller) recall(uid types.UID) (known remembered) {
+	c.remember(uid, func(m *remembered) { known = *m })
+	return known
+}
+
 // item is an element of the queue: a Rollout, or a workload that may have lost its Rollout.
 type item struct {
 	workload bool

@@ -131,10 +131,11 @@ func (c *Controller) Current(ctx context.Context, f Facts) (bool, error) {
 func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Config) (Facts, error) {
 	f := ReadFacts(ro)
 	f.Rival = c.Rival(f, config.Workload)
-	c.remember(ro.UID, func(m *remembered) { f.Progressed = m.progress == f.Hash })
+	f.Progressed = c.recall(ro.UID).progress == f.Hash
 	if !f.Current || f.Hash == "" {
 		return f, nil
 	}
+	// The status is of the Rollout's generation. Is its hash that of the template, too?
 	revision, err := c.replicaSetRevision(ctx, ro)
 	f.Current = revision != nil && *revision == f.Noted.template
 	return f, err
@@ -145,9 +146,7 @@ func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Co
 // leaves the older hash. A ReplicaSet's template never changes, so each is read once.
 func (c *Controller) replicaSetRevision(ctx context.Context, ro *v1alpha1.Rollout) (*string, error) {
 	hash := ro.Status.CurrentPodHash
-	var known remembered
-	c.remember(ro.UID, func(m *remembered) { known = *m })
-	if known.hash == hash {
+	if known := c.recall(ro.UID); known.hash == hash {
 		return &known.revision, nil
 	}
 	set, err := c.Client.Resource(replicaSetResource).Namespace(ro.Namespace).Get(ctx, ro.Name+"-"+hash, metav1.GetOptions{})
@@ -201,18 +200,19 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	if object := (types.NamespacedName{Namespace: key.Namespace, Name: plugin.NameOf(observed.GetWorkload())}); object != key {
 		names = append(names, object)
 	}
-	others := c.rolloutsOf(names...)
+	claimants := c.rolloutsOf(names...)
 	goal := converge.Goal{
 		Kind: converge.Disown, Workload: plugin.RefOf(key.Namespace, key.Name), Owner: observed.GetOwner(),
 		Why: "its Rollout is gone",
 	}
-	switch owner := c.owner(observed, others); {
-	case owner == ownerForeign && plugin.InFlight(observed):
-		// Another host's release has to end first, and no event tells when it does.
-		return requeueBlocked, nil
-	case owner == ownerAlive, len(others) > 0 && !plugin.InFlight(observed):
+	owner, inFlight := c.owner(observed, claimants), plugin.InFlight(observed)
+	if owner == ownerForeign && inFlight {
+		return requeueBlocked, nil // another host's release has to end first, and no event tells when it does
+	}
+	// The owner goes on, or another Rollout takes the workload over once no release is in flight.
+	if owner == ownerAlive || len(claimants) > 0 && !inFlight {
 		for _, i := range c.requests(names...) {
-			c.queue.Add(i) // another Rollout takes the workload over
+			c.queue.Add(i)
 		}
 		return 0, nil
 	}
@@ -237,8 +237,8 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 	}
 }
 
-// nameOf returns the name by which the owner's Rollout knows a workload: from a handover on another one than its object's. While one hands
-// over, both objects have the release.
+// nameOf returns the name by which the owner's Rollout knows the workload at a key. After a handover that is the name of another object; during
+// the handover both objects have the release.
 func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, observed *pb.BatchContext) (types.NamespacedName, error) {
 	namespace, name, _ := ownerOf(observed.GetOwner())
 	ro := c.get(types.NamespacedName{Namespace: namespace, Name: name})
@@ -249,11 +249,14 @@ func (c *Controller) nameOf(ctx context.Context, key types.NamespacedName, obser
 	if err != nil || named.Name == "" {
 		return key, nil //nolint:nilerr // the Rollout's own reconciliation reports it
 	}
-	same, err := c.look(ctx, named)
-	if same.GetOwner() == observed.GetOwner() && same.GetReleaseId() == observed.GetReleaseId() {
+	other, err := c.look(ctx, named)
+	if err != nil {
+		return key, err
+	}
+	if other.GetOwner() == observed.GetOwner() && other.GetReleaseId() == observed.GetReleaseId() {
 		return named, nil
 	}
-	return key, err
+	return key, nil
 }
 
 // rivalByOtherName returns the Rollout that has the last release of a workload which it knows by another name, "" if there is none.
@@ -296,7 +299,7 @@ const (
 	ownerForeign
 )
 
-func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout) ownership {
+func (c *Controller) owner(observed *pb.BatchContext, claimants []*v1alpha1.Rollout) ownership {
 	namespace, name, ours := ownerOf(observed.GetOwner())
 	if observed.GetOwner() == "" {
 		return ownerGone
@@ -305,7 +308,7 @@ func (c *Controller) owner(observed *pb.BatchContext, others []*v1alpha1.Rollout
 		return ownerForeign
 	}
 	// A Rollout with a mistake in its configuration has not given up its workload.
-	if hasName(others, name) || c.unreadable(types.NamespacedName{Namespace: namespace, Name: name}) {
+	if hasName(claimants, name) || c.unreadable(types.NamespacedName{Namespace: namespace, Name: name}) {
 		return ownerAlive
 	}
 	return ownerGone
