@@ -6,9 +6,7 @@ package argo
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
@@ -65,87 +63,6 @@ func settings(changes ...func(*Config)) *Config {
 	return c
 }
 
-func TestMark(t *testing.T) {
-	t.Parallel()
-	rest := func(changes ...func(*pb.BatchContext)) *pb.BatchContext {
-		return standing(pb.State_STATE_HOLDING, "", changes...)
-	}
-	none := func(f *Facts) { f.Noted = revisions{} }
-	settled := func(c *pb.BatchContext) { c.StableRevision, c.TemplateRevision = "t1", "t1" }
-	tests := map[string]struct {
-		reason  string
-		facts   Facts
-		context *pb.BatchContext
-		want    revisions
-	}{
-		"first look": {
-			"The pod template stays as it is, so that nothing starts.",
-			facts(none), rest(settled), revisions{first: "t1", seen: "t1", canary: "t1", stable: "t1"},
-		},
-		"first look at a waiting template": {
-			"What waits is released through the steps.",
-			facts(none), rest(), revisions{template: "t2", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
-		},
-		"edit": {
-			"The workload's template is neither what the Rollout asks for nor what was seen last.",
-			facts(), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3", canary: "t3", stable: "t1"},
-		},
-		"edit back to the first": {
-			"The pod template must be the one without the annotation, which Argo knows as stable.",
-			facts(), rest(template("t1")), revisions{first: "t1", seen: "t1", canary: "t1", stable: "t1"},
-		},
-		"undo": {
-			"The Rollout's template changed, the workload's did not: it is for the step to bring it back.",
-			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(), revisions{},
-		},
-		"not deployed yet": {
-			"Argo takes its first template for the one that runs: what waits must not be in it.",
-			facts(none, func(f *Facts) { f.Stable, f.Hash = "", "" }), rest(), revisions{first: "t1", canary: "t2", stable: "t1"},
-		},
-		"considered stable, and never released": {
-			"Nothing asked for it: the Rollout starts over.",
-			facts(func(f *Facts) { f.Stable = "h2" }), rest(), revisions{template: "t2.2", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
-		},
-		"the same again": {
-			"Each start is another template to Argo.",
-			facts(func(f *Facts) { f.Stable, f.Noted.template = "h2", "t2.2" }), rest(), revisions{template: "t2.3", first: "t1", seen: "t2", canary: "t2", stable: "t1"},
-		},
-		"considered stable, of an older template": {
-			"Argo has not processed the present one.", facts(func(f *Facts) { f.Stable, f.Current = "h2", false }), rest(), revisions{},
-		},
-		"considered stable, rolled back": {
-			"An abort is not undone.", facts(func(f *Facts) { f.Stable = "h2" }), standing(pb.State_STATE_ROLLED_BACK, mine1), revisions{},
-		},
-		"undo done": {
-			"From now on this is the template that is known.",
-			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(template("t0")), revisions{template: "t0", first: "t1", seen: "t0", canary: "t0", stable: "t1"},
-		},
-		"edit after an undo that failed": {
-			"The last change wins.",
-			facts(func(f *Facts) { f.Noted.template = "t0" }), rest(template("t3")), revisions{template: "t3", first: "t1", seen: "t3", canary: "t3", stable: "t1"},
-		},
-		"unrecorded": {"Nothing is known yet.", facts(none), rest(template("")), revisions{}},
-		"at rest":    {"Nothing to write.", facts(), rest(), revisions{}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := trackRevisions(test.facts, test.context).annotate; test.want == (revisions{}) != (got == nil) || got != nil && *got != test.want {
-				t.Errorf("%s\ngot %+v, want %+v", test.reason, got, test.want)
-			}
-		})
-	}
-}
-
-// A Rollout whose pod template is another object's is not started by an edit.
-func TestReferencedTemplateIsNotStarted(t *testing.T) {
-	t.Parallel()
-	got := trackRevisions(facts(func(f *Facts) { f.Referenced = true }), standing(pb.State_STATE_COMPLETED, older, template("t3"))).annotate
-	if want := (revisions{template: "t2", first: "t1", seen: "t2", canary: "t3", stable: "t2"}); got == nil || *got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 func TestRevisionsPatch(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -190,68 +107,6 @@ type undoes struct {
 }
 
 func (u undoes) Has(pb.Capability) bool { return u.can }
-
-func TestPlan(t *testing.T) {
-	t.Parallel()
-	promoted := func(f *Facts) { f.Stable = "h2" }
-	skipped := func(f *Facts) { f.Skipped, f.Progressed, f.StepsDone = true, true, true }
-	atRest := func(c *pb.BatchContext) { c.StableRevision, c.UpdateRevision = "t2", "t2" }
-	annotates := &pb.BatchContext{} // stands for annotations in place of a request
-	tests := map[string]struct {
-		reason  string
-		facts   Facts
-		config  *Config
-		context *pb.BatchContext
-		undo    bool
-		want    proto.Message // nil: none, and no annotations either; annotates: those
-	}{
-		"unmanaged": {"It is held from the moment both exist.", facts(promoted), nil, standing(pb.State_STATE_UNMANAGED, ""), false, &pb.AdoptRequest{}},
-		"unmanaged, rival": {
-			"By the first of them.", facts(func(f *Facts) { f.Rival = "x" }), nil, standing(pb.State_STATE_UNMANAGED, ""), false, nil,
-		},
-		"unowned": {"So that a deletion is noticed although no Controller ran.", facts(promoted), nil, standing(pb.State_STATE_HOLDING, "", atRest), false, &pb.InitializeRequest{}},
-		"owned": {
-			"All is as it should be.", facts(promoted, func(f *Facts) { f.Noted.stable = "t2" }), nil,
-			standing(pb.State_STATE_NOTHING_TO_RELEASE, "01234567.1.adopted.t2.1", atRest), false, nil,
-		},
-		"aborted first": {
-			"Ends come before everything else.", facts(func(f *Facts) { f.Abort = true }), nil,
-			standing(pb.State_STATE_READY, mine1, template("t3")), false, &pb.FinalizeRequest{},
-		},
-		"steps skipped": {
-			"Argo's ConfigMap disables the plugin.", facts(promoted, skipped), nil, standing(pb.State_STATE_HOLDING, ""), false, nil,
-		},
-		"steps skipped, promoted in full": {
-			"Its user asks for it.", facts(skipped, func(f *Facts) { f.PromoteFull = true }), nil, standing(pb.State_STATE_HOLDING, ""), false, &pb.InitializeRequest{},
-		},
-		"edited": {"The Rollout is to start.", facts(), nil, standing(pb.State_STATE_COMPLETED, older, template("t3")), false, annotates},
-		"undone to stable": {
-			"Argo went back without a step.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
-			standing(pb.State_STATE_ROLLED_BACK, mine1), true, &pb.UndoRequest{},
-		},
-		"undone to stable, without undo": {
-			"The stable groups are right all the same.", facts(func(f *Facts) { f.Hash, f.Noted.template, f.Wanted, f.Number = "h1", "t1", "t1", "3" }), nil,
-			standing(pb.State_STATE_ROLLED_BACK, mine1), false, nil,
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			config := test.config
-			if config == nil {
-				config = settings()
-			}
-			got := plan(NewTarget(undoes{can: test.undo}, test.facts, config), test.context)
-			request := got.Request
-			if got.annotate != nil {
-				request = annotates
-			}
-			if fmt.Sprintf("%T", request) != fmt.Sprintf("%T", test.want) {
-				t.Errorf("%s\ngot %T (%s), want %T", test.reason, request, got.Why, test.want)
-			}
-		})
-	}
-}
 
 func TestBegun(t *testing.T) {
 	t.Parallel()
@@ -320,28 +175,5 @@ func TestFactsOfAnInvalidRollout(t *testing.T) {
 	ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
 	if f := ReadFacts(ro); f.Current || !f.Observed {
 		t.Error("Argo can't process its spec, and its status counts as current")
-	}
-}
-
-func TestHeldFor(t *testing.T) {
-	t.Parallel()
-	stable := func(f *Facts) { f.Observed, f.Stable = true, f.Hash }
-	stale := func(f *Facts) { f.Current = false }
-	for name, test := range map[string]struct {
-		facts   Facts
-		context *pb.BatchContext
-		says    string
-	}{
-		"in progress":           {facts(func(f *Facts) { f.Observed = true }), standing(pb.State_STATE_HOLDING, ""), ""},
-		"in flight":             {facts(stable, stale), standing(pb.State_STATE_READY, mine1), ""},
-		"nothing waits":         {facts(stable, stale), standing(pb.State_STATE_HOLDING, "", template("t1")), ""},
-		"not observed yet":      {facts(stable, stale, func(f *Facts) { f.Observed = false }), standing(pb.State_STATE_HOLDING, ""), ""},
-		"invalid, and the like": {facts(stable, stale), standing(pb.State_STATE_HOLDING, ""), "Argo has not processed"},
-		"disabled":              {facts(stable, func(f *Facts) { f.Skipped = true }), standing(pb.State_STATE_HOLDING, ""), "argo-rollouts-config disables"},
-		"rolled back":           {facts(stable), standing(pb.State_STATE_ROLLED_BACK, mine1), "was rolled back"},
-	} {
-		if got := heldFor(test.facts, test.context); (got != "") != (test.says != "") || !strings.Contains(got, test.says) {
-			t.Errorf("%s: %q, want it to say %q", name, got, test.says)
-		}
 	}
 }
