@@ -40,6 +40,7 @@ type model struct {
 	style     pb.Style
 	state     pb.State
 	target    string
+	intent    pb.FinalizeIntent
 	calls     []string
 	fail      error
 }
@@ -103,7 +104,7 @@ func (d *model) context() *pb.BatchContext {
 	return &pb.BatchContext{
 		State: d.state, ReleaseId: d.id, Owner: d.owner, Style: d.style, Replicas: d.replicas, Total: total,
 		Target: d.target, Planned: d.planned(), Updated: updated, UpdatedReady: min(d.ready, updated), StableReady: max(d.replicas-(updated-d.canary), 0),
-		StableRevision: d.stable, UpdateRevision: d.update, TemplateRevision: d.template, Reason: "Reason", Message: "message",
+		StableRevision: d.stable, UpdateRevision: d.update, TemplateRevision: d.template, Intent: d.intent, Reason: "Reason", Message: "message",
 	}
 }
 
@@ -277,7 +278,5 @@ func run(t *testing.T, r *v1beta1.BatchRelease, d *model) []string {
 	t.Fatalf("it does not come to rest: %v", story)
 	return nil
 }
-
-func join(story []string) string { return strings.Join(story, ", ") }
 
 func itoa(n int32) string { return strconv.Itoa(int(n)) }
