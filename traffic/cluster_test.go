@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -77,6 +76,8 @@ func (c *fakeCluster) find(key Key) metav1.Object {
 	switch {
 	case key == (Key{KindService, c.setup.Policy.StableService}):
 		return w.Stable
+	case c.setup.Policy.Pool != nil && key == (Key{KindService, c.setup.Policy.Pool.Picker}):
+		return w.Picker
 	case key.Kind == KindService && w.Canary != nil:
 		return w.Canary
 	case key.Kind == KindIngress && w.Ingresses[key.Name] != nil:
@@ -98,10 +99,15 @@ func (c *fakeCluster) store(key Key, content map[string]any) {
 	switch key.Kind {
 	case KindService:
 		svc := decoded(c, content, &corev1.Service{})
-		if key.Name == c.setup.Policy.StableService {
+		switch pool := c.setup.Policy.Pool; {
+		case key.Name == c.setup.Policy.StableService:
 			w.Stable = svc
-		} else if w.Canary = svc; svc == nil {
-			w.CanaryReady = nil
+		case pool != nil && key.Name == pool.Picker:
+			w.Picker = svc
+		default:
+			if w.Canary = svc; svc == nil {
+				w.CanaryReady = nil
+			}
 		}
 	case KindIngress:
 		w.Ingresses = maps.Clone(w.Ingresses)
@@ -117,7 +123,9 @@ func (c *fakeCluster) store(key Key, content map[string]any) {
 		}
 	default:
 		w.Routes = maps.Clone(w.Routes)
-		w.Routes[key] = generic
+		if w.Routes[key] = generic; content == nil {
+			delete(w.Routes, key)
+		}
 	}
 }
 
@@ -306,30 +314,4 @@ func (c *fakeCluster) applyAll(d Desired) (writes []string) {
 	}
 	c.t.Fatalf("no end after 20 writes: %v", writes)
 	return nil
-}
-
-// stage is one step of a release.
-type stage struct {
-	name, reason string
-	before       func()
-	desired      Desired
-	want         []string // writes
-	unverified   string   // the View's reason
-}
-
-// through runs the stages and checks writes and view of each.
-func (c *fakeCluster) through(stages []stage) {
-	c.t.Helper()
-	for _, stage := range stages {
-		if stage.before != nil {
-			stage.before()
-		}
-		if diff := cmp.Diff(stage.want, c.applyAll(stage.desired)); diff != "" {
-			c.t.Errorf("%s: %s: writes (-want +got):\n%s", stage.name, stage.reason, diff)
-		}
-		v := Look(c.setup, stage.desired, c.world)
-		if v.Reason != stage.unverified || (v.Stage == Verified) != (stage.unverified == "") || v.Stage < Written || v.Stage == Verified && v.Weight != stage.desired.Weight {
-			c.t.Errorf("%s: view is %+v, want reason %q", stage.name, v, stage.unverified)
-		}
-	}
 }

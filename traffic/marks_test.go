@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"pgregory.net/rapid"
@@ -72,51 +71,5 @@ func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 	}
 	if v := Look(s, d, w); err != nil && (v.Stage != Blocked || v.Message == "") {
 		rt.Fatalf("%v: view %+v", err, v)
-	}
-}
-
-// TestSharedService: a Service that leads to pods of others is neither accepted nor isolated, unless a release has isolated it.
-func TestSharedService(t *testing.T) {
-	c := newFakeCluster(t)
-	c.world.StableReady = append(c.world.StableReady, "others-0")
-	if err := Check(c.setup, c.world); err == nil {
-		t.Error("accepted")
-	}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage != Blocked || v.Reason != ReasonRecordInvalid {
-		t.Errorf("view %+v", v)
-	}
-	c.world.Stable = c.world.Stable.DeepCopy()
-	c.world.Stable.Annotations = map[string]string{IsolationAnnotation: `{"leaderworkerset.sigs.k8s.io/name": "vllm"}`}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage != Drifted {
-		t.Errorf("isolation that was removed: view %+v", v)
-	}
-}
-
-// TestMarksOutliveEverything: a share is withdrawn although the canary Service was deleted, or another object has its name.
-func TestMarksOutliveEverything(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		weight int
-		change func(*fakeCluster)
-	}{
-		{"canary Service deleted", 50, func(c *fakeCluster) { c.world.Canary = nil }},
-		{"canary Service deleted at 100 %", 100, func(c *fakeCluster) { c.world.Canary = nil }},
-		{"both Services deleted", 50, func(c *fakeCluster) { c.world.Canary, c.world.Stable = nil, nil }},
-		{"workload deleted at 100 %", 100, func(c *fakeCluster) { c.world.Canary, c.setup.Leader = nil, nil }},
-		{"another Service of that name", 50, func(c *fakeCluster) {
-			c.world.Canary = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary"}}
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newFakeCluster(t)
-			c.applyAll(Desired{Prepared: true})
-			c.ready()
-			c.applyAll(Desired{Weight: tt.weight})
-			tt.change(c)
-			c.applyAll(Desired{})
-			if c.uses() != "" {
-				t.Errorf("%s still leads to the canary", c.uses())
-			}
-		})
 	}
 }

@@ -6,43 +6,17 @@ package traffic
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
-
-// TestOrder runs a release: the writes of each stage.
-func TestOrder(t *testing.T) {
-	c := newFakeCluster(t)
-	user := c.world.Stable
-	const stable, canary, http, grpc = "patch Service vllm", "Service vllm-canary", "patch HTTPRoute llm", "patch GRPCRoute llm"
-	header := HeaderRoute{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}
-	c.through([]stage{
-		{"prepare", "isolation first, then the canary Service, and no route yet", nil, Desired{Prepared: true}, []string{stable, "create " + canary}, ""},
-		{"too early", "no share for a canary that can't serve", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
-		{"up", "every route, once endpoints are ready", func() { c.world.CanaryReady = []string{"vllm-abc123-0"} }, Desired{Weight: 10}, []string{http, grpc}, ReasonRouteNotObserved},
-		{"again", "nothing to write", nil, Desired{Weight: 10}, nil, ReasonRouteNotObserved},
-		{"verified", "the gateways have accepted it", c.acceptAll, Desired{Weight: 10}, nil, ""},
-		{"not up", "the canary has lost its endpoints: the share is kept, neither it nor header routes grow", func() { c.world.CanaryReady = nil }, Desired{Weight: 50, HeaderRoutes: []HeaderRoute{header}}, nil, ReasonNoCanaryEndpoints},
-		{"down", "a share shrinks whatever the state of the canary", nil, Desired{Prepared: true}, []string{http, grpc}, ReasonRouteNotObserved},
-		{"service deleted by hand", "it is recreated", func() { c.world.Canary = nil }, Desired{Prepared: true}, []string{"create " + canary}, ReasonRouteNotObserved},
-		{"clean up", "the canary Service, then the isolation", c.acceptAll, Desired{}, []string{"delete " + canary, stable}, ""},
-	})
-	if diff := cmp.Diff(user.Spec, c.world.Stable.Spec); diff != "" {
-		t.Errorf("the stable Service differs from the user's:\n%s", diff)
-	}
-}
 
 // providers are clusters with each kind of object that can carry traffic, alone and combined.
 var providers = map[string]func(testing.TB) *fakeCluster{
@@ -96,7 +70,9 @@ func driveSafely(t *testing.T, rt *rapid.T, c *fakeCluster) {
 		c.world.Ingresses["llm"] = user.Ingresses["llm"] // edits were the user's
 	}
 	c.walk(rt, Desired{})
-	c.asBefore(rt, user)
+	if diff := c.differs(user); diff != "" {
+		rt.Fatalf("the objects differ from the user's:\n%s", diff)
+	}
 }
 
 // supported reduces what is desired to what an Ingress can express.
@@ -105,32 +81,26 @@ func supported(d Desired) Desired {
 	return d
 }
 
-// asBefore requires that no generated object is left and the user's objects are restored, except fields that only the API
-// server writes. The user's Ingress is never written, see apply.
-func (c *fakeCluster) asBefore(rt *rapid.T, user World) {
-	c.t.Helper()
+// differs returns how the objects differ from those before a release, except fields that only the API server writes, "" if they do not. The
+// user's Ingress is never written, see apply.
+func (c *fakeCluster) differs(user World) string {
 	if c.world.Canary != nil || c.world.CanaryPool != nil || c.world.Ingresses["llm-canary"] != nil {
-		rt.Fatal("an object of the release is left")
+		return "an object of the release is left"
 	}
-	if diff := cmp.Diff(user.Stable.Spec, c.world.Stable.Spec); diff != "" {
-		rt.Fatalf("the stable Service differs from the user's:\n%s", diff)
-	}
-	if diff := cmp.Diff(user.Stable.Annotations, c.world.Stable.Annotations); diff != "" {
-		rt.Fatalf("the annotations of the stable Service differ from the user's:\n%s", diff)
-	}
+	diff := cmp.Diff(user.Stable.Spec, c.world.Stable.Spec) + cmp.Diff(user.Stable.Annotations, c.world.Stable.Annotations)
 	if user.StablePool != nil {
-		if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
-			rt.Fatalf("the stable pool differs from the user's:\n%s", diff)
-		}
+		diff += diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool))
 	}
 	for key, o := range user.Routes {
-		if diff := diffJSON(usersOwn(o), usersOwn(c.world.Routes[key])); diff != "" {
-			rt.Fatalf("%s differs from the user's:\n%s", key, diff)
-		}
+		diff += diffJSON(usersOwn(o), usersOwn(c.world.Routes[key]))
 	}
+	return diff
 }
 
 func usersOwn(o *unstructured.Unstructured) any {
+	if o == nil {
+		return nil
+	}
 	o = o.DeepCopy()
 	delete(o.Object, "status")
 	o.SetGeneration(0)
@@ -263,177 +233,6 @@ func (c *fakeCluster) replacePool(user World) {
 	}
 }
 
-// TestUnverified: the reasons why a view without due writes is not verified.
-func TestUnverified(t *testing.T) {
-	prepared, half := Desired{Prepared: true}, Desired{Weight: 50}
-	header := Desired{HeaderRoutes: []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: "x", Value: "y"}}}}}
-	for _, tt := range []struct {
-		name, reason string
-		desired      Desired
-		change       func(*fakeCluster)
-		want         string
-	}{
-		{"verified", "", half, func(*fakeCluster) {}, ""},
-		{"no canary endpoints", "the canary has a share", half, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
-		{"no canary endpoint with the port", "the canary has a share", half, func(c *fakeCluster) {
-			c.world.CanaryReady, c.world.CanaryPortless = nil, []string{"vllm-abc123-0"}
-		}, ReasonNoCanaryEndpoints},
-		{"no canary endpoints for headers", "", header, func(c *fakeCluster) { c.world.CanaryReady = nil }, ReasonNoCanaryEndpoints},
-		{"no canary endpoints, no share", "none are needed", prepared, func(c *fakeCluster) { c.world.CanaryReady = nil }, ""},
-		{"no stable endpoints", "stable has a share", half, func(c *fakeCluster) { c.world.StableReady = nil }, ReasonNoStableEndpoints},
-		{"no stable endpoints, no share", "none are needed", Desired{Weight: 100}, func(c *fakeCluster) { c.world.StableReady = nil }, ""},
-		{"route missing", "the canary has a share", half, func(c *fakeCluster) { delete(c.world.Routes, c.setup.Policy.Routes[1]) }, ReasonRouteMissing},
-		{"route missing, no share", "it sends no requests", prepared, func(c *fakeCluster) { delete(c.world.Routes, c.setup.Policy.Routes[1]) }, ""},
-		{"nothing to split", "the user has removed the backend", half, func(c *fakeCluster) {
-			r := Route{c.setup.Policy.Routes[0], c.world.Routes[c.setup.Policy.Routes[0]]}
-			c.world.Routes[r.Key] = r.with(c.t, []any{}).Object
-		}, ReasonNothingToSplit},
-		{"canary Service being deleted", "it can't be recreated before it is deleted", prepared, func(c *fakeCluster) {
-			c.world.Canary = c.world.Canary.DeepCopy()
-			c.world.Canary.DeletionTimestamp = &metav1.Time{}
-		}, ReasonServiceDeleting},
-		{"all missing", "nothing is desired", Desired{}, func(c *fakeCluster) { c.world = World{} }, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newFakeCluster(t)
-			c.applyAll(prepared)
-			c.ready()
-			c.applyAll(tt.desired)
-			c.acceptAll()
-			tt.change(c)
-			if v := Look(c.setup, tt.desired, c.world); v.Reason != tt.want || v.Stage < Written || (v.Stage == Verified) != (tt.want == "") {
-				t.Errorf("%s: view %+v, want reason %q", tt.reason, v, tt.want)
-			}
-		})
-	}
-}
-
-// TestForeignServiceKept: a foreign Service is not deleted; one that an earlier workload left is.
-func TestForeignServiceKept(t *testing.T) {
-	c := newFakeCluster(t)
-	c.applyAll(Desired{Prepared: true})
-	c.world.Canary.OwnerReferences[0].UID = "earlier"
-	want := []string{"delete Service vllm-canary", "create Service vllm-canary"}
-	if diff := cmp.Diff(want, c.applyAll(Desired{Prepared: true})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	delete(c.world.Canary.Labels, StableLabel)
-	if diff := cmp.Diff([]string{"patch Service vllm"}, c.applyAll(Desired{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestBlocked: what blocks a release until a user acts.
-func TestBlocked(t *testing.T) {
-	for _, tt := range []struct {
-		name, reason string
-		change       func(*fakeCluster)
-		desired      Desired
-		want         pb.ErrorReason
-	}{
-		{"stable Service missing", "it can't be isolated", func(c *fakeCluster) { c.world.Stable = nil }, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND},
-		{"selector moved", "a user's selector for another workload is not overwritten", func(c *fakeCluster) {
-			c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
-		}, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE},
-		{"name taken", "a foreign Service is never changed", func(c *fakeCluster) {
-			c.world.Canary = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "vllm-canary"}}
-		}, Desired{Prepared: true}, pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
-		{"annotation edited", "the labels that the isolation added are unknown", func(c *fakeCluster) {
-			c.world.Stable.Annotations[IsolationAnnotation] = "x"
-		}, Desired{}, pb.ErrorReason_ERROR_REASON_RECORD_INVALID},
-		{"defect", "a weight beyond 100", func(*fakeCluster) {}, Desired{Weight: 101}, pb.ErrorReason_ERROR_REASON_INTERNAL},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newFakeCluster(t)
-			tt.change(c)
-			var err error
-			for range 3 {
-				var write *Write
-				if write, err = Next(c.setup, tt.desired, c.world); write == nil {
-					break
-				}
-				c.apply(write)
-			}
-			if got := drivererr.Reason(err); got != tt.want {
-				t.Errorf("%s: error %v, want reason %v", tt.reason, err, tt.want)
-			}
-			reason := ReasonBlocked
-			if tt.want == pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-				reason = ReasonRecordInvalid
-			}
-			if v := Look(c.setup, tt.desired, c.world); v.Stage != Blocked || v.Reason != reason {
-				t.Errorf("%s: view %+v", tt.reason, v)
-			}
-		})
-	}
-}
-
-// TestShrinkWithoutIsolation: a share shrinks although the stable Service can't be isolated.
-func TestShrinkWithoutIsolation(t *testing.T) {
-	c := newFakeCluster(t)
-	c.applyAll(Desired{Prepared: true})
-	c.ready()
-	c.applyAll(Desired{Weight: 50})
-	c.world.Stable.Spec.Selector["leaderworkerset.sigs.k8s.io/name"] = "others"
-	for _, want := range []Key{c.setup.Policy.Routes[0], c.setup.Policy.Routes[1]} {
-		write, err := Next(c.setup, Desired{Prepared: true}, c.world)
-		if err != nil || write == nil || write.Key != want {
-			t.Fatalf("next is %v, %v, want a write to %s", write, err, want)
-		}
-		c.apply(write)
-	}
-}
-
-// TestShrinkOthers: a share shrinks in each route, although another can't express what is desired.
-func TestShrinkOthers(t *testing.T) {
-	c := newFakeCluster(t).withIngress()
-	c.applyAll(Desired{Prepared: true})
-	c.ready()
-	c.applyAll(Desired{Weight: 50})
-	first, second := c.setup.Policy.Routes[0], c.setup.Policy.Routes[1]
-	rules := Route{first, c.world.Routes[first].DeepCopy()}.rules()
-	list(rules[2], "backendRefs")[0]["weight"] = int64(1_000_000)
-	c.world.Routes[first] = Route{first, c.world.Routes[first]}.with(t, anySlice(rules)).Object
-	var wrote []Key
-	for {
-		write, err := Next(c.setup, Desired{Weight: 20}, c.world)
-		if write == nil {
-			if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
-				t.Errorf("%v, want what is wrong with %s", err, first)
-			}
-			break
-		}
-		wrote = append(wrote, write.Key)
-		c.apply(write)
-	}
-	if diff := cmp.Diff([]Key{second, {KindIngress, "llm-canary"}}, wrote); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestShrinkDeletedRoute: gateways may serve a route with a finalizer until it is gone, so its share is withdrawn like any other, but
-// does not grow.
-func TestShrinkDeletedRoute(t *testing.T) {
-	c := newFakeCluster(t)
-	c.applyAll(Desired{Prepared: true})
-	c.ready()
-	c.applyAll(Desired{Weight: 50})
-	c.acceptAll()
-	key := c.setup.Policy.Routes[0]
-	c.world.Routes[key].SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
-	if wrote := c.applyAll(Desired{Weight: 60}); slices.Contains(wrote, "patch HTTPRoute llm") {
-		t.Errorf("%v, although it is being deleted", wrote)
-	}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Withdrawn {
-		t.Errorf("%d %% of the requests are withdrawn: %+v", v.Weight, v)
-	}
-	c.applyAll(Desired{Prepared: true})
-	c.acceptAll()
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); !v.Withdrawn || v.Weight != 0 {
-		t.Errorf("view %+v", v)
-	}
-}
-
 // TestShrinkAddsNoHeaderRoute: if a user adds a rule to a route, a canary that can't serve does not get its requests.
 func TestShrinkAddsNoHeaderRoute(t *testing.T) {
 	r, s := readRoute(t, "grpcroute.yaml"), setupOf("vllm")
@@ -454,15 +253,5 @@ func TestShrinkAddsNoHeaderRoute(t *testing.T) {
 	}
 	if n := strings.Count(after, "x-tester=yes"); n != 3 {
 		t.Errorf("%d rules for the header route, want those it had:\n%s", n, after)
-	}
-}
-
-// TestIsolationNotInForce: isolation is not in force before the endpoints follow.
-func TestIsolationNotInForce(t *testing.T) {
-	c := newFakeCluster(t)
-	c.applyAll(Desired{Prepared: true})
-	c.world.StableReady = []string{"vllm-0", "vllm-abc123-1"}
-	if v := Look(c.setup, Desired{Prepared: true}, c.world); v.Stage == Verified || v.Reason != ReasonIsolationNotInForce {
-		t.Errorf("view %+v", v)
 	}
 }

@@ -9,10 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -95,40 +93,6 @@ func TestPoolDrift(t *testing.T) {
 	}
 }
 
-// TestPoolOrder runs a release between pools: the writes of each stage.
-func TestPoolOrder(t *testing.T) {
-	c := newFakeCluster(t).withPool()
-	user := c.world
-	const (
-		service, canary, pool, canaryPool = "patch Service vllm", "Service vllm-canary", "patch InferencePool vllm", "InferencePool vllm-canary"
-		route                             = "patch HTTPRoute llm"
-	)
-	c.through([]stage{
-		{"prepare", "both selectors first, then the canary's objects, and no route yet", nil, Desired{Prepared: true},
-			[]string{service, pool, "create " + canary, "create " + canaryPool}, ReasonPoolNotObserved},
-		{"isolation in force", "the gateway has accepted the stable pool", c.acceptAll, Desired{Prepared: true}, nil, ""},
-		{"too early", "no leader", nil, Desired{Weight: 10}, nil, ReasonNoCanaryEndpoints},
-		{"no picker", "no endpoint would be picked", func() { c.ready(); c.world.PickerReady = nil }, Desired{Weight: 10}, nil, ReasonNoPicker},
-		{"up", "once leaders and a picker are ready", c.ready, Desired{Weight: 10}, []string{route}, ReasonRouteNotObserved},
-		{"pool not observed", "the gateway has accepted the route, but not observed the pool", func() {
-			for _, r := range c.world.routes(c.setup) {
-				c.accept(r)
-			}
-		}, Desired{Weight: 10}, nil, ReasonPoolNotObserved},
-		{"verified", "the gateway has accepted both", c.acceptAll, Desired{Weight: 10}, nil, ""},
-		{"picker lost", "the share is kept and does not grow", func() { c.world.PickerReady = nil }, Desired{Weight: 50}, nil, ReasonNoPicker},
-		{"all", "", c.ready, Desired{Weight: 100}, []string{route}, ReasonRouteNotObserved},
-		{"all verified", "no route leads to the stable pool, so no gateway reports on it", c.acceptAll, Desired{Weight: 100}, nil, ""},
-		{"pool deleted by hand", "it is recreated", func() { c.world.CanaryPool = nil }, Desired{Weight: 100}, []string{"create " + canaryPool}, ReasonPoolNotObserved},
-		{"down", "a share shrinks whatever the state of the canary", func() { c.world.CanaryReady, c.world.PickerReady = nil, nil }, Desired{Prepared: true}, []string{route}, ReasonRouteNotObserved},
-		{"clean up", "pool, Service, then the isolations", c.acceptAll, Desired{},
-			[]string{"delete " + canaryPool, "delete " + canary, pool, service}, ""},
-	})
-	if diff := diffJSON(usersOwn(user.StablePool), usersOwn(c.world.StablePool)); diff != "" {
-		t.Errorf("the stable pool differs from the user's:\n%s", diff)
-	}
-}
-
 // TestPoolRules: only refs to the pool are split, and requests are mirrored to the canary pool.
 func TestPoolRules(t *testing.T) {
 	c := newFakeCluster(t).withPool()
@@ -144,59 +108,6 @@ func TestPoolRules(t *testing.T) {
 	ref := list(got.rules()[0], "backendRefs")[1]
 	if ref["group"] != InferenceGroup || ref["kind"] != KindInferencePool || RouteWeight(got, c.setup) != 25 {
 		t.Errorf("ref %v, weight %d", ref, RouteWeight(got, c.setup))
-	}
-}
-
-func TestCheckPool(t *testing.T) {
-	const notFound, bad = pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE
-	spec := func(value any, path ...string) func(*fakeCluster) {
-		return func(c *fakeCluster) {
-			if err := unstructured.SetNestedField(c.world.StablePool.Object, value, append([]string{"spec"}, path...)...); err != nil {
-				c.t.Fatal(err)
-			}
-		}
-	}
-	for _, tt := range []struct {
-		name, reason string
-		change       func(*fakeCluster)
-		want         pb.ErrorReason
-		says         []string
-	}{
-		{"valid", "leaders by app label, of both workloads", func(*fakeCluster) {}, 0, nil},
-		{"no pool", "named but missing", func(c *fakeCluster) { c.world.StablePool = nil }, notFound, []string{"InferencePool vllm", "create it"}},
-		{"workers too", "an app label alone", spec(map[string]any{"app": "vllm"}, "selector", "matchLabels"), bad,
-			[]string{"InferencePool vllm", "workers", `add leaderworkerset.sigs.k8s.io/worker-index: "0"`, "spec.selector.matchLabels"}},
-		{"no match", "labels that no leader has", spec(map[string]any{"app": "llm"}, "selector", "matchLabels"), bad,
-			[]string{"InferencePool vllm selects no leader of vllm", `app: "llm"`, `app: "vllm"`}},
-		{"no selector", "", spec(map[string]any{}, "selector", "matchLabels"), bad, []string{"InferencePool vllm has no spec.selector.matchLabels"}},
-		{"policy changes a selected label", "the canary pool would select nothing", func(c *fakeCluster) {
-			c.setup.CanaryLeader = map[string]string{"app": "canary"}
-			c.world.Stable.Spec.Selector = map[string]string{lws.SetNameLabelKey: "vllm", lws.WorkerIndexLabelKey: "0"}
-		}, bad, []string{"InferencePool vllm", "policy.canary_leader_metadata"}},
-		{"name taken", "a foreign pool", func(c *fakeCluster) { c.world.CanaryPool = readRoute(t, "pool.yaml").Object },
-			pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"InferencePool default/vllm-canary", "rename it"}},
-		{"one picker for both", "a picker serves one pool", func(c *fakeCluster) { c.setup.Policy.Pool.Picker = "vllm-epp" }, bad,
-			[]string{"vllm-epp", "one pool only", "policy.traffic.inference_pool.canary_endpoint_picker"}},
-		{"no picker", "named but missing", func(c *fakeCluster) { c.world.Picker = nil }, notFound, []string{"Service vllm-canary-epp", "create it"}},
-		{"other port", "the picker's Service lacks the stable one's port", func(c *fakeCluster) {
-			c.world.Picker.Spec.Ports = []corev1.ServicePort{{Port: 9003}}
-		}, bad, []string{"Service vllm-canary-epp", "no port 9002", "canary_endpoint_picker_port"}},
-		{"own port", "named in the policy", func(c *fakeCluster) {
-			c.world.Picker.Spec.Ports, c.setup.Policy.Pool.PickerPort = []corev1.ServicePort{{Port: 9003}}, 9003
-		}, 0, nil},
-		{"no port", "the kind of the stable picker has none", spec(map[string]any{"kind": "Picker", "group": "example.com", "name": "x"}, "endpointPickerRef"), bad,
-			[]string{"no endpoint picker port", "canary_endpoint_picker_port"}},
-		{"route to the Service", "nothing leads to the pool", func(c *fakeCluster) {
-			c.world.Routes[c.setup.Policy.Routes[0]] = Route{Object: c.world.Routes[c.setup.Policy.Routes[0]]}.with(t, []any{
-				map[string]any{"backendRefs": []any{map[string]any{"name": "vllm", "port": int64(80)}}},
-			}).Object
-		}, bad, []string{"HTTPRoute llm", "backendRef to InferencePool vllm"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newFakeCluster(t).withPool()
-			tt.change(c)
-			checkSays(t, tt.reason, Check(c.setup, c.world), tt.want, tt.says)
-		})
 	}
 }
 
@@ -254,45 +165,6 @@ func TestUnverifiedPool(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestPoolObstacles: what blocks a release until a user acts, and what does not.
-func TestPoolObstacles(t *testing.T) {
-	c := newFakeCluster(t).withPool()
-	c.applyAll(Desired{Prepared: true})
-	c.ready()
-	c.applyAll(Desired{Weight: 50})
-	c.world.CanaryPool.SetOwnerReferences(nil)
-	want := []string{"delete InferencePool vllm-canary", "create InferencePool vllm-canary"}
-	if diff := cmp.Diff(want, c.applyAll(Desired{Weight: 50})); diff != "" {
-		t.Errorf("a pool that an earlier workload left (-want +got):\n%s", diff)
-	}
-	c.world.CanaryPool.SetDeletionTimestamp(ptr.To(metav1.Unix(1, 0)))
-	if v := Look(c.setup, Desired{Weight: 50}, c.world); v.Reason != ReasonPoolDeleting || v.Prepared {
-		t.Errorf("being deleted: view %+v", v)
-	}
-	c.world.CanaryPool.SetDeletionTimestamp(nil)
-	c.world.StablePool = nil
-	if _, err := Next(c.setup, Desired{Weight: 50}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
-		t.Errorf("stable pool missing: %v", err)
-	}
-	if write, err := Next(c.setup, Desired{Weight: 10}, c.world); err != nil || write == nil || write.Key.Kind != KindHTTPRoute {
-		t.Errorf("stable pool missing: %v, %v: a share shrinks nevertheless", write, err)
-	}
-	c.applyAll(Desired{})
-	if c.world.CanaryPool != nil {
-		t.Error("the canary pool is left")
-	}
-	c = newFakeCluster(t).withPool()
-	c.applyAll(Desired{Prepared: true})
-	c.world.CanaryPool.SetLabels(nil)
-	if _, err := Next(c.setup, Desired{Prepared: true}, c.world); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-		t.Errorf("a foreign pool: %v", err)
-	}
-	want = []string{"delete Service vllm-canary", "patch InferencePool vllm", "patch Service vllm"}
-	if got := c.applyAll(Desired{}); cmp.Diff(want, got) != "" || c.world.CanaryPool == nil {
-		t.Errorf("wrote %v, want %v", got, want)
 	}
 }
 
