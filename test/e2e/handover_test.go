@@ -118,6 +118,7 @@ func (w *workload) mustServe(name string) {
 // and so does the second set of the next release.
 //
 // Proves (test): Handover: the second set becomes the workload.
+// Proves (test): An Ingress: the canary's is created, weighed and deleted, and the Service is restored.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))

@@ -49,7 +49,7 @@ const (
 var optional = map[string]string{
 	"lockstep-driver-disaggregated": "suite disaggregated",
 	"lockstep-driver-gateway":       "suite traffic",
-	"lockstep-driver-pools":         "suite router",
+	"lockstep-driver-pools":         "suite traffic",
 	"lockstep-preflight":            "TestPreflight, with an account of its own",
 	"lockstep-lease":                "TestLeaderElection, with an account of its own",
 	"system:auth-delegator":         "only a server on TCP asks",

@@ -7,20 +7,15 @@ package router_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,11 +26,12 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/router"
 )
 
-func TestMain(m *testing.M) { os.Exit(cluster.Main(m, cluster.WithoutLWS())) }
+func TestMain(m *testing.M) { os.Exit(cluster.Main(m, cluster.WithoutLWS(), cluster.WithGatewayAPI())) }
 
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
@@ -61,8 +57,8 @@ var (
 	grpcRoute = traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"}
 )
 
-// newEnv starts a Router with the permissions of config, the administrator's if it is nil.
-func newEnv(t *testing.T, config *rest.Config) *env {
+// newEnv starts a Router with the administrator's permissions.
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := &env{T: t, cluster: cluster.Shared(t), changes: map[string]int{}}
 	e.namespace = e.cluster.Namespace(t)
@@ -70,10 +66,7 @@ func newEnv(t *testing.T, config *rest.Config) *env {
 	e.dynamic = dynamic.NewForConfigOrDie(e.cluster.RESTConfig())
 	e.apply("another-tool", serviceManifest)
 	e.setup = e.newSetup()
-	if config == nil {
-		config = e.cluster.RESTConfig()
-	}
-	e.start(config)
+	e.start(e.cluster.RESTConfig())
 	return e
 }
 
@@ -104,11 +97,7 @@ func (e *env) start(config *rest.Config) {
 // newSetup returns a Setup whose owner exists, so that garbage collection is real.
 func (e *env) newSetup() traffic.Setup {
 	e.Helper()
-	owner, err := e.kube.CoreV1().ConfigMaps(e.namespace).Create(e.Context(),
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
-	if err != nil {
-		e.Fatal(err)
-	}
+	owner := suite.Create(e.T, e.kube.CoreV1().ConfigMaps(e.namespace), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}})
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: "vllm", Namespace: e.namespace, UID: "stable"}}
 	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"app": "vllm"}
 	s := traffic.NewSetup(w, "vllm-abc123", traffic.Policy{
@@ -177,57 +166,31 @@ func (e *env) client(kind string) dynamic.ResourceInterface {
 
 // resources are those of the kinds that the router reads.
 var resources = map[string]schema.GroupVersionResource{
-	traffic.KindService:       corev1.SchemeGroupVersion.WithResource("services"),
-	traffic.KindIngress:       networkingv1.SchemeGroupVersion.WithResource("ingresses"),
-	traffic.KindHTTPRoute:     {Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "httproutes"},
-	traffic.KindGRPCRoute:     {Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "grpcroutes"},
-	traffic.KindInferencePool: {Group: traffic.InferenceGroup, Version: traffic.InferenceVersion, Resource: "inferencepools"},
+	traffic.KindService:   corev1.SchemeGroupVersion.WithResource("services"),
+	traffic.KindHTTPRoute: {Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "httproutes"},
+	traffic.KindGRPCRoute: {Group: traffic.GatewayGroup, Version: traffic.GatewayVersion, Resource: "grpcroutes"},
 }
 
 func (e *env) get(key traffic.Key) *unstructured.Unstructured {
 	e.Helper()
-	o, err := e.client(key.Kind).Get(e.Context(), key.Name, metav1.GetOptions{})
-	if err != nil {
-		e.Fatal(err)
-	}
-	return o
+	return suite.GetObject(e.Context(), e.T, e.client(key.Kind), key.Name)
 }
 
 // pod creates a pod, which KWOK makes ready. LWS does not run here.
 func (e *env) pod(name, workload, index string) {
 	e.Helper()
-	e.podWith(name, map[string]string{"app": "vllm", lws.SetNameLabelKey: workload, lws.WorkerIndexLabelKey: index})
-}
-
-func (e *env) podWith(name string, labels map[string]string) {
-	e.Helper()
-	if _, err := e.kube.CoreV1().Pods(e.namespace).Create(e.Context(), &corev1.Pod{
+	labels := map[string]string{"app": "vllm", lws.SetNameLabelKey: workload, lws.WorkerIndexLabelKey: index}
+	suite.Create(e.T, e.kube.CoreV1().Pods(e.namespace), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}},
-	}, metav1.CreateOptions{}); err != nil {
-		e.Fatal(err)
-	}
+	})
 }
 
-// gateway accepts the routes and their pools, as a gateway controller does.
+// gateway accepts the routes, as a gateway controller does.
 func (e *env) gateway() {
 	e.Helper()
-	reached := ""
 	for _, key := range e.setup.Policy.Routes {
-		o := e.get(key)
-		e.accept(o)
-		spec, err := json.Marshal(o.Object["spec"])
-		if err != nil {
-			e.Fatal(err)
-		}
-		reached += string(spec)
-	}
-	if pool := e.setup.Policy.Pool; pool != nil {
-		for _, name := range []string{pool.Stable, pool.Canary} {
-			if strings.Contains(reached, fmt.Sprintf("%q", name)) {
-				e.accept(e.get(traffic.Key{Kind: traffic.KindInferencePool, Name: name}))
-			}
-		}
+		e.accept(e.get(key))
 	}
 }
 
@@ -283,17 +246,6 @@ func (e *env) applyAll(d traffic.Desired) (writes []string) {
 	return nil
 }
 
-// endpoint waits until the canary has an endpoint.
-func (e *env) endpoint() {
-	e.Helper()
-	eventually(e.T, "the canary has an endpoint", func(context.Context) error {
-		if v := e.router.Observe(e.setup, traffic.Desired{}); v.CanaryEndpoints != 1 {
-			return fmt.Errorf("view %+v", v)
-		}
-		return nil
-	})
-}
-
 // view waits until the View has a reason.
 func (e *env) view(d traffic.Desired, reason string) traffic.View {
 	e.Helper()
@@ -305,60 +257,6 @@ func (e *env) view(d traffic.Desired, reason string) traffic.View {
 		return nil
 	})
 	return v
-}
-
-var gatewayInstalled bool
-
-// installGateway adds the Gateway API's CRDs, of the standard channel.
-func installGateway(t *testing.T) {
-	t.Helper()
-	if gatewayInstalled {
-		return
-	}
-	for _, plural := range []string{"httproutes", "grpcroutes"} {
-		if err := cluster.Shared(t).Apply(t.Context(), "", crd(t, traffic.GatewayGroup, plural)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	gatewayInstalled = true
-}
-
-var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-
-// uninstall removes an API that another test may have installed.
-func (e *env) uninstall(group string) {
-	e.Helper()
-	for _, resource := range resources {
-		if resource.Group != group {
-			continue
-		}
-		name := resource.Resource + "." + group
-		eventually(e.T, name+" is gone", func(ctx context.Context) error {
-			err := e.dynamic.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{})
-			list, errLook := e.kube.Discovery().ServerResourcesForGroupVersion(resource.GroupVersion().String())
-			installed := errLook == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource })
-			if installed || errLook != nil && !apierrors.IsNotFound(errLook) || !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it is there: %w", errors.Join(err, errLook))
-			}
-			return nil
-		})
-	}
-}
-
-// uninstallGateway removes the Gateway API.
-func (e *env) uninstallGateway() {
-	e.Helper()
-	e.uninstall(traffic.GatewayGroup)
-	gatewayInstalled = false
-}
-
-func crd(t *testing.T, group, plural string) []byte {
-	t.Helper()
-	raw, err := cluster.Shared(t).GatewayCRD(t.Context(), group, plural)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 // applyRoutes applies the user's manifests once the API is served.

@@ -20,9 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
-	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -37,30 +35,11 @@ func decode(t *testing.T, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// TestAPIComesLater begins on a cluster without the Gateway API.
-//
-// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
-func TestAPIComesLater(t *testing.T) {
-	e := newEnv(t, nil)
-	e.uninstallGateway()
-	err := e.router.Check(t.Context(), e.setup)
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "Gateway API") {
-		t.Fatalf("Check: %v, want one about the Gateway API", err)
-	}
-	if v := e.router.Observe(e.setup, traffic.Desired{}); v.Stage != traffic.Blocked {
-		t.Errorf("view %+v", v)
-	}
-	installGateway(t)
-	e.applyRoutes("someone")
-	eventually(t, "the API is found", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
-}
-
 // TestRelease runs a release while tools and users change the objects.
 //
 // Proves (smoke): HTTPRoute objects: a release beside other writers.
 func TestRelease(t *testing.T) {
-	installGateway(t)
-	e := newEnv(t, nil)
+	e := newEnv(t)
 	e.applyRoutes("argocd")
 	e.pod("vllm-0", "vllm", "0")
 	e.pod("vllm-0-1", "vllm", "1")
@@ -226,10 +205,9 @@ func (e *env) onlyStable(key traffic.Key) {
 
 // TestPrecondition: a write that is based on an outdated object fails.
 //
-// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
+// Proves: Route objects: preconditions, deletion with their owner, rights.
 func TestPrecondition(t *testing.T) {
-	installGateway(t)
-	e := newEnv(t, nil)
+	e := newEnv(t)
 	e.applyRoutes("someone")
 	eventually(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 	stale := e.router.Observe(e.setup, traffic.Desired{Isolated: true}).Write
@@ -266,68 +244,11 @@ func TestPrecondition(t *testing.T) {
 	})
 }
 
-// TestCatchUp: an observation after a write is never older than the write.
-//
-// Proves: Route objects: APIs that come later, foreign objects, deletion, what is read after a write.
-func TestCatchUp(t *testing.T) {
-	installGateway(t)
-	e := newEnv(t, nil)
-	e.applyRoutes("someone")
-	e.pod("vllm-abc123-0", "vllm-abc123", "0")
-	if err := e.router.Check(t.Context(), e.setup); err != nil {
-		t.Fatal(err)
-	}
-	e.applyAll(traffic.Desired{Prepared: true})
-	eventually(t, "the canary has an endpoint", func(context.Context) error {
-		if v := e.router.Observe(e.setup, traffic.Desired{}); v.CanaryEndpoints != 1 {
-			return fmt.Errorf("view %+v", v)
-		}
-		return nil
-	})
-	for weight := 1; weight <= 100; weight += 3 {
-		d := traffic.Desired{Weight: weight}
-		if got := e.applyAll(d); len(got) != 2 {
-			t.Fatalf("weight %d: writes %v", weight, got)
-		}
-		if v := e.router.Observe(e.setup, d); v.Weight != weight || v.Stage < traffic.Written {
-			t.Fatalf("weight %d: view %+v", weight, v)
-		}
-	}
-	e.applyAll(traffic.Desired{})
-}
-
-// TestForeignService: a foreign Service with the canary's name.
-//
-// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
-func TestForeignService(t *testing.T) {
-	installGateway(t)
-	e := newEnv(t, nil)
-	e.applyRoutes("someone")
-	e.apply("another-tool", strings.Replace(serviceManifest, "name: vllm,", "name: vllm-canary,", 1))
-	eventually(t, "NAME_TAKEN", func(ctx context.Context) error {
-		err := e.router.Check(ctx, e.setup)
-		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-			return nil
-		}
-		return fmt.Errorf("Check: %w", err)
-	})
-	e.applyAll(traffic.Desired{Isolated: true})
-	_, _, err := e.write(t.Context(), traffic.Desired{Prepared: true})
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NAME_TAKEN {
-		t.Errorf("write: %v", err)
-	}
-	e.applyAll(traffic.Desired{})
-	if _, err := e.kube.CoreV1().Services(e.namespace).Get(t.Context(), "vllm-canary", metav1.GetOptions{}); err != nil {
-		t.Errorf("it was deleted: %v", err)
-	}
-}
-
 // TestForbidden: a driver without read permission reports which one is missing.
 //
-// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
+// Proves: Route objects: preconditions, deletion with their owner, rights.
 func TestForbidden(t *testing.T) {
-	installGateway(t)
-	e := newEnv(t, nil)
+	e := newEnv(t)
 	config := tenant.Account(t, e.cluster, e.namespace, "driver", map[string][]rbacv1.PolicyRule{
 		e.namespace: {{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}}},
 	})
@@ -339,36 +260,4 @@ func TestForbidden(t *testing.T) {
 		}
 		return fmt.Errorf("Check: %w", err)
 	})
-}
-
-// TestOldGatewayAPI: a CRD without names of rules. Rules that could not be recognized later are not written.
-//
-// Proves: Route objects: preconditions, foreign objects, rights, old CRDs.
-func TestOldGatewayAPI(t *testing.T) {
-	installGateway(t)
-	e := newEnv(t, nil)
-	e.applyRoutes("someone")
-	e.pod("vllm-abc123-0", "vllm-abc123", "0")
-	if err := e.router.Check(t.Context(), e.setup); err != nil {
-		t.Fatal(err)
-	}
-	path := "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/rules/items/properties/name"
-	if _, err := e.dynamic.Resource(crds).Patch(t.Context(), "grpcroutes."+traffic.GatewayGroup, types.JSONPatchType,
-		fmt.Appendf(nil, `[{"op": "remove", "path": %q}]`, path), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { gatewayInstalled = false }()
-	e.applyAll(traffic.Desired{Prepared: true})
-	d := traffic.Desired{HeaderRoutes: []traffic.HeaderRoute{{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
-	eventually(t, "the write is rejected", func(ctx context.Context) error {
-		_, what, err := e.write(ctx, d)
-		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "v1.4") {
-			return nil
-		}
-		return fmt.Errorf("%s: %w", what, err)
-	})
-	if rules, _, _ := unstructured.NestedSlice(e.get(grpcRoute).Object, "spec", "rules"); len(rules) != 1 {
-		t.Errorf("the GRPCRoute has %d rules", len(rules))
-	}
-	e.applyAll(traffic.Desired{})
 }
