@@ -28,7 +28,7 @@ func copyOf(w *lws.LeaderWorkerSet, name string) *lws.LeaderWorkerSet {
 
 // Copies of a canary, and their pods, survive the releases of the canary's workload, and their user can delete them.
 //
-// Proves: Safety rule 9: a record edited, copied or removed by hand.
+// Proves: Safety rule 9: a record copied or removed by hand.
 func TestCanaryCopied(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 3, 2))

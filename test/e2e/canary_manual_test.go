@@ -279,43 +279,6 @@ func TestCanaryHoldEdited(t *testing.T) {
 	})
 }
 
-// A record that was edited by hand is refused until it is valid again.
-//
-// Proves: Safety rule 9: a record edited, copied or removed by hand.
-func TestCanaryRecordEdited(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 3, 2))
-	before := w.stablePods()
-	w.edit(image("v2"))
-	w.initialize("r1", quarters())
-	w.upgrade("r1", 0)
-	good := w.get().Annotations[recordAnnotation]
-	for _, bad := range []string{"{}", "nonsense", `{"version":99}`, good[:len(good)-1] + `,"saved":1}`} {
-		w.annotate(recordAnnotation, bad)
-		w.eventually("the driver has observed the edit", func(ctx context.Context) error {
-			if _, err := w.tryContext(ctx); err == nil {
-				return errNotYet
-			}
-			return nil
-		})
-		_, err := w.tryContext(t.Context())
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, recordAnnotation)
-		_, err = w.tryUpgrade("r1", 2, nil)
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
-		_, err = w.tryFinalize("r1", promote, nil)
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
-		_, err = w.tryInitialize("r2", quarters())
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
-		_, err = w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
-		mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID)
-	}
-	w.annotate(recordAnnotation, good)
-	w.awaitState(pb.State_STATE_READY)
-	w.sameGroups(before)
-	w.finalize("r1", rollback)
-	w.mustBeIdle()
-}
-
 // annotate sets an annotation as kubectl annotate does.
 func (w *workload) annotate(key, value string) {
 	w.t.Helper()

@@ -19,7 +19,7 @@ import (
 // The record is removed by hand, which is the remedy for an invalid record: the release is dropped, the hold stays until Adopt
 // and Disown remove it, and LWS rolls the workload again.
 //
-// Proves: Safety rule 9: a record edited, copied or removed by hand.
+// Proves: Safety rule 9: a record copied or removed by hand.
 func TestCanaryRecordRemoved(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

@@ -212,7 +212,7 @@ var anyForgery = rapid.Custom(func(t *rapid.T) forgery {
 
 // An editor of one LeaderWorkerSet can write any record on it. Nothing but the workload's own objects may change.
 //
-// Proves: Safety rule 9: forged records change no object of another tenant.
+// Proves: Safety rule 9: edited and forged records change no object of another tenant.
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

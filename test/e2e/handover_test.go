@@ -268,63 +268,21 @@ func TestHandoverSuccessorDeleted(t *testing.T) {
 	s.mustRun("v2")
 }
 
-// A handover that would lose something, or that a GitOps tool would undo, is refused before the first write.
+// A handover that a GitOps tool would undo, by its Service, is refused before the first write.
 //
 // Proves: Handover: rolled back, second set deleted, refused, copied.
 func TestHandoverRefused(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
-	p := func() *pb.ReleasePolicy { return handover(policy("100%"), 0) }
-	for _, test := range []struct {
-		name    string
-		object  func(*lws.LeaderWorkerSet)
-		service func(*corev1.Service)
-		policy  func(*workload) *pb.ReleasePolicy
-		reason  pb.ErrorReason
-		words   []string
-	}{
-		{
-			"gitops", func(o *lws.LeaderWorkerSet) {
-				o.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "serving:leaderworkerset.x-k8s.io/LeaderWorkerSet:a/b"}
-			}, nil, func(*workload) *pb.ReleasePolicy { return p() },
-			pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, []string{"argocd.argoproj.io/tracking-id", "BLUE_PROMOTION_IN_PLACE"},
-		},
-		{
-			"volumes", func(o *lws.LeaderWorkerSet) {
-				claims("1Gi")(o)
-				o.Spec.Replicas = new(int32)
-			}, nil, func(*workload) *pb.ReleasePolicy { return p() },
-			pb.ErrorReason_ERROR_REASON_UNSUPPORTED, []string{"volumeClaimTemplates", "BLUE_PROMOTION_IN_PLACE"},
-		},
-		{
-			"metadata", func(*lws.LeaderWorkerSet) {}, nil, func(*workload) *pb.ReleasePolicy {
-				p := p()
-				p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: map[string]string{"track": "canary"}}
-				return p
-			}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, []string{"policy.canary_leader_metadata", "BLUE_PROMOTION_ADOPT"},
-		},
-		{
-			"service", func(*lws.LeaderWorkerSet) {}, func(s *corev1.Service) {
-				s.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "serving"}
-			}, func(w *workload) *pb.ReleasePolicy { return w.withTraffic(p()) },
-			pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, []string{"kustomize.toolkit.fluxcd.io/name", "service-http"},
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			w := e.in(t).deploy(model(test.name, 2, 1, test.object))
-			if test.service != nil {
-				w.expose()
-				s := w.service()
-				test.service(s)
-				if _, err := w.kube.CoreV1().Services(w.namespace).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			_, err := w.tryInitialize("r1", test.policy(w))
-			mustFail(t, err, test.reason, test.words...)
-			w.mustBeUntouched()
-		})
+	w := newEnv(t).deploy(model("model", 2, 1))
+	w.expose()
+	s := w.service()
+	s.Labels = map[string]string{"kustomize.toolkit.fluxcd.io/name": "serving"}
+	if _, err := w.kube.CoreV1().Services(w.namespace).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
 	}
+	_, err := w.tryInitialize("r1", handover(w.withTraffic(policy("100%")), 0))
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, "kustomize.toolkit.fluxcd.io/name", "model-http")
+	w.mustBeUntouched()
 }
 
 // A copy of the successor's manifest, including its labels, is not found by the workload's name.

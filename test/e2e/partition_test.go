@@ -39,25 +39,3 @@ func TestPartitionPromote(t *testing.T) {
 	w.mustRun("v2")
 	w.mustBeIdle()
 }
-
-// The record is removed by hand in mid-batch: no group is restarted, the partition stays, and Adopt warns of groups at two
-// revisions.
-//
-// Proves: Safety rule 9: a record edited, copied or removed by hand.
-func TestPartitionRecordRemoved(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2))
-	w.edit(image("v2"))
-	w.initialize("r1", inPlace("50%", "100%"))
-	w.upgrade("r1", 0)
-	before := w.stablePods()
-	w.mergePatch(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
-	w.awaitState(pb.State_STATE_UNMANAGED)
-	w.sameGroups(before)
-	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "AdoptedDuringRoll" {
-		t.Errorf("Adopt: %v, %v", r, err)
-	}
-	w.sameGroups(before)
-	w.mustBeIdle()
-}
