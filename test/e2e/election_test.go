@@ -62,6 +62,7 @@ func (w *workload) healUntil(set string, state pb.State) {
 // is killed in mid-promotion, then completes the promotion; no write of the one follows a write of the other.
 //
 // Proves (test): Several servers: one acts, another takes over; the limit of groups in flight.
+// Proves (test): SPEC rule 2: a driver that restarts continues from the cluster.
 func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))

@@ -29,7 +29,7 @@ func (w *workload) lose(groups ...int) {
 // A broken stable group uses up maxUnavailable: a rollback in place waits for it, names it and the way out, and with force
 // continues past it, also in another process. The broken group itself is never restarted.
 //
-// Proves: A rollback with force goes past broken stable groups.
+// Proves: A rollback with force goes past broken stable groups, and a driver that restarts completes it.
 func TestForcedRollback(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 2))

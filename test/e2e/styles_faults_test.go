@@ -70,6 +70,8 @@ func meets(n, fault, courses int) bool {
 //
 // Proves (test, canary/rollback, blue-green/promote, partition/promotion-rolled-back, handover/promote): Safety rule 6: killed after every
 // write, a course of each style.
+// Proves (test, canary/rollback, blue-green/promote, partition/promotion-rolled-back, handover/promote): SPEC rule 2: a driver that restarts
+// continues from the cluster.
 // Proves: Safety rule 6: killed after every write, in every course; every write refused, lost or observed late.
 func TestStylesKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
