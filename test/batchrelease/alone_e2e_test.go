@@ -17,17 +17,6 @@ import (
 
 // These tests are not parallel: each has its own hosts, without the shared one.
 
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
-func TestReportsMissingCRD(t *testing.T) {
-	c := alone(t)
-	uninstallKind(t, c)
-	p := begin(t, rights(t, c, true))
-	p.mustEnd(t, "does not serve BatchRelease of rollouts.kruise.io/v1beta1", "kubectl apply")
-	if len(children(t, p.cmd.Process.Pid)) != 0 {
-		t.Error("its driver is still there")
-	}
-}
-
 // Kruise's manager needs this object to start, and is installed with it. test/kruise has the manager itself.
 const kruiseComes = `
 apiVersion: admissionregistration.k8s.io/v1
@@ -35,7 +24,7 @@ kind: MutatingWebhookConfiguration
 metadata: {name: kruise-rollout-mutating-webhook-configuration}
 `
 
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
 func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
@@ -53,10 +42,12 @@ func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	p.mustEnd(t, "Kruise Rollouts' own manager is installed here", "lockstep kruise")
+	const why = "Kruise Rollouts' own manager is installed here"
+	p.mustEnd(t, why, "lockstep kruise")
+	begin(t, rights(t, c, true)).mustEnd(t, why, "panics") // nor does it start
 }
 
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
 func TestSeparateDriver(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)

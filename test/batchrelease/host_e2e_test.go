@@ -7,7 +7,6 @@ package batchrelease
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,18 +17,12 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
-	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // process is a `lockstep batchrelease`.
@@ -149,38 +142,6 @@ func installKind(t *testing.T, c *cluster.Cluster) {
 	if err := c.InstallBatchRelease(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// uninstallKind removes the CRD of BatchRelease, which an earlier run may have left.
-func uninstallKind(t *testing.T, c *cluster.Cluster) {
-	t.Helper()
-	_, _, client := suite.Clients(c)
-	left, err := client.Resource(batchReleases).List(t.Context(), metav1.ListOptions{})
-	if apierrors.IsNotFound(err) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range left.Items { // of namespaces that are being deleted, and whose host is gone
-		_, err := client.Resource(batchReleases).Namespace(o.GetNamespace()).
-			Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Fatal(err)
-		}
-	}
-	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	suite.DeleteObject(t, crds, batchReleases.GroupResource().String())
-	await.Nil(t, "BatchRelease is served no more", func(ctx context.Context) error {
-		_, err := client.Resource(batchReleases).List(ctx, metav1.ListOptions{})
-		if err == nil {
-			return errors.New("it is")
-		}
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-		return nil
-	})
 }
 
 // children returns the child processes of a process.

@@ -145,7 +145,7 @@ func TestImmediate(t *testing.T) {
 	e.MustRest("v2")
 }
 
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
 func TestWithoutPartition(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -182,7 +182,7 @@ func TestRollback(t *testing.T) {
 	e.MustKeep(before, 0, 1, 2)
 }
 
-// Proves: BatchRelease: plans, ids.
+// Proves: BatchRelease: plans.
 func TestPlanChange(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters("Canary"))
@@ -264,48 +264,9 @@ func TestWorkloadDeleted(t *testing.T) {
 	})
 }
 
-// Proves: BatchRelease: the other verbs in docs/kruise-batchrelease.md.
-func TestBadInput(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.Deploy(groups, nil)
-	e.Apply(manifest(name, quarters("Canary")))
-	e.awaitHeld()
-	e.remove()
-	e.Eventually("it is deleted", func(ctx context.Context) error {
-		_, err := e.release(ctx, name)
-		return notFound(err)
-	})
-	e.Edit("v2")
-	for of, bad := range map[string]struct{ plan, words string }{
-		"decreasing": {"batchPartition: 0\nbatches: [{canaryReplicas: 50%}, {canaryReplicas: 25%}]", "batches[1]: 25% is less"},
-		"style":      {"rollingStyle: Recreate\nbatchPartition: 0\nbatches: [{canaryReplicas: 50%}]", `rollingStyle "Recreate" is unknown`},
-		"none":       {"batchPartition: 0", "batches: is empty"},
-		"metadata":   {quarters("Partition") + "\npatchPodTemplateMetadata: {labels: {track: canary}}", "patchPodTemplateMetadata: groups that are replaced"},
-	} {
-		e.Apply(manifest(of, bad.plan))
-		e.awaitStuck(of, "InvalidPlan", bad.words)
-	}
-	// The driver's refusals are reported with its message.
-	e.Apply(manifest("reserved", quarters("Canary")+"\npatchPodTemplateMetadata: {labels: {lockstep.dev/role: x}}"))
-	e.awaitStuck("reserved", "InvalidRequest", "belongs to LeaderWorkerSet or Lockstep itself")
-	// Another kind is ignored here.
-	e.Apply(strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "kind: LeaderWorkerSet", "kind: Deployment").
-		Replace(manifest("foreign", quarters("Canary"))))
-	e.Apply(manifest("good", quarters("Canary")))
-	e.await("good", "the good one runs", func(s status) bool { return s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState })
-	e.MustHave("v1 v1 v1 v1")
-	foreign, err := e.release(t.Context(), "foreign")
-	if err != nil || len(foreign.Finalizers) != 0 || foreign.Status.Phase != "" {
-		t.Errorf("the foreign one: %v, %s", err, asJSON(foreign))
-	}
-	e.Apply(manifest("second", quarters("Canary")))
-	e.awaitStuck("second", "ReleaseOfAnother", "/good")
-}
-
 // The host does not poll: each batch begins as soon as the previous one is ready. Kruise's own takes 22 s for 4 steps of a Deployment.
 //
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
 func TestNoTicks(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -350,7 +311,7 @@ func (e *env) requests() []string {
 	return found
 }
 
-// Proves: BatchRelease: CRDs that are missing or come later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

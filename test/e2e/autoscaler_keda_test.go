@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -178,39 +177,4 @@ func (w *workload) awaitScaleInPaused(paused bool) {
 		}
 		return nil
 	})
-}
-
-// KEDA deletes its HorizontalPodAutoscaler once the ScaledObject is paused. Until then the HorizontalPodAutoscaler still scales,
-// so no second set is created; and KEDA owns it, so the driver does not write it.
-//
-// Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
-func TestAutoscalerWaitsForScaledObject(t *testing.T) {
-	t.Parallel()
-	e := autoscaled(t)
-	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	w := e.adopt(model("model", 2, 1))
-	w.keda(nil)
-	w.autoscale(1, 4, nil)
-	owner := suite.GetObject(t.Context(), t, w.scaledObjects(), w.name)
-	w.editAutoscaler(func(h *autoscalingv2.HorizontalPodAutoscaler) {
-		h.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())}
-	})
-	before := w.hpa()
-	w.edit(image("v2"))
-	if _, err := w.driver.Initialize(t.Context(), &pb.InitializeRequest{Workload: w.ref(), ReleaseId: "r1", Policy: blueGreen()}); err != nil {
-		t.Fatal(err)
-	}
-	w.await("the release waits for KEDA", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
-	w.awaitPaused("true", true)
-	w.mustHaveNoCanary()
-	w.mustRestoreAutoscaler(before)
-	if err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Delete(t.Context(), w.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		t.Fatal(err)
-	}
-	w.upgrade("r1", 0)
-	w.awaitState(pb.State_STATE_READY)
-	w.finalize("r1", rollback)
-	w.awaitPaused("", false)
 }

@@ -53,20 +53,3 @@ func TestCanaryBudgetCountsGroups(t *testing.T) {
 	}
 	w.finalize("r1", rollback)
 }
-
-// The driver warns of the user's budgets that do not mean for groups what they mean for pods.
-//
-// Proves: Budgets that block evictions, or count pods.
-func TestCanaryForeignBudgets(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	w := e.adopt(model("model", 4, 2))
-	w.edit(image("v2"))
-	for name, n := range map[string]int32{"none": 0, "two": 2} {
-		suite.Budget(t, w.kube, w.namespace, name, n, metav1.LabelSelector{MatchLabels: map[string]string{lws.SetNameLabelKey: w.name}})
-	}
-	r := w.initialize("r1", quarters())
-	w.mustContain(warning(r, "BudgetBlocksEviction"), "/none:", "8 pods", "maxUnavailable: 1")
-	w.mustContain(warning(r, "BudgetCountsPods"), "/two:", "2 evictions", "2 groups")
-	w.finalize("r1", rollback)
-}

@@ -11,39 +11,6 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// A third template in mid-release deletes the canary and restarts the release; a host that decided on the second template gets
-// an error.
-//
-// Proves (test): A third template in mid-release replaces the canary.
-func TestCanaryContinuousRelease(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 4, 2))
-	before := w.stablePods()
-	w.edit(image("v2"))
-	w.initialize("r1", quarters())
-	second := w.upgrade("r1", 1).GetContext()
-	w.edit(image("v3"))
-	third := w.await("the release starts over", func(c *pb.BatchContext) bool {
-		return c.GetState() == pb.State_STATE_HOLDING && c.GetUpdateRevision() != second.GetUpdateRevision()
-	})
-	if third.GetCanaryWorkload() == second.GetCanaryWorkload() || third.GetTarget() != "" || third.GetUpdated() != 0 {
-		t.Errorf("starts over with %s", show(third))
-	}
-	w.sameGroups(before)
-	_, err := w.driver.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{
-		Workload: w.ref(), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: 2},
-		UpdateRevision: second.GetUpdateRevision(), Wait: long,
-	})
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED)
-	if c := w.context(); c.GetUpdated() != 0 || c.GetDesired() != 0 {
-		t.Errorf("a request with a stale revision updated groups: %s", show(c))
-	}
-	w.upgrade("r1", 2)
-	w.finalize("r1", promote)
-	w.mustRun("v3")
-	w.mustBeIdle()
-}
-
 // A third template in mid-promotion starts the release over. A rollback returns the promoted groups to the stable
 // revision, although the template is at neither of the groups' two revisions.
 //

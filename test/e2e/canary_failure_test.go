@@ -81,33 +81,3 @@ func TestCanaryFailures(t *testing.T) {
 		})
 	}
 }
-
-// A failed release continues by itself once the cause is removed.
-//
-// Proves: Safety rule 8: recovery, thresholds, minReady.
-func TestCanaryRecovers(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 2))
-	w.edit(image("v2"), withBehavior(cluster.BehaviorNeverReady))
-	p := policy("100%")
-	p.ProgressDeadline = seconds(1)
-	w.initialize("r1", p)
-	c := w.upgrade("r1", 0).GetContext()
-	if c.GetState() != pb.State_STATE_FAILED {
-		t.Fatalf("not failed: %s", show(c))
-	}
-	w.await("4 pods exist", func(*pb.BatchContext) bool { return len(w.podsOf(c.GetCanaryWorkload())) == 4 })
-	w.patchPods(c.GetCanaryWorkload(), heal, 0, 1)
-	w.awaitState(pb.State_STATE_READY)
-	w.edit(func(s *lws.LeaderWorkerSet) {
-		delete(s.Spec.LeaderWorkerTemplate.WorkerTemplate.Annotations, cluster.AnnotationBehavior)
-	})
-	w.awaitState(pb.State_STATE_HOLDING)
-	w.upgrade("r1", 0)
-	// The deadline is short enough to pass between two groups of the promotion; that recovers as well.
-	if _, err := w.tryFinalize("r1", promote, long); err != nil {
-		t.Error(err)
-	}
-	w.awaitState(pb.State_STATE_COMPLETED)
-	w.mustBeIdle()
-}

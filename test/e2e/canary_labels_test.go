@@ -90,7 +90,7 @@ func (w *workload) podWrites(set string) int {
 // By the time a batch is ready, each pod of its groups has labels with the rollout and the batch. They are written once, restored
 // when they are removed by hand, set on replacement pods, and survive a restart of the driver.
 //
-// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
+// Proves: Labels of batches; leader metadata; Disown after a scale-down.
 func TestCanaryBatchLabels(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -150,27 +150,4 @@ func TestCanaryBatchLabels(t *testing.T) {
 	w.scale(9)
 	w.awaitReady()
 	w.mustBatches(w.name, "rollout-7", "3 3 3 3 2 2 1 1 -")
-}
-
-// Neither a rollback nor a release without a rollout id labels pods.
-//
-// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
-func TestCanaryNoBatchLabels(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 2))
-	w.edit(image("v2"))
-	w.initialize("r1", quarters())
-	c := w.upgrade("r1", 2).GetContext()
-	w.mustBatches(c.GetCanaryWorkload(), "rollout-8", "- -")
-	if n := w.podWrites(c.GetCanaryWorkload()); n > 0 {
-		t.Errorf("%d writes of pods", n)
-	}
-	w.finalize("r1", rollback)
-	p := policy("100%")
-	p.RolloutId = "rollout-8"
-	w.initialize("r2", p)
-	w.upgrade("r2", 0)
-	w.finalize("r2", rollback)
-	w.mustBatches(w.name, "rollout-8", "- -")
-	w.mustBeIdle()
 }

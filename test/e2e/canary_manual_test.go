@@ -9,19 +9,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
-	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
 // remove deletes a LeaderWorkerSet as kubectl does.
@@ -227,56 +223,6 @@ func TestCanaryEditedByHand(t *testing.T) {
 	w.finalize("r1", promote)
 	w.mustRun("v2")
 	w.mustBeIdle()
-}
-
-// The user applies other rolling update settings over the hold, as a GitOps tool would: the hold is restored, and the new
-// settings are those that a promotion uses and Disown restores.
-//
-// Proves: GitOps, in each style and at each moment.
-func TestCanaryHoldEdited(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	// The test removes the hold for a moment.
-	e.observer.waive(ruleHold, ruleAvailable)
-	type settings = lws.RollingUpdateConfiguration
-	held := func(w *workload) func() bool {
-		return func() bool { return isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) }
-	}
-	apply := func(w *workload, c settings) {
-		w.edit(func(s *lws.LeaderWorkerSet) {
-			r := s.Spec.RolloutStrategy.RollingUpdateConfiguration
-			r.MaxUnavailable, r.MaxSurge = c.MaxUnavailable, c.MaxSurge
-			if c.Partition != nil {
-				r.Partition = c.Partition
-			}
-		})
-	}
-	t.Run("at-rest", func(t *testing.T) {
-		w := e.in(t).adopt(model("rest", 3, 2))
-		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromString("30%"), Partition: ptr.To[int32](1)})
-		w.awaitObject("the hold is restored", held(w))
-		await.True(t, "the log names who changed it", func() bool {
-			return strings.Contains(e.driver.Log(), "e2e-user has changed the rolling update configuration")
-		})
-		w.disown(w.ref())
-		got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
-		if *got.Partition != 1 || got.MaxUnavailable != intstr.FromInt32(2) || got.MaxSurge != intstr.FromString("30%") {
-			t.Errorf("Disown restored %s", asJSON(got))
-		}
-	})
-	t.Run("mid-promotion", func(t *testing.T) {
-		w := e.in(t).adopt(model("promotion", 5, 2, annotated(cluster.AnnotationStartup, "300ms")))
-		w.edit(image("v2"))
-		w.initialize("r1", policy("100%"))
-		w.upgrade("r1", 0)
-		w.promoteUntil("r1", 1)
-		apply(w, settings{MaxUnavailable: intstr.FromInt32(2), MaxSurge: intstr.FromInt32(0)})
-		w.finalize("r1", promote)
-		w.mustBeIdle()
-		if saved := w.record().Saved; saved.MaxUnavailable != intstr.FromInt32(2) || ptr.Deref(saved.Partition, 0) != 0 {
-			t.Errorf("saved is %s", asJSON(saved))
-		}
-	})
 }
 
 // annotate sets an annotation as kubectl annotate does.

@@ -6,12 +6,14 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -55,7 +57,7 @@ func (w *workload) mergePatch(patch string) {
 // After a scale-down under the hold the user's percentages round to zero groups, which LWS refuses: Disown fails with a remedy,
 // and the remedy works.
 //
-// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
+// Proves: Labels of batches; leader metadata; Disown after a scale-down.
 func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))
@@ -72,6 +74,9 @@ func TestCanaryDisownRoundsToZero(t *testing.T) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxSurge = intstr.FromInt32(1)
 	})
 	w.awaitObject("the hold is restored", func() bool { return isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) })
+	await.True(t, "the log names who changed it", func() bool {
+		return strings.Contains(w.driver.Log(), "e2e-user has changed the rolling update configuration")
+	})
 	if err := disown(); err != nil {
 		t.Fatal(err)
 	}

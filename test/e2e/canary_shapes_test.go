@@ -67,7 +67,7 @@ func TestCanaryNoReplicas(t *testing.T) {
 
 // The policy's metadata is set on the canary's leaders only, if the driver's operator allows its keys.
 //
-// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
+// Proves: Labels of batches; leader metadata; Disown after a scale-down.
 func TestCanaryLeaderMetadata(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
@@ -112,26 +112,4 @@ func TestCanaryLeaderMetadata(t *testing.T) {
 			w.mustRun("v2")
 		})
 	}
-}
-
-// Pods terminate slowly: the next canary waits until they are deleted, and so does the end of the release.
-//
-// Proves: Labels of batches; leader metadata; slow termination; Disown after a scale-down.
-func TestCanarySlowTermination(t *testing.T) {
-	t.Parallel()
-	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "100ms")))
-	w.edit(image("v2"))
-	w.initialize("r1", policy("100%"))
-	first := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
-	w.edit(image("v3"))
-	w.await("the next canary is prepared", func(c *pb.BatchContext) bool {
-		return c.GetState() == pb.State_STATE_HOLDING && c.GetCanaryWorkload() != "" && c.GetCanaryWorkload() != first
-	})
-	if left := w.podsOf(first); len(left) > 0 {
-		t.Errorf("%d pods of the first canary are left beside the second one", len(left))
-	}
-	w.upgrade("r1", 0)
-	w.finalize("r1", promote)
-	w.mustRun("v3")
-	w.mustBeIdle()
 }

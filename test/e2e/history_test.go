@@ -21,14 +21,12 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
-	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // Labels and annotations of the revision history, repeated here on purpose: they are part of the contract.
 const (
-	snapshotSelector  = "lockstep.dev/role=snapshot"
-	historyAnnotation = "lockstep.dev/history"
-	limitAnnotation   = "lockstep.dev/history-limit"
+	snapshotSelector = "lockstep.dev/role=snapshot"
+	limitAnnotation  = "lockstep.dev/history-limit"
 )
 
 // The revision history outlives LWS's own revisions and restarts of the driver, and names the user, the release and the outcome.
@@ -111,7 +109,7 @@ func TestHistoryUndo(t *testing.T) {
 
 // The history keeps as many revisions as the annotation sets, and never fewer than those in use.
 //
-// Proves: History: limits, edits, permissions.
+// Proves: History: limits, permissions.
 func TestHistoryLimit(t *testing.T) {
 	e := newEnv(t)
 	w := e.adopt(model("model", 1, 1))
@@ -137,61 +135,9 @@ func TestHistoryLimit(t *testing.T) {
 	})
 }
 
-// A revision that was edited by hand is reported and not restored, and is recreated once it is deleted.
-//
-// Proves: History: limits, edits, permissions.
-func TestHistoryEdited(t *testing.T) {
-	e := newEnv(t)
-	w := e.adopt(model("model", 1, 1))
-	w.edit(image("v2"))
-	w.initialize("r2", policy("100%"))
-	w.finalize("r2", promote)
-	history := w.mustHaveHistory("2 v2 r2 COMPLETED stable current", "1 v1 -")
-	crs := w.kube.AppsV1().ControllerRevisions(w.namespace)
-	byName := map[string]appsv1.ControllerRevision{}
-	for _, cr := range w.snapshots() {
-		byName[cr.Labels["lockstep.dev/revision"]] = cr
-	}
-	old, now := byName[history[1].GetName()], byName[history[0].GetName()]
-
-	// The API server refuses a change of data, but not an object that is recreated with another template.
-	forged := old.DeepCopy()
-	forged.ResourceVersion, forged.UID = "", ""
-	forged.Data.Raw = []byte(strings.ReplaceAll(string(old.Data.Raw), "model:v1", "model:evil"))
-	suite.Delete(t, crs, old.Name)
-	suite.Create(t, crs, forged)
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, historyAnnotation,
-		strings.Replace(now.Annotations[historyAnnotation], "Promoted", "RolledBack", 1))
-	suite.Patch(t, crs, now.Name, patch)
-	w.eventually("both are reported", func(ctx context.Context) error {
-		r, err := w.env.driver.ListRevisions(ctx, &pb.ListRevisionsRequest{Workload: w.ref()})
-		if err != nil {
-			return err
-		}
-		for i, words := range []string{"annotation lockstep.dev/history", "its template is not the one"} {
-			if len(r.GetRevisions()) != 2 || !strings.Contains(r.GetRevisions()[i].GetProblem(), words) {
-				return fmt.Errorf("history %v", r.GetRevisions())
-			}
-		}
-		return nil
-	})
-	before := w.template()
-	_, err := w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: history[1].GetName()})
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, old.Name, "delete it")
-	_, err = w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref()})
-	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND)
-	if w.template() != before {
-		t.Error("the template was changed")
-	}
-	for _, name := range []string{old.Name, now.Name} {
-		suite.Delete(t, crs, name)
-	}
-	w.awaitHistory("1 v2 r2 COMPLETED stable current")
-}
-
 // A driver without the permission to write a history warns of it, and releases nevertheless.
 //
-// Proves: History: limits, edits, permissions.
+// Proves: History: limits, permissions.
 func TestHistoryForbidden(t *testing.T) {
 	e := newEnvIn(t, cluster.Shared(t))
 	e.driver = driver.Start(t, e.grant("no-history", func(resource, verb string) bool {
@@ -268,13 +214,6 @@ func (w *workload) counts(ctx context.Context, selector string, n int) error {
 		return fmt.Errorf("%d ControllerRevisions, want %d", len(found), n)
 	}
 	return nil
-}
-
-// snapshots returns the driver's ControllerRevisions.
-func (w *workload) snapshots() []appsv1.ControllerRevision {
-	w.t.Helper()
-	list := suite.List(w.t, w.kube.AppsV1().ControllerRevisions(w.namespace), metav1.ListOptions{LabelSelector: snapshotSelector})
-	return list.Items
 }
 
 // mustHaveHistory fails unless the revisions are these, newest first: number, image tag, release, outcome, stable, current.

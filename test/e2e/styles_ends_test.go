@@ -74,6 +74,7 @@ func TestStylesEnds(t *testing.T) {
 
 // In mid-release the template is reverted, which rolls back, or changes again, which restarts the release.
 //
+// Proves (test, canary/third): A third template in mid-release replaces the canary.
 // Proves: Templates that change at every moment.
 func TestStylesTemplateChanges(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
@@ -209,7 +210,7 @@ func TestStylesPromotionRolledBack(t *testing.T) {
 // Groups of the new template never become ready: the release fails at the deadline, and the host rolls back. In place it restarts a
 // group, and no worker of the group is left for the next leader.
 //
-// Proves: Safety rule 8: recovery, thresholds, minReady.
+// Proves: Safety rule 8: thresholds, minReady, groups that never start.
 func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		w := newEnv(t).adopt(model("model", 4, 2))
@@ -248,7 +249,7 @@ func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 // Groups do not count before they have been ready for minReady, and a batch is ready with as many failed groups as the policy's
 // failure threshold allows.
 //
-// Proves: Safety rule 8: recovery, thresholds, minReady.
+// Proves: Safety rule 8: thresholds, minReady, groups that never start.
 func TestStylesReadiness(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)

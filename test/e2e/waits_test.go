@@ -47,7 +47,7 @@ func (w *workload) setPodFinalizers(ctx context.Context, pod, finalizers string)
 // A pod of the canary can't be deleted. After the progress deadline the release ends without it and names it, and a next release
 // runs beside it. Only a canary of the same name has to wait, which fails with the pod's name.
 //
-// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing, and recovery once the cause is removed.
 func TestWaitLeftoverPod(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -114,7 +114,7 @@ func TestWaitLeftoverPod(t *testing.T) {
 // A surge group of a promotion can't be deleted. The promotion fails with the name of its pod, since a group that is lost under the
 // hold would be recreated at the old revision; once the pod is gone it completes, and a lost group keeps its revision.
 //
-// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing, and recovery once the cause is removed.
 func TestWaitSurgePod(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, rolling("0", "1", -1), annotated(cluster.AnnotationWarmup, "1s")))
@@ -147,16 +147,10 @@ func TestWaitSurgePod(t *testing.T) {
 // apply a change and never observes it.
 func (w *workload) refuseStatefulSets() (permit func()) {
 	w.t.Helper()
-	return w.refuseStatefulSetsUnless("false")
-}
-
-// refuseStatefulSetsUnless is refuseStatefulSets for changes after which a CEL expression is false. One with 11 replicas must be.
-func (w *workload) refuseStatefulSetsUnless(expression string) (permit func()) {
-	w.t.Helper()
 	policies, ctx := w.kube.AdmissionregistrationV1(), context.WithoutCancel(w.t.Context())
 	name := "refuse-statefulsets-" + w.namespace
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	policy.Spec.Validations = []admissionv1.Validation{{Expression: expression, Message: "refused by a test"}}
+	policy.Spec.Validations = []admissionv1.Validation{{Expression: "false", Message: "refused by a test"}}
 	rule := admissionv1.NamedRuleWithOperations{}
 	rule.APIGroups, rule.APIVersions, rule.Resources = []string{"apps"}, []string{"v1"}, []string{"statefulsets"}
 	rule.Operations = []admissionv1.OperationType{admissionv1.Update}
@@ -203,7 +197,7 @@ func (w *workload) refuseStatefulSetsUnless(expression string) (permit func()) {
 // LWS can't apply a new template and never observes it, so the hold is not known to be in force. The release fails and names the
 // controller; once LWS can write again, it continues.
 //
-// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing, and recovery once the cause is removed.
 func TestWaitForLWS(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))
@@ -228,7 +222,7 @@ func TestWaitForLWS(t *testing.T) {
 // The user's Service is deleted in mid-release, so a batch's requests can't be routed. The release fails, and continues once the
 // Service exists again.
 //
-// Proves: Safety rule 8: waits for leftover pods, LWS and routing.
+// Proves: Safety rule 8: waits for leftover pods, LWS and routing, and recovery once the cause is removed.
 func TestWaitForTraffic(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2))

@@ -29,7 +29,6 @@ const (
 	// name is the LeaderWorkerSet's, the RolloutTarget's and the Rollout's.
 	name   = "vllm"
 	groups = 4
-	size   = 2
 )
 
 var (

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -69,7 +68,7 @@ func verified(s *serving.Release, weight int32) {
 
 // The user's manifests are applied during the release, by force. No request is lost, and the share is restored.
 //
-// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
+// Proves: Manifests applied again, workload or record deleted, restart.
 func TestTrafficManifestsAppliedAgain(t *testing.T) {
 	s := serving.Serve(t)
 	canary := s.BeginRelease(serving.ByRoute())
@@ -120,62 +119,6 @@ spec:
 	s.MustBeRestored()
 }
 
-// A rule that gets a name loses its header route, gets no other, and keeps its share: a policy may be attached to it by sectionName.
-//
-// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
-func TestTrafficNamedRule(t *testing.T) {
-	s := serving.Serve(t)
-	s.BeginRelease(serving.ByRoute())
-	s.Upgrade(0)
-	header := &pb.SetHeaderRouteRequest{
-		Workload: s.Ref, ReleaseId: "r1", Name: "testers", Matches: []*pb.HeaderMatch{{Name: serving.Match, Value: &pb.HeaderMatch_Exact{Exact: "yes"}}},
-	}
-	if _, err := s.SetHeaderRoute(t.Context(), header); err != nil {
-		t.Fatal(err)
-	}
-	rules := func(want ...string) {
-		t.Helper()
-		s.Eventually(fmt.Sprintf("the rules are %q", want), func(ctx context.Context) error {
-			route, err := routes(s).Get(ctx, "model", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			all, _, err := unstructured.NestedSlice(route.Object, "spec", "rules")
-			var names []string
-			for _, rule := range all {
-				name, _, _ := unstructured.NestedString(rule.(map[string]any), "name") //nolint:forcetypeassert // an object
-				names = append(names, name)
-			}
-			if err == nil && !slices.Equal(names, want) {
-				err = fmt.Errorf("they are %q", names)
-			}
-			return err
-		})
-	}
-	rules("lockstep.stable-canary.0.testers", "")
-	if _, err := routes(s).Patch(t.Context(), "model", types.JSONPatchType, []byte(`[{"op": "add", "path": "/spec/rules/1/name", "value": "chat"}]`),
-		metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	rules("chat")
-	r, err := s.Preflight(t.Context(), &pb.PreflightRequest{
-		Workload: s.Ref, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: serving.ByRoute()},
-		Expectations: &pb.PreflightExpectations{HeaderRoutes: true}, SkipNodes: true,
-	})
-	if err != nil || !slices.ContainsFunc(r.GetFindings(), func(f *pb.Finding) bool {
-		return f.GetRule() == "RouteRuleNamed" && f.GetSeverity() == pb.Severity_SEVERITY_ERROR && f.GetObject().GetName() == "model"
-	}) {
-		t.Errorf("preflight: %v, %v", r, err)
-	}
-	route(s)
-	if _, err := s.SetHeaderRoute(t.Context(), header); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE {
-		t.Errorf("a header route for a named rule: %v", err)
-	}
-	s.Weight(10)
-	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	rules("chat")
-}
-
 // routes are the HTTPRoutes of the test's namespace.
 func routes(s *serving.Release) dynamic.ResourceInterface {
 	return s.Objects(serving.HTTPRoutes)
@@ -221,7 +164,7 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 // The workload is deleted during the release, with either propagation policy: route and Service are restored, and a new
 // workload with its name serves. In place, no generated object records what was changed.
 //
-// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
+// Proves: Manifests applied again, workload or record deleted, restart.
 func TestTrafficWorkloadDeleted(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -281,7 +224,7 @@ func restored(ctx context.Context, s *serving.Release) error {
 // The record is removed during the release. Only the canary refers to the route: its requests are withdrawn, its leaders
 // finish theirs, and nothing of it is left.
 //
-// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
+// Proves: Manifests applied again, workload or record deleted, restart.
 func TestTrafficRecordRemoved(t *testing.T) {
 	s := serving.Serve(t)
 	canary := s.BeginRelease(serving.ByRoute())
@@ -305,7 +248,7 @@ func TestTrafficRecordRemoved(t *testing.T) {
 
 // The driver is killed while requests reach leaders that it has warmed up. The next driver finds them in service.
 //
-// Proves: Manifests applied again, a rule gets a name, workload or record deleted, restart.
+// Proves: Manifests applied again, workload or record deleted, restart.
 func TestTrafficDriverRestartKeepsWarmLeaders(t *testing.T) {
 	s := serving.Serve(t)
 	policy := serving.ByRoute()
