@@ -38,11 +38,18 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
+	unrouted := d.checkTraffic(ctx, s, req.GetPolicy())
+	if err := takeTurn(ctx, key); err != nil {
+		return nil, err
+	}
+	if s, err = d.engine.Observe(key, req.GetPolicy()); err != nil {
+		return nil, err
+	}
 	if err := checkForecast(s); err != nil {
 		return nil, err
 	}
 	in, warnings := d.forecastInput(s, req)
-	found, refused, more, err := d.obstacles(ctx, s, req.GetPolicy())
+	found, refused, more, err := d.obstacles(ctx, s, req.GetPolicy(), unrouted)
 	if err != nil {
 		return nil, err
 	}
@@ -146,11 +153,12 @@ func (d *Driver) runningTemplate(s *observe.Snapshot) (*record.Template, error) 
 }
 
 // obstacles returns what preflight finds nearby, what Initialize would refuse, and what it would warn of. An error is not about the release.
-func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, blockers, warnings []*pb.Warning, err error) {
+// Unrouted is that of checkTraffic.
+func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy, unrouted error) (found []*pb.Finding, blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
 	found, costs, errCosts := d.costs(ctx, s, p)
 	warnings = append(begin.Warnings(s.Observation), costs...)
-	for _, err := range append(begin.Obstacles(s.Observation), d.checkTraffic(ctx, s, p), errCosts) {
+	for _, err := range append(begin.Obstacles(s.Observation), unrouted, errCosts) {
 		err = observe.ContractError(err)
 		switch status.Code(err) {
 		case codes.OK:

@@ -106,7 +106,7 @@ func TestObstacles(t *testing.T) {
 			if tt.change != nil {
 				tt.change(s)
 			}
-			_, blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy)
+			_, blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy, b.checkTraffic(t.Context(), s, tt.policy))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +122,7 @@ func TestObstacles(t *testing.T) {
 
 func TestObstaclesUnknown(t *testing.T) {
 	b, s := aboutToReleaseWithout(t, "resourcequotas", errors.New("boom"))
-	if _, _, _, err := b.obstacles(t.Context(), s, blueGreen(false)); status.Code(err) != codes.Internal {
+	if _, _, _, err := b.obstacles(t.Context(), s, blueGreen(false), nil); status.Code(err) != codes.Internal {
 		t.Errorf("a quota that can't be read: %v", err)
 	}
 }

@@ -59,6 +59,9 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 			snapshot.Unseen[source] = err.Error()
 		}
 	}
+	if err := takeTurn(ctx, key); err != nil {
+		return nil, err
+	}
 	return preflight.Check(snapshot), nil
 }
 

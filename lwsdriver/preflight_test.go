@@ -4,13 +4,17 @@
 package lwsdriver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -24,7 +28,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -79,6 +85,51 @@ func aroundNeedy(t *testing.T, refuse ...string) *fixture {
 	b.run()
 	b.eventually("caches are filled", b.Synced)
 	return b
+}
+
+// A call that computes much first waits for its caches and lists: a turn that it had meanwhile would keep other callers from theirs.
+func TestTurnsAfterWaits(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *fixture) error{
+		"Plan": func(ctx context.Context, b *fixture) error {
+			_, err := b.Plan(ctx, &pb.PlanRequest{Workload: observe.RefOf(lwstest.VLLM), Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
+			if status.Code(err) == codes.Unavailable { // the workload has no groups
+				err = nil
+			}
+			return err
+		},
+		"Preflight": func(ctx context.Context, b *fixture) error {
+			_, err := b.Preflight(ctx, &pb.PreflightRequest{Workload: observe.RefOf(lwstest.VLLM)})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, read := aroundNeedy(t), map[string]bool{}
+			var mu sync.Mutex
+			b.Core.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				time.Sleep(100 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				read[a.GetResource().Resource] = true
+				return false, nil, nil
+			})
+			turns, refuse := 0, false
+			ctx := access.WithTurn(t.Context(), func(context.Context) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				if turns++; !read["resourcequotas"] || name == "Preflight" && !read["nodes"] {
+					t.Errorf("the turn begins while the call waits: read is %v", read)
+				}
+				return !refuse
+			})
+			if err := call(ctx, b); err != nil || turns != 1 {
+				t.Errorf("%d turns: %v", turns, err)
+			}
+			refuse = true
+			if err := call(ctx, b); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RATE_LIMITED {
+				t.Errorf("without a turn: %v", err)
+			}
+		})
+	}
 }
 
 func TestPreflight(t *testing.T) {

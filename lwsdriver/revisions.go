@@ -35,6 +35,9 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	if err := d.awaitHistory(ctx, key); err != nil {
 		return nil, err
 	}
+	if err := takeTurn(ctx, key); err != nil {
+		return nil, err
+	}
 	c, s, err := d.contextOf(key, "", false)
 	if err != nil {
 		return nil, err

@@ -350,6 +350,14 @@ func (d *Driver) awaitSets(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
+// takeTurn waits for the turn of a call that computes much. The call has waited for its caches before, so that it does not keep others from theirs.
+func takeTurn(ctx context.Context, key types.NamespacedName) error {
+	if access.Turn(ctx) {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", key.Namespace)
+}
+
 // maxUser is the longest name of a user that is recorded, in bytes.
 const maxUser = 253
 

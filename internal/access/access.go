@@ -61,12 +61,13 @@ func Sees(ctx context.Context, namespace string) (bool, error) {
 
 type turnKey struct{}
 
-// WithTurn returns a context of a call that takes turns with others before it makes a large answer.
+// WithTurn returns a context of a call that takes turns with others before it computes much or makes a large answer.
 func WithTurn(ctx context.Context, turn func(context.Context) bool) context.Context {
 	return context.WithValue(ctx, turnKey{}, turn)
 }
 
-// Turn reports whether a call may make a large answer. It may wait for a moment.
+// Turn reports whether a call may compute much or make a large answer, which it may wait for. It has the turn until it ends, so it first
+// waits for everything else.
 func Turn(ctx context.Context) bool {
 	turn, ok := ctx.Value(turnKey{}).(func(context.Context) bool)
 	// Without review there is one user, with whom no other takes turns.

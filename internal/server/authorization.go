@@ -117,8 +117,13 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	s := &authorizedStream{
 		contextStream: contextStream{ServerStream: stream, ctx: ctx}, by: a, method: info.FullMethod, lasts: info.IsServerStream,
 	}
-	// A driver's answer may be large although the request is cheap. The driver asks for this turn when it makes one.
-	s.ctx = access.WithTurn(ctx, func(ctx context.Context) bool { return s.acquire(ctx, a.lists, turnTimeout) })
+	// A driver's answer may be large although the request is cheap, and calls that compute much first wait for caches. The driver asks for
+	// this turn when it has waited.
+	slots, limit := a.lists, turnTimeout
+	if plans[info.FullMethod] {
+		slots, limit = a.plans, slotTimeout
+	}
+	s.ctx = access.WithTurn(ctx, func(ctx context.Context) bool { return s.acquire(ctx, slots, limit) })
 	defer func() {
 		// The slot is held until the answer is sent, since a client that does not read keeps it in memory.
 		if s.held != nil {
@@ -128,18 +133,9 @@ func (a *authorization) stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	return handler(srv, s)
 }
 
-// slotsFor returns the slots of which a request must acquire one, nil if it is cheap. A call that waits for the cluster needs one for its
-// answer only: it takes a turn.
-func (a *authorization) slotsFor(request any) *fair.Slots {
-	switch r := request.(type) {
-	case *pb.PlanRequest, *pb.PreflightRequest, *pb.ListRevisionsRequest:
-		return a.plans
-	case *pb.CalculateBatchContextRequest:
-		if r.GetIncludeGroups() {
-			return a.lists
-		}
-	}
-	return nil
+// plans are the methods whose calls compute much, once they have a turn.
+var plans = map[string]bool{
+	pb.WorkloadDriver_Plan_FullMethodName: true, pb.WorkloadDriver_Preflight_FullMethodName: true, pb.WorkloadDriver_ListRevisions_FullMethodName: true,
 }
 
 // authorizedStream reads the request in time and checks the permission for it. A stream lasts longer than a permission, so that it checks
@@ -181,7 +177,8 @@ func (s *authorizedStream) RecvMsg(m any) error {
 	if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 		return err
 	}
-	if slots := s.by.slotsFor(m); slots != nil && !s.acquire(s.ctx, slots, slotTimeout) {
+	// A call that waits for the cluster takes a turn for its answer only. This one does not wait.
+	if r, ok := m.(*pb.CalculateBatchContextRequest); ok && r.GetIncludeGroups() && !s.acquire(s.ctx, s.by.lists, slotTimeout) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", s.namespace)
 	}
 	return nil

@@ -78,7 +78,7 @@ func TestCallsOfOneConnectionAreBounded(t *testing.T) {
 	}
 }
 
-// planning is a driver whose plans last until the test lets one end.
+// planning is a driver whose plans last until the test lets one end. Those of the workload "unread" wait for a cache that is never filled.
 type planning struct {
 	*driver
 
@@ -87,6 +87,13 @@ type planning struct {
 }
 
 func (p planning) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanResponse, error) {
+	if req.GetWorkload().GetName() == "unread" {
+		p.begun <- ""
+		<-ctx.Done()
+	}
+	if !access.Turn(ctx) {
+		return nil, ctx.Err()
+	}
 	p.begun <- req.GetWorkload().GetNamespace()
 	select {
 	case <-p.end:
@@ -107,6 +114,13 @@ func TestPlansTakeTurns(t *testing.T) {
 				t.Errorf("%s: %v", namespace, err)
 			}
 		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 5 { // they have no turn yet
+		calls.Go(func() {
+			_, _ = client.Plan(ctx, &pb.PlanRequest{Workload: &pb.WorkloadRef{Namespace: "loud", Name: "unread"}})
+		})
+		<-d.begun
 	}
 	for range 5 {
 		plan("loud")
@@ -132,6 +146,7 @@ func TestPlansTakeTurns(t *testing.T) {
 		t.Errorf("the next plans are of %v", order)
 	}
 	close(d.end)
+	cancel()
 	calls.Wait()
 }
 
