@@ -58,7 +58,7 @@ func TestGroupMarks(t *testing.T) {
 			for _, p := range tt.pods {
 				b.put(p)
 			}
-			if diff := cmp.Diff(tt.want, b.group1(0, 0).Rollouts); diff != "" {
+			if diff := cmp.Diff(tt.want, b.wanted(2, 9, nil, lwstest.Noon, 0)[1].Rollouts); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
 			}
 		})

@@ -40,7 +40,7 @@ func Line(t testing.TB, line string, define func(*flag.FlagSet)) string {
 }
 
 // Number sets a number.
-func Number[T int32 | int | float64](into *T) func(string) error {
+func Number[T int32 | int64 | int | float64](into *T) func(string) error {
 	return func(s string) error {
 		_, err := fmt.Sscan(s, into)
 		return err
