@@ -96,218 +96,118 @@ func inFlight(d *hosttest.Driver) {
 	})
 }
 
+// Command lines that are wrong say what is, and what to use instead.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	const release = "release vllm --batches 25%,50%,100% "
+	for line, says := range map[string]string{
+		"get":                                "lockstep status lists workloads", // as kubectl has it
+		"release vllm --dry-run":             "lockstep plan NAME shows",
+		"release":                            "needs the name of one LeaderWorkerSet",
+		release + "--retry-for 0":            "--retry-for 0s: want more than 0", // it would mean the default
+		"promote vllm --retry-for=-5s":       "--retry-for -5s: want more than 0",
+		release + "--max-groups-in-flight 8": "--max-groups-in-flight is for a driver inside this process: with --address give it",
+		release + "--weights 10,50,100":      "does not split requests",
+		release + "--http-route vllm":        "--http-route: no Service",
+		"release vllm --batches 25,50":       "--batches 25,50: default/vllm has 4 groups; for percentages write --batches 25%,50%\n",
+		// The generation at the start is that of the kubeconfig's cluster.
+		"status vllm --wait":       "--wait reads the API server itself: leave out --address",
+		"status vllm --wait=0s":    "--wait 0s: want more than 0",
+		"status vllm --wait=2h -w": "--wait and --watch exclude each other",
+		// The page is on loopback, and no host means all addresses.
+		"dashboard --listen 0.0.0.0:0":                              "is no loopback address: other machines would reach the page",
+		"dashboard --listen :0":                                     "use 127.0.0.1 and ssh -L",
+		"dashboard --listen 127.0.0.1":                              "want host:port such as 127.0.0.1:8080",
+		"dashboard --link Board=javascript:alert(1)":                "want TITLE=URL such as Grafana=https://", // a browser would run it
+		"dashboard --link https://grafana.example.com/?a=b":         "want TITLE=URL",
+		"dashboard -A -n default":                                   "exclude each other",
+		"dashboard vllm":                                            "takes no argument",
+		"status vllm --address localhost:1 --tls-ca x --tls-cert x": "both --tls-cert and --tls-key",
+		"status vllm --address localhost:1 --token-file x":          "--tls-ca", // a token travels over TLS only
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, strings.Fields(line)...)
+			if got.code != exit.Usage || !strings.Contains(got.stderr, says) {
+				t.Errorf("exits with %d, want %d and %q:\n%s", got.code, exit.Usage, says, got.stderr)
+			}
+		})
+	}
+}
+
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	cases := map[string]struct {
-		reason string
-		args   []string
-		fake   func(*hosttest.Driver)
-		code   int
-		stdout string
-		stderr string
+	onInitialize := func(answer func(c *pb.BatchContext) error) func(*hosttest.Driver) {
+		return func(d *hosttest.Driver) { d.OnInitialize = answer }
+	}
+	const release, routes = "release vllm --style canary --batches 25%,50%,100% ", "--service vllm --http-route vllm "
+	for name, tc := range map[string]struct {
+		args string
+		fake func(*hosttest.Driver)
+		code int
+		says string // on stdout, or on stderr after an error
 	}{
-		"ReleaseNothing": {
-			reason: "nothing to release is a success",
-			args:   canary,
-			fake: func(d *hosttest.Driver) {
-				d.OnInitialize = func(c *pb.BatchContext) error { c.State = pb.State_STATE_NOTHING_TO_RELEASE; return nil }
-			},
-			code: exit.OK, stdout: "nothing to release",
+		"nothing to release is a success": {release, onInitialize(func(c *pb.BatchContext) error {
+			c.State = pb.State_STATE_NOTHING_TO_RELEASE
+			return nil
+		}), exit.OK, "nothing to release"},
+		"it stops after the last batch": {release + "--no-promote", nil, exit.OK, "waits to be promoted"},
+		"canary is the default": {"release vllm --batches 25%,50%,100%", onInitialize(func(c *pb.BatchContext) error {
+			if c.GetStyle() != pb.Style_STYLE_CANARY {
+				return drivererr.Invalid(drivererr.FieldViolation{Field: "policy.style", Description: c.GetStyle().String()})
+			}
+			return nil
+		}), exit.OK, "is complete"},
+		"one canary group, then all": {"release vllm", nil, exit.OK, "batch 1/1 (1) is ready"},
+		"each batch gets its share, which is reported": {
+			release + routes + "--weights 10,50,100 --no-promote", nil, exit.OK, "sending 10% of the requests to the update revision",
 		},
-		"ReleaseNoPromote": {
-			reason: "it stops after the last batch",
-			args:   with(canary, "--no-promote"), code: exit.OK, stdout: "waits to be promoted",
-		},
-		"ReleaseWithoutStyle": {
-			reason: "canary is the default",
-			args:   []string{"release", "vllm", "--batches", "25%,50%,100%"},
-			fake: func(d *hosttest.Driver) {
-				d.OnInitialize = func(c *pb.BatchContext) error {
-					if c.GetStyle() != pb.Style_STYLE_CANARY {
-						return drivererr.Invalid(drivererr.FieldViolation{Field: "policy.style", Description: c.GetStyle().String()})
-					}
-					return nil
-				}
-			},
-			code: exit.OK, stdout: "is complete",
-		},
-		"ReleaseWithoutBatches": {
-			reason: "one canary group, then all",
-			args:   []string{"release", "vllm"}, code: exit.OK, stdout: "batch 1/1 (1) is ready",
-		},
-		"Get":    {reason: "what kubectl has", args: []string{"get"}, code: exit.Usage, stderr: "lockstep status lists workloads"},
-		"DryRun": {reason: "what kubectl has", args: []string{"release", "vllm", "--dry-run"}, code: exit.Usage, stderr: "lockstep plan NAME shows"},
-		"ReleaseWithoutName": {
-			reason: "a command line that is wrong",
-			args:   []string{"release"}, code: exit.Usage, stderr: "needs the name of one LeaderWorkerSet",
-		},
-		"ReleaseRetriedForNothing": {
-			reason: "0 would mean the default",
-			args:   with(canary, "--retry-for", "0"), code: exit.Usage, stderr: "--retry-for 0s: want more than 0",
-		},
-		"PromoteRetriedForLess": {
-			reason: "a negative time is none",
-			args:   []string{"promote", "vllm", "--retry-for=-5s"}, code: exit.Usage, stderr: "--retry-for -5s: want more than 0",
-		},
-		"DriverFlagForServer": {
-			reason: "it would have no effect",
-			args:   with(canary, "--max-groups-in-flight", "8"), code: exit.Usage, stderr: "--max-groups-in-flight is for a driver inside this process: with --address give it",
-		},
-		"StatusWaitForServer": {
-			reason: "the generation at the start is that of the kubeconfig's cluster",
-			args:   []string{"status", "vllm", "--wait"}, code: exit.Usage, stderr: "--wait reads the API server itself: leave out --address",
-		},
-		"StatusWaitForNothing": {
-			reason: "0 would be no wait, and succeed",
-			args:   []string{"status", "vllm", "--wait=0s"}, code: exit.Usage, stderr: "--wait 0s: want more than 0",
-		},
-		"StatusWaitAndWatch": {
-			reason: "one of them never ends",
-			args:   []string{"status", "vllm", "--wait=2h", "-w"}, code: exit.Usage, stderr: "--wait and --watch exclude each other",
-		},
-		"ReleaseRouted": {
-			reason: "each batch gets its share, which is reported",
-			args:   with(canary, "--service", "vllm", "--http-route", "vllm", "--weights", "10,50,100", "--no-promote"),
-			code:   exit.OK, stdout: "sending 10% of the requests to the update revision",
-		},
-		"ReleaseRoutedWithoutTheDriver": {
-			reason: "a driver that does not split requests is refused before the release starts",
-			args:   with(canary, "--service", "vllm", "--http-route", "vllm"),
-			fake:   func(d *hosttest.Driver) { d.NoTraffic = true },
-			code:   exit.Error,
-			stderr: "cannot release default/vllm: the policy has traffic, but driver fake.lockstep.dev splits no requests: " +
+		"a driver that does not split requests is refused before the release starts": {
+			release + routes, func(d *hosttest.Driver) { d.NoTraffic = true }, exit.Error,
+			"cannot release default/vllm: the policy has traffic, but driver fake.lockstep.dev splits no requests: " +
 				"it does not list CAPABILITY_TRAFFIC_WEIGHT [UNSUPPORTED]\n  what to do: leave it out",
 		},
-		"ReleaseWeightsWithoutTraffic": {
-			reason: "a command line that is wrong",
-			args:   with(canary, "--weights", "10,50,100"), code: exit.Usage, stderr: "does not split requests",
+		"the message names the workload and what to do": {
+			"release other --style canary --batches 100%", nil, exit.Error,
+			"cannot release default/other: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to list all: lockstep status -A",
 		},
-		"ReleaseRouteWithoutService": {
-			reason: "a command line that is wrong",
-			args:   with(canary, "--http-route", "vllm"), code: exit.Usage, stderr: "--http-route: no Service",
-		},
-		"ReleaseNotFound": {
-			reason: "the message names the workload and what to do",
-			args:   []string{"release", "other", "--style", "canary", "--batches", "100%"},
-			code:   exit.Error, stderr: "cannot release default/other: there is no LeaderWorkerSet default/other [WORKLOAD_NOT_FOUND]\n  to list all: lockstep status -A",
-		},
-		"ReleaseInvalid": {
-			reason: "one line per field, named as the user gives it",
-			args:   canary,
-			fake: func(d *hosttest.Driver) {
-				d.OnInitialize = func(*pb.BatchContext) error {
-					return drivererr.Invalid(
-						drivererr.FieldViolation{Field: "policy.batches[1]", Description: "must not decrease"},
-						drivererr.FieldViolation{Field: "policy.min_ready", Description: "must not be negative"})
-				}
-			},
-			code: exit.Usage,
-			stderr: "lockstep: cannot release default/vllm: the request is invalid [INVALID_REQUEST]\n" +
-				"  --batches, number 2: must not decrease\n  --min-ready: must not be negative\n",
-		},
-		"ReleaseCountsForPercentages": {
-			reason: "the workload has 4 groups",
-			args:   []string{"release", "vllm", "--batches", "25,50"},
-			code:   exit.Usage, stderr: "--batches 25,50: default/vllm has 4 groups; for percentages write --batches 25%,50%\n",
-		},
-		"AbortAgain": {
-			reason: "the second call changes nothing",
-			args:   []string{"abort", "vllm"},
-			fake: func(d *hosttest.Driver) {
-				d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_ROLLED_BACK })
-			},
-			code: exit.OK, stdout: "nothing to do: release r1 is rolled back",
-		},
-		"AbortNothing": {
-			reason: "there is no release",
-			args:   []string{"abort", "vllm"}, code: exit.Error, stderr: "it has no release in flight, its state is holding",
-		},
-		"AbortMessage": {
-			reason: "the reason is passed on",
-			args:   []string{"abort", "vllm", "-m", "too slow", "-o", "json"}, fake: inFlight,
-			code: exit.OK, stdout: `"endMessage":"too slow"`,
-		},
-		"AbortNoWaitMessage": {
-			reason: "the reason is passed on",
-			args:   []string{"abort", "vllm", "-m", "too slow", "--no-wait", "-o", "json"}, fake: inFlight,
-			code: exit.OK, stdout: `"endMessage":"too slow"`,
-		},
-		"Status": {
-			reason: "a workload without a release has a status too",
-			args:   []string{"status", "vllm"}, code: exit.OK, stdout: "State     holding (AtRest) held at rest\n",
-		},
-		"StatusOfAnotherHost": {
-			reason: "a host that was removed can't tell that nothing continues its release",
-			args:   []string{"status", "vllm"},
-			fake: func(d *hosttest.Driver) {
-				inFlight(d)
-				d.Set(func(c *pb.BatchContext) { c.Owner = "argo-rollouts/default/vllm" })
-			},
-			code: exit.OK, stdout: "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address",
-		},
-		"StatusNotFound": {
-			reason: "there is no such workload",
-			args:   []string{"status", "other"}, code: exit.Error, stderr: "[WORKLOAD_NOT_FOUND]",
-		},
-		"Adopt": {
-			reason: "the workload is already under hold",
-			args:   []string{"adopt", "vllm"}, code: exit.OK, stdout: "default/vllm: already under hold; nothing changed\n",
-		},
-		"Disown": {
-			reason: "the hold is removed",
-			args:   []string{"disown", "vllm"}, code: exit.OK, stdout: "default/vllm: disowned",
-		},
-		"DashboardForOtherMachines": {
-			reason: "the page is on loopback",
-			args:   []string{"dashboard", "--listen", "0.0.0.0:0"}, code: exit.Usage, stderr: "is no loopback address: other machines would reach the page",
-		},
-		"DashboardOnAllAddresses": {
-			reason: "no host is all addresses",
-			args:   []string{"dashboard", "--listen", ":0"}, code: exit.Usage, stderr: "use 127.0.0.1 and ssh -L",
-		},
-		"DashboardWithoutPort": {
-			reason: "a command line that is wrong",
-			args:   []string{"dashboard", "--listen", "127.0.0.1"}, code: exit.Usage, stderr: "want host:port such as 127.0.0.1:8080",
-		},
-		"DashboardLinkRuns": {
-			reason: "a browser would run the URL",
-			args:   []string{"dashboard", "--link", "Board=javascript:alert(1)"}, code: exit.Usage, stderr: "want TITLE=URL such as Grafana=https://",
-		},
-		"DashboardLinkWithoutTitle": {
-			reason: "a link needs a text",
-			args:   []string{"dashboard", "--link", "https://grafana.example.com/?a=b"}, code: exit.Usage, stderr: "want TITLE=URL",
-		},
-		"DashboardOfAllAndOne": {
-			reason: "a command line that is wrong",
-			args:   []string{"dashboard", "-A", "-n", "default"}, code: exit.Usage, stderr: "exclude each other",
-		},
-		"DashboardOfName": {
-			reason: "it shows a namespace",
-			args:   []string{"dashboard", "vllm"}, code: exit.Usage, stderr: "takes no argument",
-		},
-		"HalfOfTLS": {
-			reason: "a certificate needs its key",
-			args:   []string{"status", "vllm", "--address", "localhost:1", "--tls-ca", "x", "--tls-cert", "x"}, code: exit.Usage, stderr: "both --tls-cert and --tls-key",
-		},
-		"TokenWithoutTLS": {
-			reason: "a token travels over TLS only",
-			args:   []string{"status", "vllm", "--address", "localhost:1", "--token-file", "x"}, code: exit.Usage, stderr: "--tls-ca",
-		},
-	}
-	for name, tc := range cases {
+		"one line per field, named as the user gives it": {release, onInitialize(func(*pb.BatchContext) error {
+			return drivererr.Invalid(
+				drivererr.FieldViolation{Field: "policy.batches[1]", Description: "must not decrease"},
+				drivererr.FieldViolation{Field: "policy.min_ready", Description: "must not be negative"})
+		}), exit.Usage, "lockstep: cannot release default/vllm: the request is invalid [INVALID_REQUEST]\n" +
+			"  --batches, number 2: must not decrease\n  --min-ready: must not be negative\n"},
+		"the second abort changes nothing": {"abort vllm", func(d *hosttest.Driver) {
+			d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_ROLLED_BACK })
+		}, exit.OK, "nothing to do: release r1 is rolled back"},
+		"there is no release to abort":              {"abort vllm", nil, exit.Error, "it has no release in flight, its state is holding"},
+		"the reason is passed on":                   {"abort vllm -m slow -o json", inFlight, exit.OK, `"endMessage":"slow"`},
+		"the reason is passed on without a wait":    {"abort vllm -m slow --no-wait -o json", inFlight, exit.OK, `"endMessage":"slow"`},
+		"a workload without a release has a status": {"status vllm", nil, exit.OK, "State     holding (AtRest) held at rest\n"},
+		"a host that was removed can't tell that nothing continues its release": {"status vllm", func(d *hosttest.Driver) {
+			inFlight(d)
+			d.Set(func(c *pb.BatchContext) { c.Owner = "argo-rollouts/default/vllm" })
+		}, exit.OK, "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address"},
+		"there is no such workload":          {"status other", nil, exit.Error, "[WORKLOAD_NOT_FOUND]"},
+		"the workload is already under hold": {"adopt vllm", nil, exit.OK, "default/vllm: already under hold; nothing changed\n"},
+		"the hold is removed":                {"disown vllm", nil, exit.OK, "default/vllm: disowned"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fake := hosttest.New()
 			if tc.fake != nil {
 				tc.fake(fake)
 			}
-			got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, tc.args...)
-			if got.code != tc.code || !strings.Contains(got.stdout, tc.stdout) || !strings.Contains(got.stderr, tc.stderr) {
-				t.Errorf("%s: lockstep %q exits with %d, want %d\nstdout, want %q:\n%s\nstderr, want %q:\n%s",
-					tc.reason, tc.args, got.code, tc.code, tc.stdout, got.stdout, tc.stderr, got.stderr)
+			got := runProgram(deadline(t), t, hosttest.Serve(t, fake).Address, strings.Fields(tc.args)...)
+			said := got.stdout
+			if tc.code != exit.OK {
+				said = got.stderr
 			}
-			if tc.code != exit.OK && tc.code != exit.Usage && strings.Count(got.stderr, "lockstep: ") != 1 {
-				t.Errorf("%s: want one error on stderr:\n%s", tc.reason, got.stderr)
+			if got.code != tc.code || !strings.Contains(said, tc.says) {
+				t.Errorf("lockstep %s exits with %d, want %d and %q:\n%s%s", tc.args, got.code, tc.code, tc.says, got.stdout, got.stderr)
+			}
+			if tc.code == exit.Error && strings.Count(got.stderr, "lockstep: ") != 1 {
+				t.Errorf("want one error on stderr:\n%s", got.stderr)
 			}
 		})
 	}
