@@ -5,6 +5,7 @@ package view
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,9 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/words"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -32,123 +35,44 @@ func unready(reason string) *pb.Group {
 	}
 }
 
-func ready(role pb.GroupRole, updated bool) *pb.Group {
-	return &pb.Group{Index: 1, Role: role, Leader: "c-1", Ready: true, Updated: updated}
-}
-
+// TestChangesOfGroups runs testdata/changes: the lines for what is observed of group 1, one after the other.
 func TestChangesOfGroups(t *testing.T) {
 	t.Parallel()
-	const canary, stable = pb.GroupRole_GROUP_ROLE_CANARY, pb.GroupRole_GROUP_ROLE_STABLE
-	upgrade := Progress(upgrading())
-	type course struct {
-		reason string
-		events []host.Event
-		want   []string
-	}
-	cases := map[string]course{
-		"Transient": {
-			reason: "transient reasons are not reported, readiness is",
-			events: []host.Event{
-				observed(0, unready("PodMissing")), observed(1, unready("Starting")), observed(9, unready("NotReady")),
-				observed(12, ready(canary, true)),
-			},
-			want: []string{upgrade, "group 1 ready (c-1)"},
-		},
-		"Slow": {
-			reason: "a reason that lasts is reported once",
-			events: []host.Event{
-				observed(0, unready("NotReady")), observed(9, unready("NotReady")), observed(10, unready("NotReady")),
-				observed(30, unready("NotReady")),
-			},
-			want: []string{upgrade, "canary group 1: pod c-1: NotReady: is so"},
-		},
-		"Error": {
-			reason: "an error is reported at once, and once",
-			events: []host.Event{
-				observed(0, unready("Starting")), observed(1, unready("ErrImagePull")), observed(2, unready("ImagePullBackOff")),
-				observed(3, unready("ErrImagePull")), observed(4, unready("ImagePullBackOff")),
-			},
-			want: []string{
-				upgrade, "canary group 1: pod c-1: ErrImagePull: is so", "canary group 1: pod c-1: ImagePullBackOff: is so",
-			},
-		},
-		"Again": {
-			reason: "a reason is reported again after the group was ready",
-			events: []host.Event{
-				observed(0, unready("CrashLoopBackOff")), observed(1, ready(canary, true)), observed(2, unready("CrashLoopBackOff")),
-			},
-			want: []string{
-				upgrade, "canary group 1: pod c-1: CrashLoopBackOff: is so", "group 1 ready (c-1)",
-				"canary group 1: pod c-1: CrashLoopBackOff: is so",
-			},
-		},
-		"Resumed": {
-			reason: "groups that are ready at the start are not reported",
-			events: []host.Event{observed(0, ready(canary, true)), observed(1, ready(canary, true))},
-			want:   []string{upgrade},
-		},
-		"Replaced": {
-			reason: "a group is replaced between two contexts",
-			events: []host.Event{observed(0, ready(stable, false)), observed(1, ready(stable, true))},
-			want:   []string{upgrade, "group 1 ready (c-1)"},
-		},
-		"HandedOver": {
-			reason: "the canary becomes the workload, and no group starts",
-			events: []host.Event{observed(0, ready(canary, true)), observed(1, ready(stable, true))},
-			want:   []string{upgrade},
-		},
-		"OldFlaps": {
-			reason: "the old group was unready for a moment, which was not reported",
-			events: []host.Event{observed(0, ready(stable, false)), observed(1, unready("NotReady")), observed(2, ready(stable, false))},
-			want:   []string{upgrade},
-		},
-	}
-	rolling := func(second int, state pb.State, message string) host.Event {
-		e := observed(second, unready("ImagePullBackOff"))
-		e.Context.State, e.Context.Message = state, message
-		return e
-	}
-	requested := host.Event{Kind: host.EventRollingBack, Time: noon, Message: "rolling back to the stable revision"}
-	cases["Rollback"] = course{
-		reason: "neither the old failure nor short steps are reported",
-		events: []host.Event{
-			requested, rolling(0, pb.State_STATE_FAILED, "the old failure"), rolling(1, pb.State_STATE_ROLLING_BACK, "first"),
-			rolling(5, pb.State_STATE_ROLLING_BACK, "second"),
-		},
-		want: []string{"rolling back to the stable revision"},
-	}
-	cases["Restart"] = course{
-		reason: "the short steps to batch 1 of another template are not reported",
-		events: []host.Event{
-			rolling(0, pb.State_STATE_PREPARING, "first"), rolling(1, pb.State_STATE_PREPARING, "second"), rolling(2, pb.State_STATE_HOLDING, "third"),
-			rolling(13, pb.State_STATE_PREPARING, "stuck"),
-		},
-		want: []string{"preparing: stuck"},
-	}
-	cases["SlowRollback"] = course{
-		reason: "a step that lasts is reported, and a failure of the rollback",
-		events: []host.Event{
-			requested, rolling(1, pb.State_STATE_ROLLING_BACK, "first"), rolling(5, pb.State_STATE_ROLLING_BACK, "second"),
-			rolling(11, pb.State_STATE_ROLLING_BACK, "second"), rolling(12, pb.State_STATE_ROLLING_BACK, "second"),
-			rolling(13, pb.State_STATE_FAILED, "stuck"),
-		},
-		want: []string{
-			"rolling back to the stable revision", "rolling back: second", "canary group 1: pod c-1: ImagePullBackOff: is so",
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var d changes
-			var got []string
-			for _, e := range tc.events {
-				got = append(got, d.lines(e)...)
+	datadriven.RunTest(t, "testdata/changes/groups.txt", func(t *testing.T, d *datadriven.TestData) string {
+		var c changes
+		var told strings.Builder
+		for line := range strings.SplitSeq(d.Input, "\n") {
+			for _, said := range c.lines(parseEvent(t, line)) {
+				told.WriteString(line + ": " + said + "\n")
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
-			}
-		})
+		}
+		return told.String()
+	})
+}
+
+// parseEvent returns what is observed of group 1, which is of a role, or the request of a rollback.
+func parseEvent(t *testing.T, line string) host.Event {
+	t.Helper()
+	var after time.Duration
+	g, c := unready(""), upgrading()
+	message := c.GetMessage()
+	role := words.Line(t, line, func(f *flag.FlagSet) {
+		f.DurationVar(&after, "after", 0, "noon")
+		f.BoolVar(&g.Ready, "ready", false, "the group is")
+		f.BoolVar(&g.Updated, "updated", false, "the group is")
+		f.Func("reason", "why it is not", func(reason string) error { g.Reason, g.Message = reason, reason+": is so"; return nil })
+		f.Func("state", "of the release", words.Enum(&c.State, "STATE_", pb.State_value))
+		f.StringVar(&message, "message", message, "of the state")
+	})
+	if role == "rolling-back" {
+		return host.Event{Kind: host.EventRollingBack, Time: noon, Message: "rolling back to the stable revision"}
 	}
+	if g.Role = pb.GroupRole(pb.GroupRole_value["GROUP_ROLE_"+strings.ToUpper(role)]); g.Ready {
+		g.Pod, g.Reason, g.Message = "", "", ""
+	}
+	e := observed(0, g)
+	e.Time, e.Context.State, e.Context.Message = noon.Add(after), c.GetState(), message
+	return e
 }
 
 func TestChangesOfStates(t *testing.T) {
