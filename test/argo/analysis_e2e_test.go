@@ -63,23 +63,3 @@ func TestAnalysisFails(t *testing.T) {
 	e.MustRest("v2")
 	e.awaitPhase(v1alpha1.RolloutPhaseHealthy)
 }
-
-// A background analysis fails while a step waits for groups.
-//
-// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
-func TestBackgroundAnalysisFails(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	figure := e.metric()
-	e.deploy(slow())
-	e.Apply(rolloutManifest(name, quarters))
-	e.patch(`{"spec": {"strategy": {"canary": {"analysis": {"startingStep": 2, "templates": [{"templateName": "success"}]}}}}}`)
-	e.awaitRest("v1")
-	before := e.Identities()
-	figure.Store(10)
-	e.edit("v2")
-	e.awaitPause(1)
-	e.argo("promote", name)
-	e.awaitAborted("v1")
-	e.same(before)
-}

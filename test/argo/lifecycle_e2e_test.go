@@ -236,23 +236,6 @@ func TestAbortWhilePromoting(t *testing.T) {
 	e.awaitAborted("v1")
 }
 
-// A canary that never becomes ready: the step reports why, and an abort ends it.
-//
-// Proves: Argo: an edit after an abort, messages.
-func TestAbortOfGroupsThatNeverStart(t *testing.T) {
-	t.Parallel()
-	e := newRelease(t, quarters)
-	before := e.Identities()
-	e.edit("v2", podsWith(cluster.AnnotationBehavior, cluster.BehaviorImagePull))
-	e.await("a message about the group", func(r *v1alpha1.Rollout) bool {
-		message := ran(r, 0).Message
-		return strings.Contains(message, "0 of 1 groups ready; group 0: pod "+name+"-") && strings.Contains(message, "ImagePullBackOff")
-	})
-	e.argo("abort", name)
-	e.awaitAborted("v1")
-	e.same(before)
-}
-
 // After an abort, retry runs all steps again with the same template.
 //
 // Proves (test): Argo: retry; an edit in mid-release; undo, also with all steps skipped.
@@ -276,7 +259,7 @@ func TestRetry(t *testing.T) {
 
 // After an abort, another template is a new release.
 //
-// Proves: Argo: an edit after an abort, messages.
+// Proves: Argo: an edit after an abort.
 func TestEditAfterAbort(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters, slow())

@@ -24,7 +24,7 @@ kind: MutatingWebhookConfiguration
 metadata: {name: kruise-rollout-mutating-webhook-configuration}
 `
 
-// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, the example.
 func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)
@@ -47,7 +47,7 @@ func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	begin(t, rights(t, c, true)).mustEnd(t, why, "panics") // nor does it start
 }
 
-// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, the example.
 func TestSeparateDriver(t *testing.T) {
 	c := alone(t)
 	installKind(t, c)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -19,7 +18,7 @@ const parallel = 6
 
 // Tests that are not parallel run first, and start their own hosts; the others share one.
 func TestMain(m *testing.M) {
-	code := suite.Main(m, parallel, suite.WithRoles(), cluster.WithAudit())
+	code := suite.Main(m, parallel, suite.WithRoles())
 	stopShared()
 	driver.Cleanup()
 	os.Exit(code)

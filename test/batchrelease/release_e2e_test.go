@@ -12,17 +12,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
-	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -145,7 +142,7 @@ func TestImmediate(t *testing.T) {
 	e.MustRest("v2")
 }
 
-// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, the example.
 func TestWithoutPartition(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -264,54 +261,7 @@ func TestWorkloadDeleted(t *testing.T) {
 	})
 }
 
-// The host does not poll: each batch begins as soon as the previous one is ready. Kruise's own takes 22 s for 4 steps of a Deployment.
-//
-// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
-func TestNoTicks(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.Deploy(groups, nil)
-	e.Apply(manifest(name, "rollingStyle: Canary\nbatchPartition: 3\n"+
-		"batches: [{canaryReplicas: 25%}, {canaryReplicas: 50%}, {canaryReplicas: 75%}, {canaryReplicas: 100%}]"))
-	e.awaitHeld()
-	start := time.Now()
-	e.Edit("v2")
-	e.awaitBatch(3)
-	batches := time.Since(start)
-	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
-	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
-	t.Logf("figures: 4 batches of 4 groups ready after %s, promoted after %s", batches.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
-	// Host and driver have one account. Waiting costs no requests: there are writes, and the few reads that informers can't serve.
-	requests := e.requests()
-	t.Logf("figures: %d requests of host and driver: %v", len(requests), requests)
-	reads, statuses := 0, 0
-	for _, r := range requests {
-		if verb, _, _ := strings.Cut(r, " "); verb == "get" || verb == "list" {
-			reads++
-		}
-		if r == "update batchreleases/status" {
-			statuses++
-		}
-	}
-	if reads > 8 || statuses > 80 { // each change of a group may be one
-		t.Errorf("%d reads, %d writes of the status: %v", reads, statuses, requests)
-	}
-}
-
-// requests returns the requests of host and driver in this namespace so far, without events and watches, from the audit log.
-func (e *env) requests() []string {
-	e.T.Helper()
-	user := "system:serviceaccount:" + config.Namespace + ":" + config.BatchReleaseServiceAccount
-	var found []string
-	for _, r := range audit.Between(e.T, e.Cluster.AuditLog(), "", audit.Mark(e.T, e.Kube, e.Namespace), e.Namespace) {
-		if r.User.Username == user && r.ObjectRef.Namespace == e.Namespace && r.Verb != "watch" && r.ObjectRef.Resource != "events" {
-			found = append(found, r.String())
-		}
-	}
-	return found
-}
-
-// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, no polling, the example.
+// Proves: BatchRelease: Kruise that is installed later, a driver apart, a workload without a partition, the example.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

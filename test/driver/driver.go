@@ -22,7 +22,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -216,20 +215,6 @@ func (d *Driver) AwaitSync() {
 		}
 		return err
 	})
-}
-
-// PeakMemory returns the most memory that the process has had resident so far, in bytes.
-func (d *Driver) PeakMemory() int64 {
-	d.t.Helper()
-	raw := files.Read(d.t, fmt.Sprintf("/proc/%d/status", d.process.Cmd.Process.Pid))
-	var kb int64
-	for line := range bytes.Lines(raw) {
-		if _, err := fmt.Sscanf(string(line), "VmHWM: %d kB", &kb); err == nil {
-			return kb << 10
-		}
-	}
-	d.t.Fatalf("no VmHWM in:\n%s", raw)
-	return 0
 }
 
 // Running reports whether the process has been started and not been ended.

@@ -90,7 +90,7 @@ func (w *workload) podWrites(set string) int {
 // By the time a batch is ready, each pod of its groups has labels with the rollout and the batch. They are written once, restored
 // when they are removed by hand, set on replacement pods, and survive a restart of the driver.
 //
-// Proves: Labels of batches; leader metadata; Disown after a scale-down.
+// Proves: Labels of batches; Disown after a scale-down.
 func TestCanaryBatchLabels(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -144,49 +144,6 @@ func TestCanaryStableOrphaned(t *testing.T) {
 	}
 }
 
-// The canary is deleted by hand in mid-release and is recreated with as many groups.
-//
-// Proves: The workload or the canary is deleted or edited by hand.
-func TestCanaryDeletedByHand(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.observer.waive(ruleIntent)
-	for _, test := range []struct {
-		name string
-		down bool
-	}{{"driver-up", false}, {"driver-down", true}} {
-		t.Run(test.name, func(t *testing.T) {
-			w := e.in(t).adopt(model(test.name, 4, 2))
-			before := w.stablePods()
-			w.edit(image("v2"))
-			w.initialize("r1", quarters())
-			name := w.upgrade("r1", 1).GetContext().GetCanaryWorkload()
-			first := w.getNamed(name).UID
-			if test.down {
-				w.driver.Kill()
-			}
-			w.remove(name, metav1.DeletePropagationBackground)
-			if test.down {
-				w.driver.Restart()
-			}
-			c := w.await("another canary is ready", func(c *pb.BatchContext) bool {
-				if c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 2 {
-					return false
-				}
-				now, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(t.Context(), name, metav1.GetOptions{})
-				return err == nil && now.UID != first
-			})
-			if c.GetTarget() != "50%" || c.GetCurrentBatch() != 1 {
-				t.Errorf("the batch is lost: %s", show(c))
-			}
-			w.sameGroups(before)
-			w.upgrade("r1", 2)
-			w.finalize("r1", promote)
-			w.mustBeIdle()
-		})
-	}
-}
-
 // The canary is scaled and edited by hand: the driver restores it.
 //
 // Proves: The workload or the canary is deleted or edited by hand.

@@ -57,7 +57,7 @@ func (w *workload) mergePatch(patch string) {
 // After a scale-down under the hold the user's percentages round to zero groups, which LWS refuses: Disown fails with a remedy,
 // and the remedy works.
 //
-// Proves: Labels of batches; leader metadata; Disown after a scale-down.
+// Proves: Labels of batches; Disown after a scale-down.
 func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))

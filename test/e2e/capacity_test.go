@@ -73,30 +73,6 @@ func (w *workload) mustContain(text string, words ...string) {
 	}
 }
 
-// Initialize warns of the resources that a canary adds, and of a quota that is too small for them; batches within the quota
-// are released.
-//
-// Proves: Quotas and extra capacity are reported before they are used.
-func TestCanaryCapacity(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	w := e.adopt(model("model", 4, 2, gpus("8")))
-	w.edit(image("v2"))
-	e.limitGPUs("96", "64")
-	r := w.initialize("r1", quarters())
-	w.mustContain(warning(r, "ExtraCapacity"), "4 groups", "8 pods", "nvidia.com/gpu 64")
-	w.mustContain(warning(r, "QuotaExceeded"), "ResourceQuota", "/gpus", "requests.nvidia.com/gpu", "needs 64", "32 is left")
-	if c := w.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY {
-		t.Errorf("a batch within the quota: %s", show(c))
-	}
-	again, err := w.tryInitialize("r1", quarters())
-	if err != nil || again.GetAction() != unchanged {
-		t.Errorf("Initialize again, with the quota full: %v, %v", again, err)
-	}
-	w.finalize("r1", rollback)
-	w.mustBeIdle()
-}
-
 // A blue-green release that exceeds a quota is refused, unless the policy forces it.
 //
 // Proves: Quotas and extra capacity are reported before they are used.

@@ -6,7 +6,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -196,7 +195,7 @@ func TestHandover(t *testing.T) {
 // While the workload's own groups are on standby, one write returns the requests to them, whether a host or a template change
 // rolls back, and across a restart of the driver.
 //
-// Proves: Handover: rolled back, second set deleted, refused, copied.
+// Proves: Handover: rolled back, second set deleted by hand and created again, refused.
 func TestHandoverRolledBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -251,7 +250,7 @@ func TestHandoverRolledBack(t *testing.T) {
 // The second set is deleted by hand while the workload's own groups scale down: they are recreated, then another second set is
 // created and becomes the workload.
 //
-// Proves: Handover: rolled back, second set deleted, refused, copied.
+// Proves: Handover: rolled back, second set deleted by hand and created again, refused.
 func TestHandoverSuccessorDeleted(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 2, 2, annotated(cluster.AnnotationTermination, "3s")))
@@ -270,7 +269,7 @@ func TestHandoverSuccessorDeleted(t *testing.T) {
 
 // A handover that a GitOps tool would undo, by its Service, is refused before the first write.
 //
-// Proves: Handover: rolled back, second set deleted, refused, copied.
+// Proves: Handover: rolled back, second set deleted by hand and created again, refused.
 func TestHandoverRefused(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).deploy(model("model", 2, 1))
@@ -285,40 +284,9 @@ func TestHandoverRefused(t *testing.T) {
 	w.mustBeUntouched()
 }
 
-// A copy of the successor's manifest, including its labels, is not found by the workload's name.
-//
-// Proves: Handover: rolled back, second set deleted, refused, copied.
-func TestHandoverCopied(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	w := e.adopt(model("model", 1, 1))
-	w.edit(image("v2"))
-	w.initialize("r1", handover(policy("100%"), 0))
-	w.finalize("r1", promote)
-	s := w.successor()
-	copied := s.get()
-	copied.ObjectMeta = metav1.ObjectMeta{Name: "copy", Labels: copied.Labels, Annotations: copied.Annotations}
-	e.deploy(copied)
-	if c := w.context(); c.GetWorkload().GetName() != s.name || c.GetState() != completed {
-		t.Errorf("by the old name: %s", show(c))
-	}
-	// The user recreates the workload under its old name, which names the new object from now on.
-	e.deploy(model("model", 1, 1))
-	w.await("the new object is found by its name", func(c *pb.BatchContext) bool {
-		return c.GetWorkload().GetName() == "model" && c.GetState() == pb.State_STATE_UNMANAGED
-	})
-	w.eventually("the successor is found by its own name", func(ctx context.Context) error {
-		c, err := s.tryContext(ctx)
-		if err == nil && c.GetState() != completed {
-			err = fmt.Errorf("the context is %s", show(c))
-		}
-		return err
-	})
-}
-
 // A ScaledObject is pointed at the successor in the same write that resumes it.
 //
-// Proves: Handover: rolled back, second set deleted, refused, copied.
+// Proves: Handover: rolled back, second set deleted by hand and created again, refused.
 func TestHandoverScaledObject(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -178,7 +178,7 @@ func TestStylesTemplateChanges(t *testing.T) {
 // A promotion is rolled back after it updated some of the groups, and after it updated all of them.
 //
 // Proves (test, partition, canary): A promotion is rolled back, with some and with all groups updated.
-// Proves: A promotion is rolled back in blue-green; after a third template.
+// Proves: A promotion is rolled back in blue-green.
 func TestStylesPromotionRolledBack(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)

@@ -523,3 +523,54 @@ func show(c *pb.BatchContext) string { return prototext.MarshalOptions{}.Format(
 func seconds(n float64) *durationpb.Duration {
 	return durationpb.New(time.Duration(n * float64(time.Second)))
 }
+
+const (
+	completed  = pb.State_STATE_COMPLETED
+	rolledBack = pb.State_STATE_ROLLED_BACK
+)
+
+// startBatch requests a batch without waiting for it.
+func (w *workload) startBatch(id string, batch int32) {
+	w.t.Helper()
+	if _, err := w.tryUpgrade(id, batch, nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// startFinalize requests the end of a release without waiting for it.
+func (w *workload) startFinalize(id string, intent pb.FinalizeIntent) {
+	w.t.Helper()
+	if _, err := w.tryFinalize(id, intent, nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// errNotYet is the error of conditions without further details.
+var errNotYet = errors.New("not yet")
+
+func isNotYet(err error) bool { return errors.Is(err, errNotYet) }
+
+// record returns the release record in the cluster.
+func (w *workload) record() *record { return recordOf(w.get()) }
+
+// awaitObject waits for a condition on the cluster's objects rather than the driver's answers.
+func (w *workload) awaitObject(what string, check func() bool) {
+	w.t.Helper()
+	w.eventually(what, func(context.Context) error {
+		if !check() {
+			return fmt.Errorf("not yet: %s", asJSON(w.record()))
+		}
+		return nil
+	})
+}
+
+// promoteUntil starts the promotion and returns once this many groups are promoted.
+func (w *workload) promoteUntil(id string, groups int32) {
+	w.t.Helper()
+	if _, err := w.tryFinalize(id, promote, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await("some groups are promoted", func(c *pb.BatchContext) bool {
+		return c.GetState() == pb.State_STATE_PROMOTING && c.GetUpdatedReady() >= groups
+	})
+}

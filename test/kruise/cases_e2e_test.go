@@ -21,7 +21,7 @@ import (
 
 // Percentages refer to the present number of groups.
 //
-// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
+// Proves: Kruise: targets that are deleted or come later; scaling; the examples.
 func TestScaledInMidRelease(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)

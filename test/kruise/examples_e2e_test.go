@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
-// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
+// Proves: Kruise: targets that are deleted or come later; scaling; the examples.
 func TestExampleWithTraffic(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

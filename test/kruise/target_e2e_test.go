@@ -44,7 +44,7 @@ func (e *env) mustLabel(id string, batches map[string]string) {
 	})
 }
 
-// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
+// Proves: Kruise: targets that are deleted or come later; scaling; the examples.
 func TestTargetDeleted(t *testing.T) {
 	t.Parallel()
 	e := newRelease(t, quarters)
@@ -151,7 +151,7 @@ func (e *env) awaitNoTarget() {
 	})
 }
 
-// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
+// Proves: Kruise: targets that are deleted or come later; scaling; the examples.
 func TestWorkloadAppearsLater(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -165,21 +165,6 @@ func TestWorkloadAppearsLater(t *testing.T) {
 	e.Edit("v2")
 	e.awaitPause(1)
 	e.MustHave("v1 v1 v1 v2")
-}
-
-// Proves: Kruise: targets that are deleted, come later or twice; scaling; the examples.
-func TestSecondTarget(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.Deploy(groups, nil)
-	e.Apply(target(name))
-	e.awaitReady(name, metav1.ConditionTrue, "")
-	// Creation timestamps have seconds only; within one second the name decides.
-	e.Apply(target("zweite"))
-	e.awaitReady("zweite", metav1.ConditionFalse, "WorkloadTaken")
-	e.remove(targets)
-	e.awaitReady("zweite", metav1.ConditionTrue, "")
-	e.MustRest("v1")
 }
 
 // Proves: Kruise: pauses, jumps, validation.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"time"
 )
 
 // insideEnv marks the inner processes. Its value is an invocation.
@@ -17,8 +16,6 @@ const insideEnv = "LOCKSTEP_NETNS_INSIDE"
 
 // invocation is what the outer process tells the inner ones.
 type invocation struct {
-	// Started is when the outer process started the first of them.
-	Started time.Time
 	// Outer is the outer process's namespace.
 	Outer string
 	// Role of the process. The default is roleRun.
@@ -115,17 +112,11 @@ func inner(run func() int, c config, as invocation) int {
 	if err := prepare(); err != nil {
 		return failed("set up the namespace", err)
 	}
-	setupTime, onNode = time.Since(as.Started), c.node
+	onNode = c.node
 	return run()
 }
 
-var (
-	setupTime time.Duration
-	onNode    bool
-)
-
-// SetupTime returns the time from the start of the inner process until the namespace was ready. It is 0 outside.
-func SetupTime() time.Duration { return setupTime }
+var onNode bool
 
 // OnNode reports whether this process runs in [MainOnNode].
 func OnNode() bool { return onNode }

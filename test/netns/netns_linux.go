@@ -14,7 +14,6 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -26,7 +25,7 @@ func outer(c config) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	as := invocation{Started: time.Now(), Outer: current}
+	as := invocation{Outer: current}
 	attributes := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if c.node {
 		if err := NodePossible(); err != nil {

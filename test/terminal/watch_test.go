@@ -176,18 +176,6 @@ func TestStatusLists(t *testing.T) {
 	}
 }
 
-func TestWatchSaysThatNothingRuns(t *testing.T) {
-	t.Parallel()
-	_, address := fleet(t)
-	for namespace, want := range map[string]string{
-		"other": "no release is running, workloads under hold: 1",
-		"empty": "no release is running, and no workload is under hold: see lockstep adopt",
-	} {
-		p := terminal.Start(t, exec.CommandContext(t.Context(), binary(t), "watch", "-n", namespace, "--address", address), 100, 30)
-		p.AwaitWords(want)
-	}
-}
-
 func TestWatchPrintsLines(t *testing.T) {
 	t.Parallel()
 	client, address := fleet(t)
@@ -214,28 +202,5 @@ func TestWatchPrintsLines(t *testing.T) {
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
-	}
-}
-
-func TestWatchErrors(t *testing.T) {
-	t.Parallel()
-	_, address := fleet(t)
-	for name, tc := range map[string]struct {
-		args []string
-		code int
-		want string
-	}{
-		"TwoNames": {[]string{"a", "b"}, 2, "needs the name of one LeaderWorkerSet, got [\"a\" \"b\"]"},
-		"AllOfOne": {[]string{"a", "-A"}, 2, "NAME and --all-namespaces exclude each other"},
-		"Unknown":  {[]string{"unknown", "-n", "default", "--address", address}, 1, "[WORKLOAD_NOT_FOUND]"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			args := append([]string{"watch"}, tc.args...)
-			p := terminal.Start(t, exec.CommandContext(t.Context(), binary(t), args...), 160, 24)
-			if code, text := p.Exit(); code != tc.code || !strings.Contains(text, tc.want) {
-				t.Errorf("on a terminal: exit code %d, want %d and %q:\n%s", code, tc.code, tc.want, text)
-			}
-		})
 	}
 }

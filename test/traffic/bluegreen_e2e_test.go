@@ -75,65 +75,48 @@ func TestTrafficBlueGreen(t *testing.T) {
 	s.MustBeRestored()
 }
 
-// Promotion at weight 0 completes green and moves the requests itself; a rollback in mid-promotion moves them back.
+// A rollback in mid-promotion moves the requests back.
 //
-// Proves: Order of effects, handover; shortcuts of blue-green.
-func TestTrafficBlueGreenShortcuts(t *testing.T) {
+// Proves: Order of effects, handover; blue-green rolled back in mid-promotion.
+func TestTrafficBlueGreenRolledBack(t *testing.T) {
 	blue := load.Shares{"model": 100}
-	t.Run("promoted before any batch", func(t *testing.T) {
-		t.Parallel()
-		s := serving.Serve(t)
-		g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
-		g.Begin(load.Phase{Name: "blue alone", Want: blue})
-		s.Await(g, 500)
-		s.BeginBy(blueGreen("100%"))
-		g.Begin(load.Phase{Name: "to green and back"})
-		s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
-		g.Begin(load.Phase{Name: "promoted", Want: blue})
-		s.Await(g, 2000)
-		s.Passes(g)
-		s.MustBeRestored()
-	})
-	t.Run("rolled back in mid-promotion", func(t *testing.T) {
-		t.Parallel()
-		s := serving.Serve(t)
-		g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
-		policy := blueGreen("100%")
-		policy.MinReady = durationpb.New(serving.Longest) // it is not over before
-		name := s.BeginBy(policy)
-		s.Upgrade(0)
-		g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
-		s.Weight(100)
-		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{
-			Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
-		}); err != nil {
-			t.Fatal(err)
+	s := serving.Serve(t)
+	g := s.Load(load.Options{Rate: 400, LongEvery: 100, LongFor: serving.Longest})
+	policy := blueGreen("100%")
+	policy.MinReady = durationpb.New(serving.Longest) // it is not over before
+	name := s.BeginBy(policy)
+	s.Upgrade(0)
+	g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
+	s.Weight(100)
+	if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{
+		Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	await.Nil(t, "blue is replaced while green has the requests", func(ctx context.Context) error {
+		pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + s.Name})
+		if err != nil {
+			return err
 		}
-		await.Nil(t, "blue is replaced while green has the requests", func(ctx context.Context) error {
-			pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + s.Name})
-			if err != nil {
-				return err
+		for i := range pods.Items {
+			if strings.HasSuffix(pods.Items[i].Spec.Containers[0].Image, ":v2") {
+				return nil
 			}
-			for i := range pods.Items {
-				if strings.HasSuffix(pods.Items[i].Spec.Containers[0].Image, ":v2") {
-					return nil
-				}
-			}
-			return errors.New("no pod has the new image")
-		})
-		g.Begin(load.Phase{Name: "to blue again"})
-		s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-		g.Begin(load.Phase{Name: "rolled back", Want: blue})
-		s.Await(g, 2000)
-		s.Passes(g)
-		s.MustBeRestored()
+		}
+		return errors.New("no pod has the new image")
 	})
+	g.Begin(load.Phase{Name: "to blue again"})
+	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	g.Begin(load.Phase{Name: "rolled back", Want: blue})
+	s.Await(g, 2000)
+	s.Passes(g)
+	s.MustBeRestored()
 }
 
 // The second set is adopted: requests reach green through the canary's Service first, and finally through the user's, with or
 // without a selector that names the workload. In the delay before that they return to blue. No request is lost.
 //
-// Proves: Order of effects, handover; shortcuts of blue-green.
+// Proves: Order of effects, handover; blue-green rolled back in mid-promotion.
 func TestTrafficBlueGreenAdopt(t *testing.T) {
 	blue := load.Shares{"model": 100}
 	adopt := func(delay time.Duration) *pb.ReleasePolicy {
