@@ -13,11 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
-
-	"google.golang.org/grpc"
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -29,13 +26,6 @@ import (
 
 // User is the driver's name in audit logs.
 const User = "system:serviceaccount:" + config.Namespace + ":" + config.ServiceAccount
-
-// Counters of this test binary's drivers.
-var (
-	Starts atomic.Int64
-	Kills  atomic.Int64
-	Calls  atomic.Int64
-)
 
 // binaryDir and newerDir hold the binaries until Cleanup removes them.
 var binaryDir, newerDir string
@@ -179,7 +169,6 @@ func (d *Driver) Begin() {
 	if d.process, err = child.Run(cmd); err != nil {
 		d.t.Fatal(err)
 	}
-	Starts.Add(1)
 	// gRPC would wait for a second before it retries.
 	await.Nil(d.t, "the driver listens", func(context.Context) error {
 		_, err := os.Stat(filepath.Join(d.dir, "s"))
@@ -187,16 +176,10 @@ func (d *Driver) Begin() {
 	})
 	ctx, cancel := context.WithTimeout(d.t.Context(), await.Patience)
 	defer cancel()
-	d.Client, err = plugin.Dial(ctx, address, plugin.WithWaitForReady(), plugin.WithConnectTimeout(await.Patience),
-		plugin.WithDialOptions(grpc.WithUnaryInterceptor(countRPCs)))
+	d.Client, err = plugin.Dial(ctx, address, plugin.WithWaitForReady(), plugin.WithConnectTimeout(await.Patience))
 	if err != nil {
 		d.t.Fatalf("connect to the driver: %v", err)
 	}
-}
-
-func countRPCs(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	Calls.Add(1)
-	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
 // AwaitSync returns once the driver's caches have synced.
@@ -223,7 +206,6 @@ func (d *Driver) Running() bool { return d.process != nil }
 // Kill sends SIGKILL and waits for the process to end.
 func (d *Driver) Kill() {
 	d.t.Helper()
-	Kills.Add(1)
 	d.end(syscall.SIGKILL)
 }
 

@@ -72,12 +72,6 @@ func (o *rules) finish() {
 		}
 		r.step(clusterEvent{e.Version, object, e.Deleted})
 	}
-	figures.events.Add(int64(len(events)))
-	figures.checks.Add(int64(r.checks))
-	figures.dips.Add(int64(r.dips))
-	figures.completed.Add(int64(r.completed))
-	figures.rolledBack.Add(int64(r.rolledBack))
-	figures.violations.Add(int64(len(r.violations)))
 	if len(r.violations) > 0 {
 		o.env.t.Logf("history:\n%s", r.history())
 	}

@@ -94,12 +94,6 @@ func newProxy(t *testing.T, e *env, h fault) *proxy {
 		p.drop()
 		server.CloseClientConnections()
 		server.Close()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		figures.faults.Add(int64(p.faults))
-		if p.faults > 0 {
-			figures.disturbed.Add(1)
-		}
 	})
 	p.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(&rest.Config{Host: server.URL}, p.kubeconfig); err != nil {

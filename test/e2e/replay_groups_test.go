@@ -145,12 +145,9 @@ func (r *replay) checkUnavailable(s *lws.LeaderWorkerSet, rec *record, ready map
 			g.arrived[index] = true
 		}
 	}
-	down, all := 0, 0
+	down := 0
 	for index := range g.up {
-		if _, ok := ready[index]; ok {
-			continue
-		}
-		if all++; !g.arrived[index] {
+		if _, ok := ready[index]; !ok && !g.arrived[index] {
 			down++
 		}
 	}
@@ -160,9 +157,6 @@ func (r *replay) checkUnavailable(s *lws.LeaderWorkerSet, rec *record, ready map
 	g.bound = max(most, g.bound)
 	r.check(ruleDown, down <= g.bound, "%d of %d groups of %s are down, want at most %d, maxUnavailable is %s",
 		down, replicas, s.Name, g.bound, rec.Saved.MaxUnavailable.String())
-	if all > g.bound {
-		r.dips++
-	}
 	g.bound = max(most, min(g.bound, down))
 }
 

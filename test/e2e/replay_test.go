@@ -33,7 +33,7 @@ const (
 	ruleStableUntouched rule = "stable groups are not touched before the promotion"
 	// ruleAvailable: in the promotion available groups, the canary's included, never fall below replicas - maxUnavailable.
 	// Those of the workload alone may, caused by LWS: it recreates a ready group when the garbage collector deletes a worker
-	// of the group's predecessor, and by then it rolls the next group. Such events are counted as dips.
+	// of the group's predecessor, and by then it rolls the next group.
 	ruleAvailable rule = "available groups never below replicas - maxUnavailable"
 	// ruleSurge: in the promotion the workload never has more groups than replicas + maxSurge.
 	ruleSurge rule = "stable groups never above replicas + maxSurge"
@@ -47,7 +47,7 @@ const (
 	// ruleBatch: in place no more groups leave the stable revision than the batch has, plus those of a later scale-up.
 	ruleBatch rule = "groups replaced in place never above what is planned"
 	// ruleDown: in place, and when groups are restarted, no more groups are down than maxUnavailable. Groups that have been
-	// available at the target revision don't count: LWS may recreate them, see ruleAvailable. Such events are dips.
+	// available at the target revision don't count: LWS may recreate them, see ruleAvailable.
 	ruleDown rule = "groups taken down in place never above maxUnavailable"
 	// ruleDouble: blue-green never has more than twice the groups of the workload, plus the user's maxSurge.
 	ruleDouble rule = "blue-green groups never above twice the replicas"
@@ -132,10 +132,8 @@ type replay struct {
 	// roles has those of adopted DisaggregatedSets, by the set's name and theirs.
 	roles map[string]*roleFloor
 
-	checks, dips          int
-	completed, rolledBack int
-	violations            []string
-	lines                 []string
+	violations []string
+	lines      []string
 	// violated is the number of lines at the first violation.
 	violated int
 }
@@ -155,7 +153,6 @@ func (r *replay) history() string {
 }
 
 func (r *replay) check(which rule, ok bool, format string, args ...any) {
-	r.checks++
 	if ok || r.waived[which] {
 		return
 	}
@@ -243,13 +240,7 @@ func (r *replay) stableChanged(old, s *lws.LeaderWorkerSet) {
 	} else if old == nil || !then.rolls(old) {
 		r.whole[s.Name] = r.available(s) >= int(replicasOf(s))
 	}
-	if now.phase() == "Promoted" && then.phase() != "Promoted" {
-		r.completed++
-	}
 	r.checkHandover(old, s, now, then)
-	if now.phase() == "CleaningUp" && then.phase() != "CleaningUp" {
-		r.rolledBack++
-	}
 }
 
 // checkHandover checks that in a handover the workload's groups are on standby for the policy's scaleDownDelay, and are scaled
@@ -468,9 +459,6 @@ func (r *replay) checkAlways(s *lws.LeaderWorkerSet) {
 		}
 		r.check(ruleAvailable, own+added >= replicas-unavailable, "%s has %d groups available of %d and %d of its canary, maxUnavailable is %s",
 			s.Name, own, replicas, added, rec.Saved.MaxUnavailable.String())
-		if own < replicas-unavailable {
-			r.dips++
-		}
 	}
 	if rec.inPlace() {
 		surge = 0
