@@ -188,11 +188,11 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 	got, err := a.sets.LeaderworkersetV1().LeaderWorkerSets(s.Key.Namespace).
 		Create(ctx, canary, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		made, errMade := a.alreadyCreated(ctx, s.Key, observe.KeyOf(canary))
-		// The canary exists, so nothing was written. Any other object keeps its name, and the error says so.
-		if made || errMade != nil {
-			return false, errMade
+		isCanary, readErr := a.alreadyCreated(ctx, s.Key, observe.KeyOf(canary))
+		if isCanary || readErr != nil {
+			return false, readErr
 		}
+		// The error below says that another object has the canary's name.
 	}
 	if err != nil {
 		return false, fmt.Errorf("create LeaderWorkerSet %s/%s: %w", canary.Namespace, canary.Name, err)
@@ -203,15 +203,16 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 // alreadyCreated reports whether the object with the canary's name is the canary, created by another driver or by a request
 // whose response was lost. It waits for the caches, which may not show it yet.
 func (a *Applier) alreadyCreated(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
-	var there *lws.LeaderWorkerSet
+	var existing *lws.LeaderWorkerSet
+	// An event about a foreign object is not about the workload, so both keys are waited for.
 	err := a.awaitCondition(ctx, func() bool {
-		there = a.observer.Caches.Workload(canary)
-		return there != nil
-	}, key, canary) // an event about a foreign object is not about the workload
+		existing = a.observer.Caches.Workload(canary)
+		return existing != nil
+	}, key, canary)
 	if err != nil {
 		return false, fmt.Errorf("read the LeaderWorkerSet %s that exists already: %w", canary, err)
 	}
-	return observe.StableKey(there) == key, nil
+	return observe.StableKey(existing) == key, nil
 }
 
 func (a *Applier) scaleCanary(ctx context.Context, s *observe.Snapshot, t plan.ScaleCanary) (bool, error) {
@@ -296,8 +297,11 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 	})
 	return a.awaitDeleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(w))
+		if now == nil || now.UID != w.UID {
+			return true
+		}
 		// w may be terminating already, so the timestamp alone does not show this deletion.
-		return now == nil || now.UID != w.UID || now.DeletionTimestamp != nil && now.ResourceVersion != w.ResourceVersion
+		return now.DeletionTimestamp != nil && now.ResourceVersion != w.ResourceVersion
 	})
 }
 
@@ -331,10 +335,11 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 
 // CatchUp waits until the cache has the object as written, or a newer version. Key is the workload that it was written for.
 func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
+	cached := func() *lws.LeaderWorkerSet { return a.observer.Caches.Workload(observe.KeyOf(wrote)) }
 	// A new object that the cache does not show yet looks like a deleted one, so only one that was already being deleted counts as gone.
 	gone := wrote.DeletionTimestamp != nil
-	return awaitVersion(ctx, a, wrote, gone, func() *lws.LeaderWorkerSet { return a.observer.Caches.Workload(observe.KeyOf(wrote)) },
-		key, observe.KeyOf(wrote)) // it may not be an added one any more
+	// Events are about the object itself once it is no longer an added one.
+	return awaitVersion(ctx, a, wrote, gone, cached, key, observe.KeyOf(wrote))
 }
 
 // awaitVersion waits until the caches show an object as written, or a newer version. With gone, an object that was deleted or recreated

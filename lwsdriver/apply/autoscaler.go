@@ -18,7 +18,9 @@ import (
 )
 
 func (a *Applier) holdAutoscaler(ctx context.Context, s *observe.Snapshot, t plan.HoldAutoscaler) (bool, error) {
-	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *autoscaler.Autoscaler) (map[string]any, error) { return now.Hold(s.Key.Name, t.Hold) })
+	return a.writeAutoscaler(ctx, s.Key, t.Kind, t.Name, func(now *autoscaler.Autoscaler) (map[string]any, error) {
+		return now.Hold(s.Key.Name, t.Hold)
+	})
 }
 
 func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedName, t plan.ReleaseAutoscaler) (bool, error) {
@@ -31,7 +33,9 @@ func (a *Applier) releaseAutoscaler(ctx context.Context, key types.NamespacedNam
 }
 
 // writeAutoscaler sends a patch of the cached object, and returns once the cache shows it.
-func (a *Applier) writeAutoscaler(ctx context.Context, key types.NamespacedName, kind, name string, patch func(*autoscaler.Autoscaler) (map[string]any, error)) (bool, error) {
+func (a *Applier) writeAutoscaler(
+	ctx context.Context, key types.NamespacedName, kind, name string, patch func(*autoscaler.Autoscaler) (map[string]any, error),
+) (bool, error) {
 	object := types.NamespacedName{Namespace: key.Namespace, Name: name}
 	before := a.observer.Autoscalers.Get(kind, object)
 	if before == nil {

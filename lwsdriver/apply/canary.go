@@ -60,14 +60,14 @@ func newCanary(s *observe.Snapshot, a plan.CreateCanary) (*lws.LeaderWorkerSet, 
 	}
 	canary.Spec.Replicas = ptr.To(int32(a.Replicas)) //nolint:gosec // clamped to the stable workload's replicas
 	canary.Spec.LeaderWorkerTemplate = observe.CanaryTemplate(s.StableObject, s.Policy)
-	// It has no old groups, so it never rolls unless its template is edited; and the user's percentages could round to 0 for the
-	// few groups of a canary, which LWS refuses.
+	// The canary has no old groups, so it rolls only if its template is edited. The user's percentages could round to 0 for its few groups,
+	// which LWS refuses.
 	canary.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Native(record.Hold()))
 	return canary, nil
 }
 
-// trafficNote returns the annotation of what carries the release's traffic policy, "" if it has none; see record.TrafficAnnotation. Without
-// the record bounds keep theirs.
+// trafficNote returns the value of record.TrafficAnnotation for the release, "" if it has no traffic policy. Without the record, bounds keep
+// their value.
 func trafficNote(s *observe.Snapshot) (string, error) {
 	switch {
 	case s.Policy.Traffic == nil:
@@ -86,12 +86,13 @@ func trafficNote(s *observe.Snapshot) (string, error) {
 
 // transferHistory moves a revision to the successor's history and makes the successor its owner.
 func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t plan.TransferHistory) (bool, error) {
-	have, to := a.observer.History.Find(s, t.Revision), s.AddedObjects[t.To]
+	have := a.observer.History.Find(s, t.Revision)
+	to := s.AddedObjects[t.To]
 	if have == nil || to == nil {
 		return false, nil // the next observation decides
 	}
 	owner := metav1.NewControllerRef(to, lws.GroupVersion.WithKind(observe.Kind))
-	owner.BlockOwnerDeletion = nil // it must not block the owner's deletion
+	owner.BlockOwnerDeletion = nil // a revision must not block the deletion of its workload
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": have.UID, "resourceVersion": have.ResourceVersion,
 		"labels":          map[string]string{record.StableLabel: to.Name},
@@ -136,9 +137,9 @@ func (a *Applier) handOver(ctx context.Context, s *observe.Snapshot, t plan.Hand
 	// A list is replaced as a whole. The test keeps what another client has added to it.
 	p.test(w.Finalizers, "metadata", "finalizers")
 	p.add(withoutFinalizer(w.Finalizers), "metadata", "finalizers")
+	others := slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID })
 	p.test(w.OwnerReferences, "metadata", "ownerReferences")
-	p.add(slices.DeleteFunc(slices.Clone(w.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == s.StableObject.UID }),
-		"metadata", "ownerReferences")
+	p.add(others, "metadata", "ownerReferences")
 	p.setRolling(record.Hold())
 	// The canary's template may have the policy's metadata on leaders, which the user's manifest lacks.
 	// The hold in the same request keeps its groups.

@@ -47,7 +47,8 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 	got, err := client.Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		// Another driver created it, or a request whose response was lost.
-		if got, err = client.Get(ctx, object.Name, metav1.GetOptions{}); err == nil && !history.Kept(got, s.StableObject) {
+		got, err = client.Get(ctx, object.Name, metav1.GetOptions{})
+		if err == nil && !history.Kept(got, s.StableObject) {
 			err = drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 				"ControllerRevision %s/%s is not Lockstep's, and the history of %s needs its name: delete it", got.Namespace, got.Name, observe.Object(s.Key))
 		}

@@ -42,7 +42,8 @@ func newPatch(base *lws.LeaderWorkerSet, annotation string) *patch {
 	p := &patch{base: base, manager: record.FieldManager}
 	p.test(base.UID, "metadata", "uid")
 	p.test(base.Generation, "metadata", "generation")
-	switch value, ok := base.Annotations[annotation]; {
+	value, ok := base.Annotations[annotation]
+	switch {
 	case ok:
 		p.test(value, "metadata", "annotations", annotation)
 	case len(base.Annotations) > 0:
@@ -71,10 +72,16 @@ func (p *patch) remove(path ...string) {
 
 // annotate sets an annotation, or removes it if the value is empty.
 func (p *patch) annotate(key, value string) {
-	switch have, ok := p.base.Annotations[key]; {
-	case value == "" && ok:
-		p.remove("metadata", "annotations", key)
-	case value == "" || have == value:
+	have, ok := p.base.Annotations[key]
+	if value == "" {
+		if ok {
+			p.remove("metadata", "annotations", key)
+		}
+		return
+	}
+	switch {
+	case have == value:
+		return
 	case len(p.base.Annotations) == 0:
 		// Without the map there is no member to add. A second annotation would replace this one; no patch has two.
 		p.add(map[string]string{key: value}, "metadata", "annotations")

@@ -36,27 +36,28 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 	if leader.Terminating {
 		return false, nil
 	}
-	version, worker := &leader.ResourceVersion, a.observer.Caches.Groups.UnreadyWorker(leader)
+	version := &leader.ResourceVersion
+	propagation := metav1.DeletePropagationForeground
+	worker := a.observer.Caches.Groups.UnreadyWorker(leader)
 	if worker != nil {
-		switch deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion, metav1.DeletePropagationBackground); {
-		case err != nil:
+		deleted, err := a.deletePod(ctx, worker, &worker.ResourceVersion, metav1.DeletePropagationBackground)
+		if err != nil {
 			return false, err
-		case !deleted:
-			// The pod has changed. A pass before the cache shows that would make the same request again.
+		}
+		if !deleted { // the pod has changed; a pass before the cache shows that would make the same request again
 			return false, a.untilChanged(ctx, worker, s.Key)
 		}
 		version = nil // without the worker the group does not serve
-	}
-	propagation := metav1.DeletePropagationForeground
-	if worker == nil && allPodsReady(s, t.Leader) {
+	} else if allPodsReady(s, t.Leader) {
 		propagation = metav1.DeletePropagationBackground
 	}
-	switch deleted, err := a.deletePod(ctx, leader, version, propagation); {
-	case err != nil:
-		// The deletion of the worker was a write already.
-		return worker != nil, err
-	case !deleted:
-		return worker != nil, a.untilChanged(ctx, leader, s.Key)
+	wrote := worker != nil
+	deleted, err := a.deletePod(ctx, leader, version, propagation)
+	if err != nil {
+		return wrote, err
+	}
+	if !deleted {
+		return wrote, a.untilChanged(ctx, leader, s.Key)
 	}
 	a.observer.Caches.Groups.CountRestart(s.Key, leader.Group, leader.Revision)
 	return true, a.untilPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
@@ -67,7 +68,7 @@ func allPodsReady(s *observe.Snapshot, leader string) bool {
 	return slices.ContainsFunc(s.Stable.Groups, func(g plan.Group) bool { return g.Leader == leader && g.ReadyPods >= g.Pods })
 }
 
-// deletePod deletes a pod, on condition that it has this version, if one is given. False means that it is another one, or gone.
+// deletePod deletes a pod, on condition that it has this version, if one is given. False means that the pod has changed or is gone.
 func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *string, how metav1.DeletionPropagation) (bool, error) {
 	err := a.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: version}, PropagationPolicy: &how,
@@ -97,7 +98,8 @@ func (a *Applier) saveTemplate(s *observe.Snapshot, rec *record.Record) error {
 
 // labelGroup labels the group's next pod that lacks the labels, in the order of their names, so the leader first.
 func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.LabelGroup) (bool, error) {
-	set, group := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}, strconv.Itoa(t.Group)
+	set := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Name}
+	group := strconv.Itoa(t.Group)
 	pod := a.observer.Caches.Groups.UnlabelledPod(set, group, t)
 	if pod == nil {
 		a.observer.Caches.Groups.Invalidate(set, group) // the cache is ahead of its events; the next observation decides
@@ -110,7 +112,9 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 
 // labelPod sets labels of a pod, or removes those whose value is nil, on condition that it is the observed one. It returns once
 // done holds, which checks the cache.
-func (a *Applier) labelPod(ctx context.Context, key types.NamespacedName, seen *observe.Pod, labels map[string]any, done func(*observe.Pod) bool) (bool, error) {
+func (a *Applier) labelPod(
+	ctx context.Context, key types.NamespacedName, seen *observe.Pod, labels map[string]any, done func(*observe.Pod) bool,
+) (bool, error) {
 	pod := types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name}
 	// The UID is the only condition: the kubelet changes the resourceVersion with each status.
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": seen.UID, "labels": labels}})

@@ -39,7 +39,8 @@ func (a *Applier) boundsClient(s *observe.Snapshot) dynamic.ResourceInterface {
 
 // setBounds creates or replaces the bounds, on condition that they have not changed since.
 func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.SetBounds) (bool, error) {
-	if left := s.BoundsObject; left != nil && left.DeletionTimestamp != nil { // another client has deleted them, and they are written again
+	have := s.BoundsObject
+	if have != nil && have.DeletionTimestamp != nil { // another client has deleted them, and they are written again
 		return a.dropBoundsFinalizer(ctx, s)
 	}
 	note := ""
@@ -54,10 +55,10 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 		return false, err
 	}
 	var got *unstructured.Unstructured
-	if s.BoundsObject == nil {
+	if have == nil {
 		got, err = a.boundsClient(s).Create(ctx, object, metav1.CreateOptions{FieldManager: record.FieldManager})
 	} else {
-		p := boundsPatch(s.BoundsObject)
+		p := boundsPatch(have)
 		p.add(object.Object["spec"], "spec")
 		p.add(object.GetLabels(), "metadata", "labels")
 		p.add(object.GetAnnotations(), "metadata", "annotations")
@@ -71,7 +72,8 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 	if err != nil {
 		return false, fmt.Errorf("write the bounds of %s: %w", observe.Object(s.Key), err)
 	}
-	return true, awaitVersion(ctx, a, got, s.BoundsObject != nil, func() *observe.BoundsObject { return a.observer.Disaggregated.Bounds(s.Key) }, s.Key)
+	cached := func() *observe.BoundsObject { return a.observer.Disaggregated.Bounds(s.Key) }
+	return true, awaitVersion(ctx, a, got, have != nil, cached, s.Key)
 }
 
 // boundsPatch returns a patch of bounds without changes. It fails after any change, and for bounds that were deleted and recreated.
@@ -91,8 +93,8 @@ func (a *Applier) patchBounds(ctx context.Context, s *observe.Snapshot, p *patch
 	return got, changedIfTestFailed(err)
 }
 
-// dropBoundsFinalizer removes the driver's finalizer from the bounds of a set, which may be gone, with what the bounds say of routes. Bounds that
-// can't be read have the finalizer, too, so nothing else of them is written.
+// dropBoundsFinalizer removes the driver's finalizer and the routes from the bounds of a set. The set may be gone. Bounds that can't be read
+// have the finalizer, too, so nothing else of them is written.
 func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) (bool, error) {
 	left := s.BoundsObject
 	p := boundsPatch(left)

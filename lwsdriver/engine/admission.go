@@ -39,23 +39,28 @@ func (t *admission) maxInFlight(key types.NamespacedName) *int {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	others := t.total - t.flying[key]
-	switch {
-	case !t.counted, t.queue.Len() > 0 && t.nextInLine() != key:
+	if !t.counted {
 		return ptr.To(0)
-	case others == 0:
+	}
+	if t.queue.Len() > 0 && t.nextInLine() != key {
+		return ptr.To(0)
+	}
+	others := t.total - t.flying[key]
+	if others == 0 {
 		return ptr.To(math.MaxInt) // alone it may exceed the limit; nil would tell the planner that it never had to wait
 	}
 	return ptr.To(max(t.limit-others, 0))
 }
 
-// record counts a decision, and one of the loop, without an intent, also takes its place in the queue or leaves it. It reports false,
-// and does nothing, if others have been admitted meanwhile.
+// record counts the groups of a decision. A decision of the loop, which has no intent, also takes the release's place in the queue or gives
+// it up. It returns false, and does nothing, if others have been admitted meanwhile.
 func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Intent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, now := t.flying[key], d.InFlight+d.Starts
-	if others := t.total - before; t.limit > 0 && d.Starts > 0 && others > 0 && others+now > t.limit {
+	others := t.total - before
+	exceeds := t.limit > 0 && others > 0 && others+now > t.limit
+	if exceeds && d.Starts > 0 {
 		return false
 	}
 	t.total += now - before
@@ -68,22 +73,28 @@ func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Int
 		t.flying[key] = now
 	}
 	first := t.nextInLine()
-	switch waits := d.Reason == plan.ReasonWaitingForAdmission; {
-	case i != nil:
-		// A call takes no place. The pass that follows it does, once the request is recorded.
-	case !waits:
-		t.queue.Remove(key.Namespace, key)
-	case !t.queue.Contains(key.Namespace, key):
-		t.queue.Push(key.Namespace, key)
+	if i == nil { // a call takes no place; the pass that follows it does, once the request is recorded
+		t.queueOrRemove(key, d.Reason == plan.ReasonWaitingForAdmission)
 	}
 	// The next release gets no event when groups of others become ready.
-	if next := t.nextInLine(); next != key && next.Name != "" && (next != first || now < before) {
+	next := t.nextInLine()
+	mayStart := next != first || now < before
+	if next != key && next.Name != "" && mayStart {
 		t.wake(next)
 	}
 	return true
 }
 
-// nextInLine returns whose turn is next, or zero if none does.
+// queueOrRemove has a release that waits keep its place in the queue, or take the last one. Any other leaves the queue.
+func (t *admission) queueOrRemove(key types.NamespacedName, waits bool) {
+	if !waits {
+		t.queue.Remove(key.Namespace, key)
+	} else if !t.queue.Contains(key.Namespace, key) {
+		t.queue.Push(key.Namespace, key)
+	}
+}
+
+// nextInLine returns the release whose turn is next, or zero if none waits.
 func (t *admission) nextInLine() types.NamespacedName {
 	key, _ := t.queue.First()
 	return key

@@ -75,7 +75,7 @@ func New(c Config) *Engine {
 	e.metrics = newMetrics(c.Registry, &e.admission)
 	c.Changed, c.Deleted = e.changed, e.forget
 	e.Observer = observe.New(c.Config)
-	// Who is notified of a change must not get what was observed before it.
+	// A caller that is notified of a change must not get what was observed before it.
 	e.Observer.Changes.Before = e.outdate
 	if c.Registry != nil {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
@@ -94,7 +94,7 @@ func New(c Config) *Engine {
 func (e *Engine) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	// It runs before running.Wait, and ends the workers that wait for a workload.
+	// ShutDown runs before running.Wait, and ends the workers that wait for a workload.
 	defer e.queue.ShutDown()
 	running.Go(func() { e.Observer.Run(ctx) })
 	running.Go(func() { e.events.run(ctx) })
@@ -109,7 +109,7 @@ func (e *Engine) Run(ctx context.Context) {
 			return
 		}
 	}
-	// Without these the first release would be admitted beside groups that still start.
+	// Uncounted, the groups that still start would not limit the first release.
 	e.countEarlier()
 	for range workers {
 		running.Go(func() { e.work(ctx) })

@@ -84,21 +84,22 @@ var eventReasons = map[pb.State]string{
 // announce records an event about a decision whose state changed. The first decision after the start about a workload without a
 // release gets none, nor does a decision from before the caches of routes and autoscalers were filled.
 func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision plan.Decision) {
-	if s.Record == nil || s.Record.Release == nil || decision.Reason == traffic.ReasonNotSynced ||
-		decision.Reason == plan.ReasonAutoscalersNotSynced {
+	if s.Record == nil || s.Record.Release == nil {
 		return
 	}
-	now := lastEvent{
-		uid: s.StableObject.UID, release: s.Record.Release.ID, revision: s.Record.Release.UpdateRevision, state: decision.State,
+	if decision.Reason == traffic.ReasonNotSynced || decision.Reason == plan.ReasonAutoscalersNotSynced {
+		return
 	}
+	r := s.Record.Release
+	now := lastEvent{uid: s.StableObject.UID, release: r.ID, revision: r.UpdateRevision, state: decision.State}
 	if t := s.Target(); t != nil {
 		now.target = t.Groups
 	}
 	// It is remembered even without an event: a later state is compared with this one.
 	var before lastEvent
 	e.memories.update(s.Key, func(m *memory) { before, m.event = m.event, now })
-	first := before == lastEvent{}
-	if before == now || (first && !plan.InFlight(s.Observation)) {
+	isFirst := before == lastEvent{}
+	if before == now || isFirst && !plan.InFlight(s.Observation) {
 		return
 	}
 	e.metrics.entered(decision.State)
@@ -110,7 +111,6 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	if decision.State == pb.State_STATE_FAILED {
 		kind, level = corev1.EventTypeWarning, slog.LevelWarn
 	}
-	r := s.Record.Release
 	e.config.Log.Log(ctx, level, decision.Message, slog.String("workload", s.Key.String()), slog.String("release", r.ID),
 		slog.String("state", stateName(decision.State)), slog.String("reason", decision.Reason))
 	e.events.record(s.StableObject, kind, reason, "release %s%s: %s", r.ID, requestText(r), decision.Message)
@@ -137,7 +137,8 @@ func (e *Engine) announceHandover(s *observe.Snapshot, action plan.Action) {
 	if !ok || s.AddedObjects[a.Name] == nil {
 		return
 	}
-	w, r := s.AddedObjects[a.Name], a.Record.Release
+	w := s.AddedObjects[a.Name]
+	r := a.Record.Release
 	// The first decision about the new object would otherwise repeat the state as its own event.
 	event := lastEvent{uid: w.UID, release: r.ID, revision: r.UpdateRevision, state: pb.State_STATE_PROMOTING}
 	e.memories.update(observe.KeyOf(w), func(m *memory) { m.event = event })

@@ -101,12 +101,13 @@ func (e *Engine) watch(_ context.Context, key types.NamespacedName) {
 // pass reconciles a workload. A panic is an error of this workload: it must not end the releases of others.
 func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck time.Duration, err error) {
 	var decision plan.Decision
-	if panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { _, decision, err = e.Reconcile(ctx, key) }); panicked != nil {
+	panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { _, decision, err = e.Reconcile(ctx, key) })
+	if panicked != nil {
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
 		e.setError(key, err, false)
 	}
-	// Nothing of its release is left to restore, which the kept traffic policy was for.
-	if err == nil && decision.Recheck == 0 && e.Observer.Workload(key) == nil {
+	restored := err == nil && decision.Recheck == 0
+	if restored && e.Observer.Workload(key) == nil { // the kept traffic policy is needed no longer
 		e.Observer.Forget(key)
 		e.forget(key)
 		e.Observer.ForgetPolicy(key)
@@ -117,7 +118,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 // Reconcile observes, plans and applies until there is nothing to write, and returns what it has observed and decided last. The caller
 // holds the workload's lock.
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
-	// What it remembers of the workload, such as its last error, has no event.
+	// A pass changes what the engine remembers of the workload, such as its last error. That has no event.
 	defer e.outdate(key)
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.lookLocked(key)
@@ -177,17 +178,19 @@ func (e *Engine) perform(ctx context.Context, s *observe.Snapshot, decision plan
 // Observe returns the state of a workload, as it is judged, before a release by the policy next, if one is given. The error has an ErrorReason.
 func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*observe.Snapshot, error) {
 	s, err := e.Observer.Observe(key)
-	if err == nil {
-		for _, policy := range next {
-			e.Observer.Enter(s, policy)
-		}
-		if left := e.memories.get(key).history.until.Sub(s.Now); left > 0 {
-			s.HistoryUnread = true // the planner does not write an unread history
-			s.RecheckAfter(left)
-		}
-		s.Observation = plan.Judge(s.Observation)
+	if err != nil {
+		return s, err
 	}
-	return s, err
+	for _, policy := range next {
+		e.Observer.Enter(s, policy)
+	}
+	historyPaused := e.memories.get(key).history.until.Sub(s.Now)
+	if historyPaused > 0 {
+		s.HistoryUnread = true // the planner does not write an unread history
+		s.RecheckAfter(historyPaused)
+	}
+	s.Observation = plan.Judge(s.Observation)
+	return s, nil
 }
 
 // look is what was observed of a workload, and decided from that.
@@ -199,16 +202,21 @@ type look struct {
 	until time.Time
 }
 
+// expired reports whether time alone may have changed it.
+func (l *look) expired(now time.Time) bool { return !l.until.IsZero() && !now.Before(l.until) }
+
 // Look returns what was observed of a workload and decided from that last, or observes and decides again if either may have changed since. It
 // needs no lock, so it may be older than a write under way: the decision is for information. All callers share the snapshot, which must not
 // be modified.
 func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	// While a cache is stale, or the process was suspended, no notice may have come.
 	fresh := len(e.Observer.Freshness.Of()) == 0
-	if l := e.memories.get(key).look; fresh && l != nil && l.Snapshot != nil && (l.until.IsZero() || e.config.Now().Before(l.until)) {
-		return l.Snapshot, l.Decision, nil
+	last := e.memories.get(key).look
+	kept := last != nil && last.Snapshot != nil // without a snapshot, a call is observing
+	if fresh && kept && !last.expired(e.config.Now()) {
+		return last.Snapshot, last.Decision, nil
 	}
-	// A change that comes while this observes removes begun, and so the result is not kept.
+	// A change during the observation removes begun from the memory, so the result is not kept.
 	begun := &look{}
 	e.memories.update(key, func(m *memory) { m.look = begun })
 	s, decision, err := e.lookAgain(key)
@@ -227,11 +235,12 @@ func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decisio
 	return s, decision, err
 }
 
-// isNotifiedOfChanges reports whether each change of what was observed is notified as one of this workload. What becomes of a successor, of
-// other releases on a route, and of those ahead in the queue is not.
+// isNotifiedOfChanges reports whether each change of what was observed is notified as one of this workload. Changes of a successor, of
+// other releases on a route, and of releases ahead in the queue are not.
 func isNotifiedOfChanges(s *observe.Snapshot, decision plan.Decision) bool {
-	release := s.Record != nil && s.Record.Release != nil
-	return (!release || s.Record.Release.Successor == "") && (s.Setup == nil || len(s.Setup.Shared) == 0) && decision.Reason != plan.ReasonWaitingForAdmission
+	hasSuccessor := s.Record != nil && s.Record.Release != nil && s.Record.Release.Successor != ""
+	sharesRoutes := s.Setup != nil && len(s.Setup.Shared) > 0
+	return !hasSuccessor && !sharesRoutes && decision.Reason != plan.ReasonWaitingForAdmission
 }
 
 // outdate has the next call of Look observe again.
@@ -248,17 +257,23 @@ func (e *Engine) lookAgain(key types.NamespacedName) (s *observe.Snapshot, d pla
 	return s, d, err
 }
 
-// lookLocked looks again for the holder of the workload's lock: the decision counts for admission, and what it waits for is remembered. A
-// workload that can't be observed holds up no other. Its effects begin, and are observed at once.
+// lookLocked looks again for the holder of the workload's lock. The decision counts for admission, its effects begin and are observed at once,
+// and what it waits for is remembered. A workload that can't be observed holds up no other.
 func (e *Engine) lookLocked(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
-	s, decision, err := e.lookAgain(key)
-	for !e.admission.record(key, decision, nil) || err == nil && e.Observer.Keep(s, decision.Effects) {
-		s, decision, err = e.lookAgain(key)
-	}
-	if err == nil {
+	for {
+		s, decision, err := e.lookAgain(key)
+		if !e.admission.record(key, decision, nil) {
+			continue
+		}
+		if err != nil {
+			return s, decision, err
+		}
+		if e.Observer.Keep(s, decision.Effects) {
+			continue
+		}
 		e.memories.update(key, func(m *memory) { m.waiting = decision.Waiting })
+		return s, decision, nil
 	}
-	return s, decision, err
 }
 
 // decideNext has the planner decide what to do next.
@@ -273,8 +288,7 @@ func (e *Engine) decideNext(s *observe.Snapshot, err error) (*observe.Snapshot, 
 		return nil, decision, err
 	}
 	s.RecheckAfter(decision.Recheck)
-	// It is the sooner of what the observation and the decision need.
-	decision.Recheck = s.Recheck
+	decision.Recheck = s.Recheck // the sooner of both
 	return s, decision, nil
 }
 
@@ -334,11 +348,12 @@ func (e *Engine) recordHistory(ctx context.Context, s *observe.Snapshot, action 
 	if err != nil && drivererr.Retryable(err) {
 		return false, err
 	}
-	before, now := e.HistoryError(s.Key), historyPause{}
+	before := e.HistoryError(s.Key)
+	pause := historyPause{}
 	if err != nil {
-		now = historyPause{err, e.config.Now().Add(historyRetry)}
+		pause = historyPause{err, e.config.Now().Add(historyRetry)}
 	}
-	e.memories.update(s.Key, func(m *memory) { m.history = now })
+	e.memories.update(s.Key, func(m *memory) { m.history = pause })
 	if err == nil {
 		return wrote, nil
 	}

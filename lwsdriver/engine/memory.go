@@ -17,8 +17,9 @@ import (
 
 // memory is what the engine remembers of a workload. It is not persisted: a driver that restarts begins anew.
 type memory struct {
-	// err blocks the workload's release. refused: it is the response to a write, and no retry would succeed.
-	err     error
+	// err blocks the workload's release.
+	err error
+	// refused is true if err is the response to a write, and no retry would succeed.
 	refused bool
 	// conflicts is how many writes in a row have lost a race, including the last one.
 	conflicts int

@@ -27,7 +27,10 @@ type scope struct {
 
 // covers reports whether the workload is in scope.
 func (s *scope) covers(key types.NamespacedName) bool {
-	return s.workload == types.NamespacedName{} || s.workload == key || s.isAlias != nil && s.isAlias(s.workload, key)
+	if s.workload == (types.NamespacedName{}) || s.workload == key {
+		return true
+	}
+	return s.isAlias != nil && s.isAlias(s.workload, key)
 }
 
 // lock is keyLocks.lock for workloads that the driver may write to. The error has an ErrorReason if it may not.
@@ -65,14 +68,15 @@ func (l *keyLocks) lock(ctx context.Context, key types.NamespacedName) (unlock f
 		k = &keyLock{held: make(chan struct{}, 1)}
 		l.locks[key] = k
 	}
-	// Those who wait count, too: a lock that left the map would not exclude the next caller.
+	// Waiting callers count, too: a lock that left the map would not exclude the next caller.
 	k.users++
 	l.mu.Unlock()
 
 	leave := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if k.users--; k.users == 0 {
+		k.users--
+		if k.users == 0 {
 			delete(l.locks, key)
 		}
 	}
