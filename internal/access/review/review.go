@@ -153,6 +153,9 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 	}
 	key := keyOf(token)
 	asked := r.asking.DoChan(string(key[:]), func() (any, error) {
+		if u, known := r.Known(token); known { // another call's review has ended meanwhile
+			return u, nil
+		}
 		// Several calls may wait for this review. It must not end with the first of them.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
