@@ -4,12 +4,13 @@
 package lwsdriver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -44,9 +45,8 @@ func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest
 	}
 	all := d.revisions(c, s)
 	slices.Reverse(all)
-	if n := int(req.GetLimit()); n > 0 && len(all) > n {
-		all = all[:n]
-	}
+	// Others than the driver can create more than it keeps.
+	all = all[:min(len(all), cmp.Or(int(req.GetLimit()), record.MaxHistoryLimit), record.MaxHistoryLimit)]
 	if req.GetIncludeTemplates() {
 		if err := d.fillTemplates(ctx, s, all); err != nil {
 			return nil, observe.ContractError(err)
@@ -108,32 +108,36 @@ func revisionOf(e plan.Entry) *pb.Revision {
 	return r
 }
 
-// fillTemplates lists all templates of the history: the caches don't keep them.
+// maxTemplates bounds the templates of an answer, in bytes: with the rest it stays below the 4 MiB that gRPC's clients accept by default.
+const maxTemplates = 3 << 20
+
+// fillTemplates requests the templates of revisions, the newest first, until they are maxTemplates long: the caches don't keep them.
 func (d *Driver) fillTemplates(ctx context.Context, s *observe.Snapshot, all []*pb.Revision) error {
-	list, err := d.core.AppsV1().ControllerRevisions(s.Key.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: record.RoleLabel + "=" + record.RoleSnapshot + "," + record.StableLabel + "=" + s.StableObject.Name,
-	})
-	if err != nil {
-		return fmt.Errorf("list ControllerRevisions of %s: %w", observe.Object(s.Key), err)
-	}
+	size := 0
 	for _, r := range all {
-		i := slices.IndexFunc(list.Items, func(cr appsv1.ControllerRevision) bool {
-			return history.Kept(&cr, s.StableObject) && cr.Labels[record.RevisionLabel] == r.GetName()
-		})
-		var t record.Template
-		switch {
-		case r.GetNumber() == 0:
-			t = s.Template()
-		case i < 0:
-			continue // it was deleted meanwhile
-		default:
-			if t, err = history.Decode(&list.Items[i]); err != nil {
+		t := s.Template()
+		if r.GetNumber() > 0 {
+			v := d.engine.Observer.History.Find(s, r.GetName())
+			if v == nil {
+				continue // it was deleted meanwhile
+			}
+			cr, err := d.core.AppsV1().ControllerRevisions(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("get ControllerRevision %s/%s: %w", v.Namespace, v.Name, err)
+			}
+			if t, err = history.Decode(cr); err != nil {
 				continue // its problem is reported
 			}
 		}
 		raw, err := json.Marshal(t)
 		if err != nil {
 			return fmt.Errorf("encode template: %w", err)
+		}
+		if size += len(raw); size > maxTemplates {
+			return nil
 		}
 		r.Template = string(raw)
 	}

@@ -28,8 +28,8 @@ const (
 const (
 	// DefaultHistoryLimit is how many revisions a history keeps by default.
 	DefaultHistoryLimit = 10
-	// maxHistoryLimit bounds the limit: each revision is an object with a whole template.
-	maxHistoryLimit = 100
+	// MaxHistoryLimit bounds the limit, and the revisions of an answer: each revision is an object with a whole template.
+	MaxHistoryLimit = 100
 )
 
 // HistoryLimit reads HistoryLimitAnnotation. With an error it returns the default, so that a typo does not delete the
@@ -40,9 +40,9 @@ func HistoryLimit(annotations map[string]string) (int, error) {
 		return DefaultHistoryLimit, nil
 	}
 	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 || n > maxHistoryLimit {
+	if err != nil || n < 0 || n > MaxHistoryLimit {
 		return DefaultHistoryLimit, fmt.Errorf("annotation %s is %q, want a number from 0 (no history) to %d: %d is used instead",
-			HistoryLimitAnnotation, value, maxHistoryLimit, DefaultHistoryLimit)
+			HistoryLimitAnnotation, value, MaxHistoryLimit, DefaultHistoryLimit)
 	}
 	return n, nil
 }

@@ -2125,9 +2125,9 @@ type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Workload *WorkloadRef `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Optional. Maximum number of revisions. Zero means all that are kept (10 by default).
+	// Optional. Maximum number of revisions. Zero means all that are kept (10 by default), at most 100.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Optional. Set Revision.template, at the cost of a request to the API server.
+	// Optional. Set Revision.template, at the cost of a request to the API server for each.
 	IncludeTemplates bool `protobuf:"varint,3,opt,name=include_templates,json=includeTemplates,proto3" json:"include_templates,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
