@@ -57,6 +57,13 @@ func describeAction(a Action) string {
 		return fmt.Sprintf("%s\n         record %s", a, describeRecord(a.Record))
 	case CreateCanary:
 		return fmt.Sprintf("%s, carrying %s, target %s", a, a.Revision, describeTarget(a.Target))
+	case SaveRevision:
+		e := a.Entry
+		told := fmt.Sprintf("%s, seen %s ago, by %q of release %q by %q", a, noon.Sub(e.At), e.By, e.Release, e.Owner)
+		if e.Outcome != "" {
+			told += fmt.Sprintf(", %s %s ago", e.Outcome, noon.Sub(e.Ended))
+		}
+		return told
 	case ScaleCanary:
 		return fmt.Sprintf("%s, target %s", a, describeTarget(a.Target))
 	default:

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -47,104 +45,6 @@ func recorded(entries ...Entry) func(*Observation) {
 	return func(o *Observation) { o.History = entries }
 }
 
-// TestHistory checks the next write, and the state meanwhile.
-func TestHistory(t *testing.T) {
-	base := Entry{Revision: "a", Number: 1, At: ago("2h")}
-	second := Entry{Revision: "b", Number: 2, At: ago("1h"), By: "kubectl-edit", Release: "r1", Owner: "jo"}
-	with := func(e Entry, f func(*Entry)) Entry { f(&e); return e }
-	promoted := with(second, func(e *Entry) { e.Outcome, e.Ended = Promoted, noon })
-	for _, tt := range []struct {
-		reason string
-		look   Observation
-		want   Action
-		state  pb.State
-	}{
-		{"what the groups run comes first", held("a", "a"), SaveRevision{Entry{Revision: "a", Number: 1, At: noon, By: "kubectl-edit"}}, pb.State_STATE_HOLDING},
-		{
-			"the author of a template that is not in the spec is unknown", held("b", "a"),
-			SaveRevision{Entry{Revision: "a", Number: 1, At: noon}}, pb.State_STATE_HOLDING,
-		},
-		{"a template that waits has not been served", held("b", "a", recorded(base)), nil, pb.State_STATE_HOLDING},
-		{
-			"a release adds its revision", held("b", "a", recorded(base), released("r1", record.Progressing, "a", "b")),
-			SaveRevision{second}, pb.State_STATE_HOLDING,
-		},
-		{
-			"once", held("b", "a", recorded(base, second), released("r1", record.Progressing, "a", "b")), nil, pb.State_STATE_HOLDING,
-		},
-		{
-			"a release of nothing adds none", held("a", "a", recorded(base), released("r1", record.Nothing, "a", "a")),
-			nil, pb.State_STATE_NOTHING_TO_RELEASE,
-		},
-		{
-			"it is over once its end is written", held("b", "b", recorded(base, second), released("r1", record.Promoted, "a", "b")),
-			SaveRevision{promoted}, pb.State_STATE_PROMOTING,
-		},
-		{
-			"and not before", held("b", "b", recorded(base, promoted), released("r1", record.Promoted, "a", "b")),
-			nil, pb.State_STATE_COMPLETED,
-		},
-		{
-			"back again", held("b", "a", recorded(base, second), released("r1", record.CleaningUp, "a", "b")),
-			SaveRevision{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_ROLLING_BACK,
-		},
-		{
-			"a history that can't be written blocks nothing",
-			held("b", "b", recorded(base, second), released("r1", record.Promoted, "a", "b"), func(o *Observation) { o.HistoryUnread = true }),
-			nil, pb.State_STATE_COMPLETED,
-		},
-		{
-			"an older revision is released again under a new number", held("a", "b", recorded(base, promoted), released("r2", record.Progressing, "b", "a")),
-			SaveRevision{Entry{Revision: "a", Number: 3, At: ago("1h"), By: "kubectl-edit", Release: "r2", Owner: "jo"}}, pb.State_STATE_HOLDING,
-		},
-		{
-			"a second try keeps the number", held("b", "a", recorded(base, with(promoted, func(e *Entry) { e.Outcome = RolledBack })), released("r2", record.Progressing, "a", "b")),
-			SaveRevision{with(second, func(e *Entry) { e.Release = "r2" })}, pb.State_STATE_HOLDING,
-		},
-		{
-			"a revision that was replaced in mid-release was rolled back",
-			held("c", "a", recorded(base, second), released("r1", record.Progressing, "a", "c")),
-			SaveRevision{with(second, func(e *Entry) { e.Outcome, e.Ended = RolledBack, noon })}, pb.State_STATE_HOLDING,
-		},
-		{
-			"an end that was not observed stays unknown", held("c", "a", recorded(base, second), released("r9", record.Nothing, "a", "c")),
-			nil, pb.State_STATE_NOTHING_TO_RELEASE,
-		},
-		{
-			"a template that LWS has deleted can't be saved",
-			held("c", "a", recorded(base), released("r1", record.CleaningUp, "a", "b")), nil, pb.State_STATE_ROLLED_BACK,
-		},
-		{
-			"an edited entry is not overwritten",
-			held("b", "b", recorded(base, with(second, func(e *Entry) { e.Problem = "edited" })), released("r1", record.Promoted, "a", "b")),
-			nil, pb.State_STATE_COMPLETED,
-		},
-		{
-			"the oldest above the limit is deleted", held("d", "d", recorded(
-				Entry{Revision: "x", Number: 5, Problem: "edited"}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3},
-				Entry{Revision: "a", Number: 1}, Entry{Revision: "d", Number: 4})),
-			DeleteRevision{"a"}, pb.State_STATE_HOLDING,
-		},
-		{
-			"but nothing that is in use", held("a", "b", func(o *Observation) { o.HistoryLimit = 1 }, recorded(
-				Entry{Revision: "a", Number: 1}, Entry{Revision: "b", Number: 2}, Entry{Revision: "c", Number: 3})),
-			DeleteRevision{"c"}, pb.State_STATE_HOLDING,
-		},
-		{"no history", held("a", "a", func(o *Observation) { o.HistoryLimit = 0 }), nil, pb.State_STATE_HOLDING},
-		{
-			"none any more", held("a", "a", recorded(base), func(o *Observation) { o.HistoryLimit = 0 }),
-			DeleteRevision{"a"}, pb.State_STATE_HOLDING,
-		},
-		{"a workload that is not adopted has none", held("a", "a", func(o *Observation) { o.Record = nil }), nil, pb.State_STATE_UNMANAGED},
-	} {
-		d := reconcile(tt.look)
-		if diff := cmp.Diff(tt.want, d.Action); diff != "" || d.State != tt.state {
-			t.Errorf("%s: state %v (%s), want %v; action (-want +got):\n%s", tt.reason, d.State, d.Reason, tt.state, diff)
-		}
-	}
-}
-
-// TestHistoryKeepsRevisionsInUse checks that a revision in use is never deleted.
 // TestReleaseEndsWithOutcome checks that the next release does not replace one in the record whose outcome is about to be saved,
 // whichever of a request and the loop comes first.
 func TestReleaseEndsWithOutcome(t *testing.T) {
@@ -190,6 +90,7 @@ func refusal(o Observation, i Intent) error {
 	return err
 }
 
+// TestHistoryKeepsRevisionsInUse checks that a revision in use is never deleted.
 func TestHistoryKeepsRevisionsInUse(t *testing.T) {
 	o := held("a", "b", released("r1", record.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {

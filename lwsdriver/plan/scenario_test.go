@@ -27,16 +27,18 @@ import (
 // decision.
 //
 //	workload NAME replicas=N revision=R [size=N] [autoscaled] [recorded=R,R] [hold | rolling=PARTITION/UNAVAILABLE/SURGE] [deleting [orphans]] [unobserved]
+//	  [changed-by=MANAGER]
 //	record [version=N] [saved=UNAVAILABLE/SURGE] [phase=P stable=R update=R [since=AGE] [target=T] [set=hold | set=P/U/S] [template] [splitEnded] [forced=INDEX,INDEX]
 //	  [began-with=N]
-//	  [successor=NAME groups=N]] [known-as=NAME] [succeeded]
+//	  [successor=NAME groups=N]] [known-as=NAME] [succeeded] [owner=O]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [rollouts=ID/BATCH,-]
 //	  [terminating] [restarts=N]
 //	traffic [requested=N [for=N]] [isolated] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
-//	history REVISION | history unread
+//	history REVISION [number=N [at=AGE] [by=MANAGER] [release=ID owner=O] [outcome=Promoted|RolledBack ended=AGE] [problem=TEXT]] | history unread
+//	history-limit N, after the history
 //	drain [done] [message=TEXT] [recheck=AGE]
 //	autoscaler KIND/NAME [scales[=up|down]] [held[=down]] [to-zero] [max=N] [limited]
 //	  [elsewhere | transferred] [lingers=NAME] [unreadable=REASON]
@@ -232,7 +234,9 @@ func parseObservation(text string) (o Observation, err error) {
 				o.HistoryUnread = true
 				continue
 			}
-			o.History = append(o.History, Entry{Revision: l.name, Number: int64(len(o.History) + 1), At: ago("1h"), Release: "r-1"})
+			o.History = append(o.History, parseEntry(l, len(o.History)+1))
+		case "history-limit":
+			o.HistoryLimit = line{attrs: map[string]string{"n": l.name}}.number("n", 0)
 		case "drain":
 			o.Policy.Drain = probe.Drain{Period: time.Minute}
 			if !l.has("unanswered") {
@@ -278,6 +282,17 @@ func parseObservation(text string) (o Observation, err error) {
 	return o, nil
 }
 
+func parseEntry(l line, number int) Entry {
+	e := Entry{
+		Revision: l.name, Number: int64(l.number("number", number)), At: ago("1h"), By: l.attrs["by"], Release: "r-1", Owner: l.attrs["owner"],
+		Outcome: Outcome(l.attrs["outcome"]), Ended: l.age("ended"), Problem: l.attrs["problem"],
+	}
+	if l.has("number") {
+		e.At, e.Release = l.age("at"), l.attrs["release"]
+	}
+	return e
+}
+
 // parseChanges compares two templates.
 func parseChanges(l line) []TemplateChange {
 	var templates [2]record.Template
@@ -301,8 +316,8 @@ func parseChanges(l line) []TemplateChange {
 func parseWorkload(l line) Workload {
 	w := Workload{
 		Name: l.name, Replicas: l.number("replicas", 0), Size: l.number("size", 2), Revision: l.attrs["revision"],
-		Rolling:  rolling{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0)},
-		Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
+		Rolling:   rolling{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0)},
+		ChangedBy: l.attrs["changed-by"], Deleting: l.has("deleting"), Carries: l.attrs["carries"], Drifted: l.has("drifted"), Target: l.target(),
 	}
 	if recorded := l.attrs["recorded"]; recorded != "" {
 		w.Recorded = strings.Split(recorded, ",")
@@ -356,7 +371,7 @@ func parseRecord(l line) *record.Record {
 	r.Version = l.number("version", 1)
 	if l.has("phase") {
 		r.Release = &record.Release{
-			ID: "r-1", Phase: record.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
+			ID: "r-1", Owner: l.attrs["owner"], Phase: record.Phase(l.attrs["phase"]), StableRevision: l.attrs["stable"],
 			UpdateRevision: l.attrs["update"], StartedAt: ago("1h"), PhaseAt: l.age("since"), Target: l.target(),
 		}
 		if !l.has("since") {
