@@ -42,7 +42,8 @@ type course struct {
 //	accept [KIND NAME [C=S]]   gateways accept all routes and pools, or a route, with another status of a condition
 //	edit KIND NAME PATCH       is a user's merge patch or JSON patch; also create and delete
 //	check                      before a release
-//	show                       the stable Service's selector and annotation, and the canary's Ingress
+//	show KIND NAME [FIELD]     shows a field of an object, or its labels, annotations and spec
+//	revisions STABLE UPDATE    are those of another release in place
 //	gone                       the workload
 func TestCourses(t *testing.T) {
 	datadriven.Walk(t, "testdata/courses", func(t *testing.T, path string) {
@@ -119,7 +120,9 @@ func (c *course) happen(line string) string {
 	case "check":
 		return fmt.Sprintf("check\n  %v\n", problem(Check(c.setup, c.world)))
 	case "show":
-		return c.show()
+		return c.show(line, key, rest)
+	case "revisions":
+		c.setup = NewSetupInPlace(workload("vllm"), fields[1], fields[2], c.setup.Policy, nil)
 	default:
 		c.t.Fatalf("what is %q?", line)
 	}
@@ -144,6 +147,7 @@ func (c *course) want(line string) string {
 			d.HeaderRoutes = []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: name, Value: "yes"}}}}
 			return nil
 		})
+		f.BoolVar(&d.Isolated, "isolated", false, "the stable Service selects stable leaders only")
 		f.BoolVar(&d.Prepared, "prepared", false, "the canary Service exists")
 		f.BoolVar(&d.SplitEnded, "split-ended", false, "in place")
 		f.BoolVar(&d.HandedOver, "handed-over", false, "the canary becomes the workload")
@@ -227,15 +231,24 @@ func (c *course) edit(key Key, patch string) {
 	c.store(key, content)
 }
 
-func (c *course) show() string {
+// show returns a field of an object, or its labels, annotations and spec.
+func (c *course) show(line string, key Key, path string) string {
 	c.t.Helper()
-	shown := []any{c.world.Stable.Spec.Selector, c.world.Stable.Annotations[IsolationAnnotation]}
-	if o := c.world.Ingresses["llm-canary"]; o != nil {
-		shown = []any{o.Labels, o.Annotations, o.Spec}
+	content := map[string]any{}
+	c.decode(c.find(key), &content)
+	o := &unstructured.Unstructured{Object: content}
+	var shown any = map[string]any{"labels": o.GetLabels(), "annotations": o.GetAnnotations(), "spec": content["spec"]}
+	if path != "" {
+		shown, _, _ = unstructured.NestedFieldNoCopy(content, strings.Split(path, ".")...)
 	}
 	raw, err := yaml.Marshal(shown)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return "show\n" + string(raw)
+	return line + "\n" + string(raw)
+}
+
+// inPlace makes the release one in place, with the given updated leaders.
+func (c *fakeCluster) inPlace(updated ...string) {
+	c.setup = NewSetupInPlace(workload("vllm"), "old", "new", c.setup.Policy, updated)
 }

@@ -126,32 +126,3 @@ func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	}
 	return next
 }
-
-// isolated returns the Service with the isolation, and whether that changes it.
-func isolated(svc *corev1.Service, s Setup) (want *corev1.Service, changed bool, err error) {
-	labels, note, changed, err := serviceSelector(svc).isolate(s, Desired{})
-	if err != nil || !changed {
-		return svc, false, err
-	}
-	want = svc.DeepCopy()
-	want.Spec.Selector = labels
-	if want.Annotations == nil {
-		want.Annotations = map[string]string{}
-	}
-	if want.Annotations[IsolationAnnotation] = note; note == "" {
-		delete(want.Annotations, IsolationAnnotation)
-	}
-	return want, true, nil
-}
-
-// lifted returns the Service without the isolation, and whether that changes it.
-func lifted(svc *corev1.Service) (want *corev1.Service, changed bool, err error) {
-	labels, changed, err := serviceSelector(svc).lift()
-	if err != nil || !changed {
-		return svc, false, err
-	}
-	want = svc.DeepCopy()
-	want.Spec.Selector = labels
-	delete(want.Annotations, IsolationAnnotation)
-	return want, true, nil
-}

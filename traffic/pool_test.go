@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -50,47 +49,6 @@ func decodedJSON(c *fakeCluster, o map[string]any) map[string]any {
 	out := map[string]any{}
 	c.decode(o, &out)
 	return out
-}
-
-// TestPoolDrift: a change of the canary pool, or of the stable one, is repaired; foreign labels and annotations are kept.
-func TestPoolDrift(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		change func(spec map[string]any, pool *unstructured.Unstructured)
-		want   map[string]any
-	}{
-		{"foreign metadata", func(_ map[string]any, pool *unstructured.Unstructured) {
-			pool.SetAnnotations(merged(pool.GetAnnotations(), map[string]string{"tool": "y"}))
-		}, nil},
-		{"selector", func(spec map[string]any, _ *unstructured.Unstructured) {
-			spec["selector"] = map[string]any{"matchLabels": map[string]any{"app": "vllm", "extra": "x"}}
-		}, map[string]any{"selector": map[string]any{"matchLabels": map[string]any{
-			"extra": nil, lws.SetNameLabelKey: "vllm-abc123", lws.WorkerIndexLabelKey: "0",
-		}}}},
-		{"picker", func(spec map[string]any, _ *unstructured.Unstructured) {
-			ref, _ := spec["endpointPickerRef"].(map[string]any)
-			ref["name"] = "vllm-epp"
-		}, map[string]any{"endpointPickerRef": map[string]any{"name": "vllm-canary-epp"}}},
-		{"ports", func(spec map[string]any, _ *unstructured.Unstructured) {
-			spec["targetPorts"] = []any{map[string]any{"number": int64(8000)}}
-		}, map[string]any{"targetPorts": []any{map[string]any{"number": int64(8000)}, map[string]any{"number": int64(8001)}}}},
-		{"field lost", func(spec map[string]any, _ *unstructured.Unstructured) { delete(spec, "fieldOfTheFuture") },
-			map[string]any{"fieldOfTheFuture": map[string]any{"kept": []any{int64(1), "two"}}}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			want := readRoute(t, "canary-pool.yaml").Object
-			have := want.DeepCopy()
-			spec, _ := have.Object["spec"].(map[string]any)
-			tt.change(spec, have)
-			var patch map[string]any
-			if tt.want != nil {
-				patch = map[string]any{"spec": tt.want}
-			}
-			if diff := cmp.Diff(patch, map[string]any(driftOf(have, want, have.Object["spec"], want.Object["spec"])), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("patch (-want +got):\n%s", diff)
-			}
-		})
-	}
 }
 
 // TestPoolRules: only refs to the pool are split, and requests are mirrored to the canary pool.
