@@ -82,50 +82,6 @@ func checkSays(t *testing.T, why string, err error, want pb.ErrorReason, says []
 	}
 }
 
-func TestUnverifiedPool(t *testing.T) {
-	first := func(key string, value any) func([]any) []any {
-		return func(conditions []any) []any {
-			conditions[0].(map[string]any)[key] = value
-			return conditions
-		}
-	}
-	for _, tt := range []struct {
-		name, reason, gateway string
-		change                func([]any) []any
-		want                  string
-	}{
-		{"accepted", "all conditions, of this generation", "public", func(c []any) []any { return c }, ""},
-		{"outdated", "the gateway observed an earlier generation", "public", first("observedGeneration", int64(0)), ReasonPoolNotObserved},
-		{"not supported", "the gateway does not support pools", "public", first("status", "False"), ReasonPoolNotAccepted},
-		{"picker missing", "a reference is dangling", "public", func(c []any) []any {
-			c[1].(map[string]any)["status"] = "False"
-			return c
-		}, ReasonPoolRefsNotResolved},
-		{"only accepted", "the second condition is optional", "public", func(c []any) []any { return c[:1] }, ""},
-		{"not accepted", "the first is required", "public", func(c []any) []any { return c[1:] }, ReasonPoolNotObserved},
-		{"other gateway", "another gateway has accepted it", "private", func(c []any) []any { return c }, ReasonPoolNotObserved},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newFakeCluster(t).withPool()
-			gateways := c.world.gateways(c.setup, c.setup.backend().isStable)
-			if len(gateways) != 1 || gateways[0].Name != "public" {
-				t.Fatalf("gateways %v: want each once, and no parent of a mesh", gateways)
-			}
-			pool := poolWithStatus(t, readRoute(t, "pool.yaml").Object, tt.gateway, tt.change)
-			for _, field := range []string{"parents", "parent"} {
-				if field == "parent" {
-					status, _ := pool.Object["status"].(map[string]any)
-					status["parent"], status["parents"] = status["parents"], nil
-				}
-				reason, message := unverifiedPool(pool, gateways)
-				if reason != tt.want || (message == "") != (tt.want == "") {
-					t.Errorf("%s: %s: %s: %s", field, tt.reason, reason, message)
-				}
-			}
-		})
-	}
-}
-
 // TestCanarySelectsLeaders: whatever label of leaders the user selects by, the canary's selector has the worker index too.
 func TestCanarySelectsLeaders(t *testing.T) {
 	for _, of := range []Key{{KindService, "vllm"}, {KindInferencePool, "vllm"}} {
