@@ -340,6 +340,7 @@ func TestAutoscalerEdited(t *testing.T) {
 // In a canary release the autoscaler adds stable groups, batches are computed from the new number, and it removes groups
 // only when its user lowers its bounds.
 //
+// Proves: Safety rule 4: the requests of all groups go to a canary, and after the promotion as many groups serve as before.
 // Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
 func TestAutoscalerCanary(t *testing.T) {
 	t.Parallel()

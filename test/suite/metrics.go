@@ -44,13 +44,13 @@ func ServePodMetrics(t testing.TB, c *cluster.Cluster) {
 	}
 	_, _, client := Clients(c)
 	await.Nil(t, "the metrics API is served", func(ctx context.Context) error {
-		_, err := client.Resource(PodMetrics).List(ctx, metav1.ListOptions{Limit: 1})
+		_, err := client.Resource(podMetricsResource).List(ctx, metav1.ListOptions{Limit: 1})
 		return err
 	})
 }
 
-// PodMetrics is the resource of [SetPodMetrics].
-var PodMetrics = schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}
+// podMetricsResource is the resource of [SetPodMetrics].
+var podMetricsResource = schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}
 
 // SetPodMetrics publishes a metric of leaders of a LeaderWorkerSet, by the pods' names, as so many Mi of memory.
 func SetPodMetrics(ctx context.Context, c *cluster.Cluster, namespace, set string, leaders map[string]int) error {
