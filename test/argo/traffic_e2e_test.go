@@ -121,23 +121,6 @@ func (e *env) mustBeRestored() {
 	})
 }
 
-// The share is in force when a step is done, and never before its groups are ready.
-//
-// Proves (test): Argo: weights and header routes with requests.
-func TestWeights(t *testing.T) {
-	t.Parallel()
-	e := newRouted(t, routed, slow())
-	e.edit("v2")
-	for i, want := range []int64{10, 50, 100} {
-		e.awaitPause(int32(2*i + 1))
-		e.mustShare(want)
-		e.argo("promote", name)
-	}
-	e.MustRest("v2")
-	e.awaitRest("v2")
-	e.mustBeRestored()
-}
-
 // Argo's own setWeight, setHeaderRoute and setMirrorRoute route requests, although Argo knows no canary pods. Each is in force before
 // the next step.
 //

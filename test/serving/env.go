@@ -247,12 +247,6 @@ func (e *Env) Behave(pod, behavior string) {
 	}
 }
 
-// DeleteSet deletes a LeaderWorkerSet.
-func (e *Env) DeleteSet(name string) {
-	e.T.Helper()
-	suite.Delete(e.T, e.Sets(), name)
-}
-
 // NoPods returns nil when no pod of a LeaderWorkerSet is left.
 func (e *Env) NoPods(ctx context.Context, name string) error {
 	list, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "leaderworkerset.sigs.k8s.io/name=" + name})
@@ -267,13 +261,6 @@ func (e *Env) NoPods(ctx context.Context, name string) error {
 
 // LeadersOf selects the leaders of a LeaderWorkerSet.
 func LeadersOf(name string) string { return strings.ReplaceAll(leaders, "%s", name) }
-
-// Delete deletes a LeaderWorkerSet and returns when its pods are deleted.
-func (e *Env) Delete(name string) {
-	e.T.Helper()
-	e.DeleteSet(name)
-	e.Eventually(name+" is deleted", func(ctx context.Context) error { return e.NoPods(ctx, name) })
-}
 
 // Passes ends the load, prints its table and fails the test for every problem.
 func (e *Env) Passes(g *load.Generator) load.Report {
