@@ -16,7 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -39,49 +38,6 @@ func (w *workload) awaitNothing() {
 		}
 		return w.leftovers(ctx)
 	})
-}
-
-// The user deletes the workload in mid-release: everything that the release added is deleted, also if the driver was down.
-//
-// Proves: The workload or the canary is deleted or edited by hand.
-func TestCanaryStableDeleted(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name string
-		how  metav1.DeletionPropagation
-		down bool
-	}{
-		{"background", metav1.DeletePropagationBackground, false},
-		{"foreground", metav1.DeletePropagationForeground, false},
-		{"background-driver-down", metav1.DeletePropagationBackground, true},
-		{"foreground-driver-down", metav1.DeletePropagationForeground, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			w := newEnv(t).adopt(model("model", 3, 2))
-			w.edit(image("v2"))
-			w.initialize("r1", quarters())
-			w.upgrade("r1", 1)
-			if test.down {
-				w.driver.Kill()
-			}
-			w.remove(w.name, test.how)
-			if test.down {
-				w.driver.Restart()
-			}
-			w.awaitNothing()
-			w.eventually("the driver has observed the deletion", func(ctx context.Context) error {
-				if _, err := w.tryContext(ctx); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-					return fmt.Errorf("the driver answers %w", err)
-				}
-				return nil
-			})
-			// A new object with the same name is another workload.
-			again := w.adopt(model("model", 2, 2))
-			again.edit(image("v2"))
-			again.release("r1", policy("100%"))
-		})
-	}
 }
 
 // The user deletes the workload with --cascade=orphan in mid-release: its pods stay, and what the release added is deleted, also if
