@@ -8,17 +8,16 @@ package traffic
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
+	"errors"
 	"net"
-	"net/http"
-	"net/url"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/api"
+	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
@@ -45,11 +44,21 @@ func TestDashboardQueries(t *testing.T) {
 	d.Args = []string{"--metrics-address", target}
 	d.Begin()
 	d.AwaitSync()
-	prometheus, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), target)
+	url, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), target)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
+	client, err := api.NewClient(api.Config{Address: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// data returns the series that a query has at any second since the test began.
+	data := func(ctx context.Context, query string) (model.Matrix, error) {
+		value, _, _, err := prometheus.NewAPI(client).QueryRange(ctx, query, prometheus.Range{Start: began, End: time.Now(), Step: time.Second})
+		series, _ := value.(model.Matrix)
+		return series, err
+	}
 	s := serving.Prepare(e, d)
 	e.Deploy("model", 4)
 	s.Expose()
@@ -66,14 +75,14 @@ func TestDashboardQueries(t *testing.T) {
 	}
 	for _, query := range queries {
 		await.Nil(t, "data of "+query, func(ctx context.Context) error {
-			series, err := queryRange(ctx, prometheus, query, began)
-			if err == nil && series == 0 {
-				err = fmt.Errorf("no data")
+			series, err := data(ctx, query)
+			if err == nil && len(series) == 0 {
+				err = errors.New("no data")
 			}
 			return err
 		})
 	}
-	if _, err := queryRange(t.Context(), prometheus, "rate(", began); err == nil {
+	if _, err := data(t.Context(), "rate("); err == nil {
 		t.Error("an invalid query returns data")
 	}
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
@@ -100,36 +109,4 @@ func dashboard(t *testing.T) (queries []string) {
 		}
 	}
 	return queries
-}
-
-// queryRange returns how many series a query returns at any second from a time until now.
-func queryRange(ctx context.Context, prometheus, query string, from time.Time) (int, error) {
-	values := url.Values{
-		"query": {query}, "step": {"1"},
-		"start": {strconv.FormatInt(from.Unix(), 10)}, "end": {strconv.FormatInt(time.Now().Unix(), 10)},
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, prometheus+"/api/v1/query_range?"+values.Encode(), nil)
-	if err != nil {
-		return 0, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	raw, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err
-	}
-	var answer struct {
-		Status, Error string
-		Data          struct{ Result []json.RawMessage }
-	}
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return 0, err
-	}
-	if answer.Status != "success" {
-		return 0, fmt.Errorf("%s: %s", query, answer.Error)
-	}
-	return len(answer.Data.Result), nil
 }
