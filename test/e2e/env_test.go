@@ -143,6 +143,5 @@ func (e *env) dump() {
 			}
 		}
 	}
-	b.WriteString(e.busiest())
 	e.t.Logf("state at the end:\n%s", b.String())
 }
