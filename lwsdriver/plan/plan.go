@@ -1,15 +1,6 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan decides the next write for a workload. [Decide] is a pure function from an [Observation] and an
-// optional [Intent] to a [Decision]. The package has no client, clock, log or events, so tests drive whole releases through it, and every Decision is
-// explained by its Observation.
-//
-//	decision, err := plan.Decide(observation, intent)
-//
-// A Decision has at most one [Action], which is one write. The caller applies it, observes again and calls [Decide] again
-// until there is nothing to write. Actions are idempotent, and a lost Action is decided again
-// from the next Observation.
 package plan
 
 import (
@@ -23,8 +14,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// steps follow the decision of the release, in this order: each sees what those before it have decided. Writes that move groups come
-// first, and those of the history last.
+// steps change the decision of a phase, in this order: each step gets what the one before it returns. The first ones withhold writes or explain
+// them; the writes of labels, the history, and the record follow if no other is due.
 var steps = []func(Observation, Decision) Decision{
 	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, labelPods, keepHistory, raiseRendering, recordRolling,
 	limitWait, saveWait, countInFlight, keepEffects,
@@ -42,10 +33,9 @@ func reconcile(o Observation) Decision {
 	d := decide(o, s)
 	d.State = cmp.Or(d.State, o.busy())
 	if o.writesChildren() && d.Action != nil && o.roleAction(d.Action) == nil {
-		d.Action = nil // its bounds are written, and it waits for the children
+		d.Action = nil // the bounds are written, and LWS has yet to follow
 	}
-	// The steps read what was counted, also of a decision that a phase made without it.
-	d.Progress = s
+	d.Progress = s // some phases leave it out
 	for _, step := range steps {
 		d = step(o, d)
 	}
@@ -69,10 +59,10 @@ func decide(o Observation, s Progress) Decision {
 			State: pb.State_STATE_UNMANAGED, Reason: ReasonNotAdopted,
 			Message: fmt.Sprintf("%s was added by the release of %s and is driven as a part of that workload", o.Stable.Name, o.Identity.AddedTo),
 		}
-	// A forged successor stops everything but the deletion of the workload itself, which must not hang on it.
+	// A forged successor stops everything but the deletion of the workload itself.
 	case o.handingOver() && o.SuccessorForeign && !o.Stable.Deleting && !o.Gone:
 		return successorForeign(o)
-	// It comes before the deletion of the workload: what this owned is the successor's by now, and is not cleaned up.
+	// This comes before the deletion of the workload: what the workload owned is the successor's by now, and is not cleaned up.
 	case o.handingOver() && o.Succeeded:
 		return finalizeSucceeded(o)
 	case o.Stable.Deleting, o.Gone:
@@ -100,10 +90,12 @@ func decide(o Observation, s Progress) Decision {
 	case record.HandingOver:
 		return advanceHandover(o, s)
 	case record.Promoted:
+		updated := o.Stable.Replicas - len(o.groupsOffRevision(r.UpdateRevision))
+		// The update revision is the stable side now.
+		roles := o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas)
 		return cleanUp(o, ended(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
-			Message: Counted(o.Stable.Replicas-len(o.groupsOffRevision(r.UpdateRevision)), "group runs", "groups run") + " revision " + r.UpdateRevision +
-				o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), // it is the stable one now
+			Message: Counted(updated, "group runs", "groups run") + " revision " + r.UpdateRevision + roles,
 		}))
 	case record.RollingBack:
 		if o.shifts() {
@@ -120,53 +112,71 @@ func decide(o Observation, s Progress) Decision {
 	}
 }
 
-// busy returns the state of a workload that has something to do or to wait for, unless its decision has another one: what it is on the way to.
+// busy returns the state of a workload whose decision has none of its own: what the release is doing, by its phase and the template in the spec.
 func (o Observation) busy() pb.State {
-	r, now := o.release(), o.Stable.Revision
+	r := o.release()
 	if r == nil {
 		return pb.State_STATE_ROLLING_BACK // another client has deleted the record
 	}
-	restored := takesShare(r.Phase) && now == r.StableRevision && now != r.UpdateRevision
-	switch c := o.canary(); {
-	case r.Phase == record.RollingBack, r.Phase == record.CleaningUp, restored:
+	now := o.Stable.Revision
+	released := now == r.UpdateRevision
+	restored := now == r.StableRevision && !released // the user took the template back
+	switch r.Phase {
+	case record.RollingBack, record.CleaningUp:
 		return pb.State_STATE_ROLLING_BACK
-	case r.Phase == record.HandingOver, r.Phase == record.Promoted, r.Phase != record.Progressing && takesShare(r.Phase) && (now == "" || now == r.UpdateRevision):
+	case record.HandingOver, record.Promoted:
 		return pb.State_STATE_PROMOTING
-	case r.Phase == record.Progressing && now == r.UpdateRevision && o.Target() != nil && (o.inPlace() || c != nil && !c.Deleting):
-		return pb.State_STATE_UPGRADING
+	case record.Promoting, record.Standby:
+		switch {
+		case restored:
+			return pb.State_STATE_ROLLING_BACK
+		case released, now == "":
+			return pb.State_STATE_PROMOTING
+		}
+	case record.Progressing:
+		c := o.canary()
+		added := o.inPlace() || c != nil && !c.Deleting
+		switch {
+		case restored:
+			return pb.State_STATE_ROLLING_BACK
+		case released && added && o.Target() != nil:
+			return pb.State_STATE_UPGRADING
+		}
 	default:
-		return pb.State_STATE_PREPARING
 	}
+	return pb.State_STATE_PREPARING
 }
 
-// ended adds to the final decision of a release that another revision waits.
+// ended adds to the final decision of a release that another revision waits, or that LWS has started one by itself.
 func ended(o Observation, d Decision) Decision {
 	now, r := o.Stable.Revision, o.Record.Release
-	ran := r.UpdateRevision
+	runs := r.UpdateRevision
 	if d.State != pb.State_STATE_COMPLETED {
-		ran = r.StableRevision
+		runs = r.StableRevision
 	}
-	switch {
-	// A rollback names the update revision itself. The StatefulSet recreates a group at its old revision that was lost before it had
-	// completed the update.
-	case now == "", (now == ran || now == r.UpdateRevision) && len(o.groupsOffRevision(ran)) == 0:
-	// Nothing waits, so LWS must have started the newer template by itself.
-	case o.Stable.existing() > 0 && !o.templateWaits():
+	// The message of a rollback names the update revision itself. The StatefulSet may have recreated a group at the other revision, if that
+	// group was lost before the StatefulSet had completed the update.
+	known := now == runs || now == r.UpdateRevision
+	if now == "" || known && len(o.groupsOffRevision(runs)) == 0 {
+		return explainEmpty(o, runs, d)
+	}
+	if o.Stable.existing() > 0 && !o.templateWaits() {
 		d.Reason = ReasonUnreleased
 		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
 			"To go back, run `lockstep undo` and release the restored template", o.Stable.Name, now)
-	default:
+	} else {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)
 	}
-	return explainEmpty(o, ran, d)
+	return explainEmpty(o, runs, d)
 }
 
-// explainEmpty says of a LeaderWorkerSet without groups that no hold covers the next one. Last is the revision that its groups had, "" if that
+// explainEmpty says of a LeaderWorkerSet without groups that no hold covers the next group. Last is the revision that its groups had, "" if it
 // is unknown.
 func explainEmpty(o Observation, last string, d Decision) Decision {
 	now, name := o.Stable.Revision, o.Stable.Name
-	if o.hasRoles() || o.Stable.Replicas > 0 || o.Stable.existing() > 0 || now == "" || now == last {
+	empty := !o.hasRoles() && o.Stable.Replicas == 0 && o.Stable.existing() == 0
+	if !empty || now == "" || now == last {
 		return d
 	}
 	d.Message = fmt.Sprintf("%s has 0 groups: LeaderWorkerSet starts revision %s with the next one, released or not", name, now)
@@ -177,7 +187,7 @@ func explainEmpty(o Observation, last string, d Decision) Decision {
 	return d
 }
 
-// rolledBack returns the state of a rollback once the added workloads are gone.
+// rolledBack returns the decision about a rollback whose added workloads are gone.
 func rolledBack(o Observation) Decision {
 	r := o.Record.Release
 	if len(o.groupsOffRevision()) > 0 {
@@ -211,30 +221,32 @@ func finalizeDeleted(o Observation) Decision {
 		want = prepared() // the stable leaders stay, and the isolation keeps their requests from the canary's until these are deleted
 	}
 	v, write := reconcileTraffic(o, want)
-	switch {
-	case o.Refused != nil:
-	case write != nil:
-		d.Action = write.Action
-		return d
-	case v.Stage == traffic.Unread:
-		if o.Gone {
-			d.Recheck = time.Second // there may be no event
+	if o.Refused == nil {
+		if write != nil {
+			d.Action = write.Action
+			return d
 		}
-		return d
+		if v.Stage == traffic.Unread {
+			if o.Gone {
+				d.Recheck = time.Second // there may be no event
+			}
+			return d
+		}
 	}
 	for _, w := range o.Workloads() {
+		if !w.HasFinalizer {
+			continue
+		}
+		collected := !o.Gone && !o.orphan(w) // garbage collection deletes it with its owner
 		switch {
-		case !w.HasFinalizer:
-		// Garbage collection does not come for an orphan, and is not waited for where the owner is gone.
-		case (o.Gone || o.orphan(w)) && !w.Deleting:
+		case !collected && !w.Deleting:
 			d.Action = DeleteCanary{Name: w.Name}
-			return d
 		case o.orphan(w) && slices.ContainsFunc(w.Groups, Group.lives):
-			return d // routes and Services are restored first, as its annotations say
+			// Routes and Services are restored first, as its annotations say.
 		default:
 			d.Action = RemoveFinalizer{Name: w.Name}
-			return d
 		}
+		return d
 	}
 	// Autoscalers come last: they have nothing to scale until the workload exists again.
 	if o.Refused == nil {
@@ -340,26 +352,29 @@ func cleanUpState(rest pb.State) pb.State {
 // deleteAdded deletes one added workload, a write at a time; only its groups depend on it by now. The deletion comes before
 // the removal of the finalizer: if the template returned in between, the canary would be unprotected.
 func deleteAdded(o Observation, w Workload, reason string) Decision {
-	// Without a release, only the added workload says how requests are routed. It stays, without groups, until they are as before.
-	last := o.Traffic != nil && o.release() == nil
-	if last && w.Deleting && w.existing() == 0 {
-		if d := restoreTraffic(o); d != nil {
-			return *d
-		}
-	} else if d := withdraw(o); d != nil {
+	// Without a release, only the added workload names the routes. It stays, without groups, until requests are routed as before.
+	namesRoutes := o.Traffic != nil && o.release() == nil
+	hasGroups := w.existing() > 0
+	moveRequests := withdraw
+	if namesRoutes && w.Deleting && !hasGroups {
+		moveRequests = restoreTraffic
+	}
+	if d := moveRequests(o); d != nil {
 		return *d
 	}
 	d := awaitDeletion(o, Decision{Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}, w)
-	if left := o.scaleDownIn(); left > 0 && !w.Deleting {
+	left := o.scaleDownIn()
+	if left > 0 && !w.Deleting {
 		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
 		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, clock(o.Now.Add(left)))
 		return d
 	}
+	mustOutlive := namesRoutes && hasGroups
 	switch {
-	// A deletion in the background lets the object go before its groups, and without a record only the object says how requests return.
-	case !w.Deleting, last && w.Lingers && w.existing() > 0:
+	// A deletion in the background would delete the object before its groups, so it is requested again, in the foreground.
+	case !w.Deleting, mustOutlive && w.Lingers:
 		d.Action = DeleteCanary{Name: w.Name}
-	case w.HasFinalizer && (!last || w.existing() == 0):
+	case w.HasFinalizer && !mustOutlive:
 		d.Action = RemoveFinalizer{Name: w.Name}
 	}
 	return d
@@ -391,7 +406,7 @@ func withRelease(o Observation, f func(*record.Release)) record.Record {
 	return amendRelease(o, func(r *record.Release) {
 		intent := r.Phase.Intent()
 		r.PhaseAt = o.Now
-		r.GivenUp = slices.DeleteFunc(slices.Clone(r.GivenUp), o.offRevision) // it exists again, and is restored like the others
+		r.GivenUp = slices.DeleteFunc(slices.Clone(r.GivenUp), o.offRevision) // such a group exists again, and is restored like the others
 		f(r)
 		if r.Phase.Intent() != intent {
 			r.EndedBy, r.EndMessage = "", ""
@@ -399,7 +414,7 @@ func withRelease(o Observation, f func(*record.Release)) record.Record {
 	})
 }
 
-// amendRelease is withRelease within a phase: its deadline continues.
+// amendRelease returns the record with its release changed by f, within a phase: the phase's deadline continues.
 func amendRelease(o Observation, f func(*record.Release)) record.Record {
 	next := *o.Record
 	r := *o.Record.Release
@@ -408,12 +423,14 @@ func amendRelease(o Observation, f func(*record.Release)) record.Record {
 	return next
 }
 
+// progress carries out batches: it makes the groups of the target run the update revision.
 func progress(o Observation, s Progress) Decision {
-	r, keepHold := o.Record.Release, restoreHold
+	r := o.Record.Release
+	keepHold := restoreHold
 	if o.inPlace() {
 		keepHold = stopBatch
 	}
-	// Requests come before every wait below: LWS may be down for long, and they must not stay with groups that were lost.
+	// Requests come before every wait below: LWS may be down for long, and no request may stay with groups that were lost.
 	if d := cmp.Or(keepHold(o), protectRequests(o)); d != nil {
 		return *d
 	}
@@ -454,8 +471,10 @@ func followTemplate(o Observation) Decision {
 	if d := refuseTemplate(o); d != nil {
 		return *d
 	}
-	if d := shiftBack(o, measureProgress(o)); o.shiftsBack() && d != nil {
-		return *d
+	if o.shiftsBack() {
+		if d := shiftBack(o, measureProgress(o)); d != nil {
+			return *d
+		}
 	}
 	if len(o.Added) > 0 {
 		return deleteAdded(o, o.Added[0], ReasonNewRevision)
@@ -465,9 +484,11 @@ func followTemplate(o Observation) Decision {
 
 // takeBack rolls back a release whose stable template is restored.
 func takeBack(o Observation) Decision {
-	phase, why := o.wayBack(), "the stable template is restored: roll back"
+	phase := o.wayBack()
+	why := "the stable template is restored: roll back"
 	if o.Record.Release.UpdateRevision == "" { // LWS had not recorded the template, which turns out to be the stable one
-		phase, why = record.Nothing, "nothing to release after all"
+		phase = record.Nothing
+		why = "nothing to release after all"
 	}
 	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
 	if phase == record.RollingBack && !o.shifts() {
@@ -503,12 +524,12 @@ func startOver(o Observation) Decision {
 }
 
 // promotedAll reports whether every group serves the update revision although the promotion is not recorded as complete.
-// In place this may be so before it was requested; then only the stable template leads back to the stable revision.
+// In place the last batch may update every group before the promotion is requested.
 func (o Observation) promotedAll() bool {
 	r := o.Record.Release
 	all := o.Stable.revisions()
-	return (r.Phase == record.Promoting || o.inPlace()) &&
-		len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
+	replaces := r.Phase == record.Promoting || o.inPlace()
+	return replaces && len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
 }
 
 // Supports reports whether releases of a style are supported.
@@ -523,11 +544,16 @@ func InPlace(s pb.Style) bool { return s == pb.Style_STYLE_PARTITION }
 // both directions.
 func Switches(s pb.Style) bool { return s == pb.Style_STYLE_BLUE_GREEN }
 
+// inPlace reports whether the release replaces the groups of a LeaderWorkerSet. Units of a DisaggregatedSet are shifted instead: see shifts.
 func (o Observation) inPlace() bool {
 	return o.release() != nil && InPlace(o.Policy.Style) && !o.hasRoles()
 }
 
+// switches reports whether the promotion moves all requests to a complete second set. That of a DisaggregatedSet always does.
 func (o Observation) switches() bool {
 	r := o.release()
-	return r != nil && (Switches(o.Policy.Style) || o.hasRoles() && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE) && !o.shiftsBack()
+	if r == nil || o.shiftsBack() {
+		return false
+	}
+	return Switches(o.Policy.Style) || o.hasRoles() && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
 }
