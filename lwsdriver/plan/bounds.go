@@ -23,17 +23,17 @@ type Bounds struct {
 	Roles []Role `json:"roles,omitzero"`
 	// Entry is the role whose groups are the units, as in the record, which another client may delete. Empty means the first one.
 	Entry string `json:"entry,omitzero"`
-	// Stable is the revision whose children have at least Min groups, and at most Max, nil without a limit.
+	// Stable is the revision whose children have at least Min groups, and at most Max. A nil Max is no limit.
 	Stable string         `json:"stable,omitzero"`
 	Min    map[string]int `json:"min,omitzero"`
 	Max    map[string]int `json:"max,omitzero"`
-	// Update is the revision whose children have exactly Exact groups: those of Units. It is empty if there is none.
+	// Update is the revision whose children have exactly Exact groups, which make Units. Empty means that there is none.
 	Update string         `json:"update,omitzero"`
 	Units  int            `json:"units,omitzero"`
 	Exact  map[string]int `json:"exact,omitzero"`
 	// Target is the batch that Units were last set for, nil if there was none yet.
 	Target *record.Target `json:"target,omitzero"`
-	// Routes is the release that routes requests: the bounds outlive their set until these are routed as before.
+	// Routes is the release that routes requests. The bounds outlive their set until requests are routed as before.
 	Routes string `json:"routes,omitzero"`
 	// Others are LeaderWorkerSets that only have names like children.
 	Others []string `json:"others,omitzero"`
@@ -67,13 +67,13 @@ func (a ScaleChild) String() string {
 // RemoveBounds deletes bounds that no DisaggregatedSet owns: they would keep its children from being scaled.
 type RemoveBounds struct{}
 
-// bounds returns what the bounds are to be, nil if the workload has none. The update revision's are those of the last batch.
+// bounds returns what the bounds are to be, nil if the workload has none. The update revision keeps the units of the last batch.
 func (o Observation) bounds() *Bounds {
 	stable := o.stableSide()
 	if !o.hasRoles() || stable == "" {
 		return nil
 	}
-	if r := o.release(); o.Bounds == nil || r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.left(r.UpdateRevision, "") {
+	if o.Bounds == nil || o.updateForgotten(stable) {
 		o.Bounds = o.presentBounds(stable)
 	}
 	b := Bounds{Entry: o.EntryRole, Stable: stable, Min: map[string]int{}, Others: o.Namesakes}
@@ -81,32 +81,58 @@ func (o Observation) bounds() *Bounds {
 		r.External, r.Unsized = false, ""
 		b.Roles = append(b.Roles, r)
 	}
-	switch r := o.release(); {
-	case r != nil && o.Traffic != nil && r.Phase.Unfinished(), r != nil && o.trafficDrifted():
-		b.Routes = r.ID
-	case o.trafficDrifted():
-		b.Routes = o.Bounds.Routes // another client has deleted the record, and only the bounds name the routes
-	}
+	b.Routes = o.routingRelease()
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
-		least, left := role.Replicas, o.left(stable, role.Name)
-		if drain = drain && (o.replaced(role) || !left); drain {
-			least, drain = 0, !left // the next role follows once this one has no groups
+		left := o.left(stable, role.Name)
+		drain = drain && (o.replaced(role) || !left)
+		if !drain {
+			b.keep(o, role, role.Replicas)
+			continue
 		}
-		b.keep(o, role, least)
+		b.keep(o, role, 0)
+		drain = !left // the next role follows once this one has no groups
 	}
 	if o.updates() {
-		b.Update, b.Target, b.Units = o.Bounds.Update, o.Bounds.Target, o.Bounds.Units
+		b.Update = o.Bounds.Update
+		b.Target = o.Bounds.Target
+		b.Units = o.Bounds.Units
 	}
 	b = o.withUnits(b, b.Units)
-	for slice := 0; slice < o.Slices && b.Update != ""; slice++ {
-		entry := o.child(slice, b.Update, o.entryRole().Name) // after a scale-down, its groups finish their requests before they go
-		b.Exact[entry.member()] = max(b.Exact[entry.member()], min(o.Bounds.Exact[entry.member()], entry.Replicas))
+	if b.Update == "" {
+		return &b
+	}
+	// After a scale-down of the entry role, its last groups finish their requests before they are removed.
+	for slice := range o.Slices {
+		entry := o.child(slice, b.Update, o.entryRole().Name)
+		at := entry.member()
+		finishing := min(o.Bounds.Exact[at], entry.Replicas)
+		b.Exact[at] = max(b.Exact[at], finishing)
 	}
 	return &b
 }
 
-// keepLeft returns bounds that keep what is left of the stable revision.
+// updateForgotten reports whether another client has removed the update revision from the bounds while it has groups.
+func (o Observation) updateForgotten(stable string) bool {
+	r := o.release()
+	return r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.left(r.UpdateRevision, "")
+}
+
+// routingRelease returns the release that routes requests or has yet to restore their routes, "" if there is none.
+func (o Observation) routingRelease() string {
+	r := o.release()
+	unfinished := o.Traffic != nil && r != nil && r.Phase.Unfinished()
+	switch {
+	case !unfinished && !o.trafficDrifted():
+		return ""
+	case r == nil:
+		return o.Bounds.Routes // another client has deleted the record, and only the bounds name the routes
+	default:
+		return r.ID
+	}
+}
+
+// keepLeft returns bounds that keep the groups which are left of the stable revision, and no more.
 func (o Observation) keepLeft(b Bounds) Bounds {
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
@@ -116,12 +142,12 @@ func (o Observation) keepLeft(b Bounds) Bounds {
 	return b
 }
 
-// presentBounds returns the bounds after another client has deleted them, or removed the update revision from them while it has groups: those of
-// units that are replaced are what there is.
+// presentBounds returns bounds that follow from the present children, after another client has deleted the bounds, or removed the update revision
+// from them while it has groups.
 func (o Observation) presentBounds(stable string) *Bounds {
 	b := Bounds{Stable: stable, Min: map[string]int{}, Exact: map[string]int{}}
 	if r := o.release(); r != nil && (o.shifts() || !InPlace(o.Policy.Style)) {
-		// That of the template before may serve still.
+		// The update revision comes last and so is preferred. Without groups of it, those of the template before may still serve.
 		for _, c := range append(slices.Clone(o.Children), Child{Revision: r.UpdateRevision}) {
 			if c.Revision != stable && o.left(c.Revision, "") {
 				b.Update = c.Revision
@@ -131,9 +157,10 @@ func (o Observation) presentBounds(stable string) *Bounds {
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
 			at := Member(slice, role.Name)
-			b.Min[at], b.Exact[at] = role.Replicas, o.child(slice, b.Update, role.Name).Replicas
+			b.Min[at] = role.Replicas
+			b.Exact[at] = o.child(slice, b.Update, role.Name).Replicas
 			if role.Name == o.entryRole().Name {
-				b.Units += min(b.Exact[at], role.Replicas) // the others finish their requests first
+				b.Units += min(b.Exact[at], role.Replicas) // groups above replicas are no units: they finish their requests
 			}
 		}
 	}
@@ -155,7 +182,7 @@ func (o Observation) drainsRoles() bool {
 	if o.Bounds == nil || !o.handingOver() || o.Bounds.Stable != o.stableSide() {
 		return false
 	}
-	// By the roles of that time: one that the user has scaled to 0 and back is not drained.
+	// The sizes are those in the bounds: a role that the user has scaled to 0 and back is not drained.
 	return slices.ContainsFunc(o.Bounds.Roles, func(r Role) bool { return r.Replicas > 0 && o.Bounds.Min[Member(0, r.Name)] == 0 })
 }
 
@@ -176,23 +203,26 @@ func (o Observation) drainOrder() []Role {
 // roleAction returns the write of children for one of units, nil if there is none.
 func (o Observation) roleAction(action Action) Action {
 	b := o.bounds()
-	if b != nil && o.Bounds != nil && b.Update != "" && o.Bounds.Update == "" { // the groups that another client let go leave in order
+	if b != nil && o.Bounds != nil && b.Update != "" && o.Bounds.Update == "" {
+		// Another client has removed the update revision. Bounded again, its groups leave in order.
 		return o.boundsAction(*b, "bound the children of "+o.Stable.Name)
 	}
-	opened := b != nil && o.Bounds != nil && lowers(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
-	keep := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
+	tooLow := b != nil && o.Bounds != nil && lowers(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
+	raise := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
 	switch a := action.(type) {
 	case SetStable:
-		switch first := o.holdChildren(); {
-		case first != nil:
+		if first := o.holdChildren(); first != nil {
 			return first // a record without the hold would be none
+		}
+		ends := o.rollsBack() && phaseOf(a.Record.Release) == record.CleaningUp
+		switch {
 		case a.Replicas != nil && *a.Replicas > 0 && o.boundsAction(o.keepLeft(*b), "") != nil:
 			return o.boundsAction(o.keepLeft(*b), a.Why) // before LWS removes more
-		case opened && o.rollsBack() && a.Record.Release != nil && a.Record.Release.Phase == record.CleaningUp:
-			return keep
+		case tooLow && ends:
+			return raise
 		case o.Record == nil || !reflect.DeepEqual(a.Record, *o.Record):
-			a.Rolling, a.SaveTemplate, a.RestoreTemplate, a.Replicas = nil, false, false, nil // the next observation decides
-			return a
+			// Only the record is written. The next observation decides what remains.
+			return SetStable{Record: a.Record, Why: a.Why}
 		case b == nil:
 			return nil
 		}
@@ -201,28 +231,34 @@ func (o Observation) roleAction(action Action) Action {
 		}
 		return o.boundsAction(*b, a.Why)
 	case SetTraffic:
-		switch {
-		case b == nil || o.Bounds == nil:
-		case b.Routes != "" && b.Routes != o.Bounds.Routes:
+		if b != nil && o.Bounds != nil && b.Routes != "" && b.Routes != o.Bounds.Routes {
 			return SetBounds{Bounds: *b, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
-		case opened:
-			return keep
+		}
+		if tooLow {
+			return raise
 		}
 	case LabelServing:
-		if a.Serves && opened {
-			return keep
+		if a.Serves && tooLow {
+			return raise
 		}
 	case CreateCanary:
-		return o.unitsAction(a.Revision, a.Replicas, a.Target, fmt.Sprintf("prepare revision %s of %s with %s", a.Revision, o.Stable.Name, Counted(a.Replicas, "unit", "units")))
+		why := fmt.Sprintf("prepare revision %s of %s with %s", a.Revision, o.Stable.Name, Counted(a.Replicas, "unit", "units"))
+		return o.unitsAction(a.Revision, a.Replicas, a.Target, why)
 	case ScaleCanary:
-		return o.unitsAction(o.canary().Carries, a.Replicas, a.Target, fmt.Sprintf("set revision %s of %s to %s", o.canary().Carries, o.Stable.Name, Counted(a.Replicas, "unit", "units")))
+		revision := o.canary().Carries
+		why := fmt.Sprintf("set revision %s of %s to %s", revision, o.Stable.Name, Counted(a.Replicas, "unit", "units"))
+		return o.unitsAction(revision, a.Replicas, a.Target, why)
 	case DeleteCanary:
 		return o.deleteUnits(a)
 	case HandOver:
 		if write := o.boundsAction(*b, "no child of "+o.stableSide()+" may have groups any more"); write != nil {
 			return write
 		}
-		return SetStable{Record: a.Record, Why: fmt.Sprintf("revision %s of %s has replaced revision %s", o.release().UpdateRevision, o.Stable.Name, o.release().StableRevision)}
+		r := o.release()
+		return SetStable{
+			Record: a.Record,
+			Why:    fmt.Sprintf("revision %s of %s has replaced revision %s", r.UpdateRevision, o.Stable.Name, r.StableRevision),
+		}
 	}
 	return action
 }
@@ -244,10 +280,13 @@ func (o Observation) boundsAction(b Bounds, why string) Action {
 	return SetBounds{Bounds: b, Why: why}
 }
 
-// sameBounds reports whether nothing is to be written. Any write has the entry role, and the first one of a release comes before its effects.
+// sameBounds reports whether two bounds differ in nothing that would have to be written. The entry role is not compared: every write has it, and
+// the first write of a release comes before the release has any effect.
 func sameBounds(a, b Bounds) bool {
-	return slices.Equal(a.Roles, b.Roles) && a.Stable == b.Stable && a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) && maps.Equal(a.Exact, b.Exact) &&
-		reflect.DeepEqual(a.Target, b.Target) && a.Routes == b.Routes && slices.Equal(a.Others, b.Others)
+	return slices.Equal(a.Roles, b.Roles) &&
+		a.Stable == b.Stable && maps.Equal(a.Min, b.Min) && maps.Equal(a.Max, b.Max) &&
+		a.Update == b.Update && a.Units == b.Units && maps.Equal(a.Exact, b.Exact) && reflect.DeepEqual(a.Target, b.Target) &&
+		a.Routes == b.Routes && slices.Equal(a.Others, b.Others)
 }
 
 // lowersBounds reports whether bounds allow LWS to remove groups that the present ones keep.
@@ -258,9 +297,10 @@ func (o Observation) lowersBounds(next Bounds) bool {
 	return next.Stable != o.Bounds.Stable || lowers(o.Bounds.Min, next.Min) || lowers(o.Bounds.Exact, next.Exact)
 }
 
+// lowers reports whether a member has fewer groups after than before.
 func lowers(before, after map[string]int) bool {
-	for role, n := range before {
-		if after[role] < n {
+	for member, n := range before {
+		if after[member] < n {
 			return true
 		}
 	}
@@ -277,8 +317,8 @@ func (o Observation) unitsAction(revision string, units int, target *record.Targ
 	return o.boundsAction(o.withUnits(*b, units), why)
 }
 
-// deleteUnits removes the units of a revision: first their bounds, then the groups, and last the revision. Nil means that its groups are being
-// deleted.
+// deleteUnits returns the next write that removes the units of the update revision: first the bounds of the units, and last, once LWS has deleted
+// the groups, the revision. Nil means that the groups are being deleted.
 func (o Observation) deleteUnits(a DeleteCanary) Action {
 	b := o.bounds()
 	switch {
@@ -294,12 +334,12 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 	return o.boundsAction(o.withUnits(*b, 0), "revision "+o.Bounds.Update+" is removed")
 }
 
-// keepRoles keeps the bounds, and the children within them as they are meant, without a write that is due first: LWS does not scale them
-// while a template waits.
+// keepRoles adds to a decision the write of the bounds, or that of a child which has another number of groups than is wanted within them: LWS
+// does not scale children while a template waits.
 func keepRoles(o Observation, d Decision) Decision {
 	b := o.bounds()
 	if o.Record == nil {
-		b = o.Bounds // they stay, and what a release has added goes
+		b = o.Bounds // these stay as they are, and what a release has added is removed
 	}
 	if b == nil {
 		return d
@@ -308,8 +348,10 @@ func keepRoles(o Observation, d Decision) Decision {
 		d.Action = a
 		return scalesRoles(d)
 	}
-	if r := o.release(); r != nil && r.SlicesWait { // after refusals, LWS tries again only a quarter of an hour later, or if the set is written
-		d.Action = SetStable{Record: amendRelease(o, func(r *record.Release) { r.SlicesWait = false }), Why: "have LeaderWorkerSet add slices to " + o.Stable.Name}
+	if r := o.release(); r != nil && r.SlicesWait {
+		// After a refusal, LWS creates the slices only a quarter of an hour later, or once the set is written.
+		next := amendRelease(o, func(r *record.Release) { r.SlicesWait = false })
+		d.Action = SetStable{Record: next, Why: "have LeaderWorkerSet add slices to " + o.Stable.Name}
 		return scalesRoles(d)
 	}
 	if leaving := o.leavingUnits(); len(leaving) > 0 {
@@ -320,16 +362,7 @@ func keepRoles(o Observation, d Decision) Decision {
 		d = scalesRoles(d)
 	}
 	for _, c := range o.Children {
-		want := c.Replicas // LWS drains other revisions itself
-		switch {
-		case c.Revision == b.Update:
-			want = b.Exact[c.member()]
-		case o.Record == nil:
-		case c.Revision == b.Stable:
-			want = b.Min[c.member()]
-		case c.Revision == o.Stable.Revision && o.Stable.serving(o.Stable.Replicas) == o.Stable.Replicas:
-			want = 0 // LWS rolled to it without bounds, and drains only what is not in the spec
-		}
+		want := o.childReplicas(*b, c)
 		if c.Deleting || c.Replicas == want {
 			continue
 		}
@@ -339,7 +372,23 @@ func keepRoles(o Observation, d Decision) Decision {
 	return d
 }
 
-// scalesRoles returns a decision by which a batch is not complete yet.
+// childReplicas returns how many groups a child is to have: its present number, unless the bounds say another.
+func (o Observation) childReplicas(b Bounds, c Child) int {
+	switch {
+	case c.Revision == b.Update:
+		return b.Exact[c.member()]
+	case o.Record == nil:
+		return c.Replicas
+	case c.Revision == b.Stable:
+		return b.Min[c.member()]
+	case c.Revision == o.Stable.Revision && o.Stable.serving(o.Stable.Replicas) == o.Stable.Replicas:
+		return 0 // LWS has rolled to it without bounds, and drains only revisions that are not in the spec
+	default:
+		return c.Replicas // LWS drains it
+	}
+}
+
+// scalesRoles marks a batch as not complete: children are still scaled for it.
 func scalesRoles(d Decision) Decision {
 	if d.State == pb.State_STATE_READY {
 		d.State, d.Reason = pb.State_STATE_UPGRADING, ReasonRolesScaling

@@ -6,7 +6,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -18,17 +17,17 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// A DisaggregatedSet has roles, and LWS creates a LeaderWorkerSet for each role at each revision: its children. Whatever is decided about a
-// workload is decided about units: a unit is a group of the entry role, and its part of the groups of every other role. So a
-// DisaggregatedSet looks like any other workload once [Observation.unite] has made units of the children. [inRoles] makes writes of
-// children of the writes of units. A LeaderWorkerSet has no roles, and both leave it as it is.
+// A DisaggregatedSet has roles, and LWS creates a LeaderWorkerSet for each role at each revision: its children. The planner decides about
+// units: a unit is a group of the entry role with its part of the groups of every other role. [Observation.unite] makes units of the children,
+// so that a DisaggregatedSet looks like any other workload, and [inRoles] turns writes of units into writes of children. A LeaderWorkerSet has
+// no roles, and both leave it as it is.
 //
 // A DisaggregatedSet has all its roles in each of its slices. Prefill and decode pair within a slice: LWS has a Service for each role, revision
 // and slice. So every unit is in one slice, and a batch fills one slice after another.
 //
-// The hold of a DisaggregatedSet are the bounds of its children, which an admission policy enforces for every client: those of the stable
-// revision keep their groups, those of the update revision have exactly the groups of the batch, and all others have none. So LWS, which rolls
-// a DisaggregatedSet by scaling its children, can't.
+// The hold of a DisaggregatedSet is the bounds of its children: those of the stable revision keep their groups, those of the update revision
+// have exactly the groups of the batch, and all others have none. An admission policy enforces the bounds for every client. LWS rolls a
+// DisaggregatedSet by scaling its children, so it can't roll one whose children are bounded.
 
 // Role is a role of a DisaggregatedSet.
 type Role struct {
@@ -81,8 +80,8 @@ func (o Observation) hasRoles() bool { return len(o.Roles) > 0 }
 // entryRole returns the role whose leaders get the requests.
 func (o Observation) entryRole() Role { return o.Roles[max(indexRole(o.Roles, o.EntryRole), 0)] }
 
-// BegunEntryRole returns the role that the last release began with: the one in its record, or in the bounds once another client has deleted
-// that. Empty means the first one.
+// BegunEntryRole returns the entry role that the last release began with: that of the record, or that of the bounds once another client has
+// deleted the record. Empty means the first role.
 func BegunEntryRole(o Observation) string {
 	switch r := o.release(); {
 	case r != nil:
@@ -93,7 +92,7 @@ func BegunEntryRole(o Observation) string {
 	return ""
 }
 
-// EntryRole returns the name of that role of an observation that is not judged yet.
+// EntryRole returns the name of the entry role of an observation that is not judged yet.
 func EntryRole(o Observation) string {
 	o.Roles = ServingRoles(o)
 	return o.entryRole().Name
@@ -124,12 +123,12 @@ func (o Observation) inCommands() string {
 	return o.Stable.Name
 }
 
-// Member returns the name of a role of a slice.
+// Member returns the key of a role of a slice in [Bounds].
 func Member(slice int, role string) string { return fmt.Sprintf("%d-%s", slice, role) }
 
 func (c Child) member() string { return Member(c.Slice, c.Role) }
 
-// PaceOf returns how many groups of a role may be unavailable and in addition, as LWS's controller reads them: without any, one in addition.
+// PaceOf returns how many groups of a role may be unavailable, and how many may surge, as LWS's controller reads them: if both are 0, one may surge.
 func PaceOf(spec lws.LeaderWorkerSetSpec, replicas int) (unavailable, surge int) {
 	if r := spec.RolloutStrategy.RollingUpdateConfiguration; r != nil {
 		unavailable, _ = intstr.GetScaledValueFromIntOrPercent(&r.MaxUnavailable, replicas, false) // the API server refuses others
@@ -154,8 +153,8 @@ func indexRole(roles []Role, name string) int {
 	return slices.IndexFunc(roles, func(r Role) bool { return r.Name == name })
 }
 
-// ServingRoles returns the roles of the groups. While another template waits, its roles may be others: those of the
-// groups keep their order, and a removed one its numbers.
+// ServingRoles returns the roles that the groups have. The template in the spec may have other roles while it waits for a release. Then those of
+// the groups keep their order, and a role that the template lacks keeps the sizes that it had.
 func ServingRoles(o Observation) []Role {
 	stable, spec := o.stableSide(), o.Roles
 	update := ""
@@ -169,14 +168,14 @@ func ServingRoles(o Observation) []Role {
 	if o.Bounds != nil {
 		serving = slices.Clone(o.Bounds.Roles)
 	}
-	has := func(c Child) bool { return c.Revision == stable || c.Revision == update }
-	if len(serving) == 0 { // bounds were deleted
+	released := func(c Child) bool { return c.Revision == stable || c.Revision == update }
+	if len(serving) == 0 { // another client has deleted the bounds
 		serving = slices.DeleteFunc(slices.Clone(spec), func(r Role) bool {
-			return !slices.ContainsFunc(o.Children, func(c Child) bool { return has(c) && c.Role == r.Name })
+			return !slices.ContainsFunc(o.Children, func(c Child) bool { return released(c) && c.Role == r.Name })
 		})
 	}
 	for _, c := range o.Children {
-		if has(c) && indexRole(serving, c.Role) < 0 {
+		if released(c) && indexRole(serving, c.Role) < 0 {
 			serving = append(serving, Role{Name: c.Role, Replicas: LastSize(o, c.Role), Size: 1, MaxSurge: 1})
 		}
 	}
@@ -199,13 +198,14 @@ func roleNamesOf(roles []Role) string {
 	return strings.Join(names, ", ")
 }
 
-// cover leaves out slices that no release covers. LWS creates a slice only at the template in the spec. So one that is added while another
-// revision serves has no groups until that template is released or restored. It deletes a slice that is removed without further steps.
+// cover leaves out slices that no release covers. LWS creates a slice only at the template in the spec, so one that is added while
+// another revision serves has no groups until that template is released or restored. LWS itself deletes slices that were removed.
 func (o *Observation) cover() {
 	wanted, stable := max(o.Slices, 1), o.stableSide()
 	o.Slices = wanted
-	serves := func(c Child) bool { return c.Slice == o.Slices-1 && (c.Revision == stable || c.Replicas > 0) }
-	for stable != "" && stable != o.Stable.Revision && o.Slices > 1 && !slices.ContainsFunc(o.Children, serves) {
+	templateWaits := stable != "" && stable != o.Stable.Revision
+	inLast := func(c Child) bool { return c.Slice == o.Slices-1 && (c.Revision == stable || c.Replicas > 0) }
+	for templateWaits && o.Slices > 1 && !slices.ContainsFunc(o.Children, inLast) {
 		o.Slices--
 	}
 	o.SlicesWaiting = wanted - o.Slices
@@ -251,24 +251,20 @@ func (o Observation) warmsUpRole(c Child) bool {
 		o.updates() && c.Revision == o.Bounds.Update
 }
 
-// coolRoles makes groups of other roles not ready whose leaders have not answered their warm-up requests. Those of units that get requests
-// have been warmed up, maybe by an earlier driver.
+// coolRoles makes the groups of other roles not ready whose leaders have not answered their warm-up requests. The groups of units that get
+// requests have been warmed up, maybe by an earlier driver.
 func (o *Observation) coolRoles() {
 	for i := range o.Children {
 		c := &o.Children[i]
 		if !o.warmsUpRole(*c) {
 			continue
 		}
-		serving := 0
-		for _, g := range o.child(c.Slice, c.Revision, o.entryRole().Name).Groups {
-			if g.Serving {
-				serving++
-			}
-		}
-		known := o.part(o.Roles[indexRole(o.Roles, c.Role)], serving)
+		entry := o.child(c.Slice, c.Revision, o.entryRole().Name)
+		serving := Workload{Groups: entry.Groups}.count(func(g Group) bool { return g.Serving })
+		warm := o.part(o.Roles[indexRole(o.Roles, c.Role)], serving)
 		c.Groups = slices.Clone(c.Groups) // the cache shares them
 		for n, at := range readyFirst(c.Groups) {
-			if n >= known {
+			if n >= warm {
 				c.Groups[at].cool()
 			}
 		}
@@ -288,7 +284,7 @@ func (o Observation) writesChildren() bool { return o.hasRoles() && !o.Stable.De
 
 // inRoles returns a decision whose write is one of children instead of units.
 func inRoles(o Observation, d Decision) Decision {
-	if o.BoundsLeft && d.Action == nil && !o.trafficDrifted() { // they say how requests were routed
+	if o.BoundsLeft && d.Action == nil && !o.trafficDrifted() { // until then the bounds name the routes to restore
 		d.Action = RemoveBounds{}
 	}
 	if !o.writesChildren() {
@@ -335,25 +331,28 @@ func inRoles(o Observation, d Decision) Decision {
 	return d
 }
 
-// lackedChild says which child of a revision was deleted although it is needed, and how it returns: while a template waits, LWS creates
-// children of its revision only, and those of a slice only all together.
+// lackedChild says which child of a revision was deleted although it is needed, and how the user gets it back: LWS creates children only at the
+// revision of the template in the spec, and those of a slice only all together. Both are empty if no child is lacking.
 func (o Observation) lackedChild(revision string) (lacks, remedy string) {
-	b, latest := o.bounds(), revision == o.Stable.Revision
-	if b == nil || o.Record == nil || revision != b.Stable && !latest {
+	b := o.bounds()
+	if b == nil || o.Record == nil {
 		return "", ""
 	}
-	stable := revision == b.Stable
+	stable, inSpec := revision == b.Stable, revision == o.Stable.Revision
+	if !stable && !inSpec {
+		return "", ""
+	}
 	for slice := range o.Slices {
-		others := o.anyChild(slice, func(c Child) bool { return c.Revision == revision })
-		// While no other revision has groups there, LWS recreates a stable one itself.
-		returns := stable && latest && !o.anyChild(slice, func(c Child) bool { return c.Revision != revision && c.Replicas > 0 })
+		if inSpec && o.createsChildren(slice, stable) {
+			continue
+		}
 		for _, role := range o.Roles {
-			if returns || o.child(slice, revision, role.Name).Name != "" ||
-				stable && b.Min[Member(slice, role.Name)] == 0 || latest && (!others || o.RolesWaiting != "") {
+			needed := !stable || b.Min[Member(slice, role.Name)] != 0
+			if !needed || o.child(slice, revision, role.Name).Name != "" {
 				continue
 			}
 			lacks = fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice)
-			if stable && !latest {
+			if !inSpec {
 				return lacks, fmt.Sprintf("restore the template of revision %s, and LeaderWorkerSet creates it", revision)
 			}
 			when := "if it stays away" // LWS may be about to create it
@@ -366,6 +365,17 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 	return "", ""
 }
 
+// createsChildren reports whether nothing is to be done about children of the template in the spec that a slice lacks: LWS creates them, or
+// their roles are not those of the groups.
+func (o Observation) createsChildren(slice int, stable bool) bool {
+	if o.RolesWaiting != "" {
+		return true
+	}
+	anyExists := o.anyChild(slice, func(c Child) bool { return c.Revision == o.Stable.Revision })
+	otherServes := o.anyChild(slice, func(c Child) bool { return c.Revision != o.Stable.Revision && c.Replicas > 0 })
+	return !anyExists || stable && !otherServes // without other groups, LWS recreates a single stable child, too
+}
+
 // namesOf returns the names of a revision's children in a slice, each after a space.
 func (o Observation) namesOf(slice int, revision string) (names string) {
 	for _, c := range o.Children {
@@ -376,13 +386,14 @@ func (o Observation) namesOf(slice int, revision string) (names string) {
 	return names
 }
 
-// rests reports whether a decision is that of a set without a release that is not over.
+// rests reports whether a decision writes nothing, and the set has no release or one that is over.
 func (o Observation) rests(d Decision) bool {
 	over := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_NOTHING_TO_RELEASE
-	return d.Action == nil && (over || d.State == pb.State_STATE_HOLDING && o.release() == nil)
+	atRest := d.State == pb.State_STATE_HOLDING && o.release() == nil
+	return d.Action == nil && (over || atRest)
 }
 
-// revive says how a revision whose children are gone runs again while another template waits, or how that one starts instead.
+// revive says how a revision whose children are gone runs again while another template waits, or how the template that waits starts instead.
 func (o Observation) revive(revision string) string {
 	back := fmt.Sprintf("To go back to revision %s, %s", revision, o.restoring(revision))
 	if slices.ContainsFunc(o.Children, func(c Child) bool { return c.Replicas > 0 }) {
@@ -397,8 +408,8 @@ func (o Observation) lacksChild(revision string) bool {
 	return lacks != ""
 }
 
-// restoreChildren has LeaderWorkerSet create children that a rollback lacks: it restores the template of their revision in place of the release's.
-// Nil means that it lacks none, or that only the user can.
+// restoreChildren returns the write that has LeaderWorkerSet create stable children which a rollback lacks: it restores their template in place
+// of the release's. Nil means that none is lacking, or that only the user can restore the template.
 func restoreChildren(o Observation) *Decision {
 	r := o.release()
 	if !o.rollsBack() || !o.lacksChild(r.StableRevision) || o.Stable.Revision != r.UpdateRevision || o.RolesWaiting != "" || !o.hasTemplate(r.StableRevision) {
@@ -424,10 +435,13 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 			if c.Role != role.Name {
 				continue
 			}
-			exist, ready := &r.Stable, &r.StableReady
-			if update := o.release(); c.Revision != stable && update != nil && c.Revision == update.UpdateRevision {
+			var exist, ready *int32
+			switch release := o.release(); {
+			case c.Revision == stable:
+				exist, ready = &r.Stable, &r.StableReady
+			case release != nil && c.Revision == release.UpdateRevision:
 				exist, ready = &r.Updated, &r.UpdatedReady
-			} else if c.Revision != stable {
+			default:
 				continue
 			}
 			for _, g := range c.Groups {
@@ -472,13 +486,15 @@ func (o Observation) describeRoles(have, want func(*pb.Role) int32) string {
 // installBounds is what to do without the admission policies.
 const installBounds = "the admission policies lockstep-bounds are not installed, or the driver may not read them; run kubectl apply -k config/disaggregated"
 
-// rollsSlice reports whether a slice has no groups at the revision that serves in others: LWS rolls each slice by itself.
+// rollsSlice reports whether a slice has no groups at the stable revision: LWS rolls each slice by itself.
 func (o Observation) rollsSlice() bool {
-	serves := map[int]bool{}
-	for _, c := range o.Children {
-		serves[c.Slice] = serves[c.Slice] || c.Revision == o.stableSide() && c.Replicas > 0
+	stable := o.stableSide()
+	for slice := range o.Slices {
+		if !o.anyChild(slice, func(c Child) bool { return c.Revision == stable && c.Replicas > 0 }) {
+			return true
+		}
 	}
-	return slices.Contains(slices.Collect(maps.Values(serves)), false) || len(serves) < o.Slices
+	return false
 }
 
 // checkRoles refuses a DisaggregatedSet that can't be held.
@@ -493,7 +509,7 @@ func checkRoles(o Observation) error {
 			"nothing enforces the bounds of the children of %s: %s", o.object(), installBounds)
 	case o.unsized() != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsized(), unsizedRemedy)
-	case o.BoundsLeft && o.trafficDrifted(): // they alone name the routes, and new ones would replace them
+	case o.BoundsLeft && o.trafficDrifted(): // those bounds alone name the routes, and new ones would replace them
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 			"requests are not routed yet as before a release of an earlier %s: try again once they are", o.object())
 	case total == 0 && o.Record == nil:
@@ -508,7 +524,8 @@ func checkRoles(o Observation) error {
 	return nil
 }
 
-// checkAutoscaled refuses a set of which an autoscaler scales a child: the next child has another name, and LWS and Lockstep take its groups away.
+// checkAutoscaled refuses a set of which an autoscaler scales a child: LWS and Lockstep remove the groups of that child, and the child that
+// replaces it has another name.
 func (o Observation) checkAutoscaled() error {
 	i := slices.IndexFunc(o.Children, func(c Child) bool { return c.Autoscaler != "" })
 	if i < 0 {
@@ -560,15 +577,16 @@ func (b Begin) checkRoles(o Observation) error {
 	if err := o.checkAutoscaled(); err != nil {
 		return err
 	}
-	or := "" // a set has a slice at least
+	stable := o.stableSide()
+	orFewer := "" // a set has one slice at least
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
-			if stable := o.stableSide(); o.child(slice, stable, role.Name).Name == "" {
+			if o.child(slice, stable, role.Name).Name == "" {
 				return refuse("slice %d of %s has no child of role %s at revision %s: restore the template of that revision until LeaderWorkerSet "+
-					"has created it%s. %s", slice, o.object(), role.Name, stable, or, o.revive(stable))
+					"has created it%s. %s", slice, o.object(), role.Name, stable, orFewer, o.revive(stable))
 			}
 		}
-		or = fmt.Sprintf(", or set slices to %d for the release", slice+1)
+		orFewer = fmt.Sprintf(", or set slices to %d for the release", slice+1)
 	}
 	if InPlace(b.Policy.GetStyle()) {
 		return o.checkShift()

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// partOf returns how many groups of a role belong to a number of units of a revision. They fill one slice after another, and stay in theirs.
+// partOf returns how many groups of a role belong to a number of units of a revision, in all slices.
 func (o Observation) partOf(role Role, revision string, units int) (groups int) {
 	for _, n := range o.place(revision, units) {
 		groups += o.part(role, n)
@@ -22,28 +22,32 @@ func (o Observation) partOf(role Role, revision string, units int) (groups int) 
 	return groups
 }
 
-// place returns how many of a number of units of a revision each slice has: the slices are filled one after another, and emptied in the
-// opposite order. Where units are replaced, the last ones of each slice follow those of all slices. A slice never loses a unit to another
-// one, also if the number of units of a slice has changed.
+// place returns how many of a number of units of a revision each slice has. Slices are filled one after another, and emptied in the
+// opposite order. Where units are replaced, every slice first gets those that fit before the promotion, and then the last ones. A slice never
+// loses a unit to another slice, even if the size of a slice has changed.
 func (o Observation) place(revision string, units int) []int {
-	full, placed := o.entryRole().Replicas, make([]int, max(o.Slices, 1))
-	beside := full
+	full := o.entryRole().Replicas
+	beforeLast := full
 	if o.shifts() {
-		beside = min(full, o.shiftable())
+		beforeLast = min(full, o.shiftable())
 	}
+	placed := make([]int, max(o.Slices, 1))
+	rest := units // negative: how many are to be removed
 	for slice := range placed {
 		placed[slice] = min(o.placed(slice, revision), full)
-		units -= placed[slice]
+		rest -= placed[slice]
 	}
-	for _, most := range []int{beside, full} {
+	for _, most := range []int{beforeLast, full} {
 		for slice := range placed {
-			n := max(min(most-placed[slice], units), 0)
-			placed[slice], units = placed[slice]+n, units-n
+			added := max(min(most-placed[slice], rest), 0)
+			placed[slice] += added
+			rest -= added
 		}
 	}
-	for slice := len(placed) - 1; slice >= 0 && units < 0; slice-- {
-		n := min(placed[slice], -units)
-		placed[slice], units = placed[slice]-n, units+n
+	for slice := len(placed) - 1; slice >= 0 && rest < 0; slice-- {
+		removed := min(placed[slice], -rest)
+		placed[slice] -= removed
+		rest += removed
 	}
 	return placed
 }
@@ -54,17 +58,17 @@ func (o Observation) placed(slice int, revision string) int {
 	if b := o.Bounds; b != nil && b.Update == revision {
 		return b.Exact[Member(slice, entry)]
 	}
-	return o.child(slice, revision, entry).Replicas // the bounds were deleted: what serves is removed in order
+	return o.child(slice, revision, entry).Replicas // the bounds were deleted: the units that exist are removed in order
 }
 
-// part returns how many groups of a role belong to a number of units of a slice: at least one of each, and all of them at the end. Without any
-// unit the other roles still have theirs, which a promotion gives them.
+// part returns how many groups of a role belong to a number of units of a slice, rounded up: the first unit has one of each role, and all
+// units have all groups. If the entry role has no groups, a promotion still gives the other roles theirs.
 func (o Observation) part(role Role, units int) int {
 	entry := o.entryRole().Replicas
-	switch {
-	case entry == 0 && (o.completesSecondSet() || o.handingOver()):
-		return role.Replicas
-	case entry == 0:
+	if entry == 0 {
+		if o.completesSecondSet() || o.handingOver() {
+			return role.Replicas
+		}
 		return 0
 	}
 	return min((units*role.Replicas+entry-1)/entry, role.Replicas)
@@ -85,7 +89,8 @@ func LastSize(o Observation, role string) (n int) {
 	return n
 }
 
-// unite makes the units that everything else is decided about.
+// unite makes a DisaggregatedSet look like a workload of units: its groups are those of the entry role, and the update revision is an added
+// workload.
 func (o *Observation) unite() {
 	if !o.hasRoles() {
 		return
@@ -108,16 +113,18 @@ func (o *Observation) unite() {
 			}
 			placed := o.place(b.Update, b.Units)
 			o.Added = []Workload{{
-				Name: o.Stable.Name + "-" + b.Update, Replicas: max(b.Units, units), Size: entry.Size, Revision: b.Update, Carries: b.Update,
-				Rolling: record.Hold(), Observed: true, Target: b.Target,
-				Groups: o.units(placed, b.Units, func(c Child) bool { return c.Revision == b.Update }), Parts: o.parts(b.Update, placed),
+				Name: o.Stable.Name + "-" + b.Update, Revision: b.Update, Carries: b.Update,
+				Replicas: max(b.Units, units), Size: entry.Size, Target: b.Target,
+				Rolling: record.Hold(), Observed: true,
+				Groups: o.units(placed, b.Units, func(c Child) bool { return c.Revision == b.Update }),
+				Parts:  o.parts(b.Update, placed),
 			}}
 		}
 	}
 	full := slices.Repeat([]int{entry.Replicas}, o.Slices)
 	o.Stable.Groups = o.units(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
 	o.Stable.Parts = o.parts(stable, full)
-	// For everything that is decided about units they are gone: no batch and no share counts on them any more.
+	// Once a promotion removes the stable groups, no batch and no share counts on them.
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
 	}
@@ -132,41 +139,50 @@ func (o Observation) parts(revision string, placed []int) []Part {
 	return all
 }
 
-// updates reports whether the bounds have an update revision with children, or whose children LWS creates: it creates them only for the
-// template in the spec. A handover needs all of them.
+// updates reports whether the bounds have an update revision that has its children, or gets them: LWS creates children only for the template
+// in the spec. A handover needs all children, anything else one.
 func (o Observation) updates() bool {
-	b, members := ptr.Deref(o.Bounds, Bounds{}), 0
+	b := ptr.Deref(o.Bounds, Bounds{})
+	if b.Update == "" || b.Update == o.stableSide() {
+		return false
+	}
+	if b.Update == o.Stable.Revision {
+		return true
+	}
+	needed, members := 1, 0
+	if o.handingOver() {
+		needed = o.Slices * len(o.Roles)
+	}
 	for _, c := range o.Children {
 		if c.Revision == b.Update {
 			members++
 		}
 	}
-	return b.Update != "" && b.Update != o.stableSide() &&
-		(b.Update == o.Stable.Revision || members > 0 && (!o.handingOver() || members >= o.Slices*len(o.Roles)))
+	return members >= needed
 }
 
-// units returns the groups of the entry role in some children, by index: first those of the units that each slice has of a total, then those
-// above. Those that lack their part of another role are not ready.
-func (o Observation) units(placed []int, total int, in func(Child) bool) []Group {
+// units returns the units of the entry role's children that match, by index in the whole set: placed has the number of units of each slice,
+// and total that of all. Groups above the units of their slice follow after total. A group that lacks its part of another role is not ready.
+func (o Observation) units(placed []int, total int, match func(Child) bool) []Group {
 	var all []Group
 	for _, c := range o.Children {
-		if c.Role != o.entryRole().Name || !in(c) {
+		if c.Role != o.entryRole().Name || !match(c) {
 			continue
 		}
 		groups := slices.Clone(c.Groups)
-		before := 0
+		first := 0 // the index of the slice's first unit
 		for _, n := range placed[:c.Slice] {
-			before += n
+			first += n
 		}
 		for i := range groups {
-			// Groups above their slice's part are on their way out, and must not stand before units that stay.
-			if above := groups[i].Index - placed[c.Slice]; above < 0 {
-				groups[i].Index += before
-			} else {
+			above := groups[i].Index - placed[c.Slice]
+			if above < 0 {
+				groups[i].Index += first
+			} else { // it is being removed, and must not come before units that stay
 				groups[i].Index = total + above*o.Slices + c.Slice
 			}
 			if groups[i].Revision != "" {
-				groups[i].Revision = c.Revision // that of the child's own template says nothing of the set's
+				groups[i].Revision = c.Revision // the pods have the hash of the child's own template, not of the set's
 			}
 		}
 		o.pair(c, groups)
@@ -176,8 +192,8 @@ func (o Observation) units(placed []int, total int, in func(Child) bool) []Group
 	return all
 }
 
-// pair has as many groups of the entry role be ready as every other role has groups for, those that became ready first. They count as
-// ready since the last of their parts.
+// pair makes units of ready groups of the entry role and of ready groups of every other role, in the order in which they became ready. A unit
+// is ready since its last group is. Groups of the entry role that get no partners become not ready.
 func (o Observation) pair(c Child, groups []Group) {
 	ready := readyFirst(groups)
 	if o.shifts() {
@@ -190,19 +206,21 @@ func (o Observation) pair(c Child, groups []Group) {
 		partners := o.child(c.Slice, c.Revision, role.Name).Groups
 		has := readyFirst(partners)
 		for n, i := range ready {
-			switch need := o.part(role, n+1); {
-			case !groups[i].Ready || need == 0:
-			case len(has) >= need:
-				groups[i].joins(partners[has[need-1]])
-			default:
-				groups[i].lacks(role, need, len(has), partners)
+			need := o.part(role, n+1)
+			if need == 0 || !groups[i].Ready { // another role may have made it not ready
+				continue
 			}
+			if len(has) < need {
+				groups[i].lacks(role, need, len(has), partners)
+				continue
+			}
+			groups[i].joins(partners[has[need-1]])
 		}
 	}
 }
 
-// readyFirst returns the indices of the ready groups, the one that became ready first at the front, and of several at once one that gets
-// requests.
+// readyFirst returns the indices of the ready groups in the order in which they became ready. Of several that did so at once, those that get
+// requests come first.
 func readyFirst(groups []Group) []int {
 	var ready []int
 	for _, serving := range []bool{true, false} {
@@ -216,7 +234,7 @@ func readyFirst(groups []Group) []int {
 	return ready
 }
 
-// joins makes a unit of a group and the last group that it needs of another role.
+// joins makes a unit of a group and the last group that it needs of another role: the unit became ready when the later of them did.
 func (g *Group) joins(last Group) {
 	g.ReadySince = later(g.ReadySince, last.ReadySince)
 	if last.FirstReady.IsZero() {
@@ -226,13 +244,14 @@ func (g *Group) joins(last Group) {
 	}
 }
 
-// lacks makes a group not ready, since its role's part of the unit is not.
+// lacks makes a group not ready, since the unit needs more ready groups of another role than it has.
 func (g *Group) lacks(role Role, need, has int, partners []Group) {
 	missing := Group{}
 	if i := slices.IndexFunc(partners, func(p Group) bool { return !p.Ready }); i >= 0 {
 		missing = partners[i]
 	}
-	g.Ready, g.ReadySince, g.FirstReady, g.LostAt = false, time.Time{}, time.Time{}, missing.LostAt
+	g.Ready = false
+	g.ReadySince, g.FirstReady, g.LostAt = time.Time{}, time.Time{}, missing.LostAt
 	g.Reason, g.Pod = ReasonRoleNotReady, missing.Pod
 	g.Message = fmt.Sprintf("%d of %d groups of role %s that it needs are ready", has, need, role.Name)
 	if missing.Message != "" {
@@ -255,8 +274,8 @@ func (o Observation) withUnits(b Bounds, units int) Bounds {
 	return o.step(b, placed)
 }
 
-// side returns groups of the entry role, which are all of a revision, and those of the other roles whose leaders finish their requests too.
-// They are asked only when the whole revision goes: before, the rest of it still needs them.
+// side returns the groups whose leaders finish their requests when a whole revision is removed: those of the entry role, and those of the
+// other roles that the policy names. While a part of the revision stays, it still needs the other roles.
 func (o Observation) side(revision string, entry []Group) []Group {
 	for _, c := range o.Children {
 		if c.Revision == revision && c.Role != o.entryRole().Name && slices.Contains(o.Policy.DrainRoles, c.Role) {
@@ -266,8 +285,8 @@ func (o Observation) side(revision string, entry []Group) []Group {
 	return entry
 }
 
-// pooled returns the groups of the other roles of a side, which an InferencePool may select beside those of the entry role. They belong to
-// the first unit: they serve as long as there is one.
+// pooled returns the groups of the other roles of a workload, which an InferencePool may select beside those of the entry role. All of them have
+// the index of the first unit, since they serve as long as there is a unit.
 func (o Observation) pooled(w Workload) (groups []Group) {
 	if o.Traffic.Setup.Policy.Pool == nil {
 		return nil
