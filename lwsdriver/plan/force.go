@@ -69,12 +69,18 @@ func (o Observation) forceable() iter.Seq2[Group, int] {
 	r := o.release()
 	return func(yield func(Group, int) bool) {
 		for g, n := range o.Stable.Wanted(0) {
+			if !o.brokenStable(g) || o.givesUp(g, n) >= n {
+				continue
+			}
 			lost := g.LostAt
 			if lost.IsZero() {
 				lost = r.PhaseAt // no pod of it was ever observed
 			}
-			if o.brokenStable(g) && o.givesUp(g, n) < n &&
-				(!o.rollsBack() || lost.Before(r.PhaseAt) || o.overdue(lost)) && !yield(g, n) {
+			byRollback := o.rollsBack() && !lost.Before(r.PhaseAt) // the rollback itself may have made it unavailable
+			if byRollback && !o.overdue(lost) {
+				continue
+			}
+			if !yield(g, n) {
 				return
 			}
 		}
@@ -101,9 +107,12 @@ func (o Observation) force(r *record.Release) {
 // addForce adds force to a rollback that has begun, and the groups that it gives up by now. Repeated, it changes nothing.
 func (b RollBack) addForce(o Observation) Decision {
 	r := o.Record.Release
-	shares := o.Traffic != nil && o.Traffic.Facts().Weight > 0
-	if !b.Force || r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 && !shares {
+	if !b.Force {
 		return Decision{}
+	}
+	hasShare := o.Traffic != nil && o.Traffic.Facts().Weight > 0
+	if r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 && !hasShare {
+		return Decision{} // the rollback waits for no group
 	}
 	next := amendRelease(o, o.force)
 	next.Release.EndedBy = b.User

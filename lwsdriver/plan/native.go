@@ -47,8 +47,9 @@ func promote(o Observation, s Progress) Decision {
 	case o.handsOver():
 		return standBy(o)
 	}
-	// All requests are with the second set until the user's own groups are updated, so it follows a scale-up.
-	if c, n := o.canary(), o.batchReplicas(); o.switched() && o.switches() && c != nil && !c.Deleting && c.Replicas < n {
+	// All requests are with the second set until the user's own groups are updated, so the second set follows a scale-up.
+	c, n := o.canary(), o.batchReplicas()
+	if o.switched() && o.switches() && c != nil && !c.Deleting && c.Replicas < n {
 		return scale(*c, n, c.Target)
 	}
 	return roll(o, s, nativeRoll{
@@ -67,7 +68,8 @@ func rollBack(o Observation, s Progress) Decision {
 	if _, d := reconcileTraffic(o, Requests(o)); d != nil && limitShares(o, d.Action) == nil {
 		return *d
 	}
-	switch now := o.Stable.Revision; {
+	now := o.Stable.Revision
+	switch {
 	case now == "" && o.Stable.existing() == 0:
 		return waitForLWS(o) // the stable template was restored for the first groups
 	case now != o.Record.Release.StableRevision:
@@ -82,6 +84,7 @@ func rollBack(o Observation, s Progress) Decision {
 	})
 }
 
+// beginRollBack writes the record of a rollback to the stable template, which the spec has or gets, and the pace at which LWS may roll.
 func beginRollBack(o Observation, next record.Record, why string) Decision {
 	a := SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why}
 	return writes(a, ReasonTemplateRestored)
@@ -104,9 +107,9 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 	if d := awaitStartReplicas(o); d != nil {
 		return *d
 	}
-	given := o.givenUp()
+	complete := s.available+o.givenUp() >= o.Stable.Replicas
 	// LWS deletes its surge groups last, and a roll that ends before is unsafe: see awaitSurge.
-	if s.available+given >= o.Stable.Replicas && !o.Stable.surges() {
+	if complete && !o.Stable.surges() {
 		next := withRelease(o, func(r *record.Release) {
 			r.Phase = n.then
 			if n.then == record.Promoted {
@@ -117,7 +120,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 	}
 	d := Decision{Reason: ReasonRolling}
 	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.All()))
-	if s.available+given >= o.Stable.Replicas {
+	if complete {
 		return awaitSurge(o, d)
 	}
 	d.Message += o.heldUpBy("keeps LeaderWorkerSet from the others", "have it roll them back beyond it")
@@ -127,7 +130,8 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 // Pace returns the configuration under which LWS promotes: the user's own. After a scale-down under the hold both of the
 // user's numbers may round to 0, which LWS refuses; then one group at a time may be unavailable.
 func Pace(saved rolling, replicas int) rolling {
-	if scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0 && replicas > 0 {
+	bothZero := scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0
+	if bothZero && replicas > 0 {
 		saved.MaxUnavailable = intstr.FromInt32(1)
 	}
 	return record.Native(saved)
@@ -171,14 +175,16 @@ func isHold(r rolling) bool {
 
 // holdWithSurge returns the hold of a rollback: the surge groups that exist stay until the others are restored, since they serve.
 func (o Observation) holdWithSurge() rolling {
-	h, is := record.Hold(), o.Stable.Rolling.MaxSurge
-	surge := min(len(o.Stable.existingFrom(o.Stable.Replicas)), scaled(is, o.Stable.Replicas, true)) // the others leave with a scale-down
-	switch {
-	case surge <= 0:
-	case isHold(o.Stable.Rolling):
-		h.MaxSurge = is // one that is lost meanwhile is no reason to write
-	default:
-		h.MaxSurge = intstr.FromInt(surge)
+	h := record.Hold()
+	present := o.Stable.Rolling.MaxSurge
+	// Groups above maxSurge are those of a scale-down.
+	surge := min(len(o.Stable.existingFrom(o.Stable.Replicas)), scaled(present, o.Stable.Replicas, true))
+	if surge <= 0 {
+		return h
+	}
+	h.MaxSurge = intstr.FromInt(surge)
+	if isHold(o.Stable.Rolling) {
+		h.MaxSurge = present // unchanged: a surge group that is lost meanwhile is no reason to write
 	}
 	return h
 }
@@ -208,12 +214,14 @@ func lastSet(o Observation) rolling {
 	if !isHold(found) {
 		return set
 	}
-	if set.Partition = hold.Partition; found.MaxSurge == hold.MaxSurge {
+	set.Partition = hold.Partition
+	if found.MaxSurge == hold.MaxSurge {
 		set.MaxSurge = hold.MaxSurge
 	}
-	none := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
-	if none && found.MaxUnavailable == hold.MaxUnavailable {
-		set.MaxUnavailable = hold.MaxUnavailable // LWS requires it, and the admission policy sets it
+	// Without a surge LWS requires a maxUnavailable above 0, so the policy may have set that of the hold.
+	replaced := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
+	if replaced && found.MaxUnavailable == hold.MaxUnavailable {
+		set.MaxUnavailable = hold.MaxUnavailable
 	}
 	return set
 }
@@ -224,6 +232,5 @@ func Saved(o Observation) rolling { return record.Absorb(o.Record.Saved, lastSet
 // rollsAtPace reports whether LWS rolls at the pace of this release.
 func rollsAtPace(o Observation) bool {
 	set := lastSet(o)
-	return !isHold(set) && record.SameRolling(o.Stable.Rolling, set) &&
-		record.SameRolling(set, o.pace(o.Record.Saved))
+	return !isHold(set) && record.SameRolling(o.Stable.Rolling, set) && record.SameRolling(set, o.pace(o.Record.Saved))
 }

@@ -21,7 +21,7 @@ func advancePartition(o Observation, s Progress) Decision {
 	if d := restartAbandoned(o, s); d != nil {
 		return *d
 	}
-	// Once every group is updated, LWS deletes the stable revision, and the StatefulSet creates no group at it.
+	// Once every group is updated, LWS deletes the stable revision, and the StatefulSet creates no group at that revision any more.
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
 	want := o.partitioned(Saved(o), s.Planned)
 	due := last || !record.SameRolling(o.Stable.Rolling, want) || !record.SameRolling(lastSet(o), want)
@@ -65,7 +65,7 @@ func restartAbandoned(o Observation, s Progress) *Decision {
 	if len(offRevision) == 0 {
 		return nil
 	}
-	// The StatefulSet has completed their revision, and restarts them at it for ever.
+	// The StatefulSet has completed their revision, and would recreate them at that revision for ever.
 	if i := slices.IndexFunc(offRevision, restartsExhausted); i >= 0 {
 		why := fmt.Sprintf("restarts leave groups at revision %s: they stay until a batch reaches them", offRevision[i].Revision)
 		next := withRelease(o, func(r *record.Release) {

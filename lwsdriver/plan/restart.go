@@ -20,11 +20,12 @@ import (
 // recreates the group at its old revision; a restart that failed three times will not help.
 const maxRestarts = 3
 
+// restartsExhausted reports whether restarts do not change the revision of a group.
 func restartsExhausted(g Group) bool { return g.Restarts >= maxRestarts }
 
-// groupsOffRevision returns the groups at none of the given revisions; by default, those off the stable revision, except for those that force
-// gives up. A group built from two revisions is off it once the stable template is restored: LWS does not replace its workers, but a restart
-// does.
+// groupsOffRevision returns the groups at none of the given revisions, by default those off the stable revision. Groups that force gives up are
+// left out. Once the stable template is restored, a group built from two revisions is off the stable one: LWS does not replace its workers, but
+// a restart does.
 func (o Observation) groupsOffRevision(at ...string) []Group {
 	mixed := false
 	if len(at) == 0 {
@@ -33,8 +34,11 @@ func (o Observation) groupsOffRevision(at ...string) []Group {
 	}
 	var out []Group
 	for _, g := range o.Stable.Groups {
+		if g.Revision == "" || g.Index >= o.Stable.Replicas {
+			continue
+		}
 		off := !slices.Contains(at, g.Revision) || mixed && g.Reason == ReasonTwoRevisions
-		if g.Revision != "" && g.Index < o.Stable.Replicas && off && o.givesUp(g, 1) == 0 {
+		if off && o.givesUp(g, 1) == 0 {
 			out = append(out, g)
 		}
 	}
@@ -67,23 +71,24 @@ func beginRestarts(o Observation) Decision {
 	}, ReasonRestarting)
 }
 
-// restartOffRevision restores the stable revision while the template is another one. Under the hold a group is recreated
-// at the revision that the StatefulSet completed last. Once that is no longer the stable one, only the stable template
-// helps, if the record has it.
+// restartOffRevision restores the stable revision while the template in the spec is another one. Under the hold a group is recreated at the
+// revision that the StatefulSet completed last. Once that is not the stable revision, only the stable template helps, if the record has it.
 func restartOffRevision(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	if held := o.holdWithSurge(); !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
+	held := o.holdWithSurge()
+	if !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
 		return beginRestarts(o)
 	}
 	offRevision := o.groupsOffRevision()
-	ours := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
-	notUpdated := func(g Group) bool { return g.at(r.StableRevision) || g.Revision != "" && g.Index >= o.Stable.Replicas }
+	canRestore := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil // the template in the spec is the release's own
+	surge := func(g Group) bool { return g.Revision != "" && g.Index >= o.Stable.Replicas }
+	notUpdated := func(g Group) bool { return g.at(r.StableRevision) || surge(g) }
 	inVain := slices.ContainsFunc(offRevision, restartsExhausted)
 	switch {
-	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !ours):
+	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !canRestore):
 		return awaitRestored(o, s)
 	// The StatefulSet has completed the update revision, and recreates every group at it.
-	case ours && (inVain || !slices.ContainsFunc(o.Stable.Groups, notUpdated)):
+	case canRestore && (inVain || !slices.ContainsFunc(o.Stable.Groups, notUpdated)):
 		next := withRelease(o, func(*record.Release) {})
 		d := beginRollBack(o, next, "restore the stable template, since every group had been updated, and roll back natively")
 		a, _ := d.Action.(SetStable)
@@ -124,8 +129,11 @@ func awaitRestored(o Observation, s Progress) Decision {
 // restart deletes the next group off its revision, so that it is recreated under the hold: first groups that do not
 // serve, then others within the user's maxUnavailable.
 func restart(o Observation, s Progress, offRevision []Group, reason string) Decision {
-	d := Decision{Reason: reason, Message: fmt.Sprintf(
-		"%s to be restarted at revision %s%s", Counted(len(offRevision), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are"), o.Record.Release.StableRevision, describeUnready(o.Stable.All()))}
+	groups := Counted(len(offRevision), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are")
+	d := Decision{
+		Reason:  reason,
+		Message: fmt.Sprintf("%s to be restarted at revision %s%s", groups, o.Record.Release.StableRevision, describeUnready(o.Stable.All())),
+	}
 	if g := o.restartable(offRevision); g != nil {
 		a := RestartGroup{Leader: g.Leader}
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
@@ -137,8 +145,8 @@ func restart(o Observation, s Progress, offRevision []Group, reason string) Deci
 	return awaitGroups(s, d, 0)
 }
 
-// nextChange returns when time alone changes what a group counts as: it will have been ready for minReady, or lost for the progress deadline. Zero
-// means that none does.
+// nextChange returns after what time a group counts as something else by itself: it will have been ready for minReady, or lost for the progress
+// deadline. Zero means never.
 func (o Observation) nextChange() time.Duration {
 	var next time.Duration
 	for g := range o.Stable.Wanted(0) {
@@ -151,7 +159,8 @@ func (o Observation) nextChange() time.Duration {
 	return next
 }
 
-// restartable returns the group to restart next. Nil means none at present.
+// restartable returns the group to restart next: the first one that is not ready, or else the last one that may be unavailable. Nil means none at
+// present.
 func (o Observation) restartable(offRevision []Group) *Group {
 	var next *Group
 	for i, g := range offRevision {
@@ -191,10 +200,10 @@ func (o Observation) userUnavailable() int {
 	return scaled(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
 }
 
-// In a native rollback, LWS counts a group that is broken at the revision being left against maxUnavailable, and updates no group above
-// it; and it does not replace a group that it built from two revisions. Such a group does not serve anyway, so it is restarted: under
-// the hold, since LWS must not take down another one at that time. If that does not bring it to the stable revision, since the leader
-// StatefulSet had completed the other one, LWS is made to skip it.
+// A group may block a native rollback. LWS counts a group that is broken at the update revision against maxUnavailable, and rolls back no group
+// above it. LWS does not replace a group that it built from two revisions either. Neither group serves, so it is restarted: under the hold,
+// since LWS must not take down another group at that time. The restart does not bring it to the stable revision if the leader StatefulSet had
+// completed the update revision. Then LWS is made to skip the group.
 
 // restartBlocking restarts, during a native rollback, the groups that LWS does not replace. Nil means that there are none, and LWS may roll.
 func restartBlocking(o Observation, s Progress) *Decision {
@@ -204,7 +213,8 @@ func restartBlocking(o Observation, s Progress) *Decision {
 			blocking = append(blocking, g)
 		}
 	}
-	switch a := repairHold(o); {
+	a := repairHold(o)
+	switch {
 	case len(blocking) == 0:
 		return nil // limitRoll waits for what was restarted
 	case a != nil && !o.Stable.Observed:
@@ -216,26 +226,30 @@ func restartBlocking(o Observation, s Progress) *Decision {
 	return ptr.To(restart(o, s, blocking, ReasonRestarting))
 }
 
-// blocks reports whether a group keeps LWS from others, and a restart may help. A group that was ready before may recover, and is left
-// alone until the progress deadline; so is one that a restart did not move, if it only starts.
+// blocks reports whether a group keeps LWS from updating others, and a restart may help. A group that may recover by itself is left alone until
+// the progress deadline.
 func (o Observation) blocks(g Group) bool {
 	mixed := g.Reason == ReasonTwoRevisions
-	if g.Revision == "" || g.Ready || g.Terminating || restartsExhausted(g) || g.at(o.Record.Release.StableRevision) && !mixed {
+	restored := g.at(o.Record.Release.StableRevision) && !mixed
+	if g.Revision == "" || g.Ready || g.Terminating || restartsExhausted(g) || restored {
 		return false
 	}
-	mayRecover := !g.FirstReady.IsZero() && !mixed || g.Restarts > 0 && g.starts()
+	wasReady := !g.FirstReady.IsZero() && !mixed
+	starting := g.Restarts > 0 && g.starts() // after a restart that did not change its revision
+	mayRecover := wasReady || starting
 	return !mayRecover || o.forced() || o.overdue(g.LostAt)
 }
 
-// skipBrokenGroups returns the pace at which LWS updates the groups that serve past those that are broken for good: the partition, and not
-// maxUnavailable, keeps LWS from updating too many of the others at a time. Without broken groups it returns the user's pace.
+// skipBrokenGroups returns the pace at which LWS rolls back the groups that serve, although others are broken for good. In place of
+// maxUnavailable, the partition keeps LWS from replacing too many at a time. Without broken groups it returns the user's pace.
 func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	r := o.release()
 	if r.Phase != record.RollingBack || o.Stable.Revision != r.StableRevision {
 		return pace
 	}
-	broken, moves := o.givenUp(), false
-	var serving []int
+	broken := o.givenUp()
+	pending := false  // a group is unavailable, and may become available
+	var serving []int // the indices of ready groups that are to be rolled back
 	for g, n := range o.Stable.Wanted(0) {
 		offRevision := g.Revision != "" && !g.at(r.StableRevision)
 		switch {
@@ -244,24 +258,25 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 		case offRevision && g.Ready && !g.Terminating:
 			serving = append(serving, g.Index)
 		case !g.available(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n:
-			moves = true
+			pending = true
 		}
 	}
 	switch {
 	case broken == 0:
 		return pace
-	case moves && !isHold(o.Record.LastSet()):
-		return o.Record.LastSet() // wait until updated groups are available
-	case moves:
+	case pending && !isHold(o.Record.LastSet()):
+		return o.Record.LastSet() // it stays until these groups are available
+	case pending:
 		return pace
 	}
-	// LWS counts broken groups against maxUnavailable, and every group below the highest of them, also those that it has updated.
-	all, may := o.Stable.Replicas, scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
-	if may == 0 {
-		all = broken // a surge group makes room, and LWS has to wait for it
+	// LWS counts broken groups against maxUnavailable, and every group below the highest of them, even those that it has rolled back.
+	atOnce := scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
+	unlimited := o.Stable.Replicas
+	if atOnce == 0 {
+		unlimited = broken // a surge group makes room, and LWS has to wait for it
 	}
-	pace.MaxUnavailable = intstr.FromInt(all)
-	pace.Partition = ptr.To(int32(lowest(serving, max(may, 1)))) //nolint:gosec // a number of groups
+	pace.MaxUnavailable = intstr.FromInt(unlimited)
+	pace.Partition = ptr.To(int32(lowest(serving, max(atOnce, 1)))) //nolint:gosec // a number of groups
 	return pace
 }
 
@@ -270,16 +285,16 @@ func (o Observation) unmoved(g Group) bool {
 	return g.Revision != "" && !g.at(o.Record.Release.StableRevision) && !g.Ready && !g.Terminating && restartsExhausted(g)
 }
 
-// lowest returns the lowest index from which on at most may of the groups that serve, by index, are. Broken groups below those
-// that serve are not included: one that becomes ready meanwhile would be taken down with them.
-func lowest(serving []int, may int) int {
+// lowest returns the lowest partition above which there are at most n of the groups that serve, given by index. Broken groups below these stay
+// under the partition: one that becomes ready meanwhile would be taken down with them.
+func lowest(serving []int, n int) int {
 	switch {
 	case len(serving) == 0:
 		return 0
-	case may >= len(serving):
+	case n >= len(serving):
 		return serving[0]
 	default:
-		return serving[len(serving)-1-may] + 1
+		return serving[len(serving)-1-n] + 1
 	}
 }
 

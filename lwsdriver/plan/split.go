@@ -17,10 +17,10 @@ import (
 
 // In place, stable and updated groups belong to one workload. Requests are split between them while a batch leaves stable
 // groups. Before the last stable groups are replaced, the split ends: the stable Service selects the leaders of both
-// revisions, the routes lose the share, and requests follow the groups. The record says so first, so that a driver that
-// starts in between does not isolate the few groups that are left.
+// revisions, the routes lose the share, and requests follow the groups. The record notes the end of the split first, so that a driver
+// that starts in between does not isolate the few stable groups.
 
-// splitMoves reports whether the split is to end, or to begin again, and the record does not say so yet. It begins again once every
+// splitMoves reports whether the split is to end, or to begin again, and the record does not say so yet. The split begins again once every
 // group is stable and the batch leaves stable groups. Isolating the Service earlier would leave the updated groups without requests.
 func (o Observation) splitMoves() bool {
 	if !o.routesInPlace() {
@@ -34,24 +34,23 @@ func (o Observation) splitMoves() bool {
 	return r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.outdated())
 }
 
-// outdated reports whether the record knows of no share although groups are updated, as after an old object was restored, and leaves more
-// requests to the stable groups than they can carry.
+// outdated reports whether the record has no share although groups are updated, and the stable groups can't carry all requests. That happens
+// after an old object was restored.
 func (o Observation) outdated() bool {
 	return o.Record.Release.Traffic.RequestedWeight() == 0 && len(o.groupsOffRevision()) > 0 && o.strands()
 }
 
-// strands reports whether the stable groups can't carry all requests once the stable Service is isolated around them.
+// strands reports whether the stable groups couldn't carry all requests if the stable Service selected only them.
 func (o Observation) strands() bool {
 	f := o.carriers()
 	lacked := o.lacks(f, f.Weight)
-	// The Service is judged as it would be once it is isolated.
 	if !f.Isolated {
 		f.StableEndpoints, f.StablePods = o.pinned(prepared()), nil
 	}
 	return o.exceeds(f, 0, lacked)
 }
 
-// splitEnded reports whether requests follow the groups. It is called for each group, so the cheap conditions come first.
+// splitEnded reports whether requests follow the groups, and are to. It is called for each group, so the cheap conditions come first.
 func (o Observation) splitEnded() bool {
 	return o.routesInPlace() && o.Record.Release.SplitEnded && !o.splitMoves()
 }
@@ -71,12 +70,12 @@ func recordSplit(o Observation, splitEnded bool) *Decision {
 	if splitEnded {
 		why = "end the split of requests, which follow the groups from now on"
 	}
-	a := SetStable{Record: amendRelease(o, func(r *record.Release) { r.SplitEnded = splitEnded }), Rolling: hold(), Why: why}
-	// LWS goes on with the batch meanwhile: only a rollback stops it before requests have moved.
-	if o.Record.Release.Phase != record.RollingBack {
-		a.Rolling = ptr.To(o.unchangedPace())
+	next := amendRelease(o, func(r *record.Release) { r.SplitEnded = splitEnded })
+	pace := o.unchangedPace() // LWS continues with the batch
+	if o.Record.Release.Phase == record.RollingBack {
+		pace = record.Hold() // LWS stops until requests have moved
 	}
-	return ptr.To(writes(a, ReasonOpening))
+	return ptr.To(writes(SetStable{Record: next, Rolling: &pace, Why: why}, ReasonOpening))
 }
 
 // routingAfterSplit returns the routing once the split has ended.
@@ -104,12 +103,13 @@ func (o Observation) staysStable(g Group) bool {
 
 // requestedInPlace returns the requested routing, as far as groups exist to serve it.
 func (o Observation) requestedInPlace() traffic.Desired {
-	d, requested := o.keptInPlace(), o.Record.Release.Traffic
-	serves := func(g Group) bool {
-		return g.Index < o.Stable.Replicas && g.Ready && g.at(o.Record.Release.UpdateRevision)
-	}
-	if requested != nil && !o.splitEnded() && slices.ContainsFunc(o.Stable.Groups, serves) {
-		d.Weight, d.Mirror, d.HeaderRoutes = o.shareFor(o.planned()).effective, requested.Mirror, requested.HeaderRoutes
+	d := o.keptInPlace()
+	r := o.Record.Release
+	serves := func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.at(r.UpdateRevision) }
+	if r.Traffic != nil && !o.splitEnded() && slices.ContainsFunc(o.Stable.Groups, serves) {
+		d.Weight = o.shareFor(o.planned()).effective
+		d.Mirror = r.Traffic.Mirror
+		d.HeaderRoutes = r.Traffic.HeaderRoutes
 	}
 	return d
 }
@@ -125,24 +125,28 @@ func (o Observation) keptInPlace() traffic.Desired {
 // requestsInPlace returns the desired routing.
 func (o Observation) requestsInPlace() traffic.Desired {
 	r := o.Record.Release
-	switch {
-	case r.UpdateRevision == "":
+	if r.UpdateRevision == "" {
 		return traffic.Desired{}
-	case r.Phase == record.Promoting:
-		return routingAfterSplit()
-	case r.Phase == record.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0:
-		return o.requestedInPlace()
-	case r.Phase == record.Progressing, r.Phase == record.RollingBack:
-		return o.keptInPlace()
 	}
-	return traffic.Desired{}
+	switch r.Phase {
+	case record.Promoting:
+		return routingAfterSplit()
+	case record.Progressing:
+		if r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0 {
+			return o.requestedInPlace()
+		}
+		return o.keptInPlace()
+	case record.RollingBack:
+		return o.keptInPlace()
+	default:
+		return traffic.Desired{}
+	}
 }
 
 // unchangedPace returns the present configuration of the batch, in a form that LWS accepts: after a scale-down both
-// numbers may round to 0. It is the hold if another client changed the configuration.
+// numbers may round to 0. If another client changed the configuration, it returns the hold: no release asked for that change.
 func (o Observation) unchangedPace() rolling {
 	same := o.Record.LastSet()
-	// What another client has set was not released, so nothing is to be rolled by it.
 	if !record.SameRolling(same, o.Stable.Rolling) {
 		return record.Hold()
 	}
@@ -183,17 +187,18 @@ func endSplit(o Observation) *Decision {
 func splitEndInForce(v traffic.View) bool { return withdrawn(v) && !v.Pinned }
 
 // withdrawInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
-// restarted. Nil means done, or the stable Service selects them like other groups.
+// restarted. Nil means that this is done, or that the stable Service selects the updated groups like others.
 func withdrawInPlace(o Observation) *Decision {
 	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil
 	}
 	offRevision := o.groupsOffRevision()
+	anyReady := slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready })
 	v, d := reconcileTraffic(o, o.keptInPlace())
 	switch {
-	// Withdrawing the share would crowd all requests onto too few stable groups. They follow all the groups instead.
-	case !o.splitEnded() && v.Stage != traffic.Unread && slices.ContainsFunc(offRevision, func(g Group) bool { return g.Ready }) && o.strands():
-		return recordSplit(o, true) // the other groups can't carry all requests
+	// Without the share, all requests would go to too few stable groups. The split ends instead, and requests follow all groups.
+	case !o.splitEnded() && v.Stage != traffic.Unread && anyReady && o.strands():
+		return recordSplit(o, true)
 	case d != nil:
 		return d
 	case !v.Withdrawn:
@@ -211,8 +216,8 @@ func (o Observation) drainingInPlace() []Group {
 	if r.Phase == record.Progressing && o.Stable.Revision == r.UpdateRevision {
 		groups = o.abandoned()
 	}
-	batches := r.Phase == record.Progressing || r.Phase == record.RollingBack
-	if !batches || o.splitEnded() || o.Stable.Revision == "" || len(groups) == 0 {
+	restarts := r.Phase == record.Progressing || r.Phase == record.RollingBack
+	if !restarts || o.splitEnded() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
 	if !withdrawn(o.Traffic.Look(prepared())) {
@@ -226,17 +231,24 @@ func (o Observation) lowersPartition(next rolling) bool {
 	return ptr.Deref(next.Partition, 0) < ptr.Deref(o.Stable.Rolling.Partition, 0)
 }
 
-// awaitSplit returns what to wait for before the first batch, and before LWS updates groups: the isolation around the stable ones, or the end
+// awaitSplit returns what to wait for before the first batch, and before LWS updates groups: the isolation of the stable groups, or the end
 // of the split.
 func (o Observation) awaitSplit(v traffic.View) *Decision {
-	if !o.routesInPlace() || isolated(v) && !o.splitEnded() || splitEndInForce(v) && o.splitEnded() {
+	if !o.routesInPlace() {
+		return nil
+	}
+	inForce := isolated(v)
+	if o.splitEnded() {
+		inForce = splitEndInForce(v)
+	}
+	if inForce {
 		return nil
 	}
 	return awaitTraffic(v)
 }
 
-// returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have
-// left the updated groups, and lead to the ready ones. Only with the rollback in the record are they led there.
+// returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have left the updated groups
+// and reach the ready ones. Requests move only once the record says that the release rolls back.
 func (o Observation) returnPace(saved rolling) rolling {
 	pace := o.pace(saved)
 	if withdrawInPlace(o) != nil || limitRoll(o, SetStable{Rolling: &pace}) != nil {
@@ -252,12 +264,16 @@ func checkSplit(o Observation, a SetStable) error {
 		return nil
 	}
 	f := o.Traffic.Facts()
-	switch back, all := r.Phase == record.RollingBack, ptr.Deref(a.Rolling.Partition, 0) == 0; {
-	case (back || all) && f.Weight > 0:
+	rollsBack, all := r.Phase == record.RollingBack, ptr.Deref(a.Rolling.Partition, 0) == 0
+	if (rollsBack || all) && f.Weight > 0 {
 		return fmt.Errorf("groups are replaced while they get %d %% of the requests", f.Weight)
-	case !back && all && f.Isolated:
+	}
+	switch {
+	case rollsBack:
+		return nil
+	case all && f.Isolated:
 		return errors.New("the last stable group is replaced while the stable Service selects no other")
-	case !back && !all && !r.SplitEnded && !f.Isolated:
+	case !all && !f.Isolated && !r.SplitEnded:
 		return errors.New("groups are updated before the stable Service is isolated")
 	}
 	return nil
