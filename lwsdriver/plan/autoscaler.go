@@ -86,8 +86,12 @@ func (o Observation) movesRequests() bool {
 	if r == nil || !r.Phase.Unfinished() || o.Stable.Deleting || o.Gone {
 		return false
 	}
+	if r.Phase != record.Progressing || o.switches() {
+		return true
+	}
 	c := o.canary()
-	return r.Phase != record.Progressing || o.switches() || o.Target() != nil || c != nil && c.Replicas > 0 || r.Traffic.RequestedWeight() > 0
+	hasGroups := c != nil && c.Replicas > 0
+	return hasGroups || o.Target() != nil || r.Traffic.RequestedWeight() > 0
 }
 
 // templateWaits reports whether groups exist that are not at the revision of the template in the spec.
@@ -167,9 +171,9 @@ func holdAutoscalers(o Observation) *Decision {
 	if d := reconcileAutoscalers(o); d != nil {
 		return d
 	}
-	// Later the requests have moved already, and waiting is of no use.
-	if before := o.release().Phase == record.Progressing || o.completesSecondSet(); !before || !o.movesRequests() {
-		return nil
+	beforeMove := o.release().Phase == record.Progressing || o.completesSecondSet()
+	if !beforeMove || !o.movesRequests() {
+		return nil // once requests have moved, waiting is of no use
 	}
 	return awaitAutoscalers(o)
 }
@@ -205,7 +209,7 @@ func unscanned(o Observation) *Decision {
 func restoreAutoscalers(o Observation) *Decision {
 	var wait *Decision
 	for _, a := range o.Autoscalers {
-		// One that has to wait keeps no other from its user.
+		// An autoscaler that has to wait does not keep others from being restored.
 		if d := awaitLoad(o, a); d != nil {
 			wait = d
 		} else if d := reconcileAutoscaler(o, a); d != nil {

@@ -117,7 +117,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 	return d
 }
 
-// judgeBatch returns how far the batch is, once the cluster has been asked for it. groups are the batch's.
+// judgeBatch returns the state of a batch whose number of groups has been written. groups are the batch's.
 func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s%s", s.available, s.Planned, o.describeBatch(), describeUnready(groups))}
@@ -158,15 +158,25 @@ func (o Observation) completesSecondSet() bool {
 	if !o.switches() {
 		return false
 	}
-	p := o.Record.Release.Phase
-	return p == record.Promoting && (isHold(o.Stable.Rolling) || o.handsOver()) || p == record.Standby
+	switch o.Record.Release.Phase {
+	case record.Promoting:
+		return isHold(o.Stable.Rolling) || o.handsOver() // once the hold is released, the user's own groups are updated
+	case record.Standby:
+		return true
+	default:
+		return false
+	}
 }
 
 // secondSetReady reports whether the second set is complete and can serve all requests.
 func (o Observation) secondSetReady() bool {
-	n, c := o.beforePromotion(o.batchReplicas()), o.canary()
-	return c != nil && !c.Deleting &&
-		n-o.Policy.Threshold(n) <= c.count(func(g Group) bool { return g.mayServe(n) && (g.Serving || o.Traffic == nil) })
+	c := o.canary()
+	if c == nil || c.Deleting {
+		return false
+	}
+	n := o.beforePromotion(o.batchReplicas())
+	serving := c.count(func(g Group) bool { return g.mayServe(n) && (g.Serving || o.Traffic == nil) })
+	return serving >= n-o.Policy.Threshold(n)
 }
 
 // awaitsSecondSet reports whether requests stay where they are until the second set is complete.

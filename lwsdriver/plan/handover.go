@@ -17,13 +17,13 @@ import (
 )
 
 // A blue-green promotion may hand the workload over to the second set instead of rolling the user's own groups. Requests
-// move as in any promotion; then the user's groups stand by for the policy's ScaleDownDelay, so that one write returns
+// move as in any promotion. Then the user's groups stand by for the policy's ScaleDownDelay, so that one write returns
 // the requests to them. After that, all that belongs to the workload is transferred one write at a time, in an order in
 // which the stable Service always selects a complete set. Finally the user's object is deleted. The next step is derived
 // from what has been transferred. Owner references are removed before their owner is deleted, so garbage collection deletes
-// nothing that serves.
+// no group that serves.
 
-// HandOver makes an added workload an independent one under hold: of the release only the record is left on it. If the
+// HandOver makes an added workload an independent one under hold, with the record as the only trace of the release. If the
 // template of the user's workload was edited since, it is copied too, and waits under the hold.
 type HandOver struct {
 	Name   string
@@ -98,7 +98,8 @@ func standBy(o Observation) Decision {
 	r, c := o.Record.Release, o.canary()
 	d := Decision{Reason: ReasonScaleDownDelay}
 	until := r.PhaseAt.Add(o.Policy.ScaleDownDelay)
-	switch left := until.Sub(o.Now); {
+	left := until.Sub(o.Now)
+	switch {
 	case r.Phase == record.Promoting && o.Policy.ScaleDownDelay > 0:
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by for %s", c.Name, o.Stable.Name, o.Policy.ScaleDownDelay)
 		next := withRelease(o, func(r *record.Release) { r.Phase = record.Standby })
@@ -165,7 +166,7 @@ func advanceHandover(o Observation, s Progress) Decision {
 	switch {
 	case d != nil:
 		return *d
-	// The user's own groups go only once the Service is known to lead to the second set.
+	// The user's own groups are removed only once the Service is known to select the second set.
 	case v.Stage <= traffic.Blocked, want.Prepared && !withdrawn(v):
 		return *awaitTraffic(v)
 	case !o.stableDrained():
@@ -209,19 +210,23 @@ func cancelHandover(o Observation) Decision {
 			}
 		}
 	}
+	r := o.Record.Release
 	next := withRelease(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = record.Promoting, "", 0 })
 	a := SetStable{
 		Record: next, Rolling: hold(),
-		Why: fmt.Sprintf("%s was deleted before the handover: restore the groups of %s", o.Record.Release.Successor, o.Stable.Name),
+		Why: fmt.Sprintf("%s was deleted before the handover: restore the groups of %s", r.Successor, o.Stable.Name),
 	}
-	// They were scaled to 0 for a second set that is gone.
-	if n := o.Record.Release.Groups; o.Stable.Replicas == 0 && n > 0 {
-		a.Replicas = &n
+	// The user's own groups were scaled to 0 for the second set.
+	if o.Stable.Replicas == 0 && r.Groups > 0 {
+		a.Replicas = ptr.To(r.Groups)
 	}
-	if r := o.Record.Release; a.Replicas != nil && r.StableTemplate != nil && o.Stable.Revision != r.UpdateRevision && o.Stable.Revision != r.StableRevision {
-		// From 0 groups LWS starts the template in the spec, which no release has released; under the hold the StatefulSet would start it
-		// even after another one is restored, since it has counted the update of 0 groups as complete.
-		a.Record.Release.Phase, a.RestoreTemplate, a.Rolling = record.RollingBack, true, ptr.To(Pace(Saved(o), *a.Replicas))
+	unreleased := o.Stable.Revision != r.UpdateRevision && o.Stable.Revision != r.StableRevision
+	if a.Replicas != nil && unreleased && r.StableTemplate != nil {
+		// From 0 groups LWS starts the template in the spec, which no release has released. Under the hold the StatefulSet would start it
+		// even after the stable template is restored, since it has counted the update of 0 groups as complete.
+		a.Record.Release.Phase = record.RollingBack
+		a.RestoreTemplate = true
+		a.Rolling = ptr.To(Pace(Saved(o), *a.Replicas))
 	}
 	return writes(a, ReasonSuccessorDeleted)
 }
@@ -232,7 +237,8 @@ func scaleDownStable(o Observation) Decision {
 	if d := drained(o); d != nil {
 		return *d
 	}
-	if c := o.canary(); o.Stable.Replicas > 0 && !o.secondSetCanServe(*c) {
+	r, c := o.Record.Release, o.canary()
+	if o.Stable.Replicas > 0 && !o.secondSetCanServe(*c) {
 		return Decision{
 			Reason:  ReasonGroupsNotReady,
 			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s%s", o.Stable.Name, c.Name, o.describeBatch(), describeUnready(c.All())),
@@ -243,20 +249,20 @@ func scaleDownStable(o Observation) Decision {
 		Message: Counted(o.Stable.existing(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
-		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s", o.Record.Release.StableRevision,
+		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s", r.StableRevision,
 			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas))
 	}
-	lowers := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have none
+	scalesDown := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have no groups
 	if o.hasRoles() && o.awaitsReplaced() {
-		lowers = lowers || o.secondSetCanServe(*o.canary()) // a slice may have been added since
+		scalesDown = scalesDown || o.secondSetCanServe(*c) // a slice may have been added since
 		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""
-		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s%s", o.Record.Release.StableRevision, o.Record.Release.UpdateRevision,
-			o.describeBatch(), describeUnready(o.canary().All()))
+		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s%s", r.StableRevision, r.UpdateRevision,
+			o.describeBatch(), describeUnready(c.All()))
 	}
-	if lowers {
+	if scalesDown {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
 		if o.hasRoles() {
-			a.Why = fmt.Sprintf("let the groups of revision %s go that no role needs any more", o.Record.Release.StableRevision)
+			a.Why = fmt.Sprintf("let the groups of revision %s go that no role needs any more", r.StableRevision)
 		}
 		d.Action = a
 	}
@@ -270,7 +276,7 @@ type belongings struct {
 	historyUnread bool
 }
 
-// belongings are none for a DisaggregatedSet: the object stays.
+// belongings returns what the successor is to own. A DisaggregatedSet transfers nothing: the object stays.
 func (o Observation) belongings() belongings {
 	if o.hasRoles() {
 		return belongings{}
@@ -300,12 +306,13 @@ func (o Observation) secondSetCanServe(c Workload) bool {
 
 // handOver transfers what remains: the history and the record.
 func handOver(o Observation, s Progress, c Workload) Decision {
-	own, d := o.belongings(), Decision{Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
+	own := o.belongings()
+	d := Decision{Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
 	case c.mixed():
-		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // the hold would keep them so
+		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // under the hold the groups would stay mixed
 	case c.existing() < c.Replicas:
-		d.Reason = ReasonGroupsNotReady // under the hold one may be recreated at its old revision
+		d.Reason = ReasonGroupsNotReady // under the hold a missing group may be recreated at its old revision
 		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
 	case o.shifts() && s.available < c.Replicas-o.Policy.Threshold(c.Replicas):
 		d.Reason, d.Remedy = ReasonGroupsNotReady, "Repair them, or scale their role down"
@@ -383,20 +390,27 @@ func checkHandoverStep(o Observation, a SetStable) error {
 	before := o.Record.Release.Phase
 	switch r.Phase {
 	case record.Standby, record.HandingOver:
-		if !o.handsOver() || before != r.Phase && before != record.Promoting && before != record.Standby {
+		follows := before == r.Phase || before == record.Promoting || before == record.Standby
+		if !o.handsOver() || !follows {
 			return fmt.Errorf("a handover begins in phase %q", before)
 		}
 	default:
 	}
-	switch {
-	case r.Phase == record.HandingOver && before != record.HandingOver && o.Traffic != nil && o.Stable.Replicas > 0:
-		if v := o.Traffic.Facts(); v.Weight != 100 {
-			return fmt.Errorf("the workload is handed over to a second set with %d %% of the requests", v.Weight)
+	begins := r.Phase == record.HandingOver && before != record.HandingOver
+	if begins && o.Traffic != nil && o.Stable.Replicas > 0 {
+		if weight := o.Traffic.Facts().Weight; weight != 100 {
+			return fmt.Errorf("the workload is handed over to a second set with %d %% of the requests", weight)
 		}
-	case a.Replicas == nil:
+		return nil
+	}
+	if a.Replicas == nil {
+		return nil
+	}
+	cancels := r.Phase == record.Promoting || a.RestoreTemplate
+	switch {
 	case *a.Replicas == 0 && !o.secondSetCanServe(ptr.Deref(o.canary(), Workload{})):
 		return errors.New("groups are deleted while the second set is not ready")
-	case before != record.HandingOver || *a.Replicas != 0 && r.Phase != record.Promoting && !a.RestoreTemplate:
+	case before != record.HandingOver || *a.Replicas != 0 && !cancels:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:
 		if v := o.Traffic.Look(requestsToSecondSet()); v.Stage < traffic.Written || !withdrawn(v) {

@@ -45,7 +45,10 @@ func (o Observation) maxReplicas() int {
 // last, all that the target allows.
 func (o Observation) keptGroups(planned func(replicas int) int) int {
 	c := o.canary()
-	if c == nil || !o.Stable.Autoscaled || c.ScaledBy != record.FieldManager || o.Traffic != nil && o.Traffic.Facts().Weight == 0 {
+	if c == nil || !o.Stable.Autoscaled || c.ScaledBy != record.FieldManager {
+		return 0
+	}
+	if o.Traffic != nil && o.Traffic.Facts().Weight == 0 {
 		return 0
 	}
 	if most := o.maxReplicas(); most < math.MaxInt {
@@ -84,14 +87,16 @@ func awaitStartReplicas(o Observation) *Decision {
 // degraded describes what each side can carry during a rollback, if the stable side has fewer ready groups than at the
 // beginning. Empty means that it has not.
 func (o Observation) degraded() string {
-	if o.release() == nil || o.Record.Release.Phase != record.CleaningUp || o.canary() == nil {
+	c := o.canary()
+	if phaseOf(o.release()) != record.CleaningUp || c == nil {
 		return ""
 	}
-	c, want, stable := o.canary(), o.batchReplicas(), o.Stable.serving(o.Stable.Replicas)
-	if stable >= want {
+	want, ready := o.batchReplicas(), o.Stable.serving(o.Stable.Replicas)
+	if ready >= want {
 		return ""
 	}
-	return fmt.Sprintf("; %d of %d groups of %s are ready, and %d of %d of %s: scale or repair %[3]s", stable, want, o.Stable.Name, c.serving(c.Replicas), c.Replicas, c.Name)
+	return fmt.Sprintf("; %d of %d groups of %s are ready, and %d of %d of %s: scale or repair %[3]s",
+		ready, want, o.Stable.Name, c.serving(c.Replicas), c.Replicas, c.Name)
 }
 
 // The revision of a workload without groups is that of its template: LWS keeps no other, and starts the next group at it,
@@ -112,8 +117,14 @@ func (o Observation) lostStable() bool {
 		s.planned(o)
 		released = s.Planned
 	}
+	if o.Stable.Replicas == 0 {
+		return true
+	}
 	n := o.Stable.existing()
-	return o.Stable.Replicas == 0 || n == 0 && o.lacksChild(r.StableRevision) || n > released && len(o.groupsOffRevision()) == n
+	if n == 0 {
+		return o.lacksChild(r.StableRevision)
+	}
+	return n > released && len(o.groupsOffRevision()) == n
 }
 
 // canSaveTemplate reports whether the record lacks the stable template, and LWS has it. The record of a

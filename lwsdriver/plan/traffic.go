@@ -21,7 +21,11 @@ func (o Observation) requested(planned int) traffic.Desired {
 	}
 	d := prepared()
 	c, requested := o.canary(), o.Record.Release.Traffic
-	if c == nil || c.Deleting || requested == nil && !o.movesAllRequests() && !o.shifts() || c.serving(planned) == 0 {
+	if c == nil || c.Deleting {
+		return d
+	}
+	hasShare := requested != nil || o.movesAllRequests() || o.shifts()
+	if !hasShare || c.serving(planned) == 0 {
 		return d
 	}
 	if requested != nil {
@@ -34,7 +38,7 @@ func (o Observation) requested(planned int) traffic.Desired {
 	return d
 }
 
-// serving returns how many of the groups that stay may receive requests.
+// serving returns how many of the planned groups may receive requests.
 func (w Workload) serving(planned int) int {
 	return w.count(func(g Group) bool { return g.mayServe(planned) })
 }
@@ -44,6 +48,7 @@ func Requests(o Observation) traffic.Desired {
 	if o.Record == nil || o.Record.Release == nil {
 		return traffic.Desired{}
 	}
+	phase := o.Record.Release.Phase
 	switch {
 	case o.routesInPlace():
 		return o.requestsInPlace()
@@ -51,16 +56,16 @@ func Requests(o Observation) traffic.Desired {
 		return o.requestsHandedOver()
 	case RemovesAdded(o):
 		return prepared()
-	case o.Record.Release.Phase == record.Progressing, o.Record.Release.Phase == record.Promoting, o.completesSecondSet(), o.shiftsBack():
+	case phase == record.Progressing, phase == record.Promoting, o.completesSecondSet(), o.shiftsBack():
 		return o.requested(o.routedGroups())
-	// The requests stay where they are: the second set is the only one that can carry them.
+	// The requests stay where they are: only the second set can carry them.
 	case o.awaitsStable():
-		return traffic.Desired{Prepared: true, Weight: o.Traffic.Facts().Weight} // until then
-	}
-	if len(o.Added) > 0 {
+		return traffic.Desired{Prepared: true, Weight: o.Traffic.Facts().Weight}
+	case len(o.Added) > 0:
 		return prepared()
+	default:
+		return traffic.Desired{}
 	}
-	return traffic.Desired{}
 }
 
 // RemovesAdded reports whether the added workloads are to be deleted, so that their leaders only finish their requests.
@@ -80,8 +85,8 @@ func RemovesAdded(o Observation) bool {
 	case r.Phase == record.Promoting, r.Phase == record.RollingBack, r.Phase == record.HandingOver:
 		return false
 	case r.Phase == record.Progressing:
-		// The template changed, or its revision is not recorded yet; or the canary was deleted.
-		return c == nil || c.Deleting || (o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision)
+		templateChanged := o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision
+		return c == nil || c.Deleting || templateChanged
 	default:
 		return true
 	}
@@ -89,14 +94,15 @@ func RemovesAdded(o Observation) bool {
 
 // drainsStable reports whether the user's workload is about to be rolled while all requests go to the canary.
 func (o Observation) drainsStable() bool {
-	if o.release() == nil || o.Record.Release.Phase != record.Promoting && o.Record.Release.Phase != record.Standby {
+	phase := phaseOf(o.release())
+	if phase != record.Promoting && phase != record.Standby {
 		return false
 	}
 	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.requested(o.capacity()).Weight == 100
 }
 
 // drainStable waits, before LWS rolls the user's workload, until its leaders receive no requests and have finished
-// theirs. Nil means that they have, or they continue to receive requests as the host requested.
+// theirs. Nil means that they have, or that the host requested that they continue to receive requests.
 func drainStable(o Observation, v traffic.View) *Decision {
 	switch {
 	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.drainsStable():
@@ -107,8 +113,7 @@ func drainStable(o Observation, v traffic.View) *Decision {
 	return drained(o)
 }
 
-// draining returns the groups that are removed next, once their leaders receive no more requests and only finish
-// theirs.
+// draining returns the groups that are removed next and whose leaders receive no more requests, so that they only finish theirs.
 func (o Observation) draining() []Group {
 	switch {
 	case o.Traffic == nil:
@@ -141,7 +146,10 @@ func (o Observation) draining() []Group {
 		return out
 	}
 	planned := o.planned()
-	if v := o.Traffic.Look(o.requested(planned)); planned >= c.Replicas || !inForce(v) || c.reachable(v, planned) {
+	if planned >= c.Replicas {
+		return out
+	}
+	if v := o.Traffic.Look(o.requested(planned)); !inForce(v) || c.reachable(v, planned) {
 		return out
 	}
 	return append(out, c.existingFrom(planned)...)
@@ -171,7 +179,7 @@ func (o Observation) capacity() int {
 	return 0
 }
 
-// mayServe reports whether a canary group's leader may receive requests: the group is ready, and it stays.
+// mayServe reports whether a group's leader may receive requests: the group is ready, and is one of those planned.
 func (g Group) mayServe(planned int) bool { return g.Ready && g.Index < planned }
 
 // reconcileTraffic returns the next write towards the desired routing, nil if none is due, and the state of the routing.
@@ -245,18 +253,24 @@ func restoreTraffic(o Observation) *Decision {
 // withdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
 func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
-// labelLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. If settled is true,
-// the routes are in force, and a group that is about to be deleted may lose its label.
-func labelLeaders(o Observation, c Workload, planned int, settled bool) *Decision {
+// labelLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. Only once the routes are in force, as
+// settled says, a group that is about to be deleted may lose its label.
+func labelLeaders(o Observation, w Workload, planned int, settled bool) *Decision {
 	if o.Traffic == nil {
 		return nil
 	}
-	return o.labelServing(c, func(g Group) bool {
-		return g.mayServe(planned) && (c.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)) || g.Serving && g.Ready && !settled
+	return o.labelServing(w, func(g Group) bool {
+		if g.Serving && g.Ready && !settled {
+			return true
+		}
+		if !g.mayServe(planned) {
+			return false
+		}
+		return w.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)
 	})
 }
 
-// labelServing returns the write that labels the first leader as serving, or removes that label, as its group requires, or nil if none is due.
+// labelServing returns the first write of a serving label that is due: a leader has the label if its group serves. Nil means that none is due.
 // Leaders of other roles come first: those of the entry role need them.
 func (o Observation) labelServing(w Workload, serves func(Group) bool) *Decision {
 	for _, groups := range [][]Group{o.pooled(w), w.Groups} {
@@ -280,8 +294,8 @@ func routeCanary(o Observation, planned int) (traffic.View, *Decision) {
 	return routeAndLabel(o, *c, planned, o.requested(planned))
 }
 
-// routeAndLabel applies a routing: the routes, then the serving labels. Only before the share grows, the leaders that it
-// was computed for are labelled first.
+// routeAndLabel applies a routing: the routes, then the serving labels. A share that grows comes after the labels of the leaders that are to
+// carry it.
 func routeAndLabel(o Observation, w Workload, planned int, want traffic.Desired) (traffic.View, *Decision) {
 	v, write := reconcileTraffic(o, want)
 	if grows := v.Pinned && v.Prepared && want.Weight > v.Weight; write != nil && !grows {
@@ -302,7 +316,7 @@ func (s *Progress) share(o Observation) {
 	case record.Promoted, record.Nothing:
 		return // both sides run the update revision
 	case record.HandingOver:
-		s.Weight, s.Routed = 100, true // by whichever Service
+		s.Weight, s.Routed = 100, true // through the canary's Service or the stable one
 		return
 	default:
 	}
@@ -311,8 +325,8 @@ func (s *Progress) share(o Observation) {
 	}
 }
 
-// protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits that
-// these groups have no part in, such as for LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
+// protectRequests returns the write that takes requests away from updated groups that can't serve them. It comes before waits for others,
+// such as LWS or an autoscaler, and before writes that may be refused. Nil means that none is due.
 func protectRequests(o Observation) *Decision {
 	if d := labelStable(o); d != nil {
 		return d // requests can't return to old units without it
