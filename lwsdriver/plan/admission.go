@@ -20,14 +20,19 @@ import (
 // under a limit may have waited, so its deadline begins now.
 func awaitAdmission(o Observation, d Decision) Decision {
 	n := o.starts(d.Action)
-	switch a, stable := d.Action.(SetStable); {
-	case n == 0 || o.MaxInFlight == nil:
-	case o.inFlight(d.State)+n > *o.MaxInFlight:
+	if n == 0 || o.MaxInFlight == nil {
+		return d
+	}
+	if o.inFlight(d.State)+n > *o.MaxInFlight {
 		d.Action, d.Wait, d.Reason = nil, WaitAdmission, ReasonWaitingForAdmission
-		d.Message = fmt.Sprintf("the next %s for admission: as many groups of other releases are starting as --max-groups-in-flight allows", Counted(n, "group waits", "groups wait"))
-	case stable:
+		d.Message = fmt.Sprintf("the next %s for admission: as many groups of other releases are starting as --max-groups-in-flight allows",
+			Counted(n, "group waits", "groups wait"))
+		return d
+	}
+	if a, ok := d.Action.(SetStable); ok {
 		next := *a.Record.Release
-		next.PhaseAt, a.Record.Release = o.Now, &next
+		next.PhaseAt = o.Now
+		a.Record.Release = &next
 		d.Action = a
 	}
 	return d
@@ -39,7 +44,7 @@ func recordOnly(o Observation, a Action) Action {
 		return a
 	}
 	switch a := a.(type) {
-	// The target goes with the present size, and the loop scales once it is admitted.
+	// The target is written with the present size, and the loop scales once the groups are admitted.
 	case ScaleCanary:
 		a.Replicas = o.canary().Replicas
 		return a
@@ -79,10 +84,11 @@ func (o Observation) starts(a Action) int {
 
 // replaces returns how many groups of the user's workload LWS replaces at once under a rolling update configuration.
 func (o Observation) replaces(r rolling) int {
-	from, due := int(ptr.Deref(r.Partition, 0)), 0
+	from := int(ptr.Deref(r.Partition, 0))
 	if from >= o.Stable.Replicas {
-		return 0 // as under the hold: every look asks
+		return 0 // as under the hold, without a look at each group
 	}
+	due := 0
 	for g, n := range o.Stable.Wanted(from) {
 		if !g.Ready || !g.at(o.Stable.Revision) {
 			due += n

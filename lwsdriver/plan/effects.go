@@ -35,7 +35,7 @@ type Drain struct {
 	Answer
 }
 
-// of reports whether a drain includes the leaders of groups.
+// of reports whether a drain includes the leaders of all the groups.
 func (d *Drain) of(groups []Group) bool {
 	if d == nil {
 		return false
@@ -119,7 +119,7 @@ func (g *Group) cool() {
 	}
 }
 
-// drained waits until the leaders of groups that are removed next have finished their requests. It returns nil once they have.
+// drained returns what to wait for until the leaders of groups that are removed next have finished their requests. Nil means that they have.
 func drained(o Observation) *Decision {
 	groups := o.draining()
 	switch {

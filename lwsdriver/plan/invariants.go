@@ -162,22 +162,21 @@ func checkDeletion(o Observation) error {
 // checkSetStable: the hold is released only by a promotion, by its rollback, and for the groups of a batch in place; and
 // only Promote begins a promotion.
 func checkSetStable(o Observation, i Intent, a SetStable) error {
-	var before, after record.Phase
-	if r := o.release(); r != nil {
-		before = r.Phase
-	}
-	if r := a.Record.Release; r != nil {
-		after = r.Phase
-	}
+	before, after := phaseOf(o.release()), phaseOf(a.Record.Release)
 	_, asked := i.(Promote)
 	if after == record.Promoting && before != record.Promoting && before != record.HandingOver && !asked {
 		return errors.New("a promotion begins without a Promote")
 	}
-	switch held := a.Rolling != nil && isHold(*a.Rolling); {
-	case a.RestoreTemplate && (after != record.RollingBack || a.Record.Release.StableTemplate == nil):
-		return errors.New("a template is restored that is not the stable one")
-	case held, a.RestoreTemplate, a.Rolling == nil:
+	if a.RestoreTemplate {
+		if after != record.RollingBack || a.Record.Release.StableTemplate == nil {
+			return errors.New("a template is restored that is not the stable one")
+		}
 		return nil
+	}
+	if a.Rolling == nil || isHold(*a.Rolling) {
+		return nil
+	}
+	switch {
 	case after == record.RollingBack && o.Stable.Revision != o.Record.Release.StableRevision:
 		return errors.New("a rollback to a template that is not the stable one")
 	case after == record.Progressing && o.inPlace():

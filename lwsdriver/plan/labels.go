@@ -110,8 +110,8 @@ func (o Observation) rolloutOf(g Group, position int) RolloutLabels {
 		}
 	}
 	for i := 0; labels.Batch == 0; i++ {
-		// Groups after the last batch are those of an absolute target, or of the promotion.
-		if i >= len(o.Policy.Batches)-1 || o.Policy.Batches[i].Up(o.Stable.Replicas) > position {
+		last := i >= len(o.Policy.Batches)-1 // it also has the groups of an absolute target, and of the promotion
+		if last || o.Policy.Batches[i].Up(o.Stable.Replicas) > position {
 			labels.Batch = i + 1
 		}
 	}

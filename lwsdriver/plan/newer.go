@@ -66,7 +66,7 @@ func checkLeftToNewer(o Observation, i Intent, a Action) error {
 // a higher one raises it before its first write; one with a lower one leaves the release alone. Going back is not rendered:
 // what a release added is deleted, and the user's objects are restored as their annotations say.
 
-// rendered reports whether a release in this phase is carried on by renderings.
+// rendered reports whether a release is in a phase in which the driver renders objects.
 func rendered(r *record.Release) bool {
 	return r != nil && r.Phase.Unfinished() && r.Phase != record.RollingBack
 }
@@ -91,9 +91,14 @@ func (o Observation) raisesRendering() bool {
 // withRendering raises the rendering version in a record that is written anyway.
 func withRendering(o Observation, d Decision) Decision {
 	a, ok := d.Action.(SetStable)
-	if r := a.Record.Release; ok && o.raisesRendering() && rendered(r) && r.Rendering < o.Rendering {
+	if !ok || !o.raisesRendering() {
+		return d
+	}
+	r := a.Record.Release
+	if rendered(r) && r.Rendering < o.Rendering {
 		next := *r
-		next.Rendering, a.Record.Release = o.Rendering, &next
+		next.Rendering = o.Rendering
+		a.Record.Release = &next
 		d.Action = a
 	}
 	return d

@@ -42,7 +42,8 @@ type Progress struct {
 
 	// ready is the number of ready groups of the goal, available the number of those ready for minReady.
 	ready, available int
-	// lost is when each of the others was lost, in order, and neverSeen the number of those of which no pod was ever observed.
+	// lost is when each group of the goal that is not available was lost, in order. neverSeen is the number of those of which no pod was ever
+	// observed.
 	lost      []time.Time
 	neverSeen int
 	// blocking is the group to blame if no other becomes ready. Nil means none.
@@ -51,15 +52,15 @@ type Progress struct {
 	nextReady time.Duration
 }
 
-// goal returns the workload whose groups, from an index on, the release waits for at present, and their expected
-// revision. Nil means that the workload does not exist yet.
+// goal returns the workload whose groups the release waits for, from which index on, and at which revision. Nil means that the workload does
+// not exist yet.
 func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
 	case o.Record.Release.Phase == record.RollingBack:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case updatesStable(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision
-	// Groups of a template that is no longer released go back first.
+	// Groups of a template that is no longer released are restored first.
 	case o.inPlace() && len(o.abandoned()) > 0:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case o.inPlace():
@@ -77,8 +78,7 @@ func (s *Progress) measureGoal(o Observation) {
 		return
 	}
 	for g, n := range w.Wanted(from) {
-		// LWS replaces it, or a restart does, so it counts as lost until then.
-		if !g.at(revision) {
+		if !g.at(revision) { // it counts as lost until LWS or a restart has replaced it
 			s.addLost(g, n)
 			if !g.Ready { // a group that serves at another revision is updated later
 				s.noteBlocking(g)
@@ -97,14 +97,15 @@ func (s *Progress) measureGoal(o Observation) {
 		}
 		s.addLost(g, n)
 		s.noteBlocking(g)
-		if left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now); g.Ready && (s.nextReady == 0 || left < s.nextReady) {
-			s.nextReady = max(left, time.Millisecond)
+		if g.Ready {
+			left := g.ReadySince.Add(o.Policy.MinReady).Sub(o.Now)
+			s.nextReady = earliest(s.nextReady, max(left, time.Millisecond))
 		}
 	}
 	slices.SortFunc(s.lost, time.Time.Compare)
 }
 
-// addLost notes when n groups were lost.
+// addLost notes when a group was lost, or that a run of n groups was never seen.
 func (s *Progress) addLost(g Group, n int) {
 	if g.LostAt.IsZero() {
 		s.neverSeen += n
@@ -113,18 +114,17 @@ func (s *Progress) addLost(g Group, n int) {
 	}
 }
 
-// stuckSince returns since when no new group became ready and more than the tolerated ones have been missing.
+// stuckSince returns since when no new group became ready while more groups than tolerated are missing.
 func (s Progress) stuckSince(tolerated int) time.Time {
-	since := s.ProgressAt
-	// As many may be missing as the threshold allows, so the next loss after those is the one that stops the batch.
-	if i := tolerated - s.neverSeen; i >= 0 && i < len(s.lost) && s.lost[i].After(since) {
-		since = s.lost[i]
+	first := tolerated - s.neverSeen // the index of the first loss that is not tolerated
+	if first < 0 || first >= len(s.lost) {
+		return s.ProgressAt
 	}
-	return since
+	return later(s.ProgressAt, s.lost[first])
 }
 
-// noteBlocking notes a group that is not as expected. The one that was lost first is to blame; one without any pod so far
-// may only be waiting for others.
+// noteBlocking notes a group that is not as expected. The group that was lost first is to blame. A group without any pod so far may only be
+// waiting for others.
 func (s *Progress) noteBlocking(g Group) {
 	if s.blocking == nil || lostEarlier(g.LostAt, s.blocking.LostAt) {
 		s.blocking = &g
@@ -135,20 +135,23 @@ func (s *Progress) noteBlocking(g Group) {
 func lostEarlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
 // diagnosis says what to do about the group that blocks a release. It names the group, and since when it blocks, unless the message does.
-// Empty means that no single group blocks it.
+// Empty means that no single group blocks the release.
 func (s Progress) diagnosis(o Observation, message string) string {
 	g := s.blocking
 	if g == nil {
 		return ""
 	}
-	since, what, do := g.LostAt, "has not been ready", remedy(*g)
-	if _, _, revision := o.goal(s.Planned); g.Revision == "" || g.Pod == "" { // no pod is to blame
-		_, child := o.lackedChild(revision)
-		do = cmp.Or(child, do)
+	do := remedy(*g)
+	if g.Revision == "" || g.Pod == "" { // no pod is to blame
+		_, _, revision := o.goal(s.Planned)
+		_, restoreChild := o.lackedChild(revision)
+		do = cmp.Or(restoreChild, do)
 	}
+	since := g.LostAt
 	if since.IsZero() {
 		since = s.ProgressAt
 	}
+	what := "has not been ready"
 	switch {
 	case g.Ready:
 		what = fmt.Sprintf("has not stayed ready for %s", o.Policy.MinReady)
@@ -250,7 +253,7 @@ func (w Workload) count(has func(Group) bool) (n int) {
 	return n
 }
 
-// StableRevisions returns the revisions of the workload's groups. More than one: LWS had begun to roll before the hold.
+// StableRevisions returns the revisions of the workload's groups. There are several if LWS had begun to roll before the hold.
 func (o Observation) StableRevisions() []string { return o.Stable.revisions() }
 
 // measureProgress counts groups. It never fails: unreadable values count as 0, and the decision reports them.
@@ -263,7 +266,8 @@ func measureProgress(o Observation) Progress {
 		s.planned(o)
 		s.measureGoal(o)
 	}
-	own, ready := updatesStable(o) || o.inPlace(), 0
+	own := updatesStable(o) || o.inPlace() // the workload's own groups are updated
+	ready := 0
 	for _, w := range o.Workloads() {
 		s.Total += w.existing()
 		ready += w.count(func(g Group) bool { return g.Ready })
@@ -278,7 +282,7 @@ func measureProgress(o Observation) Progress {
 	}
 	for _, w := range o.Added {
 		for _, g := range w.Groups {
-			// Groups from an edit of the canary's template, which was restored since, are not the release's.
+			// A group at another revision is left of an edit of the canary's template, which was restored.
 			if !own && w.Carries == update && g.at(w.Revision) {
 				s.count(o, w, g)
 			}
@@ -302,6 +306,7 @@ func updatesStable(o Observation) bool {
 	return p == record.Promoting || p == record.Promoted || p == record.Nothing
 }
 
+// planned sets the numbers of groups that the release is to have, and that the cluster is asked for.
 func (s *Progress) planned(o Observation) {
 	t := o.Target()
 	if t != nil && t.At.After(s.ProgressAt) {
@@ -318,17 +323,17 @@ func (s *Progress) planned(o Observation) {
 		}
 		return
 	}
-	// observe refuses an unreadable target.
 	planned := func(replicas int) int {
 		if o.completesSecondSet() {
 			return replicas
 		}
-		n, _ := t.Planned(replicas)
+		n, _ := t.Planned(replicas) // observe refuses an unreadable target
 		return n
 	}
-	s.Planned = max(planned(o.batchReplicas()), o.keptGroups(planned))
-	if s.Planned = o.beforePromotion(s.Planned); o.shiftsBack() {
+	if o.shiftsBack() {
 		s.Planned = o.shiftBackTo()
+	} else {
+		s.Planned = o.beforePromotion(max(planned(o.batchReplicas()), o.keptGroups(planned)))
 	}
 	s.Threshold = o.Policy.Threshold(s.Planned)
 	switch c := o.canary(); {

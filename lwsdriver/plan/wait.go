@@ -83,17 +83,20 @@ func limitWait(o Observation, d Decision) Decision {
 		d.Recheck = earliest(d.Recheck, o.nextChange())
 	}
 	now, same := o.waits(d)
-	switch groups := d.Wait == WaitProgress && !d.Since.IsZero(); {
-	case atRestIn(d.State), d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitAdmission):
+	hasNoDeadline := d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitAdmission)
+	if atRestIn(d.State) || hasNoDeadline {
 		if r := o.release(); r != nil && r.Waiting.For == now.For {
-			d.Waiting.For = now.For // it is reached, whatever the record says until it is written
+			d.Waiting.For = now.For // it is reached, although the record still says that the release waits for it
 		}
-		return d
-	case d.State == pb.State_STATE_FAILED, d.Action != nil && !groups && (!same || !besides(d.Action)):
-		d.Waiting = now // what was asked for is not reached by a write
 		return d
 	}
 	d.Waiting = now
+	// Any other write moves the release on: the next decision has the deadline.
+	forGroups := d.Wait == WaitProgress && !d.Since.IsZero()
+	waits := d.Action == nil || forGroups || same && besides(d.Action)
+	if d.State == pb.State_STATE_FAILED || !waits {
+		return d
+	}
 	since := now.since(d)
 	d.Deadline = since.Add(d.Wait.longest(o))
 	d = recordWait(o, d, since)
@@ -108,9 +111,11 @@ func limitWait(o Observation, d Decision) Decision {
 // wait in the record.
 func (o Observation) waits(d Decision) (now Waiting, same bool) {
 	now = Waiting{For: o.asked(), Since: o.Now}
-	if same = o.Waiting.For == now.For && !o.Waiting.Since.IsZero(); same {
+	known := o.Waiting.For == now.For
+	same = known && !o.Waiting.Since.IsZero()
+	if same {
 		now = o.Waiting
-	} else if r := o.release(); r != nil && r.Waiting.For == now.For && o.Waiting.For != now.For {
+	} else if r := o.release(); !known && r != nil && r.Waiting.For == now.For {
 		now.Recorded, now.Overwritten = r.Waiting.Since, r.Waiting.Overwritten
 	}
 	if d.Overwritten != "" {
@@ -119,34 +124,40 @@ func (o Observation) waits(d Decision) (now Waiting, same bool) {
 	return now, same
 }
 
-// since returns when the deadline of a decision's wait began to count: that of groups when they were lost, or progressed. An earlier driver
-// may have known longer that they were.
+// since returns when the deadline of a decision's wait began to count: when the decision says that its wait began, or else when the driver
+// began to wait. A driver that has just started sees a wait as new. What an earlier driver recorded counts then, unless there was progress since.
 func (w Waiting) since(d Decision) time.Time {
 	progress, recorded := d.Progress.ProgressAt, w.Recorded
+	began := d.Since
+	if began.IsZero() {
+		began = w.Since
+	}
+	recordedEarlier := !recorded.IsZero() && recorded.Before(began)
 	switch {
-	// A driver that has just started sees a wait as new. The record knows better, but progress since then counts.
-	case d.Since.IsZero() && !recorded.IsZero() && recorded.Before(w.Since):
+	case d.Since.IsZero() && recordedEarlier:
 		return later(recorded, progress)
 	case d.Since.IsZero():
-		return later(w.Since, progress)
-	case !recorded.IsZero() && recorded.Before(d.Since) && !recorded.Before(progress):
+		return later(began, progress)
+	case recordedEarlier && !recorded.Before(progress):
 		return recorded
+	default:
+		return began
 	}
-	return d.Since
 }
 
-// recordAfter is the part of its deadline after which a wait is recorded: most waits end sooner, and cost no write.
+// recordAfter divides a deadline: a wait is recorded after this part of it. Most waits end sooner, and cost no write.
 const recordAfter = 10
 
-// recordWait notes in the decision what the record is to have of its wait, once that has lasted long enough.
+// recordWait notes in the decision what the record is to have of its wait, once the wait has lasted long enough.
 func recordWait(o Observation, d Decision, since time.Time) Decision {
 	next := record.Waiting{For: d.Waiting.For, Since: since, Overwritten: d.Waiting.Overwritten}
 	r := o.release()
 	if r == nil || max(len(next.For), len(next.Overwritten)) > record.MaxWaiting {
 		return d
 	}
-	if r.Waiting.For == next.For && since.Sub(r.Waiting.Since).Abs() < time.Second && (r.Waiting.Overwritten != "" || next.Overwritten == "") {
-		next = r.Waiting // another name is no reason to write
+	recorded := r.Waiting.For == next.For && since.Sub(r.Waiting.Since).Abs() < time.Second
+	if recorded && (r.Waiting.Overwritten != "" || next.Overwritten == "") {
+		next = r.Waiting // another client's name is no reason to write
 	}
 	if left := since.Add(d.Wait.longest(o) / recordAfter).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
@@ -156,7 +167,7 @@ func recordWait(o Observation, d Decision, since time.Time) Decision {
 	return d
 }
 
-// keepWait has a record that is written say what the release waits for, and nothing that it does not wait for any more.
+// keepWait adds to a write of the record what the release waits for, and removes from it what the release no longer waits for.
 func keepWait(o Observation, d Decision) Decision {
 	a, ok := d.Action.(SetStable)
 	if !ok || a.Record.Release == nil {
@@ -178,10 +189,11 @@ func keepWait(o Observation, d Decision) Decision {
 // whySaveWait describes the write of saveWait.
 const whySaveWait = "note in the record what the release waits for"
 
-// saveWait is keepWait with a write of its own, if that changes the record and no other is due.
+// saveWait is keepWait, with a write of the record if no other write is due and the record would change.
 func saveWait(o Observation, d Decision) Decision {
 	r := o.release()
-	if d.Action != nil || r == nil || o.Refused != nil || o.Stable.Deleting || o.Gone || o.Succeeded || d.Reason == ReasonStyleNotSupported {
+	ends := o.Stable.Deleting || o.Gone || o.Succeeded
+	if d.Action != nil || r == nil || o.Refused != nil || ends || d.Reason == ReasonStyleNotSupported {
 		return keepWait(o, d)
 	}
 	save := d
@@ -298,28 +310,31 @@ func (o Observation) awaitLWS(reason, message string, args ...any) *Decision {
 			"show an error: it never observes a change of volumeClaimTemplates, for example", o.Stable.Name)}
 }
 
-// awaitGroups has d wait for its goal, of which some groups may be missing.
+// awaitGroups makes d wait for the groups of the release's goal. More than the tolerated number must be missing for the deadline to count from
+// their loss.
 func awaitGroups(s Progress, d Decision, tolerated int) Decision {
 	d.Recheck, d.Since = s.nextReady, s.stuckSince(tolerated)
 	return d
 }
 
-// awaitPlace returns what a batch waits for that replaces units and has no place for the last ones: another weight of the host, if old units stay
-// for the requests that this one leaves them, or another pace of a role. Nil means neither.
+// awaitPlace returns what a batch waits for if it replaces units and has no place for the last of them. Old units may have to stay for the
+// requests that the host's weight leaves to them: another weight helps. Or no role may lack or add a group: another pace helps. Nil means neither.
 func awaitPlace(o Observation, s Progress, d Decision) *Decision {
 	if !o.shifts() || o.shiftsBack() || len(o.leavingUnits()) > 0 {
 		return nil
 	}
-	b, r, placed := o.bounds(), o.Record.Release, 0
+	b, r := o.bounds(), o.Record.Release
+	placed := 0
 	for slice := range o.Slices {
 		placed += b.Exact[Member(slice, o.entryRole().Name)]
 	}
 	if placed > s.ready || o.boundsAction(*b, "") != nil {
-		return nil
+		return nil // units that are placed start, or the bounds move
 	}
-	if enough := o.weightOf(s.Planned); o.Traffic != nil && r.Traffic != nil && r.Traffic.Weight < enough {
-		d.Message = fmt.Sprintf("%d of %d groups ready; there is no place for the others: the host asked for %d %% of the requests, so %d units of revision %s stay for the rest",
-			s.ready, s.Planned, r.Traffic.Weight, o.Stable.existing(), r.StableRevision)
+	enough := o.weightOf(s.Planned)
+	if o.Traffic != nil && r.Traffic != nil && r.Traffic.Weight < enough {
+		d.Message = fmt.Sprintf("%d of %d groups ready; there is no place for the others: the host asked for %d %% of the requests, so %d units of "+
+			"revision %s stay for the rest", s.ready, s.Planned, r.Traffic.Weight, o.Stable.existing(), r.StableRevision)
 		d.Remedy = fmt.Sprintf("Ask for a weight of %d %%, or for a batch of %s", enough, Counted(s.ready, "group", "groups"))
 		return &d
 	}
