@@ -480,27 +480,21 @@ func (o Observation) checkShift() error {
 }
 
 // canShift reports whether the units of a slice can be replaced with what such roles may lack and may have in addition. All slices are alike.
+//
+// While all groups are ready, each role loses old groups down to what lowered leaves beside a number of new units. The next unit has a place if
+// every role then has room for its groups.
 func (o Observation) canShift(roles []Role) bool {
 	o.Slices, o.Roles = 1, roles
-	last := o.shiftable()
-	b := Bounds{Stable: o.stableSide(), Update: "next", Units: last, Min: map[string]int{}, Exact: map[string]int{}}
-	for _, r := range o.Roles {
-		b.Min[Member(0, r.Name)] = r.Replicas
-	}
-	o.Record, o.Policy, o.Traffic = &record.Record{Release: &record.Release{
-		Phase: record.Progressing, StableRevision: b.Stable, UpdateRevision: "next",
-	}}, record.Policy{Style: pb.Style_STYLE_PARTITION}, nil
-	for {
-		next := o.afterBounds(b)
-		if next.unitsOf(func(r Role) int { return b.Exact[Member(0, r.Name)] }) == last && last > 0 {
-			return true
+	last, least := o.shiftable(), o.entryRole().Replicas-o.sliceLacks()
+	for units := range last {
+		for _, r := range roles {
+			stay := max(r.Replicas-o.part(r, last), o.part(r, 1), r.Replicas-r.MaxUnavailable-o.part(r, units), o.part(r, least-units))
+			if stay+o.part(r, units+1) > r.Replicas+r.MaxSurge {
+				return false
+			}
 		}
-		moved := next.withUnits(*next.bounds(), last)
-		if sameBounds(moved, b) {
-			return false
-		}
-		b = moved
 	}
+	return last > 0
 }
 
 // failShift fails a release that can't replace units any more, since the user has scaled a role, or edited its pace. Nil means that it can.
@@ -515,26 +509,4 @@ func (o Observation) failShift() *Decision {
 func (o Observation) cannotShift() string {
 	return fmt.Sprintf("style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion",
 		o.object())
-}
-
-// afterBounds returns the observation once every child has the groups of its bounds, all ready for long.
-func (o Observation) afterBounds(b Bounds) Observation {
-	o.Bounds, o.Children, o.Added = &b, nil, nil
-	o.Stable.Revision = b.Update
-	long := o.Now.AddDate(-1, 0, 0)
-	add := func(slice int, revision string, role Role, n int) {
-		c := Child{Name: revision + "-" + Member(slice, role.Name), Role: role.Name, Revision: revision, Slice: slice, Replicas: n}
-		for i := range n {
-			c.Groups = append(c.Groups, Group{Index: i, Leader: fmt.Sprintf("%s-%d", c.Name, i), Revision: revision, Ready: true, ReadySince: long, FirstReady: long})
-		}
-		o.Children = append(o.Children, c)
-	}
-	for slice := range o.Slices {
-		for _, r := range o.Roles {
-			add(slice, b.Stable, r, b.Min[Member(slice, r.Name)])
-			add(slice, b.Update, r, b.Exact[Member(slice, r.Name)])
-		}
-	}
-	o.unite()
-	return o
 }

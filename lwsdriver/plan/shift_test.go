@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -47,6 +48,95 @@ func TestShiftRefused(t *testing.T) {
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v, %+v: %v, want %q", tt.prefill, tt.decode, err, tt.want)
 		}
+	}
+}
+
+// shiftEnds is canShift by trial: it takes every step of the bounds.
+func (o Observation) shiftEnds(roles []Role) bool {
+	o.Slices, o.Roles = 1, roles
+	last := o.shiftable()
+	b := Bounds{Stable: o.stableSide(), Update: "next", Units: last, Min: map[string]int{}, Exact: map[string]int{}}
+	for _, r := range o.Roles {
+		b.Min[Member(0, r.Name)] = r.Replicas
+	}
+	o.Record, o.Policy, o.Traffic = &record.Record{Release: &record.Release{
+		Phase: record.Progressing, StableRevision: b.Stable, UpdateRevision: "next",
+	}}, record.Policy{Style: pb.Style_STYLE_PARTITION}, nil
+	for {
+		next := o.afterBounds(b)
+		if next.unitsOf(func(r Role) int { return b.Exact[Member(0, r.Name)] }) == last && last > 0 {
+			return true
+		}
+		moved := next.withUnits(*next.bounds(), last)
+		if sameBounds(moved, b) {
+			return false
+		}
+		b = moved
+	}
+}
+
+// afterBounds returns the observation once every child has the groups of its bounds, all ready for long.
+func (o Observation) afterBounds(b Bounds) Observation {
+	o.Bounds, o.Children, o.Added = &b, nil, nil
+	o.Stable.Revision = b.Update
+	long := o.Now.AddDate(-1, 0, 0)
+	add := func(slice int, revision string, role Role, n int) {
+		c := Child{Name: revision + "-" + Member(slice, role.Name), Role: role.Name, Revision: revision, Slice: slice, Replicas: n}
+		for i := range n {
+			c.Groups = append(c.Groups, Group{Index: i, Leader: fmt.Sprintf("%s-%d", c.Name, i), Revision: revision, Ready: true, ReadySince: long, FirstReady: long})
+		}
+		o.Children = append(o.Children, c)
+	}
+	for slice := range o.Slices {
+		for _, r := range o.Roles {
+			add(slice, b.Stable, r, b.Min[Member(slice, r.Name)])
+			add(slice, b.Update, r, b.Exact[Member(slice, r.Name)])
+		}
+	}
+	o.unite()
+	return o
+}
+
+// What is accepted is what a trial of every step finds possible.
+func TestShiftIsPossible(t *testing.T) {
+	t.Parallel()
+	var all []Role
+	for replicas := range 5 {
+		for lacks := range replicas + 1 {
+			for surge := range 3 {
+				all = append(all, Role{Replicas: replicas, MaxUnavailable: lacks, MaxSurge: surge})
+			}
+		}
+	}
+	possible := 0
+	check := func(o Observation) {
+		got := o.canShift(o.Roles)
+		if want := o.shiftEnds(o.Roles); got != want {
+			t.Errorf("%+v, which requests enter by %q: %t, and a trial %t", o.Roles, o.EntryRole, got, want)
+		}
+		if got {
+			possible++
+		}
+	}
+	for _, prefill := range all {
+		for _, decode := range all {
+			check(shifting(1, prefill, decode))
+		}
+	}
+	for range 500 {
+		o := shifting(1, all[rand.IntN(len(all))], all[rand.IntN(len(all))])
+		for i := range o.Roles {
+			o.Roles[i].Replicas += rand.IntN(12)
+			o.Roles[i].MaxUnavailable += rand.IntN(4)
+		}
+		third := all[rand.IntN(len(all))]
+		third.Name = "third"
+		o.Roles = append(o.Roles, third)
+		o.EntryRole = o.Roles[rand.IntN(3)].Name
+		check(o)
+	}
+	if possible < 500 {
+		t.Errorf("only %d are possible", possible)
 	}
 }
 
