@@ -131,7 +131,7 @@ func (r HeaderRoute) Violations() []drivererr.FieldViolation {
 		bad.Add("name", "%s", problem)
 	}
 	if len(r.Matches) > maxHeaders {
-		bad.Add("matches", "has more than %d headers", maxHeaders)
+		bad.Add("matches", "has %d headers, more than the %d that are possible: use fewer, or a regular expression", len(r.Matches), maxHeaders)
 	}
 	for i, match := range r.Matches {
 		bad.Path = fmt.Sprintf("matches[%d]", i)

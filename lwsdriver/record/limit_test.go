@@ -36,6 +36,14 @@ func TestLimitOfOwners(t *testing.T) {
 	}
 }
 
+// A host's user wrote steps, not the batches of a policy: the message says what to change.
+func TestTooManyBatches(t *testing.T) {
+	_, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: slices.Repeat([]string{"1"}, MaxBatches+1)})
+	if len(bad) != 1 || bad[0].Field != "policy.batches" || !strings.Contains(bad[0].Description, "200 that are possible: use fewer") {
+		t.Errorf("it is refused with %v", bad)
+	}
+}
+
 // TestLimits: a request and a record at a limit are accepted, and refused above it.
 func TestLimits(t *testing.T) {
 	policy := func(change func(*pb.ReleasePolicy, int)) func(int) error {

@@ -175,7 +175,7 @@ func (v *violations) batches(raw []string) []Quantity {
 		v.Add("batches", "is required: at least one count of groups such as \"3\" or percentage such as \"25%%\"")
 	}
 	if len(raw) > MaxBatches {
-		v.Add("batches", "%d batches are more than the %d that are possible", len(raw), MaxBatches)
+		v.Add("batches", "%d batches are more than the %d that are possible: use fewer, larger ones", len(raw), MaxBatches)
 		return nil
 	}
 	parsed := make([]Quantity, 0, len(raw))
