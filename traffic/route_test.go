@@ -136,19 +136,6 @@ func refText(ref object) string {
 	return out
 }
 
-func TestRouteWeight(t *testing.T) {
-	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
-	for weight := range 101 {
-		got := apply(t, r, s, Desired{Weight: weight})
-		if RouteWeight(got, s) != weight {
-			t.Errorf("weight %d reads as %d", weight, RouteWeight(got, s))
-		}
-		if RouteUses(got, s) != (weight > 0) || !RouteServes(got, s) {
-			t.Errorf("weight %d: uses %t, serves %t", weight, RouteUses(got, s), RouteServes(got, s))
-		}
-	}
-}
-
 // TestCookie: a cookie is matched by an expression for the header with all cookies, at any position.
 func TestCookie(t *testing.T) {
 	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")
