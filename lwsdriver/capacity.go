@@ -21,15 +21,15 @@ import (
 // quota. It is called once, before the release begins: what a running release needs exists already or is being created.
 func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Finding, []*pb.Warning, error) {
 	if plan.UpToDate(s.Observation) {
-		return nil, fewReplicas(s, p.GetStyle()), nil
+		return nil, smallWorkloadWarnings(s, p.GetStyle()), nil
 	}
-	return d.costs(ctx, s, p)
+	return d.capacityFindings(ctx, s, p)
 }
 
-// costs is preview for a release that has a new template. What is found about quotas and budgets is among the warnings.
-func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, warnings []*pb.Warning, err error) {
+// capacityFindings is preview for a release that has a new template. What is found about quotas and budgets is among the warnings.
+func (d *Driver) capacityFindings(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, warnings []*pb.Warning, err error) {
 	inventory, unread := d.nearby(ctx, s, p)
-	warnings = fewReplicas(s, p.GetStyle())
+	warnings = smallWorkloadWarnings(s, p.GetStyle())
 	if err := unread[preflight.Budgets]; err != nil {
 		warnings = append(warnings, &pb.Warning{
 			Code: "BudgetsUnknown", Message: fmt.Sprintf("the PodDisruptionBudgets of %s could not be read, so their effect on %s is unknown: %v",
@@ -70,8 +70,8 @@ func (d *Driver) costs(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePo
 	return found, append(warnings, preflight.Warnings(short)...), nil
 }
 
-// fewReplicas warns where a workload is too small to be released in steps.
-func fewReplicas(s *observe.Snapshot, style pb.Style) []*pb.Warning {
+// smallWorkloadWarnings warns where a workload is too small to be released in steps.
+func smallWorkloadWarnings(s *observe.Snapshot, style pb.Style) []*pb.Warning {
 	text := ""
 	switch {
 	case s.Stable.Replicas > 1:

@@ -156,7 +156,7 @@ func (d *Driver) runningTemplate(s *observe.Snapshot) (*record.Template, error) 
 // Unrouted is that of checkTraffic.
 func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy, unrouted error) (found []*pb.Finding, blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
-	found, costs, errCosts := d.costs(ctx, s, p)
+	found, costs, errCosts := d.capacityFindings(ctx, s, p)
 	warnings = append(begin.Warnings(s.Observation), costs...)
 	for _, err := range append(begin.Obstacles(s.Observation), unrouted, errCosts) {
 		err = observe.ContractError(err)

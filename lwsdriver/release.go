@@ -38,7 +38,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	d.awaitRevision(ctx, key)
 	begin := beginOf(req, userOf(ctx))
 	// These checks need I/O, which the planner has none of. They run under the lock, before anything is recorded.
-	m, c, err := d.perform(ctx, key, begin, req, func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
+	m, c, err := d.mutateAndWait(ctx, key, begin, req, func(ctx context.Context, s *observe.Snapshot, decision *plan.Decision) error {
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (d *Driver) UpgradeBatch(ctx context.Context, req *pb.UpgradeBatchRequest) 
 	if err != nil {
 		return nil, err
 	}
-	m, c, err := d.perform(ctx, key, targetOf(req), req)
+	m, c, err := d.mutateAndWait(ctx, key, targetOf(req), req)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.Fin
 	if err != nil {
 		return nil, err
 	}
-	m, c, err := d.perform(ctx, key, finishOf(req, userOf(ctx)), req)
+	m, c, err := d.mutateAndWait(ctx, key, finishOf(req, userOf(ctx)), req)
 	if err != nil {
 		return nil, err
 	}

@@ -135,8 +135,8 @@ type outcome struct {
 	decision plan.Decision
 }
 
-// perform is mutate for a request that waits. It returns the context once the workload is settled, at the latest after the wait.
-func (d *Driver) perform(ctx context.Context, key types.NamespacedName, i plan.Intent, req interface {
+// mutateAndWait is mutate for a request that waits. It returns the context once the workload is settled, at the latest after the wait.
+func (d *Driver) mutateAndWait(ctx context.Context, key types.NamespacedName, i plan.Intent, req interface {
 	GetWait() *durationpb.Duration
 	GetIncludeGroups() bool
 }, admissions ...admission,

@@ -34,8 +34,8 @@ func (b backend) names(ref object, name string) bool {
 // key names the canary in CanariesAnnotation: "Service/vllm-canary".
 func (b backend) key() string { return b.kind + "/" + b.canary }
 
-// shared reports whether another release splits a rule with these refs.
-func (b backend) shared(refs []object) bool {
+// isShared reports whether another release splits a rule with these refs.
+func (b backend) isShared(refs []object) bool {
 	return slices.ContainsFunc(refs, func(ref object) bool {
 		return text(ref, "namespace", b.namespace) == b.namespace &&
 			slices.Contains(b.others, text(ref, "kind", KindService)+"/"+text(ref, "name", ""))
@@ -127,7 +127,7 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 		switch {
 		case n < 0:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", text(ref, "name", ""), n)
-		case n > gatewayMaxWeight/factor && b.shared(refs):
+		case n > gatewayMaxWeight/factor && b.isShared(refs):
 			// In a shared rule the factor is above 1 only if a user has changed the stable weight since, see merge.
 			return nil, fmt.Errorf("other releases (%s) have multiplied the weights of the rule by %d, and the weight of %s was changed to no multiple of %d since: "+
 				"apply the route again, or wait until the other releases have ended", strings.Join(b.others, ", "), scale, b.stable, scale)
@@ -161,7 +161,7 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 // one to a value that is no multiple of scale: the proportions are kept. split must multiply the weights by factor: 1 if they
 // are multiplied already, unless the stable backend's weight has no integer percentages.
 func (b backend) merge(refs []object) (out []object, factor int64) {
-	multiplied := b.shared(refs)
+	multiplied := b.isShared(refs)
 	if slices.ContainsFunc(refs, b.isCanary) {
 		refs = b.unsplit(refs)
 		if !multiplied && !slices.ContainsFunc(refs, indivisible) {
@@ -213,8 +213,8 @@ func sameButWeight(a, b object) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// share returns the canary's percentage of a rule's requests to both backends, rounded up.
-func (b backend) share(refs []object) int {
+// canaryPercent returns the canary's percentage of a rule's requests to both backends, rounded up.
+func (b backend) canaryPercent(refs []object) int {
 	var stable, canary int64
 	for _, ref := range refs {
 		weight := min(max(weightOf(ref), 0), gatewayMaxWeight) // the API server need not have the Gateway API's own limits

@@ -70,8 +70,8 @@ func TestSplit(t *testing.T) {
 		if weight == 100 && total(got, b.isStable) != 0 {
 			t.Fatalf("at 100 %% stable has %d", total(got, b.isStable))
 		}
-		if b.serves(refs) && b.share(got) != weight {
-			t.Fatalf("weight %d reads as %d", weight, b.share(got))
+		if b.serves(refs) && b.canaryPercent(got) != weight {
+			t.Fatalf("weight %d reads as %d", weight, b.canaryPercent(got))
 		}
 		merged, _ := b.merge(got)
 		if diff := diffJSON(refs, merged); diff != "" {

@@ -74,21 +74,21 @@ func (sel selector) check(s Setup) error {
 		return unusable("%s has no %s, so it does not select the leaders of %s: add %s",
 			sel.of, field, s.Stable, formatLabels(s.StablePin, leaders))
 	}
-	if wrong := unmatched(sel.labels, s.Leader); len(wrong) > 0 {
+	if wrong := missingLabels(sel.labels, s.Leader); len(wrong) > 0 {
 		return unusable("%s selects no leader of %s: its %s requires %s; the leaders have %s. Correct the selector, or label the leader template",
 			sel.of, s.Stable, field, formatLabels(wrong), formatFound(wrong, s.Leader))
 	}
 	for _, role := range append([]Role{{Worker: s.Worker}}, s.Others...) {
-		if role.Worker != nil && len(unmatched(sel.labels, role.Worker)) == 0 {
+		if role.Worker != nil && len(missingLabels(sel.labels, role.Worker)) == 0 {
 			return unusable("%s selects the workers of %s too, which don't serve requests: add %s to its %s", sel.of, s.Stable, formatLabels(leaders), field)
 		}
-		if sel.of.Kind == KindService && role.Leader != nil && len(unmatched(sel.labels, role.Leader)) == 0 {
+		if sel.of.Kind == KindService && role.Leader != nil && len(missingLabels(sel.labels, role.Leader)) == 0 {
 			return unusable("%s selects the leaders of several roles of %s, and can't choose among them: add %s to its %s, with the role that "+
 				"receives the requests (%s or %s). An InferencePool may select several",
 				sel.of, s.Stable, disaggregated.RoleLabelKey, field, s.StablePin[disaggregated.RoleLabelKey], role.Name)
 		}
 	}
-	if wrong := unmatched(sel.labels, merged(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
+	if wrong := missingLabels(sel.labels, merged(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
 		return unusable("%s requires %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
 			sel.of, formatLabels(wrong), field, formatFound(wrong, s.CanaryLeader))
 	}
@@ -96,7 +96,7 @@ func (sel selector) check(s Setup) error {
 		return unusable("%s selects %s=%q and is applied by a tool (it has %s), which would restore the old name once %s is adopted: "+
 			"select by a label of your own instead, or promote in place", sel.of, lws.SetNameLabelKey, s.Stable, by, s.Canary)
 	}
-	_, _, _, err := sel.isolate(s, Desired{})
+	_, _, _, err := sel.isolatedLabels(s, Desired{})
 	return err
 }
 
@@ -119,8 +119,8 @@ func checkRoute(s Setup, r Route, begun bool) error {
 	return err
 }
 
-// unmatched returns the labels that a selector requires and pods do not have.
-func unmatched(selector, pods map[string]string) map[string]string {
+// missingLabels returns the labels that a selector requires and pods do not have.
+func missingLabels(selector, pods map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range selector {
 		if have, ok := pods[k]; !ok || have != v {

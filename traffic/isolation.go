@@ -48,8 +48,8 @@ func (s selector) isolated(pin map[string]string) bool {
 	return true
 }
 
-// isolate returns the isolated labels, and the annotation that lists which of them were added.
-func (s selector) isolate(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
+// isolatedLabels returns the isolated labels, and the annotation that lists which of them were added.
+func (s selector) isolatedLabels(setup Setup, d Desired) (labels map[string]string, note string, changed bool, err error) {
 	pin := setup.pin(s.of.Kind, d)
 	if s.isolated(pin) {
 		return s.labels, "", false, nil
@@ -87,8 +87,8 @@ func (s selector) isolate(setup Setup, d Desired) (labels map[string]string, not
 	return labels, string(raw), true, nil
 }
 
-// lift returns the labels without the isolation's.
-func (s selector) lift() (labels map[string]string, changed bool, err error) {
+// withoutIsolation returns the labels without the isolation's.
+func (s selector) withoutIsolation() (labels map[string]string, changed bool, err error) {
 	if _, noted := s.object.GetAnnotations()[IsolationAnnotation]; !noted {
 		return s.labels, false, nil
 	}
@@ -118,7 +118,7 @@ func (s selector) added() (map[string]string, error) {
 
 // forCanary returns the selector labels of the canary's counterpart: the user's labels, restricted to canary leaders.
 func (s selector) forCanary(setup Setup) (map[string]string, error) {
-	user, _, err := s.lift()
+	user, _, err := s.withoutIsolation()
 	if err != nil {
 		return nil, err
 	}
@@ -131,8 +131,8 @@ func (s selector) forCanary(setup Setup) (map[string]string, error) {
 	return labels, nil
 }
 
-// write returns the patch that sets the labels and the annotation. An empty note removes it.
-func (s selector) write(labels map[string]string, note, why string) *Write {
+// patchWrite returns the patch that sets the labels and the annotation. An empty note removes it.
+func (s selector) patchWrite(labels map[string]string, note, why string) *Write {
 	p := patch{}
 	p.set(mergePatch(anyMap(s.labels), anyMap(labels)), s.path...)
 	if note == "" {

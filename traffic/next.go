@@ -55,7 +55,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 // endSplit has the stable Service select the leaders of both revisions.
 func endSplit(s Setup, d Desired, w World) (*Write, error) {
 	// Without the stable Service, the canary's endpoints are all that can serve. Their share must not be removed.
-	if w.Stable == nil && (d.Prepared || w.shares(s) && len(w.CanaryReady) > 0) {
+	if w.Stable == nil && (d.Prepared || w.sendsToCanary(s) && len(w.CanaryReady) > 0) {
 		return nil, missing(s, Key{KindService, s.Policy.StableService})
 	}
 	return removeIsolation(s, d, w)
@@ -64,12 +64,12 @@ func endSplit(s Setup, d Desired, w World) (*Write, error) {
 // handOver has the stable Service and pool select the canary's leaders, before requests return to them.
 func handOver(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
-		if w.shares(s) {
+		if w.sendsToCanary(s) {
 			return nil, missing(s, Key{KindService, s.Policy.StableService})
 		}
 		return noWrite()
 	}
-	if !d.Prepared && !w.shares(s) {
+	if !d.Prepared && !w.sendsToCanary(s) {
 		return noWrite() // requests have returned, and the isolation may be removed already
 	}
 	// Requests may still use the canary's Service although no share is desired any more.
@@ -95,7 +95,7 @@ func isolate(s Setup, d Desired, w World) (*Write, error) {
 }
 
 func (w World) pinSelector(sel selector, s Setup, d Desired) (*Write, error) {
-	labels, note, changed, err := sel.isolate(s, d)
+	labels, note, changed, err := sel.isolatedLabels(s, d)
 	if err != nil || !changed {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (w World) pinSelector(sel selector, s Setup, d Desired) (*Write, error) {
 	if d.HandedOver {
 		why = "select the leaders of " + s.Canary
 	}
-	write := sel.write(labels, note, why)
+	write := sel.patchWrite(labels, note, why)
 	write.Pins = true
 	return write, nil
 }
@@ -118,13 +118,13 @@ func removeIsolation(s Setup, d Desired, w World) (*Write, error) {
 		return noWrite()
 	}
 	for _, sel := range slices.Backward(w.selectors()) {
-		labels, changed, err := sel.lift()
+		labels, changed, err := sel.withoutIsolation()
 		if err != nil {
 			return nil, err
 		}
 		// The annotation may be that of another workload's release, which depends on its isolation.
 		if changed && sel.ownIsolation(s) {
-			return sel.write(labels, "", "restore the selector"), nil
+			return sel.patchWrite(labels, "", "restore the selector"), nil
 		}
 	}
 	return noWrite()

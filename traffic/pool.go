@@ -177,7 +177,7 @@ func unverifiedPool(pool *unstructured.Unstructured, gateways []gateway.ParentRe
 
 func (p poolParent) unverified(generation int64) (reason, message string) {
 	resolves := apimeta.FindStatusCondition(p.Conditions, poolResolvedRefs) != nil
-	return unmet(p.Conditions, generation, ReasonPoolNotObserved, []expected{
+	return unmetCondition(p.Conditions, generation, ReasonPoolNotObserved, []expected{
 		{poolAccepted, metav1.ConditionTrue, ReasonPoolNotAccepted, true, false},
 		{poolResolvedRefs, metav1.ConditionTrue, ReasonPoolRefsNotResolved, resolves, false},
 	})

@@ -50,7 +50,7 @@ func TestRolesAreIsolatedByRevision(t *testing.T) {
 		d    Desired
 		want string
 	}{{prepared, "00000001"}, {Desired{HandedOver: true, Prepared: true}, "00000002"}} {
-		labels, _, changed, err := svc(user).isolate(s, tt.d)
+		labels, _, changed, err := svc(user).isolatedLabels(s, tt.d)
 		if err != nil || !changed || labels["disaggregatedset.x-k8s.io/revision"] != tt.want {
 			t.Errorf("%+v: %v, %v", tt.d, labels, err)
 		}

@@ -85,7 +85,7 @@ func RouteWeight(r Route, s Setup) int {
 	weight := 0
 	for _, rule := range r.rules() {
 		if !added(rule) {
-			weight = max(weight, s.backend().share(list(rule, "backendRefs")))
+			weight = max(weight, s.backend().canaryPercent(list(rule, "backendRefs")))
 		}
 	}
 	return weight
@@ -155,15 +155,15 @@ func unverifiedRoute(r Route, allServe bool) (reason, message string) {
 	}
 	// Each gateway routes by the rules that it has accepted, so one that lags keeps the old share in force.
 	for _, parent := range s.Spec.ParentRefs {
-		if reason, message := s.parent(r, parent, allServe); reason != "" {
+		if reason, message := s.unverifiedParent(r, parent, allServe); reason != "" {
 			return reason, fmt.Sprintf("%s: %s", r.Key, message)
 		}
 	}
 	return "", ""
 }
 
-// parent returns why a parent has not accepted the route, "" if it has. Several controllers may report on one parent.
-func (s *routeStatus) parent(r Route, parent gateway.ParentReference, allServe bool) (reason, message string) {
+// unverifiedParent returns why a parent has not accepted the route, "" if it has. Several controllers may report on one parent.
+func (s *routeStatus) unverifiedParent(r Route, parent gateway.ParentReference, allServe bool) (reason, message string) {
 	reported := false
 	for _, p := range s.Status.Parents {
 		if !sameParent(p.ParentRef, parent, r.Object.GetNamespace()) {
@@ -171,7 +171,7 @@ func (s *routeStatus) parent(r Route, parent gateway.ParentReference, allServe b
 		}
 		reported = true
 		// A gateway sets PartiallyInvalid only when it drops rules, so its absence does not mean that the status is late.
-		reason, message := unmet(p.Conditions, r.Object.GetGeneration(), ReasonRouteNotObserved, []expected{
+		reason, message := unmetCondition(p.Conditions, r.Object.GetGeneration(), ReasonRouteNotObserved, []expected{
 			{string(gateway.RouteConditionAccepted), metav1.ConditionTrue, ReasonRouteNotAccepted, true, false},
 			{string(gateway.RouteConditionResolvedRefs), metav1.ConditionTrue, ReasonRefsNotResolved, true, !allServe},
 			{string(gateway.RouteConditionPartiallyInvalid), metav1.ConditionFalse, ReasonRouteNotAccepted, false, !allServe},
@@ -195,8 +195,8 @@ type expected struct {
 	set, ignored bool   // whether it is always set, and whether another status is ignored
 }
 
-// unmet returns which condition is not as expected at a generation, "" if all are.
-func unmet(conditions []metav1.Condition, generation int64, notObserved string, all []expected) (reason, message string) {
+// unmetCondition returns which condition is not as expected at a generation, "" if all are.
+func unmetCondition(conditions []metav1.Condition, generation int64, notObserved string, all []expected) (reason, message string) {
 	for _, c := range all {
 		have := apimeta.FindStatusCondition(conditions, c.condition)
 		observed := have != nil && have.ObservedGeneration >= generation

@@ -38,7 +38,7 @@ func (b backend) strip(rules []object) []part {
 		}
 		rule = clone(rule)
 		refs := list(rule, "backendRefs")
-		p := part{rule: rule, share: b.share(refs), mirror: b.mirrored(rule)}
+		p := part{rule: rule, share: b.canaryPercent(refs), mirror: b.mirrorPercent(rule)}
 		refs, p.factor = b.merge(refs)
 		setRefs(rule, refs)
 		out = append(out, p)
@@ -57,13 +57,13 @@ func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object,
 	return b.renderWithin(parts, func(p part) Desired {
 		shrunk := d
 		shrunk.Weight, shrunk.Mirror = min(d.Weight, p.share), min(d.Mirror, p.mirror)
-		shrunk.HeaderRoutes = slices.DeleteFunc(slices.Clone(d.HeaderRoutes), func(h HeaderRoute) bool { return !b.refines(have, p.rule, h) })
+		shrunk.HeaderRoutes = slices.DeleteFunc(slices.Clone(d.HeaderRoutes), func(h HeaderRoute) bool { return !b.hasHeaderRule(have, p.rule, h) })
 		return shrunk
 	})
 }
 
-// refines reports whether the current rules have the header route for the requests of one of the user's rules, and may keep it.
-func (b backend) refines(have []object, rule object, h HeaderRoute) bool {
+// hasHeaderRule reports whether the current rules have the header route for the requests of one of the user's rules, and may keep it.
+func (b backend) hasHeaderRule(have []object, rule object, h HeaderRoute) bool {
 	matches, err := combineMatches(list(rule, "matches"), h)
 	return err == nil && checkUnnamed(rule, h) == nil && slices.ContainsFunc(have, func(other object) bool {
 		return b.added(other) && strings.HasSuffix(text(other, "name", ""), "."+h.Name) && reflect.DeepEqual(list(other, "matches"), matches)
@@ -92,7 +92,7 @@ func (b backend) renderWithin(parts []part, limit func(part) Desired) ([]object,
 func (b backend) renderRule(p part, prefix string, d Desired) (next object, before []object, err error) {
 	refs := list(p.rule, "backendRefs")
 	plain := clone(p.rule)
-	b.mirror(plain, nil, 0)
+	b.setMirror(plain, nil, 0)
 	if !b.serves(refs) {
 		return plain, nil, nil
 	}
@@ -106,7 +106,7 @@ func (b backend) renderRule(p part, prefix string, d Desired) (next object, befo
 	next = plain
 	if d.Weight < 100 && d.Mirror > 0 {
 		next = clone(p.rule)
-		b.mirror(next, refs, d.Mirror)
+		b.setMirror(next, refs, d.Mirror)
 	}
 	setRefs(next, split)
 	return next, before, nil
@@ -249,9 +249,9 @@ func mirrorsTo(filter object, side func(ref object) bool) bool {
 	return text(filter, "type", "") == filterMirror && ref != nil && side(ref)
 }
 
-// mirror sets the percentage of the rule's requests that are mirrored to the canary. An existing filter keeps its position, so
+// setMirror sets the percentage of the rule's requests that are mirrored to the canary. An existing filter keeps its position, so
 // that several releases that share a rule agree on the order.
-func (b backend) mirror(rule object, refs []object, percent int) {
+func (b backend) setMirror(rule object, refs []object, percent int) {
 	filters, kept, found := list(rule, "filters"), []object{}, false
 	for _, f := range filters {
 		switch {
@@ -277,8 +277,8 @@ func (b backend) mirrorFilter(refs []object, percent int) object {
 	return object{"type": filterMirror, "requestMirror": object{"backendRef": to, "percent": int64(percent)}}
 }
 
-// mirrored returns the percentage of the rule's requests that are mirrored to the canary.
-func (b backend) mirrored(rule object) int {
+// mirrorPercent returns the percentage of the rule's requests that are mirrored to the canary.
+func (b backend) mirrorPercent(rule object) int {
 	for _, f := range list(rule, "filters") {
 		if b.mirrors(f) {
 			mirror, _ := f["requestMirror"].(object)

@@ -100,7 +100,7 @@ const (
 // factsOf returns the facts about a world.
 func factsOf(s Setup, w World) Facts {
 	return Facts{
-		Prepared: w.prepared(s), Isolated: w.isolated(s, Desired{Isolated: true}), Weight: w.weight(s),
+		Prepared: w.prepared(s), Isolated: w.isolated(s, Desired{Isolated: true}), Weight: w.canaryWeight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), StablePods: w.StableReady, CanaryPods: w.CanaryReady,
 	}
 }

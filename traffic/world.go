@@ -120,7 +120,7 @@ func (w World) foreignPod(s Setup) string {
 // laggingPod returns a pod for which the endpoints of the stable Service have not caught up with a handover, "" if there is
 // none: a canary leader that is no endpoint yet, or a stable leader that still is one.
 func (w World) laggingPod(s Setup, d Desired) string {
-	if !w.shares(s) && !d.Prepared {
+	if !w.sendsToCanary(s) && !d.Prepared {
 		return "" // requests have returned
 	}
 	if pod := w.unreachedPod(s, d); pod != "" {
@@ -132,7 +132,7 @@ func (w World) laggingPod(s Setup, d Desired) string {
 // unreachedPod returns a ready canary pod that is no endpoint of the stable Service yet, "" if there is none. If the canary's
 // share were removed, or another group deleted, the few other endpoints would have to serve all requests.
 func (w World) unreachedPod(s Setup, d Desired) string {
-	if !w.shares(s) && (!d.Prepared || w.Stable == nil) {
+	if !w.sendsToCanary(s) && (!d.Prepared || w.Stable == nil) {
 		// Without a share no request depends on the stable Service having these endpoints.
 		return ""
 	}
@@ -144,8 +144,8 @@ func (w World) unreachedPod(s Setup, d Desired) string {
 	return ""
 }
 
-// shares reports whether any route or Ingress sends requests to the canary's Service or pool.
-func (w World) shares(s Setup) bool {
+// sendsToCanary reports whether any route or Ingress sends requests to the canary's Service or pool.
+func (w World) sendsToCanary(s Setup) bool {
 	uses := func(r Route) bool { return RouteUses(r, s) }
 	return slices.ContainsFunc(w.routes(s), uses) || slices.ContainsFunc(s.Policy.Ingresses, func(name string) bool {
 		o := w.Ingresses[canaryName(name)]
@@ -162,8 +162,8 @@ func firstIn(pods, among []string) string {
 	return ""
 }
 
-// weight returns the canary's present share: the largest of all routes and Ingresses.
-func (w World) weight(s Setup) int {
+// canaryWeight returns the canary's present share: the largest of all routes and Ingresses.
+func (w World) canaryWeight(s Setup) int {
 	weight := 0
 	for _, r := range w.routes(s) {
 		weight = max(weight, RouteWeight(r, s))

@@ -43,7 +43,7 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 // advance decides about a release that has neither failed nor is being ended.
 func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
 	// A promotion that is not durable yet must not release a template that its user has not seen.
-	if m.endOnly && m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && m.held(c) {
+	if m.endOnly && m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && m.promotionHeld(c) {
 		changed := note{kind: EventTemplateChanged, message: changedText(m.revision, c.GetTemplateRevision())}
 		return step{action: actStop, outcome: OutcomeSuperseded, notes: []note{changed}}
 	}

@@ -75,7 +75,7 @@ func (r *run) measure(ctx context.Context, s step) (answer, error) {
 	due := r.machine.measured.DueAt(time.Now())
 	taken := make(map[string]gate.Measurement, len(due))
 	// Not part of what is retried: each measurement counts.
-	_, err := r.attempt(ctx, func(ctx context.Context) (answer, error) {
+	_, err := r.callOnce(ctx, func(ctx context.Context) (answer, error) {
 		var (
 			mu  sync.Mutex
 			all sync.WaitGroup

@@ -139,8 +139,8 @@ func changedText(was, now string) string {
 	return fmt.Sprintf("the template changed from revision %s to %s during the release", was, now)
 }
 
-// held reports whether the promotion that a user requested is of another template than the workload's.
-func (m *machine) held(c *pb.BatchContext) bool {
+// promotionHeld reports whether the promotion that a user requested is of another template than the workload's.
+func (m *machine) promotionHeld(c *pb.BatchContext) bool {
 	return converge.Next(converge.Goal{
 		Kind: converge.Promote, Workload: c.GetWorkload(), Owner: c.GetOwner(), Release: c.GetReleaseId(), Revision: m.revision,
 	}, c).Outcome == converge.Held

@@ -176,7 +176,7 @@ func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 func (r *run) retry(ctx context.Context, call func(context.Context) (answer, error)) (a answer, err error) {
 	attempts, reported := 0, ""
 	err = r.host.retry(ctx, func(ctx context.Context) (err error) {
-		a, err = r.attempt(ctx, call)
+		a, err = r.callOnce(ctx, call)
 		return err
 	}, func(err error, delay time.Duration) {
 		// A lost race and a driver that has just started are not worth a report.
@@ -190,8 +190,8 @@ func (r *run) retry(ctx context.Context, call func(context.Context) (answer, err
 	return a, err
 }
 
-// attempt sends one request, and shows the states of the watch meanwhile.
-func (r *run) attempt(ctx context.Context, call func(context.Context) (answer, error)) (answer, error) {
+// callOnce sends one request, and shows the states of the watch meanwhile.
+func (r *run) callOnce(ctx context.Context, call func(context.Context) (answer, error)) (answer, error) {
 	// A driver that takes calls and never answers must not hold up the host.
 	ctx, cancel := context.WithTimeout(ctx, r.timing.Wait+grace)
 	defer cancel()

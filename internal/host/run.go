@@ -99,7 +99,7 @@ func (r *run) loop(ctx context.Context, begin func(context.Context) (step, error
 // decideNext shows a response and decides the next step.
 func (r *run) decideNext(ctx context.Context, a answer) step {
 	r.reportStart(a)
-	r.show(a.context)
+	r.report(a.context)
 	r.machine.requested = r.machine.requested || a.requested
 	notes := r.machine.record(a.measured, time.Now())
 	next := r.machine.next(a.context, time.Now())
@@ -142,8 +142,8 @@ func (r *run) reportStart(a answer) {
 	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s", verb, r.release.ID, plugin.WorkloadKey(r.release.Workload))})
 }
 
-// show reports a state that differs from the last one.
-func (r *run) show(c *pb.BatchContext) {
+// report reports a state that differs from the last one.
+func (r *run) report(c *pb.BatchContext) {
 	if c == nil || proto.Equal(c, r.last) {
 		return
 	}
@@ -221,7 +221,7 @@ func (r *run) showUntil(ctx context.Context, d time.Duration, batch int32) {
 // longer, its pause and its gates begin again, even if it is ready once more in the next response. A state from before the batch was
 // ready, which the watch may show late, means nothing.
 func (r *run) showWatched(c *pb.BatchContext) (ready bool) {
-	r.show(c)
+	r.report(c)
 	switch ready = r.stillReady(c); {
 	case ready && c.CurrentBatch != nil && c.GetCurrentBatch() == r.machine.cursor:
 		r.seenReady = c.CurrentBatch

@@ -207,7 +207,7 @@ func (c *connections) serveWaiting() {
 // admit opens a connection, in place of another one if there is no room, or returns how long it has to wait for that. It does not overtake
 // one that waits, unless its address has fewer than the one that gives way.
 func (c *connections) admit(added *connection, behind bool) (ready bool, wait time.Duration) {
-	oldest, louder := c.oldestStranger(added.source)
+	oldest, louder := c.connectionToReplace(added.source)
 	if oldest != nil {
 		// During the grace a client proves who it is. Without it, other strangers would close each connection before its review.
 		if wait = strangerGrace - time.Since(oldest.opened); c.patience > 0 && !louder && (behind || wait > 0) {
@@ -224,8 +224,8 @@ func (c *connections) admit(added *connection, behind bool) (ready bool, wait ti
 	return true, 0
 }
 
-// oldestStranger returns the connection to replace, nil if there is room, and whether its address has more than another one with a new one.
-func (c *connections) oldestStranger(source string) (oldest *connection, louder bool) {
+// connectionToReplace returns the connection to replace, nil if there is room, and whether its address has more than another one with a new one.
+func (c *connections) connectionToReplace(source string) (oldest *connection, louder bool) {
 	// The new connection counts too, so that an address gives way only to one that has fewer even with it.
 	total, of := 0, map[string]int{source: 1}
 	for _, conn := range c.open {

@@ -53,7 +53,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		c.peer = p.Addr
 	}
 	source := host(c.peer)
-	if c.refused = a.identify(ctx, c, info.FullMethodName); c.refused != nil {
+	if c.refused = a.checkCredentials(ctx, c, info.FullMethodName); c.refused != nil {
 		a.from.markRefused(c.peer)
 	}
 	if c.user != nil {
@@ -85,8 +85,8 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	return context.WithValue(ctx, callKey{}, c), nil
 }
 
-// identify sets the call's user or token, or returns why it is refused.
-func (a *authorization) identify(ctx context.Context, c *call, method string) (err error) {
+// checkCredentials sets the call's user or token, or returns why it is refused.
+func (a *authorization) checkCredentials(ctx context.Context, c *call, method string) (err error) {
 	verb, known := verbs[method]
 	if a.reviewer == nil {
 		c.user = a.local(ctx)

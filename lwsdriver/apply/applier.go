@@ -369,15 +369,15 @@ func (a *Applier) awaitCondition(ctx context.Context, done func() bool, keys ...
 	return nil
 }
 
-// untilPod waits until the caches show that done holds for a pod, or that it is gone or another one.
-func (a *Applier) untilPod(ctx context.Context, seen *observe.Pod, key types.NamespacedName, done func(now *observe.Pod) bool) error {
+// awaitPod waits until the caches show that done holds for a pod, or that it is gone or another one.
+func (a *Applier) awaitPod(ctx context.Context, seen *observe.Pod, key types.NamespacedName, done func(now *observe.Pod) bool) error {
 	return a.awaitCondition(ctx, func() bool {
 		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name})
 		return now == nil || now.UID != seen.UID || done(now)
 	}, key)
 }
 
-// untilChanged waits until the caches show another version of a pod than the one that was observed.
-func (a *Applier) untilChanged(ctx context.Context, seen *observe.Pod, key types.NamespacedName) error {
-	return a.untilPod(ctx, seen, key, func(now *observe.Pod) bool { return now.ResourceVersion != seen.ResourceVersion })
+// awaitPodChange waits until the caches show another version of a pod than the one that was observed.
+func (a *Applier) awaitPodChange(ctx context.Context, seen *observe.Pod, key types.NamespacedName) error {
+	return a.awaitPod(ctx, seen, key, func(now *observe.Pod) bool { return now.ResourceVersion != seen.ResourceVersion })
 }

@@ -92,7 +92,7 @@ func (a *Applier) Template(s *observe.Snapshot, revision string) (record.Templat
 // restoreTemplate puts an older template into the spec. The same request sets the hold, without which the workload would roll at
 // once.
 func (a *Applier) restoreTemplate(ctx context.Context, s *observe.Snapshot, t plan.RestoreTemplate) (bool, error) {
-	old, err := a.oldTemplate(ctx, s, t.Revision)
+	old, err := a.recordedTemplate(ctx, s, t.Revision)
 	if err != nil {
 		return false, err
 	}
@@ -139,8 +139,8 @@ func checkRoles(s *observe.Snapshot, revision string, old record.Template) error
 		revision, observe.Object(s.Key), strings.Join(was, ", "), strings.Join(is, ", "))
 }
 
-// oldTemplate returns the template of a revision from the history, or from LWS while it has it.
-func (a *Applier) oldTemplate(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
+// recordedTemplate returns the template of a revision from the history, or from LWS while it has it.
+func (a *Applier) recordedTemplate(ctx context.Context, s *observe.Snapshot, revision string) (record.Template, error) {
 	v := a.observer.History.Find(s, revision)
 	if v == nil {
 		return a.Template(s, revision)

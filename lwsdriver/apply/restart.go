@@ -45,10 +45,10 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 			return false, err
 		}
 		if !deleted { // the pod has changed; a pass before the cache shows that would make the same request again
-			return false, a.untilChanged(ctx, worker, s.Key)
+			return false, a.awaitPodChange(ctx, worker, s.Key)
 		}
 		version = nil // without the worker the group does not serve
-	} else if allPodsReady(s, t.Leader) {
+	} else if hasReadyPods(s, t.Leader) {
 		propagation = metav1.DeletePropagationBackground
 	}
 	wrote := worker != nil
@@ -57,14 +57,14 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 		return wrote, err
 	}
 	if !deleted {
-		return wrote, a.untilChanged(ctx, leader, s.Key)
+		return wrote, a.awaitPodChange(ctx, leader, s.Key)
 	}
 	a.observer.Caches.Groups.CountRestart(s.Key, leader.Group, leader.Revision)
-	return true, a.untilPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
+	return true, a.awaitPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
 }
 
-// allPodsReady reports whether all pods of a leader's group were ready when it was observed.
-func allPodsReady(s *observe.Snapshot, leader string) bool {
+// hasReadyPods reports whether all pods of a leader's group were ready when it was observed.
+func hasReadyPods(s *observe.Snapshot, leader string) bool {
 	return slices.ContainsFunc(s.Stable.Groups, func(g plan.Group) bool { return g.Leader == leader && g.ReadyPods >= g.Pods })
 }
 
@@ -127,10 +127,10 @@ func (a *Applier) labelPod(
 		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It was deleted or recreated. An observation before the cache shows that would decide the same again.
-		return false, a.untilChanged(ctx, seen, key)
+		return false, a.awaitPodChange(ctx, seen, key)
 	}
 	if err != nil {
 		return false, fmt.Errorf("patch Pod %s: %w", pod, err)
 	}
-	return true, a.untilPod(ctx, seen, key, done)
+	return true, a.awaitPod(ctx, seen, key, done)
 }

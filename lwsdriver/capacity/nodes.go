@@ -110,7 +110,7 @@ func (r Free) Place(n Need) (out Placement) {
 
 // place puts the groups of one role on nodes, and takes what they request.
 func (r Free) place(n Need) Placement {
-	pods := n.group()
+	pods := n.podsOfGroup()
 	suited := make([][]*node, len(pods))
 	out, names := Placement{Exclusive: n.Exclusive}, map[string]bool{}
 	for i, p := range pods {
@@ -121,7 +121,7 @@ func (r Free) place(n Need) Placement {
 	}
 	out.Suited = len(names)
 	for range n.Groups {
-		domain, short, ok := placeGroup(pods, suited, n.Exclusive, r.free(n.Exclusive))
+		domain, short, ok := placeGroup(pods, suited, n.Exclusive, r.freeDomains(n.Exclusive))
 		if !ok {
 			out.Short = short
 			return out
@@ -144,8 +144,8 @@ func (r Free) clone() Free {
 	return out
 }
 
-// group returns the pods of one group, the largest first.
-func (n Need) group() []alike {
+// podsOfGroup returns the pods of one group, the largest first.
+func (n Need) podsOfGroup() []alike {
 	one := n
 	one.Groups = 1
 	all := one.ofRole()
@@ -196,8 +196,8 @@ func keepsOut(t *corev1.Taint) bool {
 	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 }
 
-// free returns the values of a node label that no group has yet, sorted.
-func (r Free) free(key string) []string {
+// freeDomains returns the values of a node label that no group has yet, sorted.
+func (r Free) freeDomains(key string) []string {
 	values := map[string]bool{}
 	for _, n := range r.nodes {
 		if value, ok := n.Labels[key]; ok {

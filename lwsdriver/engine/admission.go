@@ -52,9 +52,9 @@ func (t *admission) maxInFlight(key types.NamespacedName) *int {
 	return ptr.To(max(t.limit-others, 0))
 }
 
-// record counts the groups of a decision. A decision of the loop, which has no intent, also takes the release's place in the queue or gives
+// tryRecord counts the groups of a decision. A decision of the loop, which has no intent, also takes the release's place in the queue or gives
 // it up. It returns false, and does nothing, if others have been admitted meanwhile.
-func (t *admission) record(key types.NamespacedName, d plan.Decision, i plan.Intent) bool {
+func (t *admission) tryRecord(key types.NamespacedName, d plan.Decision, i plan.Intent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, now := t.flying[key], d.InFlight+d.Starts

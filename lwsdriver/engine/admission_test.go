@@ -43,7 +43,7 @@ func (b *table) decide(name string, flying, more int) bool {
 	if room := b.maxInFlight(named(name)); more > 0 && room != nil && flying+more > *room {
 		d.Starts, d.Reason = 0, plan.ReasonWaitingForAdmission
 	}
-	if !b.record(named(name), d, nil) {
+	if !b.tryRecord(named(name), d, nil) {
 		b.t.Errorf("%s had room, and is refused", name)
 	}
 	return d.Reason == ""
@@ -105,7 +105,7 @@ func TestAdmissionOfLargeRelease(t *testing.T) {
 	}
 	b.decide("b", 0, 0) // aborted
 	b.wokenNow("c")
-	b.record(named("large"), plan.Decision{}, nil) // deleted
+	b.tryRecord(named("large"), plan.Decision{}, nil) // deleted
 	b.wokenNow("c")
 	if !b.decide("c", 0, 1) {
 		t.Error("the deleted release still counts")
@@ -121,7 +121,7 @@ func TestAdmissionOfEarlierReleases(t *testing.T) {
 	}
 	b.startAdmitting()
 	b.wokenNow("b")
-	b.record(named("b"), plan.Decision{}, plan.SetTarget{})
+	b.tryRecord(named("b"), plan.Decision{}, plan.SetTarget{})
 	if b.decide("c", 0, 1) {
 		t.Error("a call has cost b its place")
 	}
@@ -134,13 +134,13 @@ func TestAdmittedMeanwhile(t *testing.T) {
 	b.decide("a", 0, 1)
 	seen := b.maxInFlight(named("b"))
 	b.decide("c", 0, 2)
-	if d := (plan.Decision{Starts: 2}); *seen != 3 || b.record(named("b"), d, nil) {
+	if d := (plan.Decision{Starts: 2}); *seen != 3 || b.tryRecord(named("b"), d, nil) {
 		t.Errorf("saw room for %d, and 2 more were accepted", *seen)
 	}
 	if got := b.maxInFlight(named("b")); *got != 1 {
 		t.Errorf("room for %d", *got)
 	}
-	if b.limit = 0; b.maxInFlight(named("b")) != nil || !b.record(named("b"), plan.Decision{Starts: 99}, nil) {
+	if b.limit = 0; b.maxInFlight(named("b")) != nil || !b.tryRecord(named("b"), plan.Decision{Starts: 99}, nil) {
 		t.Error("limited without a limit")
 	}
 }
@@ -152,7 +152,7 @@ func TestAdmissionOfUnreadableRelease(t *testing.T) {
 	b := newFixture(t, stable)
 	b.admission.limit, b.admission.counted = 4, true
 	b.admission.wake = func(types.NamespacedName) {}
-	b.admission.record(lwstest.VLLM, plan.Decision{InFlight: 3, Reason: plan.ReasonWaitingForAdmission}, nil)
+	b.admission.tryRecord(lwstest.VLLM, plan.Decision{InFlight: 3, Reason: plan.ReasonWaitingForAdmission}, nil)
 	stable = stable.DeepCopy()
 	stable.Annotations[record.RecordAnnotation] = "{"
 	lwstest.UpdateCache(t, b.Observer.Caches.Workloads, stable)
@@ -169,7 +169,7 @@ func TestAdmissionOfUnreadableRelease(t *testing.T) {
 func TestReadDoesNotCount(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.admission.limit, b.admission.counted = 4, true
-	b.admission.record(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
+	b.admission.tryRecord(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
 	if _, _, err := b.Look(lwstest.VLLM); err != nil {
 		t.Fatal(err)
 	}
@@ -196,16 +196,16 @@ func TestEarlierReleasesInScope(t *testing.T) {
 func TestAdmissionByNamespace(t *testing.T) {
 	b := newTable(t)
 	b.startAdmitting()
-	b.record(named("flying"), plan.Decision{InFlight: 4}, nil)
+	b.tryRecord(named("flying"), plan.Decision{InFlight: 4}, nil)
 	quiet := types.NamespacedName{Namespace: "quiet", Name: "vllm"}
 	for _, key := range []types.NamespacedName{named("a"), named("b"), named("c"), quiet} {
-		b.record(key, plan.Decision{Reason: plan.ReasonWaitingForAdmission}, nil)
+		b.tryRecord(key, plan.Decision{Reason: plan.ReasonWaitingForAdmission}, nil)
 	}
 	var order []string
 	for range 4 {
 		first := b.nextInLine()
 		order = append(order, first.Name)
-		b.record(first, plan.Decision{}, nil)
+		b.tryRecord(first, plan.Decision{}, nil)
 	}
 	if want := []string{"a", "vllm", "b", "c"}; !slices.Equal(order, want) {
 		t.Errorf("admitted %v, want %v", order, want)

@@ -76,7 +76,7 @@ func New(c Config) *Engine {
 	c.Changed, c.Deleted = e.changed, e.forget
 	e.Observer = observe.New(c.Config)
 	// A caller that is notified of a change must not get what was observed before it.
-	e.Observer.Changes.Before = e.outdate
+	e.Observer.Changes.Before = e.dropLook
 	if c.Registry != nil {
 		c.Registry.MustRegister(e.Observer.Freshness.Metrics())
 	}
@@ -223,5 +223,5 @@ func (e *Engine) forget(key types.NamespacedName) {
 		e.Observer.ForgetPolicy(key) // this engine restores no routes
 	}
 	e.memories.update(key, func(m *memory) { *m = memory{} })
-	e.admission.record(key, plan.Decision{}, nil)
+	e.admission.tryRecord(key, plan.Decision{}, nil)
 }

@@ -49,7 +49,7 @@ func writeLimit(s *observe.Snapshot) int {
 func (e *Engine) work(ctx context.Context) {
 	do := e.workOn
 	if e.config.ReadOnly {
-		do = e.watch
+		do = e.lookReadOnly
 	}
 	for {
 		key, quit := e.queue.Get()
@@ -89,9 +89,9 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 	e.Observer.Notify(key)
 }
 
-// watch is workOn for a read-only driver: it signals waiters, also when time alone changes the context, such as at a progress
+// lookReadOnly is workOn for a read-only driver: it signals waiters, also when time alone changes the context, such as at a progress
 // deadline.
-func (e *Engine) watch(_ context.Context, key types.NamespacedName) {
+func (e *Engine) lookReadOnly(_ context.Context, key types.NamespacedName) {
 	if _, decision, err := e.lookLocked(key); err == nil && decision.Recheck > 0 {
 		e.queue.AddAfter(key, decision.Recheck)
 	}
@@ -119,7 +119,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 // holds the workload's lock.
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	// A pass changes what the engine remembers of the workload, such as its last error. That has no event.
-	defer e.outdate(key)
+	defer e.dropLook(key)
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.lookLocked(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -243,8 +243,8 @@ func isNotifiedOfChanges(s *observe.Snapshot, decision plan.Decision) bool {
 	return !hasSuccessor && !sharesRoutes && decision.Reason != plan.ReasonWaitingForAdmission
 }
 
-// outdate has the next call of Look observe again.
-func (e *Engine) outdate(key types.NamespacedName) {
+// dropLook has the next call of Look observe again.
+func (e *Engine) dropLook(key types.NamespacedName) {
 	e.memories.update(key, func(m *memory) { m.look = nil })
 }
 
@@ -262,7 +262,7 @@ func (e *Engine) lookAgain(key types.NamespacedName) (s *observe.Snapshot, d pla
 func (e *Engine) lookLocked(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	for {
 		s, decision, err := e.lookAgain(key)
-		if !e.admission.record(key, decision, nil) {
+		if !e.admission.tryRecord(key, decision, nil) {
 			continue
 		}
 		if err != nil {
@@ -295,7 +295,7 @@ func (e *Engine) decideNext(s *observe.Snapshot, err error) (*observe.Snapshot, 
 // Decide has the planner carry out an intent. The caller holds the workload's lock. The error has an ErrorReason.
 func (e *Engine) Decide(s *observe.Snapshot, i plan.Intent) (plan.Decision, error) {
 	decision, err := e.callPlanner(s, i)
-	for err == nil && !e.admission.record(s.Key, decision, i) {
+	for err == nil && !e.admission.tryRecord(s.Key, decision, i) {
 		decision, err = e.callPlanner(s, i)
 	}
 	return decision, err

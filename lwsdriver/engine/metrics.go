@@ -58,12 +58,12 @@ func newMetrics(r prometheus.Registerer, t *admission) *metrics {
 
 func (m *metrics) applied(a plan.Action, wrote bool, err error) {
 	if wrote || err != nil {
-		m.writes.WithLabelValues(actionName(a), result(observe.ContractError(err))).Inc()
+		m.writes.WithLabelValues(actionName(a), resultLabel(observe.ContractError(err))).Inc()
 	}
 }
 
 func (m *metrics) reconciled(took time.Duration, err error) {
-	m.reconciles.WithLabelValues(result(err)).Observe(took.Seconds())
+	m.reconciles.WithLabelValues(resultLabel(err)).Observe(took.Seconds())
 }
 
 func (m *metrics) entered(s pb.State) {
@@ -75,7 +75,7 @@ func stateName(s pb.State) string { return strings.TrimPrefix(s.String(), "STATE
 // actionName returns the action's type, for example "ScaleCanary".
 func actionName(a plan.Action) string { return strings.TrimPrefix(fmt.Sprintf("%T", a), "plan.") }
 
-func result(err error) string {
+func resultLabel(err error) string {
 	if err == nil {
 		return "ok"
 	}

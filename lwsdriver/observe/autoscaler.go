@@ -74,8 +74,8 @@ func (a *Autoscalers) sources() []*informer.Source {
 	return []*informer.Source{a.hpas.Source(), a.scaled.Source()}
 }
 
-// of returns the autoscalers of targets, those that are held for the workload, and why the list may be incomplete, nil if it is not.
-func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []plan.Autoscaler, unscanned error) {
+// scaling returns the autoscalers of targets, those that are held for the workload, and why the list may be incomplete, nil if it is not.
+func (a *Autoscalers) scaling(key types.NamespacedName, targets ...string) (found []plan.Autoscaler, unscanned error) {
 	for _, c := range []*informer.Informer{a.scaled, a.hpas} {
 		if err := c.Err(); err != nil {
 			unscanned = ContractError(err)
@@ -83,11 +83,11 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 	}
 	byName := map[string]int{} // indices of ScaledObjects in found
 	// ScaledObjects come first: an HPA that KEDA made is reported as part of its ScaledObject.
-	for _, s := range scalers(a.scaled, key, targets) {
+	for _, s := range autoscalersOf(a.scaled, key, targets) {
 		byName[s.Name] = len(found)
 		found = append(found, describeScaler(s, targets))
 	}
-	for _, s := range scalers(a.hpas, key, targets) {
+	for _, s := range autoscalersOf(a.hpas, key, targets) {
 		owner := scaledObject(s)
 		if owner == "" {
 			found = append(found, describeScaler(s, targets))
@@ -112,8 +112,8 @@ func (a *Autoscalers) of(key types.NamespacedName, targets ...string) (found []p
 	return found, unscanned
 }
 
-// scalers returns the cached autoscalers of targets, and those that are held for the workload.
-func scalers(c *informer.Informer, key types.NamespacedName, targets []string) (all []*autoscaler.Autoscaler) {
+// autoscalersOf returns the cached autoscalers of targets, and those that are held for the workload.
+func autoscalersOf(c *informer.Informer, key types.NamespacedName, targets []string) (all []*autoscaler.Autoscaler) {
 	for _, name := range append([]string{key.Name}, targets...) {
 		for _, s := range informer.List[*autoscaler.Autoscaler](c, scalerIndex, types.NamespacedName{Namespace: key.Namespace, Name: name}.String()) {
 			// An autoscaler may have both names: that of the workload, and that of its target.
@@ -188,13 +188,13 @@ func sameScaler(before, after *autoscaler.Autoscaler) bool {
 // readAutoscalers reads the autoscalers of the workload and of its successor.
 func (o *Observer) readAutoscalers(s *Snapshot) {
 	var err error
-	s.Autoscalers, err = o.Autoscalers.of(s.Key, s.Key.Name)
+	s.Autoscalers, err = o.Autoscalers.scaling(s.Key, s.Key.Name)
 	s.Unscanned = drivererr.ProblemOf(err)
 	next, ok := successor(s.Key, s.Record)
 	if !ok || s.SuccessorForeign {
 		return
 	}
-	successors, _ := o.Autoscalers.of(next, next.Name)
+	successors, _ := o.Autoscalers.scaling(next, next.Name)
 	for _, a := range successors {
 		// It is held for the successor and scales something else.
 		if !a.Targets {

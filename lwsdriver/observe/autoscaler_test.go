@@ -97,7 +97,7 @@ func TestAutoscalersOf(t *testing.T) {
 			b.eventually("the caches are filled", func() bool {
 				return b.Autoscalers.hpas.Synced() && b.Autoscalers.scaled.Synced()
 			})
-			got, err := b.Autoscalers.of(lwstest.VLLM, lwstest.VLLM.Name)
+			got, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name)
 			if (err != nil) != test.unscanned {
 				t.Errorf("unscanned: %v", err)
 			}
@@ -149,7 +149,7 @@ func TestKEDAInstalledLater(t *testing.T) {
 		return b.Autoscalers.scaled.Err() == nil && b.Autoscalers.hpas.Err() == nil
 	}
 	b.eventually("it is known that there is none", known)
-	if found, err := b.Autoscalers.of(lwstest.VLLM, lwstest.VLLM.Name); err != nil || len(found) > 0 {
+	if found, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name); err != nil || len(found) > 0 {
 		t.Fatalf("without KEDA: %v, %v", found, err)
 	}
 	installed.Store(true)
@@ -157,7 +157,7 @@ func TestKEDAInstalledLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.eventually("its objects are known", func() bool {
-		found, err := b.Autoscalers.of(lwstest.VLLM, lwstest.VLLM.Name)
+		found, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name)
 		return err == nil && len(found) == 1 && found[0].Kind == autoscaler.KindScaledObject
 	})
 }

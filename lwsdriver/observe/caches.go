@@ -56,7 +56,7 @@ func (o *Observer) newCaches() *Caches {
 		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{
 			addedIndex: informer.Index(stableOfAdded), trafficIndex: informer.Index(carriersOf), aliasIndex: informer.Index(aliasKeys), setIndex: informer.Index(setOfChild),
 			namesakeIndex: informer.Index(func(w *lws.LeaderWorkerSet) (keys []string) {
-				for _, key := range setsByName(w) {
+				for _, key := range namesakeSets(w) {
 					keys = append(keys, key.String())
 				}
 				return keys
@@ -75,7 +75,7 @@ func (o *Observer) newCaches() *Caches {
 		keys := informer.Keys(before, after, StableKey)
 		// The bounds of a set list the workloads that only look like its children. A change of w's spec changes no name.
 		if before == nil || after == nil {
-			keys = append(keys, setsByName(cmp.Or(before, after))...)
+			keys = append(keys, namesakeSets(cmp.Or(before, after))...)
 		}
 		for _, key := range keys {
 			o.changed(key)

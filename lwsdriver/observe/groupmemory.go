@@ -66,7 +66,7 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 	}
 	g.LostAt = m.lostAt
 	if !g.Ready {
-		g.Message += m.whyLost(g)
+		g.Message += m.exitText(g)
 	}
 	switch g.Revision {
 	case "":
@@ -95,9 +95,9 @@ func (m *groupMemory) correctReadySince(g *plan.Group, now time.Time) {
 	}
 }
 
-// whyLost returns the failure of a container that the pods of a group do not show any more, or "" if there was none since the group was
+// exitText returns the failure of a container that the pods of a group do not show any more, or "" if there was none since the group was
 // lost, or shortly before.
-func (m *groupMemory) whyLost(g *plan.Group) string {
+func (m *groupMemory) exitText(g *plan.Group) string {
 	e := m.exit
 	// An exit shortly before the loss may have caused it: LWS recreates a group after a container restarts.
 	if e == nil || g.Revision != "" && g.Revision != e.revision || e.at.Before(m.lostAt.Add(-steadyAfter)) || strings.Contains(g.Message, exitCode) {

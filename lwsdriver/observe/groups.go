@@ -156,10 +156,10 @@ func (g *Groups) forget(set types.NamespacedName) {
 	}
 }
 
-// of returns a workload's groups by index: those that exist, and a placeholder for each that existed before. A group that has been
+// groupsOf returns a workload's groups by index: those that exist, and a placeholder for each that existed before. A group that has been
 // ready for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of
 // the template in the spec. The result is shared and must not be modified.
-func (g *Groups) of(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
+func (g *Groups) groupsOf(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.sets[set]

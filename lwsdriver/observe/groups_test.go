@@ -62,7 +62,7 @@ func (b *groupFixture) drop(p *corev1.Pod) {
 
 // wanted are all groups, missing ones included.
 func (b *groupFixture) wanted(replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
-	w := plan.Workload{Name: "vllm", Replicas: replicas, Size: size, Groups: b.of(lwstest.VLLM, replicas, size, sizes, now, minReady)}
+	w := plan.Workload{Name: "vllm", Replicas: replicas, Size: size, Groups: b.groupsOf(lwstest.VLLM, replicas, size, sizes, now, minReady)}
 	var all []plan.Group
 	for g, n := range w.All() {
 		for i := range n {
@@ -237,7 +237,7 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 		t.Errorf("%q is reported as the group without a number", id)
 	}
 	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
-	b.of(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
+	b.groupsOf(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
 	if n := len(b.sets[lwstest.VLLM].entries); n != 1 {
 		t.Errorf("%d groups are kept: one without a number is never recreated", n)
 	}

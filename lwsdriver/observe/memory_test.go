@@ -48,7 +48,7 @@ func TestMemoryPerPod(t *testing.T) {
 	cached := heap() - before
 	for i := range pods / size / groups {
 		key := types.NamespacedName{Namespace: "inference", Name: fmt.Sprintf("large-language-model-%d", i)}
-		if n := len(b.of(key, groups, size, nil, lwstest.Noon, 0)); n != groups {
+		if n := len(b.groupsOf(key, groups, size, nil, lwstest.Noon, 0)); n != groups {
 			t.Fatalf("%d groups of %s", n, key)
 		}
 	}

@@ -163,8 +163,8 @@ func ownerUID(w metav1.Object) types.UID {
 	return types.UID(uid)
 }
 
-// orphans reports whether a workload is being deleted with --cascade=orphan, so that its pods stay.
-func orphans(w *lws.LeaderWorkerSet) bool {
+// isOrphaning reports whether a workload is being deleted with --cascade=orphan, so that its pods stay.
+func isOrphaning(w *lws.LeaderWorkerSet) bool {
 	return w.DeletionTimestamp != nil && slices.Contains(w.Finalizers, metav1.FinalizerOrphanDependents)
 }
 

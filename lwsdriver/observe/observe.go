@@ -215,8 +215,8 @@ func (o *Observer) workload(s *Snapshot, w *lws.LeaderWorkerSet) plan.Workload {
 		Rolling:  rollingOf(w),
 		Deleting: w.DeletionTimestamp != nil, DeletingSince: ptr.Deref(w.DeletionTimestamp, metav1.Time{}).Time,
 		Observed:     w.Status.ObservedGeneration >= w.Generation,
-		Groups:       o.Caches.Groups.of(KeyOf(w), replicas, size, o.Caches.sizes(w), s.Now, s.Policy.MinReady),
-		HasFinalizer: hasFinalizer(w), Orphans: orphans(w),
+		Groups:       o.Caches.Groups.groupsOf(KeyOf(w), replicas, size, o.Caches.sizes(w), s.Now, s.Policy.MinReady),
+		HasFinalizer: hasFinalizer(w), Orphans: isOrphaning(w),
 		Recorded: o.Caches.recordedRevisions(w), ChangedBy: changedBy(w),
 		RolledBy: managerOf(w, rollingField).Manager, ScaledBy: manager, Autoscaled: autoscaled,
 	}

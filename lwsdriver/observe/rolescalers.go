@@ -126,13 +126,13 @@ func (o *Observer) readScalers(s *Snapshot, set *Set) {
 		}
 		role.MaxUnavailable, role.MaxSurge = plan.PaceOf(set.Specs[i].Spec, role.Replicas)
 	}
-	found, err := o.Autoscalers.of(s.Key, targets...)
+	found, err := o.Autoscalers.scaling(s.Key, targets...)
 	// No autoscaler can be missed where no role has a scaler.
 	if s.Autoscalers = found; len(targets) > 0 {
 		s.Unscanned = drivererr.ProblemOf(err)
 	}
 	for i := range s.Children {
-		own, _ := o.Autoscalers.of(s.Key, s.Children[i].Name)
+		own, _ := o.Autoscalers.scaling(s.Key, s.Children[i].Name)
 		if at := slices.IndexFunc(own, func(a plan.Autoscaler) bool { return a.Targets }); at >= 0 {
 			s.Children[i].Autoscaler = own[at].String()
 		}

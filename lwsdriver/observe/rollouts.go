@@ -37,15 +37,15 @@ func (v *Pod) Rollout() plan.RolloutLabels {
 	return v.labelled.Value()
 }
 
-// stays reports whether the pod remains part of its group at the revision; others are about to be replaced.
-func (v *Pod) stays(revision string) bool { return !v.Terminating && v.Revision == revision }
+// remainsAt reports whether the pod remains part of its group at the revision; others are about to be replaced.
+func (v *Pod) remainsAt(revision string) bool { return !v.Terminating && v.Revision == revision }
 
 // distinctLabels returns the distinct labels of a group's pods that stay at its revision, nil if none has any.
 func distinctLabels(pods []*Pod, revision string) []plan.RolloutLabels {
 	var all []plan.RolloutLabels
 	bare := false
 	for _, pod := range pods {
-		if !pod.stays(revision) {
+		if !pod.remainsAt(revision) {
 			continue
 		}
 		switch labels := pod.Rollout(); {
@@ -67,5 +67,5 @@ func distinctLabels(pods []*Pod, revision string) []plan.RolloutLabels {
 
 // UnlabelledPod returns the first pod of a group that lacks the labels, nil if all that stay have it.
 func (g *Groups) UnlabelledPod(set types.NamespacedName, group string, t plan.LabelGroup) *Pod {
-	return firstByName(g.podsOf(set, group), func(p *Pod) bool { return p.stays(t.Revision) && p.Rollout() != t.Labels })
+	return firstByName(g.podsOf(set, group), func(p *Pod) bool { return p.remainsAt(t.Revision) && p.Rollout() != t.Labels })
 }

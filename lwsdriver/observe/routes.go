@@ -27,7 +27,7 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 	o.keepPolicy(s)
 	if s.Policy.Traffic == nil {
 		// The record may have been removed while the canary still gets requests: it carries a copy of the policy.
-		if err := readAddedPolicy(s); s.Policy.Traffic == nil {
+		if err := readCanaryPolicy(s); s.Policy.Traffic == nil {
 			return err
 		}
 	}
@@ -127,8 +127,8 @@ func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
 	return nil
 }
 
-// readAddedPolicy reads the traffic policy from the added workloads of a release whose record was removed.
-func readAddedPolicy(s *Snapshot) error {
+// readCanaryPolicy reads the traffic policy from the added workloads of a release whose record was removed.
+func readCanaryPolicy(s *Snapshot) error {
 	if s.Record != nil && s.Record.Release != nil {
 		return nil
 	}

@@ -214,7 +214,7 @@ func (s *Sets) boundsEnforced() bool {
 // countDenying returns how many policies or bindings of a cache deny requests.
 func countDenying(cache *informer.Informer) (n int) {
 	for _, u := range informer.All[*unstructured.Unstructured](cache) {
-		if denies(u) {
+		if deniesRequests(u) {
 			n++
 		}
 	}
@@ -314,8 +314,8 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	return b
 }
 
-// denies reports whether an admission policy or a binding denies requests: an edited one may only warn or audit.
-func denies(u *unstructured.Unstructured) bool {
+// deniesRequests reports whether an admission policy or a binding denies requests: an edited one may only warn or audit.
+func deniesRequests(u *unstructured.Unstructured) bool {
 	failure, _, _ := unstructured.NestedString(u.Object, "spec", "failurePolicy")
 	actions, binds, _ := unstructured.NestedStringSlice(u.Object, "spec", "validationActions")
 	return failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny)))
@@ -333,9 +333,9 @@ func setOf(w *lws.LeaderWorkerSet) (key types.NamespacedName, ok bool) {
 // namesakeIndex finds LeaderWorkerSets by the DisaggregatedSets that they seem to be children of, by their names.
 const namesakeIndex = "namesake"
 
-// setsByName returns the DisaggregatedSets that would name a child like w, which is none of theirs: <set>-<revision>-<role>, or
+// namesakeSets returns the DisaggregatedSets that would name a child like w, which is none of theirs: <set>-<revision>-<role>, or
 // <set>-<slice>-<revision>-<role> from LWS v0.10.0 on.
-func setsByName(w *lws.LeaderWorkerSet) (keys []types.NamespacedName) {
+func namesakeSets(w *lws.LeaderWorkerSet) (keys []types.NamespacedName) {
 	own, _ := setOf(w)
 	for i := 1; i+10 < len(w.Name); i++ {
 		if w.Name[i] != '-' || !revisionInName.MatchString(w.Name[i:i+10]) {
@@ -417,7 +417,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 	s.Set, s.Slices, s.BoundsEnforced = set, set.Slices, o.Disaggregated.boundsEnforced()
 	s.Stable = plan.Workload{
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
-		Orphans: orphans(set.View), ChangedBy: changedBy(set.View),
+		Orphans: isOrphaning(set.View), ChangedBy: changedBy(set.View),
 	}
 	s.Children, s.Namesakes = o.children(s, set), o.namesakes(set)
 	s.Stable.Recorded = recordedRoles(s.Children, set)

@@ -74,7 +74,7 @@ func TestSetsByName(t *testing.T) {
 	} {
 		w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: name}}
 		found := ""
-		for _, key := range setsByName(w) {
+		for _, key := range namesakeSets(w) {
 			found += " " + RefOf(key).GetName()
 		}
 		if found = strings.TrimSpace(found); found != want {
@@ -86,7 +86,7 @@ func TestSetsByName(t *testing.T) {
 		Namespace: "serving", Name: "llm-1-0123abcd-prefill", Labels: map[string]string{disaggregated.SetNameLabelKey: "llm-1"},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 	}}
-	if keys := setsByName(child); len(keys) != 1 || RefOf(keys[0]).GetName() != "llm" {
+	if keys := namesakeSets(child); len(keys) != 1 || RefOf(keys[0]).GetName() != "llm" {
 		t.Errorf("a child of llm-1 may be one of %v, too", keys)
 	}
 }
@@ -105,7 +105,7 @@ func TestDenyingPolicies(t *testing.T) {
 		{"binding", map[string]any{"validationActions": []any{"Audit", "Deny"}}, true},
 		{"binding that audits", map[string]any{"validationActions": []any{"Audit"}}, false},
 	} {
-		if got := denies(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}); got != tt.want {
+		if got := deniesRequests(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}); got != tt.want {
 			t.Errorf("%s: denies %t, want %t", tt.name, got, tt.want)
 		}
 	}

@@ -82,7 +82,7 @@ func builtFor(pods []*Pod, revision string) built {
 	b := built{alone: len(pods) == 1}
 	known := subdomainUnknown
 	for _, p := range pods {
-		if !p.stays(revision) {
+		if !p.remainsAt(revision) {
 			continue
 		}
 		if p.size > 0 && !slices.Contains(b.sizes, p.size) {

@@ -19,7 +19,7 @@ import (
 // awaitAdmission withholds a write of the loop that starts more groups than the release may have in flight. A release that starts groups
 // under a limit may have waited, so its deadline begins now.
 func awaitAdmission(o Observation, d Decision) Decision {
-	n := o.starts(d.Action)
+	n := o.startedGroups(d.Action)
 	if n == 0 || o.MaxInFlight == nil {
 		return d
 	}
@@ -40,7 +40,7 @@ func awaitAdmission(o Observation, d Decision) Decision {
 
 // recordOnly returns the write that records an intent, without its effect if that has to wait for admission.
 func recordOnly(o Observation, a Action) Action {
-	if n := o.starts(a); n == 0 || o.MaxInFlight == nil || o.inFlight(pb.State_STATE_UPGRADING)+n <= *o.MaxInFlight {
+	if n := o.startedGroups(a); n == 0 || o.MaxInFlight == nil || o.inFlight(pb.State_STATE_UPGRADING)+n <= *o.MaxInFlight {
 		return a
 	}
 	switch a := a.(type) {
@@ -58,15 +58,15 @@ func recordOnly(o Observation, a Action) Action {
 // countInFlight adds the groups that the release has in flight, and those that the write adds. A release that only waits for its
 // scale-down delay has none: no deadline ends that wait.
 func countInFlight(o Observation, d Decision) Decision {
-	d.Starts = o.starts(d.Action)
+	d.Starts = o.startedGroups(d.Action)
 	if d.Reason != ReasonScaleDownDelay {
 		d.InFlight = o.inFlight(d.State)
 	}
 	return d
 }
 
-// starts returns how many groups a write has LWS create or replace at once. A rollback counts as none.
-func (o Observation) starts(a Action) int {
+// startedGroups returns how many groups a write has LWS create or replace at once. A rollback counts as none.
+func (o Observation) startedGroups(a Action) int {
 	switch a := a.(type) {
 	case CreateCanary:
 		return a.Replicas
@@ -76,25 +76,25 @@ func (o Observation) starts(a Action) int {
 		}
 	case SetStable:
 		if r := a.Record.Release; a.Rolling != nil && r != nil && (r.Phase == record.Promoting || r.Phase == record.Progressing) {
-			return max(o.replaces(*a.Rolling)-o.replaces(o.Stable.Rolling), 0)
+			return max(o.replacedAtOnce(*a.Rolling)-o.replacedAtOnce(o.Stable.Rolling), 0)
 		}
 	}
 	return 0
 }
 
-// replaces returns how many groups of the user's workload LWS replaces at once under a rolling update configuration.
-func (o Observation) replaces(r rolling) int {
+// replacedAtOnce returns how many groups of the user's workload LWS replaces at once under a rolling update configuration.
+func (o Observation) replacedAtOnce(r rolling) int {
 	from := int(ptr.Deref(r.Partition, 0))
 	if from >= o.Stable.Replicas {
 		return 0 // as under the hold, without a look at each group
 	}
 	due := 0
 	for g, n := range o.Stable.Wanted(from) {
-		if !g.Ready || !g.at(o.Stable.Revision) {
+		if !g.Ready || !g.atRevision(o.Stable.Revision) {
 			due += n
 		}
 	}
-	return min(due, scaled(r.MaxUnavailable, o.Stable.Replicas, false)+scaled(r.MaxSurge, o.Stable.Replicas, true))
+	return min(due, scaledValue(r.MaxUnavailable, o.Stable.Replicas, false)+scaledValue(r.MaxSurge, o.Stable.Replicas, true))
 }
 
 // inFlight returns how many groups the release has created or has replaced that are not ready yet. In a state that waits for no
@@ -105,7 +105,7 @@ func (o Observation) inFlight(state pb.State) int {
 	default:
 		return 0
 	}
-	n := o.replaces(o.Stable.Rolling)
+	n := o.replacedAtOnce(o.Stable.Rolling)
 	for _, w := range o.Added {
 		if w.Deleting {
 			continue

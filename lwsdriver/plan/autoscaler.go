@@ -86,7 +86,7 @@ func (o Observation) movesRequests() bool {
 	if r == nil || !r.Phase.Unfinished() || o.Stable.Deleting || o.Gone {
 		return false
 	}
-	if r.Phase != record.Progressing || o.switches() {
+	if r.Phase != record.Progressing || o.switchesSets() {
 		return true
 	}
 	c := o.canary()
@@ -96,7 +96,7 @@ func (o Observation) movesRequests() bool {
 
 // templateWaits reports whether groups exist that are not at the revision of the template in the spec.
 func (o Observation) templateWaits() bool {
-	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Revision != "" && !g.at(o.Stable.Revision) })
+	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Revision != "" && !g.atRevision(o.Stable.Revision) })
 }
 
 // wantedHold returns what an autoscaler is to be kept from.
@@ -104,7 +104,7 @@ func (o Observation) wantedHold(a Autoscaler) autoscaler.Hold {
 	switch {
 	case !a.Targets || o.Record == nil || o.Stable.Deleting || o.Gone:
 		return autoscaler.HoldNone
-	case o.movesRequests() && o.switches():
+	case o.movesRequests() && o.switchesSets():
 		return autoscaler.HoldAll
 	case o.movesRequests():
 		return autoscaler.HoldDown
@@ -181,7 +181,7 @@ func holdAutoscalers(o Observation) *Decision {
 // awaitAutoscalers waits until it is known that no autoscaler acts against its hold. Nil means that none does.
 func awaitAutoscalers(o Observation) *Decision {
 	if o.awaitsScan() {
-		return unscanned(o)
+		return awaitScan(o)
 	}
 	for _, a := range o.Autoscalers {
 		if a.Targets && a.Lingers != "" {
@@ -198,10 +198,10 @@ func awaitAutoscalers(o Observation) *Decision {
 // awaitsScan reports whether the release must not go on before the autoscalers are known. A canary or partition release
 // continues without the permission to read them.
 func (o Observation) awaitsScan() bool {
-	return o.Unscanned != nil && (o.switches() || o.Unscanned.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED)
+	return o.Unscanned != nil && (o.switchesSets() || o.Unscanned.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED)
 }
 
-func unscanned(o Observation) *Decision {
+func awaitScan(o Observation) *Decision {
 	return &Decision{Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
 }
 
@@ -217,7 +217,7 @@ func restoreAutoscalers(o Observation) *Decision {
 		}
 	}
 	if wait == nil && o.release() != nil && o.awaitsScan() {
-		wait = unscanned(o)
+		wait = awaitScan(o)
 		wait.Wait = WaitCleanup
 	}
 	return wait
@@ -240,7 +240,7 @@ func awaitLoad(o Observation, a Autoscaler) *Decision {
 	}
 	return &Decision{
 		Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now), Wait: WaitTimer,
-		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clock(until)),
+		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clockTime(until)),
 	}
 }
 

@@ -67,8 +67,8 @@ func (a ScaleChild) String() string {
 // RemoveBounds deletes bounds that no DisaggregatedSet owns: they would keep its children from being scaled.
 type RemoveBounds struct{}
 
-// bounds returns what the bounds are to be, nil if the workload has none. The update revision keeps the units of the last batch.
-func (o Observation) bounds() *Bounds {
+// desiredBounds returns what the bounds are to be, nil if the workload has none. The update revision keeps the units of the last batch.
+func (o Observation) desiredBounds() *Bounds {
 	stable := o.stableSide()
 	if !o.hasRoles() || stable == "" {
 		return nil
@@ -84,16 +84,16 @@ func (o Observation) bounds() *Bounds {
 	b.Routes = o.routingRelease()
 	drain := o.drainsRoles()
 	for _, role := range o.drainOrder() {
-		left := o.left(stable, role.Name)
-		drain = drain && (o.replaced(role) || !left)
+		left := o.hasGroupsAt(stable, role.Name)
+		drain = drain && (o.isReplaced(role) || !left)
 		if !drain {
-			b.keep(o, role, role.Replicas)
+			b.setMin(o, role, role.Replicas)
 			continue
 		}
-		b.keep(o, role, 0)
+		b.setMin(o, role, 0)
 		drain = !left // the next role follows once this one has no groups
 	}
-	if o.updates() {
+	if o.hasUpdateChildren() {
 		b.Update = o.Bounds.Update
 		b.Target = o.Bounds.Target
 		b.Units = o.Bounds.Units
@@ -104,7 +104,7 @@ func (o Observation) bounds() *Bounds {
 	}
 	// After a scale-down of the entry role, its last groups finish their requests before they are removed.
 	for slice := range o.Slices {
-		entry := o.child(slice, b.Update, o.entryRole().Name)
+		entry := o.childOf(slice, b.Update, o.entryRole().Name)
 		at := entry.member()
 		finishing := min(o.Bounds.Exact[at], entry.Replicas)
 		b.Exact[at] = max(b.Exact[at], finishing)
@@ -115,7 +115,7 @@ func (o Observation) bounds() *Bounds {
 // updateForgotten reports whether another client has removed the update revision from the bounds while it has groups.
 func (o Observation) updateForgotten(stable string) bool {
 	r := o.release()
-	return r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.left(r.UpdateRevision, "")
+	return r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.hasGroupsAt(r.UpdateRevision, "")
 }
 
 // routingRelease returns the release that routes requests or has yet to restore their routes, "" if there is none.
@@ -136,7 +136,7 @@ func (o Observation) routingRelease() string {
 func (o Observation) keepLeft(b Bounds) Bounds {
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
-			b.Min[Member(slice, role.Name)] = min(o.child(slice, b.Stable, role.Name).Replicas, role.Replicas)
+			b.Min[Member(slice, role.Name)] = min(o.childOf(slice, b.Stable, role.Name).Replicas, role.Replicas)
 		}
 	}
 	return b
@@ -146,10 +146,10 @@ func (o Observation) keepLeft(b Bounds) Bounds {
 // from them while it has groups.
 func (o Observation) presentBounds(stable string) *Bounds {
 	b := Bounds{Stable: stable, Min: map[string]int{}, Exact: map[string]int{}}
-	if r := o.release(); r != nil && (o.shifts() || !InPlace(o.Policy.Style)) {
+	if r := o.release(); r != nil && (o.replacesUnits() || !InPlace(o.Policy.Style)) {
 		// The update revision comes last and so is preferred. Without groups of it, those of the template before may still serve.
 		for _, c := range append(slices.Clone(o.Children), Child{Revision: r.UpdateRevision}) {
-			if c.Revision != stable && o.left(c.Revision, "") {
+			if c.Revision != stable && o.hasGroupsAt(c.Revision, "") {
 				b.Update = c.Revision
 			}
 		}
@@ -158,20 +158,20 @@ func (o Observation) presentBounds(stable string) *Bounds {
 		for _, role := range o.Roles {
 			at := Member(slice, role.Name)
 			b.Min[at] = role.Replicas
-			b.Exact[at] = o.child(slice, b.Update, role.Name).Replicas
+			b.Exact[at] = o.childOf(slice, b.Update, role.Name).Replicas
 			if role.Name == o.entryRole().Name {
 				b.Units += min(b.Exact[at], role.Replicas) // groups above replicas are no units: they finish their requests
 			}
 		}
 	}
-	if o.shifts() {
+	if o.replacesUnits() {
 		b = o.keepLeft(b)
 	}
 	return &b
 }
 
-// keep has the stable revision have at least a number of groups of a role, in each slice.
-func (b *Bounds) keep(o Observation, role Role, least int) {
+// setMin has the stable revision have at least a number of groups of a role, in each slice.
+func (b *Bounds) setMin(o Observation, role Role, least int) {
 	for slice := range o.Slices {
 		b.Min[Member(slice, role.Name)] = least
 	}
@@ -202,12 +202,12 @@ func (o Observation) drainOrder() []Role {
 
 // roleAction returns the write of children for one of units, nil if there is none.
 func (o Observation) roleAction(action Action) Action {
-	b := o.bounds()
+	b := o.desiredBounds()
 	if b != nil && o.Bounds != nil && b.Update != "" && o.Bounds.Update == "" {
 		// Another client has removed the update revision. Bounded again, its groups leave in order.
 		return o.boundsAction(*b, "bound the children of "+o.Stable.Name)
 	}
-	tooLow := b != nil && o.Bounds != nil && lowers(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
+	tooLow := b != nil && o.Bounds != nil && anyFewer(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
 	raise := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
 	switch a := action.(type) {
 	case SetStable:
@@ -265,7 +265,7 @@ func (o Observation) roleAction(action Action) Action {
 
 // holdChildren returns the write that bounds children which have no bounds yet, nil if it is not due.
 func (o Observation) holdChildren() Action {
-	b := o.bounds()
+	b := o.desiredBounds()
 	if b == nil || o.Bounds != nil {
 		return nil
 	}
@@ -294,11 +294,11 @@ func (o Observation) lowersBounds(next Bounds) bool {
 	if o.Bounds == nil {
 		return false
 	}
-	return next.Stable != o.Bounds.Stable || lowers(o.Bounds.Min, next.Min) || lowers(o.Bounds.Exact, next.Exact)
+	return next.Stable != o.Bounds.Stable || anyFewer(o.Bounds.Min, next.Min) || anyFewer(o.Bounds.Exact, next.Exact)
 }
 
-// lowers reports whether a member has fewer groups after than before.
-func lowers(before, after map[string]int) bool {
+// anyFewer reports whether a member has fewer groups after than before.
+func anyFewer(before, after map[string]int) bool {
 	for member, n := range before {
 		if after[member] < n {
 			return true
@@ -309,7 +309,7 @@ func lowers(before, after map[string]int) bool {
 
 // unitsAction returns the write that lets the update revision have a number of units.
 func (o Observation) unitsAction(revision string, units int, target *record.Target, why string) Action {
-	b := o.bounds()
+	b := o.desiredBounds()
 	if b == nil {
 		return nil
 	}
@@ -320,14 +320,14 @@ func (o Observation) unitsAction(revision string, units int, target *record.Targ
 // deleteUnits returns the next write that removes the units of the update revision: first the bounds of the units, and last, once LWS has deleted
 // the groups, the revision. Nil means that the groups are being deleted.
 func (o Observation) deleteUnits(a DeleteCanary) Action {
-	b := o.bounds()
+	b := o.desiredBounds()
 	switch {
 	case b == nil || b.Update == "":
 		return nil
-	case b.Units > 0, lowers(b.Exact, nil):
+	case b.Units > 0, anyFewer(b.Exact, nil):
 		b.Target = nil // the batch is over
 		return o.boundsAction(o.withUnits(*b, 0), a.String())
-	case o.left(b.Update, ""):
+	case o.hasGroupsAt(b.Update, ""):
 		return nil
 	}
 	b.Update, b.Target = "", nil
@@ -337,7 +337,7 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 // keepRoles adds to a decision the write of the bounds, or that of a child which has another number of groups than is wanted within them: LWS
 // does not scale children while a template waits.
 func keepRoles(o Observation, d Decision) Decision {
-	b := o.bounds()
+	b := o.desiredBounds()
 	if o.Record == nil {
 		b = o.Bounds // these stay as they are, and what a release has added is removed
 	}
@@ -354,8 +354,8 @@ func keepRoles(o Observation, d Decision) Decision {
 		d.Action = SetStable{Record: next, Why: "have LeaderWorkerSet add slices to " + o.Stable.Name}
 		return scalesRoles(d)
 	}
-	if leaving := o.leavingUnits(); len(leaving) > 0 {
-		if wait := drained(o); wait != nil {
+	if leaving := o.leavingGroups(); len(leaving) > 0 {
+		if wait := awaitDrained(o); wait != nil {
 			d.Recheck = earliest(d.Recheck, wait.Recheck)
 		}
 		d.Message += "; " + Counted(len(leaving), "group of "+o.entryRole().Name+" is to finish its requests", "groups of "+o.entryRole().Name+" are to finish their requests")
@@ -381,7 +381,7 @@ func (o Observation) childReplicas(b Bounds, c Child) int {
 		return c.Replicas
 	case c.Revision == b.Stable:
 		return b.Min[c.member()]
-	case c.Revision == o.Stable.Revision && o.Stable.serving(o.Stable.Replicas) == o.Stable.Replicas:
+	case c.Revision == o.Stable.Revision && o.Stable.servingGroups(o.Stable.Replicas) == o.Stable.Replicas:
 		return 0 // LWS has rolled to it without bounds, and drains only revisions that are not in the spec
 	default:
 		return c.Replicas // LWS drains it

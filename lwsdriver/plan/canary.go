@@ -24,7 +24,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 	case d != nil:
 		return *d
 	// The Service selects by labels that the canary's pods have too: without isolation its first group would serve unasked.
-	case c == nil && !isolated(v):
+	case c == nil && !isIsolated(v):
 		return *awaitTraffic(v)
 	case c == nil:
 		if d := awaitLeftover(o); d != nil {
@@ -46,7 +46,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 		}
 	}
 	target := o.Target()
-	if d := scalable(o, v, *c, s.Planned); d != nil {
+	if d := awaitScalable(o, v, *c, s.Planned); d != nil {
 		return *d
 	}
 	if c.Replicas != s.Planned || (c.Target == nil && target != nil) {
@@ -54,12 +54,12 @@ func advanceCanary(o Observation, s Progress) Decision {
 		if c.Replicas < s.Planned {
 			target = target.Renewed(o.Now)
 		}
-		return scale(*c, s.Planned, target)
+		return scaleAdded(*c, s.Planned, target)
 	}
 	switch {
 	case target != nil || o.completesSecondSet():
 		return judgeBatch(o, s, v, c.All())
-	case !isolated(v):
+	case !isIsolated(v):
 		return *awaitTraffic(v)
 	}
 	return Decision{
@@ -68,28 +68,28 @@ func advanceCanary(o Observation, s Progress) Decision {
 	}
 }
 
-// scale returns the decision to give an added workload a number of groups.
-func scale(c Workload, groups int, target *record.Target) Decision {
+// scaleAdded returns the decision to give an added workload a number of groups.
+func scaleAdded(c Workload, groups int, target *record.Target) Decision {
 	return Decision{
 		Action: ScaleCanary{Name: c.Name, Replicas: groups, Target: target}, Reason: ReasonScaling,
 		Message: fmt.Sprintf("%s is being scaled to %s", c.Name, Counted(groups, "group", "groups")),
 	}
 }
 
-// scalable returns what to wait for before the canary is scaled: isolation before it grows; before it shrinks, that the
+// awaitScalable returns what to wait for before the canary is scaled: isolation before it grows; before it shrinks, that the
 // surplus groups receive no requests and have finished theirs.
-func scalable(o Observation, v traffic.View, c Workload, planned int) *Decision {
+func awaitScalable(o Observation, v traffic.View, c Workload, planned int) *Decision {
 	switch {
-	case planned > c.Replicas && !isolated(v),
+	case planned > c.Replicas && !isIsolated(v),
 		planned < c.Replicas && !inForce(v):
 		return awaitTraffic(v)
-	case planned < c.Replicas && c.reachable(v, planned):
+	case planned < c.Replicas && c.mayReach(v, planned):
 		return &Decision{
 			Reason: ReasonDraining, Wait: WaitTraffic,
 			Message: fmt.Sprintf("%s is scaled to %s once the other groups no longer receive requests", c.Name, Counted(planned, "group", "groups")),
 		}
 	case planned < c.Replicas:
-		return drained(o)
+		return awaitDrained(o)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 	}
 	d = awaitDeletion(o, d, c)
 	saved, target := o.Record.Release.Target, o.Target()
-	withdrawn := withdraw(o)
+	withdrawn := awaitWithdrawn(o)
 	switch {
 	case target != nil && (saved == nil || saved.Groups != target.Groups || !saved.At.Equal(target.At)):
 		next := amendRelease(o, func(r *record.Release) { r.Target = target })
@@ -121,7 +121,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s%s", s.available, s.Planned, o.describeBatch(), describeUnready(groups))}
-	if s.Planned == 0 && o.shifts() && !o.shiftsBack() && o.batchReplicas() > 0 {
+	if s.Planned == 0 && o.replacesUnits() && !o.shiftsBack() && o.batchReplicas() > 0 {
 		if failed := o.failShift(); failed != nil {
 			return *failed // no unit is no batch
 		}
@@ -132,7 +132,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 		d.State, d.Reason, d.Wait = pb.State_STATE_VERIFYING, v.Reason, WaitTraffic
 		d.Message += ", but the requested routing is not in force yet: " + v.Message
 		return d
-	case s.available >= need && o.currentShare().capped():
+	case s.available >= need && o.currentShare().isCapped():
 		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonCapacityBelowShare
 		return d
 	case s.available >= need:
@@ -155,7 +155,7 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 // completesSecondSet reports whether the promotion still completes the second set and moves the requests to it, before it
 // updates the user's own groups.
 func (o Observation) completesSecondSet() bool {
-	if !o.switches() {
+	if !o.switchesSets() {
 		return false
 	}
 	switch o.Record.Release.Phase {
@@ -181,21 +181,21 @@ func (o Observation) secondSetReady() bool {
 
 // awaitsSecondSet reports whether requests stay where they are until the second set is complete.
 func (o Observation) awaitsSecondSet() bool {
-	return o.oneSetServes() && !o.switched() && !o.secondSetReady()
+	return o.oneSetServes() && !o.requestsSwitched() && !o.secondSetReady()
 }
 
-// switched reports whether requests already go to the second set. If it then loses groups, the share follows.
-func (o Observation) switched() bool {
+// requestsSwitched reports whether requests already go to the second set. If it then loses groups, the share follows.
+func (o Observation) requestsSwitched() bool {
 	return o.Traffic != nil && o.Traffic.Facts().Weight > 0
 }
 
 // stableIdle reports whether the user's own groups receive no requests, so that all may be replaced at once.
 func (o Observation) stableIdle() bool {
 	r := o.release()
-	if !o.switches() || o.Traffic == nil || r.Phase != record.Promoting || o.Stable.Revision != r.UpdateRevision || !o.secondSetReady() {
+	if !o.switchesSets() || o.Traffic == nil || r.Phase != record.Promoting || o.Stable.Revision != r.UpdateRevision || !o.secondSetReady() {
 		return false
 	}
-	want := o.requested(o.capacity())
+	want := o.requestedRouting(o.canaryCapacity())
 	v := o.Traffic.Look(want)
 	return want.Weight == 100 && v.Weight == 100 && v.Stage >= traffic.Acknowledged
 }
@@ -203,10 +203,12 @@ func (o Observation) stableIdle() bool {
 // awaitsStable reports whether a rollback from a promotion leaves the requests with the second set, since the user's own
 // groups, which may all have been replaced at once, are not complete again. Force does not wait for them.
 func (o Observation) awaitsStable() bool {
-	if !o.switched() || !o.switches() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil || o.forced() {
+	if !o.requestsSwitched() || !o.switchesSets() || o.Record.Release.Phase != record.RollingBack || o.canary() == nil || o.forced() {
 		return false
 	}
-	serving := o.Stable.count(func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.at(o.Record.Release.StableRevision) })
+	serving := o.Stable.count(func(g Group) bool {
+		return g.mayServe(o.Stable.Replicas) && g.atRevision(o.Record.Release.StableRevision)
+	})
 	return o.Traffic.Facts().CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
 }
 
@@ -232,7 +234,7 @@ func prepareSwitch(o Observation, s Progress) *Decision {
 
 // scaleDownIn returns how long the second set stays after a promotion, although it receives no requests.
 func (o Observation) scaleDownIn() time.Duration {
-	if !o.switches() || o.Record.Release.Phase != record.Promoted {
+	if !o.switchesSets() || o.Record.Release.Phase != record.Promoted {
 		return 0
 	}
 	return o.Record.Release.PhaseAt.Add(o.Policy.ScaleDownDelay).Sub(o.Now)

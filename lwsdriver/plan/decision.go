@@ -45,13 +45,13 @@ type Decision struct {
 	Warnings []*pb.Warning
 }
 
-// writes returns the decision for a write of the user's workload, which describes itself.
-func writes(a SetStable, reason string) Decision {
+// writeStable returns the decision for a write of the user's workload, which describes itself.
+func writeStable(a SetStable, reason string) Decision {
 	return Decision{Action: a, Reason: reason, Message: a.Why}
 }
 
-// repairs has a decision say which field manager has changed what it repairs, if that is known and another one.
-func (d Decision) repairs(what, by string) Decision {
+// nameReverter has a decision say which field manager has changed what it repairs, if that is known and another one.
+func (d Decision) nameReverter(what, by string) Decision {
 	if by == "" || by == record.FieldManager {
 		return d
 	}

@@ -35,8 +35,8 @@ type Drain struct {
 	Answer
 }
 
-// of reports whether a drain includes the leaders of all the groups.
-func (d *Drain) of(groups []Group) bool {
+// includesAny reports whether a drain includes the leaders of all the groups.
+func (d *Drain) includesAny(groups []Group) bool {
 	if d == nil {
 		return false
 	}
@@ -64,7 +64,7 @@ func keepEffects(o Observation, d Decision) Decision {
 		}
 	}
 	if o.Policy.Drains() {
-		d.Effects.Drain = leadersOf(o.draining())
+		d.Effects.Drain = leadersOf(o.drainingGroups())
 	}
 	return d
 }
@@ -81,7 +81,7 @@ func (o Observation) warmsUp(w Workload, g Group) bool {
 	if w.Name != o.Stable.Name {
 		return o.Traffic != nil
 	}
-	return o.routesInPlace() && !o.splitEnded() && o.Record.Release.Phase == record.Progressing && g.at(o.Record.Release.UpdateRevision)
+	return o.routesInPlace() && !o.splitEnded() && o.Record.Release.Phase == record.Progressing && g.atRevision(o.Record.Release.UpdateRevision)
 }
 
 // reasonWarmUp is the reason of a complete group whose leader has not answered its warm-up request.
@@ -97,7 +97,7 @@ func (o *Observation) coolDown() {
 		w.Groups = slices.Clone(w.Groups) // the cache shares them
 		for i := range w.Groups {
 			if o.warmsUp(*w, w.Groups[i]) {
-				w.Groups[i].cool()
+				w.Groups[i].awaitWarmUp()
 			}
 		}
 	}
@@ -107,8 +107,8 @@ func (o *Observation) coolDown() {
 	}
 }
 
-// cool makes a group not ready until its leader has answered its warm-up request.
-func (g *Group) cool() {
+// awaitWarmUp makes a group not ready until its leader has answered its warm-up request.
+func (g *Group) awaitWarmUp() {
 	if !g.Ready || g.Serving || g.Revision == "" || g.WarmUp != nil && g.WarmUp.Done {
 		return
 	}
@@ -119,14 +119,14 @@ func (g *Group) cool() {
 	}
 }
 
-// drained returns what to wait for until the leaders of groups that are removed next have finished their requests. Nil means that they have.
-func drained(o Observation) *Decision {
-	groups := o.draining()
+// awaitDrained returns what to wait for until the leaders of groups that are removed next have finished their requests. Nil means that they have.
+func awaitDrained(o Observation) *Decision {
+	groups := o.drainingGroups()
 	switch {
-	case !o.Policy.Drains() || len(groups) == 0, o.Drain.of(groups) && o.Drain.Done:
+	case !o.Policy.Drains() || len(groups) == 0, o.Drain.includesAny(groups) && o.Drain.Done:
 		return nil
 	// The probes have not begun yet: their answers come with the next observation.
-	case !o.Drain.of(groups):
+	case !o.Drain.includesAny(groups):
 		return &Decision{
 			Reason: ReasonDraining, Wait: WaitTraffic,
 			Message: fmt.Sprintf("the leaders of %d groups are to finish their requests", len(groups)),
@@ -142,7 +142,7 @@ func drained(o Observation) *Decision {
 // Judge returns an observation with what follows from its policy: children are united, leftovers are set aside, and groups that are not
 // warmed up are not ready. Decide expects it, and what is reported of an observation is reported of the judged one.
 func Judge(o Observation) Observation {
-	o.unite()
+	o.formUnits()
 	o.setAside()
 	o.coolDown()
 	return o

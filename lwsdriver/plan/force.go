@@ -41,8 +41,8 @@ func (o Observation) givesUp(g Group, n int) int {
 
 // brokenStable reports whether a group is not available, and is at the stable revision, missing, or about to be: Kubernetes deletes it.
 func (o Observation) brokenStable(g Group) bool {
-	return g.Index < o.Stable.Replicas && !g.available(o.Now, o.Policy.MinReady) &&
-		(g.Revision == "" || g.Terminating || g.at(o.release().StableRevision))
+	return g.Index < o.Stable.Replicas && !g.isAvailable(o.Now, o.Policy.MinReady) &&
+		(g.Revision == "" || g.Terminating || g.atRevision(o.release().StableRevision))
 }
 
 // givenUp returns how many groups are given up.
@@ -62,10 +62,10 @@ func (o Observation) exceptGivenUp() string {
 	return ""
 }
 
-// forceable returns the groups that force gives up now: the broken ones before a rollback begins, and in a running rollback
+// forceableGroups returns the groups that force gives up now: the broken ones before a rollback begins, and in a running rollback
 // groups that were lost before it began, or have been lost for the progress deadline. Like [Workload.Wanted] it yields runs, of
 // which some groups may be given up already.
-func (o Observation) forceable() iter.Seq2[Group, int] {
+func (o Observation) forceableGroups() iter.Seq2[Group, int] {
 	r := o.release()
 	return func(yield func(Group, int) bool) {
 		for g, n := range o.Stable.Wanted(0) {
@@ -77,7 +77,7 @@ func (o Observation) forceable() iter.Seq2[Group, int] {
 				lost = r.PhaseAt // no pod of it was ever observed
 			}
 			byRollback := o.rollsBack() && !lost.Before(r.PhaseAt) // the rollback itself may have made it unavailable
-			if byRollback && !o.overdue(lost) {
+			if byRollback && !o.isOverdue(lost) {
 				continue
 			}
 			if !yield(g, n) {
@@ -87,11 +87,11 @@ func (o Observation) forceable() iter.Seq2[Group, int] {
 	}
 }
 
-// force records force in the release. The record has room for a limited number of groups: those of the lowest indices.
-func (o Observation) force(r *record.Release) {
+// recordForce records force in the release. The record has room for a limited number of groups: those of the lowest indices.
+func (o Observation) recordForce(r *record.Release) {
 	r.Force = true
 	given := slices.Clone(r.GivenUp)
-	for g, n := range o.forceable() {
+	for g, n := range o.forceableGroups() {
 		for i := range n {
 			if len(given) >= record.MaxGivenUp {
 				break
@@ -114,7 +114,7 @@ func (b RollBack) addForce(o Observation) Decision {
 	if r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 && !hasShare {
 		return Decision{} // the rollback waits for no group
 	}
-	next := amendRelease(o, o.force)
+	next := amendRelease(o, o.recordForce)
 	next.Release.EndedBy = b.User
 	if b.Message != "" {
 		next.Release.EndMessage = b.Message
@@ -136,7 +136,7 @@ func (o Observation) heldUpBy(what, force string) string {
 	}
 	var first *Group
 	broken := 0
-	for g, n := range o.forceable() {
+	for g, n := range o.forceableGroups() {
 		broken += n - o.givesUp(g, n)
 		if first == nil || lostEarlier(g.LostAt, first.LostAt) {
 			first = &g
@@ -147,7 +147,7 @@ func (o Observation) heldUpBy(what, force string) string {
 	}
 	who := fmt.Sprintf(". Group %d (%s)", first.Index, first.Leader)
 	if !first.LostAt.IsZero() {
-		who += ", not ready since " + clock(first.LostAt)
+		who += ", not ready since " + clockTime(first.LostAt)
 	}
 	if broken > 1 {
 		who += fmt.Sprintf(", with %d more", broken-1)

@@ -81,7 +81,7 @@ func TestForceIsBounded(t *testing.T) {
 	if restart("vllm-3") == nil {
 		t.Error("a group that serves is restarted past maxUnavailable without force")
 	}
-	o.force(o.Record.Release)
+	o.recordForce(o.Record.Release)
 	if err := restart("vllm-3"); err != nil {
 		t.Error(err)
 	}

@@ -30,7 +30,7 @@ func (w Workload) Wanted(from int) iter.Seq2[Group, int] {
 			if g.Index < from || g.Index >= w.Replicas {
 				continue
 			}
-			if n := g.Index - next; n > 0 && !yield(w.missing(next), n) {
+			if n := g.Index - next; n > 0 && !yield(w.missingGroup(next), n) {
 				return
 			}
 			if !yield(g, 1) {
@@ -39,7 +39,7 @@ func (w Workload) Wanted(from int) iter.Seq2[Group, int] {
 			next = max(next, g.Index+1)
 		}
 		if n := w.Replicas - next; n > 0 {
-			yield(w.missing(next), n)
+			yield(w.missingGroup(next), n)
 		}
 	}
 }
@@ -60,13 +60,13 @@ func (w Workload) All() iter.Seq2[Group, int] {
 	}
 }
 
-// surges reports whether there are groups above replicas.
-func (w Workload) surges() bool {
+// hasSurge reports whether there are groups above replicas.
+func (w Workload) hasSurge() bool {
 	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Index >= w.Replicas })
 }
 
-// missing returns a group of which no pod exists. In a DisaggregatedSet it is one of a child, if that exists.
-func (w Workload) missing(index int) Group {
+// missingGroup returns a group of which no pod exists. In a DisaggregatedSet it is one of a child, if that exists.
+func (w Workload) missingGroup(index int) Group {
 	at := index
 	for _, p := range w.Parts {
 		if at >= p.Groups {
@@ -89,8 +89,8 @@ func MissingGroup(workload string, index, size int) Group {
 	return Group{Index: index, Leader: leader, Pods: size, Pod: leader, Reason: ReasonPodMissing, Message: "has not been created yet"}
 }
 
-// single yields each group with the number 1.
-func single(groups []Group) iter.Seq2[Group, int] {
+// onePerGroup yields each group with the number 1.
+func onePerGroup(groups []Group) iter.Seq2[Group, int] {
 	return func(yield func(Group, int) bool) {
 		for _, g := range groups {
 			if !yield(g, 1) {

@@ -32,7 +32,7 @@ func TestWantedYieldsRunsOfMissingGroups(t *testing.T) {
 			t.Errorf("from %d: %v, want %v", tt.from, got, tt.want)
 		}
 	}
-	if !w.surges() {
+	if !w.hasSurge() {
 		t.Error("the group at the index of replicas is no surge group")
 	}
 }
@@ -42,7 +42,7 @@ func TestMissingGroupOfChild(t *testing.T) {
 	t.Parallel()
 	w := Workload{Name: "llm", Replicas: 4, Parts: []Part{{"llm-0-a-prefill", 2}, {"", 1}, {"llm-2-a-prefill", 1}}}
 	for index, want := range []string{"llm-0-a-prefill-0", "llm-0-a-prefill-1", "llm-2", "llm-2-a-prefill-0", "llm-4"} {
-		if g := w.missing(index); g.Leader != want || g.Pod != want || g.Index != index {
+		if g := w.missingGroup(index); g.Leader != want || g.Pod != want || g.Index != index {
 			t.Errorf("group %d: %+v, want %s", index, g, want)
 		}
 	}

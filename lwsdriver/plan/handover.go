@@ -59,7 +59,7 @@ const (
 // handsOver reports whether the release's promotion is a handover. That of a DisaggregatedSet always is: the new children become the
 // workload's.
 func (o Observation) handsOver() bool {
-	return o.release() != nil && o.hasRoles() || o.switches() && o.Policy.Adopt
+	return o.release() != nil && o.hasRoles() || o.switchesSets() && o.Policy.Adopt
 }
 
 // handingOver reports whether the handover has begun, so that a rollback is no longer possible.
@@ -69,7 +69,7 @@ func (o Observation) handingOver() bool {
 
 // stableDrained reports whether none of the user's own groups is left.
 func (o Observation) stableDrained() bool {
-	return o.Stable.Replicas == 0 && o.Stable.existing() == 0 && (!o.hasRoles() || !o.left(o.stableSide(), ""))
+	return o.Stable.Replicas == 0 && o.Stable.existingGroups() == 0 && (!o.hasRoles() || !o.hasGroupsAt(o.stableSide(), ""))
 }
 
 // requestsToSecondSet returns the routing of a handover while the user's own groups exist: the stable Service selects the
@@ -107,8 +107,8 @@ func standBy(o Observation) Decision {
 	case r.Phase == record.Standby && left > 0:
 		d.Recheck, d.Wait = left, WaitTimer
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
-			c.Name, o.Stable.Name, clock(until))
-	case c.mixed():
+			c.Name, o.Stable.Name, clockTime(until))
+	case c.hasMixedRevisions():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:
 		d.Reason, d.Message = ReasonHandingOver, "hand over to "+c.Name
@@ -120,14 +120,14 @@ func standBy(o Observation) Decision {
 	return d
 }
 
-// mixed reports whether a group is not at the workload's revision: its template was edited, and LWS restores the groups.
-func (w Workload) mixed() bool {
-	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Revision != "" && !g.at(w.Revision) })
+// hasMixedRevisions reports whether a group is not at the workload's revision: its template was edited, and LWS restores the groups.
+func (w Workload) hasMixedRevisions() bool {
+	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Revision != "" && !g.atRevision(w.Revision) })
 }
 
 func mixedMessage(w Workload) string {
 	return fmt.Sprintf("the groups of %s are at revisions %s, since its template was edited; LeaderWorkerSet rolls them back",
-		w.Name, strings.Join(w.revisions(), ", "))
+		w.Name, strings.Join(w.distinctRevisions(), ", "))
 }
 
 // advanceHandover transfers what belongs to the user's workload, and deletes the workload.
@@ -153,7 +153,7 @@ func advanceHandover(o Observation, s Progress) Decision {
 	if n != o.Record.Release.Groups {
 		next := amendRelease(o, func(r *record.Release) { r.Groups = n })
 		why := fmt.Sprintf("%s was scaled to %s: so is its successor", o.Stable.Name, Counted(n, "group", "groups"))
-		return writes(SetStable{Record: next, Why: why}, ReasonScaling)
+		return writeStable(SetStable{Record: next, Why: why}, ReasonScaling)
 	}
 	if c.Replicas != n {
 		return Decision{
@@ -167,7 +167,7 @@ func advanceHandover(o Observation, s Progress) Decision {
 	case d != nil:
 		return *d
 	// The user's own groups are removed only once the Service is known to select the second set.
-	case v.Stage <= traffic.Blocked, want.Prepared && !withdrawn(v):
+	case v.Stage <= traffic.Blocked, want.Prepared && !isWithdrawn(v):
 		return *awaitTraffic(v)
 	case !o.stableDrained():
 		return scaleDownStable(o)
@@ -228,13 +228,13 @@ func cancelHandover(o Observation) Decision {
 		a.RestoreTemplate = true
 		a.Rolling = ptr.To(Pace(Saved(o), *a.Replicas))
 	}
-	return writes(a, ReasonSuccessorDeleted)
+	return writeStable(a, ReasonSuccessorDeleted)
 }
 
 // scaleDownStable scales the user's own groups to 0, once their leaders have finished their requests and the second set
 // is ready.
 func scaleDownStable(o Observation) Decision {
-	if d := drained(o); d != nil {
+	if d := awaitDrained(o); d != nil {
 		return *d
 	}
 	r, c := o.Record.Release, o.canary()
@@ -246,14 +246,14 @@ func scaleDownStable(o Observation) Decision {
 	}
 	d := Decision{
 		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
-		Message: Counted(o.Stable.existing(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
+		Message: Counted(o.Stable.existingGroups(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
 		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s", r.StableRevision,
 			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas))
 	}
 	scalesDown := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have no groups
-	if o.hasRoles() && o.awaitsReplaced() {
+	if o.hasRoles() && o.awaitsNewGroups() {
 		scalesDown = scalesDown || o.secondSetCanServe(*c) // a slice may have been added since
 		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""
 		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s%s", r.StableRevision, r.UpdateRevision,
@@ -301,7 +301,7 @@ func transferAutoscalers(o Observation, c Workload) *Decision {
 // ready, whatever the policy's failure threshold.
 func (o Observation) secondSetCanServe(c Workload) bool {
 	n := o.beforePromotion(o.Record.Release.Groups)
-	return c.serving(c.Replicas) >= max(n-o.Policy.Threshold(n), min(o.Record.Release.Groups, 1))
+	return c.servingGroups(c.Replicas) >= max(n-o.Policy.Threshold(n), min(o.Record.Release.Groups, 1))
 }
 
 // handOver transfers what remains: the history and the record.
@@ -309,12 +309,12 @@ func handOver(o Observation, s Progress, c Workload) Decision {
 	own := o.belongings()
 	d := Decision{Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
-	case c.mixed():
+	case c.hasMixedRevisions():
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // under the hold the groups would stay mixed
-	case c.existing() < c.Replicas:
+	case c.existingGroups() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold a missing group may be recreated at its old revision
-		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existing(), c.Replicas, c.Name, describeUnready(c.All()))
-	case o.shifts() && s.available < c.Replicas-o.Policy.Threshold(c.Replicas):
+		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existingGroups(), c.Replicas, c.Name, describeUnready(c.All()))
+	case o.replacesUnits() && s.available < c.Replicas-o.Policy.Threshold(c.Replicas):
 		d.Reason, d.Remedy = ReasonGroupsNotReady, "Repair them, or scale their role down"
 		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s%s", c.Name, o.describeBatch(), describeUnready(c.All()))
 	case own.historyUnread:
@@ -354,9 +354,9 @@ func checkHandover(o Observation, action Action) error {
 		switch {
 		case !o.handingOver() || c == nil || c.Deleting || c.Name != a.Name:
 			return errors.New("a workload is handed over without a handover in progress")
-		case c.mixed():
+		case c.hasMixedRevisions():
 			return errors.New("a workload is handed over whose groups are at several revisions")
-		case c.existing() < c.Replicas:
+		case c.existingGroups() < c.Replicas:
 			return errors.New("a workload is handed over that lacks groups")
 		case !o.stableDrained() || len(own.history) > 0:
 			return errors.New("a workload is handed over before its groups and history")
@@ -413,7 +413,7 @@ func checkHandoverStep(o Observation, a SetStable) error {
 	case before != record.HandingOver || *a.Replicas != 0 && !cancels:
 		return fmt.Errorf("the workload is scaled to %d groups in phase %q", *a.Replicas, r.Phase)
 	case *a.Replicas == 0 && o.Traffic != nil:
-		if v := o.Traffic.Look(requestsToSecondSet()); v.Stage < traffic.Written || !withdrawn(v) {
+		if v := o.Traffic.Look(requestsToSecondSet()); v.Stage < traffic.Written || !isWithdrawn(v) {
 			return errors.New("groups are deleted before the stable Service selects the second set")
 		}
 	}

@@ -128,7 +128,7 @@ func nextOutcome(o Observation, state pb.State) *Entry {
 		if e.Problem != "" || e.Release == "" || o.HistoryLimit == 0 {
 			continue
 		}
-		if now := o.outcome(e, state); now != e.Outcome {
+		if now := o.outcomeOf(e, state); now != e.Outcome {
 			e.Outcome, e.Ended = now, o.Now
 			if r := o.Record.Release; r.ID == e.Release && r.UpdateRevision == e.Revision {
 				e.EndedBy, e.EndMessage = r.EndedBy, r.EndMessage
@@ -139,8 +139,8 @@ func nextOutcome(o Observation, state pb.State) *Entry {
 	return nil
 }
 
-// outcome returns how the release of an entry ended, as far as it is known now.
-func (o Observation) outcome(e Entry, state pb.State) Outcome {
+// outcomeOf returns how the release of an entry ended, as far as it is known now.
+func (o Observation) outcomeOf(e Entry, state pb.State) Outcome {
 	r := o.Record.Release
 	switch {
 	case r == nil || r.ID != e.Release:
@@ -164,15 +164,15 @@ func nextEntry(o Observation) *Entry {
 		return nil
 	}
 	update := o.releasedRevision()
-	for _, revision := range o.Stable.revisions() {
-		if revision != update && o.entry(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
+	for _, revision := range o.Stable.distinctRevisions() {
+		if revision != update && o.entryOf(revision) == nil && slices.Contains(o.Stable.Recorded, revision) {
 			return &Entry{Revision: revision, Number: o.nextNumber(), At: o.Now, By: o.changedBy(revision)}
 		}
 	}
 	if update == "" {
 		return nil
 	}
-	r, e := o.Record.Release, o.entry(update)
+	r, e := o.Record.Release, o.entryOf(update)
 	switch {
 	case e == nil && !slices.Contains(o.Stable.Recorded, update):
 		return nil // LWS has forgotten it already
@@ -199,8 +199,8 @@ func (o Observation) releasedRevision() string {
 	return r.UpdateRevision
 }
 
-// entry returns a copy of the entry of a revision, or nil.
-func (o Observation) entry(revision string) *Entry {
+// entryOf returns a copy of the entry of a revision, or nil.
+func (o Observation) entryOf(revision string) *Entry {
 	for _, e := range o.History {
 		if e.Revision == revision {
 			return &e
@@ -211,22 +211,22 @@ func (o Observation) entry(revision string) *Entry {
 
 // hasTemplate reports whether the template of a revision is known, from the history or from LWS.
 func (o Observation) hasTemplate(revision string) bool {
-	if e := o.entry(revision); e != nil {
+	if e := o.entryOf(revision); e != nil {
 		return e.Problem == ""
 	}
 	return slices.Contains(o.Stable.Recorded, revision)
 }
 
-// restoring says how the template of a revision is restored.
-func (o Observation) restoring(revision string) string {
+// howToRestore says how the template of a revision is restored.
+func (o Observation) howToRestore(revision string) string {
 	if o.hasTemplate(revision) {
 		return fmt.Sprintf("run `lockstep undo %s --to-revision %s`", o.inCommands(), revision)
 	}
 	return "restore the old template with kubectl apply or from Git"
 }
 
-// newest returns the newest revision in the history of those that are readable and may be it, "" if there is none.
-func (o Observation) newest(may func(Entry) bool) string {
+// newestRevision returns the newest revision in the history of those that are readable and may be it, "" if there is none.
+func (o Observation) newestRevision(may func(Entry) bool) string {
 	var newest Entry
 	for _, e := range o.History {
 		if e.Problem == "" && e.Number > newest.Number && may(e) {
@@ -278,7 +278,7 @@ func (o Observation) inUse(revision string) bool {
 		return false
 	}
 	r := o.Record.Release
-	return revision == o.Stable.Revision || slices.Contains(o.Stable.revisions(), revision) ||
+	return revision == o.Stable.Revision || slices.Contains(o.Stable.distinctRevisions(), revision) ||
 		r != nil && (revision == r.StableRevision || revision == r.UpdateRevision)
 }
 
@@ -301,7 +301,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	}
 	if InFlight(o) {
 		return Decision{}, inProgress(o,
-			"release %q of %s is not over: roll it back, or wait for its end, and then undo", o.release().ID, o.object())
+			"release %q of %s is not over: roll it back, or wait for its end, and then undo", o.release().ID, o.objectName())
 	}
 	revision, err := u.Target(o)
 	if err != nil || revision == o.Stable.Revision {
@@ -327,30 +327,30 @@ func (u Undo) decide(o Observation) (Decision, error) {
 // Target returns the revision to restore. The error has an ErrorReason.
 func (u Undo) Target(o Observation) (string, error) {
 	if u.Revision == "" {
-		return previous(o)
+		return previousRevision(o)
 	}
-	e := o.entry(u.Revision)
+	e := o.entryOf(u.Revision)
 	switch {
 	case e != nil && e.Problem != "":
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "%s", e.Problem)
 	case e == nil && u.Revision != o.Stable.Revision && !slices.Contains(o.Stable.Recorded, u.Revision):
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"the history of %s has no revision %s%s. Restore its template with kubectl apply or from Git",
-			o.object(), u.Revision, listRevisions(o))
+			o.objectName(), u.Revision, listRevisions(o))
 	}
 	return u.Revision, nil
 }
 
-// previous returns the newest revision that served before the one in the spec.
-func previous(o Observation) (string, error) {
+// previousRevision returns the newest revision that served before the one in the spec.
+func previousRevision(o Observation) (string, error) {
 	if o.Stable.Revision == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.object())
+			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.objectName())
 	}
-	newest := o.newest(func(e Entry) bool { return e.Revision != o.Stable.Revision && e.Outcome != RolledBack })
+	newest := o.newestRevision(func(e Entry) bool { return e.Revision != o.Stable.Revision && e.Outcome != RolledBack })
 	if newest == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the history of %s has no revision that served before %s%s", o.object(), o.Stable.Revision, listRevisions(o))
+			"the history of %s has no revision that served before %s%s", o.objectName(), o.Stable.Revision, listRevisions(o))
 	}
 	return newest, nil
 }

@@ -109,7 +109,7 @@ func TestHistoryOfRoles(t *testing.T) {
 	t.Parallel()
 	o := rolesObservation(1, 1)
 	o.Bounds = withUpdate(o, "new", 3)
-	o.unite()
+	o.formUnits()
 	if d := inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}}); d.Action != (ScaleChild{Name: "llm-new-prefill", Replicas: 3}) {
 		t.Errorf("the first write is %v", d.Action)
 	}
@@ -123,7 +123,7 @@ func TestHistoryOfRoles(t *testing.T) {
 	o.Children = o.Children[:2]
 	for _, want := range []Action{SetBounds{}, RestoreTemplate{}} {
 		u := o
-		u.unite()
+		u.formUnits()
 		d, err := Decide(u, Undo{Revision: "old"})
 		if err != nil || reflect.TypeOf(d.Action) != reflect.TypeOf(want) {
 			t.Fatalf("%v, %v, want a %T", d.Action, err, want)

@@ -43,13 +43,13 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	// The request is recorded whatever the limit of groups in flight: the caller must not have to repeat it.
 	d.Action = recordOnly(o, d.Action)
 	d = keepWait(o, recordRolling(o, withRendering(o, d)))
-	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.starts(d.Action)
+	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.startedGroups(d.Action)
 	err = checkObservation(o)
 	if err == nil {
 		err = checkDecision(o, i, d)
 	}
 	if err != nil {
-		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %s", o.object(), defect(err))
+		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %s", o.objectName(), describeDefect(err))
 	}
 	if o.hasRoles() && d.Action != nil {
 		d.Action = o.roleAction(d.Action)
@@ -61,8 +61,8 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	return d, nil
 }
 
-// defect describes a decision that would break a safety rule.
-func defect(err error) string {
+// describeDefect describes a decision that would break a safety rule.
+func describeDefect(err error) string {
 	return fmt.Sprintf("Lockstep stopped before a step that would break a safety rule: %v. This is a defect, please report it", err)
 }
 
@@ -72,10 +72,10 @@ func CurrentRelease(o Observation, id string) (*record.Release, error) {
 	switch {
 	case r == nil:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-			"%s has no release", o.object())
+			"%s has no release", o.objectName())
 	case r.ID != id:
 		return nil, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
-			"%s has release %q, not %q", o.object(), r.ID, id), "release_id", r.ID)
+			"%s has release %q, not %q", o.objectName(), r.ID, id), "release_id", r.ID)
 	}
 	return r, nil
 }
@@ -89,7 +89,7 @@ func checkRevision(o Observation, r *record.Release, want string) error {
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
 		"revision %q was meant, but the update revision of release %q of %s is %q, and the template is at %q: read the context again, and decide on that",
-		want, r.ID, o.object(), r.UpdateRevision, o.Stable.Revision)
+		want, r.ID, o.objectName(), r.UpdateRevision, o.Stable.Revision)
 }
 
 // checkTemplateRevision refuses a request that was decided on another template than the present one. "" is any.
@@ -98,7 +98,7 @@ func checkTemplateRevision(o Observation, want string) error {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-		"the template of %s is revision %q, not %q: read the context again, and decide on the present template", o.object(), o.Stable.Revision, want)
+		"the template of %s is revision %q, not %q: read the context again, and decide on the present template", o.objectName(), o.Stable.Revision, want)
 }
 
 // phaseText describes a phase in which a release takes no further batch.
@@ -128,7 +128,7 @@ func (Adopt) decide(o Observation) (Decision, error) {
 	}
 	n := o.Stable.Replicas
 	// The hold stops LWS where it is. It deletes surge groups at once, so a roll that lacks groups has to end first.
-	if o.Record == nil && n-o.Stable.serving(n) > scaled(o.Stable.Rolling.MaxUnavailable, n, false) {
+	if o.Record == nil && n-o.Stable.servingGroups(n) > scaledValue(o.Stable.Rolling.MaxUnavailable, n, false) {
 		if err := checkRolled(o); err != nil {
 			return Decision{}, err
 		}
@@ -152,22 +152,22 @@ func (d Disown) decide(o Observation) (Decision, error) {
 	}
 	// Without its record an outcome would never reach the history.
 	if InFlight(o) || o.recordsOutcome() {
-		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.object())
+		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.objectName())
 	}
 	if b := o.Bounds; o.release() == nil && b != nil && b.Routes != "" && o.trafficDrifted() { // they alone name the routes
 		return Decision{}, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS,
-			"requests are not routed yet as before release %q of %s, whose record was deleted: wait until they are", b.Routes, o.object()), "release_id", b.Routes)
+			"requests are not routed yet as before release %q of %s, whose record was deleted: wait until they are", b.Routes, o.objectName()), "release_id", b.Routes)
 	}
 	saved := Saved(o)
 	if err := checkRestoreRolling(o, saved); err != nil {
 		return Decision{}, err
 	}
 	decision := Decision{Action: RemoveRecord{Rolling: saved}}
-	if r := o.Stable.revisions(); len(r) > 0 && o.Stable.Revision != "" && (len(r) > 1 || r[0] != o.Stable.Revision) {
+	if r := o.Stable.distinctRevisions(); len(r) > 0 && o.Stable.Revision != "" && (len(r) > 1 || r[0] != o.Stable.Revision) {
 		decision.Warnings = []*pb.Warning{{
 			Code: "RollStarts",
 			Message: fmt.Sprintf("revision %s of %s waited under the hold; LeaderWorkerSet rolls it out from now on",
-				o.Stable.Revision, o.object()),
+				o.Stable.Revision, o.objectName()),
 		}}
 	}
 	return decision, nil
@@ -183,7 +183,7 @@ func checkRestoreRolling(o Observation, saved rolling) error {
 		"%s can't be disowned: its own maxUnavailable %s and maxSurge %s both round to 0 of %d groups, which "+
 			"LeaderWorkerSet does not accept. Scale it up, or set its maxUnavailable to 2 or more or its maxSurge to 1 or more "+
 			"(Lockstep saves what is set under hold; a maxUnavailable of 1 is the hold's own), then Disown again",
-		o.object(), saved.MaxUnavailable.String(), saved.MaxSurge.String(), o.Stable.Replicas)
+		o.objectName(), saved.MaxUnavailable.String(), saved.MaxSurge.String(), o.Stable.Replicas)
 }
 
 // NewRecord returns the record of a workload that is about to be held: its present one, or a new one.
@@ -218,28 +218,28 @@ func foundHeld(o Observation) []*pb.Warning {
 		Code: "HoldFound",
 		Message: fmt.Sprintf("%s was under hold without a record of its own rolling update settings, as after the annotation %s was "+
 			"removed: partition %d, maxUnavailable %s and maxSurge %s are assumed. Set others if these are wrong",
-			o.object(), record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
+			o.objectName(), record.RecordAnnotation, ptr.Deref(saved.Partition, 0), saved.MaxUnavailable.String(), saved.MaxSurge.String()),
 	}}
 }
 
 // checkRolled refuses, temporarily, a hold while LWS has surge groups, which it would delete at once.
 func checkRolled(o Observation) error {
-	if isHold(o.Stable.Rolling) || o.hasRoles() || !o.Stable.surges() {
+	if isHold(o.Stable.Rolling) || o.hasRoles() || !o.Stable.hasSurge() {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"LeaderWorkerSet is replacing groups of %s, and would delete its surge groups under the hold: try again once it has deleted them", o.object())
+		"LeaderWorkerSet is replacing groups of %s, and would delete its surge groups under the hold: try again once it has deleted them", o.objectName())
 }
 
 // heldTooLate warns of groups at more than one revision: LWS had begun to roll before the hold.
 func heldTooLate(o Observation) []*pb.Warning {
-	revisions := o.Stable.revisions()
+	revisions := o.Stable.distinctRevisions()
 	if len(revisions) < 2 {
 		return nil
 	}
 	return []*pb.Warning{{
 		Code: "AdoptedDuringRoll",
 		Message: fmt.Sprintf("the groups of %s are at revisions %s: LeaderWorkerSet had begun to roll before Lockstep held it. "+
-			"Disown it to let that finish, and adopt it before its template changes again", o.object(), strings.Join(revisions, ", ")),
+			"Disown it to let that finish, and adopt it before its template changes again", o.objectName(), strings.Join(revisions, ", ")),
 	}}
 }

@@ -34,7 +34,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	d := Decision{Warnings: b.Warnings(o)}
-	if begun, err := b.begun(o); begun || err != nil {
+	if begun, err := b.alreadyBegun(o); begun || err != nil {
 		return d, err
 	}
 	if err := checkTemplateRevision(o, b.Revision); err != nil {
@@ -55,7 +55,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 		Replicas: o.Stable.Replicas, Rendering: o.Rendering, EntryRole: o.EntryRole,
 	}
 	// The groups, not the spec, say what serves: the spec may have the new template already.
-	if now := o.Stable.revisions(); len(now) == 1 {
+	if now := o.Stable.distinctRevisions(); len(now) == 1 {
 		r.StableRevision = now[0]
 	}
 	// Without groups there is nothing that could be kept or replaced: LWS starts the next one at the template anyway.
@@ -70,12 +70,12 @@ func (b Begin) decide(o Observation) (Decision, error) {
 
 // Obstacles returns all reasons why the release can't begin now. Each has an ErrorReason.
 func (b Begin) Obstacles(o Observation) []error {
-	_, begun := b.begun(o)
+	_, begun := b.alreadyBegun(o)
 	return append([]error{CheckWorkload(o), begun}, b.obstacles(o)...)
 }
 
-// begun reports whether the release exists already. The error refuses a new one.
-func (b Begin) begun(o Observation) (bool, error) {
+// alreadyBegun reports whether the release exists already. The error refuses a new one.
+func (b Begin) alreadyBegun(o Observation) (bool, error) {
 	r := o.release()
 	if r == nil {
 		return false, nil
@@ -87,18 +87,18 @@ func (b Begin) begun(o Observation) (bool, error) {
 		// The record of the last release is overwritten, so its effects and its outcome have to be done.
 		if InFlight(o) || o.recordsOutcome() {
 			return false, inProgress(o,
-				"release %q of %q holds %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.object())
+				"release %q of %q holds %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.objectName())
 		}
 		return false, nil
 	}
 	policy, err := r.PolicyMessage()
 	if err != nil {
-		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "release %s of %s: %v", r.ID, o.object(), err)
+		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "release %s of %s: %v", r.ID, o.objectName(), err)
 	}
 	// Half of a release would follow one policy, half the other.
 	if !proto.Equal(policy, b.Policy) {
 		return false, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED,
-			"release %q of %s began with another policy, and a policy does not change during a release", r.ID, o.object())
+			"release %q of %s began with another policy, and a policy does not change during a release", r.ID, o.objectName())
 	}
 	return true, nil
 }
@@ -123,13 +123,13 @@ func (b Begin) checkName(o Observation) error {
 }
 
 func (b Begin) checkRevisions(o Observation) error {
-	switch n := len(o.Stable.revisions()); {
+	switch n := len(o.Stable.distinctRevisions()); {
 	case n > 1:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS, "%s", heldTooLate(o)[0].GetMessage())
 	case n == 0 && o.Stable.Replicas > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 			"no group of %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
-				"is normal: try again once its first group exists", o.object())
+				"is normal: try again once its first group exists", o.objectName())
 	}
 	return checkRolled(o)
 }
@@ -155,11 +155,11 @@ func (b Begin) checkHandover(o Observation) error {
 	case i.AppliedBy != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
 			"%s is applied by a tool (it carries %s), which would recreate it after BLUE_PROMOTION_ADOPT has deleted it: "+
-				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", o.object(), i.AppliedBy)
+				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", o.objectName(), i.AppliedBy)
 	case i.VolumeClaims > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"%s has %d volumeClaimTemplates, and the data in its volumes would be lost, since the new object has volumes of "+
-				"its own: promote with BLUE_PROMOTION_IN_PLACE", o.object(), i.VolumeClaims)
+				"its own: promote with BLUE_PROMOTION_IN_PLACE", o.objectName(), i.VolumeClaims)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (b Begin) checkAutoscalers(o Observation) error {
 // Warnings returns what callers may not expect of the release.
 func (b Begin) Warnings(o Observation) []*pb.Warning {
 	policy, _ := record.ParsePolicy(b.Policy) // what is invalid is refused elsewhere
-	return slices.Concat(foundHeld(o), policy.Warnings(o.Stable.Replicas), b.scaledBy(o), b.handover(o), b.unsafe(o))
+	return slices.Concat(foundHeld(o), policy.Warnings(o.Stable.Replicas), b.scaledBy(o), b.warnHandover(o), b.warnUnsafe(o))
 }
 
 // scaledBy warns of autoscalers, which the release holds.
@@ -190,7 +190,7 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 			toZero = append(toZero, &pb.Warning{
 				Code: "AutoscalerToZero",
 				Message: fmt.Sprintf("%s may remove the last group of %s, and from 0 groups LeaderWorkerSet starts the template in the spec, released or not. "+
-					"So it is held while a template waits. Set its minimum to 1 or more", a, o.object()),
+					"So it is held while a template waits. Set its minimum to 1 or more", a, o.objectName()),
 			})
 		}
 	}
@@ -204,12 +204,12 @@ func (b Begin) scaledBy(o Observation) []*pb.Warning {
 	return append([]*pb.Warning{{
 		Code: "AutoscalerHeld",
 		Message: fmt.Sprintf("%s scales %s and %s. Its settings are saved in its annotation %s and restored",
-			strings.Join(names, ", "), o.object(), what, autoscaler.NoteAnnotation),
+			strings.Join(names, ", "), o.objectName(), what, autoscaler.NoteAnnotation),
 	}}, toZero...)
 }
 
-// handover warns of what a handover replaces.
-func (b Begin) handover(o Observation) []*pb.Warning {
+// warnHandover warns of what a handover replaces.
+func (b Begin) warnHandover(o Observation) []*pb.Warning {
 	if !b.handsOver() || o.hasRoles() {
 		return nil
 	}
@@ -219,7 +219,7 @@ func (b Begin) handover(o Observation) []*pb.Warning {
 	}
 	text := fmt.Sprintf("promotion deletes %s, and %s serves in its place: hosts may continue to use the name %s, but whatever "+
 		"selects pods or an object by the old name must be changed by its owner, except for the policy's Service and pool and for autoscalers",
-		o.object(), successor, o.knownAs())
+		o.objectName(), successor, o.knownAs())
 	if b.Policy.GetTraffic() == nil {
 		text += ". The policy names no Service, so none is changed: use one that selects by a label of your own"
 	}
@@ -248,12 +248,12 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	case record.Progressing:
 	default:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is %s, so it has no further batch", r.ID, o.object(), phaseText(r.Phase))
+			"release %q of %s is %s, so it has no further batch", r.ID, o.objectName(), phaseText(r.Phase))
 	}
 	if err := checkRevision(o, r, t.Revision); err != nil {
 		return Decision{}, err
 	}
-	next, err := t.target(o)
+	next, err := t.nextTarget(o)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -262,7 +262,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
 	}
 	// A retry, or an earlier batch from a host that has restarted, takes no group away.
-	if now := o.Target(); now != nil && covers(now, next, planned, o.batchReplicas()) {
+	if now := o.Target(); now != nil && coversTarget(now, next, planned, o.batchReplicas()) {
 		return Decision{}, nil
 	}
 	switch c := o.canary(); {
@@ -275,7 +275,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 			planned = c.Replicas // the loop scales once no request is lost by it
 		}
 		return Decision{Action: ScaleCanary{Name: c.Name, Replicas: planned, Target: next}}, nil
-	case r.Target != nil && covers(r.Target, next, planned, o.batchReplicas()):
+	case r.Target != nil && coversTarget(r.Target, next, planned, o.batchReplicas()):
 		// The template was edited, and LWS has not recorded its revision yet: nothing is scaled, the canary keeps its
 		// target, and this one is recorded already.
 		return Decision{}, nil
@@ -283,9 +283,9 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	return Decision{Action: SetStable{Record: amendRelease(o, func(r *record.Release) { r.Target = next }), Why: "set the target to " + next.Groups}}, nil
 }
 
-// covers reports whether the present target asks for at least the planned groups of the next. Equal groups in a later
+// coversTarget reports whether the present target asks for at least the planned groups of the next. Equal groups in a later
 // batch are not covered: hosts are told which batch they are at.
-func covers(now, next *record.Target, planned, replicas int) bool {
+func coversTarget(now, next *record.Target, planned, replicas int) bool {
 	already, err := now.Planned(replicas)
 	if err != nil {
 		return false
@@ -296,7 +296,7 @@ func covers(now, next *record.Target, planned, replicas int) bool {
 	return now.Batch == nil || next.Batch == nil || *now.Batch >= *next.Batch
 }
 
-func (t SetTarget) target(o Observation) (*record.Target, error) {
+func (t SetTarget) nextTarget(o Observation) (*record.Target, error) {
 	next := &record.Target{At: o.Now.UTC(), Groups: t.Groups, Batch: t.Batch}
 	if now := o.Target(); now != nil {
 		next.At = later(next.At, now.At.Add(1)) // the later one counts, and the clock of another driver may be ahead
@@ -346,7 +346,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 		return Decision{}, nil
 	case record.CleaningUp, record.RollingBack:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.object())
+			"release %q of %s was rolled back: begin a new release to promote", r.ID, o.objectName())
 	case record.Progressing, record.Promoting, record.Standby, record.HandingOver, record.Promoted:
 	}
 	if err := checkRevision(o, r, p.Revision); err != nil || r.Phase != record.Progressing {
@@ -355,7 +355,7 @@ func (p Promote) decide(o Observation) (Decision, error) {
 	// LWS promotes the template in the spec, whatever the host has seen.
 	if r.UpdateRevision == "" || r.UpdateRevision != o.Stable.Revision {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED,
-			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.object(), r.ID, r.UpdateRevision)
+			"the template of %s is not at the update revision of release %q (%q): read the context again before promoting", o.objectName(), r.ID, r.UpdateRevision)
 	}
 	a := promoteNow(o)
 	a.Record.Release.EndedBy, a.Record.Release.EndMessage = p.User, p.Message
@@ -365,11 +365,11 @@ func (p Promote) decide(o Observation) (Decision, error) {
 // promoteNow records the intent to promote and releases the hold, unless requests have to move first.
 func promoteNow(o Observation) SetStable {
 	next := withRelease(o, func(r *record.Release) { r.Phase, r.SplitEnded = record.Promoting, o.routesInPlace() })
-	pace := o.pace(Saved(o))
+	pace := o.rollingPace(Saved(o))
 	switch {
 	case o.routesInPlace():
 		pace = o.unchangedPace() // the batch stays until its share of the requests is withdrawn
-	case o.Traffic != nil || o.switches():
+	case o.Traffic != nil || o.switchesSets():
 		pace = record.Hold()
 	}
 	// Once every group is updated, a rollback needs the stable template.
@@ -389,19 +389,19 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 	case record.HandingOver, record.Promoted:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo` restores it",
-			r.ID, o.object(), r.UpdateRevision)
+			r.ID, o.objectName(), r.UpdateRevision)
 	case record.Progressing, record.Promoting, record.Standby:
 	}
 	a := rollBackNow(o)
 	a.Record.Release.EndedBy, a.Record.Release.EndMessage = b.User, b.Message
 	if b.Force {
-		o.force(a.Record.Release)
+		o.recordForce(a.Record.Release)
 	}
 	return Decision{Action: a}, nil
 }
 
 // rollBackNow records the intent to roll back, and sets the hold.
 func rollBackNow(o Observation) SetStable {
-	next := withRelease(o, func(r *record.Release) { r.Phase = o.wayBack() })
+	next := withRelease(o, func(r *record.Release) { r.Phase = o.rollbackPhase() })
 	return SetStable{Record: next, Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
 }

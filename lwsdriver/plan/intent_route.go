@@ -82,7 +82,7 @@ func (t Route) decide(o Observation) (Decision, error) {
 		return Decision{}, nil
 	case over:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.object(), phaseText(r.Phase))
+			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.objectName(), phaseText(r.Phase))
 	}
 	return Decision{Action: SetStable{Record: amendRelease(o, func(r *record.Release) { r.Traffic = next }), Why: t.why()}}, nil
 }
@@ -109,7 +109,7 @@ func RoutedRelease(o Observation, id string) (*record.Release, error) {
 	if o.Policy.Traffic == nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"release %q of %s has no policy.traffic, so nothing splits its requests and shares follow group counts: "+
-				"begin a release whose policy names a Service and routes", r.ID, o.object())
+				"begin a release whose policy names a Service and routes", r.ID, o.objectName())
 	}
 	return r, nil
 }
@@ -146,13 +146,13 @@ func VerifyWeight(o Observation, weight int) Verification {
 		return v.followGroups(o, weight)
 	}
 	last := r.Traffic.RequestedWeight()
-	if s := o.currentShare(); s.capped() && !v.Blocked && !o.awaitsSecondSet() {
+	if s := o.currentShare(); s.isCapped() && !v.Blocked && !o.awaitsSecondSet() {
 		v.Verified = false
 		switch {
 		case s.requested != weight:
 			v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight requested last is %d", s.requested)
 		default:
-			v.Reason, v.Message = ReasonCapacityBelowShare, s.message(o)
+			v.Reason, v.Message = ReasonCapacityBelowShare, s.capMessage(o)
 		}
 		return v
 	}

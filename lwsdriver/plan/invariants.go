@@ -110,7 +110,7 @@ func checkRestart(o Observation, a RestartGroup) error {
 }
 
 func checkReplicas(o Observation, n int) error {
-	if n < 0 || n > max(o.batchReplicas(), o.capacity()) {
+	if n < 0 || n > max(o.batchReplicas(), o.canaryCapacity()) {
 		return fmt.Errorf("a canary of %d groups for a workload of %d", n, o.batchReplicas())
 	}
 	return nil
@@ -196,7 +196,7 @@ func checkPartition(o Observation, a SetStable) error {
 	case groups == o.Stable.Replicas && !a.SaveTemplate && a.Record.Release.StableTemplate == nil:
 		return errors.New("the last stable group is replaced before its template is saved")
 	}
-	if scaled(a.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
+	if scaledValue(a.Rolling.MaxSurge, o.Stable.Replicas, true) > 0 {
 		return errors.New("a release in place surges")
 	}
 	return nil

@@ -90,7 +90,7 @@ func nextLabel(o Observation) *LabelGroup {
 
 // labelOf labels a group that is at the revision and stays. position is its place in the order of updates, from 0.
 func (o Observation) labelOf(w Workload, g Group, revision string, position int) *LabelGroup {
-	if !g.at(revision) || g.Terminating || g.Index >= w.Replicas {
+	if !g.atRevision(revision) || g.Terminating || g.Index >= w.Replicas {
 		return nil
 	}
 	labels := o.rolloutOf(g, position)

@@ -22,7 +22,7 @@ import (
 func (o *Observation) setAside() {
 	var added []Workload
 	for _, w := range o.Added {
-		if o.leftover(w) {
+		if o.isLeftover(w) {
 			o.Leftovers = append(o.Leftovers, w)
 		} else {
 			added = append(added, w)
@@ -31,11 +31,11 @@ func (o *Observation) setAside() {
 	o.Added = added
 }
 
-// leftover reports whether an added workload is a leftover: the driver has removed its finalizer, so requests have left it, and for
+// isLeftover reports whether an added workload is a leftover: the driver has removed its finalizer, so requests have left it, and for
 // longer than the progress deadline it has had nothing but leaders that are being deleted. One of an earlier release remains one,
 // whatever the deadline of the next release. The API server's times are whole seconds.
-func (o Observation) leftover(w Workload) bool {
-	if !w.Deleting || w.HasFinalizer || w.DeletingSince.IsZero() || slices.ContainsFunc(w.Groups, Group.lives) {
+func (o Observation) isLeftover(w Workload) bool {
+	if !w.Deleting || w.HasFinalizer || w.DeletingSince.IsZero() || slices.ContainsFunc(w.Groups, Group.isAlive) {
 		return false
 	}
 	r := o.release()
@@ -44,11 +44,11 @@ func (o Observation) leftover(w Workload) bool {
 
 // leftoverAt returns when a workload that is being deleted becomes a leftover.
 func (o Observation) leftoverAt(w Workload) time.Time {
-	return w.DeletingSince.Add(WaitCleanup.longest(o))
+	return w.DeletingSince.Add(WaitCleanup.longestWait(o))
 }
 
-// lives reports whether a group has a leader that is not being deleted, or workers that are ready without a leader.
-func (g Group) lives() bool {
+// isAlive reports whether a group has a leader that is not being deleted, or workers that are ready without a leader.
+func (g Group) isAlive() bool {
 	return g.Ready || g.Revision != "" && !g.Terminating || g.Revision == "" && g.ReadyPods > 0
 }
 
@@ -56,7 +56,7 @@ func (g Group) lives() bool {
 func warnLeftovers(o Observation, d Decision) Decision {
 	for _, w := range o.Leftovers {
 		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
-			w.Name, clock(w.DeletingSince), describeUnready(single(w.terminating())), deletionRemedy(w.Groups))
+			w.Name, clockTime(w.DeletingSince), describeUnready(onePerGroup(w.terminatingGroups())), deletionRemedy(w.Groups))
 	}
 	return d
 }
@@ -89,12 +89,12 @@ func checkLeftovers(o Observation, a CreateCanary) error {
 
 // awaitDeletion has d wait for the deletion of a workload, and name the pods that remain.
 func awaitDeletion(o Observation, d Decision, w Workload) Decision {
-	w.Groups = slices.Concat(w.Groups, o.partners(w.Carries))
+	w.Groups = slices.Concat(w.Groups, o.partnerGroups(w.Carries))
 	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, deletionRemedy(w.Groups)
 	if left := o.leftoverAt(w).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 	}
-	d.Message += describeUnready(single(w.terminating()))
+	d.Message += describeUnready(onePerGroup(w.terminatingGroups()))
 	return d
 }
 
@@ -120,8 +120,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// terminating returns the groups of which pods are being deleted.
-func (w Workload) terminating() []Group {
+// terminatingGroups returns the groups of which pods are being deleted.
+func (w Workload) terminatingGroups() []Group {
 	return slices.DeleteFunc(slices.Clone(w.Groups), func(g Group) bool { return g.Reason != reasonTerminating })
 }
 

@@ -46,7 +46,7 @@ func withinLimits(o Observation, d Decision) Decision {
 // limitStale withholds promotions, removals, and larger shares, mirrors and header routes that rest on what the API server does not
 // confirm. What protects goes on, such as fewer requests for the updated groups, the hold, and the way back.
 func limitStale(o Observation, action Action) *Decision {
-	d := o.unknown()
+	d := o.whatIsUnknown()
 	if d == nil || !o.needsFresh(action) {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (o Observation) needsFresh(action Action) bool {
 		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
 		return i >= 0 && a.Replicas < o.Added[i].Replicas
 	case LabelServing:
-		return a.Serves || o.shifts() && o.unsized() != "" // which groups leave follows from how many there are to be
+		return a.Serves || o.replacesUnits() && o.unsizedRole() != "" // which groups leave follows from how many there are to be
 	case SetBounds:
 		return o.lowersBounds(a.Bounds)
 	case ScaleChild:
@@ -118,10 +118,10 @@ func phaseOf(r *record.Release) record.Phase {
 	return r.Phase
 }
 
-// unknown returns, as a decision, what may be other than it was observed: a cache that is stale, or the number of groups of a role.
+// whatIsUnknown returns, as a decision, what may be other than it was observed: a cache that is stale, or the number of groups of a role.
 // It returns nil if everything is known.
-func (o Observation) unknown() *Decision {
-	if why := o.unsized(); why != "" {
+func (o Observation) whatIsUnknown() *Decision {
+	if why := o.unsizedRole(); why != "" {
 		return &Decision{Reason: ReasonRoleUnsized, Message: why, Remedy: unsizedRemedy}
 	}
 	if len(o.Stale) == 0 {
@@ -130,12 +130,12 @@ func (o Observation) unknown() *Decision {
 	s := o.Stale[0]
 	return &Decision{
 		Reason: ReasonCacheStale, Wait: WaitCache, Remedy: staleRemedy,
-		Message: fmt.Sprintf("the cache of %s is not confirmed since %s (%s), so what it holds may be outdated", s.Resource, clock(s.Since), s.Why),
+		Message: fmt.Sprintf("the cache of %s is not confirmed since %s (%s), so what it holds may be outdated", s.Resource, clockTime(s.Since), s.Why),
 	}
 }
 
-// unsized returns why the number of groups of a role is unknown, "" if all are known.
-func (o Observation) unsized() string {
+// unsizedRole returns why the number of groups of a role is unknown, "" if all are known.
+func (o Observation) unsizedRole() string {
 	for _, r := range o.Roles {
 		if r.Unsized != "" {
 			return fmt.Sprintf("how many groups role %s is to have is unknown: %s", r.Name, r.Unsized)
@@ -154,7 +154,7 @@ const (
 // awaitFresh turns a batch that is ready, or only waits for its groups, into one that is verified, while a cache is stale or the number of
 // groups of a role is unknown.
 func awaitFresh(o Observation, d Decision) Decision {
-	u := o.unknown()
+	u := o.whatIsUnknown()
 	waits := d.State == pb.State_STATE_UPGRADING && d.Action == nil
 	if u == nil || d.State != pb.State_STATE_READY && !waits {
 		return d
@@ -166,7 +166,7 @@ func awaitFresh(o Observation, d Decision) Decision {
 
 // checkFresh refuses, temporarily, an intent whose first write rests on a stale cache.
 func checkFresh(o Observation, action Action) error {
-	u := o.unknown()
+	u := o.whatIsUnknown()
 	if action == nil || u == nil || !o.needsFresh(action) {
 		return nil
 	}
@@ -185,26 +185,26 @@ func limitShares(o Observation, action Action) *Decision {
 	if write == nil || !write.Pins && !write.Moves {
 		return nil
 	}
-	f, weight := o.carriers(), a.Desired.Weight
-	lacked := o.lacks(f, f.Weight)
+	f, weight := o.carrierFacts(), a.Desired.Weight
+	lacked := o.lackingGroups(f, f.Weight)
 	if write.Pins {
 		if !a.Desired.HandedOver && !o.Stable.Observed {
 			return ptr.To(waitForLWS(o)) // until it has observed the spec, it may remove groups that the Service is to select
 		}
 		// The share stays, and other groups come behind the stable Service.
 		weight = f.Weight
-		f.StableEndpoints, f.StablePods = o.pinned(a.Desired), nil
+		f.StableEndpoints, f.StablePods = o.pinnedLeaders(a.Desired), nil
 	}
 	r := o.release()
 	returns := weight < f.Weight // requests return to the stable side
 	// A hold that LWS has not observed yet lets it go on replacing groups, to which requests would return.
 	held := !o.inPlace() && r != nil && r.Phase == record.Progressing // it has held since the release began
-	if returns && f.CanaryEndpoints > 0 && (!held || o.lacks(f, weight) >= lacked) {
+	if returns && f.CanaryEndpoints > 0 && (!held || o.lackingGroups(f, weight) >= lacked) {
 		if d := o.stopRoll(); d != nil {
 			return d
 		}
 	}
-	if !o.exceeds(f, weight, lacked) {
+	if !o.lacksTooMany(f, weight, lacked) {
 		return nil
 	}
 	if o.forced() && returns && f.StableEndpoints > 0 {
@@ -241,7 +241,7 @@ func (o Observation) stopRoll() *Decision {
 			o.Stable.Name)
 	case o.rollsTooFast():
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
-		return ptr.To(writes(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, ReasonRolling))
+		return ptr.To(writeStable(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, ReasonRolling))
 	case !o.Stable.Observed:
 		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has observed how many of its groups may be unavailable", o.Stable.Name)
 	}
@@ -255,18 +255,18 @@ func (o Observation) rollsTooFast() bool {
 	}
 	n := o.Stable.Replicas
 	unavailable, allowed := o.Stable.Rolling.MaxUnavailable, Pace(Saved(o), n).MaxUnavailable
-	return scaled(unavailable, n, false) > scaled(allowed, n, false)
+	return scaledValue(unavailable, n, false) > scaledValue(allowed, n, false)
 }
 
 // replacesMore reports whether LWS is yet to replace a group.
 func (o Observation) replacesMore() bool {
 	from := int(ptr.Deref(o.Stable.Rolling.Partition, 0))
-	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Index >= from && g.Revision != "" && !g.at(o.Stable.Revision) })
+	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Index >= from && g.Revision != "" && !g.atRevision(o.Stable.Revision) })
 }
 
-// carriers returns the facts of the routing with no endpoint of a group that can't carry requests: its leader is ready and the rest of it is
+// carrierFacts returns the facts of the routing with no endpoint of a group that can't carry requests: its leader is ready and the rest of it is
 // not, or LWS deletes it, since there are more than replicas.
-func (o Observation) carriers() traffic.Facts {
+func (o Observation) carrierFacts() traffic.Facts {
 	f := o.Traffic.Facts()
 	for _, w := range o.Workloads() {
 		idle := func(leader string) bool {
@@ -280,14 +280,14 @@ func (o Observation) carriers() traffic.Facts {
 	return f
 }
 
-// pinned returns how many ready leaders the stable Service selects once it is pinned. Groups above replicas leave.
-func (o Observation) pinned(d traffic.Desired) int {
+// pinnedLeaders returns how many ready leaders the stable Service selects once it is pinned. Groups above replicas leave.
+func (o Observation) pinnedLeaders(d traffic.Desired) int {
 	w := &o.Stable
 	if c := o.canary(); d.HandedOver && c != nil {
 		w = c
 	}
 	return w.count(func(g Group) bool {
-		excluded := o.inPlace() && !o.staysStable(g) || o.shifts() && !g.Serving
+		excluded := o.inPlace() && !o.staysStable(g) || o.replacesUnits() && !g.Serving
 		return g.mayServe(w.Replicas) && !excluded
 	})
 }
@@ -297,16 +297,16 @@ func (o Observation) pinned(d traffic.Desired) int {
 func (o Observation) neededGroups() int {
 	n := o.batchReplicas()
 	for _, w := range o.Added {
-		if o.Traffic != nil && slices.ContainsFunc(w.Groups, o.receives) {
+		if o.Traffic != nil && slices.ContainsFunc(w.Groups, o.receivesRequests) {
 			n = max(n, w.Replicas)
 		}
 	}
 	return n
 }
 
-// lacks returns how many groups the two sides would lack for their requests at a weight. A group is counted once, though
+// lackingGroups returns how many groups the two sides would lack for their requests at a weight. A group is counted once, though
 // both parts may be rounded up and both Services may select it. A host may ask for a larger share than the groups are of all: then these are enough.
-func (o Observation) lacks(f traffic.Facts, weight int) int {
+func (o Observation) lackingGroups(f traffic.Facts, weight int) int {
 	n := o.neededGroups()
 	canary := groupsFor(weight, n)
 	if asked := o.requestedGroups(); asked > 0 && !o.movesAllRequests() {
@@ -325,14 +325,14 @@ func (o Observation) lacks(f traffic.Facts, weight int) int {
 	return lacks
 }
 
-// exceeds reports whether a weight is too much for the two sides: they lack more groups than before and than they may, or requests go to a
+// lacksTooMany reports whether a weight is too much for the two sides: they lack more groups than before and than they may, or requests go to a
 // stable side without groups.
-func (o Observation) exceeds(f traffic.Facts, weight, lacked int) bool {
+func (o Observation) lacksTooMany(f traffic.Facts, weight, lacked int) bool {
 	stableEmpty := f.StableEndpoints == 0 && weight < 100 && o.neededGroups() > 0
 	if stableEmpty && weight < f.Weight && f.CanaryEndpoints > 0 {
 		return true // they would leave groups that serve
 	}
-	lacks := o.lacks(f, weight)
+	lacks := o.lackingGroups(f, weight)
 	return lacks > lacked && (stableEmpty || lacks > o.mayLack())
 }
 
@@ -342,7 +342,7 @@ func (o Observation) mayLack() int {
 	switch {
 	case o.Record == nil:
 		return tolerated // what the user allows went with the record
-	case o.shifts():
+	case o.replacesUnits():
 		return max(o.shiftLacks(), tolerated)
 	case o.inPlace() || o.rollsBack():
 		return max(o.mayBeUnavailable(), tolerated)
@@ -366,13 +366,13 @@ func limitRemoval(o Observation, action Action) *Decision {
 	if o.Traffic == nil {
 		standsIn = o.Record == nil || o.hasRoles() || o.handsOver()
 	}
-	if i < 0 || o.forced() || !standsIn || o.Added[i].serving(o.Added[i].Replicas) == 0 {
+	if i < 0 || o.forced() || !standsIn || o.Added[i].servingGroups(o.Added[i].Replicas) == 0 {
 		return nil
 	}
 	n := o.neededGroups()
 	// Until LWS has observed the spec, it may remove the groups that serve.
 	if o.Stable.Observed {
-		serving := o.Stable.serving(o.Stable.Replicas)
+		serving := o.Stable.servingGroups(o.Stable.Replicas)
 		if o.hasRoles() {
 			serving = min(serving, o.stayingUnits()) // the others are ready until LWS removes them
 		}
@@ -418,7 +418,7 @@ func limitRoll(o Observation, action Action) *Decision {
 			continue
 		}
 		since := later(later(g.LostAt, o.release().PhaseAt), o.Waiting.Since)
-		if o.Waiting.Since.IsZero() || !o.overdue(since) {
+		if o.Waiting.Since.IsZero() || !o.isOverdue(since) {
 			return &Decision{
 				Reason: ReasonRestarting, Recheck: max(since.Add(o.progressDeadline()).Sub(o.Now), 0),
 				Message: fmt.Sprintf("LeaderWorkerSet may update groups once group %d (%s) exists again", g.Index, g.Leader),
@@ -444,7 +444,7 @@ func limitRoll(o Observation, action Action) *Decision {
 	return nil
 }
 
-// limitRestart: the driver restarts a group only while LWS is observed not to roll. `restartable` has how many at a time.
+// limitRestart: the driver restarts a group only while LWS is observed not to roll. `nextRestart` has how many at a time.
 func limitRestart(o Observation, action Action) *Decision {
 	a, ok := action.(RestartGroup)
 	if !ok || isHold(o.Stable.Rolling) && o.Stable.Observed {

@@ -29,7 +29,7 @@ func promote(o Observation, s Progress) Decision {
 		return waitForLWS(o)
 	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
 		return takeBack(o)
-	case o.Stable.Revision != r.UpdateRevision && (o.shifts() || o.RolesWaiting != ""):
+	case o.Stable.Revision != r.UpdateRevision && (o.replacesUnits() || o.RolesWaiting != ""):
 		return followTemplate(o)
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o)
@@ -37,7 +37,7 @@ func promote(o Observation, s Progress) Decision {
 	if d := cmp.Or(followScaleDown(o), holdAutoscalers(o), prepareSwitch(o, s), endSplit(o)); d != nil {
 		return *d
 	}
-	v, d := routeCanary(o, o.capacity())
+	v, d := routeCanary(o, o.canaryCapacity())
 	if d == nil {
 		d = drainStable(o, v)
 	}
@@ -49,8 +49,8 @@ func promote(o Observation, s Progress) Decision {
 	}
 	// All requests are with the second set until the user's own groups are updated, so the second set follows a scale-up.
 	c, n := o.canary(), o.batchReplicas()
-	if o.switched() && o.switches() && c != nil && !c.Deleting && c.Replicas < n {
-		return scale(*c, n, c.Target)
+	if o.requestsSwitched() && o.switchesSets() && c != nil && !c.Deleting && c.Replicas < n {
+		return scaleAdded(*c, n, c.Target)
 	}
 	return roll(o, s, nativeRoll{
 		then:  record.Promoted,
@@ -61,7 +61,7 @@ func promote(o Observation, s Progress) Decision {
 // rollBack returns groups that a promotion or a batch has updated to the stable revision. LWS rolls groups only to the
 // template in the spec; if that is another one, the groups are restarted.
 func rollBack(o Observation, s Progress) Decision {
-	if d := withdrawInPlace(o); d != nil {
+	if d := awaitWithdrawnInPlace(o); d != nil {
 		return *d
 	}
 	// Requests that the stable groups can't take yet must not keep these from being repaired.
@@ -70,7 +70,7 @@ func rollBack(o Observation, s Progress) Decision {
 	}
 	now := o.Stable.Revision
 	switch {
-	case now == "" && o.Stable.existing() == 0:
+	case now == "" && o.Stable.existingGroups() == 0:
 		return waitForLWS(o) // the stable template was restored for the first groups
 	case now != o.Record.Release.StableRevision:
 		return restartOffRevision(o, s)
@@ -87,7 +87,7 @@ func rollBack(o Observation, s Progress) Decision {
 // beginRollBack writes the record of a rollback to the stable template, which the spec has or gets, and the pace at which LWS may roll.
 func beginRollBack(o Observation, next record.Record, why string) Decision {
 	a := SetStable{Record: next, Rolling: ptr.To(o.returnPace(Saved(o))), Why: why}
-	return writes(a, ReasonTemplateRestored)
+	return writeStable(a, ReasonTemplateRestored)
 }
 
 // nativeRoll is one of the two phases in which the hold is off for every group.
@@ -102,21 +102,21 @@ type nativeRoll struct {
 func roll(o Observation, s Progress, n nativeRoll) Decision {
 	if !rollsAtPace(o) {
 		// The hold is released, or the user's pace has changed.
-		return writes(SetStable{Record: *o.Record, Rolling: ptr.To(o.pace(Saved(o))), Why: n.begin}, ReasonRolling)
+		return writeStable(SetStable{Record: *o.Record, Rolling: ptr.To(o.rollingPace(Saved(o))), Why: n.begin}, ReasonRolling)
 	}
 	if d := awaitStartReplicas(o); d != nil {
 		return *d
 	}
 	complete := s.available+o.givenUp() >= o.Stable.Replicas
 	// LWS deletes its surge groups last, and a roll that ends before is unsafe: see awaitSurge.
-	if complete && !o.Stable.surges() {
+	if complete && !o.Stable.hasSurge() {
 		next := withRelease(o, func(r *record.Release) {
 			r.Phase = n.then
 			if n.then == record.Promoted {
 				r.StableTemplate = nil
 			}
 		})
-		return writes(SetStable{Record: next, Rolling: hold(), Why: n.done}, ReasonCleaningUp)
+		return writeStable(SetStable{Record: next, Rolling: hold(), Why: n.done}, ReasonCleaningUp)
 	}
 	d := Decision{Reason: ReasonRolling}
 	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.All()))
@@ -130,7 +130,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 // Pace returns the configuration under which LWS promotes: the user's own. After a scale-down under the hold both of the
 // user's numbers may round to 0, which LWS refuses; then one group at a time may be unavailable.
 func Pace(saved rolling, replicas int) rolling {
-	bothZero := scaled(saved.MaxUnavailable, replicas, false) == 0 && scaled(saved.MaxSurge, replicas, true) == 0
+	bothZero := scaledValue(saved.MaxUnavailable, replicas, false) == 0 && scaledValue(saved.MaxSurge, replicas, true) == 0
 	if bothZero && replicas > 0 {
 		saved.MaxUnavailable = intstr.FromInt32(1)
 	}
@@ -140,12 +140,12 @@ func Pace(saved rolling, replicas int) rolling {
 // Tolerated returns how many groups the user allows to be unavailable at once; at least one, since a budget of 0 would
 // block every drain.
 func Tolerated(saved rolling, replicas int) int {
-	return max(scaled(saved.MaxUnavailable, replicas, false), 1)
+	return max(scaledValue(saved.MaxUnavailable, replicas, false), 1)
 }
 
-// scaled returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it. A percentage may
+// scaledValue returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it. A percentage may
 // have any number of digits, so the result is limited to the numbers that the spec can have.
-func scaled(v intstr.IntOrString, replicas int, up bool) int {
+func scaledValue(v intstr.IntOrString, replicas int, up bool) int {
 	n, err := intstr.GetScaledValueFromIntOrPercent(&v, replicas, up)
 	if err != nil {
 		return 1
@@ -153,9 +153,9 @@ func scaled(v intstr.IntOrString, replicas int, up bool) int {
 	return min(max(n, math.MinInt32), math.MaxInt32)
 }
 
-// pace returns the LWS rolling update configuration for this release: the user's own, in place without a surge, and
+// rollingPace returns the LWS rolling update configuration for this release: the user's own, in place without a surge, and
 // without limits while the workload's groups receive no requests.
-func (o Observation) pace(saved rolling) rolling {
+func (o Observation) rollingPace(saved rolling) rolling {
 	switch {
 	case o.inPlace():
 		saved = inPlacePace(saved)
@@ -178,7 +178,7 @@ func (o Observation) holdWithSurge() rolling {
 	h := record.Hold()
 	present := o.Stable.Rolling.MaxSurge
 	// Groups above maxSurge are those of a scale-down.
-	surge := min(len(o.Stable.existingFrom(o.Stable.Replicas)), scaled(present, o.Stable.Replicas, true))
+	surge := min(len(o.Stable.existingFrom(o.Stable.Replicas)), scaledValue(present, o.Stable.Replicas, true))
 	if surge <= 0 {
 		return h
 	}
@@ -199,7 +199,7 @@ func recordRolling(o Observation, d Decision) Decision {
 	if o.Record != nil {
 		a.Record.Saved = Saved(o)
 		if !record.SameRolling(lastSet(o), o.Stable.Rolling) {
-			d = d.repairs("the rolling update configuration", o.Stable.RolledBy)
+			d = d.nameReverter("the rolling update configuration", o.Stable.RolledBy)
 		}
 	}
 	a.Record = a.Record.WithSet(*a.Rolling)
@@ -219,7 +219,7 @@ func lastSet(o Observation) rolling {
 		set.MaxSurge = hold.MaxSurge
 	}
 	// Without a surge LWS requires a maxUnavailable above 0, so the policy may have set that of the hold.
-	replaced := set.MaxUnavailable.Type == intstr.String || scaled(set.MaxUnavailable, o.Stable.Replicas, false) == 0
+	replaced := set.MaxUnavailable.Type == intstr.String || scaledValue(set.MaxUnavailable, o.Stable.Replicas, false) == 0
 	if replaced && found.MaxUnavailable == hold.MaxUnavailable {
 		set.MaxUnavailable = hold.MaxUnavailable
 	}
@@ -232,5 +232,5 @@ func Saved(o Observation) rolling { return record.Absorb(o.Record.Saved, lastSet
 // rollsAtPace reports whether LWS rolls at the pace of this release.
 func rollsAtPace(o Observation) bool {
 	set := lastSet(o)
-	return !isHold(set) && record.SameRolling(o.Stable.Rolling, set) && record.SameRolling(set, o.pace(o.Record.Saved))
+	return !isHold(set) && record.SameRolling(o.Stable.Rolling, set) && record.SameRolling(set, o.rollingPace(o.Record.Saved))
 }

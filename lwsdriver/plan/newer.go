@@ -22,12 +22,12 @@ func (o Observation) leftToNewer() bool {
 	if o.Stable.Deleting || o.Gone || r != nil && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		return false
 	}
-	return o.newer() != ""
+	return o.newerDetail() != ""
 }
 
 func newerText(o Observation) string {
 	r := o.release()
-	text := fmt.Sprintf("the record of %s was written by a newer driver, with %s: run that driver", o.Stable.Name, o.newer())
+	text := fmt.Sprintf("the record of %s was written by a newer driver, with %s: run that driver", o.Stable.Name, o.newerDetail())
 	switch {
 	case r != nil && r.Phase.Unfinished() && r.Phase != record.HandingOver: // a handover has no way back
 		return text + fmt.Sprintf(", or roll release %s back (lockstep abort)", r.ID)
@@ -43,7 +43,7 @@ func checkKnown(o Observation, i Intent) error {
 	case RollBack, Disown, Adopt:
 		return nil
 	}
-	if o.newer() == "" {
+	if o.newerDetail() == "" {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NEWER_DRIVER, "%s", newerText(o))
@@ -66,15 +66,15 @@ func checkLeftToNewer(o Observation, i Intent, a Action) error {
 // a higher one raises it before its first write; one with a lower one leaves the release alone. Going back is not rendered:
 // what a release added is deleted, and the user's objects are restored as their annotations say.
 
-// rendered reports whether a release is in a phase in which the driver renders objects.
-func rendered(r *record.Release) bool {
+// rendersObjects reports whether a release is in a phase in which the driver renders objects.
+func rendersObjects(r *record.Release) bool {
 	return r != nil && r.Phase.Unfinished() && r.Phase != record.RollingBack
 }
 
-// newer describes how the record is that of a newer driver. Empty means that it is not.
-func (o Observation) newer() string {
+// newerDetail describes how the record is that of a newer driver. Empty means that it is not.
+func (o Observation) newerDetail() string {
 	// An unknown field weighs more: it may change what every other one means.
-	if r := o.release(); o.Newer == "" && rendered(r) && r.Rendering > o.Rendering {
+	if r := o.release(); o.Newer == "" && rendersObjects(r) && r.Rendering > o.Rendering {
 		return fmt.Sprintf("rendering version %d (this driver has %d)", r.Rendering, o.Rendering)
 	}
 	return o.Newer
@@ -85,7 +85,7 @@ func (o Observation) raisesRendering() bool {
 	if o.Gone || o.Stable.Deleting || o.Succeeded {
 		return false
 	}
-	return rendered(o.release()) && o.release().Rendering < o.Rendering
+	return rendersObjects(o.release()) && o.release().Rendering < o.Rendering
 }
 
 // withRendering raises the rendering version in a record that is written anyway.
@@ -95,7 +95,7 @@ func withRendering(o Observation, d Decision) Decision {
 		return d
 	}
 	r := a.Record.Release
-	if rendered(r) && r.Rendering < o.Rendering {
+	if rendersObjects(r) && r.Rendering < o.Rendering {
 		next := *r
 		next.Rendering = o.Rendering
 		a.Record.Release = &next
@@ -121,7 +121,7 @@ func checkRendering(o Observation, i Intent, a Action) error {
 	if _, back := i.(RollBack); a == nil || back || !o.raisesRendering() {
 		return nil
 	}
-	if set, ok := a.(SetStable); ok && (!rendered(set.Record.Release) || set.Record.Release.Rendering == o.Rendering) {
+	if set, ok := a.(SetStable); ok && (!rendersObjects(set.Record.Release) || set.Record.Release.Rendering == o.Rendering) {
 		return nil
 	}
 	return fmt.Errorf("a release with rendering version %d is carried on with %d before its record says so", o.release().Rendering, o.Rendering)

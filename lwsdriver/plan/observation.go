@@ -192,11 +192,11 @@ type Group struct {
 	Message string `json:"message,omitzero"`
 }
 
-// at reports whether the group exists at a revision.
-func (g Group) at(revision string) bool { return g.Revision != "" && g.Revision == revision }
+// atRevision reports whether the group exists at a revision.
+func (g Group) atRevision(revision string) bool { return g.Revision != "" && g.Revision == revision }
 
-// available reports whether the group is ready, and has been for minReady.
-func (g Group) available(now time.Time, minReady time.Duration) bool {
+// isAvailable reports whether the group is ready, and has been for minReady.
+func (g Group) isAvailable(now time.Time, minReady time.Duration) bool {
 	return g.Ready && now.Sub(g.ReadySince) >= minReady
 }
 
@@ -261,28 +261,28 @@ func CheckWorkload(o Observation) error {
 	switch i := o.Identity; {
 	case i.AddedTo != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
-			"%s was added by the release of %q: name that workload instead", o.object(), i.AddedTo)
+			"%s was added by the release of %q: name that workload instead", o.objectName(), i.AddedTo)
 	case len(i.CopiedLabels) > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NAME_TAKEN,
 			"%s carries labels of what a release adds (%s), but no release added it; they were probably copied "+
 				"with a manifest: remove them, and copied ownerReferences and finalizers",
-			o.object(), strings.Join(i.CopiedLabels, ", "))
+			o.objectName(), strings.Join(i.CopiedLabels, ", "))
 	case i.ControllerName != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
 			"%s is controlled by %s %q, which would rewrite what Lockstep writes: release it through that object",
-			o.object(), i.ControllerKind, i.ControllerName)
+			o.objectName(), i.ControllerKind, i.ControllerName)
 	case o.Stable.Deleting:
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "%s is being deleted", o.object())
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, "%s is being deleted", o.objectName())
 	case i.UnnumberedGroup != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY,
 			"%s does not number its groups (one has the group-index %q, so groupIdentity is not Ordinal): it has "+
-				"no partition then, which Lockstep holds a workload by. Recreate it with groupIdentity Ordinal", o.object(), i.UnnumberedGroup)
+				"no partition then, which Lockstep holds a workload by. Recreate it with groupIdentity Ordinal", o.objectName(), i.UnnumberedGroup)
 	case o.hasRoles():
 		return checkRoles(o)
 	case i.Unobserved:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_API_TOO_OLD,
 			"the LeaderWorkerSet controller does not report observedGeneration for %s, so it is older than v0.9.0, and counts "+
-				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", o.object())
+				"groups as ready while their workers are not: upgrade LWS and its CRDs to v0.9.0 or later", o.objectName())
 	}
 	return nil
 }
@@ -314,7 +314,7 @@ func checkRead(o Observation) error {
 		return nil
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-		"the caches do not show yet whether release %q of %s has restored its routes and Services", r.ID, o.object())
+		"the caches do not show yet whether release %q of %s has restored its routes and Services", r.ID, o.objectName())
 }
 
 // inProgress returns the error of a request that must wait for the end of the release in flight.
@@ -325,6 +325,6 @@ func inProgress(o Observation, text string, args ...any) error {
 
 // UpToDate reports whether every group runs the template in the spec.
 func UpToDate(o Observation) bool {
-	now := o.Stable.revisions()
+	now := o.Stable.distinctRevisions()
 	return o.Stable.Replicas == 0 || len(now) == 1 && now[0] == o.Stable.Revision
 }

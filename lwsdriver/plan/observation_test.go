@@ -58,7 +58,7 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 			Added:  make([]Workload, tc.added),
 		}
 		o.Traffic = routing{unread: true}.observe(o)
-		if _, err := (Begin{ReleaseID: "r2"}).begun(o); drivererr.Reason(err) != tc.want {
+		if _, err := (Begin{ReleaseID: "r2"}).alreadyBegun(o); drivererr.Reason(err) != tc.want {
 			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
 		}
 	}

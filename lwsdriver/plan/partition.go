@@ -23,7 +23,7 @@ func advancePartition(o Observation, s Progress) Decision {
 	}
 	// Once every group is updated, LWS deletes the stable revision, and the StatefulSet creates no group at that revision any more.
 	last := s.Planned > 0 && s.Planned == o.Stable.Replicas && r.StableTemplate == nil
-	want := o.partitioned(Saved(o), s.Planned)
+	want := o.partitionedRolling(Saved(o), s.Planned)
 	due := last || !record.SameRolling(o.Stable.Rolling, want) || !record.SameRolling(lastSet(o), want)
 	v, d := routeInPlace(o)
 	if d == nil && (o.Target() == nil || due && o.lowersPartition(want)) {
@@ -32,7 +32,7 @@ func advancePartition(o Observation, s Progress) Decision {
 	// Fewer groups to update is a write that protects, and waits for no route.
 	if due && (d == nil || !o.lowersPartition(want)) {
 		why := fmt.Sprintf("have LeaderWorkerSet update %d of %d groups", s.Planned, o.Stable.Replicas)
-		return writes(SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why}, ReasonScaling)
+		return writeStable(SetStable{Record: *o.Record, Rolling: &want, SaveTemplate: last, Why: why}, ReasonScaling)
 	}
 	if d != nil {
 		return *d
@@ -54,14 +54,14 @@ func stopBatch(o Observation) *Decision {
 		return nil
 	}
 	a.Why = "the template changed: hold"
-	return ptr.To(writes(*a, ReasonNewRevision))
+	return ptr.To(writeStable(*a, ReasonNewRevision))
 }
 
 // restartAbandoned restarts the groups of a revision that is no longer released at the stable one, before the release starts
 // over. Nil means no such groups. Groups that restarts do not change stay until a batch reaches them; if no others exist,
 // theirs has become the stable revision.
 func restartAbandoned(o Observation, s Progress) *Decision {
-	offRevision := o.abandoned()
+	offRevision := o.abandonedGroups()
 	if len(offRevision) == 0 {
 		return nil
 	}
@@ -71,34 +71,34 @@ func restartAbandoned(o Observation, s Progress) *Decision {
 		next := withRelease(o, func(r *record.Release) {
 			r.RestartsExhausted, r.SplitEnded = offRevision[i].Revision, o.routesInPlace()
 		})
-		if len(o.Stable.revisions()) == 1 {
+		if len(o.Stable.distinctRevisions()) == 1 {
 			why = fmt.Sprintf("every group serves revision %s: it becomes the stable revision", offRevision[i].Revision)
 			next.Release.StableRevision, next.Release.StableTemplate = offRevision[i].Revision, nil
 		}
-		return ptr.To(writes(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonNewRevision))
+		return ptr.To(writeStable(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonNewRevision))
 	}
 	if a := repairHold(o); a != nil {
-		return ptr.To(writes(*a, ReasonNewRevision))
+		return ptr.To(writeStable(*a, ReasonNewRevision))
 	}
-	if d := withdrawInPlace(o); d != nil {
+	if d := awaitWithdrawnInPlace(o); d != nil {
 		return d
 	}
 	return ptr.To(restart(o, s, offRevision, ReasonNewRevision))
 }
 
-// abandoned returns the groups of a revision that is neither the stable nor the update revision.
-func (o Observation) abandoned() []Group {
+// abandonedGroups returns the groups of a revision that is neither the stable nor the update revision.
+func (o Observation) abandonedGroups() []Group {
 	r := o.Record.Release
 	return o.groupsOffRevision(r.StableRevision, r.UpdateRevision, r.RestartsExhausted)
 }
 
-// partitioned returns the configuration under which LWS updates the given number of groups, those of the highest indices,
+// partitionedRolling returns the configuration under which LWS updates the given number of groups, those of the highest indices,
 // at the user's pace and without a surge. For 0 groups it is the hold, so that a scale-up creates stable groups.
-func (o Observation) partitioned(saved rolling, groups int) rolling {
+func (o Observation) partitionedRolling(saved rolling, groups int) rolling {
 	if groups <= 0 {
 		return record.Hold()
 	}
-	next := o.pace(saved)
+	next := o.rollingPace(saved)
 	next.Partition = ptr.To(int32(max(o.Stable.Replicas-groups, 0))) //nolint:gosec // a number of groups
 	return next
 }

@@ -31,7 +31,7 @@ func reconcile(o Observation) Decision {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonNewerDriver, Message: newerText(o), Progress: s}
 	}
 	d := decide(o, s)
-	d.State = cmp.Or(d.State, o.busy())
+	d.State = cmp.Or(d.State, o.stateByPhase())
 	if o.writesChildren() && d.Action != nil && o.roleAction(d.Action) == nil {
 		d.Action = nil // the bounds are written, and LWS has yet to follow
 	}
@@ -48,7 +48,7 @@ func reconcile(o Observation) Decision {
 func invariantViolated(err error, s Progress) Decision {
 	return Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonInvariantViolation, Progress: s,
-		Message: defect(err),
+		Message: describeDefect(err),
 	}
 }
 
@@ -68,7 +68,7 @@ func decide(o Observation, s Progress) Decision {
 	case o.Stable.Deleting, o.Gone:
 		return finalizeDeleted(o)
 	case o.Record == nil:
-		return unmanaged(o)
+		return decideUnmanaged(o)
 	case o.Record.Release == nil:
 		return atRest(o)
 	}
@@ -93,27 +93,27 @@ func decide(o Observation, s Progress) Decision {
 		updated := o.Stable.Replicas - len(o.groupsOffRevision(r.UpdateRevision))
 		// The update revision is the stable side now.
 		roles := o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas)
-		return cleanUp(o, ended(o, Decision{
+		return cleanUp(o, describeEnd(o, Decision{
 			State: pb.State_STATE_COMPLETED, Reason: ReasonPromoted,
 			Message: Counted(updated, "group runs", "groups run") + " revision " + r.UpdateRevision + roles,
 		}))
 	case record.RollingBack:
-		if o.shifts() {
+		if o.replacesUnits() {
 			return returnUnits(o, s)
 		}
 		return rollBack(o, s)
 	case record.CleaningUp:
 		return cleanUp(o, rolledBack(o))
 	default:
-		return cleanUp(o, ended(o, Decision{
+		return cleanUp(o, describeEnd(o, Decision{
 			State: pb.State_STATE_NOTHING_TO_RELEASE, Reason: ReasonNothing,
 			Message: fmt.Sprintf("the groups of %s already ran its template when the release began", o.Stable.Name),
 		}))
 	}
 }
 
-// busy returns the state of a workload whose decision has none of its own: what the release is doing, by its phase and the template in the spec.
-func (o Observation) busy() pb.State {
+// stateByPhase returns the state of a workload whose decision has none of its own: what the release is doing, by its phase and the template in the spec.
+func (o Observation) stateByPhase() pb.State {
 	r := o.release()
 	if r == nil {
 		return pb.State_STATE_ROLLING_BACK // another client has deleted the record
@@ -147,8 +147,8 @@ func (o Observation) busy() pb.State {
 	return pb.State_STATE_PREPARING
 }
 
-// ended adds to the final decision of a release that another revision waits, or that LWS has started one by itself.
-func ended(o Observation, d Decision) Decision {
+// describeEnd adds to the final decision of a release that another revision waits, or that LWS has started one by itself.
+func describeEnd(o Observation, d Decision) Decision {
 	now, r := o.Stable.Revision, o.Record.Release
 	runs := r.UpdateRevision
 	if d.State != pb.State_STATE_COMPLETED {
@@ -160,7 +160,7 @@ func ended(o Observation, d Decision) Decision {
 	if now == "" || known && len(o.groupsOffRevision(runs)) == 0 {
 		return explainEmpty(o, runs, d)
 	}
-	if o.Stable.existing() > 0 && !o.templateWaits() {
+	if o.Stable.existingGroups() > 0 && !o.templateWaits() {
 		d.Reason = ReasonUnreleased
 		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
 			"To go back, run `lockstep undo` and release the restored template", o.Stable.Name, now)
@@ -175,14 +175,14 @@ func ended(o Observation, d Decision) Decision {
 // is unknown.
 func explainEmpty(o Observation, last string, d Decision) Decision {
 	now, name := o.Stable.Revision, o.Stable.Name
-	empty := !o.hasRoles() && o.Stable.Replicas == 0 && o.Stable.existing() == 0
+	empty := !o.hasRoles() && o.Stable.Replicas == 0 && o.Stable.existingGroups() == 0
 	if !empty || now == "" || now == last {
 		return d
 	}
 	d.Message = fmt.Sprintf("%s has 0 groups: LeaderWorkerSet starts revision %s with the next one, released or not", name, now)
 	if last != "" {
 		d.Reason = ReasonScaledToZero
-		d.Message += fmt.Sprintf(". To go back to revision %s, %s before you scale it up", last, o.restoring(last))
+		d.Message += fmt.Sprintf(". To go back to revision %s, %s before you scale it up", last, o.howToRestore(last))
 	}
 	return d
 }
@@ -201,9 +201,9 @@ func rolledBack(o Observation) Decision {
 		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}
 	}
 	if now := o.Stable.Revision; now != "" && now == r.UpdateRevision && now != r.StableRevision {
-		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold; to withdraw it, %s", now, o.restoring(r.StableRevision))
+		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold; to withdraw it, %s", now, o.howToRestore(r.StableRevision))
 	}
-	return ended(o, d)
+	return describeEnd(o, d)
 }
 
 // finalizeDeleted cleans up after the user's workload was deleted. Garbage collection deletes the added workloads once
@@ -218,7 +218,7 @@ func finalizeDeleted(o Observation) Decision {
 	// wait for what only a user can repair.
 	want := traffic.Desired{}
 	if o.orphansServe() {
-		want = prepared() // the stable leaders stay, and the isolation keeps their requests from the canary's until these are deleted
+		want = preparedRouting() // the stable leaders stay, and the isolation keeps their requests from the canary's until these are deleted
 	}
 	v, write := reconcileTraffic(o, want)
 	if o.Refused == nil {
@@ -237,11 +237,11 @@ func finalizeDeleted(o Observation) Decision {
 		if !w.HasFinalizer {
 			continue
 		}
-		collected := !o.Gone && !o.orphan(w) // garbage collection deletes it with its owner
+		collected := !o.Gone && !o.isOrphan(w) // garbage collection deletes it with its owner
 		switch {
 		case !collected && !w.Deleting:
 			d.Action = DeleteCanary{Name: w.Name}
-		case o.orphan(w) && slices.ContainsFunc(w.Groups, Group.lives):
+		case o.isOrphan(w) && slices.ContainsFunc(w.Groups, Group.isAlive):
 			// Routes and Services are restored first, as its annotations say.
 		default:
 			d.Action = RemoveFinalizer{Name: w.Name}
@@ -257,17 +257,17 @@ func finalizeDeleted(o Observation) Decision {
 	return d
 }
 
-// orphan reports whether garbage collection does not delete an added workload, since its owner reference is being removed.
-func (o Observation) orphan(w Workload) bool {
+// isOrphan reports whether garbage collection does not delete an added workload, since its owner reference is being removed.
+func (o Observation) isOrphan(w Workload) bool {
 	return w.Name != o.Stable.Name && (w.Orphaned || o.Stable.Orphans)
 }
 
 // orphansServe reports whether an orphan has a group that is not being deleted.
 func (o Observation) orphansServe() bool {
-	return slices.ContainsFunc(o.Added, func(w Workload) bool { return o.orphan(w) && slices.ContainsFunc(w.Groups, Group.lives) })
+	return slices.ContainsFunc(o.Added, func(w Workload) bool { return o.isOrphan(w) && slices.ContainsFunc(w.Groups, Group.isAlive) })
 }
 
-func unmanaged(o Observation) Decision {
+func decideUnmanaged(o Observation) Decision {
 	d := Decision{
 		State: pb.State_STATE_UNMANAGED, Reason: ReasonNotAdopted,
 		Message: fmt.Sprintf("%s is not adopted: LeaderWorkerSet rolls it by itself as soon as its template changes", o.Stable.Name),
@@ -299,7 +299,7 @@ func atRest(o Observation) Decision {
 		Message: fmt.Sprintf("%s is held: a change of its template moves no group until a release does", o.Stable.Name),
 	}
 	// Mixed groups wait too: LWS had begun to roll, and the hold stopped it halfway.
-	old := o.Stable.revisions()
+	old := o.Stable.distinctRevisions()
 	if o.hasRoles() && len(old) == 0 && o.stableSide() != "" {
 		old = []string{o.stableSide()} // the bounds keep the revision of a set without groups
 	}
@@ -307,7 +307,7 @@ func atRest(o Observation) Decision {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("revision %s of %s waits for a release", o.Stable.Revision, o.Stable.Name)
 	}
-	d = explainEmpty(o, o.newest(func(Entry) bool { return true }), d)
+	d = explainEmpty(o, o.newestRevision(func(Entry) bool { return true }), d)
 	if refused := refuseTemplate(o); refused != nil {
 		d.Reason, d.Message = refused.Reason, refused.Message
 	}
@@ -354,19 +354,19 @@ func cleanUpState(rest pb.State) pb.State {
 func deleteAdded(o Observation, w Workload, reason string) Decision {
 	// Without a release, only the added workload names the routes. It stays, without groups, until requests are routed as before.
 	namesRoutes := o.Traffic != nil && o.release() == nil
-	hasGroups := w.existing() > 0
-	moveRequests := withdraw
+	hasGroups := w.existingGroups() > 0
+	moveRequests := awaitWithdrawn
 	if namesRoutes && w.Deleting && !hasGroups {
 		moveRequests = restoreTraffic
 	}
 	if d := moveRequests(o); d != nil {
 		return *d
 	}
-	d := awaitDeletion(o, Decision{Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.degraded())}, w)
+	d := awaitDeletion(o, Decision{Reason: reason, Message: fmt.Sprintf("%s and its groups are being deleted%s", w.Name, o.describeDegraded())}, w)
 	left := o.scaleDownIn()
 	if left > 0 && !w.Deleting {
 		d.Reason, d.Recheck, d.Wait = ReasonScaleDownDelay, left, WaitTimer
-		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, clock(o.Now.Add(left)))
+		d.Message = fmt.Sprintf("requests have left %s, which is deleted at %s", w.Name, clockTime(o.Now.Add(left)))
 		return d
 	}
 	mustOutlive := namesRoutes && hasGroups
@@ -484,25 +484,25 @@ func followTemplate(o Observation) Decision {
 
 // takeBack rolls back a release whose stable template is restored.
 func takeBack(o Observation) Decision {
-	phase := o.wayBack()
+	phase := o.rollbackPhase()
 	why := "the stable template is restored: roll back"
 	if o.Record.Release.UpdateRevision == "" { // LWS had not recorded the template, which turns out to be the stable one
 		phase = record.Nothing
 		why = "nothing to release after all"
 	}
 	next := withRelease(o, func(r *record.Release) { r.Phase = phase })
-	if phase == record.RollingBack && !o.shifts() {
+	if phase == record.RollingBack && !o.replacesUnits() {
 		return beginRollBack(o, next, why)
 	}
-	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonTemplateRestored)
+	return writeStable(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonTemplateRestored)
 }
 
 // startOver records the new update revision and drops the target: the host decides again for the new template.
 func startOver(o Observation) Decision {
-	if d := withdrawInPlace(o); d != nil {
+	if d := awaitWithdrawnInPlace(o); d != nil {
 		// The hold does not wait for requests: LWS would roll to a template that no release has.
 		if a := repairHold(o); a != nil {
-			return writes(*a, ReasonNewRevision)
+			return writeStable(*a, ReasonNewRevision)
 		}
 		return *d
 	}
@@ -520,16 +520,16 @@ func startOver(o Observation) Decision {
 		}
 		r.Phase, r.UpdateRevision, r.RestartsExhausted = record.Progressing, o.Stable.Revision, ""
 	})
-	return writes(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonNewRevision)
+	return writeStable(SetStable{Record: next, Rolling: hold(), Why: why}, ReasonNewRevision)
 }
 
 // promotedAll reports whether every group serves the update revision although the promotion is not recorded as complete.
 // In place the last batch may update every group before the promotion is requested.
 func (o Observation) promotedAll() bool {
 	r := o.Record.Release
-	all := o.Stable.revisions()
+	all := o.Stable.distinctRevisions()
 	replaces := r.Phase == record.Promoting || o.inPlace()
-	return replaces && len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existing() >= o.Stable.Replicas
+	return replaces && len(all) == 1 && all[0] == r.UpdateRevision && o.Stable.existingGroups() >= o.Stable.Replicas
 }
 
 // Supports reports whether releases of a style are supported.
@@ -549,8 +549,8 @@ func (o Observation) inPlace() bool {
 	return o.release() != nil && InPlace(o.Policy.Style) && !o.hasRoles()
 }
 
-// switches reports whether the promotion moves all requests to a complete second set. That of a DisaggregatedSet always does.
-func (o Observation) switches() bool {
+// switchesSets reports whether the promotion moves all requests to a complete second set. That of a DisaggregatedSet always does.
+func (o Observation) switchesSets() bool {
 	r := o.release()
 	if r == nil || o.shiftsBack() {
 		return false

@@ -52,16 +52,16 @@ type Progress struct {
 	nextReady time.Duration
 }
 
-// goal returns the workload whose groups the release waits for, from which index on, and at which revision. Nil means that the workload does
+// awaitedGroups returns the workload whose groups the release waits for, from which index on, and at which revision. Nil means that the workload does
 // not exist yet.
-func (o Observation) goal(planned int) (w *Workload, from int, revision string) {
+func (o Observation) awaitedGroups(planned int) (w *Workload, from int, revision string) {
 	switch c := o.canary(); {
 	case o.Record.Release.Phase == record.RollingBack:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case updatesStable(o):
 		return &o.Stable, 0, o.Record.Release.UpdateRevision
 	// Groups of a template that is no longer released are restored first.
-	case o.inPlace() && len(o.abandoned()) > 0:
+	case o.inPlace() && len(o.abandonedGroups()) > 0:
 		return &o.Stable, 0, o.Record.Release.StableRevision
 	case o.inPlace():
 		return &o.Stable, o.Stable.Replicas - planned, o.Record.Release.UpdateRevision
@@ -73,12 +73,12 @@ func (o Observation) goal(planned int) (w *Workload, from int, revision string) 
 
 // measureGoal measures how far the goal is reached, and since when there was no progress.
 func (s *Progress) measureGoal(o Observation) {
-	w, from, revision := o.goal(s.Planned)
+	w, from, revision := o.awaitedGroups(s.Planned)
 	if w == nil {
 		return
 	}
 	for g, n := range w.Wanted(from) {
-		if !g.at(revision) { // it counts as lost until LWS or a restart has replaced it
+		if !g.atRevision(revision) { // it counts as lost until LWS or a restart has replaced it
 			s.addLost(g, n)
 			if !g.Ready { // a group that serves at another revision is updated later
 				s.noteBlocking(g)
@@ -91,7 +91,7 @@ func (s *Progress) measureGoal(o Observation) {
 		if g.Ready {
 			s.ready++
 		}
-		if g.available(o.Now, o.Policy.MinReady) {
+		if g.isAvailable(o.Now, o.Policy.MinReady) {
 			s.available++
 			continue
 		}
@@ -141,9 +141,9 @@ func (s Progress) diagnosis(o Observation, message string) string {
 	if g == nil {
 		return ""
 	}
-	do := remedy(*g)
+	do := remedyFor(*g)
 	if g.Revision == "" || g.Pod == "" { // no pod is to blame
-		_, _, revision := o.goal(s.Planned)
+		_, _, revision := o.awaitedGroups(s.Planned)
 		_, restoreChild := o.lackedChild(revision)
 		do = cmp.Or(restoreChild, do)
 	}
@@ -156,18 +156,18 @@ func (s Progress) diagnosis(o Observation, message string) string {
 	case g.Ready:
 		what = fmt.Sprintf("has not stayed ready for %s", o.Policy.MinReady)
 	case strings.Contains(message, g.describe()):
-		return ". " + strings.ToUpper(do[:1]) + do[1:] + continues(o, "the group is ready")
+		return ". " + strings.ToUpper(do[:1]) + do[1:] + continuationText(o, "the group is ready")
 	case g.Revision == "" && g.LostAt.IsZero():
 		what = "has had no pod"
 	}
-	return fmt.Sprintf(". Group %d (%s) %s since %s: %s%s", g.Index, g.Leader, what, clock(since), do, continues(o, "the group is ready"))
+	return fmt.Sprintf(". Group %d (%s) %s since %s: %s%s", g.Index, g.Leader, what, clockTime(since), do, continuationText(o, "the group is ready"))
 }
 
-// clock formats a time of the day; the date stands beside the message.
-func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
+// clockTime formats a time of the day; the date stands beside the message.
+func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
 
-// remedy returns what to do about a group, by Kubernetes' reason why it is not ready.
-func remedy(g Group) string {
+// remedyFor returns what to do about a group, by Kubernetes' reason why it is not ready.
+func remedyFor(g Group) string {
 	pod := cmp.Or(g.Pod, g.Leader)
 	switch g.Reason {
 	case "Unschedulable", "SchedulerError":
@@ -228,8 +228,8 @@ func (g Group) describe() string {
 
 type rolling = lws.RollingUpdateConfiguration
 
-// revisions returns the distinct revisions of the existing groups, sorted.
-func (w Workload) revisions() []string {
+// distinctRevisions returns the distinct revisions of the existing groups, sorted.
+func (w Workload) distinctRevisions() []string {
 	var all []string
 	for _, g := range w.Groups {
 		if g.Revision != "" && !slices.Contains(all, g.Revision) {
@@ -240,8 +240,10 @@ func (w Workload) revisions() []string {
 	return all
 }
 
-// existing returns how many groups exist, at any revision.
-func (w Workload) existing() int { return w.count(func(g Group) bool { return g.Revision != "" }) }
+// existingGroups returns how many groups exist, at any revision.
+func (w Workload) existingGroups() int {
+	return w.count(func(g Group) bool { return g.Revision != "" })
+}
 
 // count returns how many groups have a property.
 func (w Workload) count(has func(Group) bool) (n int) {
@@ -254,7 +256,7 @@ func (w Workload) count(has func(Group) bool) (n int) {
 }
 
 // StableRevisions returns the revisions of the workload's groups. There are several if LWS had begun to roll before the hold.
-func (o Observation) StableRevisions() []string { return o.Stable.revisions() }
+func (o Observation) StableRevisions() []string { return o.Stable.distinctRevisions() }
 
 // measureProgress counts groups. It never fails: unreadable values count as 0, and the decision reports them.
 func measureProgress(o Observation) Progress {
@@ -263,27 +265,27 @@ func measureProgress(o Observation) Progress {
 	if o.Record != nil && o.Record.Release != nil {
 		update = o.Record.Release.UpdateRevision
 		s.ProgressAt = o.Record.Release.PhaseAt
-		s.planned(o)
+		s.setPlanned(o)
 		s.measureGoal(o)
 	}
 	own := updatesStable(o) || o.inPlace() // the workload's own groups are updated
 	ready := 0
 	for _, w := range o.Workloads() {
-		s.Total += w.existing()
+		s.Total += w.existingGroups()
 		ready += w.count(func(g Group) bool { return g.Ready })
 	}
 	for _, g := range o.Stable.Groups {
 		switch {
-		case g.at(update) && own:
+		case g.atRevision(update) && own:
 			s.count(o, o.Stable, g)
-		case !g.at(update) && g.Ready:
+		case !g.atRevision(update) && g.Ready:
 			s.StableReady++
 		}
 	}
 	for _, w := range o.Added {
 		for _, g := range w.Groups {
 			// A group at another revision is left of an edit of the canary's template, which was restored.
-			if !own && w.Carries == update && g.at(w.Revision) {
+			if !own && w.Carries == update && g.atRevision(w.Revision) {
 				s.count(o, w, g)
 			}
 		}
@@ -292,7 +294,7 @@ func measureProgress(o Observation) Progress {
 	if ready > 0 {
 		s.Weight = (200*(ready-s.StableReady) + ready) / (2 * ready)
 	}
-	s.share(o)
+	s.setWeight(o)
 	return s
 }
 
@@ -306,8 +308,8 @@ func updatesStable(o Observation) bool {
 	return p == record.Promoting || p == record.Promoted || p == record.Nothing
 }
 
-// planned sets the numbers of groups that the release is to have, and that the cluster is asked for.
-func (s *Progress) planned(o Observation) {
+// setPlanned sets the numbers of groups that the release is to have, and that the cluster is asked for.
+func (s *Progress) setPlanned(o Observation) {
 	t := o.Target()
 	if t != nil && t.At.After(s.ProgressAt) {
 		s.ProgressAt = t.At
@@ -348,7 +350,7 @@ func (s *Progress) planned(o Observation) {
 // surge: it exists, but does not count as ready.
 func (s *Progress) count(o Observation, of Workload, g Group) {
 	s.Updated++
-	if g.Index < of.Replicas && g.available(o.Now, o.Policy.MinReady) {
+	if g.Index < of.Replicas && g.isAvailable(o.Now, o.Policy.MinReady) {
 		s.UpdatedReady++
 	}
 }

@@ -21,7 +21,7 @@ func TestRenderingIsRaisedFirst(t *testing.T) {
 	raised := 0
 	eachScenario(t, func(t *testing.T, d *datadriven.TestData, o Observation) {
 		older := reconcile(o)
-		if r := o.release(); !rendered(r) || o.newer() != "" || o.Gone || o.Stable.Deleting || o.Succeeded || older.Action == nil {
+		if r := o.release(); !rendersObjects(r) || o.newerDetail() != "" || o.Gone || o.Stable.Deleting || o.Succeeded || older.Action == nil {
 			return
 		}
 		raised++
@@ -31,7 +31,7 @@ func TestRenderingIsRaisedFirst(t *testing.T) {
 		if !ok || newer.State != older.State || newer.Message != older.Message {
 			d.Fatalf(t, "%v, want %v after the record:\n%s", newer.Action, older.Action, describe(o, newer))
 		}
-		if rendered(a.Record.Release) && a.Record.Release.Rendering != o.Rendering {
+		if rendersObjects(a.Record.Release) && a.Record.Release.Rendering != o.Rendering {
 			d.Fatalf(t, "%v leaves the rendering version at %d", a, a.Record.Release.Rendering)
 		}
 		if _, ok := older.Action.(SetStable); ok {

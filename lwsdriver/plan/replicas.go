@@ -60,14 +60,14 @@ func (o Observation) keptGroups(planned func(replicas int) int) int {
 // followScaleDown records that a person has scaled the workload down, or an autoscaler before the release could move any load, so that the
 // release no longer defends the former number of groups. Nil means that it was not.
 func followScaleDown(o Observation) *Decision {
-	moved := o.inPlace() || slices.ContainsFunc(o.Added, func(w Workload) bool { return w.existing() > 0 })
+	moved := o.inPlace() || slices.ContainsFunc(o.Added, func(w Workload) bool { return w.existingGroups() > 0 })
 	follows := o.Stable.scaledByPerson() || o.Stable.Autoscaled && !moved
-	if !follows || o.unsized() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
+	if !follows || o.unsizedRole() != "" || o.Stable.Replicas >= o.Record.Release.Replicas {
 		return nil
 	}
 	next := amendRelease(o, func(r *record.Release) { r.Replicas = o.Stable.Replicas })
 	why := fmt.Sprintf("%s was scaled down to %s: the release follows", o.Stable.Name, Counted(o.Stable.Replicas, "group", "groups"))
-	return ptr.To(writes(SetStable{Record: next, Why: why}, ReasonScaling))
+	return ptr.To(writeStable(SetStable{Record: next, Why: why}, ReasonScaling))
 }
 
 // awaitStartReplicas fails a promotion, before it returns requests to the user's own groups, while there are fewer than at
@@ -84,19 +84,19 @@ func awaitStartReplicas(o Observation) *Decision {
 	}
 }
 
-// degraded describes what each side can carry during a rollback, if the stable side has fewer ready groups than at the
+// describeDegraded describes what each side can carry during a rollback, if the stable side has fewer ready groups than at the
 // beginning. Empty means that it has not.
-func (o Observation) degraded() string {
+func (o Observation) describeDegraded() string {
 	c := o.canary()
 	if phaseOf(o.release()) != record.CleaningUp || c == nil {
 		return ""
 	}
-	want, ready := o.batchReplicas(), o.Stable.serving(o.Stable.Replicas)
+	want, ready := o.batchReplicas(), o.Stable.servingGroups(o.Stable.Replicas)
 	if ready >= want {
 		return ""
 	}
 	return fmt.Sprintf("; %d of %d groups of %s are ready, and %d of %d of %s: scale or repair %[3]s",
-		ready, want, o.Stable.Name, c.serving(c.Replicas), c.Replicas, c.Name)
+		ready, want, o.Stable.Name, c.servingGroups(c.Replicas), c.Replicas, c.Name)
 }
 
 // The revision of a workload without groups is that of its template: LWS keeps no other, and starts the next group at it,
@@ -114,13 +114,13 @@ func (o Observation) lostStable() bool {
 			return false // a batch has replaced the last stable group
 		}
 		s := Progress{}
-		s.planned(o)
+		s.setPlanned(o)
 		released = s.Planned
 	}
 	if o.Stable.Replicas == 0 {
 		return true
 	}
-	n := o.Stable.existing()
+	n := o.Stable.existingGroups()
 	if n == 0 {
 		return o.lacksChild(r.StableRevision)
 	}
@@ -141,7 +141,7 @@ func advanceUnreleased(o Observation, s Progress) Decision {
 	save := o.canSaveTemplate() && !o.inPlace()
 	if a := repairHold(o); a != nil || save {
 		const why = "no group runs the stable revision any more: hold, and keep its template"
-		d := writes(SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why}, ReasonUnreleased)
+		d := writeStable(SetStable{Record: *o.Record, Rolling: hold(), SaveTemplate: save, Why: why}, ReasonUnreleased)
 		d.State = pb.State_STATE_FAILED
 		return d
 	}
@@ -168,6 +168,6 @@ func advanceUnreleased(o Observation, s Progress) Decision {
 		return d
 	}
 	d.Message = fmt.Sprintf("all %d groups of %s run revision %s, of which the release has released %d: the workload was scaled to 0 groups, "+
-		"or another client removed the hold. %s", o.Stable.existing(), o.Stable.Name, r.UpdateRevision, s.Planned, wayOut)
+		"or another client removed the hold. %s", o.Stable.existingGroups(), o.Stable.Name, r.UpdateRevision, s.Planned, wayOut)
 	return d
 }

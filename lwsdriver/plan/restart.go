@@ -64,7 +64,7 @@ func restoreRevision(o Observation) Decision {
 
 // beginRestarts sets or renews the hold, which must be in force before groups are restarted.
 func beginRestarts(o Observation) Decision {
-	return writes(SetStable{
+	return writeStable(SetStable{
 		Record:  withRelease(o, func(n *record.Release) { n.Phase = record.RollingBack }),
 		Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.canSaveTemplate(),
 		Why: "hold, and restart groups one by one to restore the stable revision",
@@ -82,7 +82,7 @@ func restartOffRevision(o Observation, s Progress) Decision {
 	offRevision := o.groupsOffRevision()
 	canRestore := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil // the template in the spec is the release's own
 	surge := func(g Group) bool { return g.Revision != "" && g.Index >= o.Stable.Replicas }
-	notUpdated := func(g Group) bool { return g.at(r.StableRevision) || surge(g) }
+	notUpdated := func(g Group) bool { return g.atRevision(r.StableRevision) || surge(g) }
 	inVain := slices.ContainsFunc(offRevision, restartsExhausted)
 	switch {
 	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !canRestore):
@@ -116,7 +116,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 	}
 	if s.available+o.givenUp() >= o.Stable.Replicas {
 		next := withRelease(o, func(n *record.Release) { n.Phase = record.CleaningUp })
-		return writes(SetStable{Record: next, Rolling: hold(), Why: "every group is available again" + o.exceptGivenUp()}, ReasonRestarting)
+		return writeStable(SetStable{Record: next, Rolling: hold(), Why: "every group is available again" + o.exceptGivenUp()}, ReasonRestarting)
 	}
 	d := Decision{
 		Reason:  ReasonRestarting,
@@ -134,7 +134,7 @@ func restart(o Observation, s Progress, offRevision []Group, reason string) Deci
 		Reason:  reason,
 		Message: fmt.Sprintf("%s to be restarted at revision %s%s", groups, o.Record.Release.StableRevision, describeUnready(o.Stable.All())),
 	}
-	if g := o.restartable(offRevision); g != nil {
+	if g := o.nextRestart(offRevision); g != nil {
 		a := RestartGroup{Leader: g.Leader}
 		d.Action, d.Message = a, fmt.Sprintf("%s: %s", a, d.Message)
 		return d
@@ -159,9 +159,9 @@ func (o Observation) nextChange() time.Duration {
 	return next
 }
 
-// restartable returns the group to restart next: the first one that is not ready, or else the last one that may be unavailable. Nil means none at
+// nextRestart returns the group to restart next: the first one that is not ready, or else the last one that may be unavailable. Nil means none at
 // present.
-func (o Observation) restartable(offRevision []Group) *Group {
+func (o Observation) nextRestart(offRevision []Group) *Group {
 	var next *Group
 	for i, g := range offRevision {
 		switch {
@@ -179,7 +179,7 @@ func (o Observation) restartable(offRevision []Group) *Group {
 func (o Observation) unavailableBut(one Group) int {
 	n := o.Stable.Replicas - 1
 	for g := range o.Stable.Wanted(0) {
-		if g.Index != one.Index && g.available(o.Now, o.Policy.MinReady) {
+		if g.Index != one.Index && g.isAvailable(o.Now, o.Policy.MinReady) {
 			n--
 		}
 	}
@@ -194,10 +194,10 @@ func (o Observation) mayBeUnavailable() int {
 
 // userUnavailable returns how many groups the user allows to be unavailable.
 func (o Observation) userUnavailable() int {
-	if o.shifts() {
+	if o.replacesUnits() {
 		return o.shiftLacks()
 	}
-	return scaled(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
+	return scaledValue(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
 }
 
 // A group may block a native rollback. LWS counts a group that is broken at the update revision against maxUnavailable, and rolls back no group
@@ -209,7 +209,7 @@ func (o Observation) userUnavailable() int {
 func restartBlocking(o Observation, s Progress) *Decision {
 	var blocking []Group
 	for _, g := range o.Stable.Groups {
-		if g.Index < o.Stable.Replicas && o.blocks(g) {
+		if g.Index < o.Stable.Replicas && o.blocksRoll(g) {
 			blocking = append(blocking, g)
 		}
 	}
@@ -221,23 +221,23 @@ func restartBlocking(o Observation, s Progress) *Decision {
 		return nil // the StatefulSet may still have the other template
 	case a != nil:
 		a.Why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
-		return ptr.To(writes(*a, ReasonRestarting))
+		return ptr.To(writeStable(*a, ReasonRestarting))
 	}
 	return ptr.To(restart(o, s, blocking, ReasonRestarting))
 }
 
-// blocks reports whether a group keeps LWS from updating others, and a restart may help. A group that may recover by itself is left alone until
+// blocksRoll reports whether a group keeps LWS from updating others, and a restart may help. A group that may recover by itself is left alone until
 // the progress deadline.
-func (o Observation) blocks(g Group) bool {
+func (o Observation) blocksRoll(g Group) bool {
 	mixed := g.Reason == ReasonTwoRevisions
-	restored := g.at(o.Record.Release.StableRevision) && !mixed
+	restored := g.atRevision(o.Record.Release.StableRevision) && !mixed
 	if g.Revision == "" || g.Ready || g.Terminating || restartsExhausted(g) || restored {
 		return false
 	}
 	wasReady := !g.FirstReady.IsZero() && !mixed
-	starting := g.Restarts > 0 && g.starts() // after a restart that did not change its revision
+	starting := g.Restarts > 0 && g.isStarting() // after a restart that did not change its revision
 	mayRecover := wasReady || starting
-	return !mayRecover || o.forced() || o.overdue(g.LostAt)
+	return !mayRecover || o.forced() || o.isOverdue(g.LostAt)
 }
 
 // skipBrokenGroups returns the pace at which LWS rolls back the groups that serve, although others are broken for good. In place of
@@ -251,13 +251,13 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	pending := false  // a group is unavailable, and may become available
 	var serving []int // the indices of ready groups that are to be rolled back
 	for g, n := range o.Stable.Wanted(0) {
-		offRevision := g.Revision != "" && !g.at(r.StableRevision)
+		offRevision := g.Revision != "" && !g.atRevision(r.StableRevision)
 		switch {
-		case o.unmoved(g) && (o.forced() || !g.starts() || o.overdue(g.LostAt)):
+		case o.restartFailed(g) && (o.forced() || !g.isStarting() || o.isOverdue(g.LostAt)):
 			broken++
 		case offRevision && g.Ready && !g.Terminating:
 			serving = append(serving, g.Index)
-		case !g.available(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n:
+		case !g.isAvailable(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n:
 			pending = true
 		}
 	}
@@ -270,24 +270,24 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 		return pace
 	}
 	// LWS counts broken groups against maxUnavailable, and every group below the highest of them, even those that it has rolled back.
-	atOnce := scaled(pace.MaxUnavailable, o.Stable.Replicas, false)
+	atOnce := scaledValue(pace.MaxUnavailable, o.Stable.Replicas, false)
 	unlimited := o.Stable.Replicas
 	if atOnce == 0 {
 		unlimited = broken // a surge group makes room, and LWS has to wait for it
 	}
 	pace.MaxUnavailable = intstr.FromInt(unlimited)
-	pace.Partition = ptr.To(int32(lowest(serving, max(atOnce, 1)))) //nolint:gosec // a number of groups
+	pace.Partition = ptr.To(int32(lowestPartition(serving, max(atOnce, 1)))) //nolint:gosec // a number of groups
 	return pace
 }
 
-// unmoved reports whether restarts have not brought a group to the stable revision, and it is not ready.
-func (o Observation) unmoved(g Group) bool {
-	return g.Revision != "" && !g.at(o.Record.Release.StableRevision) && !g.Ready && !g.Terminating && restartsExhausted(g)
+// restartFailed reports whether restarts have not brought a group to the stable revision, and it is not ready.
+func (o Observation) restartFailed(g Group) bool {
+	return g.Revision != "" && !g.atRevision(o.Record.Release.StableRevision) && !g.Ready && !g.Terminating && restartsExhausted(g)
 }
 
-// lowest returns the lowest partition above which there are at most n of the groups that serve, given by index. Broken groups below these stay
+// lowestPartition returns the lowest partition above which there are at most n of the groups that serve, given by index. Broken groups below these stay
 // under the partition: one that becomes ready meanwhile would be taken down with them.
-func lowest(serving []int, n int) int {
+func lowestPartition(serving []int, n int) int {
 	switch {
 	case len(serving) == 0:
 		return 0
@@ -298,8 +298,8 @@ func lowest(serving []int, n int) int {
 	}
 }
 
-// starts reports whether only time is missing until the group is ready: no pod of it has a problem.
-func (g Group) starts() bool {
+// isStarting reports whether only time is missing until the group is ready: no pod of it has a problem.
+func (g Group) isStarting() bool {
 	switch g.Reason {
 	case "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady", ReasonPodMissing, ReasonWorkerLeftOver, ReasonLeaderMissing,
 		"Terminating":

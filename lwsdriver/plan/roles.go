@@ -18,7 +18,7 @@ import (
 )
 
 // A DisaggregatedSet has roles, and LWS creates a LeaderWorkerSet for each role at each revision: its children. The planner decides about
-// units: a unit is a group of the entry role with its part of the groups of every other role. [Observation.unite] makes units of the children,
+// units: a unit is a group of the entry role with its part of the groups of every other role. [Observation.formUnits] makes units of the children,
 // so that a DisaggregatedSet looks like any other workload, and [inRoles] turns writes of units into writes of children. A LeaderWorkerSet has
 // no roles, and both leave it as it is.
 //
@@ -106,8 +106,8 @@ func EntryFirst(o Observation) []Role {
 	return append([]Role{o.entryRole()}, slices.DeleteFunc(slices.Clone(o.Roles), func(r Role) bool { return r.Name == o.entryRole().Name })...)
 }
 
-// object returns the kind, namespace and name of the workload, for messages.
-func (o Observation) object() string {
+// objectName returns the kind, namespace and name of the workload, for messages.
+func (o Observation) objectName() string {
 	kind := "LeaderWorkerSet"
 	if o.hasRoles() {
 		kind = "DisaggregatedSet"
@@ -198,9 +198,9 @@ func roleNamesOf(roles []Role) string {
 	return strings.Join(names, ", ")
 }
 
-// cover leaves out slices that no release covers. LWS creates a slice only at the template in the spec, so one that is added while
+// dropWaitingSlices leaves out slices that no release covers. LWS creates a slice only at the template in the spec, so one that is added while
 // another revision serves has no groups until that template is released or restored. LWS itself deletes slices that were removed.
-func (o *Observation) cover() {
+func (o *Observation) dropWaitingSlices() {
 	wanted, stable := max(o.Slices, 1), o.stableSide()
 	o.Slices = wanted
 	templateWaits := stable != "" && stable != o.Stable.Revision
@@ -235,8 +235,8 @@ func (o Observation) stableSide() string {
 	return serving
 }
 
-// child returns the child of a role, with only its role if there is none.
-func (o Observation) child(slice int, revision, role string) Child {
+// childOf returns the child of a role, with only its role if there is none.
+func (o Observation) childOf(slice int, revision, role string) Child {
 	for _, c := range o.Children {
 		if c.Slice == slice && c.Revision == revision && c.Role == role {
 			return c
@@ -248,7 +248,7 @@ func (o Observation) child(slice int, revision, role string) Child {
 // warmsUpRole reports whether the groups of a child of another role than the entry role must be warmed up.
 func (o Observation) warmsUpRole(c Child) bool {
 	return o.Policy.WarmsUp() && o.Traffic != nil && slices.Contains(o.Policy.WarmUpRoles, c.Role) && c.Role != o.entryRole().Name &&
-		o.updates() && c.Revision == o.Bounds.Update
+		o.hasUpdateChildren() && c.Revision == o.Bounds.Update
 }
 
 // coolRoles makes the groups of other roles not ready whose leaders have not answered their warm-up requests. The groups of units that get
@@ -259,20 +259,20 @@ func (o *Observation) coolRoles() {
 		if !o.warmsUpRole(*c) {
 			continue
 		}
-		entry := o.child(c.Slice, c.Revision, o.entryRole().Name)
+		entry := o.childOf(c.Slice, c.Revision, o.entryRole().Name)
 		serving := Workload{Groups: entry.Groups}.count(func(g Group) bool { return g.Serving })
-		warm := o.part(o.Roles[indexRole(o.Roles, c.Role)], serving)
+		warm := o.roleGroups(o.Roles[indexRole(o.Roles, c.Role)], serving)
 		c.Groups = slices.Clone(c.Groups) // the cache shares them
 		for n, at := range readyFirst(c.Groups) {
 			if n >= warm {
-				c.Groups[at].cool()
+				c.Groups[at].awaitWarmUp()
 			}
 		}
 	}
 }
 
-// left reports whether a role, or with "" any, has groups at a revision.
-func (o Observation) left(revision, role string) bool {
+// hasGroupsAt reports whether a role, or with "" any, has groups at a revision.
+func (o Observation) hasGroupsAt(revision, role string) bool {
 	return slices.ContainsFunc(o.Children, func(c Child) bool {
 		return c.Revision == revision && (role == "" || c.Role == role) &&
 			(c.Replicas > 0 || slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Revision != "" }))
@@ -299,10 +299,10 @@ func inRoles(o Observation, d Decision) Decision {
 	}
 	switch a := d.Action.(type) {
 	case SetBounds:
-		d = d.repairs("the bounds of its children", o.BoundsBy)
+		d = d.nameReverter("the bounds of its children", o.BoundsBy)
 	case ScaleChild:
 		i := slices.IndexFunc(o.Children, func(c Child) bool { return c.Name == a.Name })
-		d = d.repairs("LeaderWorkerSet "+a.Name, o.Children[i].ScaledBy)
+		d = d.nameReverter("LeaderWorkerSet "+a.Name, o.Children[i].ScaledBy)
 	}
 	if d.Overwritten != "" && !d.Waiting.Since.IsZero() {
 		d.Waiting.Overwritten = d.Overwritten
@@ -313,14 +313,14 @@ func inRoles(o Observation, d Decision) Decision {
 	for _, revision := range slices.Compact([]string{o.stableSide(), o.Stable.Revision}) {
 		if lacks, remedy := o.lackedChild(revision); lacks != "" {
 			d.Message += "; " + lacks + ": " + remedy
-			if revision != o.Stable.Revision && o.rests(d) {
+			if revision != o.Stable.Revision && o.isAtRest(d) {
 				d.Reason = ReasonChildMissing
-				d.Message += ". " + o.revive(revision)
+				d.Message += ". " + o.revivalRemedy(revision)
 			}
 		}
 	}
 	if stable := o.stableSide(); d.Reason == ReasonNewRevisionWaits && !slices.ContainsFunc(o.Children, func(c Child) bool { return c.Revision == stable }) {
-		d.Message += fmt.Sprintf("; LeaderWorkerSet has deleted the children of revision %s. %s", stable, o.revive(stable))
+		d.Message += fmt.Sprintf("; LeaderWorkerSet has deleted the children of revision %s. %s", stable, o.revivalRemedy(stable))
 	}
 	if o.Record != nil && !o.BoundsEnforced {
 		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
@@ -334,7 +334,7 @@ func inRoles(o Observation, d Decision) Decision {
 // lackedChild says which child of a revision was deleted although it is needed, and how the user gets it back: LWS creates children only at the
 // revision of the template in the spec, and those of a slice only all together. Both are empty if no child is lacking.
 func (o Observation) lackedChild(revision string) (lacks, remedy string) {
-	b := o.bounds()
+	b := o.desiredBounds()
 	if b == nil || o.Record == nil {
 		return "", ""
 	}
@@ -348,7 +348,7 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 		}
 		for _, role := range o.Roles {
 			needed := !stable || b.Min[Member(slice, role.Name)] != 0
-			if !needed || o.child(slice, revision, role.Name).Name != "" {
+			if !needed || o.childOf(slice, revision, role.Name).Name != "" {
 				continue
 			}
 			lacks = fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice)
@@ -386,16 +386,16 @@ func (o Observation) namesOf(slice int, revision string) (names string) {
 	return names
 }
 
-// rests reports whether a decision writes nothing, and the set has no release or one that is over.
-func (o Observation) rests(d Decision) bool {
+// isAtRest reports whether a decision writes nothing, and the set has no release or one that is over.
+func (o Observation) isAtRest(d Decision) bool {
 	over := d.State == pb.State_STATE_COMPLETED || d.State == pb.State_STATE_NOTHING_TO_RELEASE
 	atRest := d.State == pb.State_STATE_HOLDING && o.release() == nil
 	return d.Action == nil && (over || atRest)
 }
 
-// revive says how a revision whose children are gone runs again while another template waits, or how the template that waits starts instead.
-func (o Observation) revive(revision string) string {
-	back := fmt.Sprintf("To go back to revision %s, %s", revision, o.restoring(revision))
+// revivalRemedy says how a revision whose children are gone runs again while another template waits, or how the template that waits starts instead.
+func (o Observation) revivalRemedy(revision string) string {
+	back := fmt.Sprintf("To go back to revision %s, %s", revision, o.howToRestore(revision))
 	if slices.ContainsFunc(o.Children, func(c Child) bool { return c.Replicas > 0 }) {
 		return back
 	}
@@ -454,7 +454,7 @@ func RoleCounts(o Observation) (all []*pb.Role) {
 			}
 		}
 		if b := o.Bounds; b != nil {
-			r.Planned = int32(o.partOf(role, b.Update, b.Units)) //nolint:gosec // no more than replicas
+			r.Planned = int32(o.roleGroupsInAll(role, b.Update, b.Units)) //nolint:gosec // no more than replicas
 		}
 		all = append(all, r)
 	}
@@ -506,18 +506,18 @@ func checkRoles(o Observation) error {
 	switch {
 	case !o.BoundsEnforced:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"nothing enforces the bounds of the children of %s: %s", o.object(), installBounds)
-	case o.unsized() != "":
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsized(), unsizedRemedy)
+			"nothing enforces the bounds of the children of %s: %s", o.objectName(), installBounds)
+	case o.unsizedRole() != "":
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsizedRole(), unsizedRemedy)
 	case o.BoundsLeft && o.trafficDrifted(): // those bounds alone name the routes, and new ones would replace them
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
-			"requests are not routed yet as before a release of an earlier %s: try again once they are", o.object())
+			"requests are not routed yet as before a release of an earlier %s: try again once they are", o.objectName())
 	case total == 0 && o.Record == nil:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.object())
+			"every role of %s has 0 groups, so LeaderWorkerSet starts any template at once: scale a role up first", o.objectName())
 	case o.stableSide() == "" || o.Record == nil && o.rollsSlice():
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS,
-			"the children of %s have groups at several revisions, or none: wait until LeaderWorkerSet has rolled them", o.object())
+			"the children of %s have groups at several revisions, or none: wait until LeaderWorkerSet has rolled them", o.objectName())
 	case o.Record == nil:
 		return o.checkAutoscaled()
 	}
@@ -534,7 +534,7 @@ func (o Observation) checkAutoscaled() error {
 	c := o.Children[i]
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 		"%s scales LeaderWorkerSet %s, a child of %s: have it scale DisaggregatedSetRoleScaler %s-%s, with scaling.mode External in the role (LWS v0.10.0), or delete it",
-		c.Autoscaler, c.Name, o.object(), o.Stable.Name, c.Role)
+		c.Autoscaler, c.Name, o.objectName(), o.Stable.Name, c.Role)
 }
 
 // checkRoleNames refuses a policy that names roles which the workload does not have.
@@ -552,7 +552,7 @@ func (o Observation) checkRoleNames(p *pb.ReleasePolicy) error {
 			if indexRole(o.Roles, name) < 0 {
 				bad = append(bad, drivererr.FieldViolation{
 					Field:       fmt.Sprintf("%s[%d]", f.path, i),
-					Description: fmt.Sprintf("%s has no role %q; its roles: %s", o.object(), name, cmp.Or(roleNamesOf(o.Roles), "none")),
+					Description: fmt.Sprintf("%s has no role %q; its roles: %s", o.objectName(), name, cmp.Or(roleNamesOf(o.Roles), "none")),
 				})
 			}
 		}
@@ -570,9 +570,9 @@ func (b Begin) checkRoles(o Observation) error {
 	}
 	switch p := b.Policy; {
 	case o.entryRole().Replicas == 0:
-		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.entryRole().Name, o.object())
+		return refuse("the entry role %s of %s has 0 groups, so its units can't be counted: scale it up", o.entryRole().Name, o.objectName())
 	case p.GetCanaryLeaderMetadata() != nil || p.GetRolloutId() != "":
-		return refuse("policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s", o.object())
+		return refuse("policy.canary_leader_metadata and policy.rollout_id are for LeaderWorkerSets: leave them out for %s", o.objectName())
 	}
 	if err := o.checkAutoscaled(); err != nil {
 		return err
@@ -581,9 +581,9 @@ func (b Begin) checkRoles(o Observation) error {
 	orFewer := "" // a set has one slice at least
 	for slice := range o.Slices {
 		for _, role := range o.Roles {
-			if o.child(slice, stable, role.Name).Name == "" {
+			if o.childOf(slice, stable, role.Name).Name == "" {
 				return refuse("slice %d of %s has no child of role %s at revision %s: restore the template of that revision until LeaderWorkerSet "+
-					"has created it%s. %s", slice, o.object(), role.Name, stable, orFewer, o.revive(stable))
+					"has created it%s. %s", slice, o.objectName(), role.Name, stable, orFewer, o.revivalRemedy(stable))
 			}
 		}
 		orFewer = fmt.Sprintf(", or set slices to %d for the release", slice+1)

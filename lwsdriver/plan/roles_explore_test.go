@@ -177,7 +177,7 @@ func (s roleState) observe(next ...Intent) Observation {
 	s.routeRequests(&o)
 	o = Judge(o)
 	s.drain(&o)
-	if s.overdue != "" && s.overdue == o.asked() {
+	if s.overdue != "" && s.overdue == o.askedFor() {
 		o.Now = noon.Add(2 * o.progressDeadline())
 		o.Waiting = Waiting{For: s.overdue, Since: noon}
 	}

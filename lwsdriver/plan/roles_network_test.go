@@ -167,7 +167,7 @@ func (s *roleState) drain(o *Observation) {
 	if o.Traffic == nil {
 		return
 	}
-	draining := o.draining()
+	draining := o.drainingGroups()
 	if len(draining) == 0 {
 		return
 	}
@@ -312,7 +312,7 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 			if b := boundsRead.of(s.bounds); s.walk && indexRole(b.Roles, roleNames[0]) >= 0 {
 				gone &= 1<<b.Roles[indexRole(b.Roles, roleNames[0])].Replicas - 1 // the driver has not counted the others
 			}
-			if phase != record.HandingOver && !o.shifts() {
+			if phase != record.HandingOver && !o.replacesUnits() {
 				gone &= 1<<s.counted(*boundsRead.of(s.bounds), m) - 1
 			}
 		}

@@ -75,13 +75,13 @@ func TestPartOf(t *testing.T) {
 		o := Observation{Roles: []Role{{Name: "entry", Replicas: 1 + rand.IntN(20)}, {Name: "other", Replicas: 1 + rand.IntN(20)}}}
 		last := 0
 		for units := 1; units <= o.Roles[0].Replicas; units++ {
-			n := o.partOf(o.Roles[1], "", units)
+			n := o.roleGroupsInAll(o.Roles[1], "", units)
 			if n < max(last, 1) || n*o.Roles[0].Replicas < units*o.Roles[1].Replicas || (n-1)*o.Roles[0].Replicas >= units*o.Roles[1].Replicas {
 				t.Fatalf("%d of %d units have %d of %d groups, after %d", units, o.Roles[0].Replicas, n, o.Roles[1].Replicas, last)
 			}
 			last = n
 		}
-		if last != o.Roles[1].Replicas || o.partOf(o.Roles[1], "", 0) != 0 {
+		if last != o.Roles[1].Replicas || o.roleGroupsInAll(o.Roles[1], "", 0) != 0 {
 			t.Fatalf("all units have %d of %d groups", last, o.Roles[1].Replicas)
 		}
 	}
@@ -161,7 +161,7 @@ func TestPlace(t *testing.T) {
 		}
 		o := inSlices(3, exact, 0)
 		o.Roles[0].Replicas = tt.prefill
-		if got := o.place("new", tt.units); !slices.Equal(got, tt.want) {
+		if got := o.unitsPerSlice("new", tt.units); !slices.Equal(got, tt.want) {
 			t.Errorf("%d units after %v are %v, want %v", tt.units, tt.exact, got, tt.want)
 		}
 	}
@@ -175,11 +175,11 @@ func TestBatchesOfSlices(t *testing.T) {
 		t.Fatalf("%d units of %d", len(o.Stable.Groups), o.Stable.Replicas)
 	}
 	for units, want := range [][4]int{{0, 0, 0, 0}, {1, 1, 0, 0}, {2, 1, 0, 0}, {3, 2, 0, 0}, {4, 2, 0, 0}, {4, 2, 1, 1}, {4, 2, 2, 1}, {4, 2, 3, 2}, {4, 2, 4, 2}} {
-		b := o.withUnits(*o.bounds(), units)
+		b := o.withUnits(*o.desiredBounds(), units)
 		if got := [4]int{b.Exact["0-prefill"], b.Exact["0-decode"], b.Exact["1-prefill"], b.Exact["1-decode"]}; got != want {
 			t.Errorf("%d units have %v, want %v", units, got, want)
 		}
-		if n := o.partOf(o.Roles[1], "", units); n != want[1]+want[3] {
+		if n := o.roleGroupsInAll(o.Roles[1], "", units); n != want[1]+want[3] {
 			t.Errorf("%d units have %d groups of decode", units, n)
 		}
 		o.Bounds = &b
@@ -218,14 +218,14 @@ func TestSlicesChange(t *testing.T) {
 		t.Errorf("LeaderWorkerSet rolls a disowned set by itself: %s", d.Message)
 	}
 	o.Stable.Revision = "old"
-	if added := Judge(o); added.Stable.Replicas != 12 || added.bounds().Min["2-decode"] != 2 {
-		t.Errorf("the template was restored: %d units, bounds %v", added.Stable.Replicas, added.bounds())
+	if added := Judge(o); added.Stable.Replicas != 12 || added.desiredBounds().Min["2-decode"] != 2 {
+		t.Errorf("the template was restored: %d units, bounds %v", added.Stable.Replicas, added.desiredBounds())
 	}
 	o = inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2, "1-prefill": 1, "1-decode": 1}, 5)
 	forged := o.Children[0]
 	forged.Slice = -1
 	o.Slices, o.Children = 1, append(o.Children, forged)
-	if removed := Judge(o); removed.Stable.Replicas != 4 || len(removed.canary().Groups) != 4 || removed.bounds().Min["1-prefill"] != 0 {
+	if removed := Judge(o); removed.Stable.Replicas != 4 || len(removed.canary().Groups) != 4 || removed.desiredBounds().Min["1-prefill"] != 0 {
 		t.Errorf("a slice was removed: %d units, %d new", removed.Stable.Replicas, len(removed.canary().Groups))
 	}
 }
@@ -273,7 +273,7 @@ func TestUnits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ prefill, decode, want int }{{4, 2, 4}, {4, 1, 2}, {3, 1, 2}, {1, 2, 1}, {4, 0, 0}, {0, 2, 0}} {
 		o := rolesObservation(tt.prefill, tt.decode)
-		o.unite()
+		o.formUnits()
 		ready := 0
 		for _, g := range o.Added[0].Groups {
 			switch {
@@ -292,7 +292,7 @@ func TestUnits(t *testing.T) {
 	}
 	o := rolesObservation(2, 1)
 	o.Children[3].Groups[0].ReadySince = noon.Add(time.Hour)
-	o.unite()
+	o.formUnits()
 	if since := o.Added[0].Groups[0].ReadySince; !since.Equal(noon.Add(time.Hour)) {
 		t.Errorf("a unit is ready since %s, before its group of decode", since)
 	}
@@ -403,7 +403,7 @@ func TestUnitsAreTheSmallestRatio(t *testing.T) {
 				{Role: "b", Revision: "old", Replicas: other, Groups: roleGroups("b", other, readyOther)},
 			},
 		}
-		o.unite()
+		o.formUnits()
 		ready := len(readyFirst(o.Stable.Groups))
 		if want := min(readyEntry, readyOther*entry/other); ready != want {
 			t.Fatalf("%d of %d and %d of %d groups are ready: %d units, want %d", readyEntry, entry, readyOther, other, ready, want)
@@ -423,12 +423,12 @@ func TestInRoles(t *testing.T) {
 		return a.Bounds
 	}
 	o := rolesObservation(0, 0)
-	o.unite()
+	o.formUnits()
 	if b := bounds(o, CreateCanary{Revision: "new", Replicas: 1}); b.Units != 1 || b.Exact["0-prefill"] != 1 || b.Exact["0-decode"] != 1 || b.Min["0-prefill"] != 4 {
 		t.Errorf("a batch of one unit has %+v", b)
 	}
 	o = rolesObservation(1, 1)
-	o.unite()
+	o.formUnits()
 	b := bounds(o, ScaleCanary{Name: "llm-new", Replicas: 3})
 	if b.Exact["0-prefill"] != 3 || b.Exact["0-decode"] != 2 {
 		t.Errorf("a batch of three units has %+v", b)
@@ -473,13 +473,13 @@ func TestBoundsOutliveTheSet(t *testing.T) {
 	for phase, want := range map[record.Phase]string{record.Progressing: "r", record.Promoted: ""} {
 		end := routed(false)
 		end.Record.Release.Phase, end.Record.Release.UpdateRevision = phase, "old"
-		if b := end.bounds(); b.Routes != want {
+		if b := end.desiredBounds(); b.Routes != want {
 			t.Errorf("%s: the bounds note %q", phase, b.Routes)
 		}
 	}
 	left := routed(true)
 	left.Record.Release.Phase = record.Promoted
-	if b := left.bounds(); b.Routes != "r" {
+	if b := left.desiredBounds(); b.Routes != "r" {
 		t.Errorf("the selector is pinned, and the bounds note %q", b.Routes)
 	}
 	gone := Observation{Key: o.Key, Gone: true, Stable: Workload{Name: "llm", HasFinalizer: true, Deleting: true}, Traffic: left.Traffic}
@@ -513,11 +513,11 @@ func TestRolesDrainInOrder(t *testing.T) {
 		t.Fatalf("the first bounds are %+v", next)
 	}
 	o.Bounds = &next.Bounds
-	if b := o.bounds(); b.Min["0-decode"] != 2 {
+	if b := o.desiredBounds(); b.Min["0-decode"] != 2 {
 		t.Errorf("decode may go while prefill exists: %+v", b)
 	}
 	o.Children[0].Replicas, o.Children[0].Groups = 0, nil
-	if b := o.bounds(); b.Min["0-prefill"] != 0 || b.Min["0-decode"] != 0 {
+	if b := o.desiredBounds(); b.Min["0-prefill"] != 0 || b.Min["0-decode"] != 0 {
 		t.Errorf("the bounds are %+v once prefill is gone", b)
 	}
 	if o.stableDrained() {
@@ -677,8 +677,8 @@ func otherRolesWait(t *testing.T, entry string, units int) {
 		if d.State != pb.State_STATE_FAILED || d.Reason != ReasonTemplateRefused || d.Action != nil || !strings.Contains(d.Message, "Restore the roles") {
 			t.Errorf("%s: %s %s: %v, %s", tt.name, d.State, d.Reason, d.Action, d.Message)
 		}
-		if s := Judge(o); roleNamesOf(s.Roles) != "prefill, decode" || s.Stable.Replicas != units || s.bounds().Min["0-decode"] != 2 || s.bounds().Exact["0-decode"] != 1 {
-			t.Errorf("%s: roles %v, bounds %v", tt.name, s.Roles, s.bounds())
+		if s := Judge(o); roleNamesOf(s.Roles) != "prefill, decode" || s.Stable.Replicas != units || s.desiredBounds().Min["0-decode"] != 2 || s.desiredBounds().Exact["0-decode"] != 1 {
+			t.Errorf("%s: roles %v, bounds %v", tt.name, s.Roles, s.desiredBounds())
 		}
 		rest := o
 		rest.Record, rest.Children = &record.Record{}, o.Children[:2]
@@ -686,7 +686,7 @@ func otherRolesWait(t *testing.T, entry string, units int) {
 			t.Errorf("%s: a release begins: %v", tt.name, err)
 		}
 		if o.Bounds = nil; tt.name != "reordered" {
-			if b := Judge(o).bounds(); b.Min["0-prefill"] != 4 || b.Min["0-decode"] != 2 || b.Update != "new" || b.Exact["0-decode"] != 1 {
+			if b := Judge(o).desiredBounds(); b.Min["0-prefill"] != 4 || b.Min["0-decode"] != 2 || b.Update != "new" || b.Exact["0-decode"] != 1 {
 				t.Errorf("%s: without bounds they are %v", tt.name, b)
 			}
 		}

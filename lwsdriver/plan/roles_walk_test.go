@@ -341,7 +341,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 		}
 	}
 	if o := s.observe(); s.record != "" {
-		add("the deadline passes", func(n *roleState) { n.overdue = o.asked() })
+		add("the deadline passes", func(n *roleState) { n.overdue = o.askedFor() })
 	}
 	toggle := func(is bool, down, up string, change func(*roleState)) {
 		if is {
@@ -468,7 +468,7 @@ func (s roleState) atEnd(tell func(by string)) (end roleState, broken string) {
 	if !lost || broken != "" {
 		return end, broken
 	}
-	late.overdue = late.observe().asked()
+	late.overdue = late.observe().askedFor()
 	if d := reconcile(late.observe()); d.Action == nil && d.State != pb.State_STATE_FAILED && !atRestIn(d.State) {
 		return late, fmt.Sprintf("rule 8: it waits for a lost node for ever in %s, %s: %s", d.State, d.Reason, d.Message)
 	}

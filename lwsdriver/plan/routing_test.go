@@ -75,7 +75,7 @@ func (v routing) observe(o Observation) *traffic.Observed {
 		made bool
 		d    traffic.Desired
 	}{
-		{v.isolated, traffic.Desired{Isolated: true}}, {v.prepared, prepared()}, {v.weight > 0, traffic.Desired{Weight: v.weight}},
+		{v.isolated, traffic.Desired{Isolated: true}}, {v.prepared, preparedRouting()}, {v.weight > 0, traffic.Desired{Weight: v.weight}},
 		{v.handedOver, requestsToSecondSet()},
 	} {
 		for range 3 { // as many as there are objects

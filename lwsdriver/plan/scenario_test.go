@@ -268,16 +268,16 @@ func parseObservation(text string) (o Observation, err error) {
 	}
 	o = Judge(o)
 	if !o.Waiting.Since.IsZero() {
-		o.Waiting.For = o.asked()
+		o.Waiting.For = o.askedFor()
 	}
 	if r := o.release(); r != nil && r.Waiting.For == "" && !r.Waiting.Since.IsZero() {
-		r.Waiting.For = o.asked()
+		r.Waiting.For = o.askedFor()
 	}
 	if routed != nil {
 		o.Traffic = routed.observe(o)
 	}
 	if o.Drain != nil {
-		o.Drain.Leaders = leadersOf(o.draining())
+		o.Drain.Leaders = leadersOf(o.drainingGroups())
 	}
 	return o, nil
 }

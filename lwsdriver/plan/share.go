@@ -68,11 +68,11 @@ type share struct {
 	recheck time.Duration
 }
 
-// capped reports whether some updated groups are ready, but too few for the requested weight.
-func (s share) capped() bool { return s.limits.updated > 0 && s.effective < s.requested }
+// isCapped reports whether some updated groups are ready, but too few for the requested weight.
+func (s share) isCapped() bool { return s.limits.updated > 0 && s.effective < s.requested }
 
-// message explains a capped share.
-func (s share) message(o Observation) string {
+// capMessage explains a capped share.
+func (s share) capMessage(o Observation) string {
 	ready := "are ready"
 	if s.effective > s.requested {
 		return fmt.Sprintf("%d of %d old units are left, so %d %% of the requests instead of %d %% stay with revision %s",
@@ -90,14 +90,14 @@ func (s share) message(o Observation) string {
 // the share.
 func (o Observation) shareFor(planned int) share {
 	s := o.requestedShare(planned)
-	if o.Traffic == nil || s.requested == 0 && !o.shifts() {
+	if o.Traffic == nil || s.requested == 0 && !o.replacesUnits() {
 		s.effective = s.requested
 		return s
 	}
 	updated, stable := o.updatedCapacity(planned), o.stableCapacity(planned)
 	s.limits.steady, s.limits.updated, s.limits.stable = updated.steady, updated.ready, stable.ready
 	n := o.batchReplicas()
-	s.limits.whole = stable.ready > 0 && stable.steady+stable.spared() >= n-o.Policy.Threshold(n)
+	s.limits.whole = stable.ready > 0 && stable.steady+stable.sparedGroups() >= n-o.Policy.Threshold(n)
 	if o.stableRolls() {
 		// The groups that LWS replaces next don't count: otherwise the share would change with each of them.
 		s.limits.whole, s.limits.stable = false, min(stable.ready, max(n-o.mayBeUnavailable(), 0))
@@ -105,12 +105,12 @@ func (o Observation) shareFor(planned int) share {
 	s.recheck = earliest(updated.recheck, stable.recheck)
 	s.effective = s.limits.carried(s.requested)
 	// A single flap keeps the share that is in force, and never raises it.
-	if updated.spared() > 0 {
+	if updated.sparedGroups() > 0 {
 		with := s.limits
 		with.steady++
 		s.effective = max(s.effective, min(with.carried(s.requested), o.Traffic.Facts().Weight))
 	}
-	if o.shifts() { // old units that may go don't carry their share again
+	if o.replacesUnits() { // old units that may go don't carry their share again
 		s.limits.stable = min(stable.ready, o.stayingUnits())
 		stableCarries := 100 * s.limits.stable / max(n, 1)
 		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-stableCarries))
@@ -132,7 +132,7 @@ func (o Observation) requestedShare(planned int) share {
 			s.limits.groups = min(groups, planned)
 		}
 	}
-	if o.shifts() {
+	if o.replacesUnits() {
 		s.limits.units = o.batchReplicas()
 		if o.Traffic != nil && (asked == nil || o.shiftsBack()) { // each new unit stands in the place of an old one
 			s.requested, s.limits.groups = o.shiftedShare(planned), planned
@@ -142,7 +142,7 @@ func (o Observation) requestedShare(planned int) share {
 		s.requested, s.limits.groups = 100, planned
 	}
 	s.limits.tolerated = o.Policy.Threshold(s.limits.groups)
-	if o.shifts() && o.movesAllRequests() {
+	if o.replacesUnits() && o.movesAllRequests() {
 		missing := s.limits.units - planned // the last units, which follow in the place of old ones
 		s.limits.tolerated = max(min(s.limits.tolerated, o.mayLack()-missing), 0)
 	}
@@ -162,7 +162,7 @@ func (o Observation) requestedGroups() int {
 	}
 	need := groupsFor(r.Traffic.Weight, o.batchReplicas())
 	if r.Phase == record.Progressing {
-		need = min(need, o.planned())
+		need = min(need, o.plannedGroups())
 	}
 	return max(had, need)
 }
@@ -174,8 +174,8 @@ func groupsFor(weight, groups int) int { return (groups*weight + 99) / 100 } //n
 // the user's own groups can carry more of the requests.
 func (o Observation) oneSidedShare(s share, updated, stable sideCount) int {
 	inForce := o.Traffic.Facts().Weight
-	ready := traffic.Facts{StableEndpoints: stable.ready, CanaryEndpoints: updated.ready + updated.spared()}
-	if updated.ready > 0 && o.lacks(ready, inForce) <= max(o.mayLack(), o.lacks(ready, 0)) {
+	ready := traffic.Facts{StableEndpoints: stable.ready, CanaryEndpoints: updated.ready + updated.sparedGroups()}
+	if updated.ready > 0 && o.lackingGroups(ready, inForce) <= max(o.mayLack(), o.lackingGroups(ready, 0)) {
 		return min(inForce, s.requested)
 	}
 	return 0
@@ -188,11 +188,11 @@ func (o Observation) currentShare() share {
 	case o.Traffic == nil || r == nil || !takesShare(r.Phase):
 		return share{}
 	case o.routesInPlace():
-		splits := r.Phase == record.Progressing && !o.splitEnded() && r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0
+		splits := r.Phase == record.Progressing && !o.splitEnded() && r.UpdateRevision == o.Stable.Revision && len(o.abandonedGroups()) == 0
 		if !splits {
 			return share{}
 		}
-		return o.shareFor(o.planned())
+		return o.shareFor(o.plannedGroups())
 	case c == nil || c.Deleting || RemovesAdded(o):
 		return share{}
 	}
@@ -203,22 +203,22 @@ func (o Observation) currentShare() share {
 // then all.
 func (o Observation) routedGroups() int {
 	if o.Record.Release.Phase == record.Progressing || o.completesSecondSet() || o.shiftsBack() {
-		return o.planned()
+		return o.plannedGroups()
 	}
-	return o.capacity()
+	return o.canaryCapacity()
 }
 
-// planned returns how many groups are planned.
-func (o Observation) planned() int {
+// plannedGroups returns how many groups are planned.
+func (o Observation) plannedGroups() int {
 	s := Progress{}
-	s.planned(o)
+	s.setPlanned(o)
 	return s.Planned
 }
 
 // movesAllRequests reports whether a promotion, and not the host, sets the share.
 func (o Observation) movesAllRequests() bool {
 	p := o.Record.Release.Phase
-	return o.switches() && (p == record.Promoting || p == record.Standby)
+	return o.switchesSets() && (p == record.Promoting || p == record.Standby)
 }
 
 // stableRolls reports whether a promotion has LWS replace the user's own groups.
@@ -236,9 +236,9 @@ type sideCount struct {
 	recheck time.Duration
 }
 
-// spared returns 1 if a single group was lost a short time ago, so that the share does not follow yet. Two or more lost
+// sparedGroups returns 1 if a single group was lost a short time ago, so that the share does not follow yet. Two or more lost
 // groups count at once.
-func (c sideCount) spared() int {
+func (c sideCount) sparedGroups() int {
 	if c.lost == 1 {
 		return 1
 	}
@@ -263,7 +263,7 @@ func (c *sideCount) count(o Observation, g Group, minReady time.Duration) {
 		if pending(g.LostAt.Add(lossGrace)) {
 			c.lost++ // a short time ago: a single one keeps its share
 		}
-	case g.returned(o.Policy.MinReady):
+	case g.justReturned(o.Policy.MinReady):
 		c.ready++
 		pending(g.ReadySince.Add(max(o.Policy.MinReady, lossGrace))) // only for the recheck
 		if g.ReadySince.Sub(g.LostAt) < lossGrace {
@@ -277,8 +277,8 @@ func (c *sideCount) count(o Observation, g Group, minReady time.Duration) {
 	}
 }
 
-// returned reports whether a group that was available before is ready again, but not for long.
-func (g Group) returned(minReady time.Duration) bool {
+// justReturned reports whether a group that was available before is ready again, but not for long.
+func (g Group) justReturned(minReady time.Duration) bool {
 	return g.Ready && !g.LostAt.IsZero() && !g.FirstReady.IsZero() && g.ReadySince.Add(minReady).After(g.FirstReady)
 }
 
@@ -289,7 +289,7 @@ func (o Observation) updatedCapacity(planned int) sideCount {
 		for g := range o.Stable.Wanted(0) {
 			// LWS updates the highest indices first, so the index says at which revision a missing group returns.
 			missing := g.Revision == "" && g.Index >= o.Stable.Replicas-planned
-			if missing || g.at(o.Record.Release.UpdateRevision) {
+			if missing || g.atRevision(o.Record.Release.UpdateRevision) {
 				c.count(o, g, o.Policy.MinReady)
 			}
 		}
@@ -311,7 +311,7 @@ func (o Observation) stableCapacity(planned int) sideCount {
 	var c sideCount
 	for g := range o.Stable.Wanted(0) {
 		missing := g.Revision == "" && g.Index < o.Stable.Replicas-planned
-		if !o.inPlace() || missing || g.at(o.Record.Release.StableRevision) {
+		if !o.inPlace() || missing || g.atRevision(o.Record.Release.StableRevision) {
 			c.count(o, g, 0)
 		}
 	}
@@ -330,8 +330,8 @@ func earliest(a, b time.Duration) time.Duration {
 func explainShare(o Observation, d Decision) Decision {
 	s := o.currentShare()
 	d.Recheck = earliest(d.Recheck, s.recheck)
-	if s.effective > s.requested || s.capped() && !o.awaitsSecondSet() {
-		d.Message += "; " + s.message(o)
+	if s.effective > s.requested || s.isCapped() && !o.awaitsSecondSet() {
+		d.Message += "; " + s.capMessage(o)
 	}
 	return d
 }

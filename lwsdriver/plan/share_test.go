@@ -58,7 +58,7 @@ func TestGroupReturned(t *testing.T) {
 		{"lost soon after it was first ready", Group{Ready: true, ReadySince: at(time.Second), FirstReady: at(3 * time.Second), LostAt: at(time.Minute)}, true},
 		{"lost", Group{FirstReady: at(time.Hour), LostAt: at(time.Minute)}, false},
 	} {
-		if got := tc.g.returned(0); got != tc.want {
+		if got := tc.g.justReturned(0); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
 		}
 	}

@@ -20,18 +20,18 @@ import (
 // capacity. The bounds of both revisions move a step at a time, within maxUnavailable and maxSurge of each role. Until the promotion every
 // slice keeps a whole unit at the stable revision: it serves requests, LWS deletes children without groups, and it is the way back.
 
-// shifts reports whether the release replaces units instead of adding them. One that is over has none left.
-func (o Observation) shifts() bool {
+// replacesUnits reports whether the release replaces units instead of adding them. One that is over has none left.
+func (o Observation) replacesUnits() bool {
 	return o.hasRoles() && o.release() != nil && o.Record.Release.Phase.Unfinished() && InPlace(o.Policy.Style)
 }
 
 // oneSetServes reports whether a promotion moves all requests at once. Where units are replaced, each new one takes the share of an old one.
-func (o Observation) oneSetServes() bool { return o.switches() && !o.shifts() }
+func (o Observation) oneSetServes() bool { return o.switchesSets() && !o.replacesUnits() }
 
 // shiftsBack reports whether old units take the place of new ones: the release is rolled back, or its template is no longer the one in
 // the spec.
 func (o Observation) shiftsBack() bool {
-	if !o.shifts() {
+	if !o.replacesUnits() {
 		return false
 	}
 	switch r := o.release(); r.Phase {
@@ -44,12 +44,12 @@ func (o Observation) shiftsBack() bool {
 	}
 }
 
-// wayBack returns the phase in which a rollback begins. RollingBack restores groups that batches, a promotion or a start from 0 groups have
+// rollbackPhase returns the phase in which a rollback begins. RollingBack restores groups that batches, a promotion or a start from 0 groups have
 // updated.
-func (o Observation) wayBack() record.Phase {
+func (o Observation) rollbackPhase() record.Phase {
 	promotionUpdated := o.Record.Release.Phase != record.Progressing && !o.stableUnchanged()
 	startUpdated := o.lostStable() && !o.hasRoles()
-	if o.shifts() || o.inPlace() || promotionUpdated || startUpdated {
+	if o.replacesUnits() || o.inPlace() || promotionUpdated || startUpdated {
 		return record.RollingBack
 	}
 	return record.CleaningUp
@@ -58,28 +58,28 @@ func (o Observation) wayBack() record.Phase {
 // unitsOf returns how many units of a slice a number of groups of each role makes.
 func (o Observation) unitsOf(groups func(Role) int) int {
 	units := o.entryRole().Replicas
-	for units > 0 && slices.ContainsFunc(o.Roles, func(r Role) bool { return o.part(r, units) > max(groups(r), 0) }) {
+	for units > 0 && slices.ContainsFunc(o.Roles, func(r Role) bool { return o.roleGroups(r, units) > max(groups(r), 0) }) {
 		units--
 	}
 	return units
 }
 
-// shiftable returns how many units of a slice may be at the update revision before the promotion.
-func (o Observation) shiftable() int {
-	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - o.part(r, 1) })
+// shiftableUnits returns how many units of a slice may be at the update revision before the promotion.
+func (o Observation) shiftableUnits() int {
+	return o.unitsOf(func(r Role) int { return r.Replicas + r.MaxSurge - o.roleGroups(r, 1) })
 }
 
 // beforePromotion returns how many of a number of groups a release may have beside the stable ones: if it replaces units, the last follow in the
 // promotion, in the place of old ones.
 func (o Observation) beforePromotion(groups int) int {
-	if !o.shifts() {
+	if !o.replacesUnits() {
 		return groups
 	}
-	most := o.shiftable() * o.Slices
+	most := o.shiftableUnits() * o.Slices
 	if c := o.canary(); c != nil && !o.handingOver() {
 		have := 0 // the user may have lowered the pace since: no group starts twice
 		for slice := range o.Slices {
-			have += o.unitsOf(func(r Role) int { return o.child(slice, c.Carries, r.Name).Replicas })
+			have += o.unitsOf(func(r Role) int { return o.childOf(slice, c.Carries, r.Name).Replicas })
 		}
 		most = max(most, have)
 	}
@@ -101,15 +101,15 @@ func (o Observation) shiftBackTo() int {
 	if c == nil || o.forced() {
 		return 0
 	}
-	full, placed := o.entryRole().Replicas, o.place(c.Carries, c.Replicas)
+	full, placed := o.entryRole().Replicas, o.unitsPerSlice(c.Carries, c.Replicas)
 	first := c.Replicas // the index of the first new unit of the slice
 	for slice := len(placed) - 1; slice >= 0; slice-- {
 		first -= placed[slice]
-		stays := min(full, o.staying(slice, o.stableSide(), o.entryRole()))
+		stays := min(full, o.boundedGroups(slice, o.stableSide(), o.entryRole()))
 		// It is enough that they are ready: limitShares keeps the requests with the new units until the old ones receive them.
-		oldReady := countReady(within(o.Stable.Groups, slice*full, stays))
+		oldReady := countReady(groupsFrom(o.Stable.Groups, slice*full, stays))
 		needed := max(full-o.sliceLacks()-oldReady, 0)
-		useful := afterReady(within(c.Groups, first, placed[slice])) - first
+		useful := afterReady(groupsFrom(c.Groups, first, placed[slice])) - first
 		if n := min(needed, useful); n > 0 {
 			return first + n
 		}
@@ -117,14 +117,14 @@ func (o Observation) shiftBackTo() int {
 	return 0
 }
 
-// neededBack returns how many groups of a role the update revision keeps in a slice on the way back, or after a scale-down, so that the role lacks
+// newGroupsNeeded returns how many groups of a role the update revision keeps in a slice on the way back, or after a scale-down, so that the role lacks
 // no more than it may until old ones are ready. Those that are not ready are of no use.
-func (o Observation) neededBack(slice int, r Role) int {
+func (o Observation) newGroupsNeeded(slice int, r Role) int {
 	c := o.canary()
 	if o.forced() || c == nil {
 		return 0
 	}
-	return min(o.shortfall(slice, o.stableSide(), r), afterReady(o.child(slice, c.Carries, r.Name).Groups))
+	return min(o.shortfall(slice, o.stableSide(), r), afterReady(o.childOf(slice, c.Carries, r.Name).Groups))
 }
 
 // afterReady returns the index after that of the last ready group, 0 without one.
@@ -140,14 +140,14 @@ func afterReady(groups []Group) (index int) {
 // shortfall returns how many ready groups a role of a slice lacks, beyond those that it may, if only those that a revision keeps count. A
 // negative one is to spare.
 func (o Observation) shortfall(slice int, revision string, r Role) int {
-	kept := within(o.child(slice, revision, r.Name).Groups, 0, o.staying(slice, revision, r))
+	kept := groupsFrom(o.childOf(slice, revision, r.Name).Groups, 0, o.boundedGroups(slice, revision, r))
 	return r.Replicas - r.MaxUnavailable - countReady(kept)
 }
 
-// staying returns how many groups of a role of a slice a revision keeps by the bounds. LWS may be removing the others, which are ready until
+// boundedGroups returns how many groups of a role of a slice a revision keeps by the bounds. LWS may be removing the others, which are ready until
 // then.
-func (o Observation) staying(slice int, revision string, r Role) int {
-	stays := o.child(slice, revision, r.Name).Replicas
+func (o Observation) boundedGroups(slice int, revision string, r Role) int {
+	stays := o.childOf(slice, revision, r.Name).Replicas
 	if o.Bounds == nil {
 		return stays
 	}
@@ -160,44 +160,44 @@ func (o Observation) staying(slice int, revision string, r Role) int {
 	return stays
 }
 
-// lastNeeded returns how many old groups of a role a promotion keeps in a slice until it is the role's turn: one at least.
-func (o Observation) lastNeeded(slice int, r Role) int {
+// oldGroupsNeeded returns how many old groups of a role a promotion keeps in a slice until it is the role's turn: one at least.
+func (o Observation) oldGroupsNeeded(slice int, r Role) int {
 	return max(o.shortfall(slice, o.Record.Release.UpdateRevision, r), min(r.Replicas, 1))
 }
 
-// replaced reports whether, in a promotion, a role may lose its last old group: its new ones that are ready lack no more than it may, or than the
+// isReplaced reports whether, in a promotion, a role may lose its last old group: its new ones that are ready lack no more than it may, or than the
 // policy tolerates in all slices.
-func (o Observation) replaced(r Role) bool {
+func (o Observation) isReplaced(r Role) bool {
 	lacks := 0
-	if o.shifts() {
+	if o.replacesUnits() {
 		for slice := range o.Slices {
 			if short := o.shortfall(slice, o.Record.Release.UpdateRevision, r); short > 0 {
 				lacks += short + r.MaxUnavailable // of all its groups, as the policy's tolerance is
 			}
 		}
 	}
-	return lacks <= o.part(r, o.Policy.Threshold(o.Record.Release.Groups))
+	return lacks <= o.roleGroups(r, o.Policy.Threshold(o.Record.Release.Groups))
 }
 
-// awaitsReplaced reports whether a role that has old groups may not lose them yet.
-func (o Observation) awaitsReplaced() bool {
-	return slices.ContainsFunc(o.Roles, func(r Role) bool { return !o.replaced(r) && o.left(o.stableSide(), r.Name) })
+// awaitsNewGroups reports whether a role that has old groups may not lose them yet.
+func (o Observation) awaitsNewGroups() bool {
+	return slices.ContainsFunc(o.Roles, func(r Role) bool { return !o.isReplaced(r) && o.hasGroupsAt(o.stableSide(), r.Name) })
 }
 
 // lowerLast has the promotion leave one old group of each role, and remove these role by role once the new ones are enough.
 func (b *Bounds) lowerLast(o Observation) {
-	if o.awaitsReplaced() {
+	if o.awaitsNewGroups() {
 		for slice := range o.Slices {
 			for _, r := range o.Roles {
 				at := Member(slice, r.Name)
-				b.Min[at] = min(b.Min[at], o.lastNeeded(slice, r)) // they get no requests any more
+				b.Min[at] = min(b.Min[at], o.oldGroupsNeeded(slice, r)) // they get no requests any more
 			}
 		}
 		return
 	}
 	for _, r := range o.drainOrder() {
-		if r.Replicas > 0 || o.left(b.Stable, r.Name) {
-			b.keep(o, r, 0)
+		if r.Replicas > 0 || o.hasGroupsAt(b.Stable, r.Name) {
+			b.setMin(o, r, 0)
 			return // the next role is drained once this one is
 		}
 	}
@@ -206,13 +206,13 @@ func (b *Bounds) lowerLast(o Observation) {
 // stayingUnits returns how many units the stable revision keeps by the bounds.
 func (o Observation) stayingUnits() (units int) {
 	for slice := range o.Slices {
-		units += o.unitsOf(func(r Role) int { return o.staying(slice, o.stableSide(), r) })
+		units += o.unitsOf(func(r Role) int { return o.boundedGroups(slice, o.stableSide(), r) })
 	}
 	return units
 }
 
-// within returns the groups with n indices from an index on.
-func within(groups []Group, from, n int) []Group {
+// groupsFrom returns the groups with n indices from an index on.
+func groupsFrom(groups []Group, from, n int) []Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Index < from || g.Index >= from+n })
 }
 
@@ -221,17 +221,17 @@ func countReady(groups []Group) int {
 	return Workload{Groups: groups}.count(func(g Group) bool { return g.Ready })
 }
 
-// receives reports whether a group of the stable revision is ready, and requests reach it if they are routed.
-func (o Observation) receives(g Group) bool {
+// receivesRequests reports whether a group of the stable revision is ready, and requests reach it if they are routed.
+func (o Observation) receivesRequests(g Group) bool {
 	return g.Ready && (o.Traffic == nil || slices.Contains(o.Traffic.Facts().StablePods, g.Leader))
 }
 
-// step returns bounds that are a step from the present ones towards those of b, in which each slice has a number of new units.
-func (o Observation) step(b Bounds, placed []int) Bounds {
-	if !o.shifts() || o.Bounds == nil || o.Bounds.Stable != b.Stable {
+// stepTowards returns bounds that are a step from the present ones towards those of b, in which each slice has a number of new units.
+func (o Observation) stepTowards(b Bounds, placed []int) Bounds {
+	if !o.replacesUnits() || o.Bounds == nil || o.Bounds.Stable != b.Stable {
 		return b
 	}
-	leaving := o.leavingUnits()
+	leaving := o.leavingGroups()
 	for slice, units := range placed {
 		o.stepSlice(b, slice, units, leaving)
 	}
@@ -255,7 +255,7 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	}
 	// surgeAllows returns how many groups of a role the update revision may have beside the stable ones.
 	surgeAllows := func(r Role) int {
-		return max(had(r), r.Replicas+r.MaxSurge-max(o.kept(slice, r), o.groupsOf(slice, b.Stable, r)))
+		return max(had(r), r.Replicas+r.MaxSurge-max(o.stableGroups(slice, r), o.groupsOf(slice, b.Stable, r)))
 	}
 	fits := o.unitsOf(surgeAllows)
 	for _, r := range o.Roles {
@@ -263,65 +263,65 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 		switch {
 		case b.Update == "":
 		case o.handingOver(): // each role by itself, so that none lacks more than it may
-			b.Exact[at(r)] = min(o.part(r, units), surgeAllows(r))
+			b.Exact[at(r)] = min(o.roleGroups(r, units), surgeAllows(r))
 		default:
-			reached := max(had(r), o.part(r, fits)) // only whole units are added
-			needed := min(had(r), o.neededBack(slice, r))
-			b.Exact[at(r)] = max(min(o.part(r, units), reached), needed)
+			reached := max(had(r), o.roleGroups(r, fits)) // only whole units are added
+			needed := min(had(r), o.newGroupsNeeded(slice, r))
+			b.Exact[at(r)] = max(min(o.roleGroups(r, units), reached), needed)
 		}
 		if b.Min[at(r)] == 0 {
 			continue // the promotion removes it
 		}
 		if o.handingOver() {
 			// The last old groups stay until it is the role's turn, also if another client has lowered the bound.
-			last := min(o.child(slice, b.Stable, r.Name).Replicas, o.lastNeeded(slice, r))
+			last := min(o.childOf(slice, b.Stable, r.Name).Replicas, o.oldGroupsNeeded(slice, r))
 			b.Min[at(r)] = min(max(have.Min[at(r)], last), r.Replicas)
 			continue
 		}
 		room := r.Replicas + r.MaxSurge - max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))
-		now := min(o.kept(slice, r), max(o.groupsOf(slice, b.Stable, r), room))
-		goal := o.keeps(r, units)
+		now := min(o.stableGroups(slice, r), max(o.groupsOf(slice, b.Stable, r), room))
+		goal := o.stableGoal(r, units)
 		switch {
 		case now < goal: // old groups return
 			b.Min[at(r)] = min(goal, max(now, room))
 		case b.Units != have.Units, // which groups leave, and so drain, follows from the units
-			!entry && len(leaving) > 0,    // the groups of the entry role leave first: the others serve them
-			entry && !o.finished(leaving): // requests
+			!entry && len(leaving) > 0,            // the groups of the entry role leave first: the others serve them
+			entry && !o.requestsFinished(leaving): // requests
 			b.Min[at(r)] = now
 		default:
-			b.Min[at(r)] = o.lowered(slice, r, now, goal)
+			b.Min[at(r)] = o.lowestAllowed(slice, r, now, goal)
 		}
 	}
 }
 
-// kept returns how many groups of a role of a slice the stable revision still has, or is to have. Those that another client let go stay.
-func (o Observation) kept(slice int, r Role) int {
-	return min(max(o.Bounds.Min[Member(slice, r.Name)], o.child(slice, o.Bounds.Stable, r.Name).Replicas), r.Replicas)
+// stableGroups returns how many groups of a role of a slice the stable revision still has, or is to have. Those that another client let go stay.
+func (o Observation) stableGroups(slice int, r Role) int {
+	return min(max(o.Bounds.Min[Member(slice, r.Name)], o.childOf(slice, o.Bounds.Stable, r.Name).Replicas), r.Replicas)
 }
 
-// keeps returns how many groups of a role the stable revision keeps beside a number of new units of a slice.
-func (o Observation) keeps(role Role, units int) int {
+// stableGoal returns how many groups of a role the stable revision keeps beside a number of new units of a slice.
+func (o Observation) stableGoal(role Role, units int) int {
 	if o.shiftsBack() {
 		return role.Replicas
 	}
-	return max(role.Replicas-o.part(role, units), o.part(role, 1))
+	return max(role.Replicas-o.roleGroups(role, units), o.roleGroups(role, 1))
 }
 
 // groupsOf returns how many groups a role of a slice has at a revision, those that are being deleted included.
 func (o Observation) groupsOf(slice int, revision string, role Role) int {
-	c := o.child(slice, revision, role.Name)
-	return max(c.Replicas, Workload{Groups: c.Groups}.existing())
+	c := o.childOf(slice, revision, role.Name)
+	return max(c.Replicas, Workload{Groups: c.Groups}.existingGroups())
 }
 
-// lowered returns how many groups of a role of a slice may be left at the stable revision, from had down to keep: a group may be removed, the last one
+// lowestAllowed returns how many groups of a role of a slice may be left at the stable revision, from had down to keep: a group may be removed, the last one
 // first, if it is broken, or if the others and those of the update carry the requests of the role, but for what may be unavailable. A group that
 // starts counts as one that is ready, since it may become so before it is removed.
-func (o Observation) lowered(slice int, role Role, had, keep int) int {
+func (o Observation) lowestAllowed(slice int, role Role, had, keep int) int {
 	serving := o.servingUnits(slice)
-	needReady := role.Replicas - role.MaxUnavailable - o.part(role, serving)
-	needCarrying := o.part(role, o.entryRole().Replicas-o.sliceLacks()-serving)
+	needReady := role.Replicas - role.MaxUnavailable - o.roleGroups(role, serving)
+	needCarrying := o.roleGroups(role, o.entryRole().Replicas-o.sliceLacks()-serving)
 	groups, ready, carrying := map[int]Group{}, 0, 0
-	carries := func(g Group) bool { return g.Ready && (role.Name != o.entryRole().Name || o.receives(g)) }
+	carries := func(g Group) bool { return g.Ready && (role.Name != o.entryRole().Name || o.receivesRequests(g)) }
 	add := func(g Group, n int) {
 		if g.Ready {
 			ready += n
@@ -330,15 +330,17 @@ func (o Observation) lowered(slice int, role Role, had, keep int) int {
 			carrying += n
 		}
 	}
-	anyStarts := o.anyChild(slice, func(c Child) bool { return c.Revision == o.stableSide() && slices.ContainsFunc(c.Groups, Group.starts) })
-	for _, g := range within(o.child(slice, o.stableSide(), role.Name).Groups, 0, had) {
+	anyStarts := o.anyChild(slice, func(c Child) bool {
+		return c.Revision == o.stableSide() && slices.ContainsFunc(c.Groups, Group.isStarting)
+	})
+	for _, g := range groupsFrom(o.childOf(slice, o.stableSide(), role.Name).Groups, 0, had) {
 		groups[g.Index] = g
 		add(g, 1)
 	}
 	for ; had > keep; had-- {
 		last := groups[had-1]
 		add(last, -1) // as if it were gone
-		if !last.Ready && !last.starts() {
+		if !last.Ready && !last.isStarting() {
 			continue
 		}
 		carried := anyStarts || carries(last) // otherwise the others carry no less without it
@@ -356,17 +358,17 @@ func (o Observation) servingUnits(slice int) (serving int) {
 	if c == nil {
 		return 0
 	}
-	before, placed := 0, o.place(c.Carries, c.Replicas) // before: the units of the slices before this one
+	before, placed := 0, o.unitsPerSlice(c.Carries, c.Replicas) // before: the units of the slices before this one
 	for _, n := range placed[:slice] {
 		before += n
 	}
-	serving = Workload{Groups: within(c.Groups, before, placed[slice])}.count(func(g Group) bool {
-		return g.available(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving)
+	serving = Workload{Groups: groupsFrom(c.Groups, before, placed[slice])}.count(func(g Group) bool {
+		return g.isAvailable(o.Now, o.Policy.MinReady) && (o.Traffic == nil || g.Serving)
 	})
 	if o.Traffic == nil {
 		return serving
 	}
-	if o.Traffic.Look(o.requested(o.routedGroups())).Stage < traffic.Acknowledged {
+	if o.Traffic.Look(o.requestedRouting(o.routedGroups())).Stage < traffic.Acknowledged {
 		return 0 // a gateway may still send their requests to old units
 	}
 	all := o.entryRole().Replicas * len(placed)
@@ -374,26 +376,26 @@ func (o Observation) servingUnits(slice int) (serving int) {
 	return min(serving, max(share-before, 0))
 }
 
-// finished reports whether groups that leave get no requests, and have finished theirs.
-func (o Observation) finished(leaving []Group) bool {
-	return o.Traffic == nil || !slices.ContainsFunc(leaving, o.served) && drained(o) == nil
+// requestsFinished reports whether groups that leave get no requests, and have finished theirs.
+func (o Observation) requestsFinished(leaving []Group) bool {
+	return o.Traffic == nil || !slices.ContainsFunc(leaving, o.mayBeSelected) && awaitDrained(o) == nil
 }
 
-// served reports whether the stable Service may lead to a group.
-func (o Observation) served(g Group) bool {
+// mayBeSelected reports whether the stable Service may lead to a group.
+func (o Observation) mayBeSelected(g Group) bool {
 	return g.Serving || slices.Contains(o.Traffic.Facts().StablePods, g.Leader)
 }
 
-// leavingUnits returns the groups of the entry role that the stable revision loses next, or is losing.
-func (o Observation) leavingUnits() (leaving []Group) {
+// leavingGroups returns the groups of the entry role that the stable revision loses next, or is losing.
+func (o Observation) leavingGroups() (leaving []Group) {
 	b := o.Bounds
-	if !o.shifts() || b == nil || b.Stable != o.stableSide() || o.handingOver() {
+	if !o.replacesUnits() || b == nil || b.Stable != o.stableSide() || o.handingOver() {
 		return nil
 	}
 	r := o.entryRole()
-	for slice, units := range o.place(b.Update, b.Units) {
-		left := o.lowered(slice, r, o.kept(slice, r), o.keeps(r, units))
-		leaving = append(leaving, Workload{Groups: o.child(slice, b.Stable, r.Name).Groups}.existingFrom(left)...)
+	for slice, units := range o.unitsPerSlice(b.Update, b.Units) {
+		left := o.lowestAllowed(slice, r, o.stableGroups(slice, r), o.stableGoal(r, units))
+		leaving = append(leaving, Workload{Groups: o.childOf(slice, b.Stable, r.Name).Groups}.existingFrom(left)...)
 	}
 	return leaving
 }
@@ -401,10 +403,10 @@ func (o Observation) leavingUnits() (leaving []Group) {
 // labelStable lets the leaders of ready groups of the stable revision receive requests, and no others: while units are replaced, the Service
 // selects them by a label, so that a group gets no requests any more before it is removed. Nil means that none is due.
 func labelStable(o Observation) *Decision {
-	if !o.shifts() || o.Traffic == nil {
+	if !o.replacesUnits() || o.Traffic == nil {
 		return nil
 	}
-	leaving := leadersOf(o.leavingUnits())
+	leaving := leadersOf(o.leavingGroups())
 	stays := func(g Group) bool { return !slices.Contains(leaving, g.Leader) }
 	anyReady := slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Ready && stays(g) })
 	return o.labelServing(o.Stable, func(g Group) bool {
@@ -433,7 +435,7 @@ func shiftBack(o Observation, s Progress) *Decision {
 		return nil
 	}
 	d := advanceCanary(o, s)
-	d.State = o.busy()
+	d.State = o.stateByPhase()
 	if d.Action == nil && c.Replicas == s.Planned {
 		d = awaitGroups(s, Decision{
 			Reason: ReasonRestarting,
@@ -481,15 +483,15 @@ func (o Observation) checkShift() error {
 
 // canShift reports whether the units of a slice can be replaced with what such roles may lack and may have in addition. All slices are alike.
 //
-// While all groups are ready, each role loses old groups down to what lowered leaves beside a number of new units. The next unit has a place if
+// While all groups are ready, each role loses old groups down to what lowestAllowed leaves beside a number of new units. The next unit has a place if
 // every role then has room for its groups.
 func (o Observation) canShift(roles []Role) bool {
 	o.Slices, o.Roles = 1, roles
-	last, least := o.shiftable(), o.entryRole().Replicas-o.sliceLacks()
+	last, least := o.shiftableUnits(), o.entryRole().Replicas-o.sliceLacks()
 	for units := range last {
 		for _, r := range roles {
-			stay := max(r.Replicas-o.part(r, last), o.part(r, 1), r.Replicas-r.MaxUnavailable-o.part(r, units), o.part(r, least-units))
-			if stay+o.part(r, units+1) > r.Replicas+r.MaxSurge {
+			stay := max(r.Replicas-o.roleGroups(r, last), o.roleGroups(r, 1), r.Replicas-r.MaxUnavailable-o.roleGroups(r, units), o.roleGroups(r, least-units))
+			if stay+o.roleGroups(r, units+1) > r.Replicas+r.MaxSurge {
 				return false
 			}
 		}
@@ -508,5 +510,5 @@ func (o Observation) failShift() *Decision {
 // cannotShift says why style partition is not possible.
 func (o Observation) cannotShift() string {
 	return fmt.Sprintf("style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion",
-		o.object())
+		o.objectName())
 }

@@ -54,7 +54,7 @@ func TestShiftRefused(t *testing.T) {
 // shiftEnds is canShift by trial: it takes every step of the bounds.
 func (o Observation) shiftEnds(roles []Role) bool {
 	o.Slices, o.Roles = 1, roles
-	last := o.shiftable()
+	last := o.shiftableUnits()
 	b := Bounds{Stable: o.stableSide(), Update: "next", Units: last, Min: map[string]int{}, Exact: map[string]int{}}
 	for _, r := range o.Roles {
 		b.Min[Member(0, r.Name)] = r.Replicas
@@ -67,7 +67,7 @@ func (o Observation) shiftEnds(roles []Role) bool {
 		if next.unitsOf(func(r Role) int { return b.Exact[Member(0, r.Name)] }) == last && last > 0 {
 			return true
 		}
-		moved := next.withUnits(*next.bounds(), last)
+		moved := next.withUnits(*next.desiredBounds(), last)
 		if sameBounds(moved, b) {
 			return false
 		}
@@ -93,7 +93,7 @@ func (o Observation) afterBounds(b Bounds) Observation {
 			add(slice, b.Update, r, b.Exact[Member(slice, r.Name)])
 		}
 	}
-	o.unite()
+	o.formUnits()
 	return o
 }
 
@@ -168,7 +168,7 @@ func TestShiftEnds(t *testing.T) {
 		accepted++
 		moves := func(units func() int) {
 			for {
-				next := o.withUnits(*o.bounds(), units())
+				next := o.withUnits(*o.desiredBounds(), units())
 				if sameBounds(next, *o.Bounds) {
 					return
 				}
@@ -190,13 +190,13 @@ func TestShiftEnds(t *testing.T) {
 				o = o.afterBounds(next)
 			}
 		}
-		last := o.shiftable() * o.Slices
+		last := o.shiftableUnits() * o.Slices
 		for units := 0; units < last; { // so that slices differ
 			units = min(units+1+rand.IntN(4), last)
 			moves(func() int { return units })
 		}
 		eachMember(o, func(r Role, at string) {
-			if n := o.part(r, o.shiftable()); o.Bounds.Exact[at] != n {
+			if n := o.roleGroups(r, o.shiftableUnits()); o.Bounds.Exact[at] != n {
 				t.Fatalf("%+v: stuck at %+v on the way to %d groups of %s", o.Roles, *o.Bounds, n, at)
 			}
 		})
@@ -227,7 +227,7 @@ func TestEntryRoleLeavesFirst(t *testing.T) {
 		})
 		want := map[string]int{"0-prefill": 2, "0-decode": 2}
 		want[Member(0, entry)] = 1
-		if got := next.withUnits(*next.bounds(), 1).Min; !maps.Equal(got, want) {
+		if got := next.withUnits(*next.desiredBounds(), 1).Min; !maps.Equal(got, want) {
 			t.Errorf("%s is the entry role: the groups that stay are %v, want %v", entry, got, want)
 		}
 	}

@@ -669,7 +669,7 @@ func (w *world) disturb(s *state, a act) bool {
 		if s.succeeded || s.record == 0 {
 			break // the successor is a workload of its own
 		}
-		if is := w.rollingOf(&s.own); scaled(is.MaxUnavailable, w.replicas, false) > scaled(w.rollings.values[s.pace].MaxUnavailable, w.replicas, false) {
+		if is := w.rollingOf(&s.own); scaledValue(is.MaxUnavailable, w.replicas, false) > scaledValue(w.rollings.values[s.pace].MaxUnavailable, w.replicas, false) {
 			s.pace = s.own.rolling // what the user had is lost with the record
 		}
 		w.outliveForce(s)
@@ -716,7 +716,7 @@ func (w *world) disturb(s *state, a act) bool {
 	case actRestart:
 		w.restartDriver(s)
 	}
-	room := int(s.own.replicas)+scaled(w.rollings.values[s.pace].MaxSurge, int(s.own.replicas), true) <= maxIndices
+	room := int(s.own.replicas)+scaledValue(w.rollings.values[s.pace].MaxSurge, int(s.own.replicas), true) <= maxIndices
 	return *s != before && room
 }
 
@@ -739,7 +739,7 @@ func (w *world) editTemplate(s *state, r revision) {
 		}
 		if w.admission {
 			now.Partition, now.MaxSurge = record.Hold().Partition, record.Hold().MaxSurge
-			if scaled(now.MaxUnavailable, int(s.own.replicas), false) == 0 {
+			if scaledValue(now.MaxUnavailable, int(s.own.replicas), false) == 0 {
 				now.MaxUnavailable = record.Hold().MaxUnavailable
 			}
 			s.own.rolling = w.rolling(now)
@@ -766,7 +766,7 @@ func (w *world) editPace(s *state, to rolling) {
 		return
 	}
 	if id := w.rolling(is); id != s.own.rolling {
-		if s.before = s.pace; scaled(w.rollingOf(&s.own).MaxUnavailable, w.replicas, false) > scaled(own.MaxUnavailable, w.replicas, false) {
+		if s.before = s.pace; scaledValue(w.rollingOf(&s.own).MaxUnavailable, w.replicas, false) > scaledValue(own.MaxUnavailable, w.replicas, false) {
 			s.before = s.own.rolling // by which LeaderWorkerSet has lowered the partition already
 		}
 		s.own.rolling, s.own.observed, s.pace = id, false, w.rolling(own)

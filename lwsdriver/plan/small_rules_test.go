@@ -83,9 +83,9 @@ func roundedUp(n, share int) int {
 
 // allowed returns how many groups may be unavailable.
 func (w *world) allowed(s *state) int {
-	n := scaled(w.rollings.values[s.pace].MaxUnavailable, int(s.own.replicas), false)
+	n := scaledValue(w.rollings.values[s.pace].MaxUnavailable, int(s.own.replicas), false)
 	if s.before != 0 {
-		n = max(n, scaled(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
+		n = max(n, scaledValue(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
 	}
 	if r := w.release(s); w.threshold && r != nil {
 		n = max(n, w.tolerated(s, max(int(s.own.replicas), r.Groups)))
@@ -109,12 +109,12 @@ func (w *world) tolerated(s *state, groups int) int {
 
 // surge returns how many groups may be added.
 func (w *world) surge(s *state) int {
-	n := scaled(w.rollings.values[s.pace].MaxSurge, int(s.own.replicas), true)
+	n := scaledValue(w.rollings.values[s.pace].MaxSurge, int(s.own.replicas), true)
 	if s.before != 0 {
-		n = max(n, scaled(w.rollings.values[s.before].MaxSurge, int(s.own.replicas), true))
+		n = max(n, scaledValue(w.rollings.values[s.before].MaxSurge, int(s.own.replicas), true))
 	}
 	if s.record == 0 {
-		n = max(n, scaled(w.rollingOf(&s.own).MaxSurge, int(s.own.replicas), true)) // another client has removed the hold
+		n = max(n, scaledValue(w.rollingOf(&s.own).MaxSurge, int(s.own.replicas), true)) // another client has removed the hold
 	}
 	return n
 }

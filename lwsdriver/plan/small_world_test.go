@@ -429,7 +429,7 @@ func (w *world) observe(s *state) Observation {
 	if w.warmUp || s.added.deleting {
 		o = Judge(o)
 	}
-	if draining := o.draining(); len(draining) > 0 { // the engine asks them at once
+	if draining := o.drainingGroups(); len(draining) > 0 { // the engine asks them at once
 		o.Drain = &Drain{leadersOf(draining), Answer{Done: true, Message: "requests are running"}}
 		for _, g := range draining {
 			if s.leader(g.Leader).busy {

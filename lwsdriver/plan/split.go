@@ -20,9 +20,9 @@ import (
 // revisions, the routes lose the share, and requests follow the groups. The record notes the end of the split first, so that a driver
 // that starts in between does not isolate the few stable groups.
 
-// splitMoves reports whether the split is to end, or to begin again, and the record does not say so yet. The split begins again once every
+// splitChanges reports whether the split is to end, or to begin again, and the record does not say so yet. The split begins again once every
 // group is stable and the batch leaves stable groups. Isolating the Service earlier would leave the updated groups without requests.
-func (o Observation) splitMoves() bool {
+func (o Observation) splitChanges() bool {
 	if !o.routesInPlace() {
 		return false
 	}
@@ -31,34 +31,34 @@ func (o Observation) splitMoves() bool {
 	if r.SplitEnded {
 		return progressing && !o.coversAllGroups() && len(o.groupsOffRevision()) == 0
 	}
-	return r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.outdated())
+	return r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.shareForgotten())
 }
 
-// outdated reports whether the record has no share although groups are updated, and the stable groups can't carry all requests. That happens
+// shareForgotten reports whether the record has no share although groups are updated, and the stable groups can't carry all requests. That happens
 // after an old object was restored.
-func (o Observation) outdated() bool {
-	return o.Record.Release.Traffic.RequestedWeight() == 0 && len(o.groupsOffRevision()) > 0 && o.strands()
+func (o Observation) shareForgotten() bool {
+	return o.Record.Release.Traffic.RequestedWeight() == 0 && len(o.groupsOffRevision()) > 0 && o.stableOverloaded()
 }
 
-// strands reports whether the stable groups couldn't carry all requests if the stable Service selected only them.
-func (o Observation) strands() bool {
-	f := o.carriers()
-	lacked := o.lacks(f, f.Weight)
+// stableOverloaded reports whether the stable groups couldn't carry all requests if the stable Service selected only them.
+func (o Observation) stableOverloaded() bool {
+	f := o.carrierFacts()
+	lacked := o.lackingGroups(f, f.Weight)
 	if !f.Isolated {
-		f.StableEndpoints, f.StablePods = o.pinned(prepared()), nil
+		f.StableEndpoints, f.StablePods = o.pinnedLeaders(preparedRouting()), nil
 	}
-	return o.exceeds(f, 0, lacked)
+	return o.lacksTooMany(f, 0, lacked)
 }
 
 // splitEnded reports whether requests follow the groups, and are to. It is called for each group, so the cheap conditions come first.
 func (o Observation) splitEnded() bool {
-	return o.routesInPlace() && o.Record.Release.SplitEnded && !o.splitMoves()
+	return o.routesInPlace() && o.Record.Release.SplitEnded && !o.splitChanges()
 }
 
 // moveSplit returns the decision that records that the split ends, or begins again, or nil if neither is due. Another write of the record
 // may include it.
 func moveSplit(o Observation) *Decision {
-	if !o.splitMoves() {
+	if !o.splitChanges() {
 		return nil
 	}
 	return recordSplit(o, !o.Record.Release.SplitEnded)
@@ -75,7 +75,7 @@ func recordSplit(o Observation, splitEnded bool) *Decision {
 	if o.Record.Release.Phase == record.RollingBack {
 		pace = record.Hold() // LWS stops until requests have moved
 	}
-	return ptr.To(writes(SetStable{Record: next, Rolling: &pace, Why: why}, ReasonOpening))
+	return ptr.To(writeStable(SetStable{Record: next, Rolling: &pace, Why: why}, ReasonOpening))
 }
 
 // routingAfterSplit returns the routing once the split has ended.
@@ -86,28 +86,28 @@ func (o Observation) routesInPlace() bool { return o.Traffic != nil && o.inPlace
 
 // coversAllGroups reports whether the batch leaves no stable group.
 func (o Observation) coversAllGroups() bool {
-	planned := o.planned()
+	planned := o.plannedGroups()
 	return planned > 0 && planned >= o.Stable.Replicas
 }
 
 // allUpdated reports whether every group is at the update revision.
 func (o Observation) allUpdated() bool {
 	to := o.Record.Release.UpdateRevision
-	return o.Stable.Replicas == o.Stable.count(func(g Group) bool { return g.Index < o.Stable.Replicas && g.at(to) })
+	return o.Stable.Replicas == o.Stable.count(func(g Group) bool { return g.Index < o.Stable.Replicas && g.atRevision(to) })
 }
 
 // staysStable reports whether, in place, the isolated stable Service may select a group.
 func (o Observation) staysStable(g Group) bool {
-	return g.Revision == "" || g.at(o.Record.Release.StableRevision)
+	return g.Revision == "" || g.atRevision(o.Record.Release.StableRevision)
 }
 
 // requestedInPlace returns the requested routing, as far as groups exist to serve it.
 func (o Observation) requestedInPlace() traffic.Desired {
 	d := o.keptInPlace()
 	r := o.Record.Release
-	serves := func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.at(r.UpdateRevision) }
+	serves := func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.atRevision(r.UpdateRevision) }
 	if r.Traffic != nil && !o.splitEnded() && slices.ContainsFunc(o.Stable.Groups, serves) {
-		d.Weight = o.shareFor(o.planned()).effective
+		d.Weight = o.shareFor(o.plannedGroups()).effective
 		d.Mirror = r.Traffic.Mirror
 		d.HeaderRoutes = r.Traffic.HeaderRoutes
 	}
@@ -119,7 +119,7 @@ func (o Observation) keptInPlace() traffic.Desired {
 	if o.splitEnded() {
 		return routingAfterSplit()
 	}
-	return prepared()
+	return preparedRouting()
 }
 
 // requestsInPlace returns the desired routing.
@@ -132,7 +132,7 @@ func (o Observation) requestsInPlace() traffic.Desired {
 	case record.Promoting:
 		return routingAfterSplit()
 	case record.Progressing:
-		if r.UpdateRevision == o.Stable.Revision && len(o.abandoned()) == 0 {
+		if r.UpdateRevision == o.Stable.Revision && len(o.abandonedGroups()) == 0 {
 			return o.requestedInPlace()
 		}
 		return o.keptInPlace()
@@ -150,7 +150,7 @@ func (o Observation) unchangedPace() rolling {
 	if !record.SameRolling(same, o.Stable.Rolling) {
 		return record.Hold()
 	}
-	if o.Stable.Replicas > 0 && scaled(same.MaxUnavailable, o.Stable.Replicas, false) == 0 {
+	if o.Stable.Replicas > 0 && scaledValue(same.MaxUnavailable, o.Stable.Replicas, false) == 0 {
 		same.MaxUnavailable = intstr.FromInt32(1) // in place there is no surge
 	}
 	return same
@@ -184,11 +184,11 @@ func endSplit(o Observation) *Decision {
 }
 
 // splitEndInForce reports whether requests are no longer split, as far as routes and gateways show.
-func splitEndInForce(v traffic.View) bool { return withdrawn(v) && !v.Pinned }
+func splitEndInForce(v traffic.View) bool { return isWithdrawn(v) && !v.Pinned }
 
-// withdrawInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
+// awaitWithdrawnInPlace withdraws the share of the updated groups and lets them finish their requests, before any of them is
 // restarted. Nil means that this is done, or that the stable Service selects the updated groups like others.
-func withdrawInPlace(o Observation) *Decision {
+func awaitWithdrawnInPlace(o Observation) *Decision {
 	if !o.routesInPlace() || o.Record.Release.UpdateRevision == "" {
 		return nil
 	}
@@ -197,7 +197,7 @@ func withdrawInPlace(o Observation) *Decision {
 	v, d := reconcileTraffic(o, o.keptInPlace())
 	switch {
 	// Without the share, all requests would go to too few stable groups. The split ends instead, and requests follow all groups.
-	case !o.splitEnded() && v.Stage != traffic.Unread && anyReady && o.strands():
+	case !o.splitEnded() && v.Stage != traffic.Unread && anyReady && o.stableOverloaded():
 		return recordSplit(o, true)
 	case d != nil:
 		return d
@@ -206,7 +206,7 @@ func withdrawInPlace(o Observation) *Decision {
 	case o.splitEnded() || len(offRevision) == 0:
 		return nil
 	}
-	return drained(o)
+	return awaitDrained(o)
 }
 
 // drainingInPlace returns the groups that are restarted next, once they receive no share of the requests.
@@ -214,13 +214,13 @@ func (o Observation) drainingInPlace() []Group {
 	r := o.Record.Release
 	groups := o.groupsOffRevision()
 	if r.Phase == record.Progressing && o.Stable.Revision == r.UpdateRevision {
-		groups = o.abandoned()
+		groups = o.abandonedGroups()
 	}
 	restarts := r.Phase == record.Progressing || r.Phase == record.RollingBack
 	if !restarts || o.splitEnded() || o.Stable.Revision == "" || len(groups) == 0 {
 		return nil
 	}
-	if !withdrawn(o.Traffic.Look(prepared())) {
+	if !isWithdrawn(o.Traffic.Look(preparedRouting())) {
 		return nil
 	}
 	return groups
@@ -237,7 +237,7 @@ func (o Observation) awaitSplit(v traffic.View) *Decision {
 	if !o.routesInPlace() {
 		return nil
 	}
-	inForce := isolated(v)
+	inForce := isIsolated(v)
 	if o.splitEnded() {
 		inForce = splitEndInForce(v)
 	}
@@ -250,8 +250,8 @@ func (o Observation) awaitSplit(v traffic.View) *Decision {
 // returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have left the updated groups
 // and reach the ready ones. Requests move only once the record says that the release rolls back.
 func (o Observation) returnPace(saved rolling) rolling {
-	pace := o.pace(saved)
-	if withdrawInPlace(o) != nil || limitRoll(o, SetStable{Rolling: &pace}) != nil {
+	pace := o.rollingPace(saved)
+	if awaitWithdrawnInPlace(o) != nil || limitRoll(o, SetStable{Rolling: &pace}) != nil {
 		return record.Hold()
 	}
 	return pace

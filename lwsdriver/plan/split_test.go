@@ -79,7 +79,7 @@ func TestDrainingInPlace(t *testing.T) {
 		{"promoting", "LWS replaces the others", replacing(record.Promoting, declared), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, indices(tc.o.draining())); diff != "" {
+			if diff := cmp.Diff(tc.want, indices(tc.o.drainingGroups())); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 		})
@@ -104,17 +104,17 @@ func TestRequestsInPlace(t *testing.T) {
 		{"batch", replacing(record.Progressing), shared},
 		{"no updated group is ready", replacing(record.Progressing, func(o *Observation) {
 			o.Stable.Groups[2].Ready, o.Stable.Groups[3].Ready = false, false
-		}), prepared()},
+		}), preparedRouting()},
 		{"last batch, not recorded as such", replacing(record.Progressing, target("100%")), shared},
 		{"last batch", replacing(record.Progressing, target("100%"), declared), routingAfterSplit()},
 		{"groups came later", replacing(record.Progressing, declared), routingAfterSplit()},
-		{"all of them are stable again", replacing(record.Progressing, declared, stable), prepared()},
-		{"new template", replacing(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), prepared()},
+		{"all of them are stable again", replacing(record.Progressing, declared, stable), preparedRouting()},
+		{"new template", replacing(record.Progressing, func(o *Observation) { o.Stable.Revision = "C" }), preparedRouting()},
 		{"new template, no longer isolated", replacing(record.Progressing, declared, func(o *Observation) { o.Stable.Revision = "C" }), routingAfterSplit()},
 		{"no revision yet", replacing(record.Progressing, func(o *Observation) { o.Record.Release.UpdateRevision = "" }), traffic.Desired{}},
 		{"promoting", replacing(record.Promoting, declared), routingAfterSplit()},
 		{"promoted", replacing(record.Promoted, declared), traffic.Desired{}},
-		{"rolling back", replacing(record.RollingBack), prepared()},
+		{"rolling back", replacing(record.RollingBack), preparedRouting()},
 		{"rolling back, no longer isolated", replacing(record.RollingBack, declared), routingAfterSplit()},
 		{"rolled back", replacing(record.CleaningUp), traffic.Desired{}},
 	} {

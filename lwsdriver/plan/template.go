@@ -170,7 +170,7 @@ func CompareTemplates(groups, spec record.Template) []TemplateChange {
 // WaitingRevision returns the revision of those groups that do not run the template in the spec. With several it is the stable
 // revision of the release, if that is one of them. Empty means that every group runs the template in the spec.
 func WaitingRevision(w Workload, stable string) string {
-	others := slices.DeleteFunc(w.revisions(), func(r string) bool { return r == w.Revision })
+	others := slices.DeleteFunc(w.distinctRevisions(), func(r string) bool { return r == w.Revision })
 	switch {
 	case len(others) == 0:
 		return ""
@@ -180,8 +180,8 @@ func WaitingRevision(w Workload, stable string) string {
 	return others[0]
 }
 
-// unsafe returns the change of a field, nil if it does not change.
-func (o Observation) unsafe(field string) *TemplateChange {
+// unsafeChange returns the change of a field, nil if it does not change.
+func (o Observation) unsafeChange(field string) *TemplateChange {
 	for i := range o.UnsafeChanges {
 		if o.UnsafeChanges[i].Field == field {
 			return &o.UnsafeChanges[i]
@@ -215,14 +215,14 @@ func templateProblem(o Observation, inPlace bool) string {
 	if o.RolesWaiting != "" {
 		return fmt.Sprintf("the template of %s has the roles %s, and its groups have %s: a release adds, removes and reorders no roles, and the groups stay as "+
 			"they are. Restore the roles; or, without a release, disown the set (lockstep disown), and LeaderWorkerSet rolls it by itself",
-			o.object(), o.RolesWaiting, roleNamesOf(o.Roles))
+			o.objectName(), o.RolesWaiting, roleNamesOf(o.Roles))
 	}
-	if c := o.unsafe(FieldClaims); c != nil {
+	if c := o.unsafeChange(FieldClaims); c != nil {
 		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, which LeaderWorkerSet accepts and never applies: the claims of a "+
 			"StatefulSet are immutable, so it stops applying this object, whatever the style of the release. Restore the old "+
 			"volumeClaimTemplates; to have new ones, create a LeaderWorkerSet with another name", FieldClaims, o.Key, c.Old, c.New)
 	}
-	if c := o.unsafe(FieldSize); c != nil && inPlace {
+	if c := o.unsafeChange(FieldSize); c != nil && inPlace {
 		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, and a release in place needs groups of both sizes: LeaderWorkerSet v0.9 and "+
 			"v0.10 create the workers of every group by the size in the spec, so a group of the old revision that restarts or is rolled back "+
 			"would be built from two revisions. Release it in style canary or blue-green, or restore the size",
@@ -239,8 +239,8 @@ func (b Begin) checkTemplate(o Observation) error {
 	return nil
 }
 
-// unsafe warns of changes that the hold does not cover.
-func (b Begin) unsafe(o Observation) []*pb.Warning {
+// warnUnsafe warns of changes that the hold does not cover.
+func (b Begin) warnUnsafe(o Observation) []*pb.Warning {
 	if text := UnsafeText(o); text != "" {
 		return []*pb.Warning{{Code: CodeUnsafeTemplate, Message: fmt.Sprintf("LeaderWorkerSet %s: %s", o.Key, text)}}
 	}

@@ -11,21 +11,21 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// prepared returns the routing in which the canary's objects exist, but it receives no requests.
-func prepared() traffic.Desired { return traffic.Desired{Prepared: true} }
+// preparedRouting returns the routing in which the canary's objects exist, but it receives no requests.
+func preparedRouting() traffic.Desired { return traffic.Desired{Prepared: true} }
 
-// requested returns the routing that the host requested, as far as a canary exists to serve it.
-func (o Observation) requested(planned int) traffic.Desired {
+// requestedRouting returns the routing that the host requested, as far as a canary exists to serve it.
+func (o Observation) requestedRouting(planned int) traffic.Desired {
 	if o.routesInPlace() {
 		return o.requestedInPlace()
 	}
-	d := prepared()
+	d := preparedRouting()
 	c, requested := o.canary(), o.Record.Release.Traffic
 	if c == nil || c.Deleting {
 		return d
 	}
-	hasShare := requested != nil || o.movesAllRequests() || o.shifts()
-	if !hasShare || c.serving(planned) == 0 {
+	hasShare := requested != nil || o.movesAllRequests() || o.replacesUnits()
+	if !hasShare || c.servingGroups(planned) == 0 {
 		return d
 	}
 	if requested != nil {
@@ -38,8 +38,8 @@ func (o Observation) requested(planned int) traffic.Desired {
 	return d
 }
 
-// serving returns how many of the planned groups may receive requests.
-func (w Workload) serving(planned int) int {
+// servingGroups returns how many of the planned groups may receive requests.
+func (w Workload) servingGroups(planned int) int {
 	return w.count(func(g Group) bool { return g.mayServe(planned) })
 }
 
@@ -55,14 +55,14 @@ func Requests(o Observation) traffic.Desired {
 	case o.handingOver() && !o.Stable.Deleting:
 		return o.requestsHandedOver()
 	case RemovesAdded(o):
-		return prepared()
+		return preparedRouting()
 	case phase == record.Progressing, phase == record.Promoting, o.completesSecondSet(), o.shiftsBack():
-		return o.requested(o.routedGroups())
+		return o.requestedRouting(o.routedGroups())
 	// The requests stay where they are: only the second set can carry them.
 	case o.awaitsStable():
 		return traffic.Desired{Prepared: true, Weight: o.Traffic.Facts().Weight}
 	case len(o.Added) > 0:
-		return prepared()
+		return preparedRouting()
 	default:
 		return traffic.Desired{}
 	}
@@ -98,7 +98,7 @@ func (o Observation) drainsStable() bool {
 	if phase != record.Promoting && phase != record.Standby {
 		return false
 	}
-	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.requested(o.capacity()).Weight == 100
+	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.requestedRouting(o.canaryCapacity()).Weight == 100
 }
 
 // drainStable waits, before LWS rolls the user's workload, until its leaders receive no requests and have finished
@@ -110,11 +110,11 @@ func drainStable(o Observation, v traffic.View) *Decision {
 	case v.Stage < traffic.Acknowledged:
 		return awaitTraffic(v)
 	}
-	return drained(o)
+	return awaitDrained(o)
 }
 
-// draining returns the groups that are removed next and whose leaders receive no more requests, so that they only finish theirs.
-func (o Observation) draining() []Group {
+// drainingGroups returns the groups that are removed next and whose leaders receive no more requests, so that they only finish theirs.
+func (o Observation) drainingGroups() []Group {
 	switch {
 	case o.Traffic == nil:
 		return nil
@@ -122,22 +122,22 @@ func (o Observation) draining() []Group {
 		return o.drainingInPlace()
 	}
 	var out []Group
-	if o.drainsStable() && o.Traffic.Look(o.requested(o.capacity())).Stage >= traffic.Acknowledged {
+	if o.drainsStable() && o.Traffic.Look(o.requestedRouting(o.canaryCapacity())).Stage >= traffic.Acknowledged {
 		out = o.Stable.existingFrom(0)
 	}
 	if o.handingOver() {
-		if o.stableDrained() || !withdrawn(o.Traffic.Look(o.requestsHandedOver())) {
+		if o.stableDrained() || !isWithdrawn(o.Traffic.Look(o.requestsHandedOver())) {
 			return nil
 		}
-		return o.side(o.stableSide(), o.Stable.existingFrom(0))
+		return o.drainedGroups(o.stableSide(), o.Stable.existingFrom(0))
 	}
 	// A leader that the Service may still select would get new requests while it finishes the old ones.
-	if leaving := o.leavingUnits(); len(out) == 0 && !slices.ContainsFunc(leaving, o.served) {
+	if leaving := o.leavingGroups(); len(out) == 0 && !slices.ContainsFunc(leaving, o.mayBeSelected) {
 		out = leaving
 	}
 	if RemovesAdded(o) {
-		if withdrawn(o.Traffic.Look(prepared())) {
-			out = append(out, o.side(o.Added[0].Carries, o.Added[0].existingFrom(0))...)
+		if isWithdrawn(o.Traffic.Look(preparedRouting())) {
+			out = append(out, o.drainedGroups(o.Added[0].Carries, o.Added[0].existingFrom(0))...)
 		}
 		return out
 	}
@@ -145,11 +145,11 @@ func (o Observation) draining() []Group {
 	if c == nil || o.Record.Release.Phase != record.Progressing && !o.completesSecondSet() && !o.shiftsBack() {
 		return out
 	}
-	planned := o.planned()
+	planned := o.plannedGroups()
 	if planned >= c.Replicas {
 		return out
 	}
-	if v := o.Traffic.Look(o.requested(planned)); !inForce(v) || c.reachable(v, planned) {
+	if v := o.Traffic.Look(o.requestedRouting(planned)); !inForce(v) || c.mayReach(v, planned) {
 		return out
 	}
 	return append(out, c.existingFrom(planned)...)
@@ -166,13 +166,13 @@ func (w Workload) existingFrom(index int) []Group {
 	return out
 }
 
-// reachable reports whether leaders from an index on may still receive requests.
-func (w Workload) reachable(v traffic.View, index int) bool {
+// mayReach reports whether leaders from an index on may still receive requests.
+func (w Workload) mayReach(v traffic.View, index int) bool {
 	return slices.ContainsFunc(w.existingFrom(index), func(g Group) bool { return slices.Contains(v.CanaryPods, g.Leader) })
 }
 
-// capacity returns how many groups the canary is asked to have.
-func (o Observation) capacity() int {
+// canaryCapacity returns how many groups the canary is asked to have.
+func (o Observation) canaryCapacity() int {
 	if c := o.canary(); c != nil {
 		return c.Replicas
 	}
@@ -198,7 +198,7 @@ func reconcileTraffic(o Observation, want traffic.Desired) (traffic.View, *Decis
 	}
 	// A write from before the release is no reason to blame its author.
 	if r := o.release(); r != nil && v.Write.ChangedAt.After(r.StartedAt) {
-		d = d.repairs(v.Write.Key.String(), v.Write.ChangedBy)
+		d = d.nameReverter(v.Write.Key.String(), v.Write.ChangedBy)
 	}
 	return v, &d
 }
@@ -209,8 +209,8 @@ func inForce(v traffic.View) bool {
 	return v.Stage == traffic.Verified || v.Stage == traffic.Acknowledged && v.Reason == traffic.ReasonNoStableEndpoints
 }
 
-// isolated reports whether canary leaders may become ready without receiving requests through the stable Service.
-func isolated(v traffic.View) bool {
+// isIsolated reports whether canary leaders may become ready without receiving requests through the stable Service.
+func isIsolated(v traffic.View) bool {
 	return v.Pinned && v.Stage != traffic.Blocked && v.Reason != traffic.ReasonIsolationNotInForce
 }
 
@@ -218,17 +218,17 @@ func awaitTraffic(v traffic.View) *Decision {
 	return &Decision{Reason: v.Reason, Message: v.Message, Wait: WaitTraffic}
 }
 
-// withdraw withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
+// awaitWithdrawn withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
 // deleted. Nil means done.
-func withdraw(o Observation) *Decision {
-	v, d := reconcileTraffic(o, prepared())
+func awaitWithdrawn(o Observation) *Decision {
+	v, d := reconcileTraffic(o, preparedRouting())
 	switch {
 	case d != nil:
 		return d
 	case !v.Withdrawn, v.Reason == traffic.ReasonIsolationNotInForce: // the stable Service may still lead to the groups
 		return awaitTraffic(v)
 	}
-	return drained(o)
+	return awaitDrained(o)
 }
 
 // restoreTraffic removes what the release left on the user's Services and routes. Nil means done.
@@ -250,8 +250,8 @@ func restoreTraffic(o Observation) *Decision {
 	return d
 }
 
-// withdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
-func withdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
+// isWithdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
+func isWithdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
 // labelLeaders stops requests to leaders of groups that are not ready, even if the leader pod itself is. Only once the routes are in force, as
 // settled says, a group that is about to be deleted may lose its label.
@@ -266,14 +266,14 @@ func labelLeaders(o Observation, w Workload, planned int, settled bool) *Decisio
 		if !g.mayServe(planned) {
 			return false
 		}
-		return w.Name != o.Stable.Name || g.at(o.Record.Release.UpdateRevision)
+		return w.Name != o.Stable.Name || g.atRevision(o.Record.Release.UpdateRevision)
 	})
 }
 
 // labelServing returns the first write of a serving label that is due: a leader has the label if its group serves. Nil means that none is due.
 // Leaders of other roles come first: those of the entry role need them.
 func (o Observation) labelServing(w Workload, serves func(Group) bool) *Decision {
-	for _, groups := range [][]Group{o.pooled(w), w.Groups} {
+	for _, groups := range [][]Group{o.poolPartners(w), w.Groups} {
 		for _, g := range groups {
 			if want := serves(g); g.Serving != want && g.Revision != "" {
 				m := LabelServing{Name: w.Name, Leader: g.Leader, Serves: want}
@@ -289,9 +289,9 @@ func (o Observation) labelServing(w Workload, serves func(Group) bool) *Decision
 func routeCanary(o Observation, planned int) (traffic.View, *Decision) {
 	c := o.canary()
 	if c == nil || c.Deleting {
-		return reconcileTraffic(o, o.requested(planned))
+		return reconcileTraffic(o, o.requestedRouting(planned))
 	}
-	return routeAndLabel(o, *c, planned, o.requested(planned))
+	return routeAndLabel(o, *c, planned, o.requestedRouting(planned))
 }
 
 // routeAndLabel applies a routing: the routes, then the serving labels. A share that grows comes after the labels of the leaders that are to
@@ -307,8 +307,8 @@ func routeAndLabel(o Observation, w Workload, planned int, want traffic.Desired)
 	return v, write
 }
 
-// share sets the percentage of requests to the update revision: that of the routes, unless it follows from group counts.
-func (s *Progress) share(o Observation) {
+// setWeight sets the percentage of requests to the update revision: that of the routes, unless it follows from group counts.
+func (s *Progress) setWeight(o Observation) {
 	if o.Traffic == nil || o.Record == nil || o.Record.Release == nil || o.splitEnded() {
 		return
 	}
@@ -335,10 +335,10 @@ func protectRequests(o Observation) *Decision {
 	if o.inPlace() {
 		c = &o.Stable
 	}
-	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.SplitEnded || o.splitMoves() || r.Phase != record.Progressing) {
+	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.SplitEnded || o.splitChanges() || r.Phase != record.Progressing) {
 		return nil
 	}
-	if want := o.requested(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
+	if want := o.requestedRouting(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
 		if _, d := reconcileTraffic(o, want); d != nil {
 			return d
 		}

@@ -50,7 +50,7 @@ func TestStaleRoutes(t *testing.T) {
 		"a header route":                   {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 50, HeaderRoutes: testers}, true},
 		"no header route, before a mirror": {traffic.Desired{Weight: 50, HeaderRoutes: testers}, traffic.Desired{Weight: 50, Mirror: 10}, false},
 		"a smaller share, before a mirror": {traffic.Desired{Weight: 50}, traffic.Desired{Weight: 40, Mirror: 10}, false},
-		"nothing, for an abort":            {traffic.Desired{Weight: 50, Mirror: 10, HeaderRoutes: testers}, prepared(), false},
+		"nothing, for an abort":            {traffic.Desired{Weight: 50, Mirror: 10, HeaderRoutes: testers}, preparedRouting(), false},
 	} {
 		o := releasing(record.Progressing, "3", split)
 		o.Traffic.World = must(model.Objects{World: o.Traffic.World}.Next(o.Traffic.Setup, tt.is)).World
@@ -106,7 +106,7 @@ func TestDraining(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []int
-			for _, g := range tc.o.draining() {
+			for _, g := range tc.o.drainingGroups() {
 				got = append(got, g.Index)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -119,7 +119,7 @@ func TestDraining(t *testing.T) {
 // TestRequests checks that the desired routing follows from the phase and the groups that can serve.
 func TestRequests(t *testing.T) {
 	v := routing{isolated: true, prepared: true, stable: 4}
-	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50}, prepared(), traffic.Desired{}
+	shared, ready, nothing := traffic.Desired{Prepared: true, Weight: 50}, preparedRouting(), traffic.Desired{}
 	change := func(phase record.Phase, f func(*Observation)) Observation {
 		o := releasing(phase, "3", v)
 		f(&o)

@@ -14,27 +14,27 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// partOf returns how many groups of a role belong to a number of units of a revision, in all slices.
-func (o Observation) partOf(role Role, revision string, units int) (groups int) {
-	for _, n := range o.place(revision, units) {
-		groups += o.part(role, n)
+// roleGroupsInAll returns how many groups of a role belong to a number of units of a revision, in all slices.
+func (o Observation) roleGroupsInAll(role Role, revision string, units int) (groups int) {
+	for _, n := range o.unitsPerSlice(revision, units) {
+		groups += o.roleGroups(role, n)
 	}
 	return groups
 }
 
-// place returns how many of a number of units of a revision each slice has. Slices are filled one after another, and emptied in the
+// unitsPerSlice returns how many of a number of units of a revision each slice has. Slices are filled one after another, and emptied in the
 // opposite order. Where units are replaced, every slice first gets those that fit before the promotion, and then the last ones. A slice never
 // loses a unit to another slice, even if the size of a slice has changed.
-func (o Observation) place(revision string, units int) []int {
+func (o Observation) unitsPerSlice(revision string, units int) []int {
 	full := o.entryRole().Replicas
 	beforeLast := full
-	if o.shifts() {
-		beforeLast = min(full, o.shiftable())
+	if o.replacesUnits() {
+		beforeLast = min(full, o.shiftableUnits())
 	}
 	placed := make([]int, max(o.Slices, 1))
 	rest := units // negative: how many are to be removed
 	for slice := range placed {
-		placed[slice] = min(o.placed(slice, revision), full)
+		placed[slice] = min(o.boundedUnits(slice, revision), full)
 		rest -= placed[slice]
 	}
 	for _, most := range []int{beforeLast, full} {
@@ -52,18 +52,18 @@ func (o Observation) place(revision string, units int) []int {
 	return placed
 }
 
-// placed returns how many units of a revision a slice may have now.
-func (o Observation) placed(slice int, revision string) int {
+// boundedUnits returns how many units of a revision a slice may have now.
+func (o Observation) boundedUnits(slice int, revision string) int {
 	entry := o.entryRole().Name
 	if b := o.Bounds; b != nil && b.Update == revision {
 		return b.Exact[Member(slice, entry)]
 	}
-	return o.child(slice, revision, entry).Replicas // the bounds were deleted: the units that exist are removed in order
+	return o.childOf(slice, revision, entry).Replicas // the bounds were deleted: the units that exist are removed in order
 }
 
-// part returns how many groups of a role belong to a number of units of a slice, rounded up: the first unit has one of each role, and all
+// roleGroups returns how many groups of a role belong to a number of units of a slice, rounded up: the first unit has one of each role, and all
 // units have all groups. If the entry role has no groups, a promotion still gives the other roles theirs.
-func (o Observation) part(role Role, units int) int {
+func (o Observation) roleGroups(role Role, units int) int {
 	entry := o.entryRole().Replicas
 	if entry == 0 {
 		if o.completesSecondSet() || o.handingOver() {
@@ -89,9 +89,9 @@ func LastSize(o Observation, role string) (n int) {
 	return n
 }
 
-// unite makes a DisaggregatedSet look like a workload of units: its groups are those of the entry role, and the update revision is an added
+// formUnits makes a DisaggregatedSet look like a workload of units: its groups are those of the entry role, and the update revision is an added
 // workload.
-func (o *Observation) unite() {
+func (o *Observation) formUnits() {
 	if !o.hasRoles() {
 		return
 	}
@@ -100,48 +100,48 @@ func (o *Observation) unite() {
 	if !slices.EqualFunc(spec, o.Roles, func(a, b Role) bool { return a.Name == b.Name }) {
 		o.RolesWaiting = roleNamesOf(spec)
 	}
-	o.cover()
+	o.dropWaitingSlices()
 	o.coolRoles()
 	entry, stable := o.entryRole(), o.stableSide()
 	o.Stable.Replicas, o.Stable.Size = entry.Replicas*o.Slices, entry.Size
 	if b := o.Bounds; b != nil {
 		o.Stable.Rolling = record.Hold()
-		if o.updates() {
+		if o.hasUpdateChildren() {
 			units := 0
 			for slice := range o.Slices {
 				units += b.Exact[Member(slice, entry.Name)]
 			}
-			placed := o.place(b.Update, b.Units)
+			placed := o.unitsPerSlice(b.Update, b.Units)
 			o.Added = []Workload{{
 				Name: o.Stable.Name + "-" + b.Update, Revision: b.Update, Carries: b.Update,
 				Replicas: max(b.Units, units), Size: entry.Size, Target: b.Target,
 				Rolling: record.Hold(), Observed: true,
-				Groups: o.units(placed, b.Units, func(c Child) bool { return c.Revision == b.Update }),
-				Parts:  o.parts(b.Update, placed),
+				Groups: o.unitsIn(placed, b.Units, func(c Child) bool { return c.Revision == b.Update }),
+				Parts:  o.entryParts(b.Update, placed),
 			}}
 		}
 	}
 	full := slices.Repeat([]int{entry.Replicas}, o.Slices)
-	o.Stable.Groups = o.units(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
-	o.Stable.Parts = o.parts(stable, full)
+	o.Stable.Groups = o.unitsIn(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
+	o.Stable.Parts = o.entryParts(stable, full)
 	// Once a promotion removes the stable groups, no batch and no share counts on them.
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
 	}
 }
 
-// parts returns the children of the entry role at a revision, with the number of units that each slice has.
-func (o Observation) parts(revision string, placed []int) []Part {
+// entryParts returns the children of the entry role at a revision, with the number of units that each slice has.
+func (o Observation) entryParts(revision string, placed []int) []Part {
 	all := make([]Part, 0, len(placed))
 	for slice, n := range placed {
-		all = append(all, Part{o.child(slice, revision, o.entryRole().Name).Name, n})
+		all = append(all, Part{o.childOf(slice, revision, o.entryRole().Name).Name, n})
 	}
 	return all
 }
 
-// updates reports whether the bounds have an update revision that has its children, or gets them: LWS creates children only for the template
+// hasUpdateChildren reports whether the bounds have an update revision that has its children, or gets them: LWS creates children only for the template
 // in the spec. A handover needs all children, anything else one.
-func (o Observation) updates() bool {
+func (o Observation) hasUpdateChildren() bool {
 	b := ptr.Deref(o.Bounds, Bounds{})
 	if b.Update == "" || b.Update == o.stableSide() {
 		return false
@@ -161,9 +161,9 @@ func (o Observation) updates() bool {
 	return members >= needed
 }
 
-// units returns the units of the entry role's children that match, by index in the whole set: placed has the number of units of each slice,
+// unitsIn returns the units of the entry role's children that match, by index in the whole set: placed has the number of units of each slice,
 // and total that of all. Groups above the units of their slice follow after total. A group that lacks its part of another role is not ready.
-func (o Observation) units(placed []int, total int, match func(Child) bool) []Group {
+func (o Observation) unitsIn(placed []int, total int, match func(Child) bool) []Group {
 	var all []Group
 	for _, c := range o.Children {
 		if c.Role != o.entryRole().Name || !match(c) {
@@ -185,36 +185,36 @@ func (o Observation) units(placed []int, total int, match func(Child) bool) []Gr
 				groups[i].Revision = c.Revision // the pods have the hash of the child's own template, not of the set's
 			}
 		}
-		o.pair(c, groups)
+		o.pairRoles(c, groups)
 		all = append(all, groups...)
 	}
 	slices.SortStableFunc(all, func(a, b Group) int { return cmp.Compare(a.Index, b.Index) })
 	return all
 }
 
-// pair makes units of ready groups of the entry role and of ready groups of every other role, in the order in which they became ready. A unit
+// pairRoles makes units of ready groups of the entry role and of ready groups of every other role, in the order in which they became ready. A unit
 // is ready since its last group is. Groups of the entry role that get no partners become not ready.
-func (o Observation) pair(c Child, groups []Group) {
+func (o Observation) pairRoles(c Child, groups []Group) {
 	ready := readyFirst(groups)
-	if o.shifts() {
+	if o.replacesUnits() {
 		slices.Sort(ready) // the last ones are removed first
 	}
 	for _, role := range o.Roles {
 		if role.Name == c.Role {
 			continue
 		}
-		partners := o.child(c.Slice, c.Revision, role.Name).Groups
+		partners := o.childOf(c.Slice, c.Revision, role.Name).Groups
 		has := readyFirst(partners)
 		for n, i := range ready {
-			need := o.part(role, n+1)
+			need := o.roleGroups(role, n+1)
 			if need == 0 || !groups[i].Ready { // another role may have made it not ready
 				continue
 			}
 			if len(has) < need {
-				groups[i].lacks(role, need, len(has), partners)
+				groups[i].markPartnerMissing(role, need, len(has), partners)
 				continue
 			}
-			groups[i].joins(partners[has[need-1]])
+			groups[i].addPartner(partners[has[need-1]])
 		}
 	}
 }
@@ -234,8 +234,8 @@ func readyFirst(groups []Group) []int {
 	return ready
 }
 
-// joins makes a unit of a group and the last group that it needs of another role: the unit became ready when the later of them did.
-func (g *Group) joins(last Group) {
+// addPartner makes a unit of a group and the last group that it needs of another role: the unit became ready when the later of them did.
+func (g *Group) addPartner(last Group) {
 	g.ReadySince = later(g.ReadySince, last.ReadySince)
 	if last.FirstReady.IsZero() {
 		g.FirstReady = time.Time{}
@@ -244,8 +244,8 @@ func (g *Group) joins(last Group) {
 	}
 }
 
-// lacks makes a group not ready, since the unit needs more ready groups of another role than it has.
-func (g *Group) lacks(role Role, need, has int, partners []Group) {
+// markPartnerMissing makes a group not ready, since the unit needs more ready groups of another role than it has.
+func (g *Group) markPartnerMissing(role Role, need, has int, partners []Group) {
 	missing := Group{}
 	if i := slices.IndexFunc(partners, func(p Group) bool { return !p.Ready }); i >= 0 {
 		missing = partners[i]
@@ -262,21 +262,21 @@ func (g *Group) lacks(role Role, need, has int, partners []Group) {
 // withUnits returns bounds in which the update revision has a number of units.
 func (o Observation) withUnits(b Bounds, units int) Bounds {
 	b.Units, b.Exact = units, nil
-	placed := o.place(b.Update, units)
+	placed := o.unitsPerSlice(b.Update, units)
 	if b.Update != "" {
 		b.Exact = map[string]int{}
 		for slice, n := range placed {
 			for _, role := range o.Roles {
-				b.Exact[Member(slice, role.Name)] = o.part(role, n)
+				b.Exact[Member(slice, role.Name)] = o.roleGroups(role, n)
 			}
 		}
 	}
-	return o.step(b, placed)
+	return o.stepTowards(b, placed)
 }
 
-// side returns the groups whose leaders finish their requests when a whole revision is removed: those of the entry role, and those of the
+// drainedGroups returns the groups whose leaders finish their requests when a whole revision is removed: those of the entry role, and those of the
 // other roles that the policy names. While a part of the revision stays, it still needs the other roles.
-func (o Observation) side(revision string, entry []Group) []Group {
+func (o Observation) drainedGroups(revision string, entry []Group) []Group {
 	for _, c := range o.Children {
 		if c.Revision == revision && c.Role != o.entryRole().Name && slices.Contains(o.Policy.DrainRoles, c.Role) {
 			entry = append(slices.Clip(entry), Workload{Groups: c.Groups}.existingFrom(0)...)
@@ -285,9 +285,9 @@ func (o Observation) side(revision string, entry []Group) []Group {
 	return entry
 }
 
-// pooled returns the groups of the other roles of a workload, which an InferencePool may select beside those of the entry role. All of them have
+// poolPartners returns the groups of the other roles of a workload, which an InferencePool may select beside those of the entry role. All of them have
 // the index of the first unit, since they serve as long as there is a unit.
-func (o Observation) pooled(w Workload) (groups []Group) {
+func (o Observation) poolPartners(w Workload) (groups []Group) {
 	if o.Traffic.Setup.Policy.Pool == nil {
 		return nil
 	}
@@ -295,15 +295,15 @@ func (o Observation) pooled(w Workload) (groups []Group) {
 	if w.Name == o.Stable.Name {
 		revision = o.stableSide()
 	}
-	groups = o.partners(revision)
+	groups = o.partnerGroups(revision)
 	for i := range groups {
 		groups[i].Index = 0
 	}
 	return groups
 }
 
-// partners returns the groups of the other roles than the entry role at a revision.
-func (o Observation) partners(revision string) (groups []Group) {
+// partnerGroups returns the groups of the other roles than the entry role at a revision.
+func (o Observation) partnerGroups(revision string) (groups []Group) {
 	for _, c := range o.Children {
 		if c.Revision == revision && c.Role != o.entryRole().Name {
 			groups = append(groups, c.Groups...)

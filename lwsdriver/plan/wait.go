@@ -39,7 +39,7 @@ const (
 
 // Waiting is a wait as the driver remembers it between two observations: no object tells when most waits began.
 type Waiting struct {
-	// For is what was asked for and is not reached: see [Observation.asked].
+	// For is what was asked for and is not reached: see [Observation.askedFor].
 	For string `json:"for,omitzero"`
 	// Since is the first observation at which it was not reached. Zero means that it is reached. Repairs in between do not change it.
 	Since time.Time `json:"since,omitzero"`
@@ -60,16 +60,16 @@ func (o Observation) progressDeadline() time.Duration {
 // defaultGracePeriod is Kubernetes' default terminationGracePeriodSeconds.
 const defaultGracePeriod = 30 * time.Second
 
-// longest returns how long a wait may last. A deletion always has the default grace period.
-func (w Wait) longest(o Observation) time.Duration {
+// longestWait returns how long a wait may last. A deletion always has the default grace period.
+func (w Wait) longestWait(o Observation) time.Duration {
 	if w == WaitCleanup {
 		return max(o.progressDeadline(), defaultGracePeriod)
 	}
 	return o.progressDeadline()
 }
 
-// overdue reports whether a wait that began at a time has lasted for the progress deadline.
-func (o Observation) overdue(since time.Time) bool {
+// isOverdue reports whether a wait that began at a time has lasted for the progress deadline.
+func (o Observation) isOverdue(since time.Time) bool {
 	return !since.IsZero() && !o.Now.Before(since.Add(o.progressDeadline()))
 }
 
@@ -82,7 +82,7 @@ func limitWait(o Observation, d Decision) Decision {
 	if o.release() != nil && d.Action == nil && !atRestIn(d.State) {
 		d.Recheck = earliest(d.Recheck, o.nextChange())
 	}
-	now, same := o.waits(d)
+	now, same := o.currentWait(d)
 	hasNoDeadline := d.Action == nil && (d.Wait == WaitTimer || d.Wait == WaitAdmission)
 	if atRestIn(d.State) || hasNoDeadline {
 		if r := o.release(); r != nil && r.Waiting.For == now.For {
@@ -93,24 +93,24 @@ func limitWait(o Observation, d Decision) Decision {
 	d.Waiting = now
 	// Any other write moves the release on: the next decision has the deadline.
 	forGroups := d.Wait == WaitProgress && !d.Since.IsZero()
-	waits := d.Action == nil || forGroups || same && besides(d.Action)
+	waits := d.Action == nil || forGroups || same && allowsWait(d.Action)
 	if d.State == pb.State_STATE_FAILED || !waits {
 		return d
 	}
-	since := now.since(d)
-	d.Deadline = since.Add(d.Wait.longest(o))
+	since := now.deadlineStart(d)
+	d.Deadline = since.Add(d.Wait.longestWait(o))
 	d = recordWait(o, d, since)
 	if left := d.Deadline.Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 		return d
 	}
-	return expired(o, d, since)
+	return failExpired(o, d, since)
 }
 
-// waits returns what a decision waits for, and whether the last one did, too. A driver that has started, or leads again, continues the
+// currentWait returns what a decision waits for, and whether the last one did, too. A driver that has started, or leads again, continues the
 // wait in the record.
-func (o Observation) waits(d Decision) (now Waiting, same bool) {
-	now = Waiting{For: o.asked(), Since: o.Now}
+func (o Observation) currentWait(d Decision) (now Waiting, same bool) {
+	now = Waiting{For: o.askedFor(), Since: o.Now}
 	known := o.Waiting.For == now.For
 	same = known && !o.Waiting.Since.IsZero()
 	if same {
@@ -124,9 +124,9 @@ func (o Observation) waits(d Decision) (now Waiting, same bool) {
 	return now, same
 }
 
-// since returns when the deadline of a decision's wait began to count: when the decision says that its wait began, or else when the driver
+// deadlineStart returns when the deadline of a decision's wait began to count: when the decision says that its wait began, or else when the driver
 // began to wait. A driver that has just started sees a wait as new. What an earlier driver recorded counts then, unless there was progress since.
-func (w Waiting) since(d Decision) time.Time {
+func (w Waiting) deadlineStart(d Decision) time.Time {
 	progress, recorded := d.Progress.ProgressAt, w.Recorded
 	began := d.Since
 	if began.IsZero() {
@@ -159,7 +159,7 @@ func recordWait(o Observation, d Decision, since time.Time) Decision {
 	if recorded && (r.Waiting.Overwritten != "" || next.Overwritten == "") {
 		next = r.Waiting // another client's name is no reason to write
 	}
-	if left := since.Add(d.Wait.longest(o) / recordAfter).Sub(o.Now); left > 0 {
+	if left := since.Add(d.Wait.longestWait(o) / recordAfter).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 		return d
 	}
@@ -175,7 +175,7 @@ func keepWait(o Observation, d Decision) Decision {
 	}
 	next, r := o, *a.Record.Release
 	next.Record = &a.Record
-	switch asked := next.asked(); {
+	switch asked := next.askedFor(); {
 	case d.record.For == asked:
 		r.Waiting = d.record
 	case r.Waiting.For != asked, d.Waiting.For == asked && d.Waiting.Since.IsZero():
@@ -205,9 +205,9 @@ func saveWait(o Observation, d Decision) Decision {
 	return d
 }
 
-// asked identifies what the release is asked for: its phase, revision, batch and requested share. Its deadline counts from the first
+// askedFor identifies what the release is asked for: its phase, revision, batch and requested share. Its deadline counts from the first
 // time that it was not reached.
-func (o Observation) asked() string {
+func (o Observation) askedFor() string {
 	r := o.release()
 	if r == nil {
 		return "rest"
@@ -230,8 +230,8 @@ func atRestIn(s pb.State) bool {
 	}
 }
 
-// besides reports whether a write is made beside a wait, which continues after it.
-func besides(a Action) bool {
+// allowsWait reports whether a write is made beside a wait, which continues after it.
+func allowsWait(a Action) bool {
 	switch a.(type) {
 	case LabelServing, LabelGroup, SaveRevision, DeleteRevision:
 		return true
@@ -240,10 +240,10 @@ func besides(a Action) bool {
 	}
 }
 
-// expired returns the failure of a wait: what has lasted too long, since when, and what to do.
-func expired(o Observation, d Decision, since time.Time) Decision {
+// failExpired returns the failure of a wait: what has lasted too long, since when, and what to do.
+func failExpired(o Observation, d Decision, since time.Time) Decision {
 	d.State = pb.State_STATE_FAILED
-	lasted := fmt.Sprintf("for %s (since %s): %s", d.Wait.longest(o), clock(since), d.Message)
+	lasted := fmt.Sprintf("for %s (since %s): %s", d.Wait.longestWait(o), clockTime(since), d.Message)
 	if by := d.Waiting.Overwritten; by != "" {
 		lasted += "; " + by
 	}
@@ -252,18 +252,18 @@ func expired(o Observation, d Decision, since time.Time) Decision {
 	case WaitCleanup:
 		d.Reason = ReasonCleanupDeadline
 		d.Message = "the deletion has lasted " + lasted + ". " + d.remedyOr("See kubectl describe of the object for its finalizers and events") +
-			continues(o, "that is deleted")
+			continuationText(o, "that is deleted")
 	case WaitTraffic:
 		d.Reason = ReasonTrafficDeadline
 		d.Message = fmt.Sprintf("requests are not routed as required %s. Reason %s: %s%s", lasted, reason, d.remedyOr(trafficRemedy(reason)),
-			continues(o, "that is repaired"))
+			continuationText(o, "that is repaired"))
 	case WaitCache:
-		d.Message = "blind " + lasted + ". " + d.Remedy + continues(o, "it is confirmed")
+		d.Message = "blind " + lasted + ". " + d.Remedy + continuationText(o, "it is confirmed")
 	default:
 		d.Reason = ReasonDeadline
 		d.Message = "no progress " + lasted
 		if d.Since.IsZero() {
-			d.Message += ". " + d.remedyOr("See the driver's log and kubectl describe lws "+o.Stable.Name) + continues(o, "that is repaired")
+			d.Message += ". " + d.remedyOr("See the driver's log and kubectl describe lws "+o.Stable.Name) + continuationText(o, "that is repaired")
 		} else {
 			d.Message += d.Progress.diagnosis(o, d.Message)
 		}
@@ -278,8 +278,8 @@ func (d Decision) remedyOr(fallback string) string {
 	return fallback
 }
 
-// continues returns how the release continues after a wait that has failed.
-func continues(o Observation, once string) string {
+// continuationText returns how the release continues after a wait that has failed.
+func continuationText(o Observation, once string) string {
 	text := ". The release continues by itself once " + once
 	if r := o.release(); r != nil && (r.Phase == record.Progressing || r.Phase == record.Promoting) {
 		text += "; otherwise abort"
@@ -320,10 +320,10 @@ func awaitGroups(s Progress, d Decision, tolerated int) Decision {
 // awaitPlace returns what a batch waits for if it replaces units and has no place for the last of them. Old units may have to stay for the
 // requests that the host's weight leaves to them: another weight helps. Or no role may lack or add a group: another pace helps. Nil means neither.
 func awaitPlace(o Observation, s Progress, d Decision) *Decision {
-	if !o.shifts() || o.shiftsBack() || len(o.leavingUnits()) > 0 {
+	if !o.replacesUnits() || o.shiftsBack() || len(o.leavingGroups()) > 0 {
 		return nil
 	}
-	b, r := o.bounds(), o.Record.Release
+	b, r := o.desiredBounds(), o.Record.Release
 	placed := 0
 	for slice := range o.Slices {
 		placed += b.Exact[Member(slice, o.entryRole().Name)]
@@ -334,7 +334,7 @@ func awaitPlace(o Observation, s Progress, d Decision) *Decision {
 	enough := o.weightOf(s.Planned)
 	if o.Traffic != nil && r.Traffic != nil && r.Traffic.Weight < enough {
 		d.Message = fmt.Sprintf("%d of %d groups ready; there is no place for the others: the host asked for %d %% of the requests, so %d units of "+
-			"revision %s stay for the rest", s.ready, s.Planned, r.Traffic.Weight, o.Stable.existing(), r.StableRevision)
+			"revision %s stay for the rest", s.ready, s.Planned, r.Traffic.Weight, o.Stable.existingGroups(), r.StableRevision)
 		d.Remedy = fmt.Sprintf("Ask for a weight of %d %%, or for a batch of %s", enough, Counted(s.ready, "group", "groups"))
 		return &d
 	}

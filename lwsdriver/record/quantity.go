@@ -35,12 +35,12 @@ func ParseQuantity(s string) (Quantity, error) {
 }
 
 // Up returns the quantity of total, rounded up and clamped to 0..total: for groups to update, and for surge.
-func (q Quantity) Up(total int) int { return q.of(total, 99) }
+func (q Quantity) Up(total int) int { return q.scaled(total, 99) }
 
 // Down returns the quantity of total, rounded down and clamped to 0..total: for groups that may be unready.
-func (q Quantity) Down(total int) int { return q.of(total, 0) }
+func (q Quantity) Down(total int) int { return q.scaled(total, 0) }
 
-func (q Quantity) of(total, round int) int {
+func (q Quantity) scaled(total, round int) int {
 	n := q.value
 	if q.percent {
 		n = (q.value*total + round) / 100

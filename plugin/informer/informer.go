@@ -74,7 +74,7 @@ func New(c Config) *Informer {
 	_ = i.SetTransform(guard.Transform(c.Transform, nil))
 	// client-go only logs the errors of a watch, and callers of Err need the cause.
 	_ = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		n.set(false, err)
+		n.setObstacle(false, err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 	})
 	_, _ = i.AddEventHandler(c.Handler)
@@ -134,7 +134,7 @@ func (i *Informer) awaitAPI(ctx context.Context) bool {
 	}
 	for {
 		found, err := i.Installed()
-		i.set(!found && err == nil, err)
+		i.setObstacle(!found && err == nil, err)
 		if found {
 			return true
 		}
@@ -174,8 +174,8 @@ func (i *Informer) Installed() (bool, error) {
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == i.config.Source.Resource.Resource }), nil
 }
 
-// set keeps why the cache is not filled. Once it is, Err does not change with the errors of its watch.
-func (i *Informer) set(missing bool, err error) {
+// setObstacle keeps why the cache is not filled. Once it is, Err does not change with the errors of its watch.
+func (i *Informer) setObstacle(missing bool, err error) {
 	if i.Synced() {
 		return
 	}

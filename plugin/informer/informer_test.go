@@ -305,7 +305,7 @@ func TestWatchErrorOfFilledCache(t *testing.T) {
 	b.Start()
 	b.run()
 	<-b.changed // once it is filled
-	b.set(false, errors.New("watch ends"))
+	b.setObstacle(false, errors.New("watch ends"))
 	select {
 	case <-b.changed:
 		t.Errorf("Changed is called, and Err is %v as before", b.Err())

@@ -71,9 +71,9 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
 			list, err := c.List(ctx, o)
-			if s.answered(ctx, err); err == nil {
+			if s.noteAnswer(ctx, err); err == nil {
 				s.confirm(false)
-				s.end() // a list keeps nothing up to date
+				s.noteEnded() // a list keeps nothing up to date
 			}
 			return list, err
 		},
@@ -82,7 +82,7 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 			w, err := c.Watch(ctx, o)
 			// After most errors of a streamed list the reflector lists at once, since older API servers stream none.
 			if o.SendInitialEvents == nil || err == nil || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
-				s.answered(ctx, err)
+				s.noteAnswer(ctx, err)
 			}
 			if err != nil {
 				return nil, err
@@ -98,8 +98,8 @@ func (s *Source) Informer(example runtime.Object, indexers cache.Indexers) cache
 	return cache.NewSharedIndexInformer(s.lw, example, 0, indexers)
 }
 
-// answered notes the answer to a list or watch.
-func (s *Source) answered(ctx context.Context, err error) {
+// noteAnswer notes the answer to a list or watch.
+func (s *Source) noteAnswer(ctx context.Context, err error) {
 	// The URL of a list or watch is longer than what happened to it.
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err
@@ -115,8 +115,8 @@ func (s *Source) answered(ctx context.Context, err error) {
 	}
 }
 
-// opened notes that a watch is open. What happened since the last one has ended follows.
-func (s *Source) opened() {
+// noteOpened notes that a watch is open. What happened since the last one has ended follows.
+func (s *Source) noteOpened() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); !s.ended.IsZero() && now.Sub(s.ended) > reopenTime {
@@ -171,18 +171,18 @@ func (s *Source) stale() (since time.Time, why error) {
 func (s *Source) confirming(from watch.Interface, lists bool) watch.Interface {
 	w := &confirmingWatch{Interface: from, events: make(chan watch.Event), stopped: make(chan struct{})}
 	if !lists {
-		s.opened()
+		s.noteOpened()
 	}
 	go func() {
 		// The end is noted before the reflector finds the channel closed, and opens the next watch.
 		defer close(w.events)
-		defer s.end()
+		defer s.noteEnded()
 		for e := range from.ResultChan() {
 			switch bookmark := e.Type == watch.Bookmark; {
 			case e.Type == watch.Error, lists && !bookmark:
 			case lists:
 				s.confirm(true)
-				s.opened()
+				s.noteOpened()
 				lists = false
 			default:
 				s.confirm(bookmark)
@@ -198,8 +198,8 @@ func (s *Source) confirming(from watch.Interface, lists bool) watch.Interface {
 	return w
 }
 
-// end notes that no watch keeps the cache up to date from now on.
-func (s *Source) end() {
+// noteEnded notes that no watch keeps the cache up to date from now on.
+func (s *Source) noteEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended.IsZero() {
@@ -285,9 +285,9 @@ func (f *Freshness) Run(ctx context.Context) {
 	}
 }
 
-// wake notes that the process runs, and whether it was suspended before: then its caches hold what they held, although their watches seem
+// lastSuspension notes that the process runs, and whether it was suspended before: then its caches hold what they held, although their watches seem
 // to be open.
-func (f *Freshness) wake() (since, resumed time.Time) {
+func (f *Freshness) lastSuspension() (since, resumed time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -310,7 +310,7 @@ func (f *Freshness) Err() error {
 
 // Of returns the stale caches among those of sources, without sources: of all.
 func (f *Freshness) Of(sources ...*Source) (stale []Stale) {
-	asleep, resumed := f.wake()
+	asleep, resumed := f.lastSuspension()
 	if len(sources) == 0 {
 		sources = f.sources
 	}

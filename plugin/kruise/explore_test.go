@@ -62,7 +62,7 @@ func (w *world) view() View {
 		v.Revisions[template] = controllerRevision(template)
 	}
 	if w.shown != "" {
-		mirror(v, t)
+		copyWorkload(v, t)
 		t.Spec.Template.Metadata.Annotations[AnnotationRevision] = w.shown
 		t.Spec.Replicas = ptr.To(w.mirrored)
 		t.Spec.UpdateStrategy.RollingUpdate = &v1alpha1.RollingUpdate{Partition: ptr.To(w.partition)}
@@ -73,7 +73,7 @@ func (w *world) view() View {
 	if w.progressing {
 		metav1.SetMetaDataAnnotation(&t.ObjectMeta, annotationProgressing, "{}")
 	}
-	if !v.depends() {
+	if !v.needsEvidence() {
 		return v
 	}
 	if w.rollout && !w.going {
@@ -114,7 +114,7 @@ func (w *world) reconcile(broken *string) {
 	case actRemoveFinalizer:
 		*w = w.without()
 	case actMirror:
-		mirror(v, v.Target)
+		copyWorkload(v, v.Target)
 		w.show(templateOf(v.Target))
 	case actCall:
 		w.call(m.call.Request, broken)

@@ -57,7 +57,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 		return v, err
 	}
 	// Evidence costs requests to the API server, so it is read only when a call depends on it.
-	if t.DeletionTimestamp == nil && v.depends() {
+	if t.DeletionTimestamp == nil && v.needsEvidence() {
 		v.Evidence, err = r.evidence(ctx, t)
 	}
 	return v, err
@@ -325,9 +325,9 @@ var planFields = native.Table{
 
 const inPlace = "groups are replaced in place: remove it (v1alpha1: annotation `rollouts.kruise.io/rolling-style: partition`)"
 
-// unfit returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
+// refusal returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
 // nil if one may. Either object may be nil.
-func unfit(rollout, batchRelease *unstructured.Unstructured) error {
+func refusal(rollout, batchRelease *unstructured.Unstructured) error {
 	plan, _ := specOf(batchRelease)["releasePlan"].(map[string]any)
 	findings := append(rolloutFields.Judge("Rollout: spec", specOf(rollout)), planFields.Judge("BatchRelease: spec.releasePlan", plan)...)
 	if err := native.Refusal(findings); err != nil {

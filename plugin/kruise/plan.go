@@ -136,7 +136,7 @@ func plan(v View) move {
 		return notReady(v, "WaitingForLWS", v.Context.GetMessage())
 	}
 	// Kruise's webhook has to see a new template before a call could release it.
-	if !mirrored(v) {
+	if !isCopied(v) {
 		return move{action: actMirror, why: "the target follows the workload, revision " + v.Context.GetTemplateRevision()}
 	}
 	if next.Outcome == converge.Call {
@@ -152,8 +152,8 @@ func plan(v View) move {
 // owner returns the owner of the target's releases, as the driver records it.
 func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
 
-// ours reports whether the last release is one of this target.
-func ours(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
+// isOwnRelease reports whether the last release is one of this target.
+func isOwnRelease(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
 
 // finalizeDeleted ends the release, and disowns the workload.
 func finalizeDeleted(v View) move {
@@ -183,15 +183,15 @@ func finalizeDeleted(v View) move {
 	return done
 }
 
-// mirrored reports whether mirror would change nothing.
-func mirrored(v View) bool {
+// isCopied reports whether mirror would change nothing.
+func isCopied(v View) bool {
 	t, want := v.Target, v.Target.DeepCopy()
-	mirror(v, want)
+	copyWorkload(v, want)
 	return equality.Semantic.DeepEqual(t, want)
 }
 
-// mirror copies the workload to the target.
-func mirror(v View, t *v1alpha1.RolloutTarget) {
+// copyWorkload copies the workload to the target.
+func copyWorkload(v View, t *v1alpha1.RolloutTarget) {
 	metav1.SetMetaDataLabel(&t.ObjectMeta, labelWorkloadType, "statefulset")
 	if id := v.Workload.RolloutID; id != "" {
 		metav1.SetMetaDataLabel(&t.ObjectMeta, labelRolloutID, id)
@@ -205,7 +205,7 @@ func mirror(v View, t *v1alpha1.RolloutTarget) {
 	case t.Spec.Template == nil && serving != "":
 		// Kruise's webhook ignores the first template. A template that waits must be a change of the one that the groups run.
 		shown = serving
-	case v.announces() && !v.Evidence.listens():
+	case v.templateDue() && !v.Evidence.listens():
 		shown = templateOf(t) // Kruise notices a template only when it is set
 	}
 	t.Spec.Template = &v1alpha1.Template{Metadata: v1alpha1.TemplateMetadata{Annotations: map[string]string{AnnotationRevision: shown}}}
@@ -231,8 +231,8 @@ func templateOf(t *v1alpha1.RolloutTarget) string {
 	return t.Spec.Template.Metadata.Annotations[AnnotationRevision]
 }
 
-// wanted returns the groups at the template's revision that the partition allows, and whether the partition is gone.
-func wanted(v View) (groups int32, gone bool) {
+// allowedGroups returns the groups at the template's revision that the partition allows, and whether the partition is gone.
+func allowedGroups(v View) (groups int32, gone bool) {
 	switch partition := partitionOf(v.Target); {
 	case partition == nil:
 		return v.Context.GetReplicas(), true
@@ -263,9 +263,9 @@ func goal(v View) converge.Goal {
 	if inFlight {
 		g.Release = c.GetReleaseId()
 	}
-	groups, gone := wanted(v)
+	groups, gone := allowedGroups(v)
 	switch {
-	case paused(t), groups == 0, inFlight && !ours(v), plugin.Ending(c),
+	case paused(t), groups == 0, inFlight && !isOwnRelease(v), plugin.Ending(c),
 		!inFlight && (!plugin.Waits(c) || c.GetTotal() == 0), inFlight && !gone && c.GetPlanned() >= groups:
 		return g // nothing is requested, or nothing is left of it
 	case gone && inFlight && v.Evidence.completed(v.Revisions[template]):
@@ -281,7 +281,7 @@ func goal(v View) converge.Goal {
 			g.Why = fmt.Sprintf("the partition allows %d updated groups, but no BatchRelease of a Rollout asks for revision %s", groups, template)
 			return g
 		}
-		switch moved := ours(v) && c.GetUpdateRevision() == template && !strings.HasSuffix(c.GetReleaseId(), "-"+template); {
+		switch moved := isOwnRelease(v) && c.GetUpdateRevision() == template && !strings.HasSuffix(c.GetReleaseId(), "-"+template); {
 		case inFlight:
 		case moved: // the template changed in mid-release, and then the release was rolled back, whatever Kruise asked for meanwhile
 			g.Release = c.GetReleaseId()
@@ -301,21 +301,21 @@ func waitsFor(v View) string {
 	case v.Evidence.leftOver():
 		return fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: kubectl delete batchrelease %[2]s",
 			template, v.Evidence.BatchRelease.GetName())
-	case v.announces():
+	case v.templateDue():
 		return fmt.Sprintf("revision %s waits: a Rollout of this target that is not disabled begins its release, or lockstep release %s", template, name)
 	default:
 		return fmt.Sprintf("revision %s waits, and the Rollout is not in progress with it: change the template again, or lockstep release %s", template, name)
 	}
 }
 
-// depends reports whether the next move depends on evidence.
-func (v View) depends() bool {
+// needsEvidence reports whether the next move depends on evidence.
+func (v View) needsEvidence() bool {
 	g := goal(v)
-	return g.Kind == converge.Hold && g.Why != "" || v.announces()
+	return g.Kind == converge.Hold && g.Why != "" || v.templateDue()
 }
 
-// announces reports whether the target is to show a template that waits.
-func (v View) announces() bool {
+// templateDue reports whether the target is to show a template that waits.
+func (v View) templateDue() bool {
 	shown := templateOf(v.Target)
 	return shown != "" && shown != v.Context.GetTemplateRevision() && plugin.Waits(v.Context)
 }

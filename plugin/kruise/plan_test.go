@@ -38,7 +38,7 @@ func view(changes ...func(*View)) View {
 		Revisions: map[string]string{"one": "vllm-1", "two": "vllm-2", "three": "vllm-3"},
 	}
 	at("one one one one")(&v)
-	mirror(v, v.Target)
+	copyWorkload(v, v.Target)
 	for _, change := range changes {
 		change(&v)
 	}
@@ -327,7 +327,7 @@ func TestStatusCountsGroups(t *testing.T) {
 				v.Target.Spec.WorkloadRef.Kind = plugin.KindDisaggregatedSet
 				v.Context.Groups[4].Role, v.Context.Replicas = pb.GroupRole_GROUP_ROLE_CANARY, 4
 				v.Context.Roles = []*pb.Role{{Name: "prefill"}, {Name: "decode"}}
-				mirror(*v, v.Target)
+				copyWorkload(*v, v.Target)
 			}), counts{3, 4, 4, 1, 1, "vllm-1", "vllm-2"},
 		},
 		{

@@ -85,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		switch {
 		case m.action == actNone && v.Workload != nil && v.Context == nil:
 			return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil // the driver's cache lags behind this one
-		case m.action == actNone && v.announces():
+		case m.action == actNone && v.templateDue():
 			return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil // no watch reports the Rollout that it waits for
 		case m.action == actNone, m.action == actRemoveFinalizer:
 			return reconcile.Result{}, nil
@@ -175,7 +175,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 	case actRemoveFinalizer:
 		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { controllerutil.RemoveFinalizer(t, Finalizer) })
 	case actMirror:
-		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { mirror(v, t) })
+		return host.Patch(ctx, r.Client, t, fieldManager, func(t *v1alpha1.RolloutTarget) { copyWorkload(v, t) })
 	default:
 		return r.drive(ctx, v, m.call)
 	}
@@ -185,7 +185,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 	// A release in flight continues, whatever its Rollout says by now.
 	if _, begins := m.Request.(*pb.InitializeRequest); begins {
-		if err := unfit(v.Evidence.Rollout, v.Evidence.BatchRelease); err != nil {
+		if err := refusal(v.Evidence.Rollout, v.Evidence.BatchRelease); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	}
 	message := c.GetMessage()
 	rollback := c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetState() == pb.State_STATE_ROLLED_BACK
-	if rollback && ours(v) && t.Annotations[annotationProgressing] != "" && s.CurrentRevision == s.UpdateRevision {
+	if rollback && isOwnRelease(v) && t.Annotations[annotationProgressing] != "" && s.CurrentRevision == s.UpdateRevision {
 		message += "; the steps of the Rollout do not delay a rollback"
 	}
 	setReady(s, t, ready, c.GetReason(), message)
@@ -100,7 +100,7 @@ func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string,
 // rollback from a new release by groups that are still updated, and polls every 2 seconds, in which the driver may have rolled
 // back all groups. So one group is left out of the count until Kruise has noticed, and removed its hold.
 func rollbackUnnoticed(v View, s *v1alpha1.RolloutTargetStatus) bool {
-	groups, promote := wanted(v)
+	groups, promote := allowedGroups(v)
 	return v.Target.Annotations[annotationProgressing] != "" && groups == 0 && !promote && s.CurrentRevision == s.UpdateRevision &&
 		s.UpdatedReplicas > 0 && s.UpdatedReplicas == s.Replicas
 }

@@ -176,10 +176,10 @@ func (t *draining) progress(leaders []Leader) Progress {
 	case left <= 0:
 		// Hung requests must not hold the capacity for good, so the timeout ends the drain.
 		return Progress{State: Done, Forced: true,
-			Message: fmt.Sprintf("stopped waiting at the drain timeout of %s although %s", t.policy.Timeout, sum.rest())}
+			Message: fmt.Sprintf("stopped waiting at the drain timeout of %s although %s", t.policy.Timeout, sum.remainingText())}
 	default:
 		return Progress{State: sum.state(), Recheck: left,
-			Message: fmt.Sprintf("%s; waiting until %s at the latest", sum.rest(), clock(deadline))}
+			Message: fmt.Sprintf("%s; waiting until %s at the latest", sum.remainingText(), clock(deadline))}
 	}
 }
 
@@ -282,8 +282,8 @@ func (s *tally) success() string {
 
 const unreachablePrefix = "counted as drained because they accept no connections: "
 
-// rest returns what a drain still waits for.
-func (s *tally) rest() string {
+// remainingText returns what a drain still waits for.
+func (s *tally) remainingText() string {
 	var parts []string
 	if len(s.running) > 0 {
 		parts = append(parts, fmt.Sprintf("%s is %g: %s", s.metric, s.total, names(s.running)))

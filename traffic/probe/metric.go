@@ -63,7 +63,7 @@ func readMetric(page io.Reader, metric string) (sum float64, err error) {
 func parseSample(parser *expfmt.TextParser, line []byte, metric string) (float64, error) {
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(line))
 	if err != nil {
-		return 0, fmt.Errorf("the metric %s can't be read: %w", metric, plain(err))
+		return 0, fmt.Errorf("the metric %s can't be read: %w", metric, withoutURL(err))
 	}
 	all := families[metric].GetMetric()
 	if len(all) != 1 {

@@ -106,7 +106,7 @@ func (r request) build(ctx context.Context, l Leader) (*http.Request, error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method(), target, body)
 	if err != nil {
-		return nil, fmt.Errorf("build the request: %w", plain(err))
+		return nil, fmt.Errorf("build the request: %w", withoutURL(err))
 	}
 	req.Header.Set("User-Agent", "lockstep")
 	if r.body != "" {
@@ -149,7 +149,7 @@ func (r request) url(l Leader) (string, error) {
 	}
 	u, err := url.ParseRequestURI(r.endpoint.Path)
 	if err != nil {
-		return "", fmt.Errorf("the path of %s is invalid: %w", r.endpoint, plain(err))
+		return "", fmt.Errorf("the path of %s is invalid: %w", r.endpoint, withoutURL(err))
 	}
 	u.Scheme, u.Host = "http", netip.AddrPortFrom(ip.WithZone("").Unmap(), r.endpoint.Port).String()
 	return u.String(), nil
@@ -201,12 +201,12 @@ func explain(ctx context.Context, err error, r request, late string) error {
 	case errors.Is(err, syscall.ENETUNREACH):
 		return errors.New("the driver's host has no route to the pod's network: check where the driver runs")
 	default:
-		return plain(err)
+		return withoutURL(err)
 	}
 }
 
-// plain removes the URL, which may contain secrets, from an error of net/http, and shortens it.
-func plain(err error) error {
+// withoutURL removes the URL, which may contain secrets, from an error of net/http, and shortens it.
+func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err

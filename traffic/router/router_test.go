@@ -384,7 +384,7 @@ func TestSeen(t *testing.T) {
 		{"recreated", at("b", "9"), at("", "7"), true},
 		{"deleted, as requested", nil, deleting, true},
 	} {
-		if got := seen(tt.now, tt.wrote); got != tt.want {
+		if got := showsWrite(tt.now, tt.wrote); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
 	}

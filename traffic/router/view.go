@@ -62,7 +62,7 @@ func stripSlice(slice *discoveryv1.EndpointSlice) *endpointSlice {
 	}
 	for i := range slice.Endpoints {
 		if e := &slice.Endpoints[i]; serves(e.Conditions) {
-			v.ready = append(v.ready, target(e))
+			v.ready = append(v.ready, podOf(e))
 		}
 	}
 	for _, port := range slice.Ports {
@@ -78,8 +78,8 @@ func serves(c discoveryv1.EndpointConditions) bool {
 	return ready && ptr.Deref(c.Serving, ready) && !ptr.Deref(c.Terminating, false)
 }
 
-// target returns the pod of an endpoint.
-func target(e *discoveryv1.Endpoint) string {
+// podOf returns the pod of an endpoint.
+func podOf(e *discoveryv1.Endpoint) string {
 	if e.TargetRef != nil {
 		return e.TargetRef.Name
 	}

@@ -54,7 +54,7 @@ func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) 
 			return now == nil || string(now.GetUID()) != w.UID || now.GetDeletionTimestamp() != nil
 		})
 	}
-	return true, r.until(ctx, w, func() bool { return seen(cached(), got) })
+	return true, r.until(ctx, w, func() bool { return showsWrite(cached(), got) })
 }
 
 func send(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Write) (*unstructured.Unstructured, error) {
@@ -87,8 +87,8 @@ func explained(err error) error {
 	return err
 }
 
-// seen reports whether the cached object is the written one or newer.
-func seen(now, wrote metav1.Object) bool {
+// showsWrite reports whether the cached object is the written one or newer.
+func showsWrite(now, wrote metav1.Object) bool {
 	if now == nil || now.GetUID() != wrote.GetUID() {
 		// An object with another UID was created after the write.
 		return now != nil || wrote.GetDeletionTimestamp() != nil

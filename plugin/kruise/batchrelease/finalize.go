@@ -183,8 +183,8 @@ func (m *machine) notUpdated() int32 {
 	return max(c.GetReplicas()-updated, 0)
 }
 
-// restored returns how many groups are at the stable revision, and how many of them are ready.
-func (m *machine) restored() (exist, ready int32) {
+// stableGroups returns how many groups are at the stable revision, and how many of them are ready.
+func (m *machine) stableGroups() (exist, ready int32) {
 	c := m.context
 	return min(max(c.GetTotal()-c.GetUpdated(), 0), c.GetReplicas()), min(c.GetStableReady(), c.GetReplicas())
 }

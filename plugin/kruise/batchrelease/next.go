@@ -89,7 +89,7 @@ func (m *machine) step() {
 		m.awaitPartition()
 	case m.plan().BatchPartition == nil:
 		m.finalize()
-	case m.status.Phase == v1beta1.RolloutPhaseFinalizing && !m.unfinished():
+	case m.status.Phase == v1beta1.RolloutPhaseFinalizing && !m.continues():
 		m.finalize()
 	case m.context == nil && m.begun():
 		m.finalize()
@@ -154,9 +154,9 @@ func (m *machine) ended() bool {
 	return m.inState(pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK)
 }
 
-// unfinished reports whether a release that was to be finalized continues, because batchPartition was set again before the driver was
+// continues reports whether a release that was to be finalized continues, because batchPartition was set again before the driver was
 // called.
-func (m *machine) unfinished() bool { return m.inFlight() && !m.ending() }
+func (m *machine) continues() bool { return m.inFlight() && !m.ending() }
 
 // observe sets the fields of the status that every phase has.
 func (m *machine) observe() {
@@ -169,6 +169,6 @@ func (m *machine) observe() {
 	}
 	s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = c.GetUpdated(), c.GetUpdatedReady()
 	if m.stableRestored() {
-		s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = m.restored()
+		s.CanaryStatus.UpdatedReplicas, s.CanaryStatus.UpdatedReadyReplicas = m.stableGroups()
 	}
 }

@@ -83,7 +83,7 @@ func (m *machine) followPlan() {
 // batch moves the current batch to its next state.
 func (m *machine) batch() {
 	s, plan := &m.status.CanaryStatus, m.plan()
-	requested := m.requested()
+	requested := m.targetRequested()
 	switch s.CurrentBatchState {
 	case v1beta1.VerifyingBatchState:
 		switch {
@@ -100,7 +100,7 @@ func (m *machine) batch() {
 			m.restartBatch()
 		case *plan.BatchPartition > s.CurrentBatch && int(s.CurrentBatch) < len(plan.Batches)-1:
 			m.beginBatch(s.CurrentBatch + 1)
-			requested = m.requested()
+			requested = m.targetRequested()
 		}
 	default:
 		s.CurrentBatchState = v1beta1.UpgradingBatchState
@@ -113,14 +113,14 @@ func (m *machine) batch() {
 	}
 }
 
-// current returns the current batch.
-func (m *machine) current() v1beta1.ReleaseBatch {
+// currentBatch returns the current batch.
+func (m *machine) currentBatch() v1beta1.ReleaseBatch {
 	return m.plan().Batches[m.status.CanaryStatus.CurrentBatch]
 }
 
-// requested reports whether the driver's target is at least that of the current batch: targets never decrease, even if the plan does.
-func (m *machine) requested() bool {
-	return m.context.GetTarget() != "" && m.context.GetPlanned() >= planned(m.current(), m.context.GetReplicas())
+// targetRequested reports whether the driver's target is at least that of the current batch: targets never decrease, even if the plan does.
+func (m *machine) targetRequested() bool {
+	return m.context.GetTarget() != "" && m.context.GetPlanned() >= planned(m.currentBatch(), m.context.GetReplicas())
 }
 
 // ready reports whether the current batch is complete.
@@ -148,7 +148,7 @@ func (m *machine) tolerated() bool {
 }
 
 func (m *machine) upgrade() {
-	groups := m.current().CanaryReplicas
+	groups := m.currentBatch().CanaryReplicas
 	target := groups.String()
 	m.callToward(converge.Goal{
 		Kind: converge.Upgrade, Revision: m.status.UpdateRevision,
