@@ -106,7 +106,10 @@ func TestTurnsAfterWaits(t *testing.T) {
 			b, read := aroundNeedy(t), map[string]bool{}
 			var mu sync.Mutex
 			b.Core.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-				time.Sleep(100 * time.Millisecond)
+				select { // a turn that is taken too early comes first
+				case <-time.After(100 * time.Millisecond):
+				case <-t.Context().Done():
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				read[a.GetResource().Resource] = true

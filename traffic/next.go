@@ -4,7 +4,6 @@
 package traffic
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 )
@@ -185,7 +184,10 @@ func shrinkShare(s Setup, d Desired, w World) (*Write, error) {
 	if write != nil {
 		return moves(write), nil
 	}
-	return nil, cmp.Or(routeErr, ingressErr)
+	if routeErr != nil {
+		return nil, routeErr
+	}
+	return nil, ingressErr
 }
 
 // growShare raises the canary's share to what is desired, if it can serve.

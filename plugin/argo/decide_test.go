@@ -51,10 +51,6 @@ func standing(state pb.State, release string, changes ...func(*pb.BatchContext))
 	return c
 }
 
-func template(t string) func(*pb.BatchContext) {
-	return func(c *pb.BatchContext) { c.TemplateRevision = t }
-}
-
 func settings(changes ...func(*Config)) *Config {
 	c := &Config{Workload: "w", Policy: &pb.ReleasePolicy{Batches: []string{"50%", "100%"}}}
 	for _, change := range changes {

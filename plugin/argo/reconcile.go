@@ -57,14 +57,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warnOnce(ro, "NativeFieldIgnored", "no effect: "+config.Ignored)
 	}
 	t := NewTarget(c.Driver, f, config)
-	observed, err := t.Look(ctx)
-	if err == nil && f.Rival == "" {
-		t.Facts.Rival, err = c.rivalByOtherName(ctx, t, observed)
-	}
-	if rival := t.Facts.Rival; rival != "" {
-		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
-			"%s is released by Rollout %s: this Rollout releases nothing, delete one of the two", plugin.ObjectOf(t.Ref), rival))
-	}
+	observed, err := c.lookBesideRivals(ctx, ro, &t)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return requeueAbsent, nil
 	}
@@ -93,6 +86,19 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, status.Convert(err).Message()))
 	}
 	return requeueSoon, err // there may be a next action
+}
+
+// lookBesideRivals returns the state of a Rollout's workload, and adds to the Target a Rollout that releases the workload instead.
+func (c *Controller) lookBesideRivals(ctx context.Context, ro *v1alpha1.Rollout, t *Target) (*pb.BatchContext, error) {
+	observed, err := t.Look(ctx)
+	if err == nil && t.Facts.Rival == "" {
+		t.Facts.Rival, err = c.rivalByOtherName(ctx, *t, observed)
+	}
+	if rival := t.Facts.Rival; rival != "" {
+		c.warnOnce(ro, "WorkloadTaken", fmt.Sprintf(
+			"%s is released by Rollout %s: this Rollout releases nothing, delete one of the two", plugin.ObjectOf(t.Ref), rival))
+	}
+	return observed, err
 }
 
 // confirmed reports whether the API server has the Rollout as a call was decided for it. The cache may lag, and take a release that Argo

@@ -19,7 +19,7 @@ func Set(t testing.TB, words []datadriven.CmdArg, define func(*flag.FlagSet)) {
 	t.Helper()
 	flags := flag.NewFlagSet(t.Name(), flag.ContinueOnError)
 	define(flags)
-	var args []string
+	args := make([]string, 0, len(words))
 	for _, word := range words {
 		args = append(args, "-"+word.String())
 	}
