@@ -58,13 +58,16 @@ func checkRolling(r lws.RollingUpdateConfiguration) error {
 	if n := ptr.Deref(r.Partition, 0); n < 0 {
 		return fmt.Errorf("partition %d is negative", n)
 	}
-	for name, v := range map[string]intstr.IntOrString{"maxUnavailable": r.MaxUnavailable, "maxSurge": r.MaxSurge} {
-		if _, err := ParseQuantity(v.String()); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	for _, f := range []struct {
+		name string
+		intstr.IntOrString
+	}{{"maxUnavailable", r.MaxUnavailable}, {"maxSurge", r.MaxSurge}} {
+		if _, err := ParseQuantity(f.String()); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		// ParseQuantity accepts "3" for a policy; LWS accepts the number 3 only.
-		if v.Type == intstr.String && !strings.HasSuffix(v.StrVal, "%") {
-			return fmt.Errorf("%s: %q is neither a number nor a percentage", name, v.StrVal)
+		if f.Type == intstr.String && !strings.HasSuffix(f.StrVal, "%") {
+			return fmt.Errorf("%s: %q is neither a number nor a percentage", f.name, f.StrVal)
 		}
 	}
 	return nil
@@ -86,15 +89,18 @@ func Wanted(saved lws.RollingUpdateConfiguration, annotations map[string]string)
 		}
 		saved.Partition = ptr.To(int32(n))
 	}
-	for name, field := range map[string]*intstr.IntOrString{WantedMaxUnavailable: &saved.MaxUnavailable, WantedMaxSurge: &saved.MaxSurge} {
-		v, ok := annotations[name]
+	for _, f := range []struct {
+		name string
+		of   *intstr.IntOrString
+	}{{WantedMaxUnavailable, &saved.MaxUnavailable}, {WantedMaxSurge, &saved.MaxSurge}} {
+		v, ok := annotations[f.name]
 		if !ok {
 			continue
 		}
 		if _, err := ParseQuantity(v); err != nil {
-			return saved, fmt.Errorf("%s: %w", name, err)
+			return saved, fmt.Errorf("%s: %w", f.name, err)
 		}
-		*field = intstr.Parse(v)
+		*f.of = intstr.Parse(v)
 	}
 	return saved, nil
 }

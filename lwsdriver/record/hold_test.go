@@ -4,6 +4,8 @@
 package record
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -139,5 +141,16 @@ func TestWanted(t *testing.T) {
 				t.Error("what was saved is changed in place")
 			}
 		})
+	}
+}
+
+// Of two mistakes the same one is named each time: another text at each observation would be another event.
+func TestMistakesAreNamedInOrder(t *testing.T) {
+	for range 50 {
+		_, wanted := Wanted(rolling(0, "1", "1"), map[string]string{WantedMaxUnavailable: "many", WantedMaxSurge: "few"})
+		checked := checkRolling(rolling(0, "many", "few"))
+		if !strings.Contains(fmt.Sprint(wanted), "many") || !strings.Contains(fmt.Sprint(checked), "many") {
+			t.Fatalf("annotations: %v; spec: %v", wanted, checked)
+		}
 	}
 }
