@@ -90,6 +90,7 @@ var (
 	panics   = regexp.MustCompile(`(?m)^panic: .*`)
 	timedOut = regexp.MustCompile(`test timed out`)
 	visits   = regexp.MustCompile(`: (\d+) states(?: in |: )`)
+	sum      = regexp.MustCompile(`^\d+ states with `)
 )
 
 // mutate returns the mutated content of the file of the planner.
@@ -146,7 +147,7 @@ func (m mutation) run() (rule string, states int, err error) {
 		return "", states, nil
 	}
 	for _, match := range breach.FindAllStringSubmatch(string(out), -1) {
-		if !visits.MatchString(match[0]) {
+		if !visits.MatchString(match[0]) && !sum.MatchString(match[1]) {
 			return match[1], states, nil
 		}
 	}
