@@ -225,7 +225,7 @@ func (o Observation) howToRestore(revision string) string {
 	return "restore the old template with kubectl apply or from Git"
 }
 
-// newestRevision returns the newest revision in the history of those that are readable and may be it, "" if there is none.
+// newestRevision returns the newest readable revision in the history that may be it, "" if there is none.
 func (o Observation) newestRevision(may func(Entry) bool) string {
 	var newest Entry
 	for _, e := range o.History {

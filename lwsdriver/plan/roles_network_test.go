@@ -283,10 +283,7 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	if s.record == "" || n.record == "" || s.bounds == "" || n.bounds == "" || step.disturbs || s.unnamed {
 		return ""
 	}
-	phase := record.Phase("")
-	if r := o.release(); r != nil {
-		phase = r.Phase
-	}
+	phase := phaseOf(o.release())
 	lacked, was, _ := s.shortage()
 	lacks, void, alone := n.shortage()
 	switch allowed := s.allowed(o, phase) + n.hurtUnits(anyRevision, -1) + int(s.wanted[0])*o.SlicesWaiting; {
@@ -359,10 +356,7 @@ func (s roleState) misrouted(o Observation, d Decision) string {
 	if s.net == nil {
 		return ""
 	}
-	phase := record.Phase("")
-	if r := o.release(); r != nil {
-		phase = r.Phase
-	}
+	phase := phaseOf(o.release())
 	written, _ := s.net.shares(s.objects, s.served)
 	lacks, _, _ := s.shortage()
 	alone := max(int(s.wanted[0])*int(s.slices)-s.sides(s.selectors)[0], 0)

@@ -137,8 +137,8 @@ func afterReady(groups []Group) (index int) {
 	return index
 }
 
-// shortfall returns how many ready groups a role of a slice lacks, beyond those that it may, if only those that a revision keeps count. A
-// negative one is to spare.
+// shortfall returns how many ready groups a role of a slice lacks beyond maxUnavailable, if only the groups that a revision keeps count. It is
+// negative if the role has groups to spare.
 func (o Observation) shortfall(slice int, revision string, r Role) int {
 	kept := groupsFrom(o.childOf(slice, revision, r.Name).Groups, 0, o.boundedGroups(slice, revision, r))
 	return r.Replicas - r.MaxUnavailable - countReady(kept)
@@ -294,7 +294,7 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	}
 }
 
-// stableGroups returns how many groups of a role of a slice the stable revision still has, or is to have. Those that another client let go stay.
+// stableGroups returns how many groups of a role of a slice the stable revision still has, or is to have. Groups that another client let go stay.
 func (o Observation) stableGroups(slice int, r Role) int {
 	return min(max(o.Bounds.Min[Member(slice, r.Name)], o.childOf(slice, o.Bounds.Stable, r.Name).Replicas), r.Replicas)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -174,7 +175,7 @@ func newReleaseID() string {
 // ownerPrefix is the prefix of owner.
 const ownerPrefix = "lockstep-cli/"
 
-// owner identifies the user and the machine, as in "lockstep-cli/jo@laptop", in at most 512 bytes.
+// owner identifies the user and the machine, as in "lockstep-cli/jo@laptop", as long as the driver accepts.
 func owner() string {
 	name, machine := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
@@ -184,8 +185,8 @@ func owner() string {
 		machine = h
 	}
 	text := ownerPrefix + name + "@" + machine
-	// The driver refuses longer owners. The cut may be within a character.
-	return strings.ToValidUTF8(text[:min(len(text), 512)], "")
+	// The cut may be within a character.
+	return strings.ToValidUTF8(text[:min(len(text), record.MaxOwner)], "")
 }
 
 // ours reports whether no other host drives the workload's release.
