@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +42,7 @@ func aboutToRelease(t *testing.T, objects ...runtime.Object) (*fixture, *observe
 func aboutToReleaseWithout(t *testing.T, resource string, err error) (*fixture, *observe.Snapshot) {
 	t.Helper()
 	core := fake.NewClientset()
-	core.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+	fakes.React(&core.Fake, "list", resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 	return aboutToReleaseOn(t, core)
 }
 

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,7 +48,7 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 		prevent     func(core *fake.Clientset, broken *atomic.Bool)
 	}{
 		{"pods can't be listed", "etcd is down", func(core *fake.Clientset, broken *atomic.Bool) {
-			core.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			fakes.React(&core.Fake, "list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return broken.Load(), nil, apierrors.NewServiceUnavailable("etcd is down")
 			})
 		}},
@@ -91,7 +93,7 @@ func TestLeadsWhileRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		var hangs atomic.Int64
-		core.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&core.Fake, "update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 			time.Sleep(time.Duration(hangs.Load())) //nolint:forbidigo // The bubble's clock.
 			return false, nil, nil
 		})

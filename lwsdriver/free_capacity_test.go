@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -21,7 +23,7 @@ import (
 func TestFreeCapacityIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, broken := fake.NewClientset(), true
-		core.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&core.Fake, "list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			time.Sleep(time.Second)
 			if broken {
 				return true, nil, errors.New("etcd is down")

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -77,7 +79,7 @@ func aroundNeedy(t *testing.T, refuse ...string) *fixture {
 	t.Helper()
 	core := fake.NewClientset(surroundings()...)
 	for _, resource := range refuse {
-		core.PrependReactor("*", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&core.Fake, "*", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no such right"))
 		})
 	}
@@ -105,7 +107,7 @@ func TestTurnsAfterWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, read := aroundNeedy(t), map[string]bool{}
 			var mu sync.Mutex
-			b.Core.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			fakes.React(&b.Core.Fake, "list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				select { // a turn that is taken too early comes first
 				case <-time.After(100 * time.Millisecond):
 				case <-t.Context().Done():

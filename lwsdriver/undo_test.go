@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -30,7 +32,7 @@ func TestUndo(t *testing.T) {
 	b := restingFixture(t, lwstest.HistoryRevision(t, promoted("first", 1), "vllm:0"), lwstest.HistoryRevision(t, rolledBack, "vllm:bad"),
 		lwstest.HistoryRevision(t, promoted("new", 3), "vllm:2"), edited)
 	var patched []clienttesting.PatchActionImpl // by Undo itself: the workers have nothing to write
-	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patched = append(patched, a.(clienttesting.PatchActionImpl))
 		return true, b.engine.Observer.Caches.Workload(lwstest.VLLM), nil // as if another client had restored the template at once
 	})

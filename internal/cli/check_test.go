@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -67,7 +69,7 @@ func TestCheck(t *testing.T) {
 		for _, gv := range tt.served {
 			core.Resources = append(core.Resources, &metav1.APIResourceList{GroupVersion: gv, APIResources: []metav1.APIResource{{Name: "any"}}})
 		}
-		core.PrependReactor("create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&core.Fake, "create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			review, _ := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
 			review.Status.Allowed = tt.may(review.Spec.ResourceAttributes)
 			return true, review, nil

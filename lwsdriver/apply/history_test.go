@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -63,7 +65,7 @@ func TestHistoryExistsAlready(t *testing.T) {
 		if foreign {
 			there.Labels = nil
 		}
-		b.Core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&b.Core.Fake, "create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
 			if err := b.Core.Tracker().Add(there); err != nil {
 				t.Error(err)
 			}
@@ -92,7 +94,7 @@ func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	old := lwstest.Revision(t, lwstest.WithImage("vllm:1"), "old")
 	b := newFixtureOn(t, fake.NewClientset(old), lwstest.NoRoutes(), w)
 	var patch string
-	b.Sets.PrependReactor("patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = string(a.(clienttesting.PatchAction).GetPatch())
 		return true, nil, apierrors.NewServiceUnavailable("seen")
 	})

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,7 +86,7 @@ func TestMarkLeader(t *testing.T) {
 			delete(leader.Labels, record.ServingLabel)
 			b.showPod(leader)
 			var sent string
-			b.Core.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			fakes.React(&b.Core.Fake, "patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				sent = string(a.(clienttesting.PatchAction).GetPatch()) //nolint:forcetypeassert // a patch
 				next := leader.DeepCopy()
 				next.ResourceVersion = "8"

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,7 +77,7 @@ func TestRestartGroup(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.RollingBack))
 	const leader = "vllm-3"
 	var preconditions []metav1.Preconditions
-	b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.Core.Fake, "delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		d, _ := a.(clienttesting.DeleteActionImpl)
 		preconditions = append(preconditions, *d.DeleteOptions.Preconditions)
 		b.losePod(leader)
@@ -112,7 +114,7 @@ func TestRestartGroupLate(t *testing.T) {
 	pod := leaderOf3("new", "first")
 	pod.ResourceVersion = "7"
 	b.showPod(pod)
-	b.Core.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.Core.Fake, "delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		now := leaderOf3("new", "first")
 		now.ResourceVersion = "8"
 		b.showPod(now)
@@ -137,7 +139,7 @@ func TestRestartGroupUnreadyWorker(t *testing.T) {
 		b.showPod(leader)
 		b.showPod(worker)
 		var deleted []string
-		b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&b.Core.Fake, "delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			d, _ := a.(clienttesting.DeleteActionImpl)
 			deleted = append(deleted, d.Name+" at "+ptr.Deref(d.DeleteOptions.Preconditions.ResourceVersion, "any"))
 			now := worker.DeepCopy()
@@ -191,7 +193,7 @@ func TestRestartGroupDeletesWorkersFirst(t *testing.T) {
 				b.showPod(pod)
 			}
 			var got metav1.DeletionPropagation
-			b.Core.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			fakes.React(&b.Core.Fake, "delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				d, _ := a.(clienttesting.DeleteActionImpl)
 				got = ptr.Deref(d.DeleteOptions.PropagationPolicy, "none")
 				b.losePod(d.Name)

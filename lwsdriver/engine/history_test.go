@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,7 +25,7 @@ import (
 func TestHistoryForbidden(t *testing.T) {
 	w := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{UID: "stable", Saved: record.Native(record.Hold())})
 	b := newFixtureOn(t, fake.NewClientset(lwstest.Revision(t, w, "new")), lwstest.NoRoutes(), w)
-	b.Core.PrependReactor("create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.Core.Fake, "create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf(`User "u" cannot create resource`))
 	})
 	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,7 +88,7 @@ func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
 	stable.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b := newRoutedFixture(t, stable, 30)
-	b.routes.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.routes.Fake, "patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
 	})
 	b.run()
@@ -143,7 +145,7 @@ func (b *routedFixture) mustGiveBack() {
 
 // mirrorServices has writes of Services, which the generic client makes, show up in the cache, which the typed one fills.
 func (b *routedFixture) mirrorServices() {
-	b.routes.PrependReactor("*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.routes.Fake, "*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		switch t := a.(type) {
 		case clienttesting.PatchAction:
 			got, err := b.Core.CoreV1().Services("default").Patch(b.t.Context(), t.GetName(), t.GetPatchType(), t.GetPatch(), metav1.PatchOptions{})

@@ -69,7 +69,7 @@ func NewCluster(t testing.TB, core *fake.Clientset, generic dynamic.Interface, w
 
 // FailPatches has every patch of a LeaderWorkerSet return the error of f.
 func (c *Cluster) FailPatches(f func() error) {
-	c.Sets.PrependReactor("patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&c.Sets.Fake, "patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, f()
 	})
 }

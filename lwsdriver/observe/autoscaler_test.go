@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"github.com/google/go-cmp/cmp"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,7 +114,7 @@ func TestAutoscalersOf(t *testing.T) {
 // need it.
 func TestAutoscalersUnread(t *testing.T) {
 	core := fake.NewClientset()
-	core.PrependReactor("list", "horizontalpodautoscalers", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&core.Fake, "list", "horizontalpodautoscalers", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}, "",
 			errors.New(`User "lockstep" cannot list resource "horizontalpodautoscalers"`))
 	})
@@ -140,7 +142,7 @@ func TestKEDAInstalledLater(t *testing.T) {
 	core := fake.NewClientset()
 	client := kedaServed(core, scaledObjectOf("vllm", nil))
 	var installed atomic.Bool
-	core.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&core.Fake, "get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return !installed.Load(), nil, apierrors.NewNotFound(autoscaler.ScaledObjects.GroupResource(), "")
 	})
 	b := newFixtureOn(t, core, client)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -182,7 +184,7 @@ func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
 func TestEmptyCacheFilledLate(t *testing.T) {
 	b := newFixture(t, lwstest.Unrecorded())
 	var readable atomic.Bool
-	b.Core.PrependReactor("list", "controllerrevisions", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&b.Core.Fake, "list", "controllerrevisions", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		list, ok := action.(clienttesting.ListAction)
 		if ok && !readable.Load() && strings.Contains(list.GetListRestrictions().Labels.String(), record.RoleSnapshot) {
 			return true, nil, errors.New("not now")

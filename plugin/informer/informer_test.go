@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,7 +127,7 @@ func TestEmptyCacheCallsChanged(t *testing.T) {
 func TestMissingPermission(t *testing.T) {
 	var granted atomic.Bool
 	b := newFixture(t, func(_ *Config, core *fake.Clientset) {
-		core.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		fakes.React(&core.Fake, "list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !granted.Load(), nil, apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no role allows it"))
 		})
 	})
@@ -214,7 +216,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 // serve makes discovery answer with ConfigMaps if they are installed, or with an error if it is broken.
 func serve(core *fake.Clientset, installed, broken *atomic.Bool) {
 	core.Resources = []*metav1.APIResourceList{{GroupVersion: "v1"}}
-	core.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+	fakes.React(&core.Fake, "get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		switch {
 		case broken.Load():
 			return true, nil, apierrors.NewInternalError(errors.New("no answer"))

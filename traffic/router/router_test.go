@@ -411,7 +411,7 @@ func TestWriteErrors(t *testing.T) {
 			if err := w.Check(t.Context(), setup()); err != nil {
 				t.Fatal(err)
 			}
-			w.dynamic.PrependReactor("*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			fakes.React(&w.dynamic.Fake, "*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				if a.GetVerb() == "delete" && apierrors.IsNotFound(tt.err) {
 					// The cache is about to observe the other client's write.
 					_ = w.core.Tracker().Delete(schema.GroupVersionResource{Version: "v1", Resource: "services"}, "default", "vllm")

@@ -35,3 +35,11 @@ func (c copying) React(action clienttesting.Action) (bool, watch.Interface, erro
 		return e, true
 	}), nil
 }
+
+// React adds a reactor to the beginning of the chain of a fake, which may be in use by then: client-go's PrependReactor does not
+// lock.
+func React(f *clienttesting.Fake, verb, resource string, reaction clienttesting.ReactionFunc) {
+	f.Lock()
+	defer f.Unlock()
+	f.PrependReactor(verb, resource, reaction)
+}
