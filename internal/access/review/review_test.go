@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,7 +67,7 @@ func TestWellFormed(t *testing.T) {
 func newAPI(t *testing.T) (*rest.Config, *atomic.Int64) {
 	t.Helper()
 	var requests atomic.Int64
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		if strings.HasSuffix(r.URL.Path, "/subjectaccessreviews") {
@@ -88,10 +89,20 @@ func newAPI(t *testing.T) (*rest.Config, *atomic.Int64) {
 			User: authenticationv1.UserInfo{Username: claims.Sub},
 		}
 		_ = json.NewEncoder(w).Encode(review)
-	}))
-	t.Cleanup(api.Close)
-	return &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, &requests
+	})
+	return &rest.Config{
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			api(w, r)
+			return w.Result(), nil
+		}),
+	}, &requests
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // newReviewer returns a reviewer, and the number of its requests.
 func newReviewer(t *testing.T) (*Reviewer, *atomic.Int64) {
@@ -132,37 +143,36 @@ func TestAnswersAreCached(t *testing.T) {
 
 // An address that tries many tokens delays neither the callers of other addresses nor tokens that were valid before.
 func TestLoudAddress(t *testing.T) {
-	r, requests := newReviewer(t)
-	known := good("ada")
-	if _, err := r.User(t.Context(), "192.0.2.1", known); err != nil {
-		t.Fatal(err)
-	}
-	var loud sync.WaitGroup
-	for i := range 300 {
-		loud.Go(func() { _, _ = r.User(t.Context(), "192.0.2.1", good(fmt.Sprint(i))) })
-	}
-	began := time.Now()
-	another := tokenOf(fmt.Sprintf(`{"aud":"lockstep","exp":%d,"sub":"ada"}`, began.Add(time.Hour).Unix()))
-	if u, err := r.User(t.Context(), "192.0.2.2", another); err != nil || u == nil {
-		t.Errorf("a caller of another address: %v, %v", u, err)
-	}
-	before, _ := cachedAnswer(r.valid, keyOf(known))
-	r.valid.Add(keyOf(known), answer{user: before.user}) // it is to be reviewed again
-	if u, err := r.User(t.Context(), "192.0.2.1", known); err != nil || u == nil {
-		t.Errorf("a token that was valid before: %v, %v", u, err)
-	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the others waited for %s", took)
-	}
-	if n := requests.Load(); n > 2*perSource+perSource {
-		t.Errorf("%d requests at once", n)
-	}
-	loud.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		r, requests := newReviewer(t)
+		known := good("ada")
+		if _, err := r.User(t.Context(), "192.0.2.1", known); err != nil {
+			t.Fatal(err)
+		}
+		var loud sync.WaitGroup
+		for i := range 300 {
+			loud.Go(func() { _, _ = r.User(t.Context(), "192.0.2.1", good(fmt.Sprint(i))) })
+		}
+		synctest.Wait()
+		began := time.Now()
+		another := tokenOf(fmt.Sprintf(`{"aud":"lockstep","exp":%d,"sub":"ada"}`, began.Add(time.Hour).Unix()))
+		if u, err := r.User(t.Context(), "192.0.2.2", another); err != nil || u == nil {
+			t.Errorf("a caller of another address: %v, %v", u, err)
+		}
+		before, _ := cachedAnswer(r.valid, keyOf(known))
+		r.valid.Add(keyOf(known), answer{user: before.user}) // it is to be reviewed again
+		if u, err := r.User(t.Context(), "192.0.2.1", known); err != nil || u == nil {
+			t.Errorf("a token that was valid before: %v, %v", u, err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the others waited for %s", took)
+		}
+		if n := requests.Load(); n > 2*perSource+perSource {
+			t.Errorf("%d requests at once", n)
+		}
+		loud.Wait()
+	})
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // While the API server answers slowly, the requests of one source leave room to another one.
 func TestSourcesLeaveRoom(t *testing.T) {
@@ -202,73 +212,78 @@ func TestSourcesLeaveRoom(t *testing.T) {
 
 // The metrics are for users who may read them, with tokens of any audience, and an address that tries many delays no other.
 func TestProtect(t *testing.T) {
-	config, requests := newAPI(t)
-	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	h, err := Protect(config, slog.New(slog.DiscardHandler), page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ask := func(address, authorization string) int {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
-		r.RemoteAddr = address + ":1234"
-		r.Header.Set("Authorization", authorization)
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		return w.Code
-	}
-	for name, tt := range map[string]struct {
-		authorization string
-		want          int
-	}{
-		"no token":         {"", http.StatusUnauthorized},
-		"no bearer":        {"Basic YTpi", http.StatusUnauthorized},
-		"invalid":          {"Bearer 0123456789abcdef", http.StatusUnauthorized},
-		"without audience": {"Bearer " + tokenOf(`{"sub":"ada"}`), http.StatusTeapot},
-		"not permitted":    {"Bearer " + tokenOf(`{"sub":"bob"}`), http.StatusForbidden},
-	} {
-		if got := ask("192.0.2.1", tt.authorization); got != tt.want {
-			t.Errorf("%s: code %d, want %d", name, got, tt.want)
+	synctest.Test(t, func(t *testing.T) {
+		config, requests := newAPI(t)
+		page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+		h, err := Protect(config, slog.New(slog.DiscardHandler), page)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	before := requests.Load()
-	if ask("192.0.2.1", "Bearer 0123456789abcdef"); requests.Load() != before {
-		t.Error("a token that was refused is reviewed again at once")
-	}
-	var loud sync.WaitGroup
-	for i := range 300 {
-		loud.Go(func() { ask("192.0.2.1", fmt.Sprint("Bearer ", i)) })
-	}
-	began := time.Now()
-	if got := ask("192.0.2.2", "Bearer "+tokenOf(`{"sub":"ada","iss":"x"}`)); got != http.StatusTeapot || time.Since(began) > time.Second {
-		t.Errorf("another address: code %d after %s", got, time.Since(began))
-	}
-	loud.Wait()
+		ask := func(address, authorization string) int {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+			r.RemoteAddr = address + ":1234"
+			r.Header.Set("Authorization", authorization)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code
+		}
+		for name, tt := range map[string]struct {
+			authorization string
+			want          int
+		}{
+			"no token":         {"", http.StatusUnauthorized},
+			"no bearer":        {"Basic YTpi", http.StatusUnauthorized},
+			"invalid":          {"Bearer 0123456789abcdef", http.StatusUnauthorized},
+			"without audience": {"Bearer " + tokenOf(`{"sub":"ada"}`), http.StatusTeapot},
+			"not permitted":    {"Bearer " + tokenOf(`{"sub":"bob"}`), http.StatusForbidden},
+		} {
+			if got := ask("192.0.2.1", tt.authorization); got != tt.want {
+				t.Errorf("%s: code %d, want %d", name, got, tt.want)
+			}
+		}
+		before := requests.Load()
+		if ask("192.0.2.1", "Bearer 0123456789abcdef"); requests.Load() != before {
+			t.Error("a token that was refused is reviewed again at once")
+		}
+		var loud sync.WaitGroup
+		for i := range 300 {
+			loud.Go(func() { ask("192.0.2.1", fmt.Sprint("Bearer ", i)) })
+		}
+		synctest.Wait()
+		began := time.Now()
+		if got := ask("192.0.2.2", "Bearer "+tokenOf(`{"sub":"ada","iss":"x"}`)); got != http.StatusTeapot || time.Since(began) > 0 {
+			t.Errorf("another address: code %d after %s", got, time.Since(began))
+		}
+		loud.Wait()
+	})
 }
 
 // Requests that can't be reviewed do not fill the log.
 func TestFailedReviewsAreSampled(t *testing.T) {
-	config, _ := newAPI(t)
-	config.Host = "http://127.0.0.1:0" // nothing listens
-	var logs text.Buffer
-	h, err := Protect(config, slog.New(slog.NewTextHandler(&logs, nil)), http.NotFoundHandler())
-	if err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	var asking sync.WaitGroup
-	for i := range 50 {
-		asking.Go(func() {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
-			r.Header.Set("Authorization", fmt.Sprint("Bearer ", i))
-			w := httptest.NewRecorder()
-			if h.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
-				t.Errorf("code %d", w.Code)
-			}
-		})
-	}
-	asking.Wait()
-	lines := strings.Count(logs.String(), "refused request")
-	if most := 1 + int(time.Since(began)/time.Second); lines == 0 || lines > most {
-		t.Errorf("%d lines of 50 requests, want 1 to %d", lines, most)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		config, _ := newAPI(t)
+		config.Transport = roundTripper(func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED })
+		var logs text.Buffer
+		h, err := Protect(config, slog.New(slog.NewTextHandler(&logs, nil)), http.NotFoundHandler())
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var asking sync.WaitGroup
+		for i := range 50 {
+			asking.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+				r.Header.Set("Authorization", fmt.Sprint("Bearer ", i))
+				w := httptest.NewRecorder()
+				if h.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
+					t.Errorf("code %d", w.Code)
+				}
+			})
+		}
+		asking.Wait()
+		lines := strings.Count(logs.String(), "refused request")
+		if most := 1 + int(time.Since(began)/time.Second); lines == 0 || lines > most {
+			t.Errorf("%d lines of 50 requests, want 1 to %d", lines, most)
+		}
+	})
 }
