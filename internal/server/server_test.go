@@ -524,17 +524,16 @@ func services(t *testing.T, address string) (map[string]bool, error) {
 func TestOpenWatchDoesNotDelayShutdown(t *testing.T) {
 	s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)})
 	client := dial(t, s.Addr())
-	begin := time.Now()
 	messages := 0
 	for _, err := range client.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: vllm()}) {
 		if err != nil {
-			if status.Code(err) != codes.Unavailable {
-				t.Errorf("the stream ended with %v, want UNAVAILABLE so that the host reconnects", err)
+			// The stream would end with the connection, too: at the end of the grace for calls, without these words.
+			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the server is shutting down; reconnect") {
+				t.Errorf("the stream ended with %v, want the server's UNAVAILABLE so that the host reconnects", err)
 			}
 			break
 		}
 		messages++
-		begin = time.Now()
 		go func() { _ = s.stop() }()
 	}
 	if messages != 1 {
@@ -542,9 +541,6 @@ func TestOpenWatchDoesNotDelayShutdown(t *testing.T) {
 	}
 	if err := s.stop(); err != nil {
 		t.Error(err)
-	}
-	if took := time.Since(begin); took > 3*time.Second {
-		t.Errorf("the shutdown took %v: an idle stream must not delay it", took)
 	}
 }
 
