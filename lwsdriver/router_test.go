@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -210,7 +211,7 @@ func TestWaitOutlivesRelease(t *testing.T) {
 		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
 			t.Errorf("%v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("the wait did not end")
 	}
 }

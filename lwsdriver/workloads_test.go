@@ -69,7 +69,7 @@ func (s workloadsStream) next() string {
 			return c.GetWorkload().GetName() + " failed (" + c.GetReason() + ")"
 		}
 		return c.GetWorkload().GetName()
-	case <-time.After(20 * time.Second):
+	case <-time.After(await.Patience):
 		s.t.Fatal("no change came in time")
 		return ""
 	}

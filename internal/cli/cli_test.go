@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -277,7 +278,7 @@ func TestDefaultListen(t *testing.T) {
 
 // dialEventually retries until the server listens.
 func dialEventually(ctx context.Context, address string) (*plugin.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, await.Patience)
 	defer cancel()
 	for {
 		client, err := plugin.Dial(ctx, address)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
@@ -22,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -73,7 +73,7 @@ func runProgram(ctx context.Context, t testing.TB, address string, args ...strin
 
 func deadline(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -306,24 +306,12 @@ func TestStatusWatch(t *testing.T) {
 	}
 	code := make(chan int, 1)
 	go func() { code <- p.Run(ctx) }()
-	await(ctx, t, func() bool { return strings.Count(stdout.String(), "\n") == 1 })
+	await.True(t, "the first state is printed", func() bool { return strings.Count(stdout.String(), "\n") == 1 })
 	fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_UPGRADING })
-	await(ctx, t, func() bool { return strings.Contains(stdout.String(), "STATE_UPGRADING") })
+	await.True(t, "a change is printed", func() bool { return strings.Contains(stdout.String(), "STATE_UPGRADING") })
 	interrupt()
 	if got := <-code; got != exit.OK {
 		t.Errorf("exit code = %d, want 0:\n%s", got, stderr.String())
-	}
-}
-
-// await polls a condition.
-func await(ctx context.Context, t testing.TB, condition func() bool) {
-	t.Helper()
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			t.Fatal("the condition was not met in time")
-		case <-time.After(time.Millisecond):
-		}
 	}
 }
 

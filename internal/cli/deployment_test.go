@@ -26,6 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
 
 // deployed returns the only container of config/deployment.
@@ -83,7 +84,7 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 	}
 	code := make(chan int, 1)
 	go func() { code <- p.Run(ctx) }()
-	await(ctx, t, func() bool { return strings.Contains(stderr.String(), `"msg":"serving"`) || len(code) > 0 })
+	await.True(t, "it serves or ends", func() bool { return strings.Contains(stderr.String(), `"msg":"serving"`) || len(code) > 0 })
 	var line struct{ Health, Metrics string }
 	if err := json.Unmarshal([]byte(stderr.String()), &line); err != nil {
 		t.Fatalf("the log is not one line of JSON: %v\n%s", err, stderr.String())

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -122,7 +123,7 @@ func request(t *testing.T, method, url string) *http.Request {
 // get returns the answer to a request, whose body is read.
 func get(t *testing.T, r *http.Request) (code int, header http.Header, body string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a stream would not end
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience) // a stream would not end
 	defer cancel()
 	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
 	if err != nil {
@@ -205,7 +206,7 @@ type browser struct {
 
 func open(t *testing.T, page string) *browser {
 	t.Helper()
-	return openWith(t, http.DefaultClient, page, 30*time.Second)
+	return openWith(t, http.DefaultClient, page, await.Patience)
 }
 
 func openWith(t *testing.T, client *http.Client, page string, patience time.Duration) *browser {

@@ -19,7 +19,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -42,7 +41,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 )
 
-const testTimeout = 30 * time.Second
+const testTimeout = await.Patience
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -201,7 +202,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(await.Patience):
 		t.Error("waiters are not signalled")
 	}
 }
@@ -355,7 +356,7 @@ func TestWorkloadLosesObject(t *testing.T) {
 			tt.edit(t, b, canary.DeepCopy())
 			select {
 			case <-changed:
-			case <-time.After(5 * time.Second):
+			case <-time.After(await.Patience):
 				t.Error("no change of the workload")
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,7 +78,7 @@ func (b *fixture) signal() {
 // eventually waits for Changed until the condition holds: it fails if Changed is not called then.
 func (b *fixture) eventually(what string, condition func() bool) {
 	b.t.Helper()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(await.Patience)
 	for !condition() {
 		select {
 		case <-b.changed:
