@@ -150,11 +150,13 @@ func (a *Applier) labelServing(ctx context.Context, s *observe.Snapshot, t plan.
 	if seen == nil {
 		return false, nil // the next observation decides
 	}
-	var value any
+	metadata := map[string]any{"labels": map[string]any{record.ServingLabel: nil}}
 	if t.Serves {
-		value = record.Serving
+		metadata["labels"] = map[string]any{record.ServingLabel: record.Serving}
+		// A request that arrives late must not lead requests to a leader that another driver has drained since.
+		metadata["resourceVersion"] = seen.ResourceVersion
 	}
-	return a.labelPod(ctx, s.Key, seen, map[string]any{record.ServingLabel: value},
+	return a.labelPod(ctx, s.Key, seen, metadata,
 		func(now *observe.Pod) bool { return now.Serving == t.Serves })
 }
 
@@ -289,11 +291,12 @@ func (a *Applier) dropFinalizer(ctx context.Context, key types.NamespacedName, w
 	return a.patch(ctx, key, p)
 }
 
-// deleteWorkload deletes in the foreground: the object is removed last, so once it is gone its groups are, too.
+// deleteWorkload deletes in the foreground: the object is removed last, so once it is gone its groups are, too. A request that arrives late must not
+// delete groups that another driver has given requests since, so the object must be as it was observed.
 func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, w *lws.LeaderWorkerSet) (bool, error) {
 	err := a.sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
-		Preconditions:     &metav1.Preconditions{UID: &w.UID},
+		Preconditions:     &metav1.Preconditions{UID: &w.UID, ResourceVersion: &w.ResourceVersion},
 	})
 	return a.awaitDeleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(w))

@@ -10,6 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -17,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -55,6 +61,28 @@ func TestCanaryExistsAlready(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A deletion that arrives late deletes nothing that another driver has changed since, such as a canary that has been given requests.
+func TestDeletesWhatWasObserved(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	canary := lwstest.Canary(t, stable)
+	canary.ResourceVersion = "7"
+	b := newFixture(t, stable, canary)
+	var got metav1.DeleteOptions
+	fakes.React(&b.Sets.Fake, "delete", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		d, _ := a.(clienttesting.DeleteActionImpl)
+		got = d.DeleteOptions
+		return true, nil, apierrors.NewConflict(lws.GroupVersion.WithResource("leaderworkersets").GroupResource(), d.Name, errors.New("it is at 8"))
+	})
+	_, err := b.Apply(t.Context(), b.look(), plan.DeleteCanary{Name: canary.Name})
+	if reason := drivererr.Reason(observe.ContractError(err)); reason != pb.ErrorReason_ERROR_REASON_CONFLICT {
+		t.Errorf("%v is no lost race", err)
+	}
+	want := &metav1.Preconditions{UID: &canary.UID, ResourceVersion: &canary.ResourceVersion}
+	if diff := cmp.Diff(want, got.Preconditions); diff != "" {
+		t.Errorf("preconditions (-want +got):\n%s", diff)
 	}
 }
 

@@ -84,6 +84,7 @@ func TestMarkLeader(t *testing.T) {
 			b := newFixtureOn(t, core, routes, stable, canary)
 			leader := lwstest.CanaryPod(canary.Name, "0")
 			delete(leader.Labels, record.ServingLabel)
+			leader.ResourceVersion = "7"
 			b.showPod(leader)
 			var sent string
 			fakes.React(&b.Core.Fake, "patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -107,7 +108,8 @@ func TestMarkLeader(t *testing.T) {
 			if tc.shows && time.Since(began) < 50*time.Millisecond {
 				t.Error("did not wait for the cache")
 			}
-			for _, part := range []string{`"uid":"` + string(leader.UID) + `"`, record.ServingLabel, record.Serving} {
+			version := `"resourceVersion":"` + leader.ResourceVersion + `"` // a late request leads none to a leader that was drained since
+			for _, part := range []string{`"uid":"` + string(leader.UID) + `"`, version, record.ServingLabel, record.Serving} {
 				if !strings.Contains(sent, part) {
 					t.Errorf("%s does not say %s", sent, part)
 				}

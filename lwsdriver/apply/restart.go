@@ -105,19 +105,20 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 		a.observer.Caches.Groups.Invalidate(set, group) // the cache is ahead of its events; the next observation decides
 		return false, nil
 	}
-	return a.labelPod(ctx, s.Key, pod, map[string]any{
+	return a.labelPod(ctx, s.Key, pod, map[string]any{"labels": map[string]any{
 		record.RolloutIDLabel: t.Labels.ID, record.RolloutBatchLabel: strconv.Itoa(t.Labels.Batch),
-	}, func(now *observe.Pod) bool { return now.Rollout() == t.Labels })
+	}}, func(now *observe.Pod) bool { return now.Rollout() == t.Labels })
 }
 
-// labelPod sets labels of a pod, or removes those whose value is nil, on condition that it is the observed one. It returns once
-// done holds, which checks the cache.
+// labelPod merges labels into the metadata of a pod, or removes those whose value is nil, on condition that it is the observed one. It returns
+// once done holds, which checks the cache.
 func (a *Applier) labelPod(
-	ctx context.Context, key types.NamespacedName, seen *observe.Pod, labels map[string]any, done func(*observe.Pod) bool,
+	ctx context.Context, key types.NamespacedName, seen *observe.Pod, metadata map[string]any, done func(*observe.Pod) bool,
 ) (bool, error) {
 	pod := types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name}
-	// The UID is the only condition: the kubelet changes the resourceVersion with each status.
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": seen.UID, "labels": labels}})
+	// The UID is the only condition of most labels: the kubelet changes the resourceVersion with each status.
+	metadata["uid"] = seen.UID
+	raw, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return false, fmt.Errorf("encode patch: %w", err)
 	}
