@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -120,6 +121,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	// A pass changes what the engine remembers of the workload, such as its last error. That has no event.
 	defer e.dropLook(key)
+	var last repeated
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.lookLocked(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -134,10 +136,14 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 			return s, decision, err
 		}
 		if err == nil && decision.Action != nil {
-			if err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
+			wrote := false
+			if wrote, err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
 				// The next observation has the refusal, and the planner may decide otherwise.
 				e.setError(key, err, true)
 				return s, decision, err
+			}
+			if wrote && err == nil {
+				err = last.count(key, decision.Action)
 			}
 			if err == nil && writes >= writeLimit(s) {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: not settled after %d writes in a row", key, writes)
@@ -161,8 +167,33 @@ func (e *Engine) setError(key types.NamespacedName, err error, refused bool) {
 	e.memories.update(key, func(m *memory) { m.setError(err, refused) })
 }
 
+// maxRepeats is how many times in a row a pass makes one write before it concludes that something undoes it at once. Another client may have been
+// as fast a few times.
+const maxRepeats = 5
+
+// repeated is an action, and how many writes in a row have made it.
+type repeated struct {
+	action plan.Action
+	writes int
+}
+
+// count counts a write. It returns an error once the write has been made too often: none of it shows in what is observed then.
+func (r *repeated) count(key types.NamespacedName, a plan.Action) error {
+	_, labels := a.(plan.LabelGroup) // one write for each pod
+	if labels || !reflect.DeepEqual(a, r.action) {
+		*r = repeated{action: a}
+	}
+	if r.writes++; r.writes < maxRepeats {
+		return nil
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
+		"%s: the API server has accepted the same write %d times in a row (%s), and it has no effect: an admission webhook or policy, an outdated CRD, "+
+			"or another client undoes it. Find it (kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies), and exempt the driver from it",
+		observe.Object(key), r.writes, a)
+}
+
 // perform announces a decision, and makes its write.
-func (e *Engine) perform(ctx context.Context, s *observe.Snapshot, decision plan.Decision) error {
+func (e *Engine) perform(ctx context.Context, s *observe.Snapshot, decision plan.Decision) (wrote bool, err error) {
 	e.announce(ctx, s, decision)
 	if decision.Overwritten != "" {
 		e.config.Log.Warn(decision.Overwritten, slog.String("workload", s.Key.String()), slog.String("action", actionName(decision.Action)))
@@ -171,8 +202,7 @@ func (e *Engine) perform(ctx context.Context, s *observe.Snapshot, decision plan
 	if plan.IsHistory(decision.Action) {
 		do = e.recordHistory
 	}
-	_, err := do(ctx, s, decision.Action)
-	return err
+	return do(ctx, s, decision.Action)
 }
 
 // Observe returns the state of a workload, as it is judged, before a release by the policy next, if one is given. The error has an ErrorReason.

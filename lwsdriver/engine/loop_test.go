@@ -10,8 +10,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -19,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -161,5 +164,27 @@ func TestLabelsYieldToOtherCalls(t *testing.T) {
 		if patches != want || d.State != state {
 			t.Fatalf("pass %d: %d pods are labelled, want %d; %s, %s", pass, patches, want, d.State, d.Message)
 		}
+	}
+}
+
+// An admission webhook that undoes each write of an object is named as the cause, after a few writes.
+func TestUndoneWrite(t *testing.T) {
+	core, stable, canary := lwstest.LabelledRelease(t, 1)
+	canary.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "mutated"
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), stable, canary)
+	b.config.ReadOnly = true // the passes are the test's
+	b.run()
+	b.eventually("the canary is seen", func() bool {
+		added := b.look().Added
+		return b.Synced() && len(added) == 1 && added[0].Drifted
+	})
+	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, canary, nil })
+	_, _, err := b.Reconcile(t.Context(), lwstest.VLLM)
+	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_REJECTED {
+		t.Errorf("%s: %v", reason, err)
+	}
+	lwstest.ErrorContains(t, err, "restore the template of "+canary.Name, "webhook")
+	if n := len(b.Writes()); n > maxRepeats {
+		t.Errorf("%d writes", n)
 	}
 }
