@@ -90,10 +90,12 @@ func (c *Caches) IsAlias(name, workload types.NamespacedName) bool {
 
 // recordOf returns the record of a workload, nil if it has none that can be read.
 func recordOf(w *lws.LeaderWorkerSet) *record.Record {
-	if rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation]); err == nil {
-		return rec
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil {
+		return nil
 	}
-	return nil
+	dropCopied(rec, w)
+	return rec
 }
 
 // successor returns the second set that the release of a workload hands it over to; ok is false if it does not.

@@ -169,15 +169,19 @@ func (o *Observer) readRecord(s *Snapshot) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 			"an annotation of %s can't be trusted: %v. Remove it, and set the field in the spec again", Object(s.Key), err)
 	}
-	if rec.UID != "" && rec.UID != s.StableObject.UID {
-		// The manifest was copied, or restored from a backup. The copy is under hold, as in its spec, and keeps the user's own
-		// configuration; the release belongs to the original.
-		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
-	}
+	dropCopied(&rec, s.StableObject)
 	if rec.Release != nil {
 		s.Policy = known.policy
 	}
 	return nil
+}
+
+// dropCopied drops the release of a record that was written on another object than w: its manifest was copied, or restored from a backup. The
+// copy is under hold, as in its spec, and keeps the user's own configuration. The release belongs to the original.
+func dropCopied(rec *record.Record, w *lws.LeaderWorkerSet) {
+	if rec.UID != "" && rec.UID != w.UID {
+		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
+	}
 }
 
 // decode returns what a record's value says. It is decoded once, since every observation reads it.

@@ -117,7 +117,8 @@ func TestAddedPolicy(t *testing.T) {
 	}
 }
 
-// Two workloads share a route: while the release of one is under way, the other does not give up the fields of both.
+// Two workloads share a route: while the release of one is under way, the other does not give up the fields of both. A copy of a workload has no
+// release.
 func TestSharedRoutes(t *testing.T) {
 	stable, routes := lwstest.RoutedPhase(t, record.CleaningUp, nil), []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "llm"}}
 	other := lwstest.RoutedPhase(t, record.Progressing, nil)
@@ -133,6 +134,12 @@ func TestSharedRoutes(t *testing.T) {
 		if got := b.sharedRoutes(lwstest.VLLM, routes); len(got) > 0 {
 			t.Errorf("%s: shared %v", phase, got)
 		}
+	}
+	rec := recordOf(other)
+	rec.UID = stable.UID
+	b.cache(lwstest.WithRecord(t, other, *rec))
+	if got := b.sharedRoutes(lwstest.VLLM, routes); len(got) > 0 {
+		t.Errorf("a copy: shared %v", got)
 	}
 }
 
