@@ -7,12 +7,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -115,5 +118,15 @@ func TestRetryable(t *testing.T) {
 	}
 	if Retryable(context.DeadlineExceeded) {
 		t.Error("the caller's own deadline is not retryable")
+	}
+}
+
+// protobuf can hold durations that Go can't, and two signs at once.
+func TestDurationOfField(t *testing.T) {
+	for _, d := range []*durationpb.Duration{{Seconds: math.MaxInt64}, {Seconds: 1, Nanos: -1}} {
+		f := Fields{Path: "policy"}
+		if got := f.Duration("min_ready", d, time.Second, math.MaxInt64); got != time.Second || len(f.List) != 1 || f.List[0].Field != "policy.min_ready" {
+			t.Errorf("%v is %s: %v", d, got, f.List)
+		}
 	}
 }
