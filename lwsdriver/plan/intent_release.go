@@ -106,10 +106,11 @@ func (b Begin) alreadyBegun(o Observation) (bool, error) {
 // obstacles returns, each possibly nil, what would prevent the release from creating its objects, ending, or rolling
 // back.
 func (b Begin) obstacles(o Observation) []error {
+	names := o.checkRoleNames(b.Policy)
 	if o.hasRoles() {
-		return []error{b.checkRoles(o), b.checkRevisions(o), b.checkAutoscalers(o), b.checkTemplate(o)}
+		return []error{names, b.checkRoles(o), b.checkRevisions(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 	}
-	return []error{b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o), b.checkTemplate(o)}
+	return []error{names, b.checkName(o), b.checkRevisions(o), b.checkNameFree(o), b.checkHandover(o), b.checkAutoscalers(o), b.checkTemplate(o)}
 }
 
 func (b Begin) checkName(o Observation) error {

@@ -562,9 +562,6 @@ func (o Observation) checkRoleNames(p *pb.ReleasePolicy) error {
 
 // checkRoles refuses a release that is not possible with roles.
 func (b Begin) checkRoles(o Observation) error {
-	if err := o.checkRoleNames(b.Policy); err != nil || !o.hasRoles() {
-		return err
-	}
 	refuse := func(format string, args ...any) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
 	}

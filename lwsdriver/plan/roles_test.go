@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -555,7 +556,7 @@ func TestPolicyNamesRoles(t *testing.T) {
 		`policy.role_order[1]: DisaggregatedSet /llm has no role "encode"; its roles: prefill, decode; policy.traffic.warm_up.roles[0]: `: rolesObservation(0, 0),
 		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`:                                       {Stable: Workload{Name: "llm"}},
 	} {
-		if err := (Begin{Policy: policy}).checkRoles(o); err == nil || !strings.Contains(err.Error(), want) {
+		if err := errors.Join((Begin{Policy: policy}).Obstacles(o)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
