@@ -71,9 +71,7 @@ func (o Observation) startedGroups(a Action) int {
 	case CreateCanary:
 		return a.Replicas
 	case ScaleCanary:
-		if c := o.canary(); c != nil {
-			return max(a.Replicas-c.Replicas, 0)
-		}
+		return max(a.Replicas-o.canary().Replicas, 0)
 	case SetStable:
 		if r := a.Record.Release; a.Rolling != nil && r != nil && (r.Phase == record.Promoting || r.Phase == record.Progressing) {
 			return max(o.replacedAtOnce(*a.Rolling)-o.replacedAtOnce(o.Stable.Rolling), 0)

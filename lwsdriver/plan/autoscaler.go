@@ -259,8 +259,8 @@ func warnUnscanned(o Observation, d Decision) Decision {
 func checkAutoscalers(o Observation, action Action) error {
 	set, routes := action.(SetTraffic)
 	_, creates := action.(CreateCanary)
-	grows := routes && o.Traffic != nil && set.Desired.Weight > o.Traffic.Facts().Weight
-	if !creates && !grows || o.release() == nil || o.release().Phase == record.RollingBack {
+	grows := routes && set.Desired.Weight > o.Traffic.Facts().Weight
+	if !creates && !grows {
 		return nil
 	}
 	for _, a := range o.Autoscalers {

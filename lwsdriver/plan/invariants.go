@@ -51,9 +51,9 @@ func checkDecision(o Observation, i Intent, d Decision) error {
 			return nil // it is no longer isolated, and checkHandover checks the number
 		}
 		switch c := o.canary(); {
-		case c != nil && a.Replicas == c.Replicas:
+		case a.Replicas == c.Replicas:
 			return nil // only the target changes; the loop repairs replicas that were edited
-		case c != nil && a.Replicas < c.Replicas:
+		case a.Replicas < c.Replicas:
 			return checkReplicas(o, a.Replicas)
 		}
 		return errors.Join(checkReplicas(o, a.Replicas), checkIsolation(o))

@@ -60,19 +60,14 @@ func (o Observation) needsFresh(action Action) bool {
 	case SetStable:
 		return o.stableNeedsFresh(a)
 	case SetTraffic:
-		if o.Traffic == nil || a.Desired.HandedOver {
-			return true
-		}
-		write := o.Traffic.Look(a.Desired).Write
-		if write != nil && write.Grows {
+		if a.Desired.HandedOver || o.Traffic.Look(a.Desired).Write.Grows {
 			return true
 		}
 		// Lifting the isolation mixes both sides, so both have to be known.
 		staysApart := a.Desired.Isolated || a.Desired.Prepared || a.Desired.Weight > 0
 		return o.Traffic.Facts().Isolated && !staysApart
 	case ScaleCanary:
-		i := slices.IndexFunc(o.Added, func(w Workload) bool { return w.Name == a.Name })
-		return i >= 0 && a.Replicas < o.Added[i].Replicas
+		return a.Replicas < o.canary().Replicas
 	case LabelServing:
 		return a.Serves || o.replacesUnits() && o.unsizedRole() != "" // which groups leave follows from how many there are to be
 	case SetBounds:
@@ -178,11 +173,11 @@ func checkFresh(o Observation, action Action) error {
 // move: to the side that lacks fewer groups.
 func limitShares(o Observation, action Action) *Decision {
 	a, ok := action.(SetTraffic)
-	if !ok || o.Traffic == nil {
+	if !ok {
 		return nil
 	}
 	write := o.Traffic.Look(a.Desired).Write
-	if write == nil || !write.Pins && !write.Moves {
+	if !write.Pins && !write.Moves {
 		return nil
 	}
 	f, weight := o.carrierFacts(), a.Desired.Weight
@@ -390,11 +385,11 @@ func limitRemoval(o Observation, action Action) *Decision {
 // limitService: the canary's Service and pool are deleted only once every gateway has accepted routes that lead there no more.
 func limitService(o Observation, action Action) *Decision {
 	a, ok := action.(SetTraffic)
-	if !ok || o.Traffic == nil || a.Desired.Prepared {
+	if !ok || a.Desired.Prepared {
 		return nil
 	}
 	v := o.Traffic.Look(a.Desired)
-	if v.Withdrawn || v.Write == nil || v.Write.Verb != traffic.Delete {
+	if v.Withdrawn || v.Write.Verb != traffic.Delete {
 		return nil
 	}
 	return &Decision{

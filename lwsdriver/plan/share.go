@@ -338,7 +338,7 @@ func explainShare(o Observation, d Decision) Decision {
 
 // checkShare: no write raises the share of the update revision above what its groups can carry.
 func checkShare(o Observation, a SetTraffic) error {
-	if o.Traffic == nil || o.Stable.Deleting || a.Desired.Weight <= o.Traffic.Facts().Weight {
+	if a.Desired.Weight <= o.Traffic.Facts().Weight {
 		return nil
 	}
 	s := o.currentShare()
