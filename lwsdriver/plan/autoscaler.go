@@ -83,7 +83,7 @@ const (
 // movesRequests reports whether the release has moved requests or groups, or is about to, and is not over.
 func (o Observation) movesRequests() bool {
 	r := o.release()
-	if r == nil || !r.Phase.Unfinished() || o.Stable.Deleting || o.Gone {
+	if r == nil || !r.Phase.Unfinished() {
 		return false
 	}
 	if r.Phase != record.Progressing || o.switchesSets() {
@@ -102,7 +102,7 @@ func (o Observation) templateWaits() bool {
 // wantedHold returns what an autoscaler is to be kept from.
 func (o Observation) wantedHold(a Autoscaler) autoscaler.Hold {
 	switch {
-	case !a.Targets || o.Record == nil || o.Stable.Deleting || o.Gone:
+	case !a.Targets || o.Record == nil || o.Stable.Deleting:
 		return autoscaler.HoldNone
 	case o.movesRequests() && o.switchesSets():
 		return autoscaler.HoldAll

@@ -19,7 +19,7 @@ import (
 // leftToNewer reports whether the workload is left to a newer driver: nothing is written without a RollBack or Disown.
 func (o Observation) leftToNewer() bool {
 	r := o.release()
-	if o.Stable.Deleting || o.Gone || r != nil && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+	if o.Stable.Deleting || r != nil && r.Phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		return false
 	}
 	return o.newerDetail() != ""
@@ -82,10 +82,7 @@ func (o Observation) newerDetail() string {
 
 // raisesRendering reports whether the next write that carries the release on makes it this driver's.
 func (o Observation) raisesRendering() bool {
-	if o.Gone || o.Stable.Deleting || o.Succeeded {
-		return false
-	}
-	return rendersObjects(o.release()) && o.release().Rendering < o.Rendering
+	return rendersObjects(o.release()) && o.release().Rendering < o.Rendering && !o.Stable.Deleting && !o.Succeeded
 }
 
 // withRendering raises the rendering version in a record that is written anyway.

@@ -60,7 +60,7 @@ func decide(o Observation, s Progress) Decision {
 			Message: fmt.Sprintf("%s was added by the release of %s and is driven as a part of that workload", o.Stable.Name, o.Identity.AddedTo),
 		}
 	// A forged successor stops everything but the deletion of the workload itself.
-	case o.handingOver() && o.SuccessorForeign && !o.Stable.Deleting && !o.Gone:
+	case o.handingOver() && o.SuccessorForeign && !o.Stable.Deleting:
 		return successorForeign(o)
 	// This comes before the deletion of the workload: what the workload owned is the successor's by now, and is not cleaned up.
 	case o.handingOver() && o.Succeeded:

@@ -280,7 +280,7 @@ func (o Observation) hasGroupsAt(revision, role string) bool {
 }
 
 // writesChildren reports whether a write of units is one of children.
-func (o Observation) writesChildren() bool { return o.hasRoles() && !o.Stable.Deleting && !o.Gone }
+func (o Observation) writesChildren() bool { return o.hasRoles() && !o.Stable.Deleting }
 
 // inRoles returns a decision whose write is one of children instead of units.
 func inRoles(o Observation, d Decision) Decision {

@@ -192,8 +192,7 @@ const whySaveWait = "note in the record what the release waits for"
 // saveWait is keepWait, with a write of the record if no other write is due and the record would change.
 func saveWait(o Observation, d Decision) Decision {
 	r := o.release()
-	ends := o.Stable.Deleting || o.Gone || o.Succeeded
-	if d.Action != nil || r == nil || o.Refused != nil || ends || d.Reason == ReasonStyleNotSupported {
+	if d.Action != nil || r == nil || o.Refused != nil || o.Stable.Deleting || d.Reason == ReasonStyleNotSupported {
 		return keepWait(o, d)
 	}
 	save := d
