@@ -258,28 +258,19 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	planned, err := next.Planned(o.batchReplicas())
-	if err != nil {
-		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", err)
-	}
+	planned, _ := next.Planned(o.batchReplicas()) // Groups is valid, and the policy's batches are
 	// A retry, or an earlier batch from a host that has restarted, takes no group away.
 	if now := o.Target(); now != nil && coversTarget(now, next, planned, o.batchReplicas()) {
 		return Decision{}, nil
 	}
-	switch c := o.canary(); {
-	case c == nil || c.Deleting:
-	case o.hasRoles(): // bounds that another client deletes come back with the batch
-	case o.raisesRendering() && r.UpdateRevision == o.Stable.Revision:
-		// The record is due, so it has the target, too; the loop then scales the canary.
-	case r.UpdateRevision == o.Stable.Revision:
+	// The target is recorded for a set, whose bounds another client may delete, after an edit of the template, and if the record is to be written
+	// anyway. The loop then scales the canary.
+	recorded := o.hasRoles() || r.UpdateRevision != o.Stable.Revision || o.raisesRendering()
+	if c := o.canary(); c != nil && !c.Deleting && !recorded {
 		if o.Traffic != nil {
 			planned = c.Replicas // the loop scales once no request is lost by it
 		}
 		return Decision{Action: ScaleCanary{Name: c.Name, Replicas: planned, Target: next}}, nil
-	case r.Target != nil && coversTarget(r.Target, next, planned, o.batchReplicas()):
-		// The template was edited, and LWS has not recorded its revision yet: nothing is scaled, the canary keeps its
-		// target, and this one is recorded already.
-		return Decision{}, nil
 	}
 	return Decision{Action: SetStable{Record: amendRelease(o, func(r *record.Release) { r.Target = next }), Why: "set the target to " + next.Groups}}, nil
 }
@@ -287,11 +278,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 // coversTarget reports whether the present target asks for at least the planned groups of the next. Equal groups in a later
 // batch are not covered: hosts are told which batch they are at.
 func coversTarget(now, next *record.Target, planned, replicas int) bool {
-	already, err := now.Planned(replicas)
-	if err != nil {
-		return false
-	}
-	if already != planned {
+	if already, _ := now.Planned(replicas); already != planned { // observe refuses an unreadable target
 		return already > planned
 	}
 	return now.Batch == nil || next.Batch == nil || *now.Batch >= *next.Batch
