@@ -31,7 +31,7 @@ func (o Observation) splitChanges() bool {
 	if r.SplitEnded {
 		return progressing && !o.coversAllGroups() && len(o.groupsOffRevision()) == 0
 	}
-	return r.Phase == record.Promoting || progressing && (o.coversAllGroups() || o.shareForgotten())
+	return progressing && (o.coversAllGroups() || o.shareForgotten()) // a promotion begins with its end
 }
 
 // shareForgotten reports whether the record has no share although groups are updated, and the stable groups can't carry all requests. That happens
@@ -172,9 +172,6 @@ func routeInPlace(o Observation) (traffic.View, *Decision) {
 func endSplit(o Observation) *Decision {
 	if !o.routesInPlace() {
 		return nil
-	}
-	if d := moveSplit(o); d != nil {
-		return d
 	}
 	v, d := reconcileTraffic(o, routingAfterSplit())
 	if d == nil && !splitEndInForce(v) {
