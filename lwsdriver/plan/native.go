@@ -158,7 +158,7 @@ func scaledValue(v intstr.IntOrString, replicas int, up bool) int {
 func (o Observation) rollingPace(saved rolling) rolling {
 	switch {
 	case o.inPlace():
-		saved = inPlacePace(saved)
+		saved.MaxSurge = intstr.FromInt32(0) // the cluster may lack the capacity
 	case o.stableIdle():
 		saved = rolling{MaxUnavailable: intstr.FromString("100%"), MaxSurge: intstr.FromInt32(0)}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -101,10 +100,4 @@ func (o Observation) partitionedRolling(saved rolling, groups int) rolling {
 	next := o.rollingPace(saved)
 	next.Partition = ptr.To(int32(max(o.Stable.Replicas-groups, 0))) //nolint:gosec // a number of groups
 	return next
-}
-
-// inPlacePace returns the user's own pace without a surge, since the cluster may lack the capacity.
-func inPlacePace(saved rolling) rolling {
-	saved.MaxSurge = intstr.FromInt32(0)
-	return saved
 }

@@ -197,7 +197,7 @@ func (o Observation) userUnavailable() int {
 	if o.replacesUnits() {
 		return o.shiftLacks()
 	}
-	return scaledValue(inPlacePace(Saved(o)).MaxUnavailable, o.Stable.Replicas, false)
+	return scaledValue(Saved(o).MaxUnavailable, o.Stable.Replicas, false)
 }
 
 // A group may block a native rollback. LWS counts a group that is broken at the update revision against maxUnavailable, and rolls back no group
