@@ -53,16 +53,13 @@ func labelPods(o Observation, d Decision) Decision {
 
 // nextLabel returns the first group whose pods lack labels, or nil.
 func nextLabel(o Observation) *LabelGroup {
-	if o.Policy.RolloutID == "" || o.Stable.Deleting || o.Record == nil || o.Record.Release == nil {
+	r := o.release()
+	if o.Policy.RolloutID == "" || o.Stable.Deleting || r == nil {
 		return nil
 	}
-	r := o.Record.Release
 	switch r.Phase {
 	case record.Progressing, record.Promoting, record.Standby, record.Promoted:
 	default:
-		return nil
-	}
-	if r.UpdateRevision == "" {
 		return nil
 	}
 	for _, w := range o.Added {

@@ -88,16 +88,13 @@ func (o Observation) raisesRendering() bool {
 // withRendering raises the rendering version in a record that is written anyway.
 func withRendering(o Observation, d Decision) Decision {
 	a, ok := d.Action.(SetStable)
-	if !ok || !o.raisesRendering() {
+	if !ok || !o.raisesRendering() || !rendersObjects(a.Record.Release) {
 		return d
 	}
-	r := a.Record.Release
-	if rendersObjects(r) && r.Rendering < o.Rendering {
-		next := *r
-		next.Rendering = o.Rendering
-		a.Record.Release = &next
-		d.Action = a
-	}
+	next := *a.Record.Release
+	next.Rendering = o.Rendering
+	a.Record.Release = &next
+	d.Action = a
 	return d
 }
 

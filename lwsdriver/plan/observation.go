@@ -222,11 +222,8 @@ func (o Observation) canary() *Workload {
 }
 
 // Target returns the batch that was requested last: from the canary if it has one, else from the record. The later one
-// counts.
+// counts. The workload must have a release.
 func (o Observation) Target() *record.Target {
-	if o.Record == nil || o.Record.Release == nil {
-		return nil
-	}
 	recorded, c := o.Record.Release.Target, o.canary()
 	switch {
 	case c == nil || c.Target == nil:

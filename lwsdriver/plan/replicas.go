@@ -105,7 +105,7 @@ func (o Observation) describeDegraded() string {
 // lostStable reports whether no group is left at the stable revision, although the batches leave some there.
 func (o Observation) lostStable() bool {
 	r := o.release()
-	if r == nil || r.Phase != record.Progressing || r.StableRevision == r.UpdateRevision {
+	if r.Phase != record.Progressing || r.StableRevision == r.UpdateRevision {
 		return false
 	}
 	released := 0
@@ -113,9 +113,7 @@ func (o Observation) lostStable() bool {
 		if r.StableTemplate != nil {
 			return false // a batch has replaced the last stable group
 		}
-		s := Progress{}
-		s.setPlanned(o)
-		released = s.Planned
+		released = o.plannedGroups()
 	}
 	if o.Stable.Replicas == 0 {
 		return true

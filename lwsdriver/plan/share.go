@@ -295,11 +295,9 @@ func (o Observation) updatedCapacity(planned int) sideCount {
 		}
 		return c
 	}
-	if w := o.canary(); w != nil {
-		for _, g := range w.Groups {
-			if g.Index < planned {
-				c.count(o, g, o.Policy.MinReady)
-			}
+	for _, g := range o.canary().Groups {
+		if g.Index < planned {
+			c.count(o, g, o.Policy.MinReady)
 		}
 	}
 	return c
