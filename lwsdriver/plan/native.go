@@ -27,12 +27,10 @@ func promote(o Observation, s Progress) Decision {
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o)
-	case o.Stable.Revision == r.StableRevision && o.Stable.Revision != r.UpdateRevision:
-		return takeBack(o)
-	case o.Stable.Revision != r.UpdateRevision && (o.replacesUnits() || o.RolesWaiting != ""):
+	case o.Stable.Revision != r.UpdateRevision && (o.Stable.Revision == r.StableRevision || o.replacesUnits() || o.RolesWaiting != ""):
 		return followTemplate(o)
 	case o.Stable.Revision != r.UpdateRevision:
-		return startOver(o)
+		return startOver(o) // the added workload stays, since the user's own groups may not be complete
 	}
 	if d := cmp.Or(followScaleDown(o), holdAutoscalers(o), prepareSwitch(o, s), endSplit(o)); d != nil {
 		return *d

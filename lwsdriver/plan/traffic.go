@@ -45,18 +45,17 @@ func (w Workload) servingGroups(planned int) int {
 
 // Requests returns the desired routing.
 func Requests(o Observation) traffic.Desired {
-	if o.Record == nil || o.Record.Release == nil {
-		return traffic.Desired{}
-	}
-	phase := o.Record.Release.Phase
+	r := o.release()
 	switch {
+	case r == nil:
+		return traffic.Desired{}
 	case o.routesInPlace():
 		return o.requestsInPlace()
 	case o.handingOver() && !o.Stable.Deleting:
 		return o.requestsHandedOver()
 	case RemovesAdded(o):
 		return preparedRouting()
-	case phase == record.Progressing, phase == record.Promoting, o.completesSecondSet(), o.shiftsBack():
+	case takesShare(r.Phase), o.shiftsBack():
 		return o.requestedRouting(o.routedGroups())
 	// The requests stay where they are: only the second set can carry them.
 	case o.awaitsStable():
@@ -70,14 +69,12 @@ func Requests(o Observation) traffic.Desired {
 
 // RemovesAdded reports whether the added workloads are to be deleted, so that their leaders only finish their requests.
 func RemovesAdded(o Observation) bool {
-	if len(o.Added) == 0 {
-		return false
-	}
-	if o.Record == nil || o.Record.Release == nil {
-		return true
-	}
-	r, c := o.Record.Release, o.canary()
+	r, c := o.release(), o.canary()
 	switch {
+	case len(o.Added) == 0:
+		return false
+	case r == nil:
+		return true
 	case o.completesSecondSet():
 		return c == nil || c.Deleting
 	case o.shiftsBack() && c != nil && !c.Deleting && c.Replicas > 0:
