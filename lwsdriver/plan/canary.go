@@ -121,7 +121,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
 	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s%s", s.available, s.Planned, o.describeBatch(), describeUnready(groups))}
-	if s.Planned == 0 && o.replacesUnits() && !o.shiftsBack() && o.batchReplicas() > 0 {
+	if s.Planned == 0 && o.replacesUnits() && o.batchReplicas() > 0 {
 		if failed := o.failShift(); failed != nil {
 			return *failed // no unit is no batch
 		}

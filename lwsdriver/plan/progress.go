@@ -157,8 +157,6 @@ func (s Progress) diagnosis(o Observation, message string) string {
 		what = fmt.Sprintf("has not stayed ready for %s", o.Policy.MinReady)
 	case strings.Contains(message, g.describe()):
 		return ". " + strings.ToUpper(do[:1]) + do[1:] + continuationText(o, "the group is ready")
-	case g.Revision == "" && g.LostAt.IsZero():
-		what = "has had no pod"
 	}
 	return fmt.Sprintf(". Group %d (%s) %s since %s: %s%s", g.Index, g.Leader, what, clockTime(since), do, continuationText(o, "the group is ready"))
 }
