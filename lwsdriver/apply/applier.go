@@ -207,7 +207,7 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 func (a *Applier) alreadyCreated(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
 	var existing *lws.LeaderWorkerSet
 	// An event about a foreign object is not about the workload, so both keys are waited for.
-	err := a.awaitCondition(ctx, func() bool {
+	err := a.awaitCondition(ctx, cachedWorkloads, func() bool {
 		existing = a.observer.Caches.Workload(canary)
 		return existing != nil
 	}, key, canary)
@@ -298,7 +298,7 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
 		Preconditions:     &metav1.Preconditions{UID: &w.UID, ResourceVersion: &w.ResourceVersion},
 	})
-	return a.awaitDeleted(ctx, key, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
+	return a.awaitDeleted(ctx, key, cachedWorkloads, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(w))
 		if now == nil || now.UID != w.UID {
 			return true
@@ -308,12 +308,12 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 	})
 }
 
-// awaitDeleted returns the result of a deletion once the caches show it. An object that was gone before counts as not deleted.
-func (a *Applier) awaitDeleted(ctx context.Context, key types.NamespacedName, what string, err error, gone func() bool) (bool, error) {
+// awaitDeleted returns the result of a deletion once the cache of the resource shows it. An object that was gone before counts as not deleted.
+func (a *Applier) awaitDeleted(ctx context.Context, key types.NamespacedName, resource, what string, err error, gone func() bool) (bool, error) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("delete %s: %w", what, err)
 	}
-	return err == nil, a.awaitCondition(ctx, gone, key)
+	return err == nil, a.awaitCondition(ctx, resource, gone, key)
 }
 
 // patch sends a patch, on condition that its base has not changed.
@@ -342,16 +342,19 @@ func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *
 	// A new object that the cache does not show yet looks like a deleted one, so only one that was already being deleted counts as gone.
 	gone := wrote.DeletionTimestamp != nil
 	// Events are about the object itself once it is no longer an added one.
-	return awaitVersion(ctx, a, wrote, gone, cached, key, observe.KeyOf(wrote))
+	return awaitVersion(ctx, a, cachedWorkloads, wrote, gone, cached, key, observe.KeyOf(wrote))
 }
 
-// awaitVersion waits until the caches show an object as written, or a newer version. With gone, an object that was deleted or recreated
-// meanwhile counts, too.
+// Resources whose caches are waited for. No decision rests on that of the history, so it has no name.
+const cachedWorkloads, cachedPods, cachedHistory = "leaderworkersets", "pods", ""
+
+// awaitVersion waits until the cache of a resource shows an object as written, or a newer version. With gone, an object that was deleted or
+// recreated meanwhile counts, too.
 func awaitVersion[T interface {
 	comparable
 	metav1.Object
-}](ctx context.Context, a *Applier, wrote metav1.Object, gone bool, cached func() T, keys ...types.NamespacedName) error {
-	return a.awaitCondition(ctx, func() bool {
+}](ctx context.Context, a *Applier, resource string, wrote metav1.Object, gone bool, cached func() T, keys ...types.NamespacedName) error {
+	return a.awaitCondition(ctx, resource, func() bool {
 		var none T
 		now := cached()
 		if now == none || now.GetUID() != wrote.GetUID() {
@@ -362,11 +365,13 @@ func awaitVersion[T interface {
 	}, keys...)
 }
 
-// awaitCondition waits for a condition of the caches, which it checks after each change of one of the workloads.
-func (a *Applier) awaitCondition(ctx context.Context, done func() bool, keys ...types.NamespacedName) error {
+// awaitCondition waits until the cache of a resource shows what the API server has answered, which it checks after each change of one of the
+// workloads. Until it does, nothing is decided that rests on that cache.
+func (a *Applier) awaitCondition(ctx context.Context, resource string, done func() bool, keys ...types.NamespacedName) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, observe.ErrBehind)
 	defer cancel()
 	if err := a.observer.Changes.Await(ctx, done, keys...); err != nil {
+		a.observer.Freshness.NoteBehind(resource, done)
 		return fmt.Errorf("%s: %w", keys[0], err)
 	}
 	return nil
@@ -374,7 +379,7 @@ func (a *Applier) awaitCondition(ctx context.Context, done func() bool, keys ...
 
 // awaitPod waits until the caches show that done holds for a pod, or that it is gone or another one.
 func (a *Applier) awaitPod(ctx context.Context, seen *observe.Pod, key types.NamespacedName, done func(now *observe.Pod) bool) error {
-	return a.awaitCondition(ctx, func() bool {
+	return a.awaitCondition(ctx, cachedPods, func() bool {
 		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name})
 		return now == nil || now.UID != seen.UID || done(now)
 	}, key)

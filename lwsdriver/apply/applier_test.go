@@ -86,6 +86,35 @@ func TestDeletesWhatWasObserved(t *testing.T) {
 	}
 }
 
+// A cache that does not show a write is behind, and stale until it does: no promotion rests on it meanwhile.
+func TestCacheBehindIsStale(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	stable.ResourceVersion = "7"
+	b := newFixture(t, stable)
+	b.runSynced()
+	if err := b.observer.Freshness.Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := b.look()
+	newer := s.StableObject.DeepCopy()
+	newer.ResourceVersion = "99"
+	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, newer, nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	next := *s.Record
+	next.Workload = "other"
+	if _, err := b.Apply(ctx, s, plan.SetStable{Record: next}); err == nil {
+		t.Fatal("the write is not waited for")
+	}
+	if s := b.look(); len(s.Stale) != 1 || s.Stale[0].Resource != "leaderworkersets.leaderworkerset.x-k8s.io" {
+		t.Errorf("stale: %+v", s.Stale)
+	}
+	b.cache(newer)
+	if s := b.look(); len(s.Stale) > 0 {
+		t.Errorf("stale although the cache has caught up: %+v", s.Stale)
+	}
+}
+
 // A record with metadata that the operator does not allow: no canary is created or changed with it.
 func TestCanaryMetadataNotAllowed(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)

@@ -50,7 +50,11 @@ func (a *Applier) writeAutoscaler(
 	if err != nil {
 		return false, err
 	}
-	return true, awaitVersion(ctx, a, wrote, true, func() *autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }, key)
+	resource := "horizontalpodautoscalers"
+	if kind == autoscaler.KindScaledObject {
+		resource = autoscaler.ScaledObjects.Resource
+	}
+	return true, awaitVersion(ctx, a, resource, wrote, true, func() *autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }, key)
 }
 
 // patchAutoscaler sends a patch, on condition that the object has not changed.

@@ -61,7 +61,7 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 
 // awaitRevision is awaitVersion of a revision of the history.
 func (a *Applier) awaitRevision(ctx context.Context, wrote *appsv1.ControllerRevision, gone bool, keys ...types.NamespacedName) error {
-	return awaitVersion(ctx, a, wrote, gone, func() *observe.HistoryRevision { return a.observer.History.Get(observe.KeyOf(wrote)) }, keys...)
+	return awaitVersion(ctx, a, cachedHistory, wrote, gone, func() *observe.HistoryRevision { return a.observer.History.Get(observe.KeyOf(wrote)) }, keys...)
 }
 
 // deleteRevision deletes a revision of the history, on condition that it is the observed one.
@@ -72,7 +72,7 @@ func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t pla
 	}
 	err := a.core.AppsV1().ControllerRevisions(have.Namespace).
 		Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	return a.awaitDeleted(ctx, s.Key, "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, cachedHistory, "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
 		now := a.observer.History.Find(s, t.Revision)
 		return now == nil || now.UID != have.UID
 	})

@@ -30,7 +30,7 @@ func (a *Applier) patchSet(ctx context.Context, key types.NamespacedName, p *pat
 	if err != nil {
 		return false, fmt.Errorf("patch %s: %w", observe.Object(key), changedIfTestFailed(err))
 	}
-	return true, awaitVersion(ctx, a, got, true, func() *observe.Set { return a.observer.Disaggregated.Get(key) }, key)
+	return true, awaitVersion(ctx, a, observe.SetsResource.Resource, got, true, func() *observe.Set { return a.observer.Disaggregated.Get(key) }, key)
 }
 
 func (a *Applier) boundsClient(s *observe.Snapshot) dynamic.ResourceInterface {
@@ -73,7 +73,7 @@ func (a *Applier) setBounds(ctx context.Context, s *observe.Snapshot, t plan.Set
 		return false, fmt.Errorf("write the bounds of %s: %w", observe.Object(s.Key), err)
 	}
 	cached := func() *observe.BoundsObject { return a.observer.Disaggregated.Bounds(s.Key) }
-	return true, awaitVersion(ctx, a, got, have != nil, cached, s.Key)
+	return true, awaitVersion(ctx, a, observe.BoundsResource.Resource, got, have != nil, cached, s.Key)
 }
 
 // boundsPatch returns a patch of bounds without changes. It fails after any change, and for bounds that were deleted and recreated.
@@ -106,7 +106,7 @@ func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) 
 		p.remove("spec", "routes")
 	}
 	_, err := a.patchBounds(ctx, s, p)
-	return a.awaitDeleted(ctx, s.Key, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, observe.BoundsResource.Resource, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != left.UID || now.ResourceVersion != left.ResourceVersion
 	})
@@ -124,7 +124,7 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 		}
 	}
 	err := a.boundsClient(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
-	_, err = a.awaitDeleted(ctx, s.Key, "the bounds of "+observe.Object(s.Key), err, func() bool {
+	_, err = a.awaitDeleted(ctx, s.Key, observe.BoundsResource.Resource, "the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != s.BoundsObject.UID
 	})

@@ -230,6 +230,38 @@ func TestSlowWatch(t *testing.T) {
 	})
 }
 
+// A write that the API server has made shows that the cache is behind, although its slow watch goes on sending.
+func TestBehindAWrite(t *testing.T) {
+	for what, shown := range map[string]func(s *server, shows *atomic.Bool){
+		"the cache shows the write": func(_ *server, shows *atomic.Bool) { shows.Store(true) },
+		"a bookmark":                func(s *server, _ *atomic.Bool) { s.bookmark() },
+	} {
+		watched(t, func(s *server, f *Freshness, _ *atomic.Int32) {
+			var shows atomic.Bool
+			f.NoteBehind("secrets", shows.Load)
+			if what, _ := why(f); what != "" {
+				t.Errorf("behind a write of another resource: %s", what)
+			}
+			f.NoteBehind("configmaps", shows.Load)
+			time.Sleep(20 * time.Second)
+			s.watches[0].Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "older"}})
+			synctest.Wait()
+			if what, since := why(f); !strings.Contains(what, "slow") || since != 20*time.Second {
+				t.Errorf("behind a write for %s: %q", since, what)
+			}
+			shown(s, &shows)
+			synctest.Wait()
+			if still, _ := why(f); still != "" {
+				t.Errorf("%s: %s", what, still)
+			}
+			shows.Store(false)
+			if again, _ := why(f); again != "" {
+				t.Errorf("%s, and the change is undone: %s", what, again)
+			}
+		})
+	}
+}
+
 // A watch that ends and is opened again, as every few minutes, makes nothing stale.
 func TestWatchEnds(t *testing.T) {
 	watched(t, func(s *server, f *Freshness, changed *atomic.Int32) {

@@ -55,6 +55,9 @@ type Source struct {
 	err error
 	// failed is when that began, or since when the cache had no watch when the present one was opened, at mended.
 	failed, mended time.Time
+	// shows reports whether the cache has a change that it lacked at behind, although the API server had made it. Nil means that none is known.
+	shows  func() bool
+	behind time.Time
 }
 
 // client is a client of one resource, typed or dynamic.
@@ -130,8 +133,17 @@ func (s *Source) confirm(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.confirmed = time.Now(); all {
-		s.mended = time.Time{}
+		s.mended, s.shows = time.Time{}, nil
 	}
+}
+
+// NoteBehind notes that the cache lacks a change that the API server has made, as its answer to a write has shown: a watch that is slow still
+// sends something. shows reports whether the cache has the change by now, or a newer one. It must not block. Nothing else may tell, such as if
+// another client has undone the change since, so a bookmark ends it, too.
+func (s *Source) NoteBehind(shows func() bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shows, s.behind = shows, time.Now()
 }
 
 // Watched reports whether a watch was ever opened. A list alone keeps no cache up to date.
@@ -162,7 +174,10 @@ func (s *Source) stale() (since time.Time, why error) {
 		return s.ended, errors.New("its watch has ended, and no other has caught up")
 	case now.Sub(s.confirmed) > MaxSilence:
 		return s.confirmed, errors.New("its watch is silent")
+	case s.shows != nil && !s.shows():
+		return s.behind, errors.New("its watch is slow: it does not show a change that the API server has made")
 	}
+	s.shows = nil // later changes come after it
 	return time.Time{}, nil
 }
 
@@ -296,6 +311,15 @@ func (f *Freshness) lastSuspension() (since, resumed time.Time) {
 	}
 	f.running = now
 	return f.asleep, f.resumed
+}
+
+// NoteBehind is [Source.NoteBehind] for the caches of a resource, such as "pods".
+func (f *Freshness) NoteBehind(resource string, shows func() bool) {
+	for _, s := range f.sources {
+		if s.Resource.Resource == resource {
+			s.NoteBehind(shows)
+		}
+	}
 }
 
 // Err returns an error that names the stale caches, nil if all are fresh.

@@ -34,6 +34,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -338,10 +339,29 @@ func TestStrip(t *testing.T) {
 	}
 }
 
+// A cache that does not show a write is stale until it does.
+func TestCacheBehindIsStale(t *testing.T) {
+	w := newWorld(t, nil, stableService())
+	await.True(t, "the cache is filled", func() bool { return w.Observe(setup(), traffic.Desired{}).Stage != traffic.Unread })
+	fresh := informer.NewFreshness(func() {}, w.Cache(traffic.KindService).Source())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	var shows atomic.Bool
+	_ = w.until(ctx, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}, shows.Load)
+	if err := fresh.Err(); err == nil {
+		t.Error("the cache counts as fresh")
+	}
+	shows.Store(true)
+	if err := fresh.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCacheBehind: a write that the cache does not observe returns an error of its own, in bounded time.
 func TestCacheBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, w := &Router{}, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
+		r := New(Config{Core: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())})
+		w := &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
 		start := time.Now()
 		err := r.until(t.Context(), w, func() bool { return false })
 		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE || time.Since(start) != catchUpTimeout {

@@ -98,10 +98,14 @@ func showsWrite(now, wrote metav1.Object) bool {
 	return err != nil || order >= 0
 }
 
-// until waits until the cache satisfies a condition.
+// until waits until the cache shows what the API server has answered. Until it does, it counts as stale.
 func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
 		"%s was written, but the cache has not observed it within %s", w.Key, catchUpTimeout))
 	defer cancel()
-	return r.changes.Await(ctx, done, w.Key.Kind)
+	err := r.changes.Await(ctx, done, w.Key.Kind)
+	if err != nil {
+		r.sources[w.Key.Kind].Source().NoteBehind(done)
+	}
+	return err
 }
