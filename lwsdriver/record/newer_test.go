@@ -66,30 +66,3 @@ func TestEncodeOver(t *testing.T) {
 		}
 	}
 }
-
-// A newer driver's record is refused if this driver lacks or does not know what a rollback writes.
-func TestNewerLacks(t *testing.T) {
-	for name, tt := range map[string]struct {
-		edit func(string) string
-		want string
-	}{
-		"phase":           {replace(`"phase":"Progressing"`, `"phase":"Pausing"`), `phase "Pausing" is unknown`},
-		"id":              {replace(`"id":"r-1"`, `"name":"r-1"`), "id"},
-		"revision":        {replace(`"stableRevision":"aaaa"`, `"from":"aaaa"`), "release.stableRevision"},
-		"style":           {replace(`"STYLE_CANARY"`, `"STYLE_SHADOW"`), "policy.style"},
-		"saved":           {replace(`"saved"`, `"kept"`), "saved"},
-		"field of saved":  {replace(`"saved":{`, `"saved":{"pause":1,`), "pause"},
-		"stable template": {replace(`"startedAt":`, `"stableTemplate":{"leaderWorkerTemplate":{"workerTemplate":{"spec":{"containers":[]}},"gang":true}},"startedAt":`), "gang"},
-		"target":          {replace(`"groups":"25%"`, `"groups":{"share":4}`), "groups"},
-		"time":            {replace(`"startedAt":"`, `"startedAt":"day `), "day"},
-		"release": {func(string) string {
-			return `{"version":1,"saved":{"partition":0,"maxUnavailable":1,"maxSurge":0},"release":[]}`
-		}, "release"},
-		"routes": {replace(`"style"`, `"traffic":{"stableService":"a","canaryService":"b","httpRoutes":["d"],"meshRoutes":["c"]},"style"`), "release.policy.traffic"},
-	} {
-		_, err := DecodeRecord(replace(`"version":1`, `"version":2`)(tt.edit(encoded(t, sampleRecord(t)))))
-		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "schema version 2") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
