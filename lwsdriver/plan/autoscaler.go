@@ -94,11 +94,6 @@ func (o Observation) movesRequests() bool {
 	return hasGroups || o.Target() != nil || r.Traffic.RequestedWeight() > 0
 }
 
-// templateWaits reports whether groups exist that are not at the revision of the template in the spec.
-func (o Observation) templateWaits() bool {
-	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Revision != "" && !g.atRevision(o.Stable.Revision) })
-}
-
 // wantedHold returns what an autoscaler is to be kept from.
 func (o Observation) wantedHold(a Autoscaler) autoscaler.Hold {
 	switch {
@@ -108,7 +103,7 @@ func (o Observation) wantedHold(a Autoscaler) autoscaler.Hold {
 		return autoscaler.HoldAll
 	case o.movesRequests():
 		return autoscaler.HoldDown
-	case a.ToZero && o.mayEmpty() && o.Stable.Replicas > 0 && o.templateWaits():
+	case a.ToZero && o.mayEmpty() && o.Stable.Replicas > 0 && o.Stable.hasOtherRevisions(0):
 		// Without groups LWS keeps no old revision: the next group would run the template that waits.
 		return autoscaler.HoldDown
 	}

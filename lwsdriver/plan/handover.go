@@ -108,7 +108,7 @@ func standBy(o Observation) Decision {
 		d.Recheck, d.Wait = left, WaitTimer
 		d.Message = fmt.Sprintf("%s receives all requests; the groups of %s stand by until %s, and a rollback returns the requests to them",
 			c.Name, o.Stable.Name, clockTime(until))
-	case c.hasMixedRevisions():
+	case c.hasOtherRevisions(0):
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(*c)
 	default:
 		d.Reason, d.Message = ReasonHandingOver, "hand over to "+c.Name
@@ -118,11 +118,6 @@ func standBy(o Observation) Decision {
 		d.Action = SetStable{Record: next, Rolling: hold(), Why: d.Message}
 	}
 	return d
-}
-
-// hasMixedRevisions reports whether a group is not at the workload's revision: its template was edited, and LWS restores the groups.
-func (w Workload) hasMixedRevisions() bool {
-	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Revision != "" && !g.atRevision(w.Revision) })
 }
 
 func mixedMessage(w Workload) string {
@@ -309,7 +304,7 @@ func handOver(o Observation, s Progress, c Workload) Decision {
 	own := o.belongings()
 	d := Decision{Reason: ReasonHandingOver, Message: fmt.Sprintf("%s becomes the workload %s", c.Name, o.knownAs())}
 	switch {
-	case c.hasMixedRevisions():
+	case c.hasOtherRevisions(0):
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // under the hold the groups would stay mixed
 	case c.existingGroups() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold a missing group may be recreated at its old revision
@@ -354,7 +349,7 @@ func checkHandover(o Observation, action Action) error {
 		switch {
 		case !o.handingOver() || c == nil || c.Deleting || c.Name != a.Name:
 			return errors.New("a workload is handed over without a handover in progress")
-		case c.hasMixedRevisions():
+		case c.hasOtherRevisions(0):
 			return errors.New("a workload is handed over whose groups are at several revisions")
 		case c.existingGroups() < c.Replicas:
 			return errors.New("a workload is handed over that lacks groups")

@@ -227,11 +227,11 @@ func limitShares(o Observation, action Action) *Decision {
 // stopRoll has LWS stop before requests return to groups that it may replace all at once: it lowers its partition in time, and raises it
 // only for the hold. Nil means that LWS may take no more than may be unavailable.
 func (o Observation) stopRoll() *Decision {
-	if !o.templateWaits() {
+	if !o.Stable.hasOtherRevisions(0) {
 		return nil // LWS has nothing to replace
 	}
 	switch {
-	case o.Record == nil && o.replacesMore():
+	case o.Record == nil && o.Stable.hasOtherRevisions(int(ptr.Deref(o.Stable.Rolling.Partition, 0))):
 		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time",
 			o.Stable.Name)
 	case o.rollsTooFast():
@@ -251,12 +251,6 @@ func (o Observation) rollsTooFast() bool {
 	n := o.Stable.Replicas
 	unavailable, allowed := o.Stable.Rolling.MaxUnavailable, Pace(Saved(o), n).MaxUnavailable
 	return scaledValue(unavailable, n, false) > scaledValue(allowed, n, false)
-}
-
-// replacesMore reports whether LWS is yet to replace a group.
-func (o Observation) replacesMore() bool {
-	from := int(ptr.Deref(o.Stable.Rolling.Partition, 0))
-	return slices.ContainsFunc(o.Stable.Groups, func(g Group) bool { return g.Index >= from && g.Revision != "" && !g.atRevision(o.Stable.Revision) })
 }
 
 // carrierFacts returns the facts of the routing with no endpoint of a group that can't carry requests: its leader is ready and the rest of it is

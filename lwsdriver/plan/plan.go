@@ -160,7 +160,7 @@ func describeEnd(o Observation, d Decision) Decision {
 	if now == "" || known && len(o.groupsOffRevision(runs)) == 0 {
 		return explainEmpty(o, runs, d)
 	}
-	if o.Stable.existingGroups() > 0 && !o.templateWaits() {
+	if o.Stable.existingGroups() > 0 && !o.Stable.hasOtherRevisions(0) {
 		d.Reason = ReasonUnreleased
 		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
 			"To go back, run `lockstep undo` and release the restored template", o.Stable.Name, now)

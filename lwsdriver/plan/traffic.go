@@ -163,6 +163,11 @@ func (w Workload) existingFrom(index int) []Group {
 	return out
 }
 
+// hasOtherRevisions reports whether a group from an index on is not at the revision of the template in the spec.
+func (w Workload) hasOtherRevisions(index int) bool {
+	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Index >= index && g.Revision != "" && g.Revision != w.Revision })
+}
+
 // mayReach reports whether leaders from an index on may still receive requests.
 func (w Workload) mayReach(v traffic.View, index int) bool {
 	return slices.ContainsFunc(w.existingFrom(index), func(g Group) bool { return slices.Contains(v.CanaryPods, g.Leader) })
