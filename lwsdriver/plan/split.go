@@ -124,19 +124,12 @@ func (o Observation) keptInPlace() traffic.Desired {
 
 // requestsInPlace returns the desired routing.
 func (o Observation) requestsInPlace() traffic.Desired {
-	r := o.Record.Release
-	if r.UpdateRevision == "" {
+	switch r := o.Record.Release; {
+	case r.UpdateRevision == "":
 		return traffic.Desired{}
-	}
-	switch r.Phase {
-	case record.Promoting:
-		return routingAfterSplit()
-	case record.Progressing:
-		if r.UpdateRevision == o.Stable.Revision && len(o.abandonedGroups()) == 0 {
-			return o.requestedInPlace()
-		}
-		return o.keptInPlace()
-	case record.RollingBack:
+	case r.Phase == record.Progressing && r.UpdateRevision == o.Stable.Revision && len(o.abandonedGroups()) == 0:
+		return o.requestedInPlace()
+	case takesShare(r.Phase), r.Phase == record.RollingBack:
 		return o.keptInPlace()
 	default:
 		return traffic.Desired{}
