@@ -133,16 +133,13 @@ func (w Waiting) deadlineStart(d Decision) time.Time {
 		began = w.Since
 	}
 	recordedEarlier := !recorded.IsZero() && recorded.Before(began)
-	switch {
-	case d.Since.IsZero() && recordedEarlier:
-		return later(recorded, progress)
-	case d.Since.IsZero():
-		return later(began, progress)
-	case recordedEarlier && !recorded.Before(progress):
-		return recorded
-	default:
-		return began
+	if recordedEarlier && (d.Since.IsZero() || !recorded.Before(progress)) {
+		began = recorded
 	}
+	if d.Since.IsZero() {
+		return later(began, progress)
+	}
+	return began
 }
 
 // recordAfter divides a deadline: a wait is recorded after this part of it. Most waits end sooner, and cost no write.
