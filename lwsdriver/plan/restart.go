@@ -213,15 +213,16 @@ func restartBlocking(o Observation, s Progress) *Decision {
 			blocking = append(blocking, g)
 		}
 	}
-	a := repairHold(o)
+	held := o.holdWithSurge()
+	inForce := record.SameRolling(o.Stable.Rolling, held)
 	switch {
 	case len(blocking) == 0:
 		return nil // limitRoll waits for what was restarted
-	case a != nil && !o.Stable.Observed:
+	case !inForce && !o.Stable.Observed:
 		return nil // the StatefulSet may still have the other template
-	case a != nil:
-		a.Why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
-		return ptr.To(writeStable(*a, ReasonRestarting))
+	case !inForce:
+		const why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
+		return ptr.To(writeStable(SetStable{Record: *o.Record, Rolling: &held, Why: why}, ReasonRestarting))
 	}
 	return ptr.To(restart(o, s, blocking, ReasonRestarting))
 }
