@@ -102,35 +102,26 @@ func replace(old, with string) func(string) string {
 	}
 }
 
-func TestDecodeTargetIsStrict(t *testing.T) {
-	tests := []struct {
-		name   string
-		reason string
-		in     string
-		want   *Target
-		bad    bool
-	}{
-		{"None", "No annotation is no target.", "", nil, false},
-		{"Count", "As written.", `{"groups":"3","at":"2026-05-04T12:00:00Z"}`, &Target{Groups: "3", At: start}, false},
-		{"Batch", "As written.", `{"groups":"25%","batch":1,"at":"2026-05-04T12:00:00Z"}`, &Target{Groups: "25%", Batch: ptr.To(1), At: start}, false},
-		{"Null", "null is no target.", "null", nil, true},
-		{"NoGroups", "A target has groups.", `{"at":"2026-05-04T12:00:00Z"}`, nil, true},
-		{"Number", "Quantities are text.", `{"groups":3}`, nil, true},
-		{"UnknownField", "This driver did not write it.", `{"groups":"3","max":4}`, nil, true},
-		{"WrongType", "No driver wrote it.", `{"groups":"3","batch":"1"}`, nil, true},
-		{"Garbage", "Trailing data is refused.", `{"groups":"3"}}`, nil, true},
-		{"NegativeBatch", "Batches count from 0.", `{"groups":"3","batch":-1}`, nil, true},
-	}
-	for _, tc := range tests {
-		t.Run(tc.name, func(t *testing.T) {
-			got, err := DecodeTarget(tc.in)
-			if (err != nil) != tc.bad {
-				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
+// TestDecodeTarget runs testdata/targets.txt: each line is an annotation. Below is the target that is read, batch -1 without one, or why it is not.
+func TestDecodeTarget(t *testing.T) {
+	t.Parallel()
+	datadriven.RunTest(t, "testdata/targets.txt", func(t *testing.T, d *datadriven.TestData) string {
+		var told strings.Builder
+		for line := range strings.SplitSeq(d.Input, "\n") {
+			target, err := DecodeTarget(line)
+			if (target == nil) == (err == nil) {
+				t.Errorf("%s: %v beside error %v", line, target, err)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
+			if err != nil {
+				fmt.Fprintf(&told, "error: %v\n", err)
+				continue
 			}
-		})
+			fmt.Fprintf(&told, "%s groups, batch %d, at %s\n", target.Groups, ptr.Deref(target.Batch, -1), target.At)
+		}
+		return told.String()
+	})
+	if got, err := DecodeTarget(""); got != nil || err != nil {
+		t.Errorf("no annotation: %v, %v", got, err)
 	}
 }
 
