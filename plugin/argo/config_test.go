@@ -6,6 +6,7 @@ package argo
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -103,37 +105,61 @@ steps:
 	}
 }
 
-// TestReadConfigs runs testdata/config.txt: each line is the configuration of the plugin, of its only step or of its second one, or a whole canary
-// strategy. Below is what it says, or what is wrong, with the workload if that is known all the same.
+// TestReadConfigs runs testdata/config.txt and native.txt, in the words of strategyOf. Below each line is what the configuration says, why no release
+// begins with it, and what has no effect; or what is wrong, with the workload if that is known all the same.
 func TestReadConfigs(t *testing.T) {
 	t.Parallel()
-	datadriven.RunTest(t, "testdata/config.txt", func(t *testing.T, d *datadriven.TestData) string {
-		var told strings.Builder
-		for line := range strings.SplitSeq(d.Input, "\n") {
-			switch begun := ownStep("upgrade: 50%"); d.Cmd {
-			case "plugin":
-				line = strategy(line, begun)
-			case "steps":
-				line = strategy("workload: w", ownStep(line))
-			case "second":
-				line = strategy("workload: w", begun, ownStep(line))
+	for _, file := range []string{"config", "native"} {
+		datadriven.RunTest(t, "testdata/"+file+".txt", func(t *testing.T, d *datadriven.TestData) string {
+			var told strings.Builder
+			for line := range strings.SplitSeq(d.Input, "\n") {
+				ro := parse(t, strategyOf(d.Cmd, line))
+				ro.Spec.ProgressDeadlineSeconds = ptr.To[int32](endless)
+				c, err := readTyped(ro)
+				lenient, _ := ReadLenient(ro)
+				switch {
+				case err != nil && lenient != nil:
+					fmt.Fprintf(&told, "%v (workload %s)\n", err, lenient.Workload)
+				case err != nil:
+					fmt.Fprintln(&told, err)
+				case c == nil:
+					fmt.Fprintln(&told, "not of this plugin")
+				case c.Unfit != nil:
+					fmt.Fprintln(&told, c.Unfit)
+				case c.Ignored != "":
+					fmt.Fprintf(&told, "no effect: %s\n", c.Ignored)
+				default:
+					fmt.Fprintf(&told, "%s in batches %v, a step waits %s\n", c.Workload, c.Policy.GetBatches(), c.Wait)
+				}
 			}
-			ro := parse(t, line)
-			c, err := readTyped(ro)
-			lenient, _ := ReadLenient(ro)
-			switch {
-			case err != nil && lenient != nil:
-				fmt.Fprintf(&told, "%v (workload %s)\n", err, lenient.Workload)
-			case err != nil:
-				fmt.Fprintln(&told, err)
-			case c == nil:
-				fmt.Fprintln(&told, "not of this plugin")
-			default:
-				fmt.Fprintf(&told, "%s in batches %v, a step waits %s\n", c.Workload, c.Policy.GetBatches(), c.Wait)
-			}
-		}
-		return told.String()
-	})
+			return told.String()
+		})
+	}
+}
+
+// strategyOf is a canary strategy whose plugin has this configuration, or only this step, or this second step; one with these steps, of which those
+// of the plugin are in parentheses, with traffic or without; one with this field, in trafficRouting or beside it; or as it is.
+func strategyOf(command, text string) string {
+	begun := ownStep("upgrade: 50%")
+	steps := regexp.MustCompile(`\((.*?)\)`).ReplaceAllString(text, ownStep("$1"))
+	switch command {
+	case "plugin":
+		return strategy(text, begun)
+	case "steps":
+		return strategy("workload: w", ownStep(text))
+	case "second":
+		return strategy("workload: w", begun, ownStep(text))
+	case "routed":
+		return strategy("workload: w, traffic: {stableService: s}", steps)
+	case "unrouted":
+		return strategy("workload: w", steps)
+	case "router":
+		return "{trafficRouting: {" + text + ", plugins: {lockstep/lws: {workload: w}}}, steps: [" + begun + "]}"
+	case "field":
+		return "{" + text + ", trafficRouting: {plugins: {lockstep/lws: {workload: w}}}, steps: [" + begun + "]}"
+	default:
+		return text
+	}
 }
 
 // strategy is a canary strategy with this configuration of the plugin and these steps.
