@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -60,13 +61,9 @@ func TestDriverApart(t *testing.T) {
 	e.awaitRest("v2")
 	e.mustBeRestored()
 	// A Rollout that is deleted while no controller runs is missed once one does.
-	if err := c.KillComponent(cluster.Argo); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.KillComponent(cluster.Argo))
 	e.delete(name)
-	if err := c.StartComponent(t.Context(), cluster.Argo); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.StartComponent(t.Context(), cluster.Argo))
 	newRelease(t, step("promote: true")) // Argo starts the plugin for a Rollout
 	e.Eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v2") })
 }
@@ -76,9 +73,7 @@ func withoutRights(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	less := files.Read(t, filepath.Join("..", "..", "config", "argo", "remote", "rbac", "role.yaml"))
 	more, err := config.ArgoRBAC()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	bindings := kubernetes.NewForConfigOrDie(c.RESTConfig()).RbacV1().ClusterRoleBindings()
 	replace := func(ctx context.Context, binding string, manifest []byte) {
 		if err := c.Apply(ctx, cluster.ArgoNamespace, manifest); err != nil {
@@ -91,9 +86,7 @@ func withoutRights(t *testing.T, c *cluster.Cluster) {
 	t.Cleanup(func() { replace(context.Background(), "lockstep-argo-events", more) })
 	replace(t.Context(), "lockstep-argo-rollouts", less)
 	account, err := c.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	await.Nil(t, "the permissions are removed", func(ctx context.Context) error {
 		_, err := lwsclient.NewForConfigOrDie(account).LeaderworkersetV1().LeaderWorkerSets("default").List(ctx, metav1.ListOptions{})
 		if !apierrors.IsForbidden(err) {

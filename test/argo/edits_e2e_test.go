@@ -8,6 +8,7 @@ package argo
 import (
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -23,14 +24,10 @@ func TestEditedAfterPromoteFullWhileDown(t *testing.T) {
 			before := e.Identities()
 			e.edit("v2")
 			e.awaitPause(1)
-			if err := e.Cluster.KillComponent(cluster.Argo); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.Cluster.KillComponent(cluster.Argo))
 			e.argo("promote", test.flag, name)
 			e.edit("v3")
-			if err := e.Cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.Cluster.StartComponent(t.Context(), cluster.Argo))
 			e.awaitFirstStep("v3", before)
 			e.argo("promote", "--full", name)
 			e.awaitRest("v3")

@@ -27,6 +27,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -172,9 +173,7 @@ func (e *env) edit(tag string, changes ...change) {
 func (e *env) get(ctx context.Context) *v1alpha1.Rollout {
 	e.T.Helper()
 	r, err := e.tryGet(ctx, e.Name)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	return r
 }
 
@@ -197,9 +196,7 @@ func (e *env) patch(raw string) {
 func (e *env) argo(args ...string) string {
 	e.T.Helper()
 	path, err := cluster.KubectlArgo(e.T.Context())
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	ctx, cancel := context.WithTimeout(e.T.Context(), await.Patience)
 	defer cancel()
 	args = append(args, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig())

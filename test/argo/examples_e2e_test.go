@@ -22,6 +22,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -152,9 +153,7 @@ func (e *env) acknowledge() {
 	for _, resource := range []schema.GroupVersionResource{httpRoutes, inferencePools} {
 		client := e.Objects(resource)
 		watcher, err := client.Watch(e.T.Context(), metav1.ListOptions{})
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		require.NoError(e.T, err)
 		e.T.Cleanup(watcher.Stop)
 		go func() {
 			for event := range watcher.ResultChan() {

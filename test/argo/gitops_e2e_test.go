@@ -20,6 +20,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/gitops"
@@ -35,17 +36,13 @@ func TestGitOpsHealth(t *testing.T) {
 	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
 
 	owner := "argo-rollouts/" + e.Namespace + "/" + name
-	if err := e.Cluster.StopComponent(t.Context(), cluster.Argo); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.Cluster.StopComponent(t.Context(), cluster.Argo))
 	e.edit("v2")
 	released := e.startWait("--wait")
 	m.await(gitops.Suspended, "0 updated; the template is held and waits for a release by "+owner)
 	e.mustFail(exit.Error, "is held and waits for a release by "+owner, "--wait=3s")
 
-	if err := e.Cluster.StartComponent(t.Context(), cluster.Argo); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.Cluster.StartComponent(t.Context(), cluster.Argo))
 	e.awaitPause(1)
 	m.await(gitops.Suspended, "by "+owner+" is in flight (Progressing)")
 	e.mustFail(exit.Error, "by "+owner+" is ready", "--wait=3s")
@@ -95,9 +92,7 @@ func (e *env) monitor() *monitor {
 	}
 	client := e.Objects(lws.GroupVersion.WithResource("leaderworkersets"))
 	events, err := client.Watch(e.T.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + e.Name})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	var done sync.WaitGroup
 	e.T.Cleanup(func() { events.Stop(); done.Wait() })
 	done.Go(func() {
@@ -161,9 +156,7 @@ func (e *env) startWait(flag string) func() (code int, text string) {
 	var text bytes.Buffer
 	command := exec.CommandContext(e.T.Context(), binary, "status", e.Name, flag, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig())
 	command.Stdout, command.Stderr = &text, &text
-	if err := command.Start(); err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, command.Start())
 	return func() (int, string) {
 		_ = command.Wait()
 		return command.ProcessState.ExitCode(), text.String()

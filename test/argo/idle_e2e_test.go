@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -77,18 +78,12 @@ var reconcileCount = regexp.MustCompile(`(?m)^rollout_reconcile_count\{(.*)\} ([
 func (e *env) reconciles() int {
 	e.T.Helper()
 	request, err := http.NewRequestWithContext(e.T.Context(), http.MethodGet, e.Cluster.ArgoMetrics(), nil)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	total := 0.0
 	for _, match := range reconcileCount.FindAllSubmatch(text, -1) {
 		if strings.Contains(string(match[1]), fmt.Sprintf("namespace=%q", e.Namespace)) {

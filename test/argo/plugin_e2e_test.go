@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/argo/install"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -46,9 +47,7 @@ func reconfigure(t *testing.T, args ...string) {
 	c := cluster.Shared(t)
 	binary := driver.Path(t)
 	again := func(ctx context.Context, args ...string) {
-		if err := errors.Join(c.StopComponent(ctx, cluster.Argo), install.Configure(ctx, c, binary, args...), c.StartComponent(ctx, cluster.Argo)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(c.StopComponent(ctx, cluster.Argo), install.Configure(ctx, c, binary, args...), c.StartComponent(ctx, cluster.Argo)))
 	}
 	again(t.Context(), args...)
 	t.Cleanup(func() { again(context.Background()) })
@@ -105,9 +104,7 @@ func TestInstallation(t *testing.T) {
 		t.Errorf("%d plugin processes, want 2", n)
 	}
 	cfg, err := e.Cluster.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("the controller's account may list nodes: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -119,9 +120,7 @@ func (e *env) deleteAndWait(propagation metav1.DeletionPropagation) {
 	e.T.Helper()
 	client := e.Objects(rollouts)
 	old := suite.GetObject(e.T.Context(), e.T, client, name)
-	if err := client.Delete(e.T.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}); err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, client.Delete(e.T.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}))
 	e.Eventually("the Rollout is deleted", func(ctx context.Context) error {
 		_, err := client.Get(ctx, name, metav1.GetOptions{})
 		if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/vllm"
 )
@@ -29,9 +30,7 @@ func TestAnalysisByRevision(t *testing.T) {
 	target := httptest.NewServer(m)
 	t.Cleanup(target.Close)
 	url, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), strings.TrimPrefix(target.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(stop)
 	e.Apply(exampleFile(t, "workload.yaml"))
 	quick := strings.NewReplacer("http://prometheus.monitoring:9090", url, "initialDelay: 2m", "initialDelay: 10s", "interval: 30s", "interval: 1s", "[2m]", "[10s]")

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -168,9 +169,7 @@ func (e *env) watch() *moments {
 	e.T.Helper()
 	m := &moments{share: share(e.route(e.T.Context()), stableService)}
 	routes, err := e.Objects(httpRoutes).Watch(e.T.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	e.T.Cleanup(routes.Stop)
 	go func() {
 		for event := range routes.ResultChan() {
@@ -183,9 +182,7 @@ func (e *env) watch() *moments {
 		}
 	}()
 	sets, err := e.Sets().Watch(e.T.Context(), metav1.ListOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	e.T.Cleanup(sets.Stop)
 	go func() {
 		for event := range sets.ResultChan() {

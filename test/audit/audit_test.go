@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 func line(id, stage, verb, namespace, resource, name string) string {
@@ -44,9 +46,7 @@ func TestReadReturnsEachRequestOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			events, err := Read(strings.NewReader(test.log), test.containing)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(test.want, names(events)); diff != "" {
 				t.Error(diff)
 			}
@@ -63,9 +63,7 @@ func TestBetween(t *testing.T) {
 	mark := func(name string) string { return line(name, "ResponseComplete", "get", "a", "configmaps", name) }
 	path := filepath.Join(t.TempDir(), "audit.log")
 	before, after := line("x", "ResponseComplete", "list", "a", "nodes", ""), line("y", "ResponseComplete", "delete", "a", "nodes", "n")
-	if err := os.WriteFile(path, []byte(before+mark(from)+log+mark(to)+after), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(before+mark(from)+log+mark(to)+after), 0o600))
 	if diff := cmp.Diff([]string{"watch pods", "create pods", "get /api/healthz"}, names(Between(t, path, from, to, ""))); diff != "" {
 		t.Error(diff)
 	}

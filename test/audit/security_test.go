@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // docs/security.md claims exactly the rights that the manifests grant. test/e2e compares it with the API server's audit log.
 func TestSecurityDocumentMatchesRoles(t *testing.T) {
 	claims, err := Claims("../../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for role := range claims {
 		if strings.HasPrefix(role, "system:") {
 			delete(claims, role) // Kubernetes defines it
@@ -31,9 +31,7 @@ func TestSecurityDocumentMatchesRoles(t *testing.T) {
 	var manifests []byte
 	for _, path := range []string{"base/role", "base/gateway", "base/ingress", "base/pools", "base/autoscalers", "base/disaggregated", "preflight/role", "deployment/lease"} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", "config", path+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		manifests = append(append(manifests, "\n---\n"...), raw...)
 	}
 	granted := map[string]map[Right]bool{}

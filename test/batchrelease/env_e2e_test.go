@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -100,9 +101,7 @@ func quarters(style string) string {
 func (e *env) workloads(ctx context.Context) int {
 	e.T.Helper()
 	list, err := e.Sets().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	return len(list.Items)
 }
 
@@ -122,9 +121,7 @@ func typed(o *unstructured.Unstructured) (*v1beta1.BatchRelease, error) {
 func (e *env) mustRelease() *v1beta1.BatchRelease {
 	e.T.Helper()
 	r, err := e.release(e.T.Context(), name)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	return r
 }
 
@@ -204,9 +201,7 @@ func (e *env) story() (read func() string) {
 	e.T.Helper()
 	r := e.mustRelease()
 	w, err := e.Objects(batchReleases).Watch(e.T.Context(), metav1.ListOptions{ResourceVersion: r.ResourceVersion})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	var seen []string
 	done := make(chan struct{})
 	go func() {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -41,17 +42,11 @@ func rights(t *testing.T, c *cluster.Cluster, withDriver bool) string {
 	}
 	for _, read := range manifests {
 		manifest, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Apply(t.Context(), "", manifest); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, c.Apply(t.Context(), "", manifest))
 	}
 	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.BatchReleaseServiceAccount)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return kubeconfig
 }
 
@@ -139,18 +134,14 @@ func sharedLog(namespace string) string {
 // installKind installs the CRD of BatchRelease, without Kruise's manager.
 func installKind(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	if err := c.InstallBatchRelease(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.InstallBatchRelease(context.WithoutCancel(t.Context())))
 }
 
 // children returns the child processes of a process.
 func children(t *testing.T, pid int) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out []string
 	for _, entry := range entries {
 		raw, err := os.ReadFile("/proc/" + entry.Name() + "/stat")

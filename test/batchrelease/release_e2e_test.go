@@ -20,6 +20,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -247,9 +248,7 @@ func TestWorkloadDeleted(t *testing.T) {
 	e.awaitHeld()
 	e.Edit("v2")
 	e.awaitBatch(0)
-	if err := e.Sets().Delete(t.Context(), name, deleteNow); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.Sets().Delete(t.Context(), name, deleteNow))
 	e.await(name, "the end", func(s status) bool {
 		return s.Phase == v1beta1.RolloutPhaseCompleted && s.Message == "the workload is gone"
 	})

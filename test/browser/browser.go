@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/debian"
 )
 
@@ -57,9 +58,7 @@ type Page struct {
 func Open(t testing.TB, url string) *Page {
 	t.Helper()
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1400, 900), chromedp.DisableGPU,
 		chromedp.WSURLReadTimeout(await.Patience))
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), options...)
@@ -191,13 +190,9 @@ func (p *Page) Accessible() []string {
 			continue
 		}
 		var role, name string
-		if err := json.Unmarshal(n.Role.Value, &role); err != nil {
-			p.t.Fatal(err)
-		}
+		require.NoError(p.t, json.Unmarshal(n.Role.Value, &role))
 		if n.Name != nil && n.Name.Value != nil {
-			if err := json.Unmarshal(n.Name.Value, &name); err != nil {
-				p.t.Fatal(err)
-			}
+			require.NoError(p.t, json.Unmarshal(n.Name.Value, &name))
 		}
 		all = append(all, role+": "+name)
 	}
@@ -207,7 +202,5 @@ func (p *Page) Accessible() []string {
 // Screenshot writes the whole page to a PNG file.
 func (p *Page) Screenshot(path string) {
 	p.t.Helper()
-	if err := os.WriteFile(path, Run(p, chromedp.Screenshot(chromedp.CSS("body"))), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, os.WriteFile(path, Run(p, chromedp.Screenshot(chromedp.CSS("body"))), 0o600))
 }

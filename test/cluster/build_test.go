@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // writeModule writes a module with a program that imports the standard library only.
@@ -16,9 +18,7 @@ func writeModule(t *testing.T, main string) module {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range map[string]string{"go.mod": "module example.com/m\n\ngo 1.26\n", "go.sum": "", "main.go": main} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	return module{name: "m", version: "v1", source: dir, programs: []program{{"hello", "example.com/m"}}, ldflags: "-X main.who=world"}
 }
@@ -66,9 +66,7 @@ func TestCacheKey(t *testing.T) {
 	key := func(m module, p platform) string {
 		t.Helper()
 		key, err := m.cacheKey(m.source, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return key
 	}
 	base := key(m, p)
@@ -83,9 +81,7 @@ func TestCacheKey(t *testing.T) {
 		"other machine":    key(m, platform{"go1.26", "linux", "arm64"}),
 		"other dependency": "",
 	}
-	if err := os.WriteFile(filepath.Join(m.source, "go.sum"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(m.source, "go.sum"), []byte("x"), 0o600))
 	others["other dependency"] = key(m, p)
 	seen := map[string]string{base: "the first"}
 	for name, k := range others {
@@ -101,9 +97,7 @@ func TestModulesAreFound(t *testing.T) {
 		for _, version := range s.Versions {
 			t.Setenv(s.env, version)
 			o, err := newOptions([]Option{WithTraefik(), WithArgo(), WithKruise()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, m := range o.modules() {
 				if dir, err := m.folder(); err != nil {
 					t.Errorf("module %s: %q, %v", m, dir, err)

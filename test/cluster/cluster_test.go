@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 func TestPortsAreExclusive(t *testing.T) {
@@ -16,13 +18,9 @@ func TestPortsAreExclusive(t *testing.T) {
 	defer first.release()
 	defer second.release()
 	a, err := first.take(t.Context(), 50)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b, err := second.take(t.Context(), 50)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	if len(slices.Compact(all)) != 100 {
@@ -43,9 +41,7 @@ func TestPortsAreExclusive(t *testing.T) {
 func TestMakeDir(t *testing.T) {
 	t.Run("refuses what is not empty", func(t *testing.T) {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 		if _, _, err := makeDir(dir); err == nil {
 			t.Error("a directory with files was accepted")
 		}
@@ -55,9 +51,7 @@ func TestMakeDir(t *testing.T) {
 		abandoned, owned := filepath.Join(temporary, dirPrefix+"1"), filepath.Join(temporary, dirPrefix+"2")
 		for _, dir := range []string{abandoned, owned} {
 			_, owner, err := makeDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if dir == owned {
 				defer func() { _ = owner.Close() }()
 			} else {

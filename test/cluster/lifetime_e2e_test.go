@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // Ctrl-C on the command, also during startup, leaves no processes and no files. No process outlives one that is killed.
@@ -36,9 +37,7 @@ func TestCommandInterrupt(t *testing.T) {
 			command := exec.Command(binary, "--nodes=1", "--without-lws")
 			command.Env = append(os.Environ(), "TMPDIR="+temporary)
 			stdout, err := command.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			children := startParent(t, command, temporary)
 			if line := bufio.NewScanner(stdout); when == "ready" && !line.Scan() {
 				t.Errorf("the command printed nothing: %v", line.Err())
@@ -51,9 +50,7 @@ func TestCommandInterrupt(t *testing.T) {
 				waitGone(t, children)
 				return
 			}
-			if err := command.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, command.Process.Signal(os.Interrupt))
 			if err := command.Wait(); err != nil {
 				t.Errorf("the command exited with %v", err)
 			}
@@ -69,9 +66,7 @@ func TestCommandInterrupt(t *testing.T) {
 func startParent(t *testing.T, parent *exec.Cmd, dir string) []int {
 	t.Helper()
 	parent.Stderr = t.Output()
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, parent.Start())
 	t.Cleanup(func() { _ = parent.Process.Kill() })
 	var children []int
 	eventually(t, "all components run", func(context.Context) error {
@@ -88,9 +83,7 @@ func startParent(t *testing.T, parent *exec.Cmd, dir string) []int {
 func processesBelow(t *testing.T, dir string) []int {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var found []int
 	for _, link := range links {
 		cwd, err := os.Readlink(link)
@@ -98,9 +91,7 @@ func processesBelow(t *testing.T, dir string) []int {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		found = append(found, pid)
 	}
 	return found
@@ -129,17 +120,11 @@ func zombie(pid int) bool {
 // Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestComponentDies(t *testing.T) {
 	c, err := Start(t.Context(), WithDir(filepath.Join(t.TempDir(), "cluster")), WithNodes(1, nil), WithoutLWS(), WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Stop()
 	p, err := c.process(Scheduler)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, p.Cmd.Process.Kill())
 	select {
 	case <-c.Done():
 	case <-time.After(await.Patience):

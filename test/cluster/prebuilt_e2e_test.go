@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // A control plane of downloaded programs starts, with the etcd that is built beside them. A server on loopback serves the programs that
@@ -20,14 +22,10 @@ import (
 // Proves: `make demo PREBUILT=yes`: a control plane of downloaded programs, from a server on loopback.
 func TestClusterOfDownloadedPrograms(t *testing.T) {
 	o, err := newOptions([]Option{WithLog(t.Output())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m := kubernetesModule(o.versions)
 	built, err := m.build(t.Context(), o.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, built.program(filepath.Base(r.URL.Path)))
 	}))
@@ -36,9 +34,7 @@ func TestClusterOfDownloadedPrograms(t *testing.T) {
 	downloaded, _ := officialPrograms.replace(m, hostPlatform())
 	for _, d := range downloaded.downloads {
 		content, err := os.ReadFile(built.program(d.name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		local.sums[strings.TrimPrefix(d.url, officialPrograms.site)] = sumOf(content)
 	}
 	if len(local.sums) == 0 {
@@ -46,22 +42,16 @@ func TestClusterOfDownloadedPrograms(t *testing.T) {
 	}
 	// In another cache only the other modules are built.
 	root, err := cacheRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	another := t.TempDir()
 	for _, other := range o.modules() {
 		if other.name != m.name {
-			if err := os.Symlink(filepath.Join(root, other.name), filepath.Join(another, other.name)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Symlink(filepath.Join(root, other.name), filepath.Join(another, other.name)))
 		}
 	}
 	t.Setenv(CacheEnv, another)
 	c, err := Start(t.Context(), WithLog(t.Output()), WithNodes(1, nil), func(o *options) { o.prebuilt = local })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Stop()
 	done, err := c.build(t.Context(), kubernetesModule)
 	if err != nil || filepath.Dir(filepath.Dir(done.dir)) != another {

@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 const downloadedProgram = "#!/bin/sh\necho downloaded\n"
@@ -30,12 +32,8 @@ func writePrebuiltModule(t *testing.T, site string) (module, prebuilt) {
 	t.Setenv(CacheEnv, t.TempDir())
 	const main = "package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"built\\n\") }\n"
 	m := writeModule(t, main)
-	if err := os.Mkdir(filepath.Join(m.source, "tool"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(m.source, "tool", "main.go"), []byte(main), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(m.source, "tool"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(m.source, "tool", "main.go"), []byte(main), 0o600))
 	m.programs = append(m.programs, program{"tool", "example.com/m/tool"})
 	path := "v1/bin/" + runtime.GOOS + "/" + runtime.GOARCH + "/tool"
 	return m, prebuilt{site: site + "/", sums: map[string]string{path: sumOf([]byte(downloadedProgram))}}
@@ -97,9 +95,7 @@ func TestPrebuiltProgramIsDownloadedOrBuilt(t *testing.T) {
 			m, p := writePrebuiltModule(t, serveTool(t, test.answer))
 			log := &strings.Builder{}
 			got, err := options{prebuilt: p}.obtain(t.Context(), m, log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if out := outputs(t, got); out != test.want {
 				t.Errorf("the programs print %q instead of %q", out, test.want)
 			}
@@ -132,9 +128,7 @@ func TestPrebuiltProgramWithWrongChecksumIsRefused(t *testing.T) {
 func TestOfficialProgramsArePinned(t *testing.T) {
 	t.Setenv("LOCKSTEP_TEST_KUBERNETES", "")
 	o, err := newOptions(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, arch := range []string{"amd64", "arm64"} {
 		m, _ := officialPrograms.replace(kubernetesModule(o.versions), platform{goos: "linux", goarch: arch})
 		if len(m.downloads) != 3 || len(m.programs) != 1 || m.programs[0].name != "etcd" {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // A late request of KWOK for an earlier pod of the same name changes nothing.
@@ -25,9 +27,7 @@ func TestLateRequestsOfKWOK(t *testing.T) {
 	c := Shared(t)
 	namespace := c.Namespace(t)
 	config, err := clientcmd.BuildConfigFromFlags("", c.path(KWOK+".kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	late := kubernetes.NewForConfigOrDie(config)
 	pods := c.kube.CoreV1().Pods(namespace)
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}}}

@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // shared is the cluster of a test binary.
@@ -69,9 +71,7 @@ func Shared(tb testing.TB) *Cluster {
 	if shared.err != nil {
 		tb.Fatal(shared.err)
 	}
-	if err := shared.cluster.Err(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, shared.cluster.Err())
 	return shared.cluster
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/document"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -84,13 +85,9 @@ func TestAlertCommands(t *testing.T) {
 func TestInstallCommands(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithInstallers(), cluster.WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Stop)
-	if err := c.InstallPrometheusOperator(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.InstallPrometheusOperator(t.Context()))
 	r := newReaderOf(t, c)
 	r.run("config/chart/README.md")
 	r.shell("helm uninstall lockstep --namespace lockstep-system --wait && kubectl delete namespace lockstep-system")
@@ -143,18 +140,14 @@ func newReaderOf(t *testing.T, c *cluster.Cluster) *reader {
 		if err == nil {
 			err = os.Symlink(program, filepath.Join(bin, name))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	raw, err := os.ReadFile(c.Kubeconfig())
 	if err == nil {
 		err = os.WriteFile(kubeconfig, raw, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &reader{t, append(os.Environ(), "KUBECONFIG="+kubeconfig, "PATH="+bin+":"+os.Getenv("PATH"))}
 	r.shell("kubectl config set-context --current --namespace " + c.Namespace(t))
 	return r
@@ -165,9 +158,7 @@ func newReaderOf(t *testing.T, c *cluster.Cluster) *reader {
 func (r *reader) run(path string, before ...string) {
 	r.t.Helper()
 	f, err := document.Read(root, path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	found := 0
 	for _, b := range f.Blocks {
 		if b.Test == r.t.Name() {

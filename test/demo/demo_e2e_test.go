@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -39,22 +40,16 @@ func playDemo(t *testing.T, text string, at func(pid int), args ...string) strin
 	t.Helper()
 	lockstep := driver.Path(t)
 	tmp, err := os.MkdirTemp("", "demo-") // short, for the path of a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer os.RemoveAll(tmp)
 	cmd := exec.Command(os.Args[0], append([]string{"-lockstep", lockstep}, args...)...)
 	// The cluster of the environment, which does not exist, must not be used.
 	cmd.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+tmp, "KUBECONFIG="+filepath.Join(tmp, "none"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := child.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, child.Start(cmd))
 	var b strings.Builder
 	for s := bufio.NewScanner(out); s.Scan(); {
 		t.Log(s.Text())
@@ -96,9 +91,7 @@ func TestDemoSaysWhatItTakes(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cache := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(cache, test.cached), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(filepath.Join(cache, test.cached), 0o755))
 			t.Setenv(cluster.CacheEnv, cache)
 			out, err := exec.Command("make", append([]string{"--silent", "-C", "../..", "demo-time"}, test.args...)...).CombinedOutput()
 			if err != nil || strings.Contains(string(out), "PREBUILT=yes") != test.says {
@@ -134,9 +127,7 @@ func TestDemoDisaggregated(t *testing.T) {
 // Proves: `make demo KUBECONFIG=FILE` in a cluster at hand.
 func TestDemoAtHand(t *testing.T) {
 	c, err := cluster.Start(t.Context(), cluster.WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Stop()
 	text := playDemo(t, "", nil, "-pause", "1s", "-kubeconfig", c.Kubeconfig())
 	mustContain(t, text, "pods unchanged", "is complete: 4 groups run revision", `registry.k8s.io/pause:3.10 ready`, `namespace lockstep-demo-\S+ is deleted`)

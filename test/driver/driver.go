@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -58,9 +59,7 @@ var Binary = sync.OnceValues(func() (string, error) {
 func Path(t testing.TB) string {
 	t.Helper()
 	path, err := Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return path
 }
 
@@ -115,9 +114,7 @@ func Start(t testing.TB, kubeconfig, namespace string) *Driver {
 func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d := &Driver{t: t, kubeconfig: kubeconfig, namespace: namespace, dir: dir}
 	if d.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
 		t.Fatal(err)
@@ -155,9 +152,7 @@ func (d *Driver) Begin() {
 		binary = NewerBinary
 	}
 	path, err := binary()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	require.NoError(d.t, err)
 	address := d.Address()
 	args := []string{"serve", "--listen", address, "--kubeconfig", d.kubeconfig, "--record", d.recording()}
 	if d.namespace != "" {

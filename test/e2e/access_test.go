@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
@@ -51,27 +52,19 @@ type tcpDriver struct {
 func (e *env) serveTCP(args ...string) *tcpDriver {
 	e.t.Helper()
 	roles, err := config.Access()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := e.cluster.Apply(e.t.Context(), "", roles); err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.cluster.Apply(e.t.Context(), "", roles))
 	binary := driver.Path(e.t)
 	s := &tcpDriver{env: e, ca: tlstest.NewCA(e.t), log: filepath.Join(e.t.TempDir(), "log")}
 	cert := s.ca.Files(e.t, "server")
 	log, err := os.Create(s.log)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	e.t.Cleanup(func() { _ = log.Close() })
 	cmd := exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--kubeconfig", driver.Kubeconfig(e.t, e.cluster),
 		"--tls-cert", cert.Cert, "--tls-key", cert.Key, "--client-ca", s.ca.File}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	process, err := child.Run(cmd)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	e.t.Cleanup(func() {
 		process.End(syscall.SIGTERM, await.Patience)
 		if e.t.Failed() {
@@ -103,9 +96,7 @@ func (s *tcpDriver) token(account, audience string) string {
 	request, err := accounts.CreateToken(s.t.Context(), account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	path := filepath.Join(s.t.TempDir(), "token")
 	files.Write(s.t, path, []byte(request.Status.Token))
 	return path
@@ -137,9 +128,7 @@ func (s *tcpDriver) as(opts ...plugin.Option) (*plugin.Client, error) {
 func (s *tcpDriver) mustAs(opts ...plugin.Option) *plugin.Client {
 	s.t.Helper()
 	client, err := s.as(opts...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return client
 }
 
@@ -162,13 +151,9 @@ func (s *tcpDriver) grpcurl(account, workload string) (string, error) {
 func (s *tcpDriver) certified(user string, groups ...string) (*plugin.Client, error) {
 	s.t.Helper()
 	pair, err := s.ca.Issue(user, groups...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	files, err := pair.Write(s.t.TempDir(), "client")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return s.as(plugin.WithTLS(files.Cert, files.Key, s.ca.File))
 }
 
@@ -208,16 +193,12 @@ func TestAccess(t *testing.T) {
 		t.Errorf("examples/grpcurl: %v\n%s", err, out)
 	}
 	manager, err := s.certified("ada", "release-managers")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := look(manager); err != nil {
 		t.Errorf("a certificate whose organization is bound: %v", err)
 	}
 	stranger, err := s.certified("eve")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	mustFail(t, look(stranger), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, `"eve"`)
 
 	for name, try := range map[string]func() (*plugin.Client, error){
@@ -251,9 +232,7 @@ func TestAccessAudit(t *testing.T) {
 	s.bind(e.namespace, "lockstep-operator", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "ada"})
 	s.bind(e.namespace, "lockstep-viewer", s.account("viewer"))
 	ada, err := s.certified("ada")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w = w.withDriver(&driver.Driver{Client: s.bearer("beginner")})
 	await.Nil(t, "the workload is adopted", func(ctx context.Context) error {
 		_, err := w.driver.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
@@ -272,9 +251,7 @@ func TestAccessAudit(t *testing.T) {
 		t.Errorf("the context says begun by %q and ended by %q", c.GetStartedBy(), c.GetEndedBy())
 	}
 	history, err := ada.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: w.ref(), Limit: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if r := history.GetRevisions()[0]; r.GetStartedBy() != beginner || r.GetEndedBy() != "ada" {
 		t.Errorf("the history says begun by %q and ended by %q", r.GetStartedBy(), r.GetEndedBy())
 	}
@@ -379,14 +356,10 @@ func TestAccessMetrics(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	get := func(token string) int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:"+port+"/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		request.Header.Set("Authorization", "Bearer "+token)
 		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_ = response.Body.Close()
 		return response.StatusCode
 	}
@@ -408,9 +381,7 @@ func TestAccessMetrics(t *testing.T) {
 	if err == nil {
 		_, err = s.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.eventually("the account may read the metrics", func(context.Context) error {
 		if code := get(string(raw)); code != http.StatusOK {
 			return fmt.Errorf("%w: code %d", errNotYet, code)

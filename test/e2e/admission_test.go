@@ -27,6 +27,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -53,15 +54,11 @@ func newAdmissionEnv(t *testing.T) *env {
 func (e *env) admit() {
 	e.t.Helper()
 	manifest, err := config.Admission()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	var binding string
 	for part := range bytes.SplitSeq(manifest, []byte("---\n")) {
 		var b admissionv1.MutatingAdmissionPolicyBinding
-		if err := yaml.Unmarshal(part, &b); err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, yaml.Unmarshal(part, &b))
 		if b.Kind == "MutatingAdmissionPolicyBinding" {
 			b.Name += "-" + e.namespace
 			b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
@@ -75,9 +72,7 @@ func (e *env) admit() {
 		if len(bytes.TrimSpace(part)) == 0 {
 			continue
 		}
-		if err := e.cluster.Apply(e.t.Context(), "", part); err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, e.cluster.Apply(e.t.Context(), "", part))
 	}
 	e.t.Cleanup(func() {
 		err := e.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(context.Background(), binding, metav1.DeleteOptions{})
@@ -128,9 +123,7 @@ func serverSide(w *workload, manifest *lws.LeaderWorkerSet) {
 	w.t.Helper()
 	_, err := w.dynamicSets().Apply(w.t.Context(), w.name, &unstructured.Unstructured{Object: plain(manifest)},
 		metav1.ApplyOptions{FieldManager: "gitops", Force: true})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 // clientSide is kubectl apply: a three-way merge of the manifest, the last applied one and the live object.
@@ -139,18 +132,12 @@ func clientSide(w *workload, manifest *lws.LeaderWorkerSet) {
 	live := suite.GetObject(w.t.Context(), w.t, w.dynamicSets(), w.name)
 	next := plain(manifest)
 	last := asJSON(next)
-	if err := unstructured.SetNestedField(next, last, "metadata", "annotations", corev1.LastAppliedConfigAnnotation); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, unstructured.SetNestedField(next, last, "metadata", "annotations", corev1.LastAppliedConfigAnnotation))
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(
 		[]byte(live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]), []byte(asJSON(next)), []byte(asJSON(live)))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	_, err = w.dynamicSets().Patch(w.t.Context(), w.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 // replaced is kubectl replace, and Argo CD's Replace=true.
@@ -162,9 +149,7 @@ func replaced(w *workload, manifest *lws.LeaderWorkerSet) {
 		_, err := w.dynamicSets().Update(w.t.Context(), object, metav1.UpdateOptions{FieldManager: "kubectl-replace"})
 		return err
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 // edited is kubectl edit of the live object.
@@ -338,9 +323,7 @@ func TestAdmissionRequests(t *testing.T) {
 		} {
 			got, err := test.client.Resource(setsResource).Namespace(w.namespace).Patch(t.Context(), "held", types.MergePatchType, remove,
 				metav1.PatchOptions{FieldManager: test.manager, DryRun: []string{metav1.DryRunAll}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			partition, _, _ := unstructured.NestedInt64(got.Object, "spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition")
 			if (partition == holdPartition) != test.held {
 				t.Errorf("%s as %s: partition %d, held should be %t", test.user, test.manager, partition, test.held)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -88,9 +89,7 @@ func TestAutoscalerScaledObject(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
 	w := e.adopt(model("model", 2, 1))
-	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.cluster.InstallKEDA(t.Context()))
 	w.keda(map[string]any{"example.com/team": "serving"})
 	w.edit(image("v2"))
 	w.initialize("r1", blueGreen())
@@ -120,9 +119,7 @@ func TestAutoscalerScaledObject(t *testing.T) {
 func TestAutoscalerScaledObjectToZero(t *testing.T) {
 	t.Parallel()
 	e := autoscaled(t)
-	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.cluster.InstallKEDA(t.Context()))
 	w := e.adopt(model("model", 2, 1))
 	w.keda(map[string]any{"example.com/team": "serving"})
 	w.keepsOne(false)

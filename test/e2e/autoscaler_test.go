@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -84,9 +85,7 @@ func (w *workload) editAutoscaler(change func(*autoscalingv2.HorizontalPodAutosc
 		_, err := w.kube.AutoscalingV2().HorizontalPodAutoscalers(w.namespace).Update(w.t.Context(), h, metav1.UpdateOptions{FieldManager: "e2e-user"})
 		return err
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 func bounds(minReplicas, maxReplicas int32) func(*autoscalingv2.HorizontalPodAutoscaler) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -113,9 +114,7 @@ func (e *env) exposeBy(name string, selector map[string]string) {
 		ObjectMeta: metav1.ObjectMeta{Name: service},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{port}, Selector: selector},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	_, err = e.kube.NetworkingV1().Ingresses(e.namespace).Create(e.t.Context(), &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: networkingv1.IngressSpec{
@@ -125,7 +124,5 @@ func (e *env) exposeBy(name string, selector map[string]string) {
 			}},
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -33,9 +34,7 @@ const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 func TestCanaryControlPlaneFaults(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithoutLWS(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Stop)
 	e := newEnvIn(t, c)
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, c), e.namespace)
@@ -45,9 +44,7 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	missing.awaitError("LWS is missing", pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING)
 	_, err = missing.tryInitialize("r1", quarters())
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING, "v0.9.0")
-	if err := c.InstallLWS(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.InstallLWS(t.Context()))
 	missing.awaitError("the driver has found LWS", pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)
 
 	w := e.adopt(model("model", 3, 2))
@@ -67,9 +64,7 @@ func TestCanaryControlPlaneFaults(t *testing.T) {
 	w.mustBeIdle()
 
 	// An LWS that does not set observedGeneration is too old. Its controller is stopped, since it would set the field.
-	if err := c.StopComponent(t.Context(), cluster.LWS); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.StopComponent(t.Context(), cluster.LWS))
 	if _, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Patch(t.Context(), w.name, types.MergePatchType,
 		[]byte(`{"status":{"observedGeneration":null}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
@@ -90,9 +85,7 @@ func (w *workload) outage(meanwhile, last func()) {
 	ctx, controllers := w.t.Context(), []string{cluster.ControllerManager, cluster.Scheduler}
 	must := func(err error) {
 		w.t.Helper()
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		require.NoError(w.t, err)
 	}
 	for _, name := range controllers {
 		must(w.cluster.StopComponent(ctx, name))
@@ -200,9 +193,7 @@ func (e *env) account(name string, rules ...rbacv1.PolicyRule) string {
 	e.t.Helper()
 	tenant.Account(e.t, e.cluster, e.namespace, name, map[string][]rbacv1.PolicyRule{e.namespace: rules})
 	path, err := driver.AccountKubeconfig(e.cluster, e.namespace, name)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return path
 }
 
@@ -211,9 +202,7 @@ func (e *env) account(name string, rules ...rbacv1.PolicyRule) string {
 func (e *env) grant(name string, leaveOut func(resource, verb string) bool, more ...rbacv1.PolicyRule) string {
 	e.t.Helper()
 	roles, err := config.DriverRules()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	for _, part := range slices.Sorted(maps.Keys(roles)) {
 		for _, r := range roles[part] {
 			r.Verbs = slices.DeleteFunc(r.Verbs, func(verb string) bool { return leaveOut != nil && leaveOut(r.Resources[0], verb) })

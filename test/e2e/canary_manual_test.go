@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -23,9 +24,7 @@ import (
 func (w *workload) remove(name string, how metav1.DeletionPropagation) {
 	w.t.Helper()
 	err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &how})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 // awaitNothing waits until the workload and everything that its releases added are deleted.

@@ -14,6 +14,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -77,9 +78,7 @@ func TestCanaryDisownRoundsToZero(t *testing.T) {
 	await.True(t, "the log names who changed it", func() bool {
 		return strings.Contains(w.driver.Log(), "e2e-user has changed the rolling update configuration")
 	})
-	if err := disown(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, disown())
 	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; c.MaxUnavailable != intstr.FromString("25%") || c.MaxSurge != intstr.FromInt32(1) {
 		t.Errorf("Disown restored %s", asJSON(c))
 	}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -40,9 +41,7 @@ type sample struct {
 func lwsModule(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", "sigs.k8s.io/lws").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	version, dir, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
 	if version != "v0.9.0" {
 		t.Logf("the samples are from LWS %s", version)
@@ -78,9 +77,7 @@ func samples(t *testing.T, dir string) []sample {
 				}
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	return found
 }
@@ -119,9 +116,7 @@ func TestStylesSamples(t *testing.T) {
 			if len(s.object.Spec.LeaderWorkerTemplate.VolumeClaimTemplates) > 0 {
 				e.prepareVolumes(16)
 			}
-			if err := c.Apply(t.Context(), e.namespace, s.raw); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.Apply(t.Context(), e.namespace, s.raw))
 			w := e.existing(s.object.Name)
 			w.awaitReady()
 			w.initializeUnchanged()
@@ -177,9 +172,7 @@ func (e *env) prepareVolumes(n int) {
 				},
 			},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, err)
 		e.t.Cleanup(func() { _ = volumes.Delete(context.Background(), name, metav1.DeleteOptions{}) })
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -30,9 +31,7 @@ func (w *workload) begin(args ...string) *command {
 	binary := driver.Path(w.t)
 	c := &command{w: w, cmd: exec.CommandContext(w.t.Context(), binary, w.toDriver(args...)...)}
 	c.cmd.Stdout, c.cmd.Stderr = &c.output, &c.output
-	if err := c.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, c.cmd.Start())
 	return c
 }
 
@@ -209,8 +208,6 @@ func (c *command) mustLack(words ...string) {
 // mustEnd sends a signal, and fails unless the command ends with a code and words.
 func (c *command) mustEnd(signal os.Signal, code int, words ...string) {
 	c.w.t.Helper()
-	if err := c.cmd.Process.Signal(signal); err != nil {
-		c.w.t.Fatal(err)
-	}
+	require.NoError(c.w.t, c.cmd.Process.Signal(signal))
 	c.mustExit(code, words...)
 }

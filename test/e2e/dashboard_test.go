@@ -24,6 +24,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/browser"
 	"github.com/lockstep-rollouts/lockstep/test/child"
@@ -40,14 +41,10 @@ func (e *env) dashboard(kubeconfig string, args ...string) string {
 	cmd := exec.Command(path, append([]string{"dashboard"}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	var errs strings.Builder
 	cmd.Stderr = &errs
-	if err := child.Start(cmd); err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, child.Start(cmd))
 	url, err := bufio.NewReader(out).ReadString('\n')
 	e.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

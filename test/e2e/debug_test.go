@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -32,16 +33,12 @@ func TestDebugRecord(t *testing.T) {
 	w.initialize("r1", policy("50%", "100%"))
 	path := driver.Path(t)
 	recording, err := os.Create(filepath.Join(t.TempDir(), "recording.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer recording.Close()
 	cmd := exec.Command(path, "debug", "record", "model", "--namespace", w.namespace, "--kubeconfig", driver.Kubeconfig(t, w.cluster))
 	cmd.Stdout, cmd.Stderr = recording, os.Stderr
 	recorder, err := child.Run(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer recorder.End(syscall.SIGKILL, await.Patience)
 	read := func() string {
 		raw := files.Read(t, recording.Name())

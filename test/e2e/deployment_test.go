@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -32,19 +33,13 @@ func TestDeploymentsAreRestricted(t *testing.T) {
 	driver.Kubeconfig(t, e.cluster) // applies config/base
 	for _, read := range []func() ([]byte, error){config.Kruise, config.BatchRelease} {
 		manifest, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.cluster.Apply(t.Context(), config.Namespace, manifest); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, e.cluster.Apply(t.Context(), config.Namespace, manifest))
 	}
 	for _, name := range []string{"deployment", "kruise", "kruise/batchrelease"} {
 		raw := files.Read(t, filepath.Join("..", "..", "config", name, "deployment.yaml"))
 		var deployment appsv1.Deployment
-		if err := yaml.UnmarshalStrict(raw, &deployment); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, yaml.UnmarshalStrict(raw, &deployment))
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "restricted"}, Spec: deployment.Spec.Template.Spec}
 		create := func() (*corev1.Pod, error) {
 			return e.kube.CoreV1().Pods(config.Namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -57,9 +58,7 @@ func TestDisaggregatedFaults(t *testing.T) {
 func releaseWithoutLWS(t *testing.T) {
 	t.Helper()
 	c, err := cluster.Start(t.Context(), suite.WithRoles(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Stop)
 	s := newRoleSetIn(t, c, 2, 2, func(e *env) *driver.Driver { return driver.Start(t, driver.Kubeconfig(t, c), e.namespace) })
 	s.pace("1", "0")
@@ -102,14 +101,10 @@ func (s *roleSet) killLWS(what string, happened func() bool, request func(contex
 		}
 		return nil
 	})
-	if err := s.cluster.KillComponent(cluster.LWS); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, s.cluster.KillComponent(cluster.LWS))
 	c, err := s.tryContext(s.t.Context())
 	s.t.Logf("LWS is killed once %s: %s, %s, %v", what, c.GetState(), c.GetMessage(), err)
-	if err := s.cluster.StartComponent(s.t.Context(), cluster.LWS); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, s.cluster.StartComponent(s.t.Context(), cluster.LWS))
 }
 
 // disturbRoles creates a set whose driver's writes meet a fault.

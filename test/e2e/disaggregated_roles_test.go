@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -38,9 +39,7 @@ func TestDisaggregatedRoles(t *testing.T) {
 	}
 	for _, tag := range []string{"v1", "v2"} {
 		found, err := s.Children(t.Context(), tag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(t.Context(), found["decode"].Name, types.MergePatchType,
 			[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
 		for _, err := range []error{s.dryScale(t.Context(), found["decode"].Name, 0), errScale} {

@@ -32,6 +32,7 @@ import (
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -240,13 +241,9 @@ func (s *roleSet) refuses() {
 	s.t.Helper()
 	ctx, sets := s.t.Context(), s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
 	stable, err := s.Children(ctx, "v1")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	waiting, err := s.Children(ctx, "v3")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	scale := func(child string, groups int) error {
 		_, err := sets.Patch(ctx, child, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{}, "scale")
 		return err
@@ -443,9 +440,7 @@ func (s *roleSet) count() *census {
 	ctx, cancel := context.WithCancel(context.Background())
 	leaders := metav1.ListOptions{LabelSelector: lws.WorkerIndexLabelKey + "=0," + disaggregated.SetNameLabelKey + "=" + s.name}
 	list, err := s.kube.CoreV1().Pods(s.namespace).List(ctx, leaders)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	for i := range list.Items {
 		c.add(&list.Items[i])
 	}
@@ -454,9 +449,7 @@ func (s *roleSet) count() *census {
 		o.LabelSelector = leaders.LabelSelector
 		return s.kube.CoreV1().Pods(s.namespace).Watch(ctx, o)
 	}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	var following sync.WaitGroup
 	following.Go(func() {
 		for event := range w.ResultChan() {
@@ -557,9 +550,7 @@ func (s *roleSet) scaleRole(groups int) {
 	s.t.Helper()
 	_, err := s.dynamic.Resource(scalersResource).Namespace(s.namespace).Patch(s.t.Context(), s.name+"-prefill", types.MergePatchType,
 		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{FieldManager: "autoscaler"}, "scale")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 }
 
 // autoscale gives role prefill its groups in a scaler, and an HPA that scales it. Without metrics the HPA changes nothing.
@@ -593,9 +584,7 @@ func (s *roleSet) forgeScaler() {
 		}
 		return nil
 	})
-	if err := errors.Join(s.Check(s.t.Context(), "v1", 5, 2), scalers.Delete(s.t.Context(), name, metav1.DeleteOptions{})); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, errors.Join(s.Check(s.t.Context(), "v1", 5, 2), scalers.Delete(s.t.Context(), name, metav1.DeleteOptions{})))
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
 	})
@@ -636,9 +625,7 @@ func needsScalers(t *testing.T) {
 func (e *env) hasScalers() bool {
 	e.t.Helper()
 	served, err := e.kube.Discovery().ServerResourcesForGroupVersion(roleSetsResource.GroupVersion().String())
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == scalersResource.Resource })
 }
 
@@ -874,9 +861,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 	s.setImage("v2")
 	s.Await("v2", 0, 0)
 	kept := metav1.ListOptions{LabelSelector: snapshotSelector}
-	if err := s.kube.AppsV1().ControllerRevisions(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, kept); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.kube.AppsV1().ControllerRevisions(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, kept))
 	s.awaitHistory("0 v2 - current", "1 v1 - stable") // from the children
 	s.mustPrint([]string{"batch 2 of 2 (100%) 2 2 4 +3 +6", "batch 1 of 2 (50%) prefill 1/2, decode 1/1", "promote prefill 2/2, decode 1/1"},
 		"plan", "disaggregatedset/"+s.name, "--batches", "50%,100%")
@@ -957,9 +942,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 	}
 	s.pace("1", "0") // decode has one group, which would have to go before the promotion
 	child, err := s.Children(t.Context(), "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, errChild := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: child["decode"].Name}})
 	_, errName := s.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: s.namespace, Name: "disaggregatedset/llm"}})
 	for _, refused := range []struct {
@@ -1018,9 +1001,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 		set.Labels = map[string]string{"example.com/edited": "true"}
 	})
 	foreground := metav1.DeletePropagationForeground
-	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &foreground}))
 	s.Await("v1", -1, -1)
 	s.Await("v2", -1, -1)
 	s.awaitNoBounds()
@@ -1031,9 +1012,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 	s.awaitState(pb.State_STATE_HOLDING, "Held")
 
 	orphan := metav1.DeletePropagationOrphan
-	if err := s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &orphan}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.sets().Delete(t.Context(), s.name, metav1.DeleteOptions{PropagationPolicy: &orphan}))
 	s.awaitNoBounds()
 	s.Await("v1", 2, 1)
 }
@@ -1070,9 +1049,7 @@ func (s *roleSet) leavesNamesakes() {
 			s.t.Errorf("%s is scaled below its minimum: %v", child, err)
 		}
 	}
-	if err := errors.Join(sets.Delete(ctx, plain.Name, metav1.DeleteOptions{}), s.sets().Delete(ctx, other.name, metav1.DeleteOptions{})); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, errors.Join(sets.Delete(ctx, plain.Name, metav1.DeleteOptions{}), s.sets().Delete(ctx, other.name, metav1.DeleteOptions{})))
 	other.awaitNoBounds()
 	s.eventually("the name is bound again", func(ctx context.Context) error {
 		b, err := s.dynamic.Resource(boundsResource).Namespace(s.namespace).Get(ctx, s.name, metav1.GetOptions{})

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/vllm"
@@ -51,9 +52,7 @@ func newMeasured(t *testing.T) *measured {
 	t.Cleanup(target.Close)
 	var err error
 	m.url, m.stop, err = cluster.StartPrometheus(t.Context(), t.TempDir(), strings.TrimPrefix(target.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { m.stop() })
 	example := files.Read(t, filepath.Join("..", "..", "examples", "gates.yaml"))
 	quick := "{window: 10s, interval: 1s, "
@@ -184,14 +183,10 @@ func TestGatesWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t)
 	server, err := gate.NewPrometheus(m.url, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, g := range gate.Templates() {
 		g, err := gate.Template(g.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if taken := server.Measure(t.Context(), g, gate.Subject{Namespace: "a", UpdateRevision: "b", StableRevision: "c"}); taken.Err != nil {
 			t.Errorf("Prometheus refuses the query of %s: %v", g.Name, taken.Err)
 		}

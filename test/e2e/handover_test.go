@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -290,9 +291,7 @@ func TestHandoverRefused(t *testing.T) {
 func TestHandoverScaledObject(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	if err := e.cluster.InstallKEDA(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.cluster.InstallKEDA(t.Context()))
 	w := e.adopt(model("model", 2, 1))
 	w.keda(nil)
 	w.edit(image("v2"))

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -194,9 +195,7 @@ func (w *workload) template() string {
 	var spec struct {
 		LeaderWorkerTemplate, NetworkConfig any
 	}
-	if err := json.Unmarshal([]byte(w.spec()), &spec); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, json.Unmarshal([]byte(w.spec()), &spec))
 	return asJSON(spec)
 }
 
@@ -220,9 +219,7 @@ func (w *workload) counts(ctx context.Context, selector string, n int) error {
 func (w *workload) mustHaveHistory(want ...string) []*pb.Revision {
 	w.t.Helper()
 	all, err := w.hasHistory(w.t.Context(), want)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	return all
 }
 

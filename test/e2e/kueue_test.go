@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -61,22 +62,16 @@ func queued(w *lws.LeaderWorkerSet) {
 func TestKueue(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Stop)
-	if err := c.InstallKueue(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.InstallKueue(t.Context()))
 	e := newEnvIn(t, c)
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, c), e.namespace)
 	e.driver.Begin()
 	e.driver.AwaitSync()
 	quota := func(gpus int) {
 		t.Helper()
-		if err := c.Apply(t.Context(), "", fmt.Appendf(nil, kueueQuota, gpus, e.namespace)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Apply(t.Context(), "", fmt.Appendf(nil, kueueQuota, gpus, e.namespace)))
 	}
 	quota(6)
 	w := e.adopt(model("model", 2, 2, queued))

@@ -26,6 +26,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
@@ -53,9 +54,7 @@ func (e *env) addProblems(name string) {
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 		},
 	}, metav1.CreateOptions{})
-	if err := errors.Join(errService, errBudget, errScaler, errClaim); err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, errors.Join(errService, errBudget, errScaler, errClaim))
 }
 
 // mountWeights mounts the volume of addProblems in every pod.
@@ -255,13 +254,9 @@ func TestPreflightByReader(t *testing.T) {
 func (e *env) preflightKubeconfig() string {
 	e.t.Helper()
 	manifest, err := config.Preflight()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	role, _, _ := bytes.Cut(manifest, []byte("---\n"))
-	if err := e.cluster.Apply(e.t.Context(), e.namespace, role); err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, e.cluster.Apply(e.t.Context(), e.namespace, role))
 	kubeconfig := e.account("preflight")
 	for _, name := range []string{"lockstep-driver", "lockstep-preflight"} {
 		e.bind("ClusterRoleBinding", "preflight", "ClusterRole", name)

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -69,18 +70,12 @@ func (h fault) slow() bool { return h.name == "watches too old" || strings.HasPr
 func newProxy(t *testing.T, e *env, h fault) *proxy {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", driver.Kubeconfig(t, e.cluster))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cfg.QPS = -1
 	transport, err := rest.TransportFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	target, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := &proxy{writing: "/namespaces/" + e.namespace + "/", fault: h, opened: make(chan struct{}), frozen: map[string]time.Time{}, streams: map[int]context.CancelFunc{}}
 	p.forward = &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
@@ -96,9 +91,7 @@ func newProxy(t *testing.T, e *env, h fault) *proxy {
 		server.Close()
 	})
 	p.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := cluster.WriteKubeconfig(&rest.Config{Host: server.URL}, p.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cluster.WriteKubeconfig(&rest.Config{Host: server.URL}, p.kubeconfig))
 	return p
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -63,9 +64,7 @@ var optional = map[string]string{
 func TestRightsInAuditLog(t *testing.T) {
 	t.Parallel()
 	claims, err := audit.Claims("../../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rightsCourses(t)
 
 	e := newEnv(t)

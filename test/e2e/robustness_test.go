@@ -30,6 +30,7 @@ import (
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -131,15 +132,11 @@ func drawCourse(seed uint64) randomCourse {
 func TestRobustness(t *testing.T) {
 	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Stop)
 	suite.InstallRoles(t, c)
 	kept, err := filepath.Glob(filepath.Join(keptCourses, "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, path := range kept {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			var course randomCourse
@@ -147,9 +144,7 @@ func TestRobustness(t *testing.T) {
 			if err == nil {
 				err = json.Unmarshal(raw, &course)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			course.run(t, c)
 		})
 	}
@@ -607,9 +602,7 @@ func (c *courseRun) during(begin, end func(context.Context) error) {
 		c.settle()
 		err = end(c.w.t.Context())
 	}
-	if err != nil {
-		c.w.t.Fatal(err)
-	}
+	require.NoError(c.w.t, err)
 }
 
 // fillEtcd makes etcd refuse writes. KWOK, unlike a kubelet, repeats a refused one only when it starts.
@@ -625,9 +618,7 @@ func (c *courseRun) kill(component string, meanwhile func()) {
 		meanwhile()
 		err = c.w.cluster.StartComponent(c.w.t.Context(), component)
 	}
-	if err != nil {
-		c.w.t.Fatal(err)
-	}
+	require.NoError(c.w.t, err)
 }
 
 // revive starts the driver again if a fault has killed it.

@@ -26,6 +26,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -227,9 +228,7 @@ func TestTenantsStatus(t *testing.T) {
 		{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"}: `{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, ` +
 			`metadata: {name: own}, spec: {maxReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: own}}}`,
 	} {
-		if err := editor.Create(resource, manifest); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, editor.Create(resource, manifest))
 		e.eventually("the mark of "+resource.Resource+" is refused", func(context.Context) error {
 			return tenant.Refused(editor.Patch(resource, "own", mark, "status"), e.namespace, "lockstep.dev/role")
 		})
@@ -251,9 +250,7 @@ func TestTenantsDriver(t *testing.T) {
 	w := e.deploy(model("model", 1, 1))
 	path := driver.Kubeconfig(t, e.cluster)
 	cfg, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	kube := kubernetes.NewForConfigOrDie(cfg)
 	services := kube.CoreV1().Services(e.namespace)
 	service := func(name string, labels map[string]string) *corev1.Service {

@@ -19,6 +19,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -59,9 +60,7 @@ func TestWaitLeftoverPod(t *testing.T) {
 	w.initialize("r1", p)
 	canary := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	pod := canary + "-0"
-	if err := w.keep(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.keep(t.Context(), pod))
 	t.Cleanup(func() { _ = w.setPodFinalizers(context.Background(), pod, "null") })
 	if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
 		t.Fatal(err)
@@ -236,9 +235,7 @@ func TestWaitForTraffic(t *testing.T) {
 	if err == nil {
 		err = services.Delete(t.Context(), kept.Name, metav1.DeleteOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
 		t.Fatal(err)
 	}

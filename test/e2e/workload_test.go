@@ -29,6 +29,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -220,17 +221,13 @@ func (w *workload) editNamed(name string, changes ...func(*lws.LeaderWorkerSet))
 		_, err = sets.Update(w.t.Context(), object, metav1.UpdateOptions{FieldManager: "e2e-user"})
 		return err
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 }
 
 // scale sets spec.replicas as `kubectl scale` does.
 func (w *workload) scale(replicas int32) {
 	w.t.Helper()
-	if err := w.tryScale(w.t.Context(), replicas); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, w.tryScale(w.t.Context(), replicas))
 }
 
 func (w *workload) tryScale(ctx context.Context, replicas int32) error {

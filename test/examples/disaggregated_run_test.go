@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -54,9 +55,7 @@ func TestDisaggregated(t *testing.T) {
 			if err == nil {
 				err = c.Apply(t.Context(), "", manifest)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 		case command == "kubectl apply -f examples/disaggregated/set.yaml":
 			set := files.Read(t, source("disaggregated", "set.yaml"))
 			suite.Apply(t, c, e.Namespace, string(set))

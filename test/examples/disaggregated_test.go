@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // The set has fields of its kind only. decode is its entry role, and the leaders of both roles are ready with their group.
@@ -17,9 +18,7 @@ func TestDisaggregatedSet(t *testing.T) {
 	t.Parallel()
 	text := files.Read(t, source("disaggregated", "set.yaml"))
 	var set disaggregated.DisaggregatedSet
-	if err := yaml.UnmarshalStrict(text, &set); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.UnmarshalStrict(text, &set))
 	if len(set.Spec.Roles) != 2 || set.Spec.Roles[0].Name != "decode" || set.Spec.Roles[1].Name != "prefill" {
 		t.Fatalf("its roles are %v", set.Spec.Roles)
 	}

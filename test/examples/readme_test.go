@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // commandLimit bounds the commands of a block, also with cold caches, and if the test is killed.
@@ -79,16 +80,12 @@ func (e *env) start(script string) *process {
 	e.T.Helper()
 	p := &process{output: filepath.Join(e.T.TempDir(), "output"), ended: make(chan error, 1)}
 	file, err := os.Create(p.output)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	cmd := e.command(ctx, script)
 	cmd.Stdout, cmd.Stderr = file, file
-	if err := cmd.Start(); err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, cmd.Start())
 	go func() {
 		err := cmd.Wait()
 		_ = file.Close()

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -89,9 +90,7 @@ func quickPolicy(t *testing.T, server string) string {
 	t.Helper()
 	example := files.Read(t, source(server, "policy.yaml"))
 	policy := map[string]any{}
-	if err := yaml.Unmarshal(example, &policy); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(example, &policy))
 	gates, ok := policy["gates"].([]any)
 	if !ok || len(gates) != 2 {
 		t.Fatalf("the gates are %v", policy["gates"])
@@ -104,9 +103,7 @@ func quickPolicy(t *testing.T, server string) string {
 		gate["window"], gate["interval"], gate["count"] = "1s", "1s", 2
 	}
 	text, err := yaml.Marshal(policy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	files.Write(t, path, text)
 	return path

@@ -29,6 +29,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/modelservers"
 )
 
@@ -36,9 +37,7 @@ import (
 func build(t *testing.T, server, overlay string) []string {
 	t.Helper()
 	documents, err := modelservers.Build(source(), server, overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return documents
 }
 
@@ -88,9 +87,7 @@ func TestPreflightFindsDefects(t *testing.T) {
 		w := leaderWorkerSet(t, "vllm")
 		change(&w.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec)
 		manifest, err := yaml.Marshal(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if code, out := preflight(t, string(manifest), "--longest-request", "10m"); code != exit.Found || !strings.Contains(out, rule) {
 			t.Errorf("%s: exit code %d\n%s", rule, code, out)
 		}
@@ -169,9 +166,7 @@ func decode(t *testing.T, documents ...string) map[string]any {
 	objects := map[string]any{}
 	for _, document := range documents {
 		var meta metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, yaml.Unmarshal([]byte(document), &meta))
 		kind := kinds[meta.APIVersion+" "+meta.Kind]
 		if kind == nil {
 			t.Fatalf("the test does not know %s %s", meta.APIVersion, meta.Kind)
@@ -370,19 +365,13 @@ func mustBeIn(t *testing.T, tool, namespace, server, overlay string) {
 	t.Helper()
 	dir := t.TempDir()
 	examples, err := filepath.Abs(source())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	base, err := filepath.Rel(dir, filepath.Join(examples, server, overlay))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	kustomization := "namespace: " + namespace + "\nresources: [" + base + "]\n"
 	files.Write(t, filepath.Join(dir, "kustomization.yaml"), []byte(kustomization))
 	documents, err := modelservers.Build(dir, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, object := range decode(t, documents...) {
 		if meta, ok := object.(metav1.Object); ok && meta.GetNamespace() != namespace {
 			t.Errorf("%s: %s is in namespace %q, want %q", tool, name, meta.GetNamespace(), namespace)

@@ -13,6 +13,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/gitops"
 )
 
@@ -43,13 +44,9 @@ func updated(groups int32) func(*lws.LeaderWorkerSet) {
 // What Argo CD and Flux say about a LeaderWorkerSet of 4 groups at rest under hold after a promotion, and about changes of it.
 func TestGitOpsHealth(t *testing.T) {
 	argo, err := gitops.ArgoCD("../../config/argo/argo-cd/argocd-cm.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	flux, err := gitops.Flux("../../examples/gitops/flux.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	type changes []func(*lws.LeaderWorkerSet)
 	for name, test := range map[string]struct {
 		reason  string
@@ -150,9 +147,7 @@ func TestGitOpsHealth(t *testing.T) {
 				change(w)
 			}
 			object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			health, message, err := argo(object)
 			if err != nil || health != test.health || !strings.Contains(message, test.message) {
 				t.Errorf("Argo CD: %s, %q, %v, want %s, %q: %s", health, message, err, test.health, test.message, test.reason)

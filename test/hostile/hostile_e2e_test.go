@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -168,9 +169,7 @@ func (w *world) attack(prepare func(*world) func(context.Context) string) *verdi
 	w.t.Helper()
 	connect := w.administrator()
 	client, err := connect(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = client.Close() })
 	suite.Apply(w.t, w.cluster, w.namespace, suite.Workload("vllm", 4, nil))
 	await.Nil(w.t, "the workload is adopted", func(ctx context.Context) error {

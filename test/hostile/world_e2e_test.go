@@ -36,6 +36,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
@@ -68,12 +69,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, cluster: c, namespace: c.Namespace(t), ca: tlstest.NewCA(t), log: filepath.Join(t.TempDir(), "log")}
 	w.kube, w.lws, _ = suite.Clients(c)
 	roles, err := config.Access()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Apply(t.Context(), "", roles); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, c.Apply(t.Context(), "", roles))
 	w.start()
 	return w
 }
@@ -82,9 +79,7 @@ func (w *world) start() {
 	w.t.Helper()
 	binary := driver.Path(w.t)
 	log, err := os.Create(w.log)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = log.Close() })
 	cert := w.ca.Files(w.t, "server")
 	cmd := exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--health-address", "127.0.0.1:0",
@@ -142,9 +137,7 @@ func (w *world) tokenIn(namespace, account string) string {
 	request, err := accounts.CreateToken(w.t.Context(), account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{review.Audience}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	return request.Status.Token
 }
 
@@ -191,14 +184,10 @@ func (w *world) fleet() {
 	if apierrors.IsAlreadyExists(err) {
 		return
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	suite.Apply(w.t, w.cluster, namespace, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: none}, spec: {hard: {pods: "0"}}}`)
 	client, err := w.administrator()(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	defer client.Close()
 	for i := range fleetSize {
 		name := fmt.Sprintf("model-%d", i)
@@ -217,9 +206,7 @@ func (w *world) planned() *pb.WorkloadRef {
 	suite.Apply(w.t, w.cluster, ref.GetNamespace(), `{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {pods: "2"}}}`)
 	suite.Apply(w.t, w.cluster, ref.GetNamespace(), suite.Workload(ref.GetName(), simulate.MaxGroups, nil))
 	client, err := w.administrator()(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	defer client.Close()
 	await.Nil(w.t, "its plan is simulated", func(ctx context.Context) error {
 		_, err := client.Plan(ctx, &pb.PlanRequest{Workload: ref, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}})

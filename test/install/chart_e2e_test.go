@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 const (
@@ -249,9 +251,7 @@ func (e *env) earlierChart() string {
 		"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: lockstep-obsolete}\n")
 	const file = "files/kruise/crd/lockstep.dev_rollouttargets.yaml"
 	crd, err := os.ReadFile(filepath.Join(chart, file))
-	if err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, err)
 	older := strings.Replace(string(crd), "description: |-\n          RolloutTarget", "description: |-\n          Earlier RolloutTarget", 1)
 	if older == string(crd) {
 		e.Fatal("the CRD has no description to change")
@@ -275,9 +275,7 @@ func (e *env) sumRoles(objects map[key]object) {
 	for _, part := range []string{"core", "gateway", "ingress", "pools", "autoscalers", "disaggregated"} {
 		k := key{kind, "", "lockstep-driver-" + part}
 		own, _, err := unstructured.NestedSlice(objects[k].Object, "rules")
-		if err != nil {
-			e.Fatal(err)
-		}
+		require.NoError(e, err)
 		rules = append(rules, own...)
 		delete(objects, k)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // folders are the folders over config/base that can be combined.
@@ -114,9 +116,7 @@ func (e *env) relative(dir, path string) string {
 	if err == nil {
 		path, err = filepath.Rel(dir, absolute)
 	}
-	if err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, err)
 	return path
 }
 
@@ -145,9 +145,7 @@ func TestArgoComponent(t *testing.T) {
 					continue
 				}
 				subjects, _, err := unstructured.NestedSlice(o.Object, "subjects")
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				want := []any{map[string]any{"kind": account.kind, "namespace": account.namespace, "name": account.name}}
 				if diff := cmp.Diff(want, subjects); diff != "" {
 					t.Errorf("%v is not bound to Argo's account (-want +got):\n%s", k, diff)
@@ -171,9 +169,7 @@ func TestArgoComponent(t *testing.T) {
 func (e *env) argoKustomization(component string) string {
 	e.Helper()
 	argo, err := e.cluster.ArgoManifests(e.Context())
-	if err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, err)
 	dir := e.TempDir()
 	return filepath.Dir(e.writeTo(dir, "kustomization.yaml", fmt.Sprintf(`
 namespace: argo-rollouts

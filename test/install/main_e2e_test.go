@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -48,13 +49,9 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := cluster.Shared(t)
 	kubectl, err := c.Kubectl(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	helm, err := c.Helm(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &env{t, c, kubectl, helm}
 }
 
@@ -62,9 +59,7 @@ func newEnv(t *testing.T) *env {
 func (e *env) run(program string, args ...string) string {
 	e.Helper()
 	out, err := e.try(program, args...)
-	if err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, err)
 	return out
 }
 
@@ -161,8 +156,6 @@ func (e *env) write(name, content string) string {
 func (e *env) writeTo(dir, name, content string) string {
 	e.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // The alerts fire when testdata/alerts_test.yaml says, by Prometheus's own tool. Each has a test that it fires, and a section of the
@@ -24,9 +25,7 @@ import (
 func TestAlerts(t *testing.T) {
 	e := newEnv(t)
 	promtool, err := e.cluster.Promtool(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var rule struct {
 		Spec struct {
 			Groups []struct {
@@ -35,13 +34,9 @@ func TestAlerts(t *testing.T) {
 			} `json:"groups"`
 		} `json:"spec"`
 	}
-	if err := yaml.Unmarshal([]byte(e.read(configDir, "monitoring", "alerts.yaml")), &rule); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(e.read(configDir, "monitoring", "alerts.yaml")), &rule))
 	rules, err := yaml.Marshal(rule.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	e.run(promtool, "check", "rules", "--lint=all", "--lint-fatal", e.writeTo(dir, "rules.yaml", string(rules)))
 	tests := e.read("testdata", "alerts_test.yaml")
@@ -128,16 +123,12 @@ func TestMonitoringAccount(t *testing.T) {
 // operator installs the kinds of the Prometheus operator.
 func (e *env) operator() {
 	e.Helper()
-	if err := e.cluster.InstallPrometheusOperator(e.Context()); err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, e.cluster.InstallPrometheusOperator(e.Context()))
 }
 
 func (e *env) read(path ...string) string {
 	e.Helper()
 	raw, err := os.ReadFile(filepath.Join(path...))
-	if err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, err)
 	return string(raw)
 }

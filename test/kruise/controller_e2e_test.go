@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -43,14 +44,10 @@ func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	t.Helper()
 	binary := driver.Path(t)
 	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.KruiseServiceAccount)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	controller.log = filepath.Join(c.Dir(), "log", "lockstep-kruise.log")
 	log, err := os.OpenFile(controller.log, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = log.Close() }()
 	args := []string{"kruise", "--kubeconfig", kubeconfig, "--leader-elect", "--leader-elect-namespace", config.Namespace}
 	if apart(c) {
@@ -59,9 +56,7 @@ func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := child.Run(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -109,9 +110,7 @@ func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
 	e.T.Helper()
 	o := suite.GetObject(ctx, e.T, e.Objects(targets), of)
 	out := &v1alpha1.RolloutTarget{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out); err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out))
 	return out
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -218,9 +219,7 @@ func TestControllerSuspended(t *testing.T) {
 	suspended, standby := controller.Process, launch(t, e.Cluster)
 	resume := sync.OnceFunc(func() { _ = suspended.Cmd.Process.Signal(syscall.SIGCONT) })
 	t.Cleanup(resume)
-	if err := suspended.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, suspended.Cmd.Process.Signal(syscall.SIGSTOP))
 	controller.Process = standby
 	e.approve()
 	e.awaitPause(2)

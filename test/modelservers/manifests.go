@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -47,18 +48,14 @@ func Build(examples, server, overlay string) ([]string, error) {
 // InstallCRDs installs the kinds of the examples that the test cluster lacks: those of the Prometheus operator, without the operator.
 func InstallCRDs(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
-	if err := c.InstallPrometheusOperator(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.InstallPrometheusOperator(t.Context()))
 }
 
 // Manifest returns the objects of an example for a namespace of the test cluster, with the cluster's Gateway in place of the user's.
 func Manifest(t testing.TB, examples, server, overlay, namespace string) string {
 	t.Helper()
 	documents, err := Build(examples, server, overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	gateway := fmt.Sprintf("- name: %s\n    namespace: %s\n", cluster.GatewayName, cluster.GatewayNamespace)
 	user := strings.NewReplacer("- name: public\n", gateway, server+".example.com", namespace+".example.com", "namespace: default", "namespace: "+namespace)
 	return user.Replace(strings.Join(documents, "---\n"))

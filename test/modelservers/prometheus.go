@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -28,9 +29,7 @@ type Prometheus struct {
 func StartPrometheus(t testing.TB) *Prometheus {
 	t.Helper()
 	upstream, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), "127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(stop)
 	p := &Prometheus{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

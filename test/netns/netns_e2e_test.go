@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 const local = "10.128.0.0/9"
@@ -81,9 +82,7 @@ func helper(t *testing.T, what string) *exec.Cmd {
 // Proves: A namespace of tests reaches nothing else, and its signals and exit code are passed on; a node's processes, mounts and cgroups end with it.
 func TestNothingElseIsReachable(t *testing.T) {
 	interfaces, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, i := range interfaces {
 		if i.Name != "lo" && i.Flags&net.FlagUp != 0 {
 			t.Errorf("interface %s is up", i.Name)
@@ -109,16 +108,10 @@ func TestSignalsAndParent(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			outer := helper(t, "wait")
 			stdout, err := outer.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := outer.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, outer.Start())
 			line, err := bufio.NewReader(stdout).ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			inner, err := strconv.Atoi(strings.TrimSpace(line))
 			if err != nil || inner == outer.Process.Pid {
 				t.Fatalf("inner process %d, outer %d: %v", inner, outer.Process.Pid, err)
@@ -150,9 +143,7 @@ func zombie(pid int) bool {
 // Proves: A namespace of tests: only a new one is configured.
 func TestOuterNamespaceIsNotConfigured(t *testing.T) {
 	current, err := namespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, outer := range []string{current, ""} {
 		if err := setUp(outer, config{}); err == nil {
 			t.Errorf("configured namespace %q", outer)
@@ -171,20 +162,14 @@ func TestNodeIsGone(t *testing.T) {
 		t.Run(signal.String(), func(t *testing.T) {
 			outer := helper(t, "node")
 			stdout, err := outer.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := outer.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, outer.Start())
 			line, err := bufio.NewReader(stdout).ReadString('\n')
 			if _, notPid := strconv.Atoi(strings.TrimSpace(line)); err != nil || notPid != nil {
 				t.Fatalf("the node printed %q: %v", line, err)
 			}
 			own, err := cgroups()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			name := fmt.Sprintf("lockstep-%d", outer.Process.Pid)
 			members, err := os.ReadFile(filepath.Join(own["memory"], name, "cgroup.procs"))
 			pids := strings.Fields(string(members))

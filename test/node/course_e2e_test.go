@@ -13,6 +13,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
@@ -66,9 +67,7 @@ func beginOf(s *serving.Release, policy *pb.ReleasePolicy, changes ...func(*lws.
 func (c *course) now(ctx context.Context) *pb.BatchContext {
 	c.T.Helper()
 	r, err := c.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: c.Ref})
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	require.NoError(c.T, err)
 	return r.GetContext()
 }
 

@@ -13,6 +13,7 @@ import (
 
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
@@ -57,9 +58,7 @@ func create(s *serving.Release, changes ...func(*lws.LeaderWorkerSet)) {
 	}
 	s.Image = func(tag string) string { return Image(s.Cluster, tag) }
 	w, err := Workload(s.Name, groups, s.Image("v1"))
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	require.NoError(s.T, err)
 	for _, change := range changes {
 		change(w)
 	}

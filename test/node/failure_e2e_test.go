@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
@@ -113,9 +114,7 @@ func TestKubeletDies(t *testing.T) {
 	c.weigh(10)
 	c.capacity = 0
 	c.phase("a kubelet is dead", 0)
-	if err := c.Cluster.KillComponent(cluster.Kubelet(1)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Cluster.KillComponent(cluster.Kubelet(1)))
 	c.nodeIs(1, corev1.ConditionUnknown)
 	c.request(1)
 	c.Await(c.requests, enough)
@@ -123,9 +122,7 @@ func TestKubeletDies(t *testing.T) {
 		t.Errorf("the batch is ready on a node without kubelet: %v", now)
 	}
 	c.phase("it is back", 0)
-	if err := c.Cluster.StartComponent(t.Context(), cluster.Kubelet(1)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Cluster.StartComponent(t.Context(), cluster.Kubelet(1)))
 	c.Upgrade(1)
 	c.weigh(50)
 	c.promoted()
@@ -160,18 +157,14 @@ func TestNodeDies(t *testing.T) {
 	c.capacity = 0
 	c.requests.Begin(load.Phase{Name: "a node dies", MayFail: true})
 	c.Await(c.requests, 3*rate) // so that none from before is running
-	if err := c.Cluster.KillNode(1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Cluster.KillNode(1))
 	c.nodeIs(1, corev1.ConditionUnknown)
 	c.Settled(c.requests)
 	c.phase("its endpoints are gone", 0)
 	c.Await(c.requests, enough)
 	c.phase("it is back", 0)
 	for _, component := range []string{cluster.Containerd(1), cluster.Kubelet(1)} {
-		if err := c.Cluster.StartComponent(t.Context(), component); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Cluster.StartComponent(t.Context(), component))
 	}
 	c.Upgrade(1)
 	c.weigh(50)
@@ -213,9 +206,7 @@ func (c *course) fail(pod, how string) {
 	c.T.Helper()
 	address := fmt.Sprintf("http://%s:%d/fail?how=%s", c.pod(pod).Status.PodIP, podanswer.Port, how)
 	request, err := http.NewRequestWithContext(c.T.Context(), http.MethodPost, address, http.NoBody)
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	require.NoError(c.T, err)
 	// A server that exits does not answer.
 	if response, err := http.DefaultClient.Do(request); err == nil {
 		_ = response.Body.Close()

@@ -29,6 +29,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -66,9 +67,7 @@ type installation struct {
 func (in *installation) clear() {
 	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, config.Permissions} {
 		manifest, err := read()
-		if err != nil {
-			in.T.Fatal(err)
-		}
+		require.NoError(in.T, err)
 		in.delete("-f", in.write(string(manifest)))
 	}
 	in.T.Cleanup(func() {
@@ -86,9 +85,7 @@ func (in *installation) clear() {
 // withHelm pushes the chart, as the workflow does, installs it with its metrics, and releases a workload under load. An operator's
 // service account calls the driver through its Service.
 func (in *installation) withHelm() {
-	if err := in.Cluster.InstallPrometheusOperator(in.T.Context()); err != nil {
-		in.T.Fatal(err)
-	}
+	require.NoError(in.T, in.Cluster.InstallPrometheusOperator(in.T.Context()))
 	charts := "oci://" + in.Cluster.Image("charts")
 	pushed := in.run(in.helm, "push", filepath.Join(in.dist, "lockstep-"+releaseVersion+".tgz"), charts, "--plain-http")
 	if !strings.Contains(pushed, "\nDigest: sha256:") {
@@ -174,21 +171,15 @@ func mustScrape(t *testing.T, e *serving.Env) {
 	defer client.CloseIdleConnections()
 	scrape := func(token string) (int, string) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+pods.Items[0].Status.PodIP+":9090/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if token != "" {
 			request.Header.Set("Authorization", "Bearer "+token)
 		}
 		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = response.Body.Close() }()
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return response.StatusCode, string(body)
 	}
 	want := fmt.Sprintf("lockstep_release_batches{namespace=%q,workload=\"model\"} 3\n", e.Namespace)
@@ -219,20 +210,14 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
 `, e.Namespace)
 	operator, err := e.Kube.CoreV1().ServiceAccounts(e.Namespace).CreateToken(t.Context(), "operator",
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"lockstep"}}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.crt")
-	if err := errors.Join(os.WriteFile(token, []byte(operator.Status.Token), 0o600), os.WriteFile(ca, secret.Data["ca.crt"], 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.WriteFile(token, []byte(operator.Status.Token), 0o600), os.WriteFile(ca, secret.Data["ca.crt"], 0o600)))
 	// The node learns the Service's address a moment after the driver is available.
 	client, err := plugin.Dial(t.Context(), svc.Spec.ClusterIP+":9443", plugin.WithWaitForReady(),
 		plugin.WithCA(ca), plugin.WithServerName("lockstep."+config.Namespace+".svc"), plugin.WithTokenFile(token))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return &driver.Driver{Client: client}
 }
@@ -250,9 +235,7 @@ func buildRelease(t *testing.T, c *cluster.Cluster) string {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	if err := c.PushLayout(t.Context(), name, filepath.Join(dist, "image")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.PushLayout(t.Context(), name, filepath.Join(dist, "image")))
 	return dist
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -102,9 +103,7 @@ func beginPools(t *testing.T, pickers int, changes ...func(*lws.LeaderWorkerSet)
 	create(s)
 
 	image, err := e.Cluster.PushEndpointPicker(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	picker := strings.NewReplacer(
 		"registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0", image, "namespace: default", "namespace: "+s.Namespace,
 	).Replace(example(t, "canary-picker.yaml"))
@@ -149,13 +148,9 @@ func apply(s *serving.Release, manifest string) {
 func examplePolicy(t *testing.T) *pb.ReleasePolicy {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(example(t, "policy.yaml")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	policy := &pb.ReleasePolicy{}
-	if err := protojson.Unmarshal(raw, policy); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, protojson.Unmarshal(raw, policy))
 	return policy
 }
 

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // object decodes YAML.
@@ -118,9 +120,7 @@ func status(hash, stable string, more ...string) string {
 // referenced has the pod template of the last Rollout in another object, so that it stands for no revision.
 func (s *story) referenced() *story {
 	s.t.Helper()
-	if err := unstructured.SetNestedField(s.events[len(s.events)-1].Object.Object, "d", "spec", "workloadRef", "name"); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, unstructured.SetNestedField(s.events[len(s.events)-1].Object.Object, "d", "spec", "workloadRef", "name"))
 	return s
 }
 
@@ -170,14 +170,10 @@ func inRoles(t *testing.T, events []Event) []Event {
 		case "Rollout":
 			path := []string{"spec", "strategy", "canary", "trafficRouting", "plugins", "lockstep/lws", "workload"}
 			if _, names, _ := unstructured.NestedString(o.Object, path...); names {
-				if err := unstructured.SetNestedStringMap(o.Object, map[string]string{"kind": "DisaggregatedSet", "name": "m"}, path...); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, unstructured.SetNestedStringMap(o.Object, map[string]string{"kind": "DisaggregatedSet", "name": "m"}, path...))
 			}
 		case "RolloutTarget":
-			if err := unstructured.SetNestedField(o.Object, "DisaggregatedSet", "spec", "workloadRef", "kind"); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, unstructured.SetNestedField(o.Object, "DisaggregatedSet", "spec", "workloadRef", "kind"))
 		}
 	}
 	return all

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -39,9 +40,7 @@ func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...str
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Policy: policy, Startup: startup, Frames: true,
 		Old: pair, New: pair,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 
@@ -143,9 +142,7 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 		path := "../../docs/images/plan-" + name + ".svg"
 		want := Plan(c.title, planned(t, c.style, 10*time.Minute, c.batches...))
 		if *update {
-			if err := os.WriteFile(path, want, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, want, 0o600))
 		}
 		response := planned(t, c.style, 10*time.Minute, c.batches...)
 		drawn, most, least := &canvas{r: response}, 0.0, 100.0
@@ -160,9 +157,7 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 			t.Errorf("%s: the picture has %.0f..%.0f%%, the table of lockstep plan %.0f..%.0f%%", path, least, most, low, table)
 		}
 		got, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s is out of date: run make images", path)
 		}

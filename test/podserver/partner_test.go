@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // member is a ready pod of group 0 of a role, whose groups have two pods.
@@ -34,9 +36,7 @@ func TestPartner(t *testing.T) {
 	caller, other, alone := member("prefill", "a", "0"), member("prefill", "b", "0"), member("prefill", "c", "0")
 	pods, err := watchPods(t.Context(), fake.NewClientset(caller, other, alone,
 		member("decode", "a", "0"), member("decode", "a", "1"), member("decode", "b", "0"), member("decode", "b", "1"), member("decode", "c", "0")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for range 20 {
 		for _, pod := range []*corev1.Pod{caller, other} {
 			want := member("decode", pod.Labels[disaggregated.RevisionLabelKey], "0").Name

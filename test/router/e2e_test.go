@@ -25,6 +25,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -143,9 +144,7 @@ spec:
 // apply is a user's server-side apply, as by Argo CD or kubectl.
 func (e *env) apply(manager, manifest string) {
 	e.Helper()
-	if err := e.applyError(manager, manifest, true); err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, e.applyError(manager, manifest, true))
 }
 
 func (e *env) applyError(manager, manifest string, force bool) error {

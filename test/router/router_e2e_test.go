@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -29,9 +30,7 @@ import (
 func decode(t *testing.T, manifest string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(manifest), o); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(manifest), o))
 	return o
 }
 
@@ -43,9 +42,7 @@ func TestRelease(t *testing.T) {
 	e.applyRoutes("argocd")
 	e.pod("vllm-0", "vllm", "0")
 	e.pod("vllm-0-1", "vllm", "1")
-	if err := e.router.Check(t.Context(), e.setup); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.router.Check(t.Context(), e.setup))
 	svc := traffic.Key{Kind: traffic.KindService, Name: "vllm"}
 	user := map[traffic.Key]any{}
 	for _, key := range []traffic.Key{svc, httpRoute, grpcRoute} {
@@ -195,9 +192,7 @@ func (e *env) reapply(d traffic.Desired) {
 func (e *env) onlyStable(key traffic.Key) {
 	e.Helper()
 	rules, _, err := unstructured.NestedSlice(e.get(key).Object, "spec", "rules")
-	if err != nil {
-		e.Fatal(err)
-	}
+	require.NoError(e, err)
 	if text := fmt.Sprint(rules); strings.Contains(text, "vllm-canary") || !strings.Contains(text, "vllm") {
 		e.Errorf("%s leads to %s", key, text)
 	}

@@ -14,6 +14,7 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -129,9 +130,7 @@ func (s *Release) BeginBy(policy *pb.ReleasePolicy, changes ...func(*lws.LeaderW
 	r, err := s.Initialize(s.T.Context(), &pb.InitializeRequest{
 		Workload: s.Ref, ReleaseId: "r1", Wait: Long, Policy: policy,
 	})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	require.NoError(s.T, err)
 	if c := r.GetContext(); c.GetState() != pb.State_STATE_HOLDING {
 		s.T.Fatalf("after Initialize: %v", c)
 	}
@@ -151,9 +150,7 @@ func (s *Release) Upgrade(batch int32) {
 	r, err := s.UpgradeBatch(s.T.Context(), &pb.UpgradeBatchRequest{
 		Workload: s.Ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: Long,
 	})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	require.NoError(s.T, err)
 	if c := r.GetContext(); c.GetState() != pb.State_STATE_READY {
 		s.T.Fatalf("batch %d: %v", batch, c)
 	}

@@ -22,6 +22,7 @@ import (
 	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
@@ -127,9 +128,7 @@ func podsOf(name string) string {
 func (e *Env) Identities() map[string]types.UID {
 	e.T.Helper()
 	pods, err := e.Pods(e.T.Context(), e.Name)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, err)
 	found := map[string]types.UID{}
 	for i := range pods {
 		found[pods[i].Name] = pods[i].UID

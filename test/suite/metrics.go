@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -39,9 +40,7 @@ spec:
 // tests apply as if a metrics server served them.
 func ServePodMetrics(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
-	if err := c.Apply(t.Context(), "", []byte(podMetrics)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Apply(t.Context(), "", []byte(podMetrics)))
 	_, _, client := Clients(c)
 	await.Nil(t, "the metrics API is served", func(ctx context.Context) error {
 		_, err := client.Resource(podMetricsResource).List(ctx, metav1.ListOptions{Limit: 1})

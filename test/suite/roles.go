@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
@@ -36,9 +37,7 @@ func InstallRoles(t testing.TB, c *cluster.Cluster) {
 	if err == nil {
 		err = c.Apply(t.Context(), "", manifest)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // RolesManifest is a DisaggregatedSet whose roles have groups of 2 pods. pod returns a role's template of pods.
@@ -167,9 +166,7 @@ func (r *Roles) Leaders(tag string) map[string]types.UID {
 	pods, err := kube.CoreV1().Pods(r.Namespace).List(r.T.Context(), metav1.ListOptions{
 		LabelSelector: lws.WorkerIndexLabelKey + "=0," + disaggregated.SetNameLabelKey + "=" + r.Name,
 	})
-	if err != nil {
-		r.T.Fatal(err)
-	}
+	require.NoError(r.T, err)
 	found := map[string]types.UID{}
 	for i := range pods.Items {
 		if strings.HasSuffix(pods.Items[i].Spec.Containers[0].Image, ":"+tag) {

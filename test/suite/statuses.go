@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -37,14 +38,10 @@ func RecordStatuses(t *testing.T, c *cluster.Cluster, request *pb.CalculateBatch
 		return
 	}
 	file, err := os.Create(filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "-")+".jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	namespace := request.GetWorkload().GetNamespace()
 	driver, err := lwsdriver.New(c.RESTConfig(), lwsdriver.Options{ReadOnly: true, Silent: true, Namespace: namespace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran, recorded := make(chan error, 1), make(chan error, 1)
 	go func() { ran <- driver.Run(ctx) }()

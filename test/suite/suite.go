@@ -28,6 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -55,9 +56,7 @@ func Clients(c *cluster.Cluster) (kubernetes.Interface, lwsclient.Interface, dyn
 // Apply writes a manifest to a namespace.
 func Apply(t testing.TB, c *cluster.Cluster, namespace, manifest string) {
 	t.Helper()
-	if err := c.Apply(t.Context(), namespace, []byte(manifest)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Apply(t.Context(), namespace, []byte(manifest)))
 }
 
 // Workload returns the manifest of a LeaderWorkerSet with groups of two pods, these pod annotations and the image
@@ -131,9 +130,7 @@ func Get[T any](ctx context.Context, t testing.TB, objects interface {
 ) T {
 	t.Helper()
 	object, err := objects.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return object
 }
 
@@ -144,9 +141,7 @@ func List[T any](t testing.TB, objects interface {
 ) T {
 	t.Helper()
 	list, err := objects.List(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return list
 }
 
@@ -157,9 +152,7 @@ func Create[T any](t testing.TB, objects interface {
 ) T {
 	t.Helper()
 	created, err := objects.Create(t.Context(), object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return created
 }
 
@@ -189,9 +182,7 @@ func GroupBudgets(t testing.TB, client kubernetes.Interface, namespace string, l
 func DeleteWorkload(t testing.TB, c *cluster.Cluster, namespace, name string) {
 	t.Helper()
 	kube, sets, _ := Clients(c)
-	if err := sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sets.LeaderworkersetV1().LeaderWorkerSets(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	await.Nil(t, "the pods are deleted", func(ctx context.Context) error {
 		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err == nil && len(pods.Items) > 0 {
@@ -227,18 +218,14 @@ func Delete(t testing.TB, objects interface {
 }, name string,
 ) {
 	t.Helper()
-	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, objects.Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // GetObject is [Get] with a dynamic client.
 func GetObject(ctx context.Context, t testing.TB, objects dynamic.ResourceInterface, name string) *unstructured.Unstructured {
 	t.Helper()
 	object, err := objects.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return object
 }
 
@@ -246,18 +233,14 @@ func GetObject(ctx context.Context, t testing.TB, objects dynamic.ResourceInterf
 func CreateObject(t testing.TB, objects dynamic.ResourceInterface, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	created, err := objects.Create(t.Context(), object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return created
 }
 
 // DeleteObject is [Delete] with a dynamic client.
 func DeleteObject(t testing.TB, objects dynamic.ResourceInterface, name string) {
 	t.Helper()
-	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, objects.Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // AwaitEvents waits for events about an object of a namespace, by their types and reasons such as "Normal BatchReady".

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -53,9 +54,7 @@ func Pair(t testing.TB, c *cluster.Cluster, namespace string, rules ...rbacv1.Po
 func (u User) Create(resource schema.GroupVersionResource, manifest string) error {
 	u.t.Helper()
 	object := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(manifest), &object.Object); err != nil {
-		u.t.Fatal(err)
-	}
+	require.NoError(u.t, yaml.Unmarshal([]byte(manifest), &object.Object))
 	_, err := u.Resource(resource).Namespace(u.namespace).Create(u.t.Context(), object, metav1.CreateOptions{})
 	return err
 }
@@ -90,9 +89,7 @@ func Account(t testing.TB, c *cluster.Cluster, namespace, name string, rules map
 		suite.Create(t, kube.RbacV1().RoleBindings(in), binding)
 	}
 	cfg, err := c.ServiceAccountConfig(t.Context(), namespace, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return cfg
 }
 

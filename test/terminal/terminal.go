@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // Patience is how long [Terminal.Await] waits for the screen.
@@ -32,9 +34,7 @@ type Terminal struct {
 func Start(t testing.TB, cmd *exec.Cmd, width, height int) *Terminal {
 	t.Helper()
 	s, err := Open(cmd, width, height)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.Close()
 		if t.Failed() {
@@ -80,9 +80,7 @@ func (p *Terminal) Signal(s os.Signal) {
 // Resize changes the size of the terminal, as a user does with a window.
 func (p *Terminal) Resize(width, height int) {
 	p.t.Helper()
-	if err := p.resize(width, height); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.resize(width, height))
 }
 
 // Exit waits until the program has ended, and returns its exit code and what the terminal shows afterwards. It fails the test

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/terminal"
@@ -99,9 +100,7 @@ func fleet(t *testing.T) (client *plugin.Client, address string) {
 	fake.SetWorkload("other", "cohere", 2, "old")
 	server := hosttest.Serve(t, fake)
 	client, err := plugin.Dial(t.Context(), server.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	for _, ref := range []*pb.WorkloadRef{ref("default", "aya"), ref("default", "bert"), ref("other", "cohere")} {
 		if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
@@ -123,9 +122,7 @@ func begin(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
 	_, err := client.Initialize(t.Context(), &pb.InitializeRequest{
 		Workload: ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: 0}}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,9 +133,7 @@ func promote(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
 	_, err := client.Finalize(t.Context(), &pb.FinalizeRequest{
 		Workload: ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // Without a name, status lists what is under hold, in one namespace or in all.
@@ -181,12 +176,8 @@ func TestWatchPrintsLines(t *testing.T) {
 	client, address := fleet(t)
 	cmd := exec.CommandContext(t.Context(), binary(t), "watch", "-n", "default", "--address", address)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	next := func(want string) {
 		t.Helper()

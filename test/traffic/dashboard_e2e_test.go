@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -34,9 +35,7 @@ import (
 func TestDashboardQueries(t *testing.T) {
 	began := time.Now()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	target := listener.Addr().String()
 	_ = listener.Close()
 	e := serving.NewEnv(t)
@@ -45,14 +44,10 @@ func TestDashboardQueries(t *testing.T) {
 	d.Begin()
 	d.AwaitSync()
 	url, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(stop)
 	client, err := api.NewClient(api.Config{Address: url})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// data returns the series that a query has at any second since the test began.
 	data := func(ctx context.Context, query string) (model.Matrix, error) {
 		value, _, _, err := prometheus.NewAPI(client).QueryRange(ctx, query, prometheus.Range{Start: began, End: time.Now(), Step: time.Second})
@@ -99,9 +94,7 @@ func dashboard(t *testing.T) (queries []string) {
 			} `json:"targets"`
 		} `json:"panels"`
 	}
-	if err := json.Unmarshal(raw, &file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(raw, &file))
 	variables := strings.NewReplacer("$namespace", ".*", "$workload", ".*", "$__rate_interval", "5s")
 	for _, p := range file.Panels {
 		for _, target := range p.Targets {

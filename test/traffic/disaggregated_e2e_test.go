@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -149,9 +150,7 @@ func TestTrafficDisaggregatedDeleted(t *testing.T) {
 			s.Upgrade(0)
 			s.Weight(10)
 			s.Kill()
-			if err := s.sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &way}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &way}))
 			s.Eventually("no object but the bounds names the set", func(ctx context.Context) error {
 				set, err := s.sets.Get(ctx, s.Name, metav1.GetOptions{})
 				if way == metav1.DeletePropagationForeground && err == nil && set.GetDeletionTimestamp() != nil {
@@ -261,9 +260,7 @@ func TestTrafficDisaggregatedDrainsRoles(t *testing.T) {
 	old, err := s.Kube.CoreV1().Pods(s.Namespace).List(t.Context(), metav1.ListOptions{
 		LabelSelector: "disaggregatedset.x-k8s.io/role=decode,leaderworkerset.sigs.k8s.io/worker-index=0",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	answers, asked := make(chan error), 0
 	for _, pod := range old.Items {
 		if pod.Spec.Containers[0].Image != s.Image("v1") {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -91,9 +92,7 @@ spec:
 	e.Service("picker", "{app: picker}", 1)
 	e.Service("canary-picker", "{app: picker}", 1)
 	g, err := poolgateway.Start(t.Context(), e.Cluster.RESTConfig(), s.Namespace, s.RouteName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := g.Stop(); err != nil {
 			t.Error(err)
@@ -107,9 +106,7 @@ spec:
 // watch records how the selector of the user's pool changes.
 func (s *rolePools) watch() {
 	w, err := s.pools.Watch(s.T.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: "model"}))
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	require.NoError(s.T, err)
 	s.T.Cleanup(w.Stop)
 	go func() {
 		for event := range w.ResultChan() {
@@ -174,9 +171,7 @@ func (s *rolePools) selects(name, child string, prefill, decode int) {
 func (s *rolePools) warnsOf(policy *pb.ReleasePolicy, pool string) {
 	s.T.Helper()
 	report, err := s.Preflight(s.T.Context(), &pb.PreflightRequest{Workload: s.Ref, Policy: policy, SkipNodes: true})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	require.NoError(s.T, err)
 	var found []string
 	for _, f := range report.GetFindings() {
 		if f.GetRule() == "RolesNotPaired" {

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
@@ -42,9 +43,7 @@ func enforce(s *serving.Release, resource schema.GroupVersionResource, name, man
 	objects := s.Objects(resource)
 	applied, err := objects.Patch(s.T.Context(), name, types.ApplyYAMLPatchType, []byte(manifest),
 		metav1.PatchOptions{FieldManager: "argocd-controller", Force: ptr.To(true)})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	require.NoError(s.T, err)
 	s.Eventually(name+" is repaired", func(ctx context.Context) error {
 		now, err := objects.Get(ctx, name, metav1.GetOptions{})
 		if err == nil && cmp.Equal(now.Object["spec"], applied.Object["spec"]) {
@@ -181,9 +180,7 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 			s.Upgrade(0)
 			s.Weight(10)
 			sets := s.Sets()
-			if err := sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &tc.way}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, sets.Delete(t.Context(), s.Name, metav1.DeleteOptions{PropagationPolicy: &tc.way}))
 			names := []string{s.Name}
 			if tc.style != pb.Style_STYLE_PARTITION {
 				names = append(names, canary)

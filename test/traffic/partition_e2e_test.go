@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
@@ -49,9 +50,7 @@ spec:
 	})
 	s.BeginBy(&pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"25%", "50%", "100%"}, Traffic: serving.ByRoute()})
 	c, err := s.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: s.Ref})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &inPlace{Release: s, stable: c.GetContext().GetStableRevision(), update: c.GetContext().GetUpdateRevision()}
 }
 
