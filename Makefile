@@ -57,6 +57,7 @@ FUZZTIME ?= 10s
 IMAGE   ?= ghcr.io/lockstep-rollouts/lockstep
 # What `make bench` measures, of start, release, scale, storm and fleet.
 PARTS   ?= start,release,scale
+comma   := ,
 # 1: `make demo` routes real requests through a gateway.
 TRAFFIC ?=
 # 1: its pods have containers, on a real node, and the requests are streams. As root.
@@ -167,7 +168,7 @@ robustness: ## Release one workload after the other for DURATION (5m) under rand
 .PHONY: bench
 bench: ## Measure, side by side with LWS's own rolling update, and print a table.
 	$(GO) run -C test ./cluster/cmd/cluster -prebuild
-	$(GO) run -C test ./bench -parts '$(PARTS)'
+	$(GO) test -C test -tags e2e -vet off ./bench -run '^$$' -bench 'Lockstep/^($(subst $(comma),|,$(PARTS)))$$' -benchtime 1x -timeout 0
 
 .PHONY: generate
 generate: ## Generate Go from proto/, the CRD, and the reference in docs/.

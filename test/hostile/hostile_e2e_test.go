@@ -184,9 +184,9 @@ func (w *world) attack(prepare func(*world) func(context.Context) string) *verdi
 	defer cancel()
 	done := make(chan string, 1)
 	go func() { done <- run(ctx) }()
-	before := w.memory.cpu()
+	before := w.process.CPU()
 	v := w.observe(ctx, client, connect)
-	v.cpu = w.memory.cpu() - before
+	v.cpu = w.process.CPU() - before
 	v.did = <-done
 	if info, err := os.Stat(w.log); err == nil {
 		v.logged = info.Size()

@@ -120,7 +120,8 @@ func (w *world) observe(ctx context.Context, client *plugin.Client, connect func
 		}
 	})
 	repeat(ctx, &group, 50*time.Millisecond, func() {
-		v.peak = max(v.peak, w.memory.peak())
+		_, peak := w.process.Memory()
+		v.peak = max(v.peak, peak)
 		select {
 		case <-w.process.Exited:
 			v.killed = true

@@ -55,7 +55,6 @@ type world struct {
 	ca        *tlstest.CA
 
 	process         *child.Process
-	memory          *memory
 	log             string
 	address, health string
 }
@@ -89,7 +88,7 @@ func (w *world) start() {
 	if w.process, err = child.Run(cmd); err != nil {
 		w.t.Fatal(err)
 	}
-	w.memory = confine(w.t, w.process)
+	confine(w.t, w.process)
 	w.t.Cleanup(func() { w.process.End(syscall.SIGTERM, await.Patience) })
 	serving := regexp.MustCompile(`msg=serving address=(\S+) metrics="" health=(\S+)`)
 	await.Nil(w.t, "the driver is ready", func(ctx context.Context) error {
