@@ -61,9 +61,8 @@ func begin(t *testing.T, kubeconfig string, args ...string) *process {
 	p := &process{cmd: exec.Command(binary, args...), log: &text.Buffer{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	var err error
-	if p.child, err = child.Run(p.cmd); err != nil {
-		t.Fatal(err)
-	}
+	p.child, err = child.Run(p.cmd)
+	require.NoError(t, err)
 	return p
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -83,9 +84,7 @@ func newBench(t *testing.B, r *report) *bench {
 	t.Cleanup(cancel)
 	roomy := cluster.WithNodes(8, corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2000")}) // for the storm
 	c, err := cluster.Start(ctx, roomy, cluster.WithAudit())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Stop)
 	suite.Apply(t, c, "", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))
 	b := &bench{B: t, ctx: ctx, cluster: c, kubeconfig: driver.Kubeconfig(t, c), report: r}
@@ -98,9 +97,7 @@ func newBench(t *testing.B, r *report) *bench {
 // must ends the part if there is an error.
 func (b *bench) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 }
 
 // logf says at once what happens; the log of a benchmark is shown at its end.

@@ -9,23 +9,21 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // A child outlives the thread that called Start.
 func TestChildOutlivesThreads(t *testing.T) {
 	cmd := exec.Command("cat")
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // not unlocked: the thread ends with this goroutine
 		started <- Start(cmd)
 	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-started)
 	for range 50 { // threads start and end
 		done := make(chan struct{})
 		go func() {
@@ -34,9 +32,7 @@ func TestChildOutlivesThreads(t *testing.T) {
 		}()
 		<-done
 	}
-	if err := stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stdin.Close())
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the child exited with %v", err)
 	}
@@ -56,13 +52,9 @@ func TestEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			p, err := Run(cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if _, err := stdout.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}

@@ -8,13 +8,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 func TestUsage(t *testing.T) {
 	p, err := Run(exec.Command("sh", "-c", "while :; do :; done"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for p.CPU() < 50*time.Millisecond {
 		time.Sleep(time.Millisecond)
 	}

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 const root = "../.."
@@ -70,9 +72,7 @@ func TestWordsAreFound(t *testing.T) {
 		}
 	}
 	src := filepath.Join(t.TempDir(), "x.go")
-	if err := os.WriteFile(src, []byte("package x\n\n// somebody\nvar nobody = \"whoever\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(src, []byte("package x\n\n// somebody\nvar nobody = \"whoever\"\n"), 0o600))
 	var lines []int
 	for line, text := range texts(t, src) {
 		if banned.MatchString(text) {
@@ -116,9 +116,7 @@ func walk(t *testing.T, f func(path string)) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // quoted is code in a document.
@@ -156,9 +154,7 @@ func texts(t *testing.T, path string) map[int]string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(raw)
 }
 
@@ -166,9 +162,7 @@ func read(t *testing.T, path string) string {
 func TestDependabotModules(t *testing.T) {
 	t.Parallel()
 	tracked, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "go.mod", "*/go.mod").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var modules []string
 	for name := range strings.FieldsSeq(string(tracked)) {
 		if dir := path.Join("/", path.Dir(name)); !strings.HasPrefix(dir, "/test/cluster/modules/") {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/document"
 )
 
@@ -206,8 +207,6 @@ func testFunctions(t *testing.T) map[string][]source {
 func documents(t *testing.T) []document.File {
 	t.Helper()
 	files, err := document.All(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return files
 }

@@ -116,9 +116,8 @@ func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	dir, err := os.MkdirTemp("", "ls")
 	require.NoError(t, err)
 	d := &Driver{t: t, kubeconfig: kubeconfig, namespace: namespace, dir: dir}
-	if d.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	d.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		d.Stop()
 		d.replay()
@@ -161,9 +160,8 @@ func (d *Driver) Begin() {
 	cmd := exec.Command(path, append(args, d.Args...)...)
 	cmd.Env = append(os.Environ(), d.Env...)
 	cmd.Stdout, cmd.Stderr = d.log, d.log
-	if d.process, err = child.Run(cmd); err != nil {
-		d.t.Fatal(err)
-	}
+	d.process, err = child.Run(cmd)
+	require.NoError(d.t, err)
 	// gRPC would wait for a second before it retries.
 	await.Nil(d.t, "the driver listens", func(context.Context) error {
 		_, err := os.Stat(filepath.Join(d.dir, "s"))

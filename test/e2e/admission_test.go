@@ -65,9 +65,8 @@ func (e *env) admit() {
 				MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace},
 			}}
 			binding = b.Name
-			if part, err = sigsyaml.Marshal(b); err != nil {
-				e.t.Fatal(err)
-			}
+			part, err = sigsyaml.Marshal(b)
+			require.NoError(e.t, err)
 		}
 		if len(bytes.TrimSpace(part)) == 0 {
 			continue

@@ -85,9 +85,8 @@ func (w *world) start() {
 		"--kubeconfig", driver.Kubeconfig(w.t, w.cluster), "--tls-cert", cert.Cert, "--tls-key", cert.Key)
 	cmd.Env = append(os.Environ(), goMemoryLimit)
 	cmd.Stdout, cmd.Stderr = log, log
-	if w.process, err = child.Run(cmd); err != nil {
-		w.t.Fatal(err)
-	}
+	w.process, err = child.Run(cmd)
+	require.NoError(w.t, err)
 	confine(w.t, w.process)
 	w.t.Cleanup(func() { w.process.End(syscall.SIGTERM, await.Patience) })
 	serving := regexp.MustCompile(`msg=serving address=(\S+) metrics="" health=(\S+)`)

@@ -85,9 +85,8 @@ func startServer(t *testing.T, c *cluster.Cluster, binary string) string {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(binary, "serve", "--kubeconfig", driver.Kubeconfig(t, c), "--listen", "unix://"+filepath.Join(server.dir, "s"))
-		if server.Process, err = child.Run(cmd); err != nil {
-			t.Fatal(err)
-		}
+		server.Process, err = child.Run(cmd)
+		require.NoError(t, err)
 	}
 	return "unix://" + filepath.Join(server.dir, "s")
 }

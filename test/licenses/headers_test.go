@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // header is how a source begins, but for a line for its interpreter or the compiler.
@@ -21,18 +23,14 @@ func TestSourcesHaveTheHeader(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	tracked, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "*.go", "*.proto", "*.sh", "*.js", "*.ts", "*.mts").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	files := strings.Fields(string(tracked))
 	if len(files) < 500 {
 		t.Fatalf("only %d sources were found", len(files))
 	}
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !header.Match(content) {
 			t.Errorf("%s does not begin with the copyright and %q", file, "SPDX-License-Identifier: Apache-2.0")
 		}

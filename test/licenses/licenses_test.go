@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // allowed are the licenses that a module may have, by words of their text. A text that matches none is disallowed.
@@ -70,18 +72,14 @@ func TestDependenciesHaveAllowedLicenses(t *testing.T) {
 func moduleLicense(t *testing.T, dir string) (license string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, e := range entries {
 		name := strings.ToUpper(e.Name())
 		if e.IsDir() || !strings.HasPrefix(name, "LICENSE") && !strings.HasPrefix(name, "LICENCE") && !strings.HasPrefix(name, "COPYING") {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if license = classify(string(text)); license == "" {
 			return ""
 		}

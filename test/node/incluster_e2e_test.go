@@ -45,12 +45,10 @@ func TestDriverInCluster(t *testing.T) {
 	e := serving.NewEnv(t)
 	in := &installation{Env: e, dist: buildRelease(t, e.Cluster)}
 	var err error
-	if in.helm, err = e.Cluster.Helm(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if in.kubectl, err = e.Cluster.Kubectl(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	in.helm, err = e.Cluster.Helm(t.Context())
+	require.NoError(t, err)
+	in.kubectl, err = e.Cluster.Kubectl(t.Context())
+	require.NoError(t, err)
 	in.clear()
 	in.withHelm()
 	in.withKustomize()

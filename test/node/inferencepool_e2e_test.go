@@ -111,9 +111,8 @@ func beginPools(t *testing.T, pickers int, changes ...func(*lws.LeaderWorkerSet)
 	apply(s, strings.ReplaceAll(picker, "vllm-canary", "vllm"))
 	apply(s, strings.ReplaceAll(example(t, "pool.yaml"), "8000", fmt.Sprint(podanswer.Port)))
 	c := &poolCourse{}
-	if c.gateway, err = poolgateway.Start(t.Context(), e.Cluster.RESTConfig(), s.Namespace, s.RouteName); err != nil {
-		t.Fatal(err)
-	}
+	c.gateway, err = poolgateway.Start(t.Context(), e.Cluster.RESTConfig(), s.Namespace, s.RouteName)
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := c.gateway.Stop(); err != nil {
 			t.Error(err)

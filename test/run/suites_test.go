@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // module is the folder of the tests' module, in which the suites run.
@@ -24,9 +25,7 @@ const module = ".."
 func readRepositoryTable(t *testing.T) []requirement {
 	t.Helper()
 	table, err := readTable(module)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return table
 }
 
@@ -61,9 +60,7 @@ func TestEverySuiteIsInTable(t *testing.T) {
 	}
 	for _, name := range []string{"e2e", "traffic", "argo", "kruise", "batchrelease"} {
 		s, _, err := find([]string{name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if smoke, test := s[0].tests(table, levelSmoke), s[0].tests(table, levelTest); len(smoke) == 0 || len(test) <= len(smoke) {
 			t.Errorf("suite %s has %d smoke tests and %d in make test", name, len(smoke), len(test))
 		}
@@ -97,9 +94,7 @@ func TestSuitesThatNeedMore(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			lacks = test.lacks
 			found, leftOut, err := find(test.args)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var names, must []string
 			for _, s := range found {
 				names = append(names, s.name)
@@ -134,9 +129,7 @@ func TestMatrixHasEveryOtherVersion(t *testing.T) {
 	run := map[string]bool{}
 	for _, course := range matrix {
 		resolved, err := course.versions.Resolve()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, version := range []string{"Kubernetes " + resolved.Kubernetes, "LeaderWorkerSet " + resolved.LWS, "Argo Rollouts " + resolved.Argo,
 			"Kruise Rollouts " + resolved.Kruise, "Gateway API " + resolved.GatewayAPI} {
 			run[version] = true
