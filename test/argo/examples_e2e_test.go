@@ -24,6 +24,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/modelservers"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 var inferencePools = schema.GroupVersionResource{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"}
@@ -186,4 +188,31 @@ func accept(ctx context.Context, update updateStatus, object *unstructured.Unstr
 	object.Object["status"] = map[string]any{"parents": []any{parent}}
 	// A conflict: another event follows.
 	_, _ = update(ctx, object, metav1.UpdateOptions{})
+}
+
+// The examples of model servers with Argo Rollouts: a canary of one group, its analysis and its promotion. One server after the other,
+// because the nodes have GPUs for one release.
+//
+// Proves: Examples of model servers, each: without a host, with Argo, with Kruise.
+func TestModelServers(t *testing.T) {
+	t.Parallel()
+	modelservers.InstallCRDs(t, cluster.Shared(t))
+	prometheus := modelservers.StartPrometheus(t)
+	quick := strings.NewReplacer("http://prometheus.monitoring:9090", prometheus.URL, "initialDelay: 2m", "initialDelay: 1s", "interval: 30s", "interval: 1s")
+	for server, metric := range map[string]string{"vllm": "vllm:time_to_first_token", "sglang": "sglang[:_]time_to_first_token", "tensorrt-llm": "nv_inference_request_failure"} {
+		t.Run(server, func(t *testing.T) {
+			e := newEnv(t)
+			e.Name = server
+			e.Apply(quick.Replace(modelservers.Manifest(t, "../../examples", server, "argo", e.Namespace)))
+			e.awaitPhase("Healthy")
+			e.Eventually("the workload is under hold", func(ctx context.Context) error { return suite.Held(e.Workload(ctx)) })
+			e.edit("v1") // another image than the example's: the first release
+			e.MustRest("v1")
+			e.awaitRest("v1")
+			if !prometheus.Asked(metric, e.Namespace) {
+				t.Errorf("no analysis asked for %s", metric)
+			}
+			suite.DeleteWorkload(t, e.Cluster, e.Namespace, server)
+		})
+	}
 }

@@ -117,3 +117,48 @@ func (c *Cluster) serves(ctx context.Context, resource schema.GroupVersionResour
 	_, err = c.applier.client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 	return err
 }
+
+const crdKind = "CustomResourceDefinition"
+
+// installGatewayAPI applies the standard channel with its admission policy, and InferencePool v1 without the experimental kinds
+// (groups with an x) of the Inference Extension.
+func (c *Cluster) installGatewayAPI(ctx context.Context) error {
+	if err := c.installCRDs(ctx, gatewayAPIModule, "config/crd/standard", nil); err != nil {
+		return err
+	}
+	inference := gatewayAPIModule
+	if c.options.picker {
+		inference = pickerModule
+	}
+	return c.installCRDs(ctx, inference, inferenceCRDs, func(object *unstructured.Unstructured) bool {
+		group, _, _ := unstructured.NestedString(object.Object, "spec", "group")
+		return group == "inference.networking.k8s.io"
+	})
+}
+
+// WithInstallers builds the programs with which users install, [Cluster.Kubectl] and [Cluster.Helm].
+func WithInstallers() Option { return func(o *options) { o.installers = true } }
+
+// Kubectl returns the path of kubectl.
+func (c *Cluster) Kubectl(ctx context.Context) (string, error) {
+	return c.program(ctx, kubectlModule, "kubectl")
+}
+
+// Helm returns the path of Helm.
+func (c *Cluster) Helm(ctx context.Context) (string, error) {
+	return c.program(ctx, helmModule, "helm")
+}
+
+func kubectlModule(Versions) module {
+	return module{
+		name: "kubectl", version: "v1.36.3",
+		programs: []program{{"kubectl", "k8s.io/kubernetes/cmd/kubectl"}},
+	}
+}
+
+func helmModule(Versions) module {
+	return module{
+		name: "helm", version: "v4.3.1",
+		programs: []program{{"helm", "helm.sh/helm/v4/cmd/helm"}},
+	}
+}

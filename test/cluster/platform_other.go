@@ -8,6 +8,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -24,3 +25,12 @@ func tryLock(*os.File) (bool, error) { return false, errPlatform }
 func claimPort(context.Context, int) (net.Listener, error) { return nil, errPlatform }
 
 func memoryAvailable() int { return 0 }
+
+// KillNode kills everything that runs on a node at once. It needs Linux, as nodes do.
+func (c *Cluster) KillNode(int) error { return errors.ErrUnsupported }
+
+func (c *Cluster) killContainers(int) error { return errors.ErrUnsupported }
+
+func unmountBelow(string) error { return errors.ErrUnsupported }
+
+func installPackages(context.Context, io.Writer) error { return errors.ErrUnsupported }

@@ -18,6 +18,7 @@ import (
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // withBehavior sets one of the cluster's Behavior constants on the pods of the template.
@@ -79,5 +80,158 @@ func TestCanaryFailures(t *testing.T) {
 			w.sameGroups(before)
 			w.mustBeIdle()
 		})
+	}
+}
+
+// Requests that LeaderWorkerSets of the cluster do not allow are refused with a reason and details, and write nothing.
+//
+// Proves: SPEC errors: the cluster's refusals have a reason and write nothing.
+func TestCanaryRefused(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+
+	t.Run("long name", func(t *testing.T) {
+		w := e.in(t).deploy(model(strings.Repeat("n", 48), 2, 1))
+		_, err := w.tryInitialize("r1", quarters())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_NAME_TOO_LONG, "48", "43", "63", "controller-revision-hash")
+		w.mustBeUntouched()
+	})
+	t.Run("longest name", func(t *testing.T) {
+		w := e.in(t).adopt(model(strings.Repeat("m", 43), 2, 2))
+		w.edit(image("v2"))
+		w.release("r1", policy("100%"))
+	})
+	t.Run("mixed revisions", func(t *testing.T) {
+		w := e.in(t).deploy(model("mixed", 4, 1, rolling("1", "0", 2)))
+		w.edit(image("v2"))
+		w.awaitObject("LWS has updated half of the groups", func() bool {
+			s := w.get()
+			return s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 4
+		})
+		_, err := w.tryInitialize("r1", quarters())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS)
+		w.mustBeUntouched()
+		r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+		if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "AdoptedDuringRoll" {
+			t.Errorf("Adopt: %v, %v", r, err)
+		}
+	})
+	t.Run("name taken", func(t *testing.T) {
+		w := e.in(t).adopt(model("taken", 2, 1))
+		w.edit(image("v2"))
+		c := w.await("the new revision is known", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
+		name := fmt.Sprintf("taken-%.6s", c.GetUpdateRevision())
+		w.env.in(t).deploy(model(name, 1, 1))
+		_, err := w.tryInitialize("r1", quarters())
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_NAME_TAKEN, name)
+		w.mustBeIdle()
+	})
+}
+
+// mustBeUntouched fails if the driver has written to the workload.
+func (w *workload) mustBeUntouched() {
+	w.t.Helper()
+	s := w.get()
+	if s.Annotations[recordAnnotation] != "" || isHold(s.Spec.RolloutStrategy.RollingUpdateConfiguration) || len(s.Finalizers) > 0 {
+		w.t.Errorf("the workload was touched: %s", asJSON(s.ObjectMeta))
+	}
+	if c := w.context(); c.GetState() != pb.State_STATE_UNMANAGED {
+		w.t.Errorf("not unmanaged: %s", show(c))
+	}
+}
+
+// The API server refuses reads of pods while the updated group breaks. Nothing is promoted by what the driver knew, and an abort is
+// accepted; its effects follow once the pods are read again.
+//
+// Proves (test): Safety rule 13: reads of pods are refused in mid-release, in each style.
+func TestStylesStale(t *testing.T) {
+	inStyles(t, func(t *testing.T, s style) {
+		e := newEnvIn(t, cluster.Shared(t))
+		p := newProxy(t, e, fault{})
+		e.driver = driver.Start(t, p.kubeconfig, e.namespace)
+		p.open()
+		w := e.adopt(model("model", 3, 2))
+		w.edit(image("v2"))
+		w.initialize("r1", s.policy(policy("33%", "100%")))
+		w.upgrade("r1", 0)
+		before := w.stablePods()
+		p.refuseReads("pods")
+		stale := w.await("the cache counts as stale", func(c *pb.BatchContext) bool { return c.GetReason() == "CacheStale" })
+		if stale.GetState() != pb.State_STATE_VERIFYING {
+			t.Errorf("blind, the batch counts as %s", show(stale))
+		}
+		set, group := stale.GetCanaryWorkload(), 0
+		if s.inPlace() {
+			set, group = w.name, 2
+		}
+		w.patchPods(set, map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverReady}, group)
+		_, err := w.tryFinalize("r1", promote, nil)
+		mustFail(t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "cache of pods", "since", "abort")
+		if _, err := w.tryUpgrade("r1", 1, nil); err != nil { // it is recorded, and no group is replaced for it
+			t.Error(err)
+		}
+		w.await("the next batch waits for the cache", func(c *pb.BatchContext) bool { return c.GetTarget() == "100%" && c.GetReason() == "CacheStale" })
+		w.sameGroups(before)
+		if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
+			t.Fatalf("an abort is refused: %v", err)
+		}
+		if c := w.context(); c.GetState() != pb.State_STATE_ROLLING_BACK {
+			t.Errorf("after the abort: %s", show(c))
+		}
+
+		p.refuseReads()
+		w.awaitState(pb.State_STATE_ROLLED_BACK)
+		w.mustBeIdle()
+	})
+}
+
+// lose makes the pods of stable groups not ready until the test heals them.
+func (w *workload) lose(groups ...int) {
+	w.t.Helper()
+	w.patchPods(w.name, map[string]any{cluster.AnnotationBehavior: cluster.BehaviorNeverReady}, groups...)
+	for _, g := range groups {
+		w.await("the driver has observed the lost group", func(c *pb.BatchContext) bool {
+			return slices.ContainsFunc(c.GetGroups(), func(row *pb.Group) bool { return int(row.GetIndex()) == g && !row.GetReady() })
+		})
+	}
+}
+
+// A broken stable group uses up maxUnavailable: a rollback in place waits for it, names it and the way out, and with force
+// continues past it, also in another process. The broken group itself is never restarted.
+//
+// Proves: A rollback with force goes past broken stable groups, and a driver that restarts completes it.
+func TestForcedRollback(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 4, 2))
+	w.observer.waive(ruleAvailable, ruleDown) // that is what force is for
+	w.edit(image("v2"))
+	w.initialize("r1", inPlace("50%", "100%"))
+	w.upgrade("r1", 0)
+	w.awaitState(pb.State_STATE_READY)
+	w.lose(0)
+	broken := w.stablePods()["model-0"].UID
+	if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := w.await("the rollback names the broken group", func(c *pb.BatchContext) bool {
+		return strings.Contains(c.GetMessage(), "uses up maxUnavailable 1")
+	})
+	w.mustContain(c.GetMessage(), "Group 0 (model-0), not ready since ", "lockstep abort --force")
+	if n := w.groupsWith("v2"); n != 2 {
+		t.Errorf("%d groups are at v2, although the rollback is blocked", n)
+	}
+	_, err := w.driver.Finalize(t.Context(), &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: "r1", Intent: promote, Force: true})
+	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, "force", "ROLLBACK only")
+
+	if out, code := w.lockstep(w.toDriver("abort", "model", "--force", "--no-wait")...); code != 0 {
+		t.Fatalf("abort --force exits with %d: %s", code, out)
+	}
+	w.driver.Kill()
+	w.driver.Restart()
+	w.awaitState(pb.State_STATE_ROLLED_BACK)
+	w.mustRun("v1")
+	w.mustBeIdle()
+	if now := w.stablePods()["model-0"].UID; now != broken {
+		t.Error("the broken group was restarted")
 	}
 }

@@ -7,11 +7,16 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
 // want is the expected state, numbers of groups and weight of a context.
@@ -136,4 +141,108 @@ func (w *workload) mustChangeNothing(what string, call func() (pb.Action, error)
 func (w *workload) ownWrites() []string {
 	w.t.Helper()
 	return slices.DeleteFunc(w.writes(), func(write string) bool { return !strings.Contains(write, "/"+w.name) })
+}
+
+// release runs a whole release with the given policy, to the promotion.
+func (w *workload) release(id string, p *pb.ReleasePolicy) {
+	w.t.Helper()
+	w.initialize(id, p)
+	for b := range p.GetBatches() {
+		if c := w.upgrade(id, int32(b)).GetContext(); c.GetState() != pb.State_STATE_READY {
+			w.t.Fatalf("batch %d: %s", b, show(c))
+		}
+	}
+	if c := w.finalize(id, promote).GetContext(); c.GetState() != pb.State_STATE_COMPLETED {
+		w.t.Errorf("after the promotion: %s", show(c))
+	}
+	w.mustBeIdle()
+}
+
+// A workload without groups has nothing to release, and is held like any other.
+//
+// Proves: Scaling in each style; no groups at all.
+func TestCanaryNoReplicas(t *testing.T) {
+	t.Parallel()
+	w := newEnv(t).adopt(model("model", 0, 2))
+	w.edit(image("v2"))
+	r := w.initialize("r1", quarters())
+	if r.GetContext().GetState() != pb.State_STATE_NOTHING_TO_RELEASE || len(r.GetWarnings()) == 0 {
+		t.Errorf("Initialize: %v", r)
+	}
+	if c := w.upgrade("r1", 2).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
+		t.Errorf("UpgradeBatch: %s", show(c))
+	}
+	w.finalize("r1", promote)
+	w.mustBeIdle()
+	// Before that, new groups would get the former revision.
+	w.awaitObject("the leader StatefulSet has the new template as its current revision", func() bool {
+		s, err := w.kube.AppsV1().StatefulSets(w.namespace).Get(t.Context(), w.name, metav1.GetOptions{})
+		return err == nil && s.Spec.Template.Spec.Containers[0].Image == "example.com/model:v2" &&
+			s.Status.ObservedGeneration == s.Generation && s.Status.CurrentRevision == s.Status.UpdateRevision
+	})
+	w.scale(2)
+	w.awaitReady()
+	w.mustRun("v2")
+}
+
+// maxWrites is how many writes of cluster objects a canary release of four batches may take, those that the API server refuses included.
+const maxWrites = 12
+
+// A release writes a few objects, however many groups there are, and the second one of a process reads none. Events, leases and
+// reviews don't count.
+//
+// Proves (test): A canary of four batches: at most 12 writes, and no reads after the first of a process.
+func TestCanaryCost(t *testing.T) {
+	e := newEnv(t)
+	w := e.deploy(model("model", 4, 2))
+	if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
+		t.Fatal(err)
+	}
+	revision := ""
+	policy := quarters()
+	policy.Batches = []string{"25%", "50%", "75%", "100%"}
+	for i := range 4 {
+		w.edit(image(fmt.Sprintf("v%d", i+2)))
+		release := fmt.Sprintf("r%d", i+1)
+		w.await("the driver sees the template", func(c *pb.BatchContext) bool { return c.GetTemplateRevision() != revision })
+		from := audit.Mark(t, e.kube, e.namespace)
+		w.initialize(release, policy)
+		for batch := range policy.Batches {
+			w.upgrade(release, int32(batch))
+		}
+		w.finalize(release, promote)
+		w.mustBeIdle()
+		revision = w.context().GetTemplateRevision()
+		var writes, reads []string
+		for _, r := range audit.Between(t, e.cluster.AuditLog(), from, audit.Mark(t, e.kube, e.namespace), e.namespace) {
+			o := r.ObjectRef
+			switch {
+			case r.User.Username != driver.User || slices.Contains([]string{"events", "leases"}, o.Resource):
+			case r.IsWrite():
+				writes = append(writes, fmt.Sprintf("%s/%s %d", r, o.Name, r.ResponseStatus.Code))
+			case r.IsRead():
+				reads = append(reads, r.Verb+" "+r.RequestURI)
+			}
+		}
+		if len(writes) > maxWrites {
+			t.Errorf("release %d has %d writes, want at most %d: %q", i+1, len(writes), maxWrites, writes)
+		}
+		if i > 0 && len(reads) > 0 {
+			t.Errorf("release %d has %d reads: %q", i+1, len(reads), reads)
+		}
+		t.Logf("release %d: %d writes, %d reads", i+1, len(writes), len(reads))
+	}
+}
+
+// writes returns the successful writes of drivers in this namespace so far, without events, from the API server's audit log.
+func (e *env) writes() []string {
+	e.t.Helper()
+	var found []string
+	for _, r := range audit.Between(e.t, e.cluster.AuditLog(), "", audit.Mark(e.t, e.kube, e.namespace), e.namespace) {
+		o := r.ObjectRef
+		if r.IsWrite() && r.User.Username == driver.User && o.Namespace == e.namespace && o.Resource != "events" && r.ResponseStatus.Code < http.StatusBadRequest {
+			found = append(found, r.Verb+" "+o.Resource+"/"+o.Name)
+		}
+	}
+	return found
 }

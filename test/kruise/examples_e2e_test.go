@@ -7,9 +7,17 @@ package kruise
 
 import (
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
+	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/modelservers"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // Proves: Kruise: targets that are deleted or come later; scaling; the examples.
@@ -31,5 +39,47 @@ func (e *env) example(paths ...string) {
 	for _, path := range paths {
 		manifest := files.Read(e.T, filepath.Join("..", "..", "examples", path))
 		e.Apply(string(manifest))
+	}
+}
+
+// mustOwn checks that a field manager owns the route's rules and the Service's selector, as examples/gitops tells Argo CD.
+func (e *env) mustOwn(manager, server string) {
+	e.T.Helper()
+	for name, field := range map[string]string{server: `"f:rules"`, server + "-leader": `"f:selector"`} {
+		resource := httpRoutes
+		if name != server {
+			resource = corev1.SchemeGroupVersion.WithResource("services")
+		}
+		object := suite.GetObject(e.T.Context(), e.T, e.Objects(resource), name)
+		if !slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == manager && strings.Contains(entry.FieldsV1.String(), field)
+		}) {
+			e.T.Errorf("%s does not own %s of %s: %v", manager, field, name, object.GetManagedFields())
+		}
+	}
+}
+
+// The examples of model servers with Kruise: in place, and the second group after an approval. One server after the other, because the
+// nodes have GPUs for one release.
+//
+// Proves: Examples of model servers, each: without a host, with Argo, with Kruise.
+func TestModelServers(t *testing.T) {
+	t.Parallel()
+	modelservers.InstallCRDs(t, cluster.Shared(t))
+	for _, server := range modelservers.Names() {
+		t.Run(server, func(t *testing.T) {
+			e := newEnv(t)
+			e.Name = server
+			e.Apply(modelservers.Manifest(t, "../../examples", server, "kruise", e.Namespace))
+			e.awaitPhase("Healthy")
+			e.Edit("v1") // another image than the example's: the first release
+			e.awaitPause(1)
+			e.mustRoute(server + "-leader 50, " + server + "-leader-canary 50")
+			e.mustOwn("kruise-rollout", server)
+			e.approve()
+			e.awaitDone()
+			e.MustRest("v1")
+			suite.DeleteWorkload(t, e.Cluster, e.Namespace, server)
+		})
 	}
 }
