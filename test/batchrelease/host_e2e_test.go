@@ -40,11 +40,7 @@ func rights(t *testing.T, c *cluster.Cluster, withDriver bool) string {
 	if withDriver {
 		manifests = append(manifests, config.BatchReleaseDriver)
 	}
-	for _, read := range manifests {
-		manifest, err := read()
-		require.NoError(t, err)
-		require.NoError(t, c.Apply(t.Context(), "", manifest))
-	}
+	require.NoError(t, c.ApplyConfig(t.Context(), "", manifests...))
 	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.BatchReleaseServiceAccount)
 	require.NoError(t, err)
 	return kubeconfig

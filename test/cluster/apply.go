@@ -76,6 +76,20 @@ func (c *Cluster) Apply(ctx context.Context, namespace string, manifest []byte) 
 	return c.applier.awaitRules(ctx, objects)
 }
 
+// ApplyConfig is [Cluster.Apply] for what functions of package config return.
+func (c *Cluster) ApplyConfig(ctx context.Context, namespace string, manifests ...func() ([]byte, error)) error {
+	for _, read := range manifests {
+		manifest, err := read()
+		if err != nil {
+			return err
+		}
+		if err := c.Apply(ctx, namespace, manifest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // awaitRules waits until Kubernetes has filled in the rules of aggregated ClusterRoles.
 func (a *applier) awaitRules(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {

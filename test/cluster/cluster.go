@@ -134,10 +134,11 @@ func (c *Cluster) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, manifest := range append([][]byte{kwokPolicy}, c.options.manifests...) {
-		if err := c.Apply(ctx, "", manifest); err != nil {
-			return err
-		}
+	if err := c.Apply(ctx, "", kwokPolicy); err != nil {
+		return err
+	}
+	if err := c.ApplyConfig(ctx, "", c.options.manifests...); err != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.start(ctx, schedulerComponent) })

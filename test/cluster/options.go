@@ -41,7 +41,7 @@ type options struct {
 	kruisePrepare []func(context.Context, *Cluster) error
 	keepDir       bool
 	prebuilt      prebuilt
-	manifests     [][]byte
+	manifests     []func() ([]byte, error)
 }
 
 func newOptions(opts []Option) (options, error) {
@@ -137,8 +137,8 @@ func WithKruise(prepare ...func(context.Context, *Cluster) error) Option {
 	}
 }
 
-// WithManifest applies a YAML stream of cluster-scoped objects, such as policies, before any component starts but the API server.
-func WithManifest(manifest []byte) Option {
+// WithManifest applies cluster-scoped objects of package config, such as policies, before any component starts but the API server.
+func WithManifest(manifest func() ([]byte, error)) Option {
 	return func(o *options) { o.manifests = append(o.manifests, manifest) }
 }
 

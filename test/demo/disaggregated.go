@@ -75,11 +75,7 @@ func (s *stage) awaitChildren(ctx context.Context, what, model string, prefill, 
 }
 
 func (s *stage) serveSet(ctx context.Context) error {
-	manifest, err := config.Disaggregated()
-	if err != nil {
-		return err
-	}
-	if err := s.cluster.Apply(ctx, "", manifest); err != nil {
+	if err := s.cluster.ApplyConfig(ctx, "", config.Disaggregated); err != nil {
 		return err
 	}
 	return s.serve(ctx)

@@ -181,11 +181,7 @@ func (s *stage) serveWith(ctx context.Context, start func(ctx context.Context, a
 
 // startWithRBAC applies config/base to the demo's control plane, and starts Lockstep with its account.
 func (s *stage) startWithRBAC(ctx context.Context, args ...string) (log string, err error) {
-	manifest, err := config.RBAC()
-	if err != nil {
-		return "", err
-	}
-	if err := s.cluster.Apply(ctx, config.Namespace, manifest); err != nil {
+	if err := s.cluster.ApplyConfig(ctx, config.Namespace, config.RBAC); err != nil {
 		return "", err
 	}
 	return s.start(ctx, config.ServiceAccount, args...)

@@ -265,11 +265,7 @@ func (d *Driver) Restart() {
 
 // permissions grants the driver's service account exactly config/base, and returns its kubeconfig.
 func permissions(c *cluster.Cluster) (string, error) {
-	manifest, err := config.RBAC()
-	if err != nil {
-		return "", err
-	}
-	if err := c.Apply(context.Background(), config.Namespace, manifest); err != nil {
+	if err := c.ApplyConfig(context.Background(), config.Namespace, config.RBAC); err != nil {
 		return "", err
 	}
 	return AccountKubeconfig(c, config.Namespace, config.ServiceAccount)

@@ -51,9 +51,7 @@ type tcpDriver struct {
 // serveTCP starts one with the permissions of config/base.
 func (e *env) serveTCP(args ...string) *tcpDriver {
 	e.t.Helper()
-	roles, err := config.Access()
-	require.NoError(e.t, err)
-	require.NoError(e.t, e.cluster.Apply(e.t.Context(), "", roles))
+	require.NoError(e.t, e.cluster.ApplyConfig(e.t.Context(), "", config.Access))
 	binary := driver.Path(e.t)
 	s := &tcpDriver{env: e, ca: tlstest.NewCA(e.t), log: filepath.Join(e.t.TempDir(), "log")}
 	cert := s.ca.Files(e.t, "server")

@@ -15,10 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -51,11 +49,7 @@ func TestDisaggregated(t *testing.T) {
 	for line := range strings.Lines(e.block("disaggregated", "kubectl apply -f")) {
 		switch command := strings.TrimSpace(line); {
 		case strings.HasPrefix(command, "kubectl apply -k config/disaggregated"):
-			manifest, err := config.Disaggregated()
-			if err == nil {
-				err = c.Apply(t.Context(), "", manifest)
-			}
-			require.NoError(t, err)
+			suite.InstallRoles(t, c)
 		case command == "kubectl apply -f examples/disaggregated/set.yaml":
 			set := files.Read(t, source("disaggregated", "set.yaml"))
 			suite.Apply(t, c, e.Namespace, string(set))

@@ -67,9 +67,7 @@ func newWorld(t *testing.T) *world {
 	c := cluster.Shared(t)
 	w := &world{t: t, cluster: c, namespace: c.Namespace(t), ca: tlstest.NewCA(t), log: filepath.Join(t.TempDir(), "log")}
 	w.kube, w.lws, _ = suite.Clients(c)
-	roles, err := config.Access()
-	require.NoError(t, err)
-	require.NoError(t, c.Apply(t.Context(), "", roles))
+	require.NoError(t, c.ApplyConfig(t.Context(), "", config.Access))
 	w.start()
 	return w
 }

@@ -22,22 +22,12 @@ import (
 )
 
 // WithRoles installs the kind of the bounds of DisaggregatedSets, and the policies that enforce them.
-func WithRoles() cluster.Option {
-	manifest, err := config.Disaggregated()
-	if err != nil {
-		panic(err)
-	}
-	return cluster.WithManifest(manifest)
-}
+func WithRoles() cluster.Option { return cluster.WithManifest(config.Disaggregated) }
 
 // InstallRoles installs the same on a cluster that runs already.
 func InstallRoles(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
-	manifest, err := config.Disaggregated()
-	if err == nil {
-		err = c.Apply(t.Context(), "", manifest)
-	}
-	require.NoError(t, err)
+	require.NoError(t, c.ApplyConfig(t.Context(), "", config.Disaggregated))
 }
 
 // RolesManifest is a DisaggregatedSet whose roles have groups of 2 pods. pod returns a role's template of pods.

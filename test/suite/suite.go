@@ -40,11 +40,7 @@ func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		panic(err)
 	}
-	policies, err := config.Permissions()
-	if err != nil {
-		panic(err)
-	}
-	return cluster.Main(m, append(opts, cluster.WithManifest(policies))...)
+	return cluster.Main(m, append(opts, cluster.WithManifest(config.Permissions))...)
 }
 
 // Clients returns clients with cluster-admin permissions.

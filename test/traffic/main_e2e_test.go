@@ -22,11 +22,7 @@ func TestMain(m *testing.M) {
 	}
 	run := func() int {
 		defer driver.Cleanup()
-		policies, err := config.Permissions()
-		if err != nil {
-			panic(err)
-		}
-		return cluster.Main(m, cluster.WithTraefik(), cluster.WithPrometheus(), cluster.WithManifest(policies))
+		return cluster.Main(m, cluster.WithTraefik(), cluster.WithPrometheus(), cluster.WithManifest(config.Permissions))
 	}
 	os.Exit(netns.Main(build, run, cluster.PodCIDR))
 }

@@ -24,11 +24,7 @@ func Plugin(ctx context.Context, c *cluster.Cluster, binary string) error {
 	if err := os.MkdirAll(filepath.Join(c.Dir(), "plugin-bin"), 0o700); err != nil {
 		return fmt.Errorf("create the plugins' folder: %w", err)
 	}
-	rights, err := config.ArgoRBAC()
-	if err != nil {
-		return err
-	}
-	if err := c.Apply(ctx, cluster.ArgoNamespace, rights); err != nil {
+	if err := c.ApplyConfig(ctx, cluster.ArgoNamespace, config.ArgoRBAC); err != nil {
 		return err
 	}
 	return Configure(ctx, c, binary)

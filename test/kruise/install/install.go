@@ -16,23 +16,12 @@ import (
 // Rights is what config/kruise has, but for the Deployment: the kind, the controller's account, what it and Kruise may do.
 // It is for [cluster.WithKruise].
 func Rights(ctx context.Context, c *cluster.Cluster) error {
-	manifest, err := config.Kruise()
-	if err != nil {
-		return err
-	}
-	return c.Apply(ctx, "", manifest)
+	return c.ApplyConfig(ctx, "", config.Kruise)
 }
 
 // DriverInside is Rights, and the driver's own for one inside the controller's process.
 func DriverInside(ctx context.Context, c *cluster.Cluster) error {
-	if err := Rights(ctx, c); err != nil {
-		return err
-	}
-	manifest, err := config.KruiseDriver()
-	if err != nil {
-		return err
-	}
-	return c.Apply(ctx, "", manifest)
+	return c.ApplyConfig(ctx, "", config.Kruise, config.KruiseDriver)
 }
 
 const rollout = `
