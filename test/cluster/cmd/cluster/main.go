@@ -35,12 +35,20 @@ type config struct {
 	dir        string
 	kubeconfig string
 	prebuild   bool
-	audit      bool
-	withoutLWS bool
-	gatewayAPI bool
-	traefik    bool
-	argo       bool
-	kruise     bool
+	options    []cluster.Option
+}
+
+// switches are flags that each add an option.
+var switches = []struct {
+	name, usage string
+	option      cluster.Option
+}{
+	{"audit", "write an audit log", cluster.WithAudit()},
+	{"without-lws", "do not install LeaderWorkerSet", cluster.WithoutLWS()},
+	{"gateway-api", "install the CRDs of the Gateway API and InferencePool", cluster.WithGatewayAPI()},
+	{"traefik", "run Traefik as Gateway controller, with the Gateway API", cluster.WithTraefik()},
+	{"argo", "run the Argo Rollouts controller, without plugins", cluster.WithArgo()},
+	{"kruise", "run the manager of Kruise Rollouts", cluster.WithKruise()},
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -51,13 +59,23 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.StringVar(&c.dir, "dir", "", "empty directory for data, certificates and logs, which is kept (default: a temporary directory, which is removed)")
 	flags.StringVar(&c.kubeconfig, "kubeconfig-out", "", "also write the administrator's kubeconfig to this file")
 	flags.BoolVar(&c.prebuild, "prebuild", false, "only build the programs, do not start them")
-	flags.BoolVar(&c.audit, "audit", false, "write an audit log")
-	flags.BoolVar(&c.withoutLWS, "without-lws", false, "do not install LeaderWorkerSet")
-	flags.BoolVar(&c.gatewayAPI, "gateway-api", false, "install the CRDs of the Gateway API and InferencePool")
-	flags.BoolVar(&c.traefik, "traefik", false, "run Traefik as Gateway controller, with the Gateway API")
-	flags.BoolVar(&c.argo, "argo", false, "run the Argo Rollouts controller, without plugins")
-	flags.BoolVar(&c.kruise, "kruise", false, "run the manager of Kruise Rollouts")
-	return c, flags.Parse(args)
+	chosen := make([]*bool, len(switches))
+	for i, s := range switches {
+		chosen[i] = flags.Bool(s.name, false, s.usage)
+	}
+	if err := flags.Parse(args); err != nil {
+		return c, err
+	}
+	c.options = []cluster.Option{cluster.WithNodes(c.nodes, nil), cluster.WithLog(stderr)}
+	if c.dir != "" {
+		c.options = append(c.options, cluster.WithDir(c.dir))
+	}
+	for i, s := range switches {
+		if *chosen[i] {
+			c.options = append(c.options, s.option)
+		}
+	}
+	return c, nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -69,9 +87,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if config.prebuild {
-		return cluster.Build(ctx, stderr, config.options(stderr)...)
+		return cluster.Build(ctx, stderr, config.options...)
 	}
-	c, err := cluster.Start(ctx, config.options(stderr)...)
+	c, err := cluster.Start(ctx, config.options...)
 	if err != nil {
 		return err
 	}
@@ -92,30 +110,4 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case <-c.Done():
 		return c.Err()
 	}
-}
-
-func (c config) options(log io.Writer) []cluster.Option {
-	options := []cluster.Option{cluster.WithNodes(c.nodes, nil), cluster.WithLog(log)}
-	if c.dir != "" {
-		options = append(options, cluster.WithDir(c.dir))
-	}
-	if c.audit {
-		options = append(options, cluster.WithAudit())
-	}
-	if c.withoutLWS {
-		options = append(options, cluster.WithoutLWS())
-	}
-	if c.gatewayAPI {
-		options = append(options, cluster.WithGatewayAPI())
-	}
-	if c.traefik {
-		options = append(options, cluster.WithTraefik())
-	}
-	if c.argo {
-		options = append(options, cluster.WithArgo())
-	}
-	if c.kruise {
-		options = append(options, cluster.WithKruise())
-	}
-	return options
 }
