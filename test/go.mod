@@ -19,6 +19,7 @@ require (
 	github.com/openkruise/rollouts v0.6.2
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/common v0.72.0
+	github.com/stretchr/testify v1.12.1
 	github.com/vishvananda/netlink v1.3.1
 	github.com/yuin/gopher-lua v1.1.2
 	golang.org/x/net v0.60.0

@@ -11,9 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes/fake"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 func line(id, stage, verb, namespace, resource, name string) string {

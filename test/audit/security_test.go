@@ -13,10 +13,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // docs/security.md claims exactly the rights that the manifests grant. test/e2e compares it with the API server's audit log.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
 )
 
 func TestUsage(t *testing.T) {

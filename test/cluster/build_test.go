@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
 )
 
 // writeModule writes a module with a program that imports the standard library only.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
 )
 
 const downloadedProgram = "#!/bin/sh\necho downloaded\n"

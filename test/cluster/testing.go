@@ -14,13 +14,12 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // shared is the cluster of a test binary.

@@ -15,7 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/document"
 	"github.com/lockstep-rollouts/lockstep/test/driver"

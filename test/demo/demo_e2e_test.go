@@ -15,7 +15,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"

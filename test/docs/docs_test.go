@@ -17,7 +17,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
 )
 
 const root = "../.."

@@ -12,7 +12,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"

@@ -6,11 +6,11 @@ package examples
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // The set has fields of its kind only. decode is its entry role, and the leaders of both roles are ready with their group.

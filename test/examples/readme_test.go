@@ -15,8 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // commandLimit bounds the commands of a block, also with cold caches, and if the test is killed.

@@ -14,9 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // folders are the folders over config/base that can be combined.

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // The alerts fire when testdata/alerts_test.yaml says, by Prometheus's own tool. Each has a test that it fires, and a section of the

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
+	"github.com/stretchr/testify/require"
 )
 
 // allowed are the licenses that a module may have, by words of their text. A text that matches none is disallowed.

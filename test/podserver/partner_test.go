@@ -6,13 +6,12 @@ package podserver
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // member is a ready pod of group 0 of a role, whose groups have two pods.

@@ -14,9 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
-	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/require"
 )
 
 // module is the folder of the tests' module, in which the suites run.
