@@ -832,13 +832,18 @@ func (w *world) stale(late Action, before, after *state) bool {
 	spec := func(s *lwset) lwset {
 		return lwset{exists: s.exists, deleting: s.deleting, finalizer: s.finalizer, template: s.template, replicas: s.replicas, rolling: s.rolling, target: s.target}
 	}
-	pods := func(s *lwset) (out [maxIndices]member) {
-		for i := range s.groups {
-			out[i] = member{revision: s.groups[i].revision, ready: s.groups[i].ready, serving: s.groups[i].serving, since: s.groups[i].since}
+	// pod is the leader that a write is for, as far as the condition of the write depends on it: the zero value once it is gone.
+	pod := func(s *state, name string) member {
+		for i, set := range []*lwset{&s.own, &s.added} {
+			names := leaderNames[[...]string{"vllm", addedName(s.added.carries)}[i]]
+			if at := slices.Index(names, name); at >= 0 {
+				m := set.groups[at]
+				return member{revision: m.revision, ready: m.ready, serving: m.serving, since: m.since}
+			}
 		}
-		return out
+		return member{}
 	}
-	switch late.(type) {
+	switch a := late.(type) {
 	case SetStable, DeleteStable:
 		return before.record != after.record || before.phaseAt != after.phaseAt || before.recorded != after.recorded ||
 			spec(&before.own) != spec(&after.own)
@@ -846,8 +851,10 @@ func (w *world) stale(late Action, before, after *state) bool {
 		return spec(&before.added) != spec(&after.added)
 	case SetTraffic:
 		return before.objects != after.objects
-	case RestartGroup, LabelServing:
-		return pods(&before.own) != pods(&after.own) || pods(&before.added) != pods(&after.added)
+	case RestartGroup:
+		return pod(before, a.Leader) != pod(after, a.Leader)
+	case LabelServing:
+		return a.Serves && pod(before, a.Leader) != pod(after, a.Leader) || pod(before, a.Leader).revision != pod(after, a.Leader).revision
 	}
 	return before.held != after.held
 }
