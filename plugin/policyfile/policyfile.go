@@ -146,7 +146,7 @@ func ParseEnum(text string, values protoreflect.EnumValueDescriptors) (protorefl
 func fieldNames(message protoreflect.MessageDescriptor) []string {
 	names := make([]string, 0, message.Fields().Len())
 	for i := range message.Fields().Len() {
-		names = append(names, message.Fields().Get(i).TextName())
+		names = append(names, message.Fields().Get(i).JSONName())
 	}
 	return names
 }

@@ -46,7 +46,7 @@ func TestPolicyFileErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"Style":    {"batches: [\"1\"]\nstyle: canry\n", `line 2: style: "canry" is not allowed; want one of canary, blue-green, partition`},
 		"Duration": {"\nmin_ready: soon\n", `line 2: min_ready: "soon" is not a duration`},
-		"Field":    {"traffic:\n  stable_svc: x\n", `line 2: unknown field "traffic.stable_svc"; want one of stable_service, `},
+		"Field":    {"traffic:\n  stable_svc: x\n", `line 2: unknown field "traffic.stable_svc"; want one of stableService, `},
 		"Typo":     {"batchs: []\n", `line 1: unknown field "batchs"; want one of style, `},
 		"Gate":     {"batches: [\"1\"]\ngates:\n- template: vllm-ttft\n  limit: 2\n", `line 4: unknown field "limit"`},
 		"Twice":    {"batches: [\"1\"]\nbatches: [\"2\"]\n", "line 2: batches is set twice, first in line 1"},
