@@ -727,6 +727,13 @@ func (s *lwset) blame() {
 	}
 }
 
+// blameSurge notes that a user, and not the driver, has LeaderWorkerSet delete the groups from an index on.
+func (s *lwset) blameSurge(from int) {
+	for i := from; i < maxIndices; i++ {
+		s.groups[i].hurt = s.groups[i].revision != 0
+	}
+}
+
 // editTemplate edits the template. The admission policy holds the workload in the same request.
 func (w *world) editTemplate(s *state, r revision) {
 	if s.own.template == r {
@@ -734,9 +741,7 @@ func (w *world) editTemplate(s *state, r revision) {
 	}
 	s.own.template, s.own.observed = r, false
 	if now := w.rollingOf(&s.own); s.record != 0 && !record.SameRolling(now, record.Hold()) {
-		for i := int(s.own.replicas); i < maxIndices; i++ {
-			s.own.groups[i].hurt = s.own.groups[i].revision != 0 // LeaderWorkerSet deletes surge groups under the hold, which the driver sets, too
-		}
+		s.own.blameSurge(int(s.own.replicas)) // the hold has no surge, and the driver sets it, too
 		if w.admission {
 			now.Partition, now.MaxSurge = record.Hold().Partition, record.Hold().MaxSurge
 			if scaledValue(now.MaxUnavailable, int(s.own.replicas), false) == 0 {
@@ -770,6 +775,7 @@ func (w *world) editPace(s *state, to rolling) {
 			s.before = s.own.rolling // by which LeaderWorkerSet has lowered the partition already
 		}
 		s.own.rolling, s.own.observed, s.pace = id, false, w.rolling(own)
+		s.own.blameSurge(int(s.own.replicas) + scaledValue(is.MaxSurge, int(s.own.replicas), true))
 		w.absorb(s)
 	}
 }
