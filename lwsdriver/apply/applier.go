@@ -150,13 +150,13 @@ func (a *Applier) labelServing(ctx context.Context, s *observe.Snapshot, t plan.
 	if seen == nil {
 		return false, nil // the next observation decides
 	}
-	metadata := map[string]any{"labels": map[string]any{record.ServingLabel: nil}}
+	var value any
 	if t.Serves {
-		metadata["labels"] = map[string]any{record.ServingLabel: record.Serving}
-		// A request that arrives late must not lead requests to a leader that another driver has drained since.
-		metadata["resourceVersion"] = seen.ResourceVersion
+		value = record.Serving
 	}
-	return a.labelPod(ctx, s.Key, seen, metadata,
+	// A request that arrives late must not lead requests to a leader that another driver has drained since.
+	unchanged := t.Serves
+	return a.labelPod(ctx, s.Key, seen, unchanged, map[string]any{record.ServingLabel: value},
 		func(now *observe.Pod) bool { return now.Serving == t.Serves })
 }
 

@@ -105,19 +105,21 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 		a.observer.Caches.Groups.Invalidate(set, group) // the cache is ahead of its events; the next observation decides
 		return false, nil
 	}
-	return a.labelPod(ctx, s.Key, pod, map[string]any{"labels": map[string]any{
+	return a.labelPod(ctx, s.Key, pod, false, map[string]any{
 		record.RolloutIDLabel: t.Labels.ID, record.RolloutBatchLabel: strconv.Itoa(t.Labels.Batch),
-	}}, func(now *observe.Pod) bool { return now.Rollout() == t.Labels })
+	}, func(now *observe.Pod) bool { return now.Rollout() == t.Labels })
 }
 
-// labelPod merges labels into the metadata of a pod, or removes those whose value is nil, on condition that it is the observed one. It returns
-// once done holds, which checks the cache.
+// labelPod sets labels of a pod, or removes the ones whose value is nil, on condition that it is the observed pod, and with unchanged that nothing
+// of it has changed. It returns once done holds, which checks the cache.
 func (a *Applier) labelPod(
-	ctx context.Context, key types.NamespacedName, seen *observe.Pod, metadata map[string]any, done func(*observe.Pod) bool,
+	ctx context.Context, key types.NamespacedName, seen *observe.Pod, unchanged bool, labels map[string]any, done func(*observe.Pod) bool,
 ) (bool, error) {
 	pod := types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name}
-	// The UID is the only condition of most labels: the kubelet changes the resourceVersion with each status.
-	metadata["uid"] = seen.UID
+	metadata := map[string]any{"uid": seen.UID, "labels": labels}
+	if unchanged { // most labels do without: the kubelet changes the resourceVersion with each status
+		metadata["resourceVersion"] = seen.ResourceVersion
+	}
 	raw, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return false, fmt.Errorf("encode patch: %w", err)
