@@ -50,11 +50,8 @@ func (a *Applier) writeAutoscaler(
 	if err != nil {
 		return false, err
 	}
-	resource := "horizontalpodautoscalers"
-	if kind == autoscaler.KindScaledObject {
-		resource = autoscaler.ScaledObjects.Resource
-	}
-	return true, awaitVersion(ctx, a, resource, wrote, true, func() *autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }, key)
+	cached := func() *autoscaler.Autoscaler { return a.observer.Autoscalers.Get(kind, object) }
+	return true, awaitVersion(ctx, a, a.observer.Autoscalers.Resource(kind), wrote, true, cached, key)
 }
 
 // patchAutoscaler sends a patch, on condition that the object has not changed.

@@ -130,11 +130,17 @@ func (a *Autoscalers) Pending() bool { return a.hpas.Pending() || a.scaled.Pendi
 
 // Get returns an autoscaler of a kind from its cache, nil if there is none.
 func (a *Autoscalers) Get(kind string, key types.NamespacedName) *autoscaler.Autoscaler {
-	c := a.hpas
+	return informer.Get[*autoscaler.Autoscaler](a.cacheOf(kind), key)
+}
+
+// Resource returns the name of the resource of a kind, such as "horizontalpodautoscalers".
+func (a *Autoscalers) Resource(kind string) string { return a.cacheOf(kind).Source().Resource.Resource }
+
+func (a *Autoscalers) cacheOf(kind string) *informer.Informer {
 	if kind == autoscaler.KindScaledObject {
-		c = a.scaled
+		return a.scaled
 	}
-	return informer.Get[*autoscaler.Autoscaler](c, key)
+	return a.hpas
 }
 
 // scaledObject returns the name of the ScaledObject that controls an autoscaler, "" if none does.
