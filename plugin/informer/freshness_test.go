@@ -230,7 +230,7 @@ func TestSlowWatch(t *testing.T) {
 	})
 }
 
-// A write that the API server has made shows that the cache is behind, although its slow watch goes on sending.
+// A write that the API server has made shows that the cache is behind, although its slow watch continues to send.
 func TestBehindAWrite(t *testing.T) {
 	for what, shown := range map[string]func(s *server, shows *atomic.Bool){
 		"the cache shows the write": func(_ *server, shows *atomic.Bool) { shows.Store(true) },

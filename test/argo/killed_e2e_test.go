@@ -234,7 +234,7 @@ func TestEditedAfterPromoteFullWhileDown(t *testing.T) {
 // suspension is longer than a Lease lasts, and than watches wait for a sign of life.
 const suspension = time.Minute
 
-// suspended is what happens to a release whose host stands still, and how it goes on afterwards.
+// suspended lists what users do while the host of a release is suspended, and what must be true afterwards.
 var suspended = []struct {
 	name      string
 	meanwhile func(e *env)

@@ -185,7 +185,7 @@ func TestCanaryNoReplicas(t *testing.T) {
 	w.mustRun("v2")
 }
 
-// maxWrites is how many writes of cluster objects a canary release of four batches may take, those that the API server refuses included.
+// maxWrites is the most requests that a canary release of four batches may make to write cluster objects, including refused requests.
 const maxWrites = 12
 
 // A release writes a few objects, however many groups there are, and the second one of a process reads none. Events, leases and
