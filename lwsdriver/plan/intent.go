@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -45,7 +44,11 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	d.Action = recordOnly(o, d.Action)
 	d = keepWait(o, recordRolling(o, withRendering(o, d)))
 	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.startedGroups(d.Action)
-	if err := errors.Join(checkObservation(o), checkDecision(o, i, d)); err != nil {
+	err = checkObservation(o)
+	if err == nil {
+		err = checkDecision(o, i, d)
+	}
+	if err != nil {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %s", o.objectName(), describeDefect(err))
 	}
 	if o.hasRoles() && d.Action != nil {
