@@ -28,7 +28,7 @@ type asked struct {
 	plan.Effects
 	// of is the added workload, or in place the user's own.
 	of types.UID
-	// since is when the leaders to drain ceased to get requests.
+	// since is when the leaders to drain ceased to get requests, by this process's clock, as the prober has it.
 	since time.Time
 }
 
@@ -64,7 +64,7 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 		return false
 	}
 	if now.of != before.of || !sets.New(before.Drain...).HasAll(e.Drain...) {
-		now.since = s.Now // additional leaders, and those of another workload, start the drain again
+		now.since = time.Now() // additional leaders, and those of another workload, start the drain again
 	}
 	o.asked[s.Key] = now
 	return true

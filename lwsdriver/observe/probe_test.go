@@ -1,6 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//nolint:forbidigo // The bubble's clock.
 package observe
 
 import (
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,13 +114,19 @@ func TestWarmUp(t *testing.T) {
 }
 
 // A drain begins when leaders leave that get no more requests. It begins once, anew when there are more, and not at all when the
-// release continues.
+// release continues. It counts by the clock that the prober has: that of the observations is the API server's, an hour ahead.
 func TestDrainSince(t *testing.T) {
+	synctest.Test(t, testDrainSince)
+}
+
+func testDrainSince(t *testing.T) {
+	began := time.Now()
 	o := &Observer{prober: probe.New(probe.Config{Log: slog.New(slog.DiscardHandler), Changed: func(string) {}}), asked: map[types.NamespacedName]asked{}}
 	// Groups of a canary, or of the workload itself: "stable".
 	look := func(uid types.UID, minute int) *Snapshot {
+		time.Sleep(time.Until(began.Add(time.Duration(minute) * time.Minute)))
 		s := &Snapshot{
-			Observation:  plan.Observation{Key: lwstest.VLLM, Now: lwstest.Noon.Add(time.Duration(minute) * time.Minute)},
+			Observation:  plan.Observation{Key: lwstest.VLLM, Now: time.Now().Add(time.Hour)},
 			StableObject: &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{UID: "stable"}},
 		}
 		if uid != "stable" {
@@ -149,7 +157,7 @@ func TestDrainSince(t *testing.T) {
 	} {
 		o.Keep(look(step.uid, step.minute), plan.Effects{Drain: strings.Fields(step.leaders)})
 		now, ok := o.asked[lwstest.VLLM]
-		if ok != (step.begun >= 0) || ok && !now.since.Equal(lwstest.Noon.Add(time.Duration(step.begun)*time.Minute)) {
+		if ok != (step.begun >= 0) || ok && !now.since.Equal(began.Add(time.Duration(step.begun)*time.Minute)) {
 			t.Errorf("step %d, %s: since %v, %t", i, step.reason, now.since, ok)
 		}
 	}
