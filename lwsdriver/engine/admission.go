@@ -76,10 +76,9 @@ func (t *admission) tryRecord(key types.NamespacedName, d plan.Decision, i plan.
 	if i == nil { // a call takes no place; the pass that follows it does, once the request is recorded
 		t.queueOrRemove(key, d.Reason == plan.ReasonWaitingForAdmission)
 	}
-	// The next release gets no event when groups of others become ready.
+	// The next release gets no event when groups of others become ready. One that has just taken its place may have missed that, so it decides again.
 	next := t.nextInLine()
-	mayStart := next != first || now < before
-	if next != key && next.Name != "" && mayStart {
+	if next.Name != "" && (next != first || next != key && now < before) {
 		t.wake(next)
 	}
 	return true

@@ -66,7 +66,7 @@ func TestAdmission(t *testing.T) {
 	if b.decide("c", 0, 2) || b.decide("d", 0, 1) {
 		t.Error("a fifth group starts")
 	}
-	b.wokenNow()
+	b.wokenNow("c") // as the first that waits, it decides again
 	b.decide("b", 0, 0)
 	b.wokenNow("c")
 	if b.decide("c", 0, 2) || b.decide("d", 0, 1) {
@@ -94,6 +94,7 @@ func TestAdmissionOfLargeRelease(t *testing.T) {
 	if b.decide("large", 0, 9) || b.decide("b", 0, 1) {
 		t.Error("started beside others, or before admission")
 	}
+	b.wokenNow("large")
 	b.decide("a", 0, 0)
 	b.wokenNow("large")
 	if !b.decide("large", 0, 9) {
@@ -119,6 +120,7 @@ func TestAdmissionOfEarlierReleases(t *testing.T) {
 	if b.decide("b", 0, 2) || b.decide("c", 0, 1) {
 		t.Error("started before all are counted")
 	}
+	b.wokenNow("b")
 	b.startAdmitting()
 	b.wokenNow("b")
 	b.tryRecord(named("b"), plan.Decision{}, plan.SetTarget{})
@@ -142,6 +144,28 @@ func TestAdmittedMeanwhile(t *testing.T) {
 	}
 	if b.limit = 0; b.maxInFlight(named("b")) != nil || !b.tryRecord(named("b"), plan.Decision{Starts: 99}, nil) {
 		t.Error("limited without a limit")
+	}
+}
+
+// A release that begins to wait while the groups of another become ready, or while the one before it gives up, is not left waiting for ever.
+func TestAdmittedBeforeQueued(t *testing.T) {
+	for name, meanwhile := range map[string]func(*table){
+		"room":  func(b *table) { b.decide("a", 0, 0) },
+		"front": func(b *table) { b.decide("first", 0, 0) },
+	} {
+		b := newTable(t)
+		b.startAdmitting()
+		if b.decide("a", 0, 4); name == "front" {
+			b.decide("first", 0, 4)
+		}
+		if room := b.maxInFlight(named("b")); *room != 0 {
+			t.Errorf("%s: room for %d", name, *room)
+		}
+		b.woken = nil
+		meanwhile(b)
+		b.wokenNow()
+		b.tryRecord(named("b"), plan.Decision{Reason: plan.ReasonWaitingForAdmission}, nil)
+		b.wokenNow("b")
 	}
 }
 
