@@ -142,8 +142,8 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 				e.setError(key, err, true)
 				return s, decision, err
 			}
-			if wrote && err == nil {
-				err = last.count(key, decision.Action)
+			if err == nil {
+				err = last.count(key, decision.Action, wrote)
 			}
 			if err == nil && writes >= writeLimit(s) {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: not settled after %d writes in a row", key, writes)
@@ -167,29 +167,32 @@ func (e *Engine) setError(key types.NamespacedName, err error, refused bool) {
 	e.memories.update(key, func(m *memory) { m.setError(err, refused) })
 }
 
-// maxRepeats is how many times in a row a pass makes one write before it concludes that something undoes it at once. Another client may have been
-// as fast a few times.
+// maxRepeats is how many times in a row a pass carries out one action before it gives up. Another client may have been as fast a few times.
 const maxRepeats = 5
 
-// repeated is an action, and how many writes in a row have made it.
+// repeated is an action, and how many times in a row it was carried out.
 type repeated struct {
 	action plan.Action
-	writes int
+	times  int
 }
 
-// count counts a write. It returns an error once the write has been made too often: none of it shows in what is observed then.
-func (r *repeated) count(key types.NamespacedName, a plan.Action) error {
+// count counts an action, and whether there was something to write. It returns an error once it was carried out too often: what is observed then still
+// asks for it.
+func (r *repeated) count(key types.NamespacedName, a plan.Action, wrote bool) error {
 	_, labels := a.(plan.LabelGroup) // one write for each pod
 	if labels || !reflect.DeepEqual(a, r.action) {
 		*r = repeated{action: a}
 	}
-	if r.writes++; r.writes < maxRepeats {
+	if r.times++; r.times < maxRepeats {
 		return nil
+	}
+	if !wrote { // the caches show why soon
+		return observe.ContractError(fmt.Errorf("%s: %w", a, observe.ErrChanged))
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED,
 		"%s: the API server has accepted the same write %d times in a row (%s), and it has no effect: an admission webhook or policy, an outdated CRD, "+
 			"or another client undoes it. Find it (kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies), and exempt the driver from it",
-		observe.Object(key), r.writes, a)
+		observe.Object(key), r.times, a)
 }
 
 // perform announces a decision, and makes its write.

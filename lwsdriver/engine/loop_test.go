@@ -188,3 +188,21 @@ func TestUndoneWrite(t *testing.T) {
 		t.Errorf("%d writes", n)
 	}
 }
+
+// A leader that is gone from the cache of pods before its group knows of that is decided about a few times, not until the limit of writes: the pass
+// has lost a race, which is no defect.
+func TestLeaderIsGone(t *testing.T) {
+	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
+	leader := observe.NewPod(lwstest.CanaryPod(b.canary.Name, "0"))
+	lwstest.UpdateCache(t, b.Observer.Caches.Pods, leader)
+	b.Observer.Caches.Groups.Invalidate(leader.Workload(), leader.Group)
+	b.look()
+	if err := b.Observer.Caches.Pods.GetIndexer().Delete(leader); err != nil {
+		t.Fatal(err)
+	}
+	decisions := 0
+	b.config.Decided = func(plan.Observation, plan.Intent, plan.Decision, error) { decisions++ }
+	if _, d, err := b.Reconcile(t.Context(), lwstest.VLLM); !IsConflict(err) || decisions != maxRepeats {
+		t.Errorf("%v: %v after %d decisions", d.Action, err, decisions)
+	}
+}
