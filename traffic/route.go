@@ -150,7 +150,7 @@ func unverifiedRoute(r Route, allServe bool) (reason, message string) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.Object.Object, &s); err != nil {
 		return ReasonRouteUnreadable, fmt.Sprintf("%s: %v", r.Key, err)
 	}
-	if len(s.Spec.ParentRefs) == 0 {
+	if allServe && len(s.Spec.ParentRefs) == 0 { // else no request comes through it, so it holds no abort
 		return ReasonRouteNotAccepted, fmt.Sprintf("%s has no parentRefs, so no gateway serves it", r.Key)
 	}
 	// Each gateway routes by the rules that it has accepted, so one that lags keeps the old share in force.
