@@ -122,7 +122,9 @@ func (o *Observer) newSets() *Sets {
 		roleScalerIndex: informer.Index((*Set).roleScalers),
 	}
 	sets.Handler = informer.OnChange(func(before, after *Set) {
-		s.Start()
+		if before == nil {
+			s.Start()
+		}
 		if after != nil && after.hasScaledRole() {
 			s.scalers.Start()
 			s.scalers.Recheck() // LWS may have been upgraded since
@@ -166,12 +168,11 @@ func (s *Sets) informers() []*informer.Informer {
 	return []*informer.Informer{s.sets, s.bounds, s.policies, s.bindings, s.scalers}
 }
 
-// Start fills the caches that every DisaggregatedSet needs.
+// Start fills the caches that every DisaggregatedSet needs, and looks again for kinds that were not installed.
 func (s *Sets) Start() {
-	s.sets.Recheck()
-	// LWS v0.9.0 has no scalers, so they are not looked for until a role has one.
 	for _, i := range s.informers() {
-		if i != s.scalers {
+		// LWS v0.9.0 has no scalers, so they are not looked for until a role has one.
+		if i.Recheck(); i != s.scalers {
 			i.Start()
 		}
 	}

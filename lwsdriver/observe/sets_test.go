@@ -5,12 +5,17 @@ package observe
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -18,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -245,4 +251,32 @@ func TestEntryRole(t *testing.T) {
 			enters("decode")
 		})
 	}
+}
+
+// Kinds that are installed while the driver runs are found by the next call about a set, also if nothing else tells of them.
+func TestKindsInstalledLate(t *testing.T) {
+	key := KeyFor(KindSet, lwstest.VLLM.Namespace, "llm")
+	core, generic := setsServed(true, llm("Static"))
+	bounds, err := BoundsFor(&Set{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "llm", UID: "set"}}, plan.Bounds{Stable: "a"}, "")
+	if err == nil {
+		_, err = generic.Resource(BoundsResource).Namespace(key.Namespace).Create(t.Context(), bounds, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var installed atomic.Bool
+	var looked atomic.Int32
+	fakes.React(&core.Fake, "get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if installed.Load() {
+			return false, nil, nil
+		}
+		looked.Add(1)
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{}, "")
+	})
+	b := newFixtureOn(t, core, generic)
+	b.run()
+	b.eventually("autoscalers, sets and bounds are looked for", func() bool { return looked.Load() >= 3 })
+	installed.Store(true)
+	b.Disaggregated.Start()
+	b.eventually("the set and its bounds are found", func() bool { return b.Disaggregated.Get(key) != nil && b.Disaggregated.Bounds(key) != nil })
 }
