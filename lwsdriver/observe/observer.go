@@ -143,7 +143,9 @@ func (o *Observer) Notify(key types.NamespacedName) {
 // history.
 func (o *Observer) allChanged() {
 	touch := func(w *lws.LeaderWorkerSet) {
-		if w.Annotations[record.RecordAnnotation] != "" {
+		// Without its record, what a release added tells of it, or what is remembered.
+		_, added := AddedTo(w)
+		if w.Annotations[record.RecordAnnotation] != "" || added || o.policyOf(StableKey(w)) != nil {
 			o.changed(StableKey(w))
 		} else {
 			o.Notify(StableKey(w)) // a call may wait for it; it needs no reconciling

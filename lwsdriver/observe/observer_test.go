@@ -181,6 +181,33 @@ func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
 	}
 }
 
+// What was withheld until a cache is filled, or confirmed again, is decided again: of each workload with a record, and of one whose record another client
+// has removed, by what its release added or what is remembered of it.
+func TestFilledCacheConcernsReleases(t *testing.T) {
+	unrecorded, inPlace := lwstest.Unrecorded(), lwstest.RoutedInPlace(t, lwstest.Unchanged)
+	for name, tt := range map[string]struct {
+		objects []*lws.LeaderWorkerSet
+		want    bool
+	}{
+		"record":         {[]*lws.LeaderWorkerSet{lwstest.InPhase(t, record.Progressing)}, true},
+		"never adopted":  {[]*lws.LeaderWorkerSet{unrecorded}, false},
+		"added":          {[]*lws.LeaderWorkerSet{unrecorded, lwstest.RoutedCanary(t, unrecorded)}, true},
+		"added, deleted": {[]*lws.LeaderWorkerSet{lwstest.RoutedCanary(t, unrecorded)}, true},
+		"in place":       {[]*lws.LeaderWorkerSet{inPlace}, true},
+	} {
+		b := newFixture(t, tt.objects...)
+		if name == "in place" {
+			b.look()
+			b.cache(unrecorded)
+		}
+		var changed []types.NamespacedName
+		b.config.Changed = func(key types.NamespacedName) { changed = append(changed, key) }
+		if b.allChanged(); slices.Contains(changed, lwstest.VLLM) != tt.want {
+			t.Errorf("%s: changed are %v", name, changed)
+		}
+	}
+}
+
 // A cache that is filled late and stays empty has no event; waiters are signalled anyway.
 func TestEmptyCacheFilledLate(t *testing.T) {
 	b := newFixture(t, lwstest.Unrecorded())
