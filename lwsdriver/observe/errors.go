@@ -42,6 +42,9 @@ const boundsPolicy = "ValidatingAdmissionPolicy 'lockstep-bounds'"
 // such as bounds, after up to 30 s, and refuses whatever those policies are for until then.
 var startsAdmitting = regexp.MustCompile(`failed to find resource referenced by paramKind|paramKind kind .* not |not yet ready to handle request`)
 
+// transient matches errors of client-go without a type, of a request that waits for its turn longer than its call lasts, and of an answer that broke off.
+var transient = regexp.MustCompile(`client rate limiter Wait returned an error|reading response body.*Please retry`)
+
 // granting returns the ClusterRoles of config/base that grant access to each resource.
 var granting = sync.OnceValue(func() map[schema.GroupResource]string {
 	roles, _ := config.DriverRules() // a test reads them, too
@@ -111,7 +114,7 @@ func reasonOf(err error) pb.ErrorReason {
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err),
 		utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
-		errors.As(err, &network):
+		errors.As(err, &network), transient.MatchString(err.Error()):
 		return pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 	}
 	return pb.ErrorReason_ERROR_REASON_INTERNAL

@@ -12,10 +12,14 @@ import (
 	"net/http"
 	"syscall"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -69,6 +73,9 @@ func TestContractError(t *testing.T) {
 		{"caches behind", ErrBehind, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"caller's deadline", context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"name taken", apierrors.NewAlreadyExists(gr, "vllm"), pb.ErrorReason_ERROR_REASON_NAME_TAKEN},
+		{"no turn before the caller's deadline", throttled(t), pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
+		{"answer cut", fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", errors.New("http2: GOAWAY")),
+			pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE},
 		{"anything else", errors.New("?"), pb.ErrorReason_ERROR_REASON_INTERNAL},
 		{
 			"has a reason", drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER, "x"),
@@ -84,6 +91,21 @@ func TestContractError(t *testing.T) {
 	if ContractError(nil) != nil {
 		t.Error("no error became one")
 	}
+}
+
+// throttled returns the error of a request whose client makes too many for its call to wait.
+func throttled(t *testing.T) error {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1", RateLimiter: flowcontrol.NewTokenBucketRateLimiter(1e-6, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 2 { // the first one takes the only token
+		_, err = client.CoreV1().Pods("default").Get(ctx, "vllm-0", metav1.GetOptions{})
+	}
+	return err
 }
 
 // answer403 is what the API server makes of a webhook's 403.
