@@ -333,14 +333,18 @@ func (a *Applier) patch(ctx context.Context, key types.NamespacedName, p *patch)
 	if err != nil {
 		return false, fmt.Errorf("patch LeaderWorkerSet %s: %w", observe.KeyOf(p.base), changedIfTestFailed(err))
 	}
-	return true, a.CatchUp(ctx, key, got)
+	return true, a.catchUp(ctx, key, got, true) // the cache has shown the base
 }
 
-// CatchUp waits until the cache has the object as written, or a newer version. Key is the workload that it was written for.
+// CatchUp waits until the cache has a new object, or a newer version. Key is the workload that it was written for.
 func (a *Applier) CatchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet) error {
+	// While the cache does not show it, it looks like a deleted one, so only one that was already being deleted counts as gone.
+	return a.catchUp(ctx, key, wrote, wrote.DeletionTimestamp != nil)
+}
+
+// catchUp is awaitVersion for a LeaderWorkerSet.
+func (a *Applier) catchUp(ctx context.Context, key types.NamespacedName, wrote *lws.LeaderWorkerSet, gone bool) error {
 	cached := func() *lws.LeaderWorkerSet { return a.observer.Caches.Workload(observe.KeyOf(wrote)) }
-	// A new object that the cache does not show yet looks like a deleted one, so only one that was already being deleted counts as gone.
-	gone := wrote.DeletionTimestamp != nil
 	// Events are about the object itself once it is no longer an added one.
 	return awaitVersion(ctx, a, cachedWorkloads, wrote, gone, cached, key, observe.KeyOf(wrote))
 }

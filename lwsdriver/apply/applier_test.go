@@ -115,6 +115,23 @@ func TestCacheBehindIsStale(t *testing.T) {
 	}
 }
 
+// A workload that is deleted right after a write is not waited for, and makes no cache count as stale.
+func TestDeletedAfterWrite(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	b := newFixture(t, stable)
+	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, stable, b.observer.Caches.Workloads.GetIndexer().Delete(stable)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	s := b.look()
+	next := *s.Record
+	next.Workload = "other"
+	if wrote, err := b.Apply(ctx, s, plan.SetStable{Record: next}); !wrote || err != nil {
+		t.Errorf("wrote %t, %v", wrote, err)
+	}
+}
+
 // A record with metadata that the operator does not allow: no canary is created or changed with it.
 func TestCanaryMetadataNotAllowed(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
