@@ -87,7 +87,7 @@ func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) 
 	if err != nil {
 		return nil, nil, err
 	}
-	c := describe(s, decision)
+	c := describeWorkload(s, decision)
 	if rows {
 		addGroups(c, s, maxGroupRows)
 	}
@@ -122,8 +122,8 @@ func setFailed(c *pb.BatchContext, err error) {
 	c.Message = err.Error()
 }
 
-// describe returns an observation and its decision as a message of the contract.
-func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
+// describeWorkload returns an observation and its decision as a message of the contract.
+func describeWorkload(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	n := decision.Progress
 	if s.Distrusted != "" {
 		decision.Message = strings.TrimPrefix(decision.Message+"; "+s.Distrusted, "; ")
@@ -131,13 +131,13 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	c := &pb.BatchContext{
 		Workload: observe.RefOf(s.Key),
 		State:    decision.State, Reason: decision.Reason, Message: decision.Message,
-		Replicas: int32of(s.Stable.Replicas), Size: int32of(s.Stable.Size),
-		Planned: int32of(n.Planned), Desired: int32of(n.Desired),
-		Updated: int32of(n.Updated), UpdatedReady: int32of(n.UpdatedReady), StableReady: int32of(n.StableReady),
-		Total: int32of(n.Total), FailureThreshold: int32of(n.Threshold),
+		Replicas: toInt32(s.Stable.Replicas), Size: toInt32(s.Stable.Size),
+		Planned: toInt32(n.Planned), Desired: toInt32(n.Desired),
+		Updated: toInt32(n.Updated), UpdatedReady: toInt32(n.UpdatedReady), StableReady: toInt32(n.StableReady),
+		Total: toInt32(n.Total), FailureThreshold: toInt32(n.Threshold),
 		Partition:      ptr.Deref(s.Stable.Rolling.Partition, 0),
 		UpdateRevision: s.Stable.Revision, TemplateRevision: s.Stable.Revision,
-		TrafficWeight: int32of(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
+		TrafficWeight: toInt32(n.Weight), TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS,
 		ObservedGeneration: s.StableObject.Status.ObservedGeneration,
 	}
 	c.Roles = plan.RoleCounts(s.Observation)
@@ -152,21 +152,21 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 	}
 	r := s.Record.Release
 	if r.Phase == record.HandingOver {
-		c.Replicas = int32of(r.Groups) // some of them are being deleted, as they should be
+		c.Replicas = toInt32(r.Groups) // some of them are being deleted, as they should be
 	}
 	c.ReleaseId, c.Owner, c.Style = r.ID, r.Owner, s.Policy.Style
 	c.StartedBy, c.EndedBy, c.EndMessage, c.Intent = r.StartedBy, r.EndedBy, r.EndMessage, r.Phase.Intent()
-	c.Batches = int32of(len(s.Policy.Batches))
+	c.Batches = toInt32(len(s.Policy.Batches))
 	c.StableRevision, c.UpdateRevision = r.StableRevision, r.UpdateRevision
-	c.StartTime, c.ProgressTime, c.Deadline = stamp(r.StartedAt), stamp(n.ProgressAt), stamp(decision.Deadline)
+	c.StartTime, c.ProgressTime, c.Deadline = timestampOf(r.StartedAt), timestampOf(n.ProgressAt), timestampOf(decision.Deadline)
 	c.BatchPlan = batchPlan(s)
 	if n.Routed && r.Phase == record.Progressing {
-		c.RequestedWeight = ptr.To(int32of(r.Traffic.RequestedWeight()))
+		c.RequestedWeight = ptr.To(toInt32(r.Traffic.RequestedWeight()))
 	}
 	if t := s.Target(); t != nil {
 		c.Target = t.Groups
 		if t.Batch != nil && *t.Batch < len(s.Policy.Batches) {
-			c.CurrentBatch = ptr.To(int32of(*t.Batch))
+			c.CurrentBatch = ptr.To(toInt32(*t.Batch))
 		}
 	}
 	for _, w := range s.Added {
@@ -179,7 +179,7 @@ func describe(s *observe.Snapshot, decision plan.Decision) *pb.BatchContext {
 func batchPlan(s *observe.Snapshot) []*pb.Batch {
 	all := make([]*pb.Batch, 0, len(s.Policy.Batches))
 	for _, q := range s.Policy.Batches {
-		all = append(all, &pb.Batch{Target: q.String(), Groups: int32of(q.Up(s.Stable.Replicas))})
+		all = append(all, &pb.Batch{Target: q.String(), Groups: toInt32(q.Up(s.Stable.Replicas))})
 	}
 	return all
 }
@@ -197,7 +197,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 	left, missing, omitted := most, most, 0
 	for _, w := range s.Workloads() {
 		for _, g := range w.Groups {
-			if exists(g) {
+			if groupExists(g) {
 				missing--
 			}
 		}
@@ -206,7 +206,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 	add := func(w plan.Workload, role pb.GroupRole, updated func(plan.Group) bool) {
 		for g, n := range w.All() {
 			list := min(n, left)
-			if !exists(g) {
+			if !groupExists(g) {
 				list = max(min(list, missing), 0)
 				missing -= list
 			}
@@ -224,11 +224,11 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 	for _, w := range s.Added {
 		add(w, pb.GroupRole_GROUP_ROLE_CANARY, func(g plan.Group) bool { return w.Carries == update && g.Revision != "" })
 	}
-	c.GroupsOmitted = int32of(min(omitted, math.MaxInt32))
+	c.GroupsOmitted = toInt32(min(omitted, math.MaxInt32))
 }
 
-// exists reports whether pods of a group exist that count.
-func exists(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 }
+// groupExists reports whether pods of a group exist that count.
+func groupExists(g plan.Group) bool { return g.Revision != "" || g.ReadyPods > 0 }
 
 func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
 	since := g.ReadySince
@@ -236,19 +236,19 @@ func groupRow(g plan.Group, role pb.GroupRole, updated bool) *pb.Group {
 		since = g.LostAt
 	}
 	return &pb.Group{
-		Index: int32of(g.Index), Role: role, Leader: g.Leader, Revision: g.Revision, Updated: updated,
+		Index: toInt32(g.Index), Role: role, Leader: g.Leader, Revision: g.Revision, Updated: updated,
 		// A copied pod has the group's labels too, so the group may seem to have more pods than its size.
-		Ready: g.Ready, ReadyPods: int32of(min(g.ReadyPods, g.Pods)), Pods: int32of(g.Pods), Since: stamp(since),
+		Ready: g.Ready, ReadyPods: toInt32(min(g.ReadyPods, g.Pods)), Pods: toInt32(g.Pods), Since: timestampOf(since),
 		Reason: g.Reason, Pod: g.Pod, Message: g.Message,
 	}
 }
 
-func stamp(t time.Time) *timestamppb.Timestamp {
+func timestampOf(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
 	return timestamppb.New(t)
 }
 
-// int32of narrows a count; LWS itself allows no more than 2^31-1 pods.
-func int32of(n int) int32 { return int32(n) } //nolint:gosec // see above
+// toInt32 narrows a count; LWS itself allows no more than 2^31-1 pods.
+func toInt32(n int) int32 { return int32(n) } //nolint:gosec // see above

@@ -21,7 +21,7 @@ func TestDescribeRequestedState(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, lwstest.InPhase(t, record.Progressing)).look()
 	routed := plan.Decision{Deadline: lwstest.Noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
-	c := describe(s, routed)
+	c := describeWorkload(s, routed)
 	batches := []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}}
 	if diff := cmp.Diff(batches, c.GetBatchPlan(), protocmp.Transform()); diff != "" {
 		t.Errorf("batches at %d replicas: -want, +got:\n%s", c.GetReplicas(), diff)
@@ -33,18 +33,18 @@ func TestDescribeRequestedState(t *testing.T) {
 		t.Errorf("a host that requested nothing has %v, not 0", c.RequestedWeight)
 	}
 	s.StableObject.Status.ObservedGeneration = 7
-	if c = describe(s, routed); c.GetObservedGeneration() != 7 {
+	if c = describeWorkload(s, routed); c.GetObservedGeneration() != 7 {
 		t.Errorf("LWS has observed generation 7, the context has %d", c.GetObservedGeneration())
 	}
 	s.Record.Release.Traffic = &record.Traffic{Weight: 25}
-	if c = describe(s, routed); c.GetRequestedWeight() != 25 || c.GetTrafficWeight() != 10 {
+	if c = describeWorkload(s, routed); c.GetRequestedWeight() != 25 || c.GetTrafficWeight() != 10 {
 		t.Errorf("requested %d, reached %d", c.GetRequestedWeight(), c.GetTrafficWeight())
 	}
-	if c = describe(s, plan.Decision{}); c.RequestedWeight != nil || c.Deadline != nil {
+	if c = describeWorkload(s, plan.Decision{}); c.RequestedWeight != nil || c.Deadline != nil {
 		t.Errorf("not routed, and waiting for nothing: requested %v, deadline %v", c.RequestedWeight, c.GetDeadline())
 	}
 	s.Record.Release.Phase = record.Promoting
-	if c = describe(s, routed); c.RequestedWeight != nil {
+	if c = describeWorkload(s, routed); c.RequestedWeight != nil {
 		t.Errorf("from Finalize on the driver decides, and yet %d is requested", c.GetRequestedWeight())
 	}
 }
@@ -70,7 +70,7 @@ func TestInvalidTargetIsIgnored(t *testing.T) {
 		if got := s.Added[0].Target; got == nil || got.Groups != want {
 			t.Errorf("%s: target %+v, want %s", value, got, want)
 		}
-		d := describe(s, lwstest.Decide(t, s.Observation))
+		d := describeWorkload(s, lwstest.Decide(t, s.Observation))
 		if reported := strings.Contains(d.GetMessage(), "can't be trusted"); reported == trusted {
 			t.Errorf("%s: the message is %q", value, d.GetMessage())
 		}

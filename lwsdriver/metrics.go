@@ -35,10 +35,10 @@ type releaseGauge struct {
 var releaseState = newDesc("release_state", "1 for the state of the release in progress, or of the last one.", "state", "reason")
 
 var releaseGauges = []releaseGauge{
-	count("workload_replicas", "Requested groups.", func(o observed) int32 { return o.GetReplicas() }),
-	count("workload_ready_groups", "Ready groups of all revisions, added ones included.", observed.readyGroups),
-	count("workload_max_unavailable_groups", "How many requested groups may be unavailable at a time: the workload's own maxUnavailable, at least 1.",
-		func(o observed) int32 { return int32of(plan.Tolerated(o.Record.Saved, int(o.GetReplicas()))) }),
+	countGauge("workload_replicas", "Requested groups.", func(o observed) int32 { return o.GetReplicas() }),
+	countGauge("workload_ready_groups", "Ready groups of all revisions, added ones included.", observed.readyGroups),
+	countGauge("workload_max_unavailable_groups", "How many requested groups may be unavailable at a time: the workload's own maxUnavailable, at least 1.",
+		func(o observed) int32 { return toInt32(plan.Tolerated(o.Record.Saved, int(o.GetReplicas()))) }),
 	{newDesc("workload_hold_drifted", "1 while another client's rolling update configuration is in effect instead of the driver's."),
 		func(o observed) (float64, bool) {
 			if record.SameRolling(o.Stable.Rolling, o.Record.LastSet()) {
@@ -46,29 +46,29 @@ var releaseGauges = []releaseGauge{
 			}
 			return 1, true
 		}},
-	count("release_batches", "Batches of the release's policy; 0 without a release.", func(o observed) int32 { return o.GetBatches() }),
-	count("release_batch", "The batch requested last, from 1; 0 before the first.", func(o observed) int32 {
+	countGauge("release_batches", "Batches of the release's policy; 0 without a release.", func(o observed) int32 { return o.GetBatches() }),
+	countGauge("release_batch", "The batch requested last, from 1; 0 before the first.", func(o observed) int32 {
 		if o.CurrentBatch == nil {
 			return 0
 		}
 		return o.GetCurrentBatch() + 1
 	}),
-	count("release_planned_groups", "Groups at the update revision that the current target requests.", func(o observed) int32 { return o.GetPlanned() }),
-	count("release_updated_groups", "Groups that exist at the update revision.", func(o observed) int32 { return o.GetUpdated() }),
-	count("release_updated_ready_groups", "Groups at the update revision that have been ready for minReady.",
+	countGauge("release_planned_groups", "Groups at the update revision that the current target requests.", func(o observed) int32 { return o.GetPlanned() }),
+	countGauge("release_updated_groups", "Groups that exist at the update revision.", func(o observed) int32 { return o.GetUpdated() }),
+	countGauge("release_updated_ready_groups", "Groups at the update revision that have been ready for minReady.",
 		func(o observed) int32 { return o.GetUpdatedReady() }),
-	count("release_stable_ready_groups", "Ready groups of the workload at other revisions.", func(o observed) int32 { return o.GetStableReady() }),
+	countGauge("release_stable_ready_groups", "Ready groups of the workload at other revisions.", func(o observed) int32 { return o.GetStableReady() }),
 	{newDesc("release_requested_weight_ratio", "Share of requests that the host requested for the update revision. None without traffic."),
 		func(o observed) (float64, bool) {
 			return float64(o.GetRequestedWeight()) / 100, o.RequestedWeight != nil
 		}},
 	{newDesc("release_weight_ratio", "Share of requests that the update revision receives."),
 		func(o observed) (float64, bool) { return float64(o.GetTrafficWeight()) / 100, true }},
-	timestamp("release_start_timestamp_seconds", "When the release began.",
+	timestampGauge("release_start_timestamp_seconds", "When the release began.",
 		func(o observed) *timestamppb.Timestamp { return o.GetStartTime() }),
-	timestamp("release_progress_timestamp_seconds", "When a group last became ready, or the target changed.",
+	timestampGauge("release_progress_timestamp_seconds", "When a group last became ready, or the target changed.",
 		func(o observed) *timestamppb.Timestamp { return o.GetProgressTime() }),
-	timestamp("release_deadline_timestamp_seconds", "When the release fails without progress. None while it is paused.",
+	timestampGauge("release_deadline_timestamp_seconds", "When the release fails without progress. None while it is paused.",
 		func(o observed) *timestamppb.Timestamp { return o.GetDeadline() }),
 }
 
@@ -82,18 +82,18 @@ func (o observed) readyGroups() int32 {
 			}
 		}
 	}
-	return int32of(n)
+	return toInt32(n)
 }
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("lockstep_"+name, help, append([]string{"namespace", "workload"}, labels...), nil)
 }
 
-func count(name, help string, of func(observed) int32) releaseGauge {
+func countGauge(name, help string, of func(observed) int32) releaseGauge {
 	return releaseGauge{newDesc(name, help), func(o observed) (float64, bool) { return float64(of(o)), true }}
 }
 
-func timestamp(name, help string, of func(observed) *timestamppb.Timestamp) releaseGauge {
+func timestampGauge(name, help string, of func(observed) *timestamppb.Timestamp) releaseGauge {
 	return releaseGauge{newDesc(name, help), func(o observed) (float64, bool) {
 		t := of(o)
 		return float64(t.GetSeconds()), t != nil

@@ -71,7 +71,7 @@ func (d *Driver) awaitRevision(ctx context.Context, key types.NamespacedName) {
 func checkInitialize(req *pb.InitializeRequest, limits record.Limits) error {
 	bad := append(checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait())...)
 	if len(req.GetOwner()) > record.MaxOwner {
-		bad = append(bad, violation("owner", "is longer than %d bytes", record.MaxOwner)...)
+		bad = append(bad, fieldViolation("owner", "is longer than %d bytes", record.MaxOwner)...)
 	}
 	return checkPolicy(req.GetPolicy(), limits, bad...)
 }
@@ -86,7 +86,7 @@ func checkID(id string) []drivererr.FieldViolation {
 	if record.ValidID(id) {
 		return nil
 	}
-	return violation("release_id", "%q must be 1 to 63 characters of [a-zA-Z0-9._-] that begin and end with a letter or digit", id)
+	return fieldViolation("release_id", "%q must be 1 to 63 characters of [a-zA-Z0-9._-] that begin and end with a letter or digit", id)
 }
 
 // checkTraffic refuses a release whose requests could not be routed.
@@ -123,14 +123,14 @@ func checkTarget(req *pb.UpgradeBatchRequest) []drivererr.FieldViolation {
 	switch t := req.GetTarget().(type) {
 	case *pb.UpgradeBatchRequest_Batch:
 		if t.Batch < 0 {
-			return violation("batch", "%d is negative; batches count from 0", t.Batch)
+			return fieldViolation("batch", "%d is negative; batches count from 0", t.Batch)
 		}
 	case *pb.UpgradeBatchRequest_Groups:
 		if _, err := record.ParseQuantity(t.Groups); err != nil {
-			return violation("groups", "%v", err)
+			return fieldViolation("groups", "%v", err)
 		}
 	default:
-		return violation("target", "is required: batch or groups")
+		return fieldViolation("target", "is required: batch or groups")
 	}
 	return nil
 }
@@ -139,9 +139,9 @@ func checkTarget(req *pb.UpgradeBatchRequest) []drivererr.FieldViolation {
 func (d *Driver) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
 	var bad []drivererr.FieldViolation
 	if i := req.GetIntent(); i != pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && i != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		bad = violation("intent", "is required: PROMOTE or ROLLBACK")
+		bad = fieldViolation("intent", "is required: PROMOTE or ROLLBACK")
 	} else if req.GetForce() && i == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
-		bad = violation("force", "is for ROLLBACK only: a promotion never goes past the workload's own maxUnavailable")
+		bad = fieldViolation("force", "is for ROLLBACK only: a promotion never goes past the workload's own maxUnavailable")
 	}
 	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), checkDuration("wait", req.GetWait()), bad)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 func (d *Driver) ListRevisions(ctx context.Context, req *pb.ListRevisionsRequest) (*pb.ListRevisionsResponse, error) {
 	var bad []drivererr.FieldViolation
 	if req.GetLimit() < 0 {
-		bad = violation("limit", "must not be negative")
+		bad = fieldViolation("limit", "must not be negative")
 	}
 	key, err := d.accept(req.GetWorkload(), bad)
 	if err != nil {
@@ -95,9 +95,9 @@ func (d *Driver) revisions(c *pb.BatchContext, s *observe.Snapshot) []*pb.Revisi
 // revisionOf returns an entry as a message of the contract.
 func revisionOf(e plan.Entry) *pb.Revision {
 	r := &pb.Revision{
-		Name: e.Revision, Number: e.Number, CreateTime: stamp(e.At), ReleaseId: e.Release, Owner: e.Owner,
+		Name: e.Revision, Number: e.Number, CreateTime: timestampOf(e.At), ReleaseId: e.Release, Owner: e.Owner,
 		StartedBy: e.StartedBy, EndedBy: e.EndedBy, EndMessage: e.EndMessage,
-		ChangedBy: e.By, EndTime: stamp(e.Ended), Problem: e.Problem,
+		ChangedBy: e.By, EndTime: timestampOf(e.Ended), Problem: e.Problem,
 	}
 	switch e.Outcome {
 	case plan.Promoted:

@@ -92,12 +92,12 @@ func (d *Driver) VerifyWeight(_ context.Context, req *pb.VerifyWeightRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &pb.VerifyWeightResponse{Verified: v.Verified, Weight: int32of(v.Weight), Reason: v.Reason, Message: v.Message}, nil
+	return &pb.VerifyWeightResponse{Verified: v.Verified, Weight: toInt32(v.Weight), Reason: v.Reason, Message: v.Message}, nil
 }
 
 func checkPercent(field string, n int32) []drivererr.FieldViolation {
 	if n < 0 || n > 100 {
-		return violation(field, "%d is not 0 to 100", n)
+		return fieldViolation(field, "%d is not 0 to 100", n)
 	}
 	return nil
 }

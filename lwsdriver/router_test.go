@@ -223,7 +223,7 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 	if err != nil || decision.Reason != traffic.ReasonNotSynced {
 		t.Fatalf("%+v, %v", decision, err)
 	}
-	if state := describe(s, decision); state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0 {
+	if state := describeWorkload(s, decision); state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0 {
 		t.Errorf("a share is reported that is not known: %v", state)
 	}
 	b.run()

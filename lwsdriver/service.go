@@ -80,16 +80,16 @@ func (d *Driver) GetDriverInfo(context.Context, *pb.GetDriverInfoRequest) (*pb.G
 func (d *Driver) keyFor(ref *pb.WorkloadRef) (types.NamespacedName, error) {
 	var bad []drivererr.FieldViolation
 	if ref.GetNamespace() == "" {
-		bad = violation("workload.namespace", "is required")
+		bad = fieldViolation("workload.namespace", "is required")
 	}
 	if ref.GetName() == "" {
-		bad = append(bad, violation("workload.name", "is required")...)
+		bad = append(bad, fieldViolation("workload.name", "is required")...)
 	}
 	if k := ref.GetKind(); k != "" && k != observe.Kind && k != observe.KindSet {
-		bad = append(bad, violation("workload.kind", "is %q; this driver releases %s and %s", k, observe.Kind, observe.KindSet)...)
+		bad = append(bad, fieldViolation("workload.kind", "is %q; this driver releases %s and %s", k, observe.Kind, observe.KindSet)...)
 	}
 	if strings.Contains(ref.GetName(), "/") {
-		bad = append(bad, violation("workload.name", "%q is no name: its kind belongs in workload.kind", ref.GetName())...)
+		bad = append(bad, fieldViolation("workload.name", "%q is no name: its kind belongs in workload.kind", ref.GetName())...)
 	}
 	key := observe.KeyFor(ref.GetKind(), ref.GetNamespace(), ref.GetName())
 	if err := drivererr.Invalid(bad...); err != nil {
@@ -262,7 +262,7 @@ func (d *Driver) await(ctx context.Context, key types.NamespacedName, m mutation
 	var c *pb.BatchContext
 	var s *observe.Snapshot
 	if m.after != nil {
-		s, c = m.after.snapshot, describe(m.after.snapshot, m.after.decision)
+		s, c = m.after.snapshot, describeWorkload(m.after.snapshot, m.after.decision)
 	}
 	if c == nil || wait.AsDuration() > 0 && !plugin.Settled(c.GetState()) {
 		if err := d.pollUntil(ctx, key, wait, func() (_ bool, err error) {
@@ -308,15 +308,15 @@ func (d *Driver) pollUntil(ctx context.Context, key types.NamespacedName, wait *
 	}
 }
 
-// violation returns what is wrong with a field of a request.
-func violation(field, format string, args ...any) []drivererr.FieldViolation {
+// fieldViolation returns what is wrong with a field of a request.
+func fieldViolation(field, format string, args ...any) []drivererr.FieldViolation {
 	return []drivererr.FieldViolation{{Field: field, Description: fmt.Sprintf(format, args...)}}
 }
 
 // checkDuration refuses an invalid or negative duration.
 func checkDuration(field string, d *durationpb.Duration) []drivererr.FieldViolation {
 	if d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
-		return violation(field, "must be a valid duration, not negative")
+		return fieldViolation(field, "must be a valid duration, not negative")
 	}
 	return nil
 }

@@ -60,8 +60,8 @@ func newClient(
 	if err != nil {
 		return nil, fmt.Errorf("connect to driver at %s: %w", address, err)
 	}
-	if err := check(info); err != nil {
-		return nil, broken("driver at "+address, "GetDriverInfo", err)
+	if err := checkResponse(info); err != nil {
+		return nil, contractError("driver at "+address, "GetDriverInfo", err)
 	}
 	return clientOf(func() (peer, error) { return peer{conn, info, info.GetName()}, nil }, end), nil
 }
@@ -122,7 +122,7 @@ func (c *Client) WatchBatchContext(
 	ctx context.Context, req *pb.WatchBatchContextRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*pb.BatchContext, error] {
 	return func(yield func(*pb.BatchContext, error) bool) {
-		for r, err := range items(ctx, c.workloadDriver.WatchBatchContext, req, opts) {
+		for r, err := range receiveAll(ctx, c.workloadDriver.WatchBatchContext, req, opts) {
 			if !yield(r.GetContext(), err) {
 				return
 			}
@@ -135,7 +135,7 @@ func (c *Client) WatchBatchContext(
 func (c *Client) WatchWorkloads(
 	ctx context.Context, req *pb.WatchWorkloadsRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
-	return items(ctx, c.workloadDriver.WatchWorkloads, req, opts)
+	return receiveAll(ctx, c.workloadDriver.WatchWorkloads, req, opts)
 }
 
 // Call makes the unary RPC that a request is for. It returns the state of the workload in the response, nil if the response has none.
@@ -170,8 +170,8 @@ var unary = func() map[protoreflect.FullName]protoreflect.MethodDescriptor {
 	return all
 }()
 
-// items yields each response of a stream. Leaving the loop ends the stream.
-func items[Req, Resp any](
+// receiveAll yields each response of a stream. Leaving the loop ends the stream.
+func receiveAll[Req, Resp any](
 	ctx context.Context, open func(context.Context, Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error),
 	req Req, opts []grpc.CallOption,
 ) iter.Seq2[*Resp, error] {
@@ -221,7 +221,7 @@ func (p checked) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 		return nil, err
 	}
 	s, err := d.conn.NewStream(ctx, desc, method, opts...)
-	return &checkedStream{s, d, method}, prefixed(d.name, err)
+	return &checkedStream{s, d, method}, prefixedError(d.name, err)
 }
 
 // to returns the driver, if it lists the capability of a method.
@@ -238,13 +238,13 @@ func (p checked) to(method string) (peer, error) {
 // judge returns the error of a call, or of its response.
 func (p peer) judge(method string, reply any, err error) error {
 	if err != nil {
-		return prefixed(p.name, err)
+		return prefixedError(p.name, err)
 	}
 	if m, ok := reply.(proto.Message); ok {
-		err = check(m)
+		err = checkResponse(m)
 	}
 	if err != nil {
-		return broken(p.name, path.Base(method), err)
+		return contractError(p.name, path.Base(method), err)
 	}
 	return nil
 }
@@ -297,8 +297,8 @@ func Retryable(err error) bool {
 	return drivererr.Retryable(err)
 }
 
-// prefixed prefixes the message of a status error with the driver's name, if it is not empty, and keeps its code and details.
-func prefixed(name string, err error) error {
+// prefixedError prefixes the message of a status error with the driver's name, if it is not empty, and keeps its code and details.
+func prefixedError(name string, err error) error {
 	if err == nil || name == "" {
 		return err
 	}
@@ -307,7 +307,7 @@ func prefixed(name string, err error) error {
 	return status.FromProto(s).Err()
 }
 
-// broken returns the error for a response that violates the contract.
-func broken(name, rpc string, cause error) error {
-	return prefixed(name, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "response to %s breaks the contract: %v", rpc, cause))
+// contractError returns the error for a response that violates the contract.
+func contractError(name, rpc string, cause error) error {
+	return prefixedError(name, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "response to %s breaks the contract: %v", rpc, cause))
 }

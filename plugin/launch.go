@@ -56,7 +56,7 @@ func Launch(ctx context.Context, path string, opts ...Option) (*Client, error) {
 	c, err := p.connect(ctx, path, o.connectTimeout)
 	if err != nil {
 		p.kill()
-		return nil, fmt.Errorf("start plugin %s: %w%s", path, explain(ctx, err), p.stderr.note())
+		return nil, fmt.Errorf("start plugin %s: %w%s", path, explainLaunch(ctx, err), p.stderr.note())
 	}
 	return c, nil
 }
@@ -89,7 +89,7 @@ func (p *process) kill() {
 
 // connect starts the process, which then ends with the client and with ctx.
 func (p *process) connect(ctx context.Context, path string, timeout time.Duration) (*Client, error) {
-	conn, err := start(p.plugin)
+	conn, err := startDriver(p.plugin)
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +123,8 @@ func (p *process) exited() <-chan struct{} {
 	return done
 }
 
-// start runs the binary, reads its handshake and returns the connection.
-func start(plugin *goplugin.Client) (*grpc.ClientConn, error) {
+// startDriver runs the binary, reads its handshake and returns the connection.
+func startDriver(plugin *goplugin.Client) (*grpc.ClientConn, error) {
 	protocol, err := plugin.Client()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // explain reads go-plugin's texts from their beginning.
@@ -196,8 +196,8 @@ func (o *options) verifyChecksum(path string) error {
 	return nil
 }
 
-// explain maps go-plugin's error texts to errors of this package: go-plugin has no error values for them.
-func explain(ctx context.Context, err error) error {
+// explainLaunch maps go-plugin's error texts to errors of this package: go-plugin has no error values for them.
+func explainLaunch(ctx context.Context, err error) error {
 	// go-plugin describes a process that ctx has ended like a program that is no plugin.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

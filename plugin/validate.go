@@ -37,8 +37,8 @@ var required = map[protoreflect.Name][]protoreflect.Name{
 	"Revision":                      {"name"},
 }
 
-// check rejects a response that the contract never allows. Unknown enum values pass: a driver may be newer than its host.
-func check(response proto.Message) error {
+// checkResponse rejects a response that the contract never allows. Unknown enum values pass: a driver may be newer than its host.
+func checkResponse(response proto.Message) error {
 	if err := checkFields(response.ProtoReflect()); err != nil {
 		return err
 	}
@@ -78,13 +78,13 @@ func checkFields(m protoreflect.Message) (err error) {
 		case field.IsMap():
 		case field.IsList() && field.Message() != nil:
 			for i := range value.List().Len() {
-				if err = within(fmt.Sprintf("%s[%d]", field.Name(), i), value.List().Get(i).Message()); err != nil {
+				if err = checkBounds(fmt.Sprintf("%s[%d]", field.Name(), i), value.List().Get(i).Message()); err != nil {
 					break
 				}
 			}
 		case field.IsList():
 		case field.Message() != nil:
-			err = within(string(field.Name()), value.Message())
+			err = checkBounds(string(field.Name()), value.Message())
 		case field.Kind() == protoreflect.Int32Kind && value.Int() < 0:
 			err = fmt.Errorf("%s is negative: %d", field.Name(), value.Int())
 		}
@@ -93,7 +93,7 @@ func checkFields(m protoreflect.Message) (err error) {
 	return err
 }
 
-func within(field string, m protoreflect.Message) error {
+func checkBounds(field string, m protoreflect.Message) error {
 	if m.Descriptor().ParentFile().Package() != pb.File_lockstep_v1alpha1_driver_proto.Package() {
 		return nil // times and durations
 	}

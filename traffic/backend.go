@@ -27,8 +27,8 @@ func (b backend) isStable(ref object) bool { return b.names(ref, b.stable) }
 func (b backend) isCanary(ref object) bool { return b.names(ref, b.canary) }
 
 func (b backend) names(ref object, name string) bool {
-	return text(ref, "group", "") == b.group && text(ref, "kind", KindService) == b.kind &&
-		text(ref, "namespace", b.namespace) == b.namespace && text(ref, "name", "") == name
+	return stringField(ref, "group", "") == b.group && stringField(ref, "kind", KindService) == b.kind &&
+		stringField(ref, "namespace", b.namespace) == b.namespace && stringField(ref, "name", "") == name
 }
 
 // key names the canary in CanariesAnnotation: "Service/vllm-canary".
@@ -37,22 +37,22 @@ func (b backend) key() string { return b.kind + "/" + b.canary }
 // isShared reports whether another release splits a rule with these refs.
 func (b backend) isShared(refs []object) bool {
 	return slices.ContainsFunc(refs, func(ref object) bool {
-		return text(ref, "namespace", b.namespace) == b.namespace &&
-			slices.Contains(b.others, text(ref, "kind", KindService)+"/"+text(ref, "name", ""))
+		return stringField(ref, "namespace", b.namespace) == b.namespace &&
+			slices.Contains(b.others, stringField(ref, "kind", KindService)+"/"+stringField(ref, "name", ""))
 	})
 }
 
-// text returns a string field of a JSON object, or the default if it is missing.
-func text(o object, key, byDefault string) string {
+// stringField returns a string field of a JSON object, or the default if it is missing.
+func stringField(o object, key, byDefault string) string {
 	if s, ok := o[key].(string); ok {
 		return s
 	}
 	return byDefault
 }
 
-// number returns an integer field of a JSON object, or the default if it is missing. A client decodes it to int64, other
+// intField returns an integer field of a JSON object, or the default if it is missing. A client decodes it to int64, other
 // sources to float64.
-func number(o object, key string, byDefault int64) int64 {
+func intField(o object, key string, byDefault int64) int64 {
 	switch n := o[key].(type) {
 	case int64:
 		return n
@@ -62,8 +62,8 @@ func number(o object, key string, byDefault int64) int64 {
 	return byDefault
 }
 
-// list returns the objects of a JSON list. Items of another type, which a schema does not allow, are skipped.
-func list(o object, key string) []object {
+// objectList returns the objects of a JSON list. Items of another type, which a schema does not allow, are skipped.
+func objectList(o object, key string) []object {
 	raw, _ := o[key].([]any)
 	out := make([]object, 0, len(raw))
 	for _, item := range raw {
@@ -74,8 +74,8 @@ func list(o object, key string) []object {
 	return out
 }
 
-// setList sets a list; an empty one removes the key.
-func setList(o object, key string, items []object) {
+// setObjectList sets a list; an empty one removes the key.
+func setObjectList(o object, key string, items []object) {
 	if len(items) == 0 {
 		delete(o, key)
 		return
@@ -91,7 +91,7 @@ func anySlice(items []object) []any {
 	return raw
 }
 
-func clone(o object) object { return runtime.DeepCopyJSON(o) }
+func cloneObject(o object) object { return runtime.DeepCopyJSON(o) }
 
 const (
 	// scale multiplies the weights of a split rule, so that each percentage is an integer. Releases that share a rule have
@@ -104,7 +104,7 @@ const (
 	MaxWeight = gatewayMaxWeight / scale
 )
 
-func weightOf(ref object) int64 { return number(ref, "weight", 1) }
+func weightOf(ref object) int64 { return intField(ref, "weight", 1) }
 
 // serves reports whether a rule with these refs sends requests to the stable backend.
 func (b backend) serves(refs []object) bool {
@@ -126,16 +126,16 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 		n := weightOf(ref)
 		switch {
 		case n < 0:
-			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", text(ref, "name", ""), n)
+			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights must not be negative", stringField(ref, "name", ""), n)
 		case n > gatewayMaxWeight/factor && b.isShared(refs):
 			// In a shared rule the factor is above 1 only if a user has changed the stable weight since, see merge.
 			return nil, fmt.Errorf("other releases (%s) have multiplied the weights of the rule by %d, and the weight of %s was changed to no multiple of %d since: "+
 				"apply the route again, or wait until the other releases have ended", strings.Join(b.others, ", "), scale, b.stable, scale)
 		case n > gatewayMaxWeight/factor:
 			return nil, fmt.Errorf("the backendRef to %s has weight %d: weights above %d can't be split into percentages, divide all weights of its rule",
-				text(ref, "name", ""), n, MaxWeight)
+				stringField(ref, "name", ""), n, MaxWeight)
 		}
-		kept := clone(ref)
+		kept := cloneObject(ref)
 		kept["weight"] = factor * n
 		if !b.isStable(ref) || n == 0 {
 			out = append(out, kept)
@@ -146,7 +146,7 @@ func (b backend) split(refs []object, weight int, factor int64) ([]object, error
 			out = append(out, kept)
 		}
 		// The canary's ref is a copy, so that the port and the filters of the user's ref apply to its requests too.
-		canary := clone(ref)
+		canary := cloneObject(ref)
 		canary["name"], canary["weight"] = b.canary, share*n*factor/scale
 		out = append(out, canary)
 	}
@@ -164,7 +164,7 @@ func (b backend) merge(refs []object) (out []object, factor int64) {
 	multiplied := b.isShared(refs)
 	if slices.ContainsFunc(refs, b.isCanary) {
 		refs = b.unsplit(refs)
-		if !multiplied && !slices.ContainsFunc(refs, indivisible) {
+		if !multiplied && !slices.ContainsFunc(refs, isIndivisible) {
 			// unsplit has copied the refs, so the route in the cache stays unchanged.
 			for _, ref := range refs {
 				ref["weight"] = weightOf(ref) / scale
@@ -174,20 +174,20 @@ func (b backend) merge(refs []object) (out []object, factor int64) {
 		// A weight that is no multiple was edited during the release. A division would round it and change the proportions.
 		multiplied = true
 	}
-	if multiplied && !slices.ContainsFunc(refs, func(ref object) bool { return b.isStable(ref) && indivisible(ref) }) {
+	if multiplied && !slices.ContainsFunc(refs, func(ref object) bool { return b.isStable(ref) && isIndivisible(ref) }) {
 		return refs, 1
 	}
 	return refs, scale
 }
 
-func indivisible(ref object) bool { return weightOf(ref)%scale != 0 }
+func isIndivisible(ref object) bool { return weightOf(ref)%scale != 0 }
 
 // unsplit returns copies of the refs in which those to the canary lead to the stable backend.
 func (b backend) unsplit(refs []object) []object {
 	out := make([]object, 0, len(refs))
 	unpaired := false // the last of out is a stable ref whose canary counterpart may follow
 	for _, ref := range refs {
-		ref = clone(ref)
+		ref = cloneObject(ref)
 		if !b.isCanary(ref) {
 			out = append(out, ref)
 			unpaired = b.isServing(ref)
@@ -207,7 +207,7 @@ func (b backend) unsplit(refs []object) []object {
 }
 
 func sameButWeight(a, b object) bool {
-	a, b = clone(a), clone(b)
+	a, b = cloneObject(a), cloneObject(b)
 	delete(a, "weight")
 	delete(b, "weight")
 	return reflect.DeepEqual(a, b)
@@ -237,7 +237,7 @@ func (b backend) canaryRefs(refs []object) []object {
 	out := make([]object, 0, len(refs))
 	for _, ref := range refs {
 		if b.isServing(ref) {
-			ref = clone(ref)
+			ref = cloneObject(ref)
 			ref["name"] = b.canary
 			out = append(out, ref)
 		}

@@ -57,7 +57,7 @@ func TestSplit(t *testing.T) {
 			sameFraction(t, "canary", total(refs, b.isStable)*int64(weight), before*100, total(got, b.isCanary), after)
 		}
 		for _, name := range []string{"other", "another"} {
-			of := func(ref object) bool { return text(ref, "name", "") == name }
+			of := func(ref object) bool { return stringField(ref, "name", "") == name }
 			if before > 0 {
 				sameFraction(t, name, total(refs, of), before, total(got, of), after)
 			}

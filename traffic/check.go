@@ -33,7 +33,7 @@ func Check(s Setup, w World) error {
 	for _, key := range s.Policy.Routes {
 		object := w.Routes[key]
 		if object == nil {
-			return missing(s, key)
+			return missingError(s, key)
 		}
 		if err := checkRoute(s, Route{key, object}, w.Canary != nil); err != nil {
 			return err
@@ -53,15 +53,15 @@ func checkStable(s Setup, w World) error {
 	svc := w.Stable
 	switch {
 	case svc == nil:
-		return missing(s, Key{KindService, s.Policy.StableService})
+		return missingError(s, Key{KindService, s.Policy.StableService})
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		return unusable("Service %s has type ExternalName, which selects no pods: use one of type ClusterIP that selects the leaders of %s", svc.Name, s.Stable)
+		return unusableError("Service %s has type ExternalName, which selects no pods: use one of type ClusterIP that selects the leaders of %s", svc.Name, s.Stable)
 	}
 	if err := serviceSelector(svc).check(s); err != nil {
 		return err
 	}
 	if pod := w.foreignPod(s); pod != "" {
-		return unusable("Service %s also leads to pod %s, which is not a leader of %s, and which would receive no requests during a release: give each workload a Service of its own",
+		return unusableError("Service %s also leads to pod %s, which is not a leader of %s, and which would receive no requests during a release: give each workload a Service of its own",
 			svc.Name, pod, s.Stable)
 	}
 	return nil
@@ -71,29 +71,29 @@ func checkStable(s Setup, w World) error {
 func (sel selector) check(s Setup) error {
 	field := strings.Join(sel.path, ".")
 	if len(sel.labels) == 0 {
-		return unusable("%s has no %s, so it does not select the leaders of %s: add %s",
+		return unusableError("%s has no %s, so it does not select the leaders of %s: add %s",
 			sel.of, field, s.Stable, formatLabels(s.StablePin, leaders))
 	}
 	if wrong := missingLabels(sel.labels, s.Leader); len(wrong) > 0 {
-		return unusable("%s selects no leader of %s: its %s requires %s; the leaders have %s. Correct the selector, or label the leader template",
+		return unusableError("%s selects no leader of %s: its %s requires %s; the leaders have %s. Correct the selector, or label the leader template",
 			sel.of, s.Stable, field, formatLabels(wrong), formatFound(wrong, s.Leader))
 	}
 	for _, role := range append([]Role{{Worker: s.Worker}}, s.Others...) {
 		if role.Worker != nil && len(missingLabels(sel.labels, role.Worker)) == 0 {
-			return unusable("%s selects the workers of %s too, which don't serve requests: add %s to its %s", sel.of, s.Stable, formatLabels(leaders), field)
+			return unusableError("%s selects the workers of %s too, which don't serve requests: add %s to its %s", sel.of, s.Stable, formatLabels(leaders), field)
 		}
 		if sel.of.Kind == KindService && role.Leader != nil && len(missingLabels(sel.labels, role.Leader)) == 0 {
-			return unusable("%s selects the leaders of several roles of %s, and can't choose among them: add %s to its %s, with the role that "+
+			return unusableError("%s selects the leaders of several roles of %s, and can't choose among them: add %s to its %s, with the role that "+
 				"receives the requests (%s or %s). An InferencePool may select several",
 				sel.of, s.Stable, disaggregated.RoleLabelKey, field, s.StablePin[disaggregated.RoleLabelKey], role.Name)
 		}
 	}
-	if wrong := missingLabels(sel.labels, merged(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
-		return unusable("%s requires %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
+	if wrong := missingLabels(sel.labels, mergeLabels(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
+		return unusableError("%s requires %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
 			sel.of, formatLabels(wrong), field, formatFound(wrong, s.CanaryLeader))
 	}
 	if by := TrackingOf(sel.object).Key; s.Adopts && by != "" && sel.labels[lws.SetNameLabelKey] == s.Stable {
-		return unusable("%s selects %s=%q and is applied by a tool (it has %s), which would restore the old name once %s is adopted: "+
+		return unusableError("%s selects %s=%q and is applied by a tool (it has %s), which would restore the old name once %s is adopted: "+
 			"select by a label of your own instead, or promote in place", sel.of, lws.SetNameLabelKey, s.Stable, by, s.Canary)
 	}
 	_, _, _, err := sel.isolatedLabels(s, Desired{})
@@ -107,11 +107,11 @@ func checkRoute(s Setup, r Route, begun bool) error {
 		if s.Policy.Pool != nil {
 			otherwise = "rename the pool"
 		}
-		return unusable("%s already has a backendRef to %s %s, the name of the canary's generated %s: remove the backendRef, or %s",
+		return unusableError("%s already has a backendRef to %s %s, the name of the canary's generated %s: remove the backendRef, or %s",
 			r.Key, b.kind, b.canary, b.kind, otherwise)
 	}
 	if !RouteServes(r, s) {
-		return unusable("%s has no rule with a backendRef to %s %s in namespace %s and a weight above 0, so there is nothing to split: add one, or take the route out of the policy",
+		return unusableError("%s has no rule with a backendRef to %s %s in namespace %s and a weight above 0, so there is nothing to split: add one, or take the route out of the policy",
 			r.Key, b.kind, b.stable, s.Namespace)
 	}
 	// Any percentage reports the weights that can't be split.
@@ -154,27 +154,27 @@ func formatFound(wrong, pods map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-func merged(base, more map[string]string) map[string]string {
+func mergeLabels(base, more map[string]string) map[string]string {
 	out := maps.Clone(base)
 	maps.Copy(out, more)
 	return out
 }
 
-// unusable returns the error for an object of the policy that can't be used as it is: a FAILED_PRECONDITION, since a user
+// unusableError returns the error for an object of the policy that can't be used as it is: a FAILED_PRECONDITION, since a user
 // must change the object or the policy.
-func unusable(format string, args ...any) error {
+func unusableError(format string, args ...any) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE, format, args...)
 }
 
-// missing returns the error for an object of the policy that does not exist.
-func missing(s Setup, k Key) error {
+// missingError returns the error for an object of the policy that does not exist.
+func missingError(s Setup, k Key) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 		"%s names %s, which does not exist in namespace %s: create it, or correct the policy", policyField, k, s.Namespace)
 }
 
-// unsupported returns the error for a request that the objects of the policy can't express: the caller must change the
+// unsupportedError returns the error for a request that the objects of the policy can't express: the caller must change the
 // request or the policy.
-func unsupported(format string, args ...any) error {
+func unsupportedError(format string, args ...any) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, format, args...)
 }
 
@@ -194,9 +194,9 @@ const nameAnotherService = "name another in " + policyField + ".canary_service"
 // earlier write is on the objects themselves, which an editor of the workload can't change: the isolation, the labels of generated
 // objects, and the entry in managedFields. With it an object is restored whatever has become of it.
 
-// distrusted returns the error for an object that the policy names and that is neither marked by a release of the workload nor
+// distrustedError returns the error for an object that the policy names and that is neither marked by a release of the workload nor
 // fit to be used by one.
-func distrusted(s Setup, k Key, why string) error {
+func distrustedError(s Setup, k Key, why string) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 		"the release of %s %s/%s names %s, which no release of it has changed, and which none may change: %s. "+
 			"It is left as it is. If the policy is not yours, remove annotation lockstep.dev/release of %[3]s; otherwise repair the object",
@@ -251,7 +251,7 @@ func (w World) verify(sel selector, s Setup) error {
 		}
 		why = drivererr.ProblemOf(err).Message
 	}
-	return distrusted(s, sel.of, why)
+	return distrustedError(s, sel.of, why)
 }
 
 // canaryBackend returns the canary's Service or pool, which the routes lead to, or nil if it does not exist.
@@ -299,7 +299,7 @@ func (w World) verifyRoute(s Setup, r Route) error {
 	case canary != nil && written && leads && verified:
 		return nil // another object has taken its name
 	}
-	return distrusted(s, r.Key, "its backendRefs to "+b.kind+" "+b.canary+" are not those of a canary")
+	return distrustedError(s, r.Key, "its backendRefs to "+b.kind+" "+b.canary+" are not those of a canary")
 }
 
 // verifyNew returns why the canary's Service or pool must not be created: the stable one is not the workload's, or a route

@@ -76,7 +76,7 @@ func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(ingressPath)
 	from := user.Spec.DeepCopy()
 	out = networkingv1.IngressSpec{IngressClassName: from.IngressClassName, TLS: from.TLS}
 	// The spec is a copy, so redirect may change its backends.
-	if b := from.DefaultBackend; b != nil && at(defaultBackend) && redirect(b, s) {
+	if b := from.DefaultBackend; b != nil && at(defaultBackend) && redirectToCanary(b, s) {
 		out.DefaultBackend = b
 	}
 	for _, rule := range from.Rules {
@@ -84,7 +84,7 @@ func canaryIngressSpec(user *networkingv1.Ingress, s Setup, at func(ingressPath)
 			continue
 		}
 		rule.HTTP.Paths = slices.DeleteFunc(rule.HTTP.Paths, func(path networkingv1.HTTPIngressPath) bool {
-			return !at(pathOf(rule, path)) || !redirect(&path.Backend, s)
+			return !at(pathOf(rule, path)) || !redirectToCanary(&path.Backend, s)
 		})
 		if len(rule.HTTP.Paths) > 0 {
 			out.Rules = append(out.Rules, rule)
@@ -108,8 +108,8 @@ func ingressPorts(user *networkingv1.Ingress, s Setup) []networkingv1.ServiceBac
 	return out
 }
 
-// redirect replaces the stable Service in a backend with the canary's, and reports whether it did.
-func redirect(b *networkingv1.IngressBackend, s Setup) bool {
+// redirectToCanary replaces the stable Service in a backend with the canary's, and reports whether it did.
+func redirectToCanary(b *networkingv1.IngressBackend, s Setup) bool {
 	if b.Service == nil || b.Service.Name != s.Policy.StableService {
 		return false
 	}
@@ -141,13 +141,13 @@ func ingressDrift(have, want *networkingv1.Ingress) (patch, error) {
 func checkIngress(s Setup, name string, w World) error {
 	user, key := w.Ingresses[name], Key{KindIngress, name}
 	if user == nil {
-		return missing(s, key)
+		return missingError(s, key)
 	}
 	if user.Annotations[canaryMark] == "true" {
-		return unusable("%s is a canary Ingress itself (annotation %s): name the Ingress that it is a canary of", key, canaryMark)
+		return unusableError("%s is a canary Ingress itself (annotation %s): name the Ingress that it is a canary of", key, canaryMark)
 	}
 	if _, leads := canaryIngressSpec(user, s, allPaths); !leads {
-		return unusable("%s has no backend with Service %s, so there is nothing to split: add one, or remove the Ingress from the policy", key, s.Policy.StableService)
+		return unusableError("%s has no backend with Service %s, so there is nothing to split: add one, or remove the Ingress from the policy", key, s.Policy.StableService)
 	}
 	if have := w.Ingresses[canaryName(name)]; have != nil && !madeFor(have, s) {
 		return nameTaken(s, Key{KindIngress, have.Name}, renameIngress(name, have))
@@ -224,9 +224,9 @@ func Supported(p Policy, d Desired) error {
 	case len(p.Ingresses) == 0:
 		return nil
 	case len(d.HeaderRoutes) > 0:
-		return unsupported("Ingress %s can't have header route %s: remove it, or %s", p.Ingresses[0], d.HeaderRoutes[0].Name, instead)
+		return unsupportedError("Ingress %s can't have header route %s: remove it, or %s", p.Ingresses[0], d.HeaderRoutes[0].Name, instead)
 	case d.Mirror > 0:
-		return unsupported("Ingress %s can't mirror requests to the canary: remove the mirror, or %s", p.Ingresses[0], instead)
+		return unsupportedError("Ingress %s can't mirror requests to the canary: remove the mirror, or %s", p.Ingresses[0], instead)
 	}
 	return nil
 }

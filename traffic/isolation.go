@@ -59,7 +59,7 @@ func (s selector) isolatedLabels(setup Setup, d Desired) (labels map[string]stri
 		return nil, "", false, err
 	}
 	if s.labels == nil {
-		return nil, "", false, unusable("%s has no selector, so it can't be pinned to the stable leaders: add a selector", s.of)
+		return nil, "", false, unusableError("%s has no selector, so it can't be pinned to the stable leaders: add a selector", s.of)
 	}
 	labels = maps.Clone(s.labels)
 	for _, k := range slices.Sorted(maps.Keys(pin)) {
@@ -72,7 +72,7 @@ func (s selector) isolatedLabels(setup Setup, d Desired) (labels map[string]stri
 			continue
 		}
 		if has && added[k] != have {
-			return nil, "", false, unusable("%s selects %s=%q, but the stable leaders have %q: correct that label in its selector, or remove it",
+			return nil, "", false, unusableError("%s selects %s=%q, but the stable leaders have %q: correct that label in its selector, or remove it",
 				s.of, k, have, pin[k])
 		}
 		labels[k], added[k] = pin[k], pin[k]
@@ -123,7 +123,7 @@ func (s selector) forCanary(setup Setup) (map[string]string, error) {
 		return nil, err
 	}
 	if user == nil {
-		return nil, unusable("%s has no selector from which the canary's could be generated: add a selector", s.of)
+		return nil, unusableError("%s has no selector from which the canary's could be generated: add a selector", s.of)
 	}
 	labels := maps.Clone(user)
 	maps.Copy(labels, pinOf(s.of.Kind, setup.CanaryPin))

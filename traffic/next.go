@@ -42,7 +42,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
 		// shrinkShare comes before every step that can fail on a missing or foreign object, so that none of these keeps a share.
-		shrinkShare, isolate, ensureCanaryService, ensureCanaryPool, checkSupported, growShare, cleanUp, removeIsolation, relinquish,
+		shrinkShare, isolateStable, ensureCanaryService, ensureCanaryPool, checkSupported, growShare, cleanUp, removeIsolation, relinquish,
 	} {
 		if write, err := step(s, d, w); write != nil || err != nil {
 			return write, err
@@ -55,7 +55,7 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 func endSplit(s Setup, d Desired, w World) (*Write, error) {
 	// Without the stable Service, the canary's endpoints are all that can serve. Their share must not be removed.
 	if w.Stable == nil && (d.Prepared || w.sendsToCanary(s) && len(w.CanaryReady) > 0) {
-		return nil, missing(s, Key{KindService, s.Policy.StableService})
+		return nil, missingError(s, Key{KindService, s.Policy.StableService})
 	}
 	return removeIsolation(s, d, w)
 }
@@ -64,7 +64,7 @@ func endSplit(s Setup, d Desired, w World) (*Write, error) {
 func handOver(s Setup, d Desired, w World) (*Write, error) {
 	if w.Stable == nil {
 		if w.sendsToCanary(s) {
-			return nil, missing(s, Key{KindService, s.Policy.StableService})
+			return nil, missingError(s, Key{KindService, s.Policy.StableService})
 		}
 		return noWrite()
 	}
@@ -73,22 +73,22 @@ func handOver(s Setup, d Desired, w World) (*Write, error) {
 	}
 	// Requests may still use the canary's Service although no share is desired any more.
 	d.Isolated = true
-	return isolate(s, d, w)
+	return isolateStable(s, d, w)
 }
 
-// isolate pins the stable Service, and then the stable pool.
-func isolate(s Setup, d Desired, w World) (*Write, error) {
+// isolateStable pins the stable Service, and then the stable pool.
+func isolateStable(s Setup, d Desired, w World) (*Write, error) {
 	switch {
 	case !d.Isolated:
 		return noWrite()
 	case w.Stable == nil:
-		return nil, missing(s, Key{KindService, s.Policy.StableService})
+		return nil, missingError(s, Key{KindService, s.Policy.StableService})
 	}
 	if write, err := w.pinSelector(serviceSelector(w.Stable), s, d); write != nil || err != nil || s.Policy.Pool == nil {
 		return write, err
 	}
 	if w.StablePool == nil {
-		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
+		return nil, missingError(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
 	return w.pinSelector(poolSelector(w.StablePool), s, d)
 }
@@ -155,7 +155,7 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 		return noWrite()
 	}
 	if w.StablePool == nil {
-		return nil, missing(s, Key{KindInferencePool, s.Policy.Pool.Stable})
+		return nil, missingError(s, Key{KindInferencePool, s.Policy.Pool.Stable})
 	}
 	want, err := CanaryPool(w.StablePool, s)
 	if err != nil {
@@ -178,11 +178,11 @@ func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, S
 func shrinkShare(s Setup, d Desired, w World) (*Write, error) {
 	write, routeErr := updateRoutes(s, d, w, true)
 	if write != nil {
-		return moves(write), nil
+		return movesRequests(write), nil
 	}
 	write, ingressErr := updateIngresses(s, d, w, true)
 	if write != nil {
-		return moves(write), nil
+		return movesRequests(write), nil
 	}
 	if routeErr != nil {
 		return nil, routeErr
@@ -204,7 +204,7 @@ func growShare(s Setup, d Desired, w World) (*Write, error) {
 		return nil, err
 	}
 	write.Grows = true
-	return moves(write), nil
+	return movesRequests(write), nil
 }
 
 // updateIngresses returns the first write that is due on a canary Ingress, or else the first error.

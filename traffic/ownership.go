@@ -101,9 +101,9 @@ var ingressKeys = []string{
 }
 
 // WithoutToolMetadata returns a copy of labels or annotations without those of tools, for a generated object. It is never nil.
-func WithoutToolMetadata(in map[string]string) map[string]string { return without(in, toolKeys) }
+func WithoutToolMetadata(in map[string]string) map[string]string { return withoutKeys(in, toolKeys) }
 
-func without(in map[string]string, keys []string) map[string]string {
+func withoutKeys(in map[string]string, keys []string) map[string]string {
 	out := make(map[string]string, len(in))
 	maps.Copy(out, in)
 	maps.DeleteFunc(out, func(k, _ string) bool { return matchesKey(k, keys) })
@@ -116,7 +116,7 @@ func generatedMeta(s Setup, name string, from metav1.Object, users ...string) me
 	drop := slices.Concat(toolKeys, users)
 	meta := metav1.ObjectMeta{
 		Name: name, Namespace: s.Namespace, OwnerReferences: []metav1.OwnerReference{s.Owner},
-		Labels: without(from.GetLabels(), drop), Annotations: without(from.GetAnnotations(), drop),
+		Labels: withoutKeys(from.GetLabels(), drop), Annotations: withoutKeys(from.GetAnnotations(), drop),
 	}
 	meta.Labels[RoleLabel], meta.Labels[StableLabel] = RoleCanary, s.Stable
 	return meta
@@ -128,7 +128,7 @@ func matchesKey(key string, keys []string) bool {
 	})
 }
 
-// relinquish removes Lockstep's entries from managedFields once the fields are the user's again. Otherwise a server-side apply
+// relinquishFields removes Lockstep's entries from managedFields once the fields are the user's again. Otherwise a server-side apply
 // of the user's manifest would conflict with a release that has ended.
 func relinquish(s Setup, d Desired, w World) (*Write, error) {
 	if d.Isolated {

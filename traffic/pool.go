@@ -39,7 +39,7 @@ func CanaryPool(stable *unstructured.Unstructured, s Setup) (*unstructured.Unstr
 		return nil, err
 	}
 	from, _ := stable.Object["spec"].(object)
-	spec := clone(from)
+	spec := cloneObject(from)
 	picker, err := canaryPicker(stable, s)
 	if err != nil {
 		return nil, err
@@ -64,17 +64,17 @@ func CanaryPool(stable *unstructured.Unstructured, s Setup) (*unstructured.Unstr
 func canaryPicker(stable *unstructured.Unstructured, s Setup) (object, error) {
 	policy := s.Policy.Pool
 	from := pickerOf(stable)
-	if isService(from) && text(from, "name", "") == policy.Picker {
-		return nil, unusable("InferencePool %s already uses endpoint picker %s, and a picker serves one pool only: deploy another for pool %s, and name its Service in %s.inference_pool.canary_endpoint_picker",
+	if isService(from) && stringField(from, "name", "") == policy.Picker {
+		return nil, unusableError("InferencePool %s already uses endpoint picker %s, and a picker serves one pool only: deploy another for pool %s, and name its Service in %s.inference_pool.canary_endpoint_picker",
 			stable.GetName(), policy.Picker, policy.Canary, policyField)
 	}
-	ref := clone(from)
+	ref := cloneObject(from)
 	ref["group"], ref["kind"], ref["name"] = "", KindService, policy.Picker
 	if policy.PickerPort > 0 {
 		ref["port"] = object{"number": int64(policy.PickerPort)}
 	}
 	if pickerPort(ref) == 0 {
-		return nil, unusable("InferencePool %s has no endpoint picker port to use for the canary pool: set %s.inference_pool.canary_endpoint_picker_port",
+		return nil, unusableError("InferencePool %s has no endpoint picker port to use for the canary pool: set %s.inference_pool.canary_endpoint_picker_port",
 			stable.GetName(), policyField)
 	}
 	return ref, nil
@@ -90,12 +90,12 @@ func pickerOf(pool *unstructured.Unstructured) object {
 }
 
 func isService(ref object) bool {
-	return text(ref, "group", "") == "" && text(ref, "kind", KindService) == KindService
+	return stringField(ref, "group", "") == "" && stringField(ref, "kind", KindService) == KindService
 }
 
 func pickerPort(ref object) int64 {
 	port, _ := ref["port"].(object)
-	return number(port, "number", 0)
+	return intField(port, "number", 0)
 }
 
 // checkPool requires a pool with a selector that can be isolated and an endpoint picker for the canary's pool.
@@ -106,7 +106,7 @@ func checkPool(s Setup, w World) error {
 	}
 	key := Key{KindInferencePool, policy.Stable}
 	if w.StablePool == nil {
-		return missing(s, key)
+		return missingError(s, key)
 	}
 	if err := poolSelector(w.StablePool).check(s); err != nil {
 		return err
@@ -123,12 +123,12 @@ func checkPool(s Setup, w World) error {
 
 func checkPicker(s Setup, svc *corev1.Service, port int64) error {
 	if svc == nil {
-		return missing(s, Key{KindService, s.Policy.Pool.Picker})
+		return missingError(s, Key{KindService, s.Policy.Pool.Picker})
 	}
 	if slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return int64(p.Port) == port }) {
 		return nil
 	}
-	return unusable("Service %s, the canary pool's endpoint picker, has no port %d: correct its ports, or set %s.inference_pool.canary_endpoint_picker_port",
+	return unusableError("Service %s, the canary pool's endpoint picker, has no port %d: correct its ports, or set %s.inference_pool.canary_endpoint_picker_port",
 		svc.Name, port, policyField)
 }
 

@@ -34,7 +34,7 @@ func TestCanaryPool(t *testing.T) {
 		}
 	}
 	c.setup.Policy.Pool.PickerPort = 9009
-	c.setup.CanaryPin = merged(c.setup.CanaryPin, map[string]string{"whole": "true"})
+	c.setup.CanaryPin = mergeLabels(c.setup.CanaryPin, map[string]string{"whole": "true"})
 	got, err := CanaryPool(before, c.setup)
 	if err != nil || pickerPort(pickerOf(got)) != 9009 || poolSelector(got).labels["whole"] != "true" {
 		t.Errorf("%v, %v: want the policy's port, and all labels of the pin", got, err)
@@ -63,7 +63,7 @@ func TestPoolRules(t *testing.T) {
 	if diff := cmp.Diff(want, describe(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	ref := list(got.rules()[0], "backendRefs")[1]
+	ref := objectList(got.rules()[0], "backendRefs")[1]
 	if ref["group"] != InferenceGroup || ref["kind"] != KindInferencePool || RouteWeight(got, c.setup) != 25 {
 		t.Errorf("ref %v, weight %d", ref, RouteWeight(got, c.setup))
 	}

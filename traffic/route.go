@@ -27,13 +27,13 @@ type Route struct {
 
 func (r Route) rules() []object {
 	spec, _ := r.Object.Object["spec"].(object)
-	return list(spec, "rules")
+	return objectList(spec, "rules")
 }
 
 // splits reports whether any of the rules that no release added is split.
 func (b backend) splits(rules []object) bool {
 	return slices.ContainsFunc(rules, func(rule object) bool {
-		return !added(rule) && slices.ContainsFunc(list(rule, "backendRefs"), b.isCanary)
+		return !isAddedRule(rule) && slices.ContainsFunc(objectList(rule, "backendRefs"), b.isCanary)
 	})
 }
 
@@ -59,7 +59,7 @@ func RoutePatch(r Route, s Setup, d Desired, shrinkOnly bool) (map[string]any, e
 	}
 	rules, err := render(b.strip(have), d)
 	if err != nil {
-		return nil, unusable("%s: %v", r.Key, err)
+		return nil, unusableError("%s: %v", r.Key, err)
 	}
 	// The annotation lists the canary while a rule is split. It still does if a user has restored the rules and they will be split again.
 	canaries := b.others
@@ -84,8 +84,8 @@ func RoutePatch(r Route, s Setup, d Desired, shrinkOnly bool) (map[string]any, e
 func RouteWeight(r Route, s Setup) int {
 	weight := 0
 	for _, rule := range r.rules() {
-		if !added(rule) {
-			weight = max(weight, s.backend().canaryPercent(list(rule, "backendRefs")))
+		if !isAddedRule(rule) {
+			weight = max(weight, s.backend().canaryPercent(objectList(rule, "backendRefs")))
 		}
 	}
 	return weight
@@ -98,9 +98,9 @@ func RouteUses(r Route, s Setup) bool { return r.leadsTo(s.backend().isCanary) }
 func (r Route) ports(b backend) []int64 {
 	var out []int64
 	for _, rule := range r.rules() {
-		for _, ref := range list(rule, "backendRefs") {
+		for _, ref := range objectList(rule, "backendRefs") {
 			if b.isStable(ref) || b.isCanary(ref) {
-				out = append(out, number(ref, "port", 0))
+				out = append(out, intField(ref, "port", 0))
 			}
 		}
 	}
@@ -110,15 +110,15 @@ func (r Route) ports(b backend) []int64 {
 // leadsTo reports whether any rule of the route sends or mirrors requests to such a backend.
 func (r Route) leadsTo(side func(ref object) bool) bool {
 	return slices.ContainsFunc(r.rules(), func(rule object) bool {
-		return slices.ContainsFunc(list(rule, "backendRefs"), side) ||
-			slices.ContainsFunc(list(rule, "filters"), func(filter object) bool { return mirrorsTo(filter, side) })
+		return slices.ContainsFunc(objectList(rule, "backendRefs"), side) ||
+			slices.ContainsFunc(objectList(rule, "filters"), func(filter object) bool { return mirrorsTo(filter, side) })
 	})
 }
 
 // RouteServes reports whether any rule of the route leads to the stable backend, so that it can be split.
 func RouteServes(r Route, s Setup) bool {
 	b := s.backend()
-	return slices.ContainsFunc(b.strip(r.rules()), func(p part) bool { return b.serves(list(p.rule, "backendRefs")) })
+	return slices.ContainsFunc(b.strip(r.rules()), func(p part) bool { return b.serves(objectList(p.rule, "backendRefs")) })
 }
 
 // NamedRules yields index and name of each rule that would get a header route, were it not for its name.
@@ -127,8 +127,8 @@ func NamedRules(r Route, p Policy) iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		for i, rule := range r.rules() {
 			// At 100 % a rule has no ref to the stable backend, so the check looks at the rule without its split.
-			if !added(rule) && checkUnnamed(rule, HeaderRoute{}) != nil && b.serves(b.unsplit(list(rule, "backendRefs"))) &&
-				!yield(i, text(rule, "name", "")) {
+			if !isAddedRule(rule) && checkUnnamed(rule, HeaderRoute{}) != nil && b.serves(b.unsplit(objectList(rule, "backendRefs"))) &&
+				!yield(i, stringField(rule, "name", "")) {
 				return
 			}
 		}

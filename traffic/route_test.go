@@ -42,7 +42,7 @@ func TestRoutes(t *testing.T) {
 			d.ScanArgs(t, "ref", &ref)
 			d.ScanArgs(t, "weight", &weight)
 			route = Route{route.Key, route.Object.DeepCopy()}
-			list(route.rules()[rule], "backendRefs")[ref]["weight"] = int64(weight)
+			objectList(route.rules()[rule], "backendRefs")[ref]["weight"] = int64(weight)
 			return describe(route)
 		case "set":
 			return setRoute(t, d, &route, user)
@@ -89,8 +89,8 @@ func setRoute(t *testing.T, d *datadriven.TestData, route *Route, user Route) st
 func describe(r Route) string {
 	var b strings.Builder
 	for _, rule := range r.rules() {
-		fmt.Fprintf(&b, "%s | %s | %s | %s\n", text(rule, "name", "-"), brief(list(rule, "matches"), matchText),
-			brief(list(rule, "filters"), filterText), brief(list(rule, "backendRefs"), refText))
+		fmt.Fprintf(&b, "%s | %s | %s | %s\n", stringField(rule, "name", "-"), brief(objectList(rule, "matches"), matchText),
+			brief(objectList(rule, "filters"), filterText), brief(objectList(rule, "backendRefs"), refText))
 	}
 	return b.String()
 }
@@ -108,13 +108,13 @@ func matchText(m object) string {
 	for _, part := range []string{"path", "method"} {
 		switch v := m[part].(type) {
 		case object:
-			out = append(out, text(v, "type", "")+" "+text(v, "value", text(v, "service", "")))
+			out = append(out, stringField(v, "type", "")+" "+stringField(v, "value", stringField(v, "service", "")))
 		case string:
 			out = append(out, v)
 		}
 	}
-	for _, h := range list(m, "headers") {
-		out = append(out, text(h, "name", "")+map[string]string{matchExact: "=", matchRegex: "=~"}[text(h, "type", "")]+text(h, "value", ""))
+	for _, h := range objectList(m, "headers") {
+		out = append(out, stringField(h, "name", "")+map[string]string{matchExact: "=", matchRegex: "=~"}[stringField(h, "type", "")]+stringField(h, "value", ""))
 	}
 	return strings.Join(out, " ")
 }
@@ -122,15 +122,15 @@ func matchText(m object) string {
 func filterText(f object) string {
 	mirror, ok := f["requestMirror"].(object)
 	if !ok {
-		return text(f, "type", "")
+		return stringField(f, "type", "")
 	}
 	ref, _ := mirror["backendRef"].(object)
-	return fmt.Sprintf("mirror %d%% to %s:%v", number(mirror, "percent", 100), ref["name"], ref["port"])
+	return fmt.Sprintf("mirror %d%% to %s:%v", intField(mirror, "percent", 100), ref["name"], ref["port"])
 }
 
 func refText(ref object) string {
 	out := fmt.Sprintf("%s:%v=%d", ref["name"], ref["port"], weightOf(ref))
-	if filters := list(ref, "filters"); len(filters) > 0 {
+	if filters := objectList(ref, "filters"); len(filters) > 0 {
 		out += " (" + brief(filters, filterText) + ")"
 	}
 	return out
@@ -142,10 +142,10 @@ func TestCookie(t *testing.T) {
 	got := apply(t, r, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tes.ter", "al+ways")}})
 	var expression string
 	for _, rule := range got.rules() {
-		for _, match := range list(rule, "matches") {
-			for _, h := range list(match, "headers") {
-				if text(h, "name", "") == "Cookie" && text(h, "type", "") == "RegularExpression" {
-					expression = text(h, "value", "")
+		for _, match := range objectList(rule, "matches") {
+			for _, h := range objectList(match, "headers") {
+				if stringField(h, "name", "") == "Cookie" && stringField(h, "type", "") == "RegularExpression" {
+					expression = stringField(h, "value", "")
 				}
 			}
 		}
@@ -182,7 +182,7 @@ func TestHeaderRouteForNamedRule(t *testing.T) {
 	withHeader := apply(t, user, s, header) // rules that don't lead to the Service have names
 	named := Route{withHeader.Key, withHeader.Object.DeepCopy()}
 	named.rules()[2]["name"] = "chat"
-	if text(apply(t, named, s, Desired{Weight: 10}).rules()[1], "name", "") != "chat" {
+	if stringField(apply(t, named, s, Desired{Weight: 10}).rules()[1], "name", "") != "chat" {
 		t.Error("a share changes the name of the rule")
 	}
 	_, _, err := desiredRoute(named, s, header)

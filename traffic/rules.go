@@ -32,12 +32,12 @@ func (b backend) strip(rules []object) []part {
 		switch {
 		case b.added(rule):
 			continue
-		case added(rule):
+		case isAddedRule(rule):
 			out = append(out, part{rule: rule, otherRelease: true})
 			continue
 		}
-		rule = clone(rule)
-		refs := list(rule, "backendRefs")
+		rule = cloneObject(rule)
+		refs := objectList(rule, "backendRefs")
 		p := part{rule: rule, share: b.canaryPercent(refs), mirror: b.mirrorPercent(rule)}
 		refs, p.factor = b.merge(refs)
 		setRefs(rule, refs)
@@ -64,9 +64,9 @@ func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object,
 
 // hasHeaderRule reports whether the current rules have the header route for the requests of one of the user's rules, and may keep it.
 func (b backend) hasHeaderRule(have []object, rule object, h HeaderRoute) bool {
-	matches, err := combineMatches(list(rule, "matches"), h)
+	matches, err := combineMatches(objectList(rule, "matches"), h)
 	return err == nil && checkUnnamed(rule, h) == nil && slices.ContainsFunc(have, func(other object) bool {
-		return b.added(other) && strings.HasSuffix(text(other, "name", ""), "."+h.Name) && reflect.DeepEqual(list(other, "matches"), matches)
+		return b.added(other) && strings.HasSuffix(stringField(other, "name", ""), "."+h.Name) && reflect.DeepEqual(objectList(other, "matches"), matches)
 	})
 }
 
@@ -90,8 +90,8 @@ func (b backend) renderWithin(parts []part, limit func(part) Desired) ([]object,
 
 // renderRule returns a rule as desired, and its header rules, which belong before it.
 func (b backend) renderRule(p part, prefix string, d Desired) (next object, before []object, err error) {
-	refs := list(p.rule, "backendRefs")
-	plain := clone(p.rule)
+	refs := objectList(p.rule, "backendRefs")
+	plain := cloneObject(p.rule)
 	b.setMirror(plain, nil, 0)
 	if !b.serves(refs) {
 		return plain, nil, nil
@@ -105,7 +105,7 @@ func (b backend) renderRule(p part, prefix string, d Desired) (next object, befo
 	}
 	next = plain
 	if d.Weight < 100 && d.Mirror > 0 {
-		next = clone(p.rule)
+		next = cloneObject(p.rule)
 		b.setMirror(next, refs, d.Mirror)
 	}
 	setRefs(next, split)
@@ -117,7 +117,7 @@ func (b backend) renderRule(p part, prefix string, d Desired) (next object, befo
 func insertSorted(rules, more []object) []object {
 	for _, rule := range more {
 		at := len(rules)
-		for at > 0 && added(rules[at-1]) && byName(rules[at-1], rule) > 0 {
+		for at > 0 && isAddedRule(rules[at-1]) && byName(rules[at-1], rule) > 0 {
 			at--
 		}
 		rules = slices.Insert(rules, at, rule)
@@ -143,18 +143,18 @@ func (b backend) rulesFor(index int) string {
 	return fmt.Sprintf("%s%s.%d.", rulePrefix, b.canary, index)
 }
 
-// added reports whether a release added the rule: this one, or that of another workload that shares the route.
-func added(rule object) bool { return strings.HasPrefix(text(rule, "name", ""), rulePrefix) }
+// isAddedRule reports whether a release added the rule: this one, or that of another workload that shares the route.
+func isAddedRule(rule object) bool { return strings.HasPrefix(stringField(rule, "name", ""), rulePrefix) }
 
 func (b backend) added(rule object) bool {
-	return strings.HasPrefix(text(rule, "name", ""), rulePrefix+b.canary+".")
+	return strings.HasPrefix(stringField(rule, "name", ""), rulePrefix+b.canary+".")
 }
 
 // headerRules returns the rules that send matching requests of one of the user's rules to the canary.
 func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) ([]object, error) {
 	var out []object
 	for _, route := range routes {
-		matches, err := combineMatches(list(rule, "matches"), route)
+		matches, err := combineMatches(objectList(rule, "matches"), route)
 		if err != nil {
 			return nil, err
 		}
@@ -164,10 +164,10 @@ func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) (
 		if err := checkUnnamed(rule, route); err != nil {
 			return nil, err
 		}
-		next := clone(rule)
+		next := cloneObject(rule)
 		next["name"] = prefix + route.Name
-		setList(next, "matches", matches)
-		setList(next, "backendRefs", b.canaryRefs(list(rule, "backendRefs")))
+		setObjectList(next, "matches", matches)
+		setObjectList(next, "backendRefs", b.canaryRefs(objectList(rule, "backendRefs")))
 		out = append(out, next)
 	}
 	return out, nil
@@ -176,7 +176,7 @@ func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) (
 // checkUnnamed refuses a header route for a rule that has a name. A policy, for example for authentication, can be attached to that rule
 // by sectionName. It would not apply to the added rule, which needs another name.
 func checkUnnamed(rule object, route HeaderRoute) error {
-	name := text(rule, "name", "")
+	name := stringField(rule, "name", "")
 	if name == "" {
 		return nil
 	}
@@ -184,7 +184,7 @@ func checkUnnamed(rule object, route HeaderRoute) error {
 		"attach such policies to the whole route and remove the rule's name, or remove the header route", name, route.Name)
 }
 
-func byName(a, b object) int { return strings.Compare(text(a, "name", ""), text(b, "name", "")) }
+func byName(a, b object) int { return strings.Compare(stringField(a, "name", ""), stringField(b, "name", "")) }
 
 // combineMatches returns the matches for requests that match one of the rule's and have all headers of the route. A rule
 // without matches matches every request.
@@ -194,7 +194,7 @@ func combineMatches(matches []object, route HeaderRoute) ([]object, error) {
 	}
 	out := make([]object, 0, len(matches))
 	for _, m := range matches {
-		m = clone(m)
+		m = cloneObject(m)
 		possible := true
 		for _, h := range route.Matches {
 			ok, err := addHeader(m, h)
@@ -218,12 +218,12 @@ func addHeader(match object, h HeaderMatch) (possible bool, err error) {
 	if h.Regex {
 		kind = matchRegex
 	}
-	headers := list(match, "headers")
+	headers := objectList(match, "headers")
 	for _, have := range headers {
-		if !strings.EqualFold(text(have, "name", ""), h.Name) {
+		if !strings.EqualFold(stringField(have, "name", ""), h.Name) {
 			continue
 		}
-		haveKind, haveValue := text(have, "type", matchExact), text(have, "value", "")
+		haveKind, haveValue := stringField(have, "type", matchExact), stringField(have, "value", "")
 		switch {
 		case haveKind == kind && haveValue == h.Value:
 			return true, nil
@@ -233,7 +233,7 @@ func addHeader(match object, h HeaderMatch) (possible bool, err error) {
 			return false, fmt.Errorf("a rule already matches header %s by an expression, which can't be combined with another: choose another header", h.Name)
 		}
 	}
-	setList(match, "headers", append(headers, object{"type": kind, "name": h.Name, "value": h.Value}))
+	setObjectList(match, "headers", append(headers, object{"type": kind, "name": h.Name, "value": h.Value}))
 	return true, nil
 }
 
@@ -246,13 +246,13 @@ func (b backend) mirrors(filter object) bool { return mirrorsTo(filter, b.isCana
 func mirrorsTo(filter object, side func(ref object) bool) bool {
 	mirror, _ := filter["requestMirror"].(object)
 	ref, _ := mirror["backendRef"].(object)
-	return text(filter, "type", "") == filterMirror && ref != nil && side(ref)
+	return stringField(filter, "type", "") == filterMirror && ref != nil && side(ref)
 }
 
 // setMirror sets the percentage of the rule's requests that are mirrored to the canary. An existing filter keeps its position, so
 // that several releases that share a rule agree on the order.
 func (b backend) setMirror(rule object, refs []object, percent int) {
-	filters, kept, found := list(rule, "filters"), []object{}, false
+	filters, kept, found := objectList(rule, "filters"), []object{}, false
 	for _, f := range filters {
 		switch {
 		case !b.mirrors(f):
@@ -265,7 +265,7 @@ func (b backend) setMirror(rule object, refs []object, percent int) {
 		kept, found = append(kept, b.mirrorFilter(refs, percent)), true
 	}
 	if found || len(kept) != len(filters) {
-		setList(rule, "filters", kept)
+		setObjectList(rule, "filters", kept)
 	}
 }
 
@@ -279,10 +279,10 @@ func (b backend) mirrorFilter(refs []object, percent int) object {
 
 // mirrorPercent returns the percentage of the rule's requests that are mirrored to the canary.
 func (b backend) mirrorPercent(rule object) int {
-	for _, f := range list(rule, "filters") {
+	for _, f := range objectList(rule, "filters") {
 		if b.mirrors(f) {
 			mirror, _ := f["requestMirror"].(object)
-			return int(number(mirror, "percent", 100))
+			return int(intField(mirror, "percent", 100))
 		}
 	}
 	return 0

@@ -109,11 +109,11 @@ func TestSharedRule(t *testing.T) {
 					rt.Fatalf("release %d writes after another one:\n%s", i, describe(route))
 				}
 			}
-			before, after := list(edited.rules()[0], "backendRefs"), list(route.rules()[0], "backendRefs")
+			before, after := objectList(edited.rules()[0], "backendRefs"), objectList(route.rules()[0], "backendRefs")
 			all := func(object) bool { return true }
 			fraction := func(name, of string, percent int) {
 				is := func(name string) func(object) bool {
-					return func(ref object) bool { return text(ref, "name", "") == name }
+					return func(ref object) bool { return stringField(ref, "name", "") == name }
 				}
 				sameFraction(rt, name, total(before, is(of))*int64(percent), 100*total(before, all), total(after, is(name)), total(after, all))
 			}
@@ -149,7 +149,7 @@ func TestSharedRule(t *testing.T) {
 					return
 				}
 				route = Route{user.Key, route.Object.DeepCopy()}
-				refs := list(route.rules()[0], "backendRefs")
+				refs := objectList(route.rules()[0], "backendRefs")
 				ref := refs[rapid.IntRange(0, len(refs)-1).Draw(rt, "ref")]
 				ref["weight"] = weightOf(ref) + int64(rapid.IntRange(1, 50).Draw(rt, "more"))
 				for _, s := range releases {

@@ -125,11 +125,11 @@ func Look(s Setup, d Desired, w World) View {
 		v.Withdrawn = write.Verb == Delete && acceptedByGateways(s, d, w) && !lagging // objects are deleted after all shares
 	default:
 		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
-		v.Reason, v.Message = unverified(s, d, w)
+		v.Reason, v.Message = unverifiedReason(s, d, w)
 		switch {
 		case v.Reason == "":
 			v.Stage = Verified
-		case acknowledged(s, d, w) && !lagging:
+		case isAcknowledged(s, d, w) && !lagging:
 			v.Stage = Acknowledged
 		}
 	}
@@ -146,8 +146,8 @@ func (w World) prepared(s Setup) bool {
 		(s.Policy.Pool == nil || w.CanaryPool != nil && madeFor(w.CanaryPool, s) && w.CanaryPool.GetDeletionTimestamp() == nil)
 }
 
-// acknowledged reports whether every gateway has accepted the routes and pools, whether or not any endpoint is ready.
-func acknowledged(s Setup, d Desired, w World) bool {
+// isAcknowledged reports whether every gateway has accepted the routes and pools, whether or not any endpoint is ready.
+func isAcknowledged(s Setup, d Desired, w World) bool {
 	reason, _ := firstReason(s, d, w, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
 	return reason == ""
 }
@@ -163,8 +163,8 @@ func acceptedByGateways(s Setup, d Desired, w World) bool {
 	return reason == ""
 }
 
-// unverified returns why the view is not verified although no write is due, "" if it is.
-func unverified(s Setup, d Desired, w World) (reason, message string) {
+// unverifiedReason returns why the view is not verified although no write is due, "" if it is.
+func unverifiedReason(s Setup, d Desired, w World) (reason, message string) {
 	return firstReason(s, d, w, unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
 }
 

@@ -38,8 +38,8 @@ type Write struct {
 	Pins bool
 }
 
-// moves returns a write that changes which requests the canary gets.
-func moves(w *Write) *Write {
+// movesRequests returns a write that changes which requests the canary gets.
+func movesRequests(w *Write) *Write {
 	w.Moves = true
 	return w
 }

@@ -138,8 +138,8 @@ func TestVersionIsSetByLinker(t *testing.T) {
 	before := buildVersion
 	t.Cleanup(func() { buildVersion = before })
 	for _, buildVersion = range []string{before, "v1.2.3-4-gabcdef"} {
-		if l := runLockstep(t.Context(), t, nil, "--version"); l.code != 0 || l.stdout != "lockstep "+version()+"\n" ||
-			buildVersion != before && version() != buildVersion {
+		if l := runLockstep(t.Context(), t, nil, "--version"); l.code != 0 || l.stdout != "lockstep "+buildVersionOf()+"\n" ||
+			buildVersion != before && buildVersionOf() != buildVersion {
 			t.Errorf("code %d, stdout %q, want what the linker set", l.code, l.stdout)
 		}
 	}
@@ -147,7 +147,7 @@ func TestVersionIsSetByLinker(t *testing.T) {
 
 func TestVersionCommand(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil, "version")
-	for _, want := range []string{version(), runtime.Version(), "lockstep.v1alpha1", "LeaderWorkerSet  " + compatibility.LWS.Default() + ", "} {
+	for _, want := range []string{buildVersionOf(), runtime.Version(), "lockstep.v1alpha1", "LeaderWorkerSet  " + compatibility.LWS.Default() + ", "} {
 		if !strings.Contains(l.stdout, want) {
 			t.Errorf("lockstep version lacks %q:\n%s", want, l.stdout)
 		}

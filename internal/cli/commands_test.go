@@ -358,7 +358,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range commands(&connect.Options{}) {
+	for _, cmd := range allCommands(&connect.Options{}) {
 		if link := "](reference-cli.md#lockstep-" + cmd.Name() + ")"; cmd.Runnable() && !strings.Contains(string(text), link) {
 			t.Errorf("docs/cli.md has no link to lockstep %s", cmd.Name())
 		}

@@ -43,7 +43,7 @@ type Program struct {
 // Run runs the program until it returns, ctx ends, or SIGINT or SIGTERM arrives, and returns the exit code, one of
 // exit.Meanings. A second signal ends the process at once.
 func (p *Program) Run(ctx context.Context) int {
-	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Options: lwsdriver.Options{Version: version()}}
+	o := &connect.Options{Stdout: p.Stdout, Stderr: p.Stderr, NewDriver: p.NewDriver, Options: lwsdriver.Options{Version: buildVersionOf()}}
 	err := p.dispatch(ctx, o)
 	if err != nil {
 		if _, ok := output.Terminal(p.Stderr); ok && exit.Code(err) == exit.Interrupted {

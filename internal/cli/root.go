@@ -62,7 +62,7 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 		Use:     "lockstep",
 		Short:   "Progressive delivery for LeaderWorkerSet workloads",
 		Long:    about,
-		Version: version(),
+		Version: buildVersionOf(),
 		// Program.Run prints errors, and a command that failed at run time needs no usage text.
 		SilenceErrors:              true,
 		SilenceUsage:               true,
@@ -101,13 +101,13 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.AddFlags(root.PersistentFlags())
 	cobra.CheckErr(root.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
-	root.AddCommand(commands(o)...)
+	root.AddCommand(allCommands(o)...)
 	root.AddCommand(newFlagsTopic(root))
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		// A topic shows the flags that are hidden elsewhere.
 		if !cmd.IsAdditionalHelpTopicCommand() {
-			hide(cmd)
+			hideFlags(cmd)
 		}
 		help(cmd, args)
 	})
@@ -132,8 +132,8 @@ var topics = []topic{
 	}},
 }
 
-// hide leaves the flags of topics out of the help of a command. A server shows its own flags all the same.
-func hide(cmd *cobra.Command) {
+// hideFlags leaves the flags of topics out of the help of a command. A server shows its own flags all the same.
+func hideFlags(cmd *cobra.Command) {
 	server := slices.Contains([]string{"serve", "kruise", "batchrelease"}, cmd.Name())
 	hidden := false
 	for _, t := range topics {
@@ -164,8 +164,8 @@ func newFlagsTopic(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{Use: "flags", Short: "Flags that the help of a command leaves out", Long: strings.TrimSpace(b.String())}
 }
 
-// commands returns all subcommands.
-func commands(o *connect.Options) []*cobra.Command {
+// allCommands returns all subcommands.
+func allCommands(o *connect.Options) []*cobra.Command {
 	return append(workload.Commands(o),
 		newDashboardCommand(o),
 		newServeCommand(o),
@@ -191,9 +191,9 @@ func newExitCodesTopic() *cobra.Command {
 // buildVersion is the output of `git describe`, which the Makefile makes the linker set. Empty in other builds.
 var buildVersion string
 
-// version returns buildVersion, or else the module's version as the Go command recorded it: a tag with
+// buildVersionOf returns buildVersion, or else the module's version as the Go command recorded it: a tag with
 // `go install …@v1.2.3`, a pseudo-version in a checkout, "(devel)" if it recorded none.
-func version() string {
+func buildVersionOf() string {
 	if buildVersion != "" {
 		return buildVersion
 	}
@@ -204,7 +204,7 @@ func version() string {
 	return info.Main.Version
 }
 
-func contract() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
+func contractVersion() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
 
 func newVersionCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
@@ -221,7 +221,7 @@ lockstep --version prints only the program's.`,
 
 func writeVersions(o *connect.Options) error {
 	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", version(), runtime.Version(), contract())
+	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", buildVersionOf(), runtime.Version(), contractVersion())
 	for _, c := range compatibility.All() {
 		fmt.Fprintf(w, "%s\t%s\n", c.Name, strings.Join(c.Versions, ", "))
 	}

@@ -173,8 +173,8 @@ func (d *Dashboard) put(c *pb.BatchContext) {
 	if known := d.workloads[key]; known != nil {
 		before = known.workload
 	}
-	w := describe(c, before, time.Now())
-	d.workloads[key] = &entry{workload: w, ref: c.GetWorkload(), message: encode("workload", w)}
+	w := describeWorkload(c, before, time.Now())
+	d.workloads[key] = &entry{workload: w, ref: c.GetWorkload(), message: encodeEvent("workload", w)}
 	d.mu.Unlock()
 	d.changed.Notify(key)
 }
@@ -204,16 +204,16 @@ func (d *Dashboard) message(key string) []byte {
 	defer d.mu.Unlock()
 	switch known := d.workloads[key]; {
 	case key == statusKey:
-		return encode("status", d.status)
+		return encodeEvent("status", d.status)
 	case known == nil:
-		return encode("removed", key)
+		return encodeEvent("removed", key)
 	default:
 		return known.message
 	}
 }
 
-// encode returns a server-sent event with this name. JSON has no line break.
-func encode(event string, data any) []byte {
+// encodeEvent returns a server-sent event with this name. JSON has no line break.
+func encodeEvent(event string, data any) []byte {
 	raw, err := json.Marshal(data)
 	if err != nil {
 		panic(fmt.Sprintf("encode %s: %v", event, err)) // the types are ours, and always encodable

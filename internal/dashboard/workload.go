@@ -72,16 +72,16 @@ type group struct {
 	Pod   string `json:"pod"`
 }
 
-// describe returns the workload of a context. before is what it was, nil if it is new.
-func describe(c *pb.BatchContext, before *workload, now time.Time) *workload {
+// describeWorkload returns the workload of a context. before is what it was, nil if it is new.
+func describeWorkload(c *pb.BatchContext, before *workload, now time.Time) *workload {
 	w := &workload{
 		Key: plugin.WorkloadKey(c.GetWorkload()), Running: view.Running(c), Live: view.Running(c) || before != nil && before.Live,
 		Release: c.GetReleaseId(), Began: timeOf(c.GetStartTime()), Replicas: c.GetReplicas(), Share: c.GetTrafficWeight(),
 		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
-		Batch: view.BatchWord(c), Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: traffic(c),
+		Batch: view.BatchWord(c), Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: trafficText(c),
 		Capacity: fmt.Sprintf("%d ready of %d requested, %d exist", c.GetStableReady()+c.GetUpdatedReady(), c.GetReplicas(), c.GetTotal()),
-		Groups:   make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: facts(c),
+		Groups:   make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: pageFacts(c),
 		History: fmt.Sprint(c.GetReleaseId(), c.GetState(), c.GetTemplateRevision()),
 	}
 	if before != nil && before.State == w.State {
@@ -114,16 +114,16 @@ func describeGroup(c *pb.BatchContext, g *pb.Group) group {
 	return d
 }
 
-// traffic returns the effective share of the update revision, and the requested one if it is another.
-func traffic(c *pb.BatchContext) string {
+// trafficText returns the effective share of the update revision, and the requested one if it is another.
+func trafficText(c *pb.BatchContext) string {
 	if !plugin.InFlight(c) || c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		return "-"
 	}
 	return view.Weight(c)
 }
 
-// facts returns what only the page of one workload shows. Facts without a text are left out.
-func facts(c *pb.BatchContext) [][2]string {
+// pageFacts returns what only the page of one workload shows. Facts without a text are left out.
+func pageFacts(c *pb.BatchContext) [][2]string {
 	revisions, waiting, style := c.GetStableRevision(), "", ""
 	if update := c.GetUpdateRevision(); update != "" && update != revisions {
 		revisions = "A " + revisions + " → B " + update

@@ -34,7 +34,7 @@ func upgrading() *pb.BatchContext {
 
 func TestDescribe(t *testing.T) {
 	t.Parallel()
-	w := describe(upgrading(), nil, noon)
+	w := describeWorkload(upgrading(), nil, noon)
 	for name, got := range map[string][2]string{
 		"batch":    {w.Batch, "2/3 (50%)"},
 		"traffic":  {w.Traffic, "canary gets 25% of requests, 50% requested"},
@@ -74,7 +74,7 @@ func TestTraffic(t *testing.T) {
 	} {
 		c := upgrading()
 		tc.change(c)
-		if got := traffic(c); got != tc.want {
+		if got := trafficText(c); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
@@ -84,17 +84,17 @@ func TestTraffic(t *testing.T) {
 func TestTimeInState(t *testing.T) {
 	t.Parallel()
 	c := upgrading()
-	first := describe(c, nil, noon)
-	same := describe(c, first, noon.Add(time.Minute))
+	first := describeWorkload(c, nil, noon)
+	same := describeWorkload(c, first, noon.Add(time.Minute))
 	if !same.AtLeast || !same.Since.Equal(noon) {
 		t.Errorf("since %s, at least %t", same.Since, same.AtLeast)
 	}
 	c.State = pb.State_STATE_ROLLED_BACK
-	ended := describe(c, same, noon.Add(2*time.Minute))
+	ended := describeWorkload(c, same, noon.Add(2*time.Minute))
 	if ended.AtLeast || !ended.Since.Equal(noon.Add(2*time.Minute)) || !ended.Live || ended.Batch != "-" {
 		t.Errorf("after its end: %+v", ended)
 	}
-	if again := describe(c, nil, noon); again.Live {
+	if again := describeWorkload(c, nil, noon); again.Live {
 		t.Error("a release that had ended before is live")
 	}
 }
@@ -103,7 +103,7 @@ func TestWaitingTemplate(t *testing.T) {
 	t.Parallel()
 	c := upgrading()
 	c.State, c.TemplateRevision = pb.State_STATE_ROLLED_BACK, "dddd"
-	if all := facts(c); !slices.Contains(all, [2]string{"Template", "dddd waits for a release"}) {
+	if all := pageFacts(c); !slices.Contains(all, [2]string{"Template", "dddd waits for a release"}) {
 		t.Errorf("facts %q", all)
 	}
 }

@@ -107,23 +107,23 @@ func (g Gate) PromQL(about Subject) (string, error) {
 func (g Gate) Limits() string {
 	var words []string
 	if g.Min != nil {
-		words = append(words, "at least "+format(*g.Min))
+		words = append(words, "at least "+formatNumber(*g.Min))
 	}
 	if g.Max != nil {
-		words = append(words, "at most "+format(*g.Max))
+		words = append(words, "at most "+formatNumber(*g.Max))
 	}
 	return strings.Join(words, " and ")
 }
 
 // Passes reports whether a value is in the range. NaN is not.
-func (g Gate) Passes(value float64) bool { return within(value, g.Min, g.Max) }
+func (g Gate) Passes(value float64) bool { return isWithin(value, g.Min, g.Max) }
 
-func within(value float64, least, most *float64) bool {
+func isWithin(value float64, least, most *float64) bool {
 	return !math.IsNaN(value) && (least == nil || value >= *least) && (most == nil || value <= *most)
 }
 
-// format returns a number with at most four digits.
-func format(value float64) string { return strconv.FormatFloat(value, 'g', 4, 64) }
+// formatNumber returns a number with at most four digits.
+func formatNumber(value float64) string { return strconv.FormatFloat(value, 'g', 4, 64) }
 
 //go:embed templates.yaml
 var templatesYAML []byte
@@ -139,14 +139,14 @@ func Templates() []Gate {
 
 // Template returns the gate of a template. The error names those that exist.
 func Template(name string) (Gate, error) {
-	g, err := find(name)
+	g, err := findGate(name)
 	if err != nil {
 		return Gate{}, err
 	}
 	return g.complete(), nil
 }
 
-func find(name string) (Gate, error) {
+func findGate(name string) (Gate, error) {
 	var names []string
 	for _, g := range Templates() {
 		if g.Name == name {
@@ -169,7 +169,7 @@ func Parse(list *yaml.Node) ([]Gate, error) {
 	}
 	gates := make([]Gate, 0, len(list.Content))
 	for _, node := range list.Content {
-		g, err := parse(node)
+		g, err := parseGate(node)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: gates: %w", node.Line, err)
 		}
@@ -178,7 +178,7 @@ func Parse(list *yaml.Node) ([]Gate, error) {
 	return gates, nil
 }
 
-func parse(node *yaml.Node) (g Gate, err error) {
+func parseGate(node *yaml.Node) (g Gate, err error) {
 	if node.Kind != yaml.MappingNode {
 		return g, errors.New("want a gate: a template, or a name with a query")
 	}
@@ -190,7 +190,7 @@ func parse(node *yaml.Node) (g Gate, err error) {
 		}
 		// The template comes first, whatever the order of the keys.
 		if key.Value == "template" {
-			if g, err = find(value.Value); err != nil {
+			if g, err = findGate(value.Value); err != nil {
 				return g, fmt.Errorf("line %d: %w", value.Line, err)
 			}
 		}
@@ -262,7 +262,7 @@ func (g Gate) validate() error {
 	}
 	for _, limit := range []*float64{g.Min, g.Max} {
 		if limit != nil && (math.IsNaN(*limit) || math.IsInf(*limit, 0)) {
-			return fmt.Errorf("gate %s: limit %s: want a number", g.Name, format(*limit))
+			return fmt.Errorf("gate %s: limit %s: want a number", g.Name, formatNumber(*limit))
 		}
 	}
 	// A query that fails for an example would fail for each batch.

@@ -69,30 +69,30 @@ func (p *Prometheus) Measure(ctx context.Context, g Gate, about Subject) Measure
 	// Without a time Prometheus uses its own clock, from which this machine's may differ.
 	value, _, _, err := p.api.Query(ctx, query, time.Time{})
 	if err != nil {
-		return Measurement{Err: fmt.Errorf("query Prometheus at %s: %w", p.address, explain(err))}
+		return Measurement{Err: fmt.Errorf("query Prometheus at %s: %w", p.address, explainError(err))}
 	}
-	return judge(value)
+	return judgeValue(value)
 }
 
-// explain adds what Prometheus says to an error.
-func explain(err error) error {
+// explainError adds what Prometheus says to an error.
+func explainError(err error) error {
 	if e, ok := errors.AsType[*v1.Error](err); ok && e.Detail != "" {
 		return fmt.Errorf("%w: %.200s", err, e.Detail)
 	}
 	return err
 }
 
-// judge returns the measurement of a query's value.
-func judge(value model.Value) Measurement {
+// judgeValue returns the measurement of a query's value.
+func judgeValue(value model.Value) Measurement {
 	switch v := value.(type) {
 	case *model.Scalar:
-		return number(v.Value)
+		return judgeNumber(v.Value)
 	case model.Vector:
 		switch len(v) {
 		case 0:
 			return Measurement{Problem: "no data: the query has no result"}
 		case 1:
-			return number(v[0].Value)
+			return judgeNumber(v[0].Value)
 		default:
 			return Measurement{Problem: fmt.Sprintf("the query has %d results, want one: aggregate them, for example with sum or max", len(v))}
 		}
@@ -101,12 +101,12 @@ func judge(value model.Value) Measurement {
 	}
 }
 
-func number(value model.SampleValue) Measurement {
+func judgeNumber(value model.SampleValue) Measurement {
 	switch v := float64(value); {
 	case math.IsNaN(v):
 		return Measurement{Problem: "no data: the result is NaN"}
 	case math.IsInf(v, 0):
-		return Measurement{Problem: fmt.Sprintf("the result is %s: is the divisor 0?", format(v))}
+		return Measurement{Problem: fmt.Sprintf("the result is %s: is the divisor 0?", formatNumber(v))}
 	default:
 		return Measurement{Value: &v}
 	}

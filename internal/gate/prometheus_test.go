@@ -56,7 +56,7 @@ func TestMeasure(t *testing.T) {
 			if m.Err != nil {
 				got = "error: " + m.Err.Error()
 			} else if m.Value != nil {
-				got = format(*m.Value)
+				got = formatNumber(*m.Value)
 			}
 			if !strings.Contains(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)

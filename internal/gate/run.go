@@ -49,7 +49,7 @@ type Result struct {
 }
 
 // Passes reports whether a value is in the range.
-func (r Result) Passes(value float64) bool { return within(value, r.Min, r.Max) }
+func (r Result) Passes(value float64) bool { return isWithin(value, r.Min, r.Max) }
 
 // Run counts the measurements of the gates for one batch. The zero value has no gates, and has passed.
 type Run struct {
@@ -166,9 +166,9 @@ func (p *progress) message() string {
 	case m.Err != nil:
 		return fmt.Sprintf("%s: no answer: %s", p.Name, m.Err)
 	case m.Value != nil && p.Passes(*m.Value):
-		return fmt.Sprintf("%s %s, %s (%d/%d)", p.Name, format(*m.Value), p.Limits(), p.taken, p.Count)
+		return fmt.Sprintf("%s %s, %s (%d/%d)", p.Name, formatNumber(*m.Value), p.Limits(), p.taken, p.Count)
 	case m.Value != nil:
-		return fmt.Sprintf("%s %s, want %s (%d/%d)", p.Name, format(*m.Value), p.Limits(), p.taken, p.Count)
+		return fmt.Sprintf("%s %s, want %s (%d/%d)", p.Name, formatNumber(*m.Value), p.Limits(), p.taken, p.Count)
 	case m.Problem != "":
 		return fmt.Sprintf("%s: %s (%d/%d)", p.Name, m.Problem, p.taken, p.Count)
 	default:
@@ -218,5 +218,5 @@ func (p *progress) failure(patience time.Duration) string {
 	if p.last.Value == nil {
 		return text + p.last.Problem
 	}
-	return text + fmt.Sprintf("%s, want %s", format(*p.last.Value), p.Limits())
+	return text + fmt.Sprintf("%s, want %s", formatNumber(*p.last.Value), p.Limits())
 }

@@ -95,7 +95,7 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	case gate.Failed, gate.Unanswered:
 		return m.gateFailed(notes)
 	case gate.Measuring:
-		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: subject(c), notes: notes}
+		return step{action: actMeasure, batch: m.cursor, until: m.measured.Due(), about: gateSubject(c), notes: notes}
 	case gate.Passed:
 	}
 	// The pause counts from the time at which the batch became ready, so the measurements are part of it.
@@ -154,12 +154,12 @@ func (m *machine) failed(c *pb.BatchContext) step {
 	s := m.reactToFailure(c)
 	if s.action != actStop && !m.failing {
 		m.failing = true
-		s.notes = append([]note{{kind: EventFailed, message: failure(c)}}, s.notes...)
+		s.notes = append([]note{{kind: EventFailed, message: failureMessage(c)}}, s.notes...)
 	}
 	return s
 }
 
-func failure(c *pb.BatchContext) string {
+func failureMessage(c *pb.BatchContext) string {
 	return fmt.Sprintf("the release failed (%s): %s", c.GetReason(), c.GetMessage())
 }
 
@@ -174,7 +174,7 @@ func (m *machine) reactToFailure(c *pb.BatchContext) step {
 	}
 	switch m.OnFailure {
 	case OnFailureRollback:
-		m.endMessage = failure(c)
+		m.endMessage = failureMessage(c)
 		return m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case OnFailureWait:
 		return m.requestBatch()

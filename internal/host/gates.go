@@ -31,8 +31,8 @@ func (h *Host) checkGates(ctx context.Context, release Release) error {
 	return nil
 }
 
-// subject is what the gates of a release measure.
-func subject(c *pb.BatchContext) gate.Subject {
+// gateSubject is what the gates of a release measure.
+func gateSubject(c *pb.BatchContext) gate.Subject {
 	return gate.Subject{
 		Namespace: c.GetWorkload().GetNamespace(), Name: c.GetWorkload().GetName(), CanaryWorkload: c.GetCanaryWorkload(),
 		UpdateRevision: c.GetUpdateRevision(), StableRevision: c.GetStableRevision(),

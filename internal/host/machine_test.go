@@ -136,7 +136,7 @@ func TestShare(t *testing.T) {
 	for _, tc := range []struct{ part, whole, want int32 }{
 		{1, 4, 25}, {1, 3, 34}, {2, 3, 67}, {3, 3, 100}, {1, 1000, 1}, {5, 4, 100}, {1 << 30, 1<<31 - 1, 51},
 	} {
-		if got := share(tc.part, tc.whole); got != tc.want {
+		if got := percentOf(tc.part, tc.whole); got != tc.want {
 			t.Errorf("share(%d, %d) = %d, want %d", tc.part, tc.whole, got, tc.want)
 		}
 	}

@@ -23,12 +23,12 @@ func (m *machine) weight(c *pb.BatchContext) int32 {
 	case len(m.Weights) > 0:
 		return m.Weights[m.cursor]
 	default:
-		return share(c.GetPlanned(), c.GetReplicas())
+		return percentOf(c.GetPlanned(), c.GetReplicas())
 	}
 }
 
-// share returns part of whole in percent, rounded up as batches are, and at most 100.
-func share(part, whole int32) int32 {
+// percentOf returns part of whole in percent, rounded up as batches are, and at most 100.
+func percentOf(part, whole int32) int32 {
 	percent := (100*int64(part) + int64(whole) - 1) / int64(whole)
 	return int32(min(percent, 100)) //nolint:gosec // It is 100 at most.
 }
@@ -62,17 +62,17 @@ func checkTraffic(release Release, info *pb.GetDriverInfoResponse) error {
 		return fmt.Errorf("the last batch of a release in place leaves no group for the other %d%% of the requests: its weight is 100",
 			100-release.Weights[n-1])
 	}
-	if err := supports(info, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT, "the policy has traffic, but driver %s splits no requests"); err != nil {
+	if err := requireCapability(info, pb.Capability_CAPABILITY_TRAFFIC_WEIGHT, "the policy has traffic, but driver %s splits no requests"); err != nil {
 		return err
 	}
 	if len(release.HeaderRoutes) == 0 {
 		return nil
 	}
-	return supports(info, pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE, "the release has header routes, which driver %s does not support")
+	return requireCapability(info, pb.Capability_CAPABILITY_TRAFFIC_HEADER_ROUTE, "the release has header routes, which driver %s does not support")
 }
 
-// supports returns an error if a driver does not list a capability. why has a verb for the driver's name.
-func supports(info *pb.GetDriverInfoResponse, capability pb.Capability, why string) error {
+// requireCapability returns an error if a driver does not list a capability. why has a verb for the driver's name.
+func requireCapability(info *pb.GetDriverInfoResponse, capability pb.Capability, why string) error {
 	if slices.Contains(info.GetCapabilities(), capability) {
 		return nil
 	}

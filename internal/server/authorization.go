@@ -228,16 +228,16 @@ func (a *authorization) sees(method string) func(context.Context, string) (bool,
 	return func(ctx context.Context, namespace string) (bool, error) {
 		// One permission for all namespaces saves a review for each.
 		err := a.check(ctx, method, "")
-		if denied(err) {
+		if isDenied(err) {
 			err = a.check(ctx, method, namespace)
 		}
-		if denied(err) {
+		if isDenied(err) {
 			return false, nil
 		}
 		return err == nil, err
 	}
 }
 
-func denied(err error) bool {
+func isDenied(err error) bool {
 	return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED
 }

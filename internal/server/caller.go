@@ -34,7 +34,7 @@ import (
 var reserved = []string{"system:", "spiffe:", "unix:"}
 
 // errInvalidToken refuses a token.
-var errInvalidToken = unauthenticated("the bearer token is invalid, has expired, or is for another audience: "+
+var errInvalidToken = unauthenticatedError("the bearer token is invalid, has expired, or is for another audience: "+
 	"make one with `kubectl create token NAME --audience %s`", review.Audience)
 
 // bearerToken returns the token in the call's metadata, or "" if there is none.
@@ -66,23 +66,23 @@ func clientCertificate(ctx context.Context) *x509.Certificate {
 // server reads them. A connection may outlive its certificate.
 func userOfCertificate(leaf *x509.Certificate, now time.Time) (user.Info, error) {
 	if now.After(leaf.NotAfter) {
-		return nil, unauthenticated("the client certificate has expired at %s: connect again with a new one", leaf.NotAfter.UTC().Format(time.RFC3339))
+		return nil, unauthenticatedError("the client certificate has expired at %s: connect again with a new one", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	// A mesh names workloads by SPIFFE ID only, so a common name beside it is ignored.
 	if slices.ContainsFunc(leaf.URIs, func(u *url.URL) bool { return u.Scheme == "spiffe" }) {
 		id, err := x509svid.IDFromCert(leaf)
 		if err != nil {
-			return nil, unauthenticated("the client certificate has no valid SPIFFE ID: %v", err)
+			return nil, unauthenticatedError("the client certificate has no valid SPIFFE ID: %v", err)
 		}
 		return &user.DefaultInfo{Name: id.String(), Groups: []string{user.AllAuthenticated}}, nil
 	}
 	names := append([]string{leaf.Subject.CommonName}, leaf.Subject.Organization...)
 	if names[0] == "" {
-		return nil, unauthenticated("the client certificate names no user: it needs a SPIFFE ID or a common name")
+		return nil, unauthenticatedError("the client certificate names no user: it needs a SPIFFE ID or a common name")
 	}
 	for _, name := range names {
 		if i := slices.IndexFunc(reserved, func(p string) bool { return strings.HasPrefix(name, p) }); i >= 0 {
-			return nil, unauthenticated("the client certificate names %q, and the names that begin with %q are not for certificates", name, reserved[i])
+			return nil, unauthenticatedError("the client certificate names %q, and the names that begin with %q are not for certificates", name, reserved[i])
 		}
 	}
 	return &user.DefaultInfo{Name: names[0], Groups: append(slices.Clone(leaf.Subject.Organization), user.AllAuthenticated)}, nil
@@ -128,7 +128,7 @@ func notReviewed(what string, err error) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "%s: %v", what, err)
 }
 
-func unauthenticated(format string, args ...any) error {
+func unauthenticatedError(format string, args ...any) error {
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, format, args...)
 }
 

@@ -119,7 +119,7 @@ func (c *connections) accept() {
 			c.serve(accepted{conn, err})
 			continue
 		}
-		added := &connection{Conn: conn, by: c, source: host(conn.RemoteAddr()), first: make([]byte, 1)}
+		added := &connection{Conn: conn, by: c, source: peerHost(conn.RemoteAddr()), first: make([]byte, 1)}
 		c.mu.Lock()
 		// The oldest silent connection gives way, so a flood of them locks out none that sends.
 		if c.silent.Push("", added); c.silent.Len() > maxWaiting {
@@ -368,8 +368,8 @@ func (c *connections) abandonReview(peer net.Addr, token string) {
 	}
 }
 
-// host returns the address of a peer without its port.
-func host(peer net.Addr) string {
+// peerHost returns the address of a peer without its port.
+func peerHost(peer net.Addr) string {
 	name, _, err := net.SplitHostPort(peer.String())
 	if err != nil {
 		return peer.String()

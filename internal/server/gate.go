@@ -52,7 +52,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	if p, ok := peer.FromContext(ctx); ok {
 		c.peer = p.Addr
 	}
-	source := host(c.peer)
+	source := peerHost(c.peer)
 	if c.refused = a.checkCredentials(ctx, c, info.FullMethodName); c.refused != nil {
 		a.from.markRefused(c.peer)
 	}
@@ -104,7 +104,7 @@ func (a *authorization) checkCredentials(ctx context.Context, c *call, method st
 		case known && method == grpc_health_v1.Health_Watch_FullMethodName:
 			return status.Error(codes.Unimplemented, "health is watched with credentials only: use Check")
 		}
-		return unauthenticated("the call has neither a bearer token (metadata authorization: Bearer …) nor a client certificate")
+		return unauthenticatedError("the call has neither a bearer token (metadata authorization: Bearer …) nor a client certificate")
 	}
 	reviewed := false
 	switch c.user, reviewed = a.reviewer.Known(c.token); {
@@ -135,7 +135,7 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 			return ctx, nil, err
 		}
 	}
-	account := host(c.peer)
+	account := peerHost(c.peer)
 	if c.user != nil {
 		account = accountOf(c.user)
 	}
@@ -164,7 +164,7 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 
 // review asks the API server who the bearer of the call's token is.
 func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) {
-	u, err := a.reviewer.User(ctx, host(c.peer), c.token)
+	u, err := a.reviewer.User(ctx, peerHost(c.peer), c.token)
 	// A review that failed has a pause as well, so that clients don't repeat it in a loop.
 	a.from.endReview(c.peer, u != nil)
 	switch {

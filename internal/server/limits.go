@@ -55,9 +55,9 @@ const (
 	pingTime, pingTimeout = time.Minute, 20 * time.Second
 )
 
-// limits returns the options that bound what clients of the address may use. Those of a unix socket are processes of one user,
+// limitOptions returns the options that bound what clients of the address may use. Those of a unix socket are processes of one user,
 // so that their connections do not age.
-func limits(e endpoint.Endpoint, o Options) []grpc.ServerOption {
+func limitOptions(e endpoint.Endpoint, o Options) []grpc.ServerOption {
 	alive := keepalive.ServerParameters{Time: pingTime, Timeout: pingTimeout}
 	if !isUnix(e) {
 		alive.MaxConnectionIdle = idleTimeout

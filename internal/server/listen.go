@@ -23,7 +23,7 @@ const probeTimeout = time.Second
 // ErrInUse is wrapped by New's error if another server listens on the socket.
 var ErrInUse = errors.New("another server listens on the socket")
 
-func listen(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
+func listenAt(ctx context.Context, e endpoint.Endpoint) (net.Listener, error) {
 	var config net.ListenConfig
 	if !isUnix(e) {
 		return config.Listen(ctx, e.Network, e.Address)

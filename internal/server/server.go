@@ -121,7 +121,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", e, err)
 	}
-	listener, err := listen(ctx, e)
+	listener, err := listenAt(ctx, e)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", e, err)
 	}
@@ -135,7 +135,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	_, before := interceptors(o.Logger, o.Registry) //nolint:contextcheck // A call has its own.
 	// The permission comes last, so that a refusal is logged and counted.
 	before = append(before, authorization.stream)
-	opts := append(slices.Concat(transport, limits(e, o)), grpc.InTapHandle(authorization.tap),
+	opts := append(slices.Concat(transport, limitOptions(e, o)), grpc.InTapHandle(authorization.tap),
 		// Only streams end with the server. Unary calls get a grace.
 		grpc.ChainStreamInterceptor(append(slices.Clip(before), endWith(serving))...))
 	s.grpc = s.newGRPC(opts, before, isUnix(e) || o.Reflection)

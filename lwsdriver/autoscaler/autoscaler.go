@@ -75,8 +75,8 @@ func (a *Autoscaler) Release() (map[string]any, error) {
 	}
 }
 
-// metadata returns what a hold needs of an object's metadata. A hold is in annotations: the note, and those by which KEDA pauses.
-func metadata(o metav1.Object) metav1.ObjectMeta {
+// holdMetadata returns what a hold needs of an object's metadata. A hold is in annotations: the note, and those by which KEDA pauses.
+func holdMetadata(o metav1.Object) metav1.ObjectMeta {
 	annotations := maps.Clone(o.GetAnnotations())
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return key != NoteAnnotation && !strings.HasPrefix(key, kedaPrefix) })
 	return metav1.ObjectMeta{
@@ -182,8 +182,8 @@ func RoleScaler(name string) string { return roleScaler + name }
 // IsRoleScaler reports whether a name is that of a RoleScaler.
 func IsRoleScaler(name string) bool { return strings.HasPrefix(name, roleScaler) }
 
-// workload returns the name in a scaleTargetRef if it refers to a LeaderWorkerSet or to the scaler of a role, else "".
-func workload(apiVersion, kind, name string) string {
+// workloadName returns the name in a scaleTargetRef if it refers to a LeaderWorkerSet or to the scaler of a role, else "".
+func workloadName(apiVersion, kind, name string) string {
 	group, err := schema.ParseGroupVersion(apiVersion)
 	switch {
 	case err != nil:

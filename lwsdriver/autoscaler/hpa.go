@@ -16,8 +16,8 @@ import (
 // replicas between the user's minReplicas and maxReplicas.
 func OfHPA(h *autoscalingv2.HorizontalPodAutoscaler) *Autoscaler {
 	ref, b := h.Spec.ScaleTargetRef, ptr.Deref(h.Spec.Behavior, autoscalingv2.HorizontalPodAutoscalerBehavior{})
-	return &Autoscaler{ObjectMeta: metadata(h), Behavior: h.Spec.Behavior, State: State{
-		Kind: KindHPA, Workload: workload(ref.APIVersion, ref.Kind, ref.Name),
+	return &Autoscaler{ObjectMeta: holdMetadata(h), Behavior: h.Spec.Behavior, State: State{
+		Kind: KindHPA, Workload: workloadName(ref.APIVersion, ref.Kind, ref.Name),
 		Scales: Directions{Up: policyOf(b.ScaleUp) != disabled, Down: policyOf(b.ScaleDown) != disabled},
 		ToZero: ptr.Deref(h.Spec.MinReplicas, 1) == 0, // which needs the feature gate HPAScaleToZero
 		Max:    int(h.Spec.MaxReplicas),
@@ -56,14 +56,14 @@ func (a *Autoscaler) holdHPA(workload string, hold Hold) (map[string]any, error)
 	behavior := map[string]any{"scaleDown": off}
 	switch {
 	case note.Bare:
-		return patch(value, map[string]any{"behavior": heldBare(hold)}), nil
+		return notePatch(value, map[string]any{"behavior": heldBare(hold)}), nil
 	case hold == HoldAll:
 		behavior["scaleUp"] = off
 	case policyOf(a.Behavior.ScaleUp) == disabled:
 		// An earlier hold of both directions disabled it, or the user did: the note tells.
 		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
 	}
-	return patch(value, map[string]any{"behavior": behavior}), nil
+	return notePatch(value, map[string]any{"behavior": behavior}), nil
 }
 
 // note returns what to restore later: the current policies, or those of an earlier note where the current ones are disabled.
@@ -93,10 +93,10 @@ func (a *Autoscaler) releaseHPA(note *Note) map[string]any {
 	switch {
 	case b == nil:
 		// The user removed the behavior, so only the note is left to remove.
-		return patch(nil, nil)
+		return notePatch(nil, nil)
 	case note.Bare && equality.Semantic.DeepEqual(b, heldBare(note.Hold)):
 		// Nothing was changed since the hold, so the behavior is the driver's as a whole.
-		return patch(nil, map[string]any{"behavior": nil})
+		return notePatch(nil, map[string]any{"behavior": nil})
 	}
 	behavior := map[string]any{}
 	if note.Hold == HoldAll && policyOf(b.ScaleUp) == disabled {
@@ -105,7 +105,7 @@ func (a *Autoscaler) releaseHPA(note *Note) map[string]any {
 	if policyOf(b.ScaleDown) == disabled {
 		behavior["scaleDown"] = selectPolicy(note.ScaleDown)
 	}
-	return patch(nil, map[string]any{"behavior": behavior})
+	return notePatch(nil, map[string]any{"behavior": behavior})
 }
 
 // selectPolicy sets a policy; an empty one gets the API server's default.
@@ -136,8 +136,8 @@ func heldBare(hold Hold) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	}
 }
 
-// patch returns a merge patch of the note, nil to remove it, and of the other changes.
-func patch(note any, spec map[string]any) map[string]any {
+// notePatch returns a merge patch of the note, nil to remove it, and of the other changes.
+func notePatch(note any, spec map[string]any) map[string]any {
 	p := map[string]any{"metadata": map[string]any{"annotations": map[string]any{NoteAnnotation: note}}}
 	if spec != nil {
 		p["spec"] = spec

@@ -33,10 +33,10 @@ func OfScaledObject(o *unstructured.Unstructured) *Autoscaler {
 		value, _, _ := unstructured.NestedString(o.Object, "spec", "scaleTargetRef", name)
 		return value
 	}
-	a := &Autoscaler{ObjectMeta: metadata(o), State: State{
-		Kind: KindScaledObject, Workload: workload(field("apiVersion"), field("kind"), field("name")),
+	a := &Autoscaler{ObjectMeta: holdMetadata(o), State: State{
+		Kind: KindScaledObject, Workload: workloadName(field("apiVersion"), field("kind"), field("name")),
 		// These are KEDA's defaults. It scales to 0 or to idleReplicaCount while its triggers are inactive.
-		ToZero: count(o, "idleReplicaCount", count(o, "minReplicaCount", 0)) == 0, Max: count(o, "maxReplicaCount", 100),
+		ToZero: specCount(o, "idleReplicaCount", specCount(o, "minReplicaCount", 0)) == 0, Max: specCount(o, "maxReplicaCount", 100),
 	}}
 	if _, ok := a.Annotations[pausedReplicasAnnotation]; !ok && !a.on(pausedAnnotation) {
 		a.Scales = Directions{Up: !a.on(pausedScaleOutAnnotation), Down: !a.on(pausedScaleInAnnotation)}
@@ -51,8 +51,8 @@ func (a *Autoscaler) on(annotation string) bool {
 	return ok && (err != nil || on)
 }
 
-// count returns a number in the spec. It is a float in objects from manifests.
-func count(o *unstructured.Unstructured, field string, unset int) int {
+// specCount returns a number in the spec. It is a float in objects from manifests.
+func specCount(o *unstructured.Unstructured, field string, unset int) int {
 	value, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", field)
 	switch n := value.(type) {
 	case int64:
@@ -75,7 +75,7 @@ func (a *Autoscaler) holdScaledObject(workload string, hold Hold) (map[string]an
 	// What an earlier hold set is restored first, since this one may set the same annotation.
 	a.restore(changes, note)
 	changes[note.held()] = paused
-	return annotate(changes), nil
+	return annotationPatch(changes), nil
 }
 
 // user returns the user's value of an annotation: the noted one while the annotation has the driver's.
@@ -110,7 +110,7 @@ func (n Note) noted(annotation string) *string {
 func (a *Autoscaler) releaseScaledObject(note *Note) map[string]any {
 	changes := map[string]any{NoteAnnotation: nil}
 	a.restore(changes, *note)
-	return annotate(changes)
+	return annotationPatch(changes)
 }
 
 // restore adds the user's value of the annotation that the present note's hold has set.
@@ -125,6 +125,6 @@ func (a *Autoscaler) restore(changes map[string]any, user Note) {
 	}
 }
 
-func annotate(changes map[string]any) map[string]any {
+func annotationPatch(changes map[string]any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": changes}}
 }

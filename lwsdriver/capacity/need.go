@@ -64,7 +64,7 @@ func (n Need) Pods() int {
 func (n Need) Requests() corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, p := range n.pods() {
-		add(sum, requests(p.pod), p.count)
+		addTimes(sum, podRequests(p.pod), p.count)
 	}
 	return sum
 }
@@ -102,7 +102,7 @@ func podOf(t *corev1.PodTemplateSpec) *corev1.Pod {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			r := &containers[i].Resources
-			r.Requests = defaulted(r.Requests, r.Limits)
+			r.Requests = withDefaults(r.Requests, r.Limits)
 		}
 	}
 	// The API server defaults the resources of the whole pod after those of its containers.
@@ -115,13 +115,13 @@ func podOf(t *corev1.PodTemplateSpec) *corev1.Pod {
 				asked[name] = q
 			}
 		}
-		r.Requests = defaulted(defaulted(r.Requests, asked), r.Limits)
+		r.Requests = withDefaults(withDefaults(r.Requests, asked), r.Limits)
 	}
 	return pod
 }
 
-// defaulted returns have, with the resources of more that it lacks.
-func defaulted(have, more corev1.ResourceList) corev1.ResourceList {
+// withDefaults returns have, with the resources of more that it lacks.
+func withDefaults(have, more corev1.ResourceList) corev1.ResourceList {
 	if len(more) == 0 {
 		return have
 	}
@@ -132,16 +132,16 @@ func defaulted(have, more corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-func requests(pod *corev1.Pod) corev1.ResourceList {
+func podRequests(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
-func limits(pod *corev1.Pod) corev1.ResourceList {
+func podLimits(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
 }
 
-// add adds each of more n times.
-func add(sum, more corev1.ResourceList, n int) {
+// addTimes adds each of more n times.
+func addTimes(sum, more corev1.ResourceList, n int) {
 	for name, q := range more {
 		// A Quantity shares its big number with its copies.
 		total := q.DeepCopy()
@@ -151,7 +151,7 @@ func add(sum, more corev1.ResourceList, n int) {
 	}
 }
 
-func count(n int) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
+func countQuantity(n int) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
 
 // Peak is the largest number of groups that a release has on top of the workload's own. It is reached during promotion: the
 // added groups stay while the workload's own roll with the user's maxSurge.
@@ -196,10 +196,10 @@ func Text(list corev1.ResourceList) string {
 
 // devicesFirst orders resources by name, those of device plugins first.
 func devicesFirst(a, b corev1.ResourceName) int {
-	if extended(a) == extended(b) {
+	if isDeviceResource(a) == isDeviceResource(b) {
 		return cmp.Compare(a, b)
 	}
-	if extended(a) {
+	if isDeviceResource(a) {
 		return -1
 	}
 	return 1

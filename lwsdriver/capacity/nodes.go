@@ -63,7 +63,7 @@ func (r *Free) AddPod(p *corev1.Pod) {
 	if own == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return
 	}
-	own.take(demand(p))
+	own.take(podDemand(p))
 	// Exclusive placement keeps off the pods with this label, which every group has.
 	own.taken = own.taken || p.Labels[lws.GroupUniqueHashLabelKey] != ""
 }
@@ -149,7 +149,7 @@ func (n Need) podsOfGroup() []alike {
 	one := n
 	one.Groups = 1
 	all := one.ofRole()
-	slices.SortStableFunc(all, func(a, b alike) int { return -compareDemands(demand(a.pod), demand(b.pod)) })
+	slices.SortStableFunc(all, func(a, b alike) int { return -compareDemands(podDemand(a.pod), podDemand(b.pod)) })
 	return all
 }
 
@@ -171,10 +171,10 @@ func compareDemands(a, b corev1.ResourceList) int {
 	return 0
 }
 
-// demand is what a pod takes of a node.
-func demand(p *corev1.Pod) corev1.ResourceList {
-	d := requests(p)
-	d[corev1.ResourcePods] = count(1)
+// podDemand is what a pod takes of a node.
+func podDemand(p *corev1.Pod) corev1.ResourceList {
+	d := podRequests(p)
+	d[corev1.ResourcePods] = countQuantity(1)
 	return d
 }
 
@@ -229,11 +229,11 @@ func placeGroup(pods []alike, suited [][]*node, exclusive string, free []string)
 // there either.
 func placePods(pods []alike, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
 	for i, p := range pods {
-		want := demand(p.pod)
+		want := podDemand(p.pod)
 		for range p.count { // ends when the nodes are full
-			best := tightest(want, suited[i], in)
+			best := tightestNode(want, suited[i], in)
 			if best == nil {
-				return missing(want, suited[i], in), false
+				return missingResources(want, suited[i], in), false
 			}
 			best.take(want)
 		}
@@ -241,8 +241,8 @@ func placePods(pods []alike, suited [][]*node, in func(*node) bool) (short []cor
 	return nil, true
 }
 
-// tightest returns the fitting node with the least free capacity of the scarcest resource, nil if the pod fits none.
-func tightest(want corev1.ResourceList, nodes []*node, in func(*node) bool) *node {
+// tightestNode returns the fitting node with the least free capacity of the scarcest resource, nil if the pod fits none.
+func tightestNode(want corev1.ResourceList, nodes []*node, in func(*node) bool) *node {
 	var best *node
 	for _, n := range nodes {
 		// The tightest node is filled first, so that large groups still find whole nodes.
@@ -262,8 +262,8 @@ func selectResources(left, want corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// missing returns the resources of which no node has enough.
-func missing(want corev1.ResourceList, nodes []*node, in func(*node) bool) []corev1.ResourceName {
+// missingResources returns the resources of which no node has enough.
+func missingResources(want corev1.ResourceList, nodes []*node, in func(*node) bool) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		enough := slices.ContainsFunc(nodes, func(n *node) bool { return in(n) && n.holds(corev1.ResourceList{name: want[name]}) })

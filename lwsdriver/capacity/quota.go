@@ -53,14 +53,14 @@ func (n Need) Shortages(q *corev1.ResourceQuota) []Shortage {
 func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, p := range n.pods() {
-		if matches(p.pod, scopes) {
-			add(sum, podUsage(p.pod), p.count)
+		if matchesScopes(p.pod, scopes) {
+			addTimes(sum, podUsage(p.pod), p.count)
 		}
 	}
 	if len(scopes) == 0 { // a scope is a property of pods: quotas that have one count nothing else
 		for _, part := range n.Parts() {
-			add(sum, part.objectUsage(), 1)
-			add(sum, part.claimUsage(), part.Groups*part.Size())
+			addTimes(sum, part.objectUsage(), 1)
+			addTimes(sum, part.claimUsage(), part.Groups*part.Size())
 		}
 	}
 	return sum
@@ -68,14 +68,14 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 
 // podUsage returns the usage of one pod.
 func podUsage(pod *corev1.Pod) corev1.ResourceList {
-	out := corev1.ResourceList{corev1.ResourcePods: count(1), countOf("pods"): count(1)}
-	for name, q := range requests(pod) {
+	out := corev1.ResourceList{corev1.ResourcePods: countQuantity(1), countOf("pods"): countQuantity(1)}
+	for name, q := range podRequests(pod) {
 		out[corev1.DefaultResourceRequestsPrefix+name] = q
-		if !extended(name) {
+		if !isDeviceResource(name) {
 			out[name] = q // "cpu" means "requests.cpu"; extended resources have no short name
 		}
 	}
-	for name, q := range limits(pod) {
+	for name, q := range podLimits(pod) {
 		out["limits."+name] = q
 	}
 	claims := 0
@@ -85,13 +85,13 @@ func podUsage(pod *corev1.Pod) corev1.ResourceList {
 		}
 	}
 	if claims > 0 {
-		out[countOf("resourceclaims.resource.k8s.io")] = count(claims)
+		out[countOf("resourceclaims.resource.k8s.io")] = countQuantity(claims)
 	}
 	return out
 }
 
-// extended reports whether a resource is a device plugin's.
-func extended(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
+// isDeviceResource reports whether a resource is a device plugin's.
+func isDeviceResource(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
 
 // objectUsage counts the objects that LWS and the driver create for all groups.
 func (n Need) objectUsage() corev1.ResourceList {
@@ -106,11 +106,11 @@ func (n Need) objectUsage() corev1.ResourceList {
 		services = n.Services + n.Groups
 	}
 	return corev1.ResourceList{
-		countOf("leaderworkersets." + lws.GroupVersion.Group): count(n.Sets),
-		countOf("statefulsets.apps"):                          count(stateful),
-		countOf("controllerrevisions.apps"):                   count(n.Sets + stateful),
-		countOf("services"):                                   count(services),
-		corev1.ResourceServices:                               count(services),
+		countOf("leaderworkersets." + lws.GroupVersion.Group): countQuantity(n.Sets),
+		countOf("statefulsets.apps"):                          countQuantity(stateful),
+		countOf("controllerrevisions.apps"):                   countQuantity(n.Sets + stateful),
+		countOf("services"):                                   countQuantity(services),
+		corev1.ResourceServices:                               countQuantity(services),
 	}
 }
 
@@ -120,7 +120,7 @@ func (n Need) claimUsage() corev1.ResourceList {
 	for i := range n.Template.VolumeClaimTemplates {
 		spec := &n.Template.VolumeClaimTemplates[i].Spec
 		one := corev1.ResourceList{
-			corev1.ResourcePersistentVolumeClaims: count(1), countOf("persistentvolumeclaims"): count(1),
+			corev1.ResourcePersistentVolumeClaims: countQuantity(1), countOf("persistentvolumeclaims"): countQuantity(1),
 		}
 		storage, sized := spec.Resources.Requests[corev1.ResourceStorage]
 		if sized {
@@ -128,12 +128,12 @@ func (n Need) claimUsage() corev1.ResourceList {
 		}
 		if class := ptr.Deref(spec.StorageClassName, ""); class != "" {
 			prefix := corev1.ResourceName(class + ".storageclass.storage.k8s.io/")
-			one[prefix+corev1.ResourcePersistentVolumeClaims] = count(1)
+			one[prefix+corev1.ResourcePersistentVolumeClaims] = countQuantity(1)
 			if sized {
 				one[prefix+corev1.ResourceRequestsStorage] = storage
 			}
 		}
-		add(sum, one, 1)
+		addTimes(sum, one, 1)
 	}
 	return sum
 }
@@ -152,10 +152,10 @@ func scopesOf(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequiremen
 	return all
 }
 
-// matches reports whether a quota of these scopes counts the pod, by Kubernetes' rules and the pod's template: a pod without a
+// matchesScopes reports whether a quota of these scopes counts the pod, by Kubernetes' rules and the pod's template: a pod without a
 // priorityClassName has none. Under an unknown scope the pod counts: a refusal can be overruled, pods that are not created
 // can't.
-func matches(pod *corev1.Pod, scopes []corev1.ScopedResourceSelectorRequirement) bool {
+func matchesScopes(pod *corev1.Pod, scopes []corev1.ScopedResourceSelectorRequirement) bool {
 	return !slices.ContainsFunc(scopes, func(s corev1.ScopedResourceSelectorRequirement) bool { return !inScope(pod, s) })
 }
 

@@ -36,7 +36,7 @@ var budgetRules = []Rule{
 		Title: "A PodDisruptionBudget allows no eviction",
 		Why:   "Nodes with these pods cannot be drained: node upgrades, and autoscalers that make room for new groups, wait forever",
 		Fix:   "Set maxUnavailable: 1",
-		Check: func(s *Inventory, report func(Hit)) { judge(s, BudgetBlocks, report) },
+		Check: func(s *Inventory, report func(Hit)) { judgeBudgets(s, BudgetBlocks, report) },
 	},
 	{
 		ID: BudgetCounts, Severity: warning, Needs: Budgets,
@@ -44,12 +44,12 @@ var budgetRules = []Rule{
 		Why:   "Evicting one pod restarts its whole group, so the budget allows more groups to be unavailable at once than the workload itself does",
 		Fix: "Set maxUnavailable: 1, which comes to one group at a time; or let one budget select leaders (" + lws.WorkerIndexLabelKey + ": \"0\") and " +
 			"another workers",
-		Check: func(s *Inventory, report func(Hit)) { judge(s, BudgetCounts, report) },
+		Check: func(s *Inventory, report func(Hit)) { judgeBudgets(s, BudgetCounts, report) },
 	},
 }
 
-// judge reports what is found of one code about the user's budgets.
-func judge(s *Inventory, code string, report func(Hit)) {
+// judgeBudgets reports what is found of one code about the user's budgets.
+func judgeBudgets(s *Inventory, code string, report func(Hit)) {
 	pods := s.Pods()
 	for _, b := range s.Budgets {
 		if found, message := pods.judge(b); found == code {
@@ -89,16 +89,16 @@ func (w Pods) judge(b *policyv1.PodDisruptionBudget) (code, message string) {
 	if leaders+workers == 0 {
 		return "", ""
 	}
-	allowed, known := allows(b, leaders+workers)
+	allowed, known := allowedDisruptions(b, leaders+workers)
 	switch {
 	case !known:
 	case allowed <= 0:
-		return BudgetBlocks, fmt.Sprintf("%s allows none of the %d pods of %s/%s that it selects to be evicted", amount(b), leaders+workers, w.Namespace, w.Name)
+		return BudgetBlocks, fmt.Sprintf("%s allows none of the %d pods of %s/%s that it selects to be evicted", amountText(b), leaders+workers, w.Namespace, w.Name)
 	// A budget over leaders alone counts groups, so any number is the user's choice.
 	case w.Size > 1 && workers > 0 && min(allowed, w.Groups) > w.MaxUnavailable:
 		return BudgetCounts, fmt.Sprintf("%s counts pods, and evicting one disrupts its whole group of %d: it allows %d evictions "+
 			"at once, so up to %d groups of %s/%s, whose own maxUnavailable is %d",
-			amount(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable)
+			amountText(b), w.Size, allowed, min(allowed, w.Groups), w.Namespace, w.Name, w.MaxUnavailable)
 	}
 	return "", ""
 }
@@ -152,9 +152,9 @@ func (w Pods) labels(group, index int) labels.Set {
 	return set
 }
 
-// allows returns how many pods may be evicted at once when all are healthy. The budget may select pods of other workloads, too,
+// allowedDisruptions returns how many pods may be evicted at once when all are healthy. The budget may select pods of other workloads, too,
 // which its status counts. known is false if it has neither minAvailable nor maxUnavailable.
-func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
+func allowedDisruptions(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
 	// A manifest has no status.
 	pods := max(caught, int(b.Status.ExpectedPods))
 	scaled := func(v *intstr.IntOrString) (int, bool) {
@@ -172,8 +172,8 @@ func allows(b *policyv1.PodDisruptionBudget, caught int) (n int, known bool) {
 	return 0, false
 }
 
-// amount returns the number in the budget's spec, as text.
-func amount(b *policyv1.PodDisruptionBudget) string {
+// amountText returns the number in the budget's spec, as text.
+func amountText(b *policyv1.PodDisruptionBudget) string {
 	if v := b.Spec.MaxUnavailable; v != nil {
 		return "maxUnavailable " + v.String()
 	}

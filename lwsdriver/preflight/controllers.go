@@ -104,7 +104,7 @@ var trackingRules = []Rule{
 		Fix: "Make it ignore spec.rolloutStrategy (docs/guide.md, GitOps), or install config/admission, which keeps the hold in the API server",
 		Check: func(s *Inventory, report func(Hit)) {
 			if t := traffic.TrackingOf(s.Workload); t.Tool != "" {
-				report(Hit{Field: field("metadata."+t.Field, t.Key), Message: fmt.Sprintf("%s tracks it as %s", t.Tool, t.Value)})
+				report(Hit{Field: keyPath("metadata."+t.Field, t.Key), Message: fmt.Sprintf("%s tracks it as %s", t.Tool, t.Value)})
 			}
 		},
 	},
@@ -123,7 +123,7 @@ func marksOnClaims(s *Inventory, report func(Hit)) {
 		}
 		if t.Key != "" {
 			path := fmt.Sprintf("%s.volumeClaimTemplates[%d].metadata.%s", templateField, i, t.Field)
-			report(Hit{Field: field(path, t.Key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, t.Key)})
+			report(Hit{Field: keyPath(path, t.Key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, t.Key)})
 		}
 	}
 }

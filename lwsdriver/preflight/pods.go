@@ -156,7 +156,7 @@ func hookDuration(h *corev1.LifecycleHandler) (time.Duration, bool) {
 	return sum, true
 }
 
-func grace(t template) time.Duration {
+func gracePeriod(t template) time.Duration {
 	return time.Duration(ptr.Deref(t.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
 }
 
@@ -175,9 +175,9 @@ func preStopTooShort(s *Inventory, report func(Hit)) {
 
 func graceBelowPreStop(s *Inventory, report func(Hit)) {
 	for _, t := range s.templates() {
-		if h := preStop(t); h != nil && h.known && h.took > 0 && grace(t) <= h.took {
+		if h := preStop(t); h != nil && h.known && h.took > 0 && gracePeriod(t) <= h.took {
 			report(Hit{Field: t.field + ".spec.terminationGracePeriodSeconds", Message: fmt.Sprintf(
-				"the grace period is %s, and the preStop hook of container %s takes %s of it", grace(t), h.Name, h.took)})
+				"the grace period is %s, and the preStop hook of container %s takes %s of it", gracePeriod(t), h.Name, h.took)})
 		}
 	}
 }
@@ -190,10 +190,10 @@ func graceBelowRequests(s *Inventory, report func(Hit)) {
 		need += h.took
 		text += fmt.Sprintf(" and the preStop hook before it %s", h.took)
 	}
-	if grace(t) < need {
+	if gracePeriod(t) < need {
 		report(Hit{
 			Field:   t.field + ".spec.terminationGracePeriodSeconds",
-			Message: fmt.Sprintf("the leader's grace period is %s, and %s", grace(t), text),
+			Message: fmt.Sprintf("the leader's grace period is %s, and %s", gracePeriod(t), text),
 			Fix:     fmt.Sprintf("Set terminationGracePeriodSeconds to %d or more", int(need.Seconds())),
 		})
 	}

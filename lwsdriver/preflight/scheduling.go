@@ -61,7 +61,7 @@ func quotaExceeded(s *Inventory, report func(Hit)) {
 	for _, q := range s.Quotas {
 		for _, short := range need.Shortages(q) {
 			report(Hit{
-				Object: &pb.ObjectRef{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name}, Field: field("spec.hard", string(short.Resource)),
+				Object: &pb.ObjectRef{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name}, Field: keyPath("spec.hard", string(short.Resource)),
 				Message: fmt.Sprintf("%s more do not fit: %s", sizeText(need), short), Severity: severity,
 			})
 		}
@@ -203,12 +203,12 @@ func queueGates(s *Inventory, report func(Hit)) {
 		return text
 	}
 	if queue := s.Workload.Labels[queueLabel]; queue != "" {
-		report(Hit{Field: field("metadata.labels", queueLabel), Message: message(queue)})
+		report(Hit{Field: keyPath("metadata.labels", queueLabel), Message: message(queue)})
 		return
 	}
 	for _, t := range s.templates() {
 		if queue := t.Labels[queueLabel]; queue != "" {
-			report(Hit{Field: field(t.field+".metadata.labels", queueLabel), Message: message(queue)})
+			report(Hit{Field: keyPath(t.field+".metadata.labels", queueLabel), Message: message(queue)})
 		}
 	}
 }
@@ -221,7 +221,7 @@ func gangSpans(s *Inventory, report func(Hit)) {
 		for _, m := range []meta{{"labels", t.Labels}, {"annotations", t.Annotations}} {
 			for _, key := range slices.Sorted(maps.Keys(m.values)) {
 				if slices.Contains(gangMarks, key) {
-					report(Hit{Field: field(t.field+".metadata."+m.name, key), Message: fmt.Sprintf("every pod of every group is in PodGroup %s", m.values[key])})
+					report(Hit{Field: keyPath(t.field+".metadata."+m.name, key), Message: fmt.Sprintf("every pod of every group is in PodGroup %s", m.values[key])})
 				}
 			}
 		}
@@ -237,5 +237,5 @@ type meta struct {
 	values map[string]string
 }
 
-// field returns the path of a key of a map.
-func field(path, key string) string { return fmt.Sprintf("%s[%q]", path, key) }
+// keyPath returns the path of a key of a map.
+func keyPath(path, key string) string { return fmt.Sprintf("%s[%q]", path, key) }

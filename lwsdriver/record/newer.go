@@ -16,8 +16,8 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// read decodes the annotation as far as this driver knows its fields, and returns the first that it does not know.
-func read(value string) (r *Record, unknown string, err error) {
+// decodeRecord decodes the annotation as far as this driver knows its fields, and returns the first that it does not know.
+func decodeRecord(value string) (r *Record, unknown string, err error) {
 	r = &Record{}
 	strict := StrictJSON(value, r)
 	if strict == nil {

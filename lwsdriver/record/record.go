@@ -262,14 +262,14 @@ func (r *Release) policy(options protojson.UnmarshalOptions) (*pb.ReleasePolicy,
 
 // EncodeTraffic returns the value of TrafficAnnotation.
 func EncodeTraffic(p *pb.TrafficPolicy) (string, error) {
-	raw, err := encode(p)
+	raw, err := encodeMessage(p)
 	return string(raw), err
 }
 
 // EncodePolicy returns the recorded form of a policy.
-func EncodePolicy(p *pb.ReleasePolicy) (json.RawMessage, error) { return encode(p) }
+func EncodePolicy(p *pb.ReleasePolicy) (json.RawMessage, error) { return encodeMessage(p) }
 
-func encode(m proto.Message) (json.RawMessage, error) {
+func encodeMessage(m proto.Message) (json.RawMessage, error) {
 	raw, err := protojson.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode policy: %w", err)
@@ -298,7 +298,7 @@ func (r *Record) Encode() (string, error) {
 // If a newer driver wrote the record, [Record.Newer] describes what this driver does not know. It is an error if this driver could
 // not roll the release back.
 func DecodeRecord(value string) (*Record, error) {
-	r, unknown, err := read(value)
+	r, unknown, err := decodeRecord(value)
 	newer := r.describeNewer(unknown)
 	switch {
 	case err != nil:

@@ -93,18 +93,18 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a workload, since Argo calls no plugin and points the active Service "+
 			"at the Rollout's own pods: use spec.strategy.canary with style: BlueGreen under %s", routingPlace)
 	}
-	if !uses(ro) {
+	if !namesPlugin(ro) {
 		return nil, nil //nolint:nilnil // The Rollout does not use this plugin.
 	}
 	canary := ro.Spec.Strategy.Canary
 	c := &Config{Steps: map[int]Step{}}
 	for i, s := range canary.Steps {
-		if !own(s) {
+		if !isOwnStep(s) {
 			continue
 		}
 		var config step
 		at := stepPlace(i)
-		if err := decode(at, s.Plugin.Config, &config); err != nil {
+		if err := decodeAt(at, s.Plugin.Config, &config); err != nil {
 			return nil, err
 		}
 		read, err := config.read(at)
@@ -113,7 +113,7 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 		}
 		c.Steps[i] = read
 	}
-	if err := c.take(routing(canary), upgrades(canary.Steps, c.Steps)); err != nil {
+	if err := c.take(routingConfig(canary), upgradeTargets(canary.Steps, c.Steps)); err != nil {
 		return nil, err
 	}
 	if len(c.Steps) == 0 {
@@ -124,22 +124,22 @@ func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error
 	return c, nil
 }
 
-// uses reports whether a Rollout names this plugin.
-func uses(ro *v1alpha1.Rollout) bool {
+// namesPlugin reports whether a Rollout names this plugin.
+func namesPlugin(ro *v1alpha1.Rollout) bool {
 	canary := ro.Spec.Strategy.Canary
-	return canary != nil && (routing(canary) != nil || slices.ContainsFunc(canary.Steps, own))
+	return canary != nil && (routingConfig(canary) != nil || slices.ContainsFunc(canary.Steps, isOwnStep))
 }
 
-// routing returns the configuration under trafficRouting.plugins, or nil if there is none.
-func routing(canary *v1alpha1.CanaryStrategy) json.RawMessage {
+// routingConfig returns the configuration under trafficRouting.plugins, or nil if there is none.
+func routingConfig(canary *v1alpha1.CanaryStrategy) json.RawMessage {
 	if canary.TrafficRouting == nil {
 		return nil
 	}
 	return canary.TrafficRouting.Plugins[PluginName]
 }
 
-// own reports whether a step is one of this plugin.
-func own(s v1alpha1.CanaryStep) bool { return s.Plugin != nil && s.Plugin.Name == PluginName }
+// isOwnStep reports whether a step is one of this plugin.
+func isOwnStep(s v1alpha1.CanaryStep) bool { return s.Plugin != nil && s.Plugin.Name == PluginName }
 
 // ReadLenient is readConfig with the fields that the type knows. With an error it also returns what can be read of the configuration, so that a mistake in a
 // step neither ends the hold on the workload nor loses an abort. That is nil if the workload's name can't be read.
@@ -151,7 +151,7 @@ func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, erro
 		return config, err
 	}
 	var said ownFields
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(routing(ro.Spec.Strategy.Canary), &said) // What can't be read is empty.
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(routingConfig(ro.Spec.Strategy.Canary), &said) // What can't be read is empty.
 	name, _ := readWorkload(said.Workload)
 	if name == "" {
 		return nil, err
@@ -187,8 +187,8 @@ func readWorkload(raw json.RawMessage) (string, error) {
 	return name, nil
 }
 
-// upgrades returns the targets of the steps in their order, without repetitions in a row.
-func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
+// upgradeTargets returns the targets of the steps in their order, without repetitions in a row.
+func upgradeTargets(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
 	var targets []string
 	for i := range all {
 		u := steps[i].Upgrade
@@ -199,15 +199,15 @@ func upgrades(all []v1alpha1.CanaryStep, steps map[int]Step) []string {
 	return targets
 }
 
-// decode decodes one place, and rejects unknown fields.
-func decode(at place, raw json.RawMessage, into any) error {
+// decodeAt decodes one place, and rejects unknown fields.
+func decodeAt(at place, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
 	}
 	// Argo's CRD takes any config, so only this check finds a misspelt field.
 	unknown, err := kjson.UnmarshalStrict(raw, into)
 	if err != nil {
-		return mistyped(at, err)
+		return typeError(at, err)
 	}
 	if len(unknown) > 0 {
 		return fmt.Errorf("%s: %w", at, unknown[0])
@@ -215,17 +215,17 @@ func decode(at place, raw json.RawMessage, into any) error {
 	return nil
 }
 
-// mistyped names the field of an error of package json, and what it wants.
-func mistyped(at place, err error) error {
+// typeError names the field of an error of package json, and what it wants.
+func typeError(at place, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return at.errorf(cmp.Or(wrong.Field, "config"), "want %s, got %s", want(wrong.Type), wrong.Value)
+		return at.errorf(cmp.Or(wrong.Field, "config"), "want %s, got %s", typeName(wrong.Type), wrong.Value)
 	}
 	return fmt.Errorf("%s: %w", at, err)
 }
 
-// want describes the type of a field.
-func want(t reflect.Type) string {
+// typeName describes the type of a field.
+func typeName(t reflect.Type) string {
 	switch t.Kind() { // The types of the fields above.
 	case reflect.String:
 		return "text"
@@ -248,7 +248,7 @@ func (s *step) read(at place) (Step, error) {
 	}
 	if s.Upgrade != nil {
 		out.Upgrade = string(*s.Upgrade)
-		if !quantity(out.Upgrade) {
+		if !isQuantity(out.Upgrade) {
 			return Step{}, at.errorf("upgrade", wantQuantity, out.Upgrade)
 		}
 	}
@@ -288,8 +288,8 @@ func readHeader(at place, i int, raw json.RawMessage) (*pb.HeaderMatch, error) {
 
 const wantQuantity = "%s: want a number of groups (2) or a percentage of them (25%%)"
 
-// quantity reports whether s is a number of groups or a percentage of them.
-func quantity(s string) bool {
+// isQuantity reports whether s is a number of groups or a percentage of them.
+func isQuantity(s string) bool {
 	digits, percent := strings.CutSuffix(s, "%")
 	n, err := strconv.ParseUint(digits, 10, 31)
 	return err == nil && (!percent || n <= 100)

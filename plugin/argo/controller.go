@@ -230,7 +230,7 @@ func (c *Controller) work(ctx context.Context) bool {
 		c.queue.Forget(i)
 		c.queue.AddAfter(i, after)
 	case ctx.Err() != nil:
-	case transient(err):
+	case isTransient(err):
 		c.queue.AddRateLimited(i)
 	default:
 		c.Logger.Warn("reconcile", "item", i.String(), "workload", i.workload, "error", err)
@@ -239,8 +239,8 @@ func (c *Controller) work(ctx context.Context) bool {
 	return true
 }
 
-// transient reports whether an error is gone, or another one, when the item is reconciled again.
-func transient(err error) bool {
+// isTransient reports whether an error is gone, or another one, when the item is reconciled again.
+func isTransient(err error) bool {
 	return converge.Retryable(err) || converge.Outdated(err) || apierrors.IsConflict(err)
 }
 

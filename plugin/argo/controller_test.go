@@ -293,7 +293,7 @@ func TestControllerConfirms(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := ReadFacts(ro)
-	m := plan(NewTarget(h.driver, f, config), c)
+	m := planMove(NewTarget(h.driver, f, config), c)
 	if r, ok := m.Request.(*pb.FinalizeRequest); !ok || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		t.Fatalf("an abort asks for %v (%s): %v", m.Outcome, m.Why, c)
 	}

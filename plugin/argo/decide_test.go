@@ -111,7 +111,7 @@ func TestBegun(t *testing.T) {
 			Index: index, Name: PluginName, Operation: operation, Status: json.RawMessage(`{"release":"` + release + `"}`),
 		}
 	}
-	got := begun([]v1alpha1.StepPluginStatus{
+	got := begunReleases([]v1alpha1.StepPluginStatus{
 		status(0, v1alpha1.StepPluginOperationRun, "a"),
 		status(2, v1alpha1.StepPluginOperationRun, "b"),
 		status(2, v1alpha1.StepPluginOperationAbort, ""),

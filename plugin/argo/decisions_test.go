@@ -38,7 +38,7 @@ func TestDecisions(t *testing.T) {
 			case "annotate":
 				return describeMove(t, trackRevisions(s.facts, c))
 			case "plan":
-				return describeMove(t, plan(target, c))
+				return describeMove(t, planMove(target, c))
 			case "held":
 				return heldFor(s.facts, c) + "\n"
 			default:

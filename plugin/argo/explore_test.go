@@ -145,7 +145,7 @@ func (e *explorer) control(w *world) {
 		e.t.Fatal(err)
 	}
 	t := NewTarget(driver, f, e.config)
-	m := plan(t, w.Context())
+	m := planMove(t, w.Context())
 	if m.annotate != nil {
 		w.fresh = w.fresh && m.annotate.template == w.noted.template
 		w.noted = *m.annotate

@@ -97,7 +97,7 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 		Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
 		Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
 		Abort: ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
-		Begun:           begun(ro.Status.Canary.StepPluginStatuses),
+		Begun:           begunReleases(ro.Status.Canary.StepPluginStatuses),
 		ResourceVersion: ro.ResourceVersion,
 		Created:         ro.CreationTimestamp.Time, Deleting: ro.DeletionTimestamp != nil,
 		Index: int(ptr.Deref(ro.Status.CurrentStepIndex, 0)),
@@ -111,7 +111,7 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	}
 	f.Skipped = slices.ContainsFunc(ro.Status.Canary.StepPluginStatuses, func(s v1alpha1.StepPluginStatus) bool { return s.Disabled && s.Name == PluginName })
 	f.Observed = ro.Status.ObservedGeneration == strconv.FormatInt(ro.Generation, 10)
-	f.Current = f.Observed && !invalid(ro)
+	f.Current = f.Observed && !isInvalidSpec(ro)
 	f.Wanted = f.Noted.standsFor()
 	if canary := ro.Spec.Strategy.Canary; canary != nil {
 		f.StepsDone = len(canary.Steps) > 0 && f.Index >= len(canary.Steps)
@@ -119,8 +119,8 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	return f
 }
 
-// invalid reports whether Argo can't process the spec. It calls no plugin then, and keeps the status of an older spec.
-func invalid(ro *v1alpha1.Rollout) bool {
+// isInvalidSpec reports whether Argo can't process the spec. It calls no plugin then, and keeps the status of an older spec.
+func isInvalidSpec(ro *v1alpha1.Rollout) bool {
 	return slices.ContainsFunc(ro.Status.Conditions, func(c v1alpha1.RolloutCondition) bool { return c.Type == v1alpha1.InvalidSpec })
 }
 
@@ -135,9 +135,9 @@ func (s stepStatus) encode() json.RawMessage {
 	return raw
 }
 
-// begun returns the releases of steps that ran and were not aborted. After an abort, Argo sends the statuses of the aborted
+// begunReleases returns the releases of steps that ran and were not aborted. After an abort, Argo sends the statuses of the aborted
 // attempt once more with the first step of the retry.
-func begun(statuses []v1alpha1.StepPluginStatus) []string {
+func begunReleases(statuses []v1alpha1.StepPluginStatus) []string {
 	aborted := map[int32]bool{}
 	for _, s := range statuses {
 		if s.Operation == v1alpha1.StepPluginOperationAbort {

@@ -122,11 +122,11 @@ func checkNativeSteps(steps []v1alpha1.CanaryStep, c *Config) error {
 		case s.SetWeight != nil && weight > 0:
 			err = fmt.Errorf("%s: step %d of %s has a weight: use one of the two in all steps", at("setWeight"), weight, PluginName)
 		case s.SetWeight != nil:
-			err = routable(at("setWeight"), c, upgraded, "`upgrade` in a step")
+			err = checkRoutable(at("setWeight"), c, upgraded, "`upgrade` in a step")
 		case s.SetHeaderRoute != nil:
-			err = routable(at("setHeaderRoute"), c, begun, "a step")
+			err = checkRoutable(at("setHeaderRoute"), c, begun, "a step")
 		case s.SetMirrorRoute != nil:
-			err = routable(at("setMirrorRoute"), c, begun, "a step")
+			err = checkRoutable(at("setMirrorRoute"), c, begun, "a step")
 		}
 		if err != nil {
 			return err
@@ -135,8 +135,8 @@ func checkNativeSteps(steps []v1alpha1.CanaryStep, c *Config) error {
 	return nil
 }
 
-// routable rejects a step that routes requests without traffic routing, or before the step that it needs.
-func routable(at place, c *Config, after bool, needs string) error {
+// checkRoutable rejects a step that routes requests without traffic routing, or before the step that it needs.
+func checkRoutable(at place, c *Config, after bool, needs string) error {
 	switch {
 	case c.Policy.GetTraffic() == nil:
 		return fmt.Errorf("%s: nothing splits the requests of %s: configure `traffic` in %s, or remove this step", at, c.Workload, routingPlace)
@@ -154,7 +154,7 @@ func nativeWeight(ro *v1alpha1.Rollout) (int32, bool) {
 	for i := min(ReadFacts(ro).Index, len(steps)-1); i >= 0; i-- {
 		var config step
 		switch {
-		case own(steps[i]) && json.Unmarshal(steps[i].Plugin.Config, &config) == nil && config.Weight != nil:
+		case isOwnStep(steps[i]) && json.Unmarshal(steps[i].Plugin.Config, &config) == nil && config.Weight != nil:
 			return 0, false
 		case steps[i].SetWeight != nil:
 			return *steps[i].SetWeight, true

@@ -23,9 +23,9 @@ type move struct {
 	annotate *revisions
 }
 
-// plan decides what a Rollout and its workload need beside its steps: the next move, converge.Wait without annotations if there is
+// planMove decides what a Rollout and its workload need beside its steps: the next move, converge.Wait without annotations if there is
 // none.
-func plan(t Target, c *pb.BatchContext) move {
+func planMove(t Target, c *pb.BatchContext) move {
 	f := t.Facts
 	if f.Rival != "" {
 		return move{}
@@ -82,7 +82,7 @@ func trackRevisions(f Facts, c *pb.BatchContext) move {
 			}
 		case wanted == template:
 			want.seen = template
-			if unreleased(f, c) {
+			if isUnreleased(f, c) {
 				want.template, why = want.restarted(), fmt.Sprintf("Argo considers revision %s stable, but nothing asked for its release: "+
 					"the Rollout starts over at its first step. To release it without steps: kubectl argo rollouts promote %s --full", template, f.Name)
 			}
@@ -121,9 +121,9 @@ func (r revisions) annotations() map[string]string {
 	return all
 }
 
-// unreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
+// isUnreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
 // was promoted while no Controller watched, or deployed first by a Rollout that was re-created. Where Argo skips steps, it would again.
-func unreleased(f Facts, c *pb.BatchContext) bool {
+func isUnreleased(f Facts, c *pb.BatchContext) bool {
 	id, own := Ours(f, c)
 	return f.Promoted() && !f.Skipped && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
 }

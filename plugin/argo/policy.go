@@ -26,7 +26,7 @@ type ownFields struct {
 // take fills c from the fields under trafficRouting.plugins.
 func (c *Config) take(raw json.RawMessage, upgrades []string) error {
 	rest := map[string]json.RawMessage{}
-	if err := decode(routingPlace, raw, &rest); err != nil {
+	if err := decodeAt(routingPlace, raw, &rest); err != nil {
 		return err
 	}
 	names := []string{"workload", "onFailure", "wait"}
@@ -34,7 +34,7 @@ func (c *Config) take(raw json.RawMessage, upgrades []string) error {
 	said := ownFields{OnFailure: "Abort", Wait: DefaultWait.String()}
 	if len(raw) > 0 {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &said); err != nil {
-			return mistyped(routingPlace, err)
+			return typeError(routingPlace, err)
 		}
 	}
 	var err error

@@ -64,7 +64,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	if err != nil {
 		return 0, err
 	}
-	m := plan(t, observed)
+	m := planMove(t, observed)
 	if m.Outcome == converge.Wait && m.annotate == nil {
 		if why := heldFor(f, observed); why != "" {
 			c.warnOnce(ro, "TemplateHeld", why)
@@ -82,7 +82,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	} else {
 		_, err = t.Call(ctx, m.Request)
 	}
-	if err != nil && !transient(err) {
+	if err != nil && !isTransient(err) {
 		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, status.Convert(err).Message()))
 	}
 	return requeueSoon, err // there may be a next action

@@ -136,7 +136,7 @@ func (c *Controller) Rival(f Facts, workload string) string {
 		}}
 	}
 	for _, ro := range c.rolloutsOf(types.NamespacedName{Namespace: f.Namespace, Name: workload}) {
-		if precedes(ro, oldest) {
+		if isOlder(ro, oldest) {
 			oldest = ro
 		}
 	}
@@ -146,9 +146,9 @@ func (c *Controller) Rival(f Facts, workload string) string {
 	return oldest.Name
 }
 
-// precedes reports whether Rollout a is older than b. Of two that were created in the same second it is the one that this plugin
+// isOlder reports whether Rollout a is older than b. Of two that were created in the same second it is the one that this plugin
 // has annotated, or else the one whose name is first.
-func precedes(a, b *v1alpha1.Rollout) bool {
+func isOlder(a, b *v1alpha1.Rollout) bool {
 	if !a.CreationTimestamp.Time.Equal(b.CreationTimestamp.Time) {
 		return a.CreationTimestamp.Time.Before(b.CreationTimestamp.Time)
 	}

@@ -52,7 +52,7 @@ func (p *Plugin) SetWeight(ro *v1alpha1.Rollout, _ int32, _ []v1alpha1.WeightDes
 		if err != nil || c == nil || !set {
 			return err
 		}
-		id, ok := routed(t, c)
+		id, ok := routedRelease(t, c)
 		// Argo calls on every reconcile. The share in force may be as low while a higher one is requested.
 		if !ok || c.GetRequestedWeight() == weight {
 			return nil
@@ -95,7 +95,7 @@ func (p *Plugin) VerifyWeight(
 		if err != nil {
 			return err
 		}
-		id, ok := routed(t, c)
+		id, ok := routedRelease(t, c)
 		if !ok {
 			return nil
 		}
@@ -114,7 +114,7 @@ func (p *Plugin) VerifyWeight(
 func (p *Plugin) SetHeaderRoute(ro *v1alpha1.Rollout, route *v1alpha1.SetHeaderRoute) types.RpcError {
 	return p.route(ro, "header route", func(ctx context.Context, t Target, id ID) error {
 		_, err := t.Driver.Call(ctx, &pb.SetHeaderRouteRequest{
-			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: matches(route.Match),
+			Workload: t.Ref, ReleaseId: id.String(), UpdateRevision: id.Revision, Name: route.Name, Matches: headerMatches(route.Match),
 		})
 		return err
 	})
@@ -138,11 +138,11 @@ func (p *Plugin) route(ro *v1alpha1.Rollout, what string, work func(context.Cont
 		if err != nil {
 			return err
 		}
-		id, ok := routed(t, c)
+		id, ok := routedRelease(t, c)
 		switch {
 		case ok:
 			return work(ctx, t, id)
-		case t.Facts.Abort, t.Facts.PromoteFull, t.Facts.Promoted(), forwards(c):
+		case t.Facts.Abort, t.Facts.PromoteFull, t.Facts.Promoted(), movesForward(c):
 			return nil
 		}
 		return fmt.Errorf("%s: no release of %s can be routed: %s", what, t.Config.Workload, c.GetMessage())
@@ -167,16 +167,16 @@ func (p *Plugin) call(ro *v1alpha1.Rollout, what string, work func(context.Conte
 	return types.RpcError{ErrorString: status.Convert(err).Message()}
 }
 
-// routed returns the release of the Rollout's current template, if requests can be routed to it now.
-func routed(t Target, c *pb.BatchContext) (ID, bool) {
+// routedRelease returns the release of the Rollout's current template, if requests can be routed to it now.
+func routedRelease(t Target, c *pb.BatchContext) (ID, bool) {
 	id, own := Ours(t.Facts, c)
 	ok := own && plugin.InFlight(c) && id.Hash == t.Facts.Hash && id.Revision == c.GetUpdateRevision() &&
 		!plugin.Ending(c) && t.Config.Policy.GetTraffic() != nil && !t.Facts.Abort
 	return id, ok
 }
 
-// matches converts Argo's header matches to those of the contract, which has no prefix match.
-func matches(all []v1alpha1.HeaderRoutingMatch) []*pb.HeaderMatch {
+// headerMatches converts Argo's header matches to those of the contract, which has no prefix match.
+func headerMatches(all []v1alpha1.HeaderRoutingMatch) []*pb.HeaderMatch {
 	out := make([]*pb.HeaderMatch, 0, len(all))
 	for _, m := range all {
 		match := &pb.HeaderMatch{Name: m.HeaderName}

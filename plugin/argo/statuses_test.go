@@ -31,7 +31,7 @@ func TestRecordedStatuses(t *testing.T) {
 			return err.Error()
 		}
 		f := ReadFacts(ro)
-		m := plan(NewTarget(undoes{}, f, config), s.Context)
+		m := planMove(NewTarget(undoes{}, f, config), s.Context)
 		note := ""
 		if m.annotate != nil {
 			note = fmt.Sprintf(" %v", m.annotate.annotations())

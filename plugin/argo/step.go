@@ -43,8 +43,8 @@ type stepper struct {
 	accepted []proto.Message
 }
 
-// requested reports whether the driver has accepted a request of a type in this step.
-func requested[R proto.Message](s *stepper) bool {
+// wasRequested reports whether the driver has accepted a request of a type in this step.
+func wasRequested[R proto.Message](s *stepper) bool {
 	return slices.ContainsFunc(s.accepted, func(r proto.Message) bool { _, ok := r.(R); return ok })
 }
 
@@ -68,7 +68,7 @@ func (s *stepper) next(c *pb.BatchContext) Move {
 			return m
 		}
 	}
-	if s.step.Upgrade != "" && !requested[*pb.UpgradeBatchRequest](s) {
+	if s.step.Upgrade != "" && !wasRequested[*pb.UpgradeBatchRequest](s) {
 		g.Target, g.Why = upgradeTo(s.Config, s.step.Upgrade), "upgrading to "+s.step.Upgrade
 	}
 	switch m := converge.Next(g, c); m.Outcome {
@@ -204,14 +204,14 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 	switch {
 	case !doneForStep(c):
 		return waiting("%s", c.GetMessage())
-	case s.step.Headers != nil && !requested[*pb.SetHeaderRouteRequest](s):
+	case s.step.Headers != nil && !wasRequested[*pb.SetHeaderRouteRequest](s):
 		return callDriver(&pb.SetHeaderRouteRequest{
 			Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Name: headerRoute, Matches: *s.step.Headers,
 		}, "setting the header route")
-	case s.step.Mirror != nil && !requested[*pb.SetMirrorRequest](s):
+	case s.step.Mirror != nil && !wasRequested[*pb.SetMirrorRequest](s):
 		return callDriver(&pb.SetMirrorRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Percentage: *s.step.Mirror},
 			"mirroring %d%% of the requests", *s.step.Mirror)
-	case s.step.Weight != nil && !requested[*pb.SetWeightRequest](s):
+	case s.step.Weight != nil && !wasRequested[*pb.SetWeightRequest](s):
 		return callDriver(&pb.SetWeightRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Weight: *s.step.Weight},
 			"sending %d%% of the requests to the new revision", *s.step.Weight)
 	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:

@@ -36,11 +36,11 @@ func (p *Plugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcSt
 	f, config, err := p.read(ro)
 	if err != nil {
 		p.log(f, "step", "", err)
-		return failed(err), types.RpcError{}
+		return failedResult(err), types.RpcError{}
 	}
 	step, ok := config.Steps[f.Index]
 	if !ok {
-		return failed(errors.New("the Rollout's current step is not one of this plugin")), types.RpcError{}
+		return failedResult(errors.New("the Rollout's current step is not one of this plugin")), types.RpcError{}
 	}
 	wait := time.Duration(0)
 	// Without a slot the step looks once, so that workers of Argo's controller stay free.
@@ -59,7 +59,7 @@ func (p *Plugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcSt
 	if err != nil {
 		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
-	return result(out), types.RpcError{}
+	return stepResult(out), types.RpcError{}
 }
 
 // Terminate ends a running step. After promote --full the promotion begins here; otherwise it does nothing.
@@ -76,7 +76,7 @@ func (p *Plugin) Abort(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.Rpc
 func (p *Plugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcStepResult, types.RpcError) {
 	f, config, err := p.read(ro)
 	if config == nil {
-		return failed(err), types.RpcError{}
+		return failedResult(err), types.RpcError{}
 	}
 	change(&f)
 	ctx, cancel := context.WithTimeout(p.Context, abortTimeout)
@@ -87,16 +87,16 @@ func (p *Plugin) end(ro *v1alpha1.Rollout, change func(*Facts)) (types.RpcStepRe
 		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
 	out := Outcome{Done: converge.Reached, Message: c.GetMessage()}
-	if id, own := Ours(f, c); f.Abort && own && id.Hash == f.Hash && forwards(c) {
+	if id, own := Ours(f, c); f.Abort && own && id.Hash == f.Hash && movesForward(c) {
 		out.Done = converge.Failed
 		out.Message = "the release is promoted already, which an abort does not revert: restore the old template. " + c.GetMessage()
 	}
 	p.log(f, "end of a step", out.Message, nil)
-	return result(out), types.RpcError{}
+	return stepResult(out), types.RpcError{}
 }
 
-// forwards reports whether the release is being promoted or complete, so that an abort has no effect.
-func forwards(c *pb.BatchContext) bool {
+// movesForward reports whether the release is being promoted or complete, so that an abort has no effect.
+func movesForward(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_COMPLETED || plugin.Ending(c) && c.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
@@ -126,12 +126,12 @@ func (p *Plugin) log(f Facts, what, message string, err error) {
 	p.Logger.Info(what, append(attrs, "message", message)...)
 }
 
-func failed(err error) types.RpcStepResult {
+func failedResult(err error) types.RpcStepResult {
 	return types.RpcStepResult{Phase: types.PhaseFailed, Message: err.Error()}
 }
 
-// result converts the outcome to Argo's type.
-func result(o Outcome) types.RpcStepResult {
+// stepResult converts the outcome to Argo's type.
+func stepResult(o Outcome) types.RpcStepResult {
 	r := types.RpcStepResult{Phase: types.PhaseRunning, Message: o.Message, RequeueAfter: requeue}
 	switch o.Done { //nolint:exhaustive // After all others the step continues.
 	case converge.Reached:

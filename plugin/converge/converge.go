@@ -104,17 +104,17 @@ func Next(g Goal, c *pb.BatchContext) Move {
 	case c.GetState() == pb.State_STATE_UNMANAGED && (g.Kind == RollBack || g.Kind == Disown):
 		return Move{Outcome: Reached, Why: "the workload is not adopted"}
 	case c.GetState() == pb.State_STATE_UNMANAGED:
-		return call(&pb.AdoptRequest{Workload: g.Workload}, "adopting the workload")
+		return callMove(&pb.AdoptRequest{Workload: g.Workload}, "adopting the workload")
 	case inFlight && c.GetOwner() != g.Owner:
 		// Whatever the goal, a release of another owner is neither continued nor ended.
 		return Move{Outcome: Foreign, Why: fmt.Sprintf("release %s of %q holds %s: finalize it, or wait for its end",
 			c.GetReleaseId(), c.GetOwner(), plugin.ObjectOf(g.Workload))}
 	case g.Kind == RollBack && inFlight && !rollsBack(c):
 		// A rollback takes back a promotion, too, so it comes before the wait for an end.
-		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case g.replaces(c):
 		g.Why = fmt.Sprintf("rolling back release %s, which a newer template replaces", c.GetReleaseId())
-		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case plugin.Ending(c):
 		return Move{Outcome: Wait, Why: fmt.Sprintf("waiting for the end of release %s: %s", c.GetReleaseId(), c.GetMessage())}
 	}
@@ -122,24 +122,24 @@ func Next(g Goal, c *pb.BatchContext) Move {
 	case RollBack:
 		return Move{Outcome: Reached, Why: c.GetMessage()}
 	case Disown:
-		return disown(g, c)
+		return disownRelease(g, c)
 	case Hold:
-		return register(g, c)
+		return registerOwner(g, c)
 	case Upgrade, Promote:
 	}
 	if !inFlight {
-		return begin(g, c)
+		return beginRelease(g, c)
 	}
-	return advance(g, c)
+	return advanceRelease(g, c)
 }
 
-// begin begins the release of the template that the evidence names.
-func begin(g Goal, c *pb.BatchContext) Move {
+// beginRelease begins the release of the template that the evidence names.
+func beginRelease(g Goal, c *pb.BatchContext) Move {
 	switch template := c.GetTemplateRevision(); {
 	case template == "":
 		return Move{Outcome: Wait, Why: "waiting for the LeaderWorkerSet controller to record the template of " + g.Workload.GetName()}
 	case template != g.Revision:
-		return unproven(g, c)
+		return unprovenTemplate(g, c)
 	case !plugin.Waits(c):
 		// The groups run this template, so a release would move none.
 		return Move{Outcome: Reached, Why: c.GetMessage()}
@@ -148,55 +148,55 @@ func begin(g Goal, c *pb.BatchContext) Move {
 	case c.GetReleaseId() == g.Release && c.GetOwner() == g.Owner:
 		return Move{Outcome: RolledBack, Why: fmt.Sprintf("release %s was rolled back: %s", c.GetReleaseId(), c.GetMessage())}
 	}
-	return initialize(g, g.Revision, fmt.Sprintf("preparing the release of revision %s of %s", g.Revision, g.Workload.GetName()))
+	return initializeCall(g, g.Revision, fmt.Sprintf("preparing the release of revision %s of %s", g.Revision, g.Workload.GetName()))
 }
 
-// advance moves the release in flight, while it is that of the evidence.
-func advance(g Goal, c *pb.BatchContext) Move {
+// advanceRelease moves the release in flight, while it is that of the evidence.
+func advanceRelease(g Goal, c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	switch {
 	case template != g.Revision:
-		return unproven(g, c)
+		return unprovenTemplate(g, c)
 	case c.GetUpdateRevision() != template:
 		return Move{Outcome: Wait, Why: c.GetMessage()} // the driver starts over with the new template
 	case g.Kind == Promote:
-		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case g.Target == nil:
 		return Move{Outcome: Reached, Why: c.GetMessage()}
 	}
-	return call(&pb.UpgradeBatchRequest{
+	return callMove(&pb.UpgradeBatchRequest{
 		Workload: g.Workload, ReleaseId: c.GetReleaseId(), UpdateRevision: g.Revision, Target: g.Target.GetTarget(),
 	}, g.Why)
 }
 
-// disown ends the release in flight, and then the hold, unless that would roll out a template that waits.
-func disown(g Goal, c *pb.BatchContext) Move {
+// disownRelease ends the release in flight, and then the hold, unless that would roll out a template that waits.
+func disownRelease(g Goal, c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	switch {
 	case plugin.InFlight(c) && g.Revision != "" && g.Revision == template && template == c.GetUpdateRevision():
 		// Only evidence for exactly the template in flight promotes it.
-		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
+		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case plugin.InFlight(c):
-		return finalize(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case plugin.Waits(c):
 		return Move{Outcome: Held, Why: fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it "+
 			"out at once. Release it, or restore the template of revision %s, and then: lockstep disown %s",
 			template, plugin.Serving(c), plugin.NameOf(g.Workload))}
 	}
-	return call(&pb.DisownRequest{Workload: g.Workload, TemplateRevision: template}, "disowning the workload: "+g.Why)
+	return callMove(&pb.DisownRequest{Workload: g.Workload, TemplateRevision: template}, "disowning the workload: "+g.Why)
 }
 
-// register begins a release of the template that the groups run, which moves nothing and names the owner.
-func register(g Goal, c *pb.BatchContext) Move {
+// registerOwner begins a release of the template that the groups run, which moves nothing and names the owner.
+func registerOwner(g Goal, c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	if g.Release == "" || plugin.InFlight(c) || c.GetOwner() == g.Owner || template == "" || plugin.Waits(c) {
 		return Move{Outcome: Held, Why: g.Why}
 	}
-	return initialize(g, template, g.Why)
+	return initializeCall(g, template, g.Why)
 }
 
-// unproven is the move for a template that the evidence does not name.
-func unproven(g Goal, c *pb.BatchContext) Move {
+// unprovenTemplate is the move for a template that the evidence does not name.
+func unprovenTemplate(g Goal, c *pb.BatchContext) Move {
 	if g.Revision == "" {
 		return Move{Outcome: Held, Why: g.Why}
 	}
@@ -216,22 +216,22 @@ func rollsBack(c *pb.BatchContext) bool {
 	return c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
-func initialize(g Goal, revision, why string) Move {
-	return call(&pb.InitializeRequest{
+func initializeCall(g Goal, revision, why string) Move {
+	return callMove(&pb.InitializeRequest{
 		Workload: g.Workload, ReleaseId: g.Release, Owner: g.Owner, Policy: g.Policy, TemplateRevision: revision,
 	}, why)
 }
 
-func finalize(g Goal, c *pb.BatchContext, intent pb.FinalizeIntent) Move {
+func finalizeCall(g Goal, c *pb.BatchContext, intent pb.FinalizeIntent) Move {
 	r := &pb.FinalizeRequest{Workload: g.Workload, ReleaseId: c.GetReleaseId(), Intent: intent, Message: g.Why}
 	// A rollback is to the stable revision, whatever the template is by now.
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
 		r.UpdateRevision = g.Revision
 	}
-	return call(r, g.Why)
+	return callMove(r, g.Why)
 }
 
-func call(r proto.Message, why string) Move { return Move{Outcome: Call, Request: r, Why: why} }
+func callMove(r proto.Message, why string) Move { return Move{Outcome: Call, Request: r, Why: why} }
 
 // Driver makes the call of a request of the contract, as plugin.Client does. It returns the state of the workload in the response, nil if
 // the response has none. Errors have an ErrorReason.

@@ -32,7 +32,7 @@ const reasonPrefix = "ERROR_REASON_"
 // New returns a status error with the reason's code and an ErrorInfo. The message is formatted like fmt.Sprintf, and names
 // the object that the error is about.
 func New(reason pb.ErrorReason, msg string, args ...any) error {
-	return build(reason, sprintf(msg, args), &errdetails.ErrorInfo{Domain: Domain, Reason: name(reason)})
+	return buildError(reason, formatMessage(msg, args), &errdetails.ErrorInfo{Domain: Domain, Reason: reasonName(reason)})
 }
 
 // FieldViolation describes an invalid field of a request.
@@ -84,8 +84,8 @@ func Invalid(violations ...FieldViolation) error {
 		texts = append(texts, v.Field+": "+v.Description)
 	}
 	reason := pb.ErrorReason_ERROR_REASON_INVALID_REQUEST
-	info := &errdetails.ErrorInfo{Domain: Domain, Reason: name(reason)}
-	return build(reason, strings.Join(texts, "; "), info, bad)
+	info := &errdetails.ErrorInfo{Domain: Domain, Reason: reasonName(reason)}
+	return buildError(reason, strings.Join(texts, "; "), info, bad)
 }
 
 // WithMetadata returns err with key and value added to its ErrorInfo, for programs: for example "release_id" of the
@@ -111,7 +111,7 @@ func WithMetadata(err error, key, value string) error {
 		}
 		details = append(details, message)
 	}
-	return attach(status.New(old.Code(), old.Message()), details...)
+	return attachDetails(status.New(old.Code(), old.Message()), details...)
 }
 
 // Reason returns the reason that err carries: UNSPECIFIED when it carries none of this domain or one that this version
@@ -171,12 +171,12 @@ func infoOf(err error) *errdetails.ErrorInfo {
 	return nil
 }
 
-func build(reason pb.ErrorReason, message string, details ...protoadapt.MessageV1) error {
-	return attach(status.New(Code(reason), message), details...)
+func buildError(reason pb.ErrorReason, message string, details ...protoadapt.MessageV1) error {
+	return attachDetails(status.New(Code(reason), message), details...)
 }
 
-// attach adds details. Only a status of code OK can't take them, and no reason has that code.
-func attach(s *status.Status, details ...protoadapt.MessageV1) error {
+// attachDetails adds details. Only a status of code OK can't take them, and no reason has that code.
+func attachDetails(s *status.Status, details ...protoadapt.MessageV1) error {
 	with, err := s.WithDetails(details...)
 	if err != nil {
 		return s.Err()
@@ -184,12 +184,12 @@ func attach(s *status.Status, details ...protoadapt.MessageV1) error {
 	return with.Err()
 }
 
-func name(reason pb.ErrorReason) string {
+func reasonName(reason pb.ErrorReason) string {
 	return strings.TrimPrefix(reason.String(), reasonPrefix)
 }
 
-// sprintf formats a message only if there are args, so that a '%' in a quoted error is not taken for a verb.
-func sprintf(msg string, args []any) string {
+// formatMessage formats a message only if there are args, so that a '%' in a quoted error is not taken for a verb.
+func formatMessage(msg string, args []any) string {
 	if len(args) == 0 {
 		return msg
 	}

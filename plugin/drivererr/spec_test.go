@@ -30,7 +30,7 @@ func TestSpecTableMatchesFunction(t *testing.T) {
 		if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 			continue
 		}
-		got[name(reason)] = row{Code: codeName(Code(reason)), Advice: Advice(reason)}
+		got[reasonName(reason)] = row{Code: codeName(Code(reason)), Advice: Advice(reason)}
 	}
 	if diff := cmp.Diff(spec, got); diff != "" {
 		t.Errorf("the table in SPEC.md (-) and drivererr (+) differ:\n%s", diff)

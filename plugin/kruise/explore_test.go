@@ -106,7 +106,7 @@ func (w *world) reconcile(broken *string) {
 		return
 	}
 	v := w.view()
-	m := plan(v)
+	m := planMove(v)
 	switch m.action {
 	case actNone:
 	case actAddFinalizer:
@@ -264,7 +264,7 @@ func TestEveryStateOfKruise(t *testing.T) {
 }
 
 func statusReason(w world) string {
-	m := plan(w.view())
+	m := planMove(w.view())
 	if m.action != actNone || len(m.status.Conditions) == 0 {
 		return ""
 	}

@@ -22,7 +22,7 @@ func FuzzEvidence(f *testing.F) {
 			return
 		}
 		e := Evidence{Rollout: &unstructured.Unstructured{Object: r}, BatchRelease: &unstructured.Unstructured{Object: b}}
-		_ = refusal(e.Rollout, e.BatchRelease)
+		_ = refusalOf(e.Rollout, e.BatchRelease)
 		if e.leftOver() && e.listens() {
 			t.Error("a Rollout listens beside a BatchRelease that is left over")
 		}

@@ -72,7 +72,7 @@ func TestUnfit(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := refusal(decoded(t, test.rollout), decoded(t, test.batchRelease))
+			err := refusalOf(decoded(t, test.rollout), decoded(t, test.batchRelease))
 			switch {
 			case test.want == "" && err == nil:
 			case test.want == "" || plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED || !strings.Contains(err.Error(), test.want):

@@ -41,7 +41,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	if err := r.Client.List(ctx, others, client.InNamespace(t.Namespace), client.MatchingFields{host.ByWorkload: name}); err != nil {
 		return v, fmt.Errorf("list RolloutTargets of %s: %w", name, err)
 	}
-	v.Rival, v.Successor = rivals(t, others.Items)
+	v.Rival, v.Successor = rivalTargets(t, others.Items)
 	if v.Rival != "" {
 		return v, nil
 	}
@@ -63,13 +63,13 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (Vi
 	return v, err
 }
 
-// rivals returns the oldest target of the workload if that is not t, and whether there is a younger one than t.
-func rivals(t *v1alpha1.RolloutTarget, all []v1alpha1.RolloutTarget) (before string, after bool) {
+// rivalTargets returns the oldest target of the workload if that is not t, and whether there is a younger one than t.
+func rivalTargets(t *v1alpha1.RolloutTarget, all []v1alpha1.RolloutTarget) (before string, after bool) {
 	for i := range all {
 		o := &all[i]
 		switch {
 		case o.Name == t.Name, o.DeletionTimestamp != nil:
-		case t.DeletionTimestamp == nil && older(o, t):
+		case t.DeletionTimestamp == nil && isOlder(o, t):
 			before = o.Name
 		default:
 			after = true
@@ -78,7 +78,7 @@ func rivals(t *v1alpha1.RolloutTarget, all []v1alpha1.RolloutTarget) (before str
 	return before, after
 }
 
-func older(a, b *v1alpha1.RolloutTarget) bool {
+func isOlder(a, b *v1alpha1.RolloutTarget) bool {
 	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.Name < b.Name
 	}
@@ -108,7 +108,7 @@ func (r *Reconciler) workload(ctx context.Context, t *v1alpha1.RolloutTarget) (*
 func (r *Reconciler) revisions(ctx context.Context, t *v1alpha1.RolloutTarget, entry string) (map[string]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(revisionKind)
-	if err := r.Client.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(leaders(t, entry).MatchLabels)); err != nil {
+	if err := r.Client.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(leaderSelector(t, entry).MatchLabels)); err != nil {
 		return nil, fmt.Errorf("list ControllerRevisions of %s/%s: %w", t.Namespace, nameOf(t), err)
 	}
 	label := labelRevision
@@ -169,7 +169,7 @@ type batch struct {
 func (e Evidence) batchOf(revision string) (batch, bool) {
 	var r v1beta1.BatchRelease
 	// A BatchRelease that has not set the partition is no evidence for it.
-	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decode(e.BatchRelease, &r) != nil ||
+	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decodeObject(e.BatchRelease, &r) != nil ||
 		revision == "" || r.Status.UpdateRevision != revision {
 		return batch{}, false
 	}
@@ -186,7 +186,7 @@ func (e Evidence) completed(revision string) bool {
 			Conditions         []metav1.Condition
 		}
 	}
-	if e.Rollout == nil || decode(e.Rollout, &r) != nil {
+	if e.Rollout == nil || decodeObject(e.Rollout, &r) != nil {
 		return false
 	}
 	s := r.Status
@@ -199,7 +199,7 @@ func (e Evidence) completed(revision string) bool {
 // left that has ended.
 func (e Evidence) listens() bool {
 	var r v1beta1.Rollout
-	return e.Rollout != nil && !e.leftOver() && decode(e.Rollout, &r) == nil && !r.Spec.Disabled &&
+	return e.Rollout != nil && !e.leftOver() && decodeObject(e.Rollout, &r) == nil && !r.Spec.Disabled &&
 		(r.Status.Phase == v1beta1.RolloutPhaseHealthy || r.Status.Phase == v1beta1.RolloutPhaseProgressing)
 }
 
@@ -207,10 +207,10 @@ func (e Evidence) listens() bool {
 // that of the next release, whose steps then reach no group.
 func (e Evidence) leftOver() bool {
 	var r v1beta1.BatchRelease
-	return e.BatchRelease != nil && decode(e.BatchRelease, &r) == nil && r.Status.Phase == v1beta1.RolloutPhaseCompleted
+	return e.BatchRelease != nil && decodeObject(e.BatchRelease, &r) == nil && r.Status.Phase == v1beta1.RolloutPhaseCompleted
 }
 
-func decode(o *unstructured.Unstructured, into any) error {
+func decodeObject(o *unstructured.Unstructured, into any) error {
 	raw, err := json.Marshal(o.Object)
 	if err == nil {
 		err = json.Unmarshal(raw, into)
@@ -223,7 +223,7 @@ func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (E
 	var e Evidence
 	all := &unstructured.UnstructuredList{}
 	all.SetGroupVersionKind(kruiseKind("RolloutList"))
-	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); err != nil && !absent(err) {
+	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); err != nil && !isAbsent(err) {
 		return e, fmt.Errorf("list the Rollouts of namespace %s: %w", t.Namespace, err)
 	}
 	for i := range all.Items {
@@ -243,7 +243,7 @@ func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (E
 	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(e.Rollout), o); {
 	case err == nil:
 		e.BatchRelease = o
-	case !absent(err):
+	case !isAbsent(err):
 		return e, fmt.Errorf("read BatchRelease %s/%s: %w", t.Namespace, e.Rollout.GetName(), err)
 	}
 	return e, nil
@@ -257,16 +257,16 @@ func refersTo(rollout *unstructured.Unstructured, t *v1alpha1.RolloutTarget) boo
 		rollout.GetDeletionTimestamp() == nil
 }
 
-// absent reports whether an object or its kind does not exist.
-func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+// isAbsent reports whether an object or its kind does not exist.
+func isAbsent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
 func kruiseKind(kind string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "rollouts.kruise.io", Version: "v1beta1", Kind: kind}
 }
 
-// policy returns the driver's policy for a target and a plan. Kruise lowers the partition whatever the plan says, so a plan that the driver
+// policyOf returns the driver's policy for a target and a plan. Kruise lowers the partition whatever the plan says, so a plan that the driver
 // would reject becomes one batch.
-func policy(t *v1alpha1.RolloutTarget, p *v1beta1.ReleasePlan) *pb.ReleasePolicy {
+func policyOf(t *v1alpha1.RolloutTarget, p *v1beta1.ReleasePlan) *pb.ReleasePolicy {
 	out := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"}}
 	if isSet(t) {
 		out.Style = pb.Style_STYLE_CANARY
@@ -325,9 +325,9 @@ var planFields = native.Table{
 
 const inPlace = "groups are replaced in place: remove it (v1alpha1: annotation `rollouts.kruise.io/rolling-style: partition`)"
 
-// refusal returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
+// refusalOf returns why no release begins with a Rollout and the BatchRelease that Kruise made of it, as the API server has them. It returns
 // nil if one may. Either object may be nil.
-func refusal(rollout, batchRelease *unstructured.Unstructured) error {
+func refusalOf(rollout, batchRelease *unstructured.Unstructured) error {
 	plan, _ := specOf(batchRelease)["releasePlan"].(map[string]any)
 	findings := append(rolloutFields.Judge("Rollout: spec", specOf(rollout)), planFields.Judge("BatchRelease: spec.releasePlan", plan)...)
 	if err := native.Refusal(findings); err != nil {

@@ -105,11 +105,11 @@ type move struct {
 	status v1alpha1.RolloutTargetStatus
 }
 
-// calls is the move that makes a call of the driver.
-func calls(m converge.Move) move { return move{action: actCall, why: m.Why, call: m} }
+// callMove is the move that makes a call of the driver.
+func callMove(m converge.Move) move { return move{action: actCall, why: m.Why, call: m} }
 
-// plan decides the next move.
-func plan(v View) move {
+// planMove decides the next move.
+func planMove(v View) move {
 	t := v.Target
 	switch {
 	case t.DeletionTimestamp != nil:
@@ -125,11 +125,11 @@ func plan(v View) move {
 	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{action: actAddFinalizer, why: "the workload is disowned before this target is deleted"}
 	}
-	next := converge.Next(goal(v), v.Context)
+	next := converge.Next(goalOf(v), v.Context)
 	switch _, adopts := next.Request.(*pb.AdoptRequest); {
 	case adopts:
 		// Without the hold, LWS would roll out the next template at once.
-		return calls(next)
+		return callMove(next)
 	case next.Outcome == converge.Foreign:
 		return notReady(v, "ReleaseOfAnother", next.Why)
 	case v.Context.GetTemplateRevision() == "":
@@ -140,7 +140,7 @@ func plan(v View) move {
 		return move{action: actMirror, why: "the target follows the workload, revision " + v.Context.GetTemplateRevision()}
 	}
 	if next.Outcome == converge.Call {
-		return calls(next)
+		return callMove(next)
 	}
 	m := move{status: statusOf(v)}
 	if next.Outcome == converge.Held && next.Why != "" {
@@ -149,11 +149,11 @@ func plan(v View) move {
 	return m
 }
 
-// owner returns the owner of the target's releases, as the driver records it.
-func owner(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
+// ownerOf returns the owner of the target's releases, as the driver records it.
+func ownerOf(t *v1alpha1.RolloutTarget) string { return ownerPrefix + t.Namespace + "/" + t.Name }
 
 // isOwnRelease reports whether the last release is one of this target.
-func isOwnRelease(v View) bool { return v.Context.GetOwner() == owner(v.Target) }
+func isOwnRelease(v View) bool { return v.Context.GetOwner() == ownerOf(v.Target) }
 
 // finalizeDeleted ends the release, and disowns the workload.
 func finalizeDeleted(v View) move {
@@ -164,7 +164,7 @@ func finalizeDeleted(v View) move {
 	case v.Context == nil, v.Workload.Deleting, v.Rival != "":
 		return done
 	}
-	g := converge.Goal{Kind: converge.Disown, Workload: refOf(t), Owner: owner(t), Why: "its RolloutTarget is being deleted"}
+	g := converge.Goal{Kind: converge.Disown, Workload: refOf(t), Owner: ownerOf(t), Why: "its RolloutTarget is being deleted"}
 	if t.Spec.OnDeletion == v1alpha1.OnDeletionPromote {
 		g.Revision = templateOf(t) // of which the user knew
 	}
@@ -178,7 +178,7 @@ func finalizeDeleted(v View) move {
 	case next.Outcome == converge.Held:
 		done.why = next.Why
 	case next.Outcome == converge.Call:
-		return calls(next)
+		return callMove(next)
 	}
 	return done
 }
@@ -199,7 +199,7 @@ func copyWorkload(v View, t *v1alpha1.RolloutTarget) {
 		delete(t.Labels, labelRolloutID)
 	}
 	t.Spec.Replicas = ptr.To(v.Context.GetReplicas())
-	t.Spec.Selector = leaders(t, entryRole(v.Context))
+	t.Spec.Selector = leaderSelector(t, entryRole(v.Context))
 	shown := v.Context.GetTemplateRevision()
 	switch serving := plugin.Serving(v.Context); {
 	case t.Spec.Template == nil && serving != "":
@@ -214,8 +214,8 @@ func copyWorkload(v View, t *v1alpha1.RolloutTarget) {
 	}
 }
 
-// leaders returns a selector of the workload's leader pods, of a DisaggregatedSet those of its entry role.
-func leaders(t *v1alpha1.RolloutTarget, entry string) *metav1.LabelSelector {
+// leaderSelector returns a selector of the workload's leader pods, of a DisaggregatedSet those of its entry role.
+func leaderSelector(t *v1alpha1.RolloutTarget, entry string) *metav1.LabelSelector {
 	match := map[string]string{labelName: t.Spec.WorkloadRef.Name, labelWorkerIndex: "0"}
 	if isSet(t) {
 		match = map[string]string{labelSet: t.Spec.WorkloadRef.Name, labelRole: entry, labelWorkerIndex: "0"}
@@ -250,22 +250,22 @@ func partitionOf(t *v1alpha1.RolloutTarget) *int32 {
 	return t.Spec.UpdateStrategy.RollingUpdate.Partition
 }
 
-func paused(t *v1alpha1.RolloutTarget) bool {
+func isPaused(t *v1alpha1.RolloutTarget) bool {
 	return t.Spec.UpdateStrategy != nil && t.Spec.UpdateStrategy.RollingUpdate != nil && t.Spec.UpdateStrategy.RollingUpdate.Paused
 }
 
-// goal returns what Kruise wants of the workload. The partition alone is no evidence: it is absent on a target that is new or has no
+// goalOf returns what Kruise wants of the workload. The partition alone is no evidence: it is absent on a target that is new or has no
 // Rollout, and after a Rollout was deleted or disabled.
-func goal(v View) converge.Goal {
+func goalOf(v View) converge.Goal {
 	t, c := v.Target, v.Context
 	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
-	g := converge.Goal{Kind: converge.Hold, Workload: refOf(t), Owner: owner(t)}
+	g := converge.Goal{Kind: converge.Hold, Workload: refOf(t), Owner: ownerOf(t)}
 	if inFlight {
 		g.Release = c.GetReleaseId()
 	}
 	groups, gone := allowedGroups(v)
 	switch {
-	case paused(t), groups == 0, inFlight && !isOwnRelease(v), plugin.Ending(c),
+	case isPaused(t), groups == 0, inFlight && !isOwnRelease(v), plugin.Ending(c),
 		!inFlight && (!plugin.Waits(c) || c.GetTotal() == 0), inFlight && !gone && c.GetPlanned() >= groups:
 		return g // nothing is requested, or nothing is left of it
 	case gone && inFlight && v.Evidence.completed(v.Revisions[template]):
@@ -286,7 +286,7 @@ func goal(v View) converge.Goal {
 		case moved: // the template changed in mid-release, and then the release was rolled back, whatever Kruise asked for meanwhile
 			g.Release = c.GetReleaseId()
 		default:
-			g.Release, g.Policy = releaseID(t, batch.uid, template), policy(t, batch.plan)
+			g.Release, g.Policy = releaseID(t, batch.uid, template), policyOf(t, batch.plan)
 		}
 		g.Kind, g.Revision, g.Why = converge.Upgrade, template, fmt.Sprintf("the partition allows %d updated groups", groups)
 		g.Target = &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(groups)}}
@@ -310,7 +310,7 @@ func waitsFor(v View) string {
 
 // needsEvidence reports whether the next move depends on evidence.
 func (v View) needsEvidence() bool {
-	g := goal(v)
+	g := goalOf(v)
 	return g.Kind == converge.Hold && g.Why != "" || v.templateDue()
 }
 

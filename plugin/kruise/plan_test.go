@@ -91,7 +91,7 @@ func led(v *View) { metav1.SetMetaDataAnnotation(&v.Target.ObjectMeta, annotatio
 func releasing(state pb.State, planned int32) func(*View) {
 	return func(v *View) {
 		c := v.Context
-		c.State, c.Planned, c.ReleaseId, c.Owner = state, planned, "r", owner(v.Target)
+		c.State, c.Planned, c.ReleaseId, c.Owner = state, planned, "r", ownerOf(v.Target)
 		c.StableRevision, c.UpdateRevision = "one", "two"
 	}
 }
@@ -159,7 +159,7 @@ func TestPlan(t *testing.T) {
 	datadriven.RunTest(t, "testdata/plan.txt", func(t *testing.T, d *datadriven.TestData) string {
 		v := view()
 		words.Set(t, d.CmdArgs, func(f *flag.FlagSet) { define(f, &v) })
-		m := plan(v)
+		m := planMove(v)
 		told := describe(m)
 		if m.action != actNone {
 			return fmt.Sprintf("%s: %s\n", told, m.why)
@@ -261,7 +261,7 @@ func TestFailureThresholdOfKruise(t *testing.T) {
 	for threshold, want := range map[string]string{"25%": "25%", "2": "2", "200%": "", "many": "", "-1": "", "+5%": ""} {
 		plan := planOf("50% 100%", "")
 		plan.FailureThreshold = ptr.To(intstr.Parse(threshold))
-		if got := policy(view().Target, plan).GetFailureThreshold(); got != want {
+		if got := policyOf(view().Target, plan).GetFailureThreshold(); got != want {
 			t.Errorf("%s: %q, want %q", threshold, got, want)
 		}
 	}
@@ -284,7 +284,7 @@ func TestPolicy(t *testing.T) {
 		{"unusable id", "a label has 63 characters", "1", []string{"1"}, strings.Repeat("x", 64)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := policy(view().Target, planOf(test.plan, test.rolloutID))
+			got := policyOf(view().Target, planOf(test.plan, test.rolloutID))
 			want := &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: test.batches}
 			if len(test.rolloutID) < 64 {
 				want.RolloutId = test.rolloutID
@@ -300,13 +300,13 @@ func TestPolicy(t *testing.T) {
 		Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"},
 		MinReady: durationpb.New(90 * time.Second), ProgressDeadline: durationpb.New(90 * time.Minute),
 	}
-	if diff := cmp.Diff(want, policy(target, &v1beta1.ReleasePlan{}), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, policyOf(target, &v1beta1.ReleasePlan{}), protocmp.Transform()); diff != "" {
 		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
 	}
 	set := view().Target
 	set.Spec.WorkloadRef.Kind = plugin.KindDisaggregatedSet
 	want = &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}}
-	if diff := cmp.Diff(want, policy(set, planOf("50% 100%", "7")), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, policyOf(set, planOf("50% 100%", "7")), protocmp.Transform()); diff != "" {
 		t.Errorf("of a DisaggregatedSet, -want +got:\n%s", diff)
 	}
 }

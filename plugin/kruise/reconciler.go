@@ -73,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		v, err := r.observe(ctx, t)
 		m := move{}
 		if err == nil {
-			m = plan(v)
+			m = planMove(v)
 			if m.action != actNone {
 				r.Logger.Info(m.why, "target", req.String(), "workload", nameOf(t))
 			}
@@ -185,7 +185,7 @@ func (r *Reconciler) apply(ctx context.Context, v View, m move) error {
 func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 	// A release in flight continues, whatever its Rollout says by now.
 	if _, begins := m.Request.(*pb.InitializeRequest); begins {
-		if err := refusal(v.Evidence.Rollout, v.Evidence.BatchRelease); err != nil {
+		if err := refusalOf(v.Evidence.Rollout, v.Evidence.BatchRelease); err != nil {
 			return err
 		}
 	}

@@ -272,7 +272,7 @@ func TestDeletedTargetEndsItsRelease(t *testing.T) {
 
 func TestDeletedTargetAwaitsItsPromotion(t *testing.T) {
 	v := view()
-	v.Context.State, v.Context.ReleaseId, v.Context.Owner = pb.State_STATE_PROMOTING, "kruise-1", owner(v.Target)
+	v.Context.State, v.Context.ReleaseId, v.Context.Owner = pb.State_STATE_PROMOTING, "kruise-1", ownerOf(v.Target)
 	r, d := bench(t, v, interceptor.Funcs{})
 	if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	s.ObservedGeneration = t.Generation
 	s.CurrentRevision, s.UpdateRevision = current, update
 	s.State = stateOf(c)
-	count(s, c, templateOf(t), isSet(t))
+	countGroups(s, c, templateOf(t), isSet(t))
 	if rollbackUnnoticed(v, s) {
 		s.UpdatedReplicas = s.Replicas - 1
 		s.UpdatedReadyReplicas = min(s.UpdatedReadyReplicas, s.UpdatedReplicas)
@@ -67,9 +67,9 @@ func statusOf(v View) v1alpha1.RolloutTargetStatus {
 	return *s
 }
 
-// count counts the workload's own groups. The units of a DisaggregatedSet's update revision are beside the stable ones, and count in
+// countGroups counts the workload's own groups. The units of a DisaggregatedSet's update revision are beside the stable ones, and count in
 // their place.
-func count(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string, units bool) {
+func countGroups(s *v1alpha1.RolloutTargetStatus, c *pb.BatchContext, template string, units bool) {
 	s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas = 0, 0, 0, 0
 	for _, g := range c.GetGroups() {
 		if !units && g.GetRole() != pb.GroupRole_GROUP_ROLE_STABLE || g.GetRevision() == "" {

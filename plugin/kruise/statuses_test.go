@@ -54,7 +54,7 @@ func TestRecordedStatuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := plan(v)
+		m := planMove(v)
 		answer := fmt.Sprintf("%s: %s %T (%s) %d/%d", s.Context.GetState(), moves[m.action], m.call.Request, m.why,
 			m.status.UpdatedReadyReplicas, m.status.Replicas)
 		for _, c := range m.status.Conditions {

@@ -70,7 +70,7 @@ func (p *Prober) Drain(owner string, leaders []Leader, d Drain, since time.Time)
 	case now.Before(end):
 		// A request that a gateway has sent may not be in the leader's metric yet.
 		return Progress{Recheck: end.Sub(now),
-			Message: fmt.Sprintf("waiting until %s for requests in flight (drain period %s)", clock(end), d.Period)}
+			Message: fmt.Sprintf("waiting until %s for requests in flight (drain period %s)", formatTime(end), d.Period)}
 	case len(leaders) == 0:
 		return Progress{State: Done, Message: "no leader is left to drain"}
 	case d.Metric == "":
@@ -179,7 +179,7 @@ func (t *draining) progress(leaders []Leader) Progress {
 			Message: fmt.Sprintf("stopped waiting at the drain timeout of %s although %s", t.policy.Timeout, sum.remainingText())}
 	default:
 		return Progress{State: sum.state(), Recheck: left,
-			Message: fmt.Sprintf("%s; waiting until %s at the latest", sum.remainingText(), clock(deadline))}
+			Message: fmt.Sprintf("%s; waiting until %s at the latest", sum.remainingText(), formatTime(deadline))}
 	}
 }
 
@@ -277,7 +277,7 @@ func (s *tally) success() string {
 	if len(s.unreachable) == 0 {
 		return message
 	}
-	return message + "; " + unreachablePrefix + names(s.unreachable)
+	return message + "; " + unreachablePrefix + joinNames(s.unreachable)
 }
 
 const unreachablePrefix = "counted as drained because they accept no connections: "
@@ -286,21 +286,21 @@ const unreachablePrefix = "counted as drained because they accept no connections
 func (s *tally) remainingText() string {
 	var parts []string
 	if len(s.running) > 0 {
-		parts = append(parts, fmt.Sprintf("%s is %g: %s", s.metric, s.total, names(s.running)))
+		parts = append(parts, fmt.Sprintf("%s is %g: %s", s.metric, s.total, joinNames(s.running)))
 	}
 	if len(s.failed) > 0 {
-		parts = append(parts, fmt.Sprintf("%s can't be read on %s", s.metric, names(s.failed)))
+		parts = append(parts, fmt.Sprintf("%s can't be read on %s", s.metric, joinNames(s.failed)))
 	}
 	if len(s.unread) > 0 {
-		parts = append(parts, "no response yet from "+names(s.unread))
+		parts = append(parts, "no response yet from "+joinNames(s.unread))
 	}
 	if len(s.unreachable) > 0 {
-		parts = append(parts, unreachablePrefix+names(s.unreachable))
+		parts = append(parts, unreachablePrefix+joinNames(s.unreachable))
 	}
 	return strings.Join(parts, "; ")
 }
 
-func names(list []string) string {
+func joinNames(list []string) string {
 	if len(list) <= namesShown {
 		return strings.Join(list, ", ")
 	}

@@ -206,14 +206,14 @@ func (p *Prober) repeat(ctx context.Context, o *owner, own *semaphore.Weighted, 
 		}
 		// Slots are free between two requests, so that failing leaders don't delay others.
 		own.Release(1)
-		if next == 0 || !pause(ctx, next) {
+		if next == 0 || !pauseFor(ctx, next) {
 			return
 		}
 	}
 }
 
-// pause waits and reports whether ctx has not ended.
-func pause(ctx context.Context, d time.Duration) bool {
+// pauseFor waits and reports whether ctx has not ended.
+func pauseFor(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -225,5 +225,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// clock formats a time for messages.
-func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// formatTime formats a time for messages.
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -83,14 +83,14 @@ func (p *Prober) ask(ctx context.Context, l Leader, r request, read func(io.Read
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return explain(ctx, err, r, "no response")
+		return explainRequest(ctx, err, r, "no response")
 	}
 	defer func() { _ = resp.Body.Close() }() // the result is known already
 	if resp.StatusCode/100 != 2 {
 		return statusError(resp.StatusCode)
 	}
 	if err := read(resp.Body); err != nil {
-		return explain(ctx, err, r, "the response began but did not end")
+		return explainRequest(ctx, err, r, "the response began but did not end")
 	}
 	return nil
 }
@@ -188,8 +188,8 @@ func isUnreachable(err error) bool {
 	return errors.As(err, &u)
 }
 
-// explain returns a readable error of the request. late is what did not happen before the timeout.
-func explain(ctx context.Context, err error, r request, late string) error {
+// explainRequest returns a readable error of the request. late is what did not happen before the timeout.
+func explainRequest(ctx context.Context, err error, r request, late string) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		// net/http wraps a timeout in different ways, so the context is asked.

@@ -75,7 +75,7 @@ func (e *warming) progress() Progress {
 	case e.warm:
 		return Progress{State: Done, Message: subject + " succeeded"}
 	case e.why != "":
-		return Progress{State: Failed, Message: fmt.Sprintf("%s: %s (try %d); next try at %s", subject, e.why, e.tries, clock(e.next))}
+		return Progress{State: Failed, Message: fmt.Sprintf("%s: %s (try %d); next try at %s", subject, e.why, e.tries, formatTime(e.next))}
 	default:
 		return Progress{Message: fmt.Sprintf("%s waits for its turn and a 2xx response, %s at most", subject, e.policy.Timeout)}
 	}

@@ -298,7 +298,7 @@ func TestServes(t *testing.T) {
 		{"published but not ready", ptr.To(true), ptr.To(false), nil, false},
 		{"terminating", ptr.To(true), ptr.To(true), ptr.To(true), false},
 	} {
-		if got := serves(discoveryv1.EndpointConditions{Ready: tt.ready, Serving: tt.serving, Terminating: tt.terminating}); got != tt.want {
+		if got := mayServe(discoveryv1.EndpointConditions{Ready: tt.ready, Serving: tt.serving, Terminating: tt.terminating}); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
 	}
@@ -309,7 +309,7 @@ func TestStrip(t *testing.T) {
 	svc := stableService()
 	svc.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "owner": "ml"}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-	if strip(svc); svc.ManagedFields != nil || len(svc.Annotations) != 1 {
+	if stripFields(svc); svc.ManagedFields != nil || len(svc.Annotations) != 1 {
 		t.Errorf("%v, %v", svc.ManagedFields, svc.Annotations)
 	}
 	selected := metav1.ManagedFieldsEntry{
@@ -318,23 +318,23 @@ func TestStrip(t *testing.T) {
 	}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{selected, {Manager: "kubectl"}}
 	for range 2 {
-		strip(svc)
+		stripFields(svc)
 		if len(svc.ManagedFields) != 1 || svc.ManagedFields[0].Manager != selected.Manager || svc.ManagedFields[0].FieldsV1 != nil {
 			t.Errorf("%v: the name of who changed the selector is kept", svc.ManagedFields)
 		}
 	}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: traffic.FieldManager}}
-	if strip(svc); len(svc.ManagedFields) != 2 {
+	if stripFields(svc); len(svc.ManagedFields) != 2 {
 		t.Errorf("%v: they are needed to remove Lockstep's entries", svc.ManagedFields)
 	}
 	unready := endpoint("vllm-1", false)
-	once := strip(slice("a", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), unready,
+	once := stripFields(slice("a", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), unready,
 		discoveryv1.Endpoint{Addresses: []string{"192.0.2.1"}}))
 	v, _ := once.(*endpointSlice)
 	if diff := cmp.Diff([]string{"vllm-0", "192.0.2.1"}, v.ready); diff != "" || v.service != "vllm" {
 		t.Errorf("%q (-want +got):\n%s", v.service, diff)
 	}
-	if twice := strip(once); twice != once {
+	if twice := stripFields(once); twice != once {
 		t.Error("a second pass returns another object")
 	}
 }

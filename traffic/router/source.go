@@ -69,7 +69,7 @@ func newSources(
 	for kind, k := range kinds {
 		config := informer.Config{
 			Source: k.source, Example: k.object, Indexers: k.indexers,
-			Transform: informer.Transform(strip), Handler: handler(kind, changed), Changed: func() { changed("", kind, "") },
+			Transform: informer.Transform(stripFields), Handler: changeHandler(kind, changed), Changed: func() { changed("", kind, "") },
 		}
 		if k.api != "" {
 			config.Discovery, config.RetryPeriod = core.Discovery(), discoverPeriod

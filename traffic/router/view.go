@@ -34,8 +34,8 @@ type endpointSlice struct {
 	ports   []string // names of the Service's ports that these pods have
 }
 
-// strip is the transform of all informers: it drops the fields that are not read.
-func strip(obj any) any {
+// stripFields is the transform of all informers: it drops the fields that are not read.
+func stripFields(obj any) any {
 	switch o := obj.(type) {
 	case *discoveryv1.EndpointSlice:
 		return stripSlice(o)
@@ -61,7 +61,7 @@ func stripSlice(slice *discoveryv1.EndpointSlice) *endpointSlice {
 		service: slice.Labels[discoveryv1.LabelServiceName],
 	}
 	for i := range slice.Endpoints {
-		if e := &slice.Endpoints[i]; serves(e.Conditions) {
+		if e := &slice.Endpoints[i]; mayServe(e.Conditions) {
 			v.ready = append(v.ready, podOf(e))
 		}
 	}
@@ -71,9 +71,9 @@ func stripSlice(slice *discoveryv1.EndpointSlice) *endpointSlice {
 	return v
 }
 
-// serves reports whether an endpoint may get requests. A Service with publishNotReadyAddresses has all endpoints Ready;
+// mayServe reports whether an endpoint may get requests. A Service with publishNotReadyAddresses has all endpoints Ready;
 // then Serving shows whether the pod is.
-func serves(c discoveryv1.EndpointConditions) bool {
+func mayServe(c discoveryv1.EndpointConditions) bool {
 	ready := ptr.Deref(c.Ready, true)
 	return ready && ptr.Deref(c.Serving, ready) && !ptr.Deref(c.Terminating, false)
 }
@@ -89,8 +89,8 @@ func podOf(e *discoveryv1.Endpoint) string {
 
 func (s *endpointSlice) serviceKeys() []string { return []string{s.Namespace + "/" + s.service} }
 
-// handler calls changed for each change. EndpointSlices are reported as their Service.
-func handler(kind string, changed func(namespace, kind, name string)) cache.ResourceEventHandler {
+// changeHandler calls changed for each change. EndpointSlices are reported as their Service.
+func changeHandler(kind string, changed func(namespace, kind, name string)) cache.ResourceEventHandler {
 	return informer.OnChange(func(old, obj any) {
 		before, had := old.(*endpointSlice)
 		after, has := obj.(*endpointSlice)
@@ -127,7 +127,7 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 	for _, key := range s.Objects() {
 		switch o := informer.Get[any](r.sources[key.Kind], types.NamespacedName{Namespace: s.Namespace, Name: key.Name}).(type) {
 		case *corev1.Service:
-			put(&w, s.Policy, o)
+			putService(&w, s.Policy, o)
 		case *networkingv1.Ingress:
 			w.Ingresses[key.Name] = o
 		case *unstructured.Unstructured:
@@ -147,7 +147,7 @@ func (r *Router) look(s traffic.Setup) (traffic.World, error) {
 	return w, nil
 }
 
-func put(w *traffic.World, p traffic.Policy, svc *corev1.Service) {
+func putService(w *traffic.World, p traffic.Policy, svc *corev1.Service) {
 	switch svc.Name {
 	case p.StableService:
 		w.Stable = svc

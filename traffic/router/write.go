@@ -35,7 +35,7 @@ func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) 
 		return object
 	}
 	client := r.client.Resource(r.sources[w.Key.Kind].Source().Resource).Namespace(namespace)
-	got, err := send(ctx, client, w)
+	got, err := sendWrite(ctx, client, w)
 	switch {
 	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):
 		// Another client deleted it. Without waiting, the next look would request the same delete again.
@@ -47,7 +47,7 @@ func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) 
 		}
 		return false, fmt.Errorf("%s %s/%s: %w", w.Verb, namespace, w.Key.Name, err)
 	case err != nil:
-		return false, fmt.Errorf("%s %s %s/%s: %w", w.Verb, w.Key.Kind, namespace, w.Key.Name, explained(err))
+		return false, fmt.Errorf("%s %s %s/%s: %w", w.Verb, w.Key.Kind, namespace, w.Key.Name, explainError(err))
 	case w.Verb == traffic.Delete:
 		return true, r.until(ctx, w, func() bool {
 			now := cached()
@@ -57,7 +57,7 @@ func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) 
 	return true, r.until(ctx, w, func() bool { return showsWrite(cached(), got) })
 }
 
-func send(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Write) (*unstructured.Unstructured, error) {
+func sendWrite(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Write) (*unstructured.Unstructured, error) {
 	// An older API would silently drop an unknown field: the name by which added rules are recognized, or the percentage of
 	// a mirror.
 	const strict = metav1.FieldValidationStrict
@@ -79,8 +79,8 @@ func send(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Writ
 	}
 }
 
-// explained adds the remedy for an outdated Gateway API.
-func explained(err error) error {
+// explainError adds the remedy for an outdated Gateway API.
+func explainError(err error) error {
 	if (apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "unknown field") {
 		return fmt.Errorf("%w (the installed Gateway API is too old, upgrade it: named rules are in its standard channel since v1.4, the percentage of a mirror since v1.3)", err)
 	}

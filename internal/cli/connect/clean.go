@@ -24,7 +24,7 @@ func forUsers() []plugin.Option {
 		if err := call(ctx, method, request, reply, conn, opts...); err != nil {
 			return cleanError(err)
 		}
-		clean(reply)
+		cleanStrings(reply)
 		return nil
 	}
 	stream := func(
@@ -49,7 +49,7 @@ func (s cleanStream) RecvMsg(m any) error {
 	if err := s.ClientStream.RecvMsg(m); err != nil {
 		return cleanError(err)
 	}
-	clean(m)
+	cleanStrings(m)
 	return nil
 }
 
@@ -65,7 +65,7 @@ func cleanError(err error) error {
 	for _, detail := range p.GetDetails() {
 		// A detail of an unknown type can't be printed either, so it may stay as it is.
 		if m, err := detail.UnmarshalNew(); err == nil {
-			clean(m)
+			cleanStrings(m)
 			if err := detail.MarshalFrom(m); err != nil {
 				return err //nolint:wrapcheck // it was marshaled before
 			}
@@ -74,8 +74,8 @@ func cleanError(err error) error {
 	return status.ErrorProto(p) //nolint:wrapcheck // the same error
 }
 
-// clean replaces the control characters in all strings of a message, keys of maps included.
-func clean(message any) {
+// cleanStrings replaces the control characters in all strings of a message, keys of maps included.
+func cleanStrings(message any) {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return

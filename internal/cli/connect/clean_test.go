@@ -70,7 +70,7 @@ func TestCleanResponses(t *testing.T) {
 		if proto.Equal(got, want) {
 			t.Fatalf("%T has no string", response)
 		}
-		clean(got)
+		cleanStrings(got)
 		if !proto.Equal(got, want) {
 			t.Errorf("%T: %s", response, prototext.Format(got))
 		}

@@ -87,9 +87,9 @@ type Link struct {
 }
 
 // Cause returns the error of a driver inside this process if it failed, since calls fail because of that, and otherwise err.
-func (l *Link) Cause(err error) error { return cause(l.Context, err) }
+func (l *Link) Cause(err error) error { return dialCause(l.Context, err) }
 
-func cause(ctx context.Context, err error) error {
+func dialCause(ctx context.Context, err error) error {
 	// An interrupted command has no other cause, so the error of its call says more.
 	if why := context.Cause(ctx); why != nil && !errors.Is(why, context.Canceled) {
 		return why

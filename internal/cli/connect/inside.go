@@ -63,7 +63,7 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 	// The server may not accept yet. Dial waits for it in place of failing.
 	client, err := plugin.Dial(command, "unix://"+filepath.Join(dir, "s"), append(options, plugin.WithWaitForReady())...)
 	if err != nil {
-		return nil, errors.Join(cause(command, err), closeAll())
+		return nil, errors.Join(dialCause(command, err), closeAll())
 	}
 	return &Link{Client: client, Context: command, Close: func() error { return errors.Join(client.Close(), closeAll()) }}, nil
 }

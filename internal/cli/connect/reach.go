@@ -46,10 +46,10 @@ func (o *Options) Reach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return reach(ctx, config)
+	return checkReachable(ctx, config)
 }
 
-func reach(ctx context.Context, config *rest.Config) error {
+func checkReachable(ctx context.Context, config *rest.Config) error {
 	config = rest.CopyConfig(config)
 	config.Timeout = reachTimeout
 	client, err := kubernetes.NewForConfig(config)
@@ -85,7 +85,7 @@ func (o *Options) awaitReady(ctx context.Context, config *rest.Config, driver se
 		if o.GiveUp == 0 {
 			return // its calls are retried
 		}
-		err := reach(ctx, config)
+		err := checkReachable(ctx, config)
 		if err == nil {
 			return // it answers, and so will the driver
 		}

@@ -37,7 +37,7 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	case host.OutcomeRolledBack:
 		return exit.Errorf(exit.RolledBack, "%s", result.Sentence())
 	case host.OutcomeInterrupted:
-		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", progress(result), nextSteps(c, hints))
+		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", progressText(result), nextSteps(c, hints))
 	case host.OutcomePromoted:
 		return fmt.Errorf("too late: release %s is already promoted", id)
 	case host.OutcomeSuperseded:
@@ -47,8 +47,8 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	}
 }
 
-// progress describes an interrupted release.
-func progress(result host.Result) string {
+// progressText describes an interrupted release.
+func progressText(result host.Result) string {
 	c := result.Context
 	// The context may be that of an older release, if the interrupted request never arrived.
 	if c == nil || result.ReleaseID == "" || c.GetReleaseId() != result.ReleaseID {
@@ -168,11 +168,11 @@ func flagWords(f *pflag.Flag) []string {
 		}
 		return []string{"--" + f.Name + "=" + value}
 	}
-	return []string{"--" + f.Name, quote(value)}
+	return []string{"--" + f.Name, quoteWord(value)}
 }
 
-// quote returns a word that a POSIX shell reads as s.
-func quote(s string) string {
+// quoteWord returns a word that a POSIX shell reads as s.
+func quoteWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
 	}
@@ -183,9 +183,9 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// explain describes an error of the driver: what failed, why, the reason in brackets, a line per invalid field, and what to
+// explainError describes an error of the driver: what failed, why, the reason in brackets, a line per invalid field, and what to
 // do. It wraps other errors with what failed.
-func explain(err error, what string, hints Hints) error {
+func explainError(err error, what string, hints Hints) error {
 	if err == nil {
 		return nil
 	}
@@ -197,10 +197,10 @@ func explain(err error, what string, hints Hints) error {
 		return fmt.Errorf("cannot %s: %w", what, err)
 	}
 	reason := drivererr.Reason(s.Err())
-	lines := []string{fmt.Sprintf("cannot %s: %s [%s]", what, messageOf(err, s), bracket(reason, s.Code()))}
+	lines := []string{fmt.Sprintf("cannot %s: %s [%s]", what, messageOf(err, s), reasonOrCode(reason, s.Code()))}
 	violations := drivererr.Violations(s.Err())
 	if len(violations) > 0 {
-		lines[0] = fmt.Sprintf("cannot %s: the request is invalid [%s]", what, bracket(reason, s.Code()))
+		lines[0] = fmt.Sprintf("cannot %s: the request is invalid [%s]", what, reasonOrCode(reason, s.Code()))
 	}
 	for _, v := range violations {
 		lines = append(lines, fmt.Sprintf("  %s: %s", Given(v.Field), v.Description))
@@ -209,7 +209,7 @@ func explain(err error, what string, hints Hints) error {
 	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && s.Code() == codes.Unavailable {
 		lines = append(lines, "  what to do: check that a driver runs (lockstep serve) and listens at this address")
 	}
-	lines = append(lines, remedy(reason, drivererr.Metadata(s.Err()), hints)...)
+	lines = append(lines, remedyLines(reason, drivererr.Metadata(s.Err()), hints)...)
 	text := strings.Join(lines, "\n")
 	if len(violations) > 0 {
 		return exit.Usagef("%s", text)
@@ -240,15 +240,15 @@ func Given(field string) string {
 	return name
 }
 
-// remedy returns lines that say what the user can do about a reason.
-func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []string {
+// remedyLines returns lines that say what the user can do about a reason.
+func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints) []string {
 	switch reason {
 	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST:
 		return nil
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		lines := []string{"  to see it:   " + hints.Status, "  to abort it: " + hints.Abort}
 		if id := metadata["release_id"]; id != "" && hints.Resume != "" {
-			lines = append(lines, "  to resume it, with the policy that it began with: "+hints.Resume+" --release-id "+quote(id))
+			lines = append(lines, "  to resume it, with the policy that it began with: "+hints.Resume+" --release-id "+quoteWord(id))
 		}
 		return lines
 	case pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED:
@@ -285,8 +285,8 @@ func remedy(reason pb.ErrorReason, metadata map[string]string, hints Hints) []st
 	return []string{"  what to do: " + strings.ToLower(advice[:1]) + advice[1:]}
 }
 
-// bracket returns the reason as in ErrorInfo, or the gRPC code of an error without one.
-func bracket(reason pb.ErrorReason, c codes.Code) string {
+// reasonOrCode returns the reason as in ErrorInfo, or the gRPC code of an error without one.
+func reasonOrCode(reason pb.ErrorReason, c codes.Code) string {
 	if reason != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		return strings.TrimPrefix(reason.String(), "ERROR_REASON_")
 	}

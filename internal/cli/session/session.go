@@ -121,7 +121,7 @@ func (f *Flags) Run(cmd *cobra.Command, o *connect.Options, args []string, work 
 		s.Host = &host.Host{Driver: s.Client, Observe: s.Observe, Timing: host.Timing{Patience: f.RetryFor}}
 		err = errors.Join(work(s), s.Link.Close())
 	} else if _, called := statusOf(err); called || f.Dial.Address != "" { // else it is of a kubeconfig, or of flags
-		err = explain(err, "reach the driver", s.Hints)
+		err = explainError(err, "reach the driver", s.Hints)
 	}
 	return errors.Join(err, s.Printer.Close())
 }
@@ -195,7 +195,7 @@ func (s *Session) Explain(err error, verb string) error {
 	if _, ok := statusOf(err); ok && s.Context.Err() != nil {
 		return exit.Errorf(exit.Interrupted, "interrupted")
 	}
-	return explain(err, verb+" "+s.Name, s.Hints)
+	return explainError(err, verb+" "+s.Name, s.Hints)
 }
 
 // Conclude returns the command's error for the result of a run.

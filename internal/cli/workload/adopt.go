@@ -76,22 +76,22 @@ lockstep release --batches 0 all groups are replaced at once, at the workload's 
 Refused while a release is in flight: use lockstep abort. A GitOps tool overwrites the template at its next sync: revert the
 change in Git, too.`,
 		Example: "  lockstep undo vllm\n  lockstep undo vllm --to-revision 3\n  lockstep release vllm --batches 0",
-	}, func(s *session.Session) error { return undo(s, revision) })
+	}, func(s *session.Session) error { return undoTo(s, revision) })
 	cmd.Flags().StringVar(&revision, "to-revision", "", "number or hash of the revision, as lockstep history shows them")
-	complete(cmd, "to-revision")
+	completeFlag(cmd, "to-revision")
 	output.AddFormat(cmd, &f.Output)
 	return cmd
 }
 
-func undo(s *session.Session, to string) error {
+func undoTo(s *session.Session, to string) error {
 	request := &pb.UndoRequest{Workload: s.Ref}
 	// The user sees numbers, and the request has the hash.
 	if to != "" {
-		history, err := revisions(s, false)
+		history, err := listRevisions(s, false)
 		if err != nil {
 			return err
 		}
-		revision, err := pick(s, history.GetRevisions(), to)
+		revision, err := pickRevision(s, history.GetRevisions(), to)
 		if err != nil {
 			return err
 		}
@@ -112,15 +112,15 @@ func undo(s *session.Session, to string) error {
 	if err != nil {
 		return s.Explain(err, "read the status of")
 	}
-	if outcome == host.OutcomeRestored && runs(c, response.GetRevision()) {
+	if outcome == host.OutcomeRestored && allRun(c, response.GetRevision()) {
 		text = fmt.Sprintf("restored the template of revision %s, run by all groups: there is nothing to release", response.GetRevision())
 	}
 	s.Say(host.Event{Context: c, Outcome: outcome, Message: text})
 	return nil
 }
 
-// runs reports whether all groups of the workload itself run a revision.
-func runs(c *pb.BatchContext, revision string) bool {
+// allRun reports whether all groups of the workload itself run a revision.
+func allRun(c *pb.BatchContext, revision string) bool {
 	groups := 0
 	for _, g := range c.GetGroups() {
 		// The groups of a canary are deleted at the end of its release.

@@ -112,7 +112,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	case !plugin.InFlight(c):
 		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
-	case !f.force && !ours(c):
+	case !f.force && !isOurs(c):
 		// A host that does not know of the end would continue its release.
 		return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or if it is gone, override it with --force",
 			e.verb, s.Name, c.GetOwner(), c.GetReleaseId())

@@ -64,7 +64,7 @@ or hash of the history.
 }
 
 func showHistory(s *session.Session, format view.Format) error {
-	response, err := revisions(s, false)
+	response, err := listRevisions(s, false)
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func showHistory(s *session.Session, format view.Format) error {
 	return err
 }
 
-// revisions returns the history, and shows its warnings.
-func revisions(s *session.Session, templates bool) (*pb.ListRevisionsResponse, error) {
+// listRevisions returns the history, and shows its warnings.
+func listRevisions(s *session.Session, templates bool) (*pb.ListRevisionsResponse, error) {
 	response, err := session.Call(s, "read the history of", s.ListRevisions,
 		&pb.ListRevisionsRequest{Workload: s.Ref, IncludeTemplates: templates})
 	if err != nil {
@@ -91,8 +91,8 @@ func revisions(s *session.Session, templates bool) (*pb.ListRevisionsResponse, e
 	return response, nil
 }
 
-// pick finds a revision by its number or its hash.
-func pick(s *session.Session, all []*pb.Revision, name string) (*pb.Revision, error) {
+// pickRevision finds a revision by its number or its hash.
+func pickRevision(s *session.Session, all []*pb.Revision, name string) (*pb.Revision, error) {
 	for _, r := range all {
 		if r.GetName() == name || r.GetNumber() > 0 && strconv.FormatInt(r.GetNumber(), 10) == name {
 			return r, nil
@@ -110,11 +110,11 @@ func pick(s *session.Session, all []*pb.Revision, name string) (*pb.Revision, er
 
 // showDiff compares revisions. There are at most two names.
 func showDiff(s *session.Session, names []string) error {
-	response, err := revisions(s, true)
+	response, err := listRevisions(s, true)
 	if err != nil {
 		return err
 	}
-	from, to, err := pair(s, response.GetRevisions(), names)
+	from, to, err := pickPair(s, response.GetRevisions(), names)
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,8 @@ func showDiff(s *session.Session, names []string) error {
 	return err
 }
 
-// pair returns the revisions to compare. The first of all is the newest.
-func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.Revision, err error) {
+// pickPair returns the revisions to compare. The first of all is the newest.
+func pickPair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.Revision, err error) {
 	for _, r := range all {
 		if r.GetCurrent() {
 			to = r
@@ -138,15 +138,15 @@ func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.
 		}
 	}
 	if len(names) > 0 {
-		if from, err = pick(s, all, names[0]); err != nil {
+		if from, err = pickRevision(s, all, names[0]); err != nil {
 			return nil, nil, err
 		}
 	} else if from == to {
 		// If no template waits for a release, the comparison is with the revision before.
-		from = before(all, to)
+		from = revisionBefore(all, to)
 	}
 	if len(names) > 1 {
-		if to, err = pick(s, all, names[1]); err != nil {
+		if to, err = pickRevision(s, all, names[1]); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -156,8 +156,8 @@ func pair(s *session.Session, all []*pb.Revision, names []string) (from, to *pb.
 	return from, to, nil
 }
 
-// before returns the newest revision with a lower number.
-func before(all []*pb.Revision, than *pb.Revision) *pb.Revision {
+// revisionBefore returns the newest revision with a lower number.
+func revisionBefore(all []*pb.Revision, than *pb.Revision) *pb.Revision {
 	for _, r := range all {
 		if than != nil && r.GetNumber() < than.GetNumber() && r.GetNumber() > 0 {
 			return r

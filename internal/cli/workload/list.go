@@ -19,9 +19,9 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// list shows the workloads of a namespace, or of all: those under hold as the driver sees them, and those that the API server has beside
+// listWorkloads shows the workloads of a namespace, or of all: those under hold as the driver sees them, and those that the API server has beside
 // them, unless the driver is at an address.
-func list(s *session.Session, o *connect.Options) error {
+func listWorkloads(s *session.Session, o *connect.Options) error {
 	namespace := s.Ref.GetNamespace()
 	held, err := underHold(s.Context, s.Client, namespace)
 	if err != nil {

@@ -48,7 +48,7 @@ func (f *policyFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.minReady, "min-ready", 0, "how long a group must have been ready before it counts")
 	flags.DurationVar(&f.progressDeadline, "progress-deadline", 0,
 		"time without a new ready group after which the release fails (default: the driver's, 30m)")
-	complete(cmd, "style", "canary", "blue-green", "partition")
+	completeFlag(cmd, "style", "canary", "blue-green", "partition")
 	f.traffic.add(cmd)
 }
 

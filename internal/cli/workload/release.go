@@ -122,7 +122,7 @@ func (f *releaseFlags) release() (host.Release, error) {
 		return host.Release{}, err
 	}
 	return host.Release{
-		ID: f.id, NewID: newReleaseID, Owner: owner(), Policy: policy, Weights: weights, HeaderRoutes: headers,
+		ID: f.id, NewID: newReleaseID, Owner: defaultOwner(), Policy: policy, Weights: weights, HeaderRoutes: headers,
 		Pause: f.pause, NoPromote: f.noPromote, OnFailure: f.onFailure,
 		Gates: gates, OnGateFailure: f.gates.onFailure,
 	}, nil
@@ -142,7 +142,7 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
 		return false, err
 	}
-	if f.id == c.GetReleaseId() || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !runs(c, c.GetTemplateRevision()) {
+	if f.id == c.GetReleaseId() || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !allRun(c, c.GetTemplateRevision()) {
 		return false, nil
 	}
 	// The driver's cache may be older than the user's last edit. A driver at an address may be that of another cluster than the kubeconfig's,
@@ -175,8 +175,8 @@ func newReleaseID() string {
 // ownerPrefix is the prefix of owner.
 const ownerPrefix = "lockstep-cli/"
 
-// owner identifies the user and the machine, as in "lockstep-cli/jo@laptop", as long as the driver accepts.
-func owner() string {
+// defaultOwner identifies the user and the machine, as in "lockstep-cli/jo@laptop", as long as the driver accepts.
+func defaultOwner() string {
 	name, machine := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
@@ -189,8 +189,8 @@ func owner() string {
 	return strings.ToValidUTF8(text[:min(len(text), record.MaxOwner)], "")
 }
 
-// ours reports whether no other host drives the workload's release.
-func ours(c *pb.BatchContext) bool {
+// isOurs reports whether no other host drives the workload's release.
+func isOurs(c *pb.BatchContext) bool {
 	return c.GetOwner() == "" || strings.HasPrefix(c.GetOwner(), ownerPrefix)
 }
 
@@ -212,7 +212,7 @@ func Commands(o *connect.Options) []*cobra.Command {
 	}
 }
 
-// complete registers the values that the shell offers for a flag.
-func complete(cmd *cobra.Command, flag string, values ...string) {
+// completeFlag registers the values that the shell offers for a flag.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }

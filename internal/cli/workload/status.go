@@ -53,9 +53,9 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 		case wait > 0:
 			return awaitRelease(s, o, wait)
 		case watch:
-			return follow(s)
+			return followWorkloads(s)
 		case s.Ref.GetName() == "":
-			return list(s, o)
+			return listWorkloads(s, o)
 		default:
 			return showStatus(s, all)
 		}
@@ -93,7 +93,7 @@ func showStatus(s *session.Session, all bool) error {
 	text := view.Status(c, time.Now(), all)
 	// A host that was removed can't tell that it is gone: its release would wait without a word.
 	waits := c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
-	if waits && plugin.InFlight(c) && !ours(c) {
+	if waits && plugin.InFlight(c) && !isOurs(c) {
 		text += fmt.Sprintf("\n%s continues or ends this release. If it is gone: %s --force\n", view.OneLine(c.GetOwner()), s.Hints.Abort)
 	}
 	_, err = fmt.Fprint(s.Text, text)
@@ -241,13 +241,13 @@ func newWatchCommand(o *connect.Options) *cobra.Command {
 		Long:    watchAbout,
 		Example: watchExample,
 		Args:    session.AtMostOneName,
-	}, follow)
+	}, followWorkloads)
 	f.AddAll(cmd.Flags())
 	return cmd
 }
 
-// follow shows one workload, or the running releases of a namespace or of all, until the command is interrupted.
-func follow(s *session.Session) error {
+// followWorkloads shows one workload, or the running releases of a namespace or of all, until the command is interrupted.
+func followWorkloads(s *session.Session) error {
 	w := &watcher{driver: s.Client, display: s.Printer, inside: s.Hints.Inside, held: map[string]*pb.BatchContext{}}
 	show := w.workload
 	if s.Ref.GetName() == "" {

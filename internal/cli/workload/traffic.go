@@ -42,7 +42,7 @@ func (f *trafficFlags) add(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.cookies, "canary-cookie", nil,
 		"NAME or NAME=VALUE (default: always) of a cookie that sends requests to the canary; may be repeated")
 	for _, flag := range []string{"service", "http-route", "weights", "canary-header", "canary-cookie"} {
-		complete(cmd, flag)
+		completeFlag(cmd, flag)
 	}
 }
 
@@ -145,7 +145,7 @@ func (f *gateFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.config, "prometheus-config", "",
 		"YAML file with credentials and TLS for --prometheus, as promtool's --http.config.file")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("gate", completeTemplates))
-	complete(cmd, "prometheus")
+	completeFlag(cmd, "prometheus")
 }
 
 // gates returns the gates of the policy file and of the flags.

@@ -25,7 +25,7 @@ func History(all []*pb.Revision, now time.Time) string {
 	for i, row := range rows {
 		rows[i] = slices.Delete(row, 5, 6) // OUTCOME has an identity: one is enough of a line
 	}
-	return columns(append([][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "RELEASE", "OUTCOME"}}, rows...))
+	return alignColumns(append([][]string{{"", "REVISION", "HASH", "WHEN", "IMAGES", "RELEASE", "OUTCOME"}}, rows...))
 }
 
 // HistoryRows returns the cells of each revision: mark, number, hash, time as when formats it, images, editor, release and outcome.

@@ -76,12 +76,12 @@ func (l *Lines) print(now time.Time, name string, lines []string) {
 		if l.named && name != "" {
 			line = name + "  " + line
 		}
-		_, _ = fmt.Fprintln(l.w, stamped(now.Sub(l.start), line))
+		_, _ = fmt.Fprintln(l.w, withTime(now.Sub(l.start), line))
 	}
 }
 
-// stamped prefixes a line with a time.
-func stamped(elapsed time.Duration, line string) string {
+// withTime prefixes a line with a time.
+func withTime(elapsed time.Duration, line string) string {
 	return fmt.Sprintf("%6s  %s", Age(elapsed), line)
 }
 
@@ -172,7 +172,7 @@ func (c *changes) lines(e host.Event) []string {
 	lines := c.setGroups(e.Context.GetGroups(), e.Time)
 	before := c.progress
 	c.progress = progressKey(e.Context)
-	if c.progress != before && (e.Kind == EventStatus || !announced(e.Context)) {
+	if c.progress != before && (e.Kind == EventStatus || !hostAnnounces(e.Context)) {
 		lines = append(lines, Progress(e.Context))
 	}
 	return append(lines, c.unready(e.Time)...)
@@ -205,8 +205,8 @@ func (c *changes) due(now time.Time) []string {
 	return c.unready(now)
 }
 
-// announced reports whether the host that drives the release has an event of its own for this state.
-func announced(c *pb.BatchContext) bool {
+// hostAnnounces reports whether the host that drives the release has an event of its own for this state.
+func hostAnnounces(c *pb.BatchContext) bool {
 	return slices.Contains([]pb.State{
 		pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK, pb.State_STATE_NOTHING_TO_RELEASE, pb.State_STATE_FAILED,
 	}, c.GetState())

@@ -49,7 +49,7 @@ func (l *Live) Observe(e host.Event) {
 	defer l.mu.Unlock()
 	var lines []string
 	if e.Kind != host.EventProgress && e.Kind != EventStatus {
-		lines = []string{stamped(e.Time.Sub(l.start), messageLine(e))}
+		lines = []string{withTime(e.Time.Sub(l.start), messageLine(e))}
 	}
 	if e.Context != nil {
 		l.contexts[plugin.WorkloadKey(e.Context.GetWorkload())] = e.Context
@@ -66,7 +66,7 @@ func (l *Live) End(e host.Event) {
 		line = Progress(e.Context)
 	}
 	delete(l.contexts, name)
-	l.draw([]string{stamped(e.Time.Sub(l.start), name+"  "+line)}, time.Now())
+	l.draw([]string{withTime(e.Time.Sub(l.start), name+"  "+line)}, time.Now())
 }
 
 // Write prints log lines above the status. Each call must have whole lines.
@@ -98,16 +98,16 @@ func (l *Live) draw(lines []string, now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(l.contexts)) {
 		contexts = append(contexts, l.contexts[name])
 	}
-	status := frame(contexts, now, l.height())
+	status := renderFrame(contexts, now, l.height())
 	if l.drawn = strings.Count(status, "\n"); l.drawn > 0 {
 		status = noWrap + status + wrap
 	}
 	_, _ = io.WriteString(l.w, b.String()+status)
 }
 
-// frame returns the status of workloads, cut to the height of a terminal: more lines than the screen has can't be redrawn in place. A height of 0
+// renderFrame returns the status of workloads, cut to the height of a terminal: more lines than the screen has can't be redrawn in place. A height of 0
 // is no limit.
-func frame(contexts []*pb.BatchContext, now time.Time, height int) string {
+func renderFrame(contexts []*pb.BatchContext, now time.Time, height int) string {
 	room := 0
 	if height > 0 {
 		// One line for the empty line at the top, and one for the cursor.
@@ -130,7 +130,7 @@ func statusLines(contexts []*pb.BatchContext, now time.Time, room int) []string 
 			if len(lines) > 0 {
 				lines = append(lines, "")
 			}
-			lines = append(lines, strings.Split(strings.TrimSuffix(status(c, now, ready), "\n"), "\n")...)
+			lines = append(lines, strings.Split(strings.TrimSuffix(statusTree(c, now, ready), "\n"), "\n")...)
 		}
 		if room <= 0 || len(lines) <= room {
 			return lines
@@ -142,11 +142,11 @@ func statusLines(contexts []*pb.BatchContext, now time.Time, room int) []string 
 			lines = append(lines, plugin.WorkloadKey(c.GetWorkload())+"  "+Progress(c))
 		}
 	}
-	return top(lines, room)
+	return firstLines(lines, room)
 }
 
-// top returns the first lines, and how many follow.
-func top(lines []string, room int) []string {
+// firstLines returns the first lines, and how many follow.
+func firstLines(lines []string, room int) []string {
 	if len(lines) <= room {
 		return lines
 	}

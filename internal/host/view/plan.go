@@ -21,16 +21,16 @@ import (
 // Plan returns a plan as `lockstep plan` prints it.
 func Plan(name string, r *pb.PlanResponse) string {
 	rows := [][]string{
-		{"Workload", fmt.Sprintf("%s (%s of %s)", name, count(r.GetReplicas(), "group"), count(r.GetSize(), "pod"))},
+		{"Workload", fmt.Sprintf("%s (%s of %s)", name, countOf(r.GetReplicas(), "group"), countOf(r.GetSize(), "pod"))},
 		{"Plan", StyleWord(r.GetStyle()) + " release"},
-		{"Start-up", startup(r)},
+		{"Start-up", startupTime(r)},
 	}
 	if r.GetEstimate() != nil {
 		rows = append(rows, []string{"Time", r.GetEstimate().AsDuration().Round(time.Second).String() + " without pauses"})
 	}
-	text := columns(rows)
+	text := alignColumns(rows)
 	if len(r.GetSteps()) > 0 {
-		text += "\n" + steps(r)
+		text += "\n" + stepTable(r)
 	}
 	var notes strings.Builder
 	for _, w := range r.GetBlockers() {
@@ -48,29 +48,29 @@ func Plan(name string, r *pb.PlanResponse) string {
 	return text
 }
 
-func startup(r *pb.PlanResponse) string {
+func startupTime(r *pb.PlanResponse) string {
 	switch took := r.GetStartup().AsDuration(); {
 	case took == 0:
 		return "unknown"
 	case r.GetStartupGroups() > 0:
-		return fmt.Sprintf("%s a group, the median of %s", took, count(r.GetStartupGroups(), "group"))
+		return fmt.Sprintf("%s a group, the median of %s", took, countOf(r.GetStartupGroups(), "group"))
 	default:
 		return took.String() + " a group"
 	}
 }
 
-// steps returns one row per step.
-func steps(r *pb.PlanResponse) string {
+// stepTable returns one row per step.
+func stepTable(r *pb.PlanResponse) string {
 	rows := make([][]string, 0, 1+len(r.GetSteps()))
 	rows = append(rows, []string{"STEP", "OLD", "NEW", "READY", "EXTRA", "PODS", "CAPACITY", "NEW REQUESTS", "TIME", "ALSO REQUESTED"})
 	for _, s := range r.GetSteps() {
 		rows = append(rows, []string{
 			s.GetName(), fmt.Sprint(s.GetStableGroups()), fmt.Sprint(s.GetCanaryGroups()), fmt.Sprint(s.GetReadyGroups()),
-			fmt.Sprintf("+%d", s.GetExtraGroups()), fmt.Sprintf("+%d", s.GetExtraPods()), capacity(s), fmt.Sprintf("%d%%", s.GetTrafficWeight()),
-			estimate(s.GetEstimate()), resources(s.GetExtraResources()),
+			fmt.Sprintf("+%d", s.GetExtraGroups()), fmt.Sprintf("+%d", s.GetExtraPods()), capacityRange(s), fmt.Sprintf("%d%%", s.GetTrafficWeight()),
+			estimateText(s.GetEstimate()), resourceList(s.GetExtraResources()),
 		})
 	}
-	return columns(rows) + rolesAfter(r)
+	return alignColumns(rows) + rolesAfter(r)
 }
 
 // rolesAfter returns the groups of each role after each step, "" without roles.
@@ -88,24 +88,24 @@ func rolesAfter(r *pb.PlanResponse) string {
 	if len(rows) == 0 {
 		return ""
 	}
-	return "\n" + columns(append([][]string{{"STEP", "NEW GROUPS BY ROLE"}}, rows...))
+	return "\n" + alignColumns(append([][]string{{"STEP", "NEW GROUPS BY ROLE"}}, rows...))
 }
 
-// capacity returns the minimum of ready and the maximum of existing groups, in percent.
-func capacity(s *pb.PlanStep) string {
+// capacityRange returns the minimum of ready and the maximum of existing groups, in percent.
+func capacityRange(s *pb.PlanStep) string {
 	// Rounded to the nearest, 99.6 % would read as full capacity.
 	return fmt.Sprintf("%.0f..%.0f%%", math.Floor(100*s.GetMinCapacity()), 100*s.GetMaxCapacity())
 }
 
-func estimate(d *durationpb.Duration) string {
+func estimateText(d *durationpb.Duration) string {
 	if d == nil {
 		return "-"
 	}
 	return d.AsDuration().Round(time.Second).String()
 }
 
-// resources lists devices, which are scarce, first.
-func resources(all map[string]string) string {
+// resourceList lists devices, which are scarce, first.
+func resourceList(all map[string]string) string {
 	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(strings.Count(b, "/")-strings.Count(a, "/"), strings.Compare(a, b))
 	})
@@ -137,8 +137,8 @@ func Preflight(name string, r *pb.PreflightResponse) string {
 	for _, f := range r.GetFindings() {
 		counts[f.GetSeverity()]++
 	}
-	fmt.Fprintf(&b, "%s, %s, %s\n", count(counts[pb.Severity_SEVERITY_ERROR], "error"), count(counts[pb.Severity_SEVERITY_WARNING], "warning"),
-		count(counts[pb.Severity_SEVERITY_INFO], "note"))
+	fmt.Fprintf(&b, "%s, %s, %s\n", countOf(counts[pb.Severity_SEVERITY_ERROR], "error"), countOf(counts[pb.Severity_SEVERITY_WARNING], "warning"),
+		countOf(counts[pb.Severity_SEVERITY_INFO], "note"))
 	return b.String()
 }
 

@@ -17,13 +17,13 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// header returns the status of a workload and its release, without groups.
-func header(c *pb.BatchContext, now time.Time) string {
+// workloadHeader returns the status of a workload and its release, without groups.
+func workloadHeader(c *pb.BatchContext, now time.Time) string {
 	rows := [][]string{
-		{"Workload", fmt.Sprintf("%s (%s of %s)", plugin.WorkloadKey(c.GetWorkload()), count(c.GetReplicas(), "group"), count(c.GetSize(), "pod"))},
+		{"Workload", fmt.Sprintf("%s (%s of %s)", plugin.WorkloadKey(c.GetWorkload()), countOf(c.GetReplicas(), "group"), countOf(c.GetSize(), "pod"))},
 	}
 	if c.GetReleaseId() != "" {
-		rows = append(rows, []string{"Release", release(c, now)})
+		rows = append(rows, []string{"Release", releaseCell(c, now)})
 	}
 	rows = append(rows, []string{"State", stateText(c) + " " + OneLine(fmt.Sprintf("(%s) %s", c.GetReason(), c.GetMessage()))})
 	if c.GetEndMessage() != "" {
@@ -35,18 +35,18 @@ func header(c *pb.BatchContext, now time.Time) string {
 	}
 	rows = append(rows,
 		ownGroups(c),
-		[]string{"Revision", revisions(c)},
+		[]string{"Revision", revisionCell(c)},
 	)
 	if c.GetTemplateRevision() != "" {
-		rows = append(rows, []string{"Template", template(c)})
+		rows = append(rows, []string{"Template", templateCell(c)})
 	}
 	if len(c.GetRoles()) > 0 {
-		rows = append(rows, []string{"Roles", roles(c)})
+		rows = append(rows, []string{"Roles", roleCounts(c)})
 	}
 	if plugin.InFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
-		rows = append(rows, []string{"Traffic", traffic(c)})
+		rows = append(rows, []string{"Traffic", trafficCell(c)})
 	}
-	return columns(rows)
+	return alignColumns(rows)
 }
 
 // ownGroups counts the workload's own groups: from promotion on those at the update revision, until then those at the stable
@@ -54,14 +54,14 @@ func header(c *pb.BatchContext, now time.Time) string {
 func ownGroups(c *pb.BatchContext) []string {
 	switch c.GetState() {
 	case pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED, pb.State_STATE_NOTHING_TO_RELEASE:
-		return []string{"Groups", promoted(c)}
+		return []string{"Groups", promotedGroups(c)}
 	default:
 		return []string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())}
 	}
 }
 
-// roles counts the ready groups of each role: the stable ones, and those of the update that the batch asks for.
-func roles(c *pb.BatchContext) string {
+// roleCounts counts the ready groups of each role: the stable ones, and those of the update that the batch asks for.
+func roleCounts(c *pb.BatchContext) string {
 	all := make([]string, 0, len(c.GetRoles()))
 	for _, r := range c.GetRoles() {
 		text := fmt.Sprintf("%s %d/%d", OneLine(r.GetName()), r.GetStableReady(), r.GetReplicas())
@@ -73,7 +73,7 @@ func roles(c *pb.BatchContext) string {
 	return strings.Join(all, ", ")
 }
 
-func release(c *pb.BatchContext, now time.Time) string {
+func releaseCell(c *pb.BatchContext, now time.Time) string {
 	text := c.GetReleaseId() + ", " + StyleWord(c.GetStyle())
 	if c.GetOwner() != "" {
 		text += ", by " + c.GetOwner()
@@ -84,15 +84,15 @@ func release(c *pb.BatchContext, now time.Time) string {
 	return OneLine(text)
 }
 
-func revisions(c *pb.BatchContext) string {
+func revisionCell(c *pb.BatchContext) string {
 	if c.GetUpdateRevision() == "" || c.GetUpdateRevision() == c.GetStableRevision() {
 		return orDash(c.GetStableRevision())
 	}
 	return orDash(c.GetStableRevision()) + " -> " + c.GetUpdateRevision()
 }
 
-// template returns the revision of the template in the spec, and how many groups run it.
-func template(c *pb.BatchContext) string {
+// templateCell returns the revision of the template in the spec, and how many groups run it.
+func templateCell(c *pb.BatchContext) string {
 	at, all := int32(0), int32(0)
 	for _, g := range c.GetGroups() {
 		all++
@@ -109,37 +109,37 @@ func template(c *pb.BatchContext) string {
 	case at == 0:
 		return c.GetTemplateRevision() + ", run by no group"
 	default:
-		return fmt.Sprintf("%s, run by %d of %s", c.GetTemplateRevision(), at, count(all, "group"))
+		return fmt.Sprintf("%s, run by %d of %s", c.GetTemplateRevision(), at, countOf(all, "group"))
 	}
 }
 
-// traffic returns the shares of the revisions: of requests if the release routes them, and otherwise of ready groups, since
+// trafficCell returns the shares of the revisions: of requests if the release routes them, and otherwise of ready groups, since
 // requests then reach any ready group.
-func traffic(c *pb.BatchContext) string {
+func trafficCell(c *pb.BatchContext) string {
 	text, how := "update revision %d%%, stable revision %d%% of ready groups (%s)", "not routed"
-	if routed(c) {
-		text, how = "canary %d%%, stable %d%% of requests (%s)", "routed"+requested(c)
+	if routesRequests(c) {
+		text, how = "canary %d%%, stable %d%% of requests (%s)", "routed"+requestedShare(c)
 	}
 	return fmt.Sprintf(text, c.GetTrafficWeight(), 100-c.GetTrafficWeight(), how)
 }
 
-// requested returns the requested share of the canary if the routes have another one.
-func requested(c *pb.BatchContext) string {
-	if !routed(c) || c.RequestedWeight == nil || c.GetRequestedWeight() == c.GetTrafficWeight() {
+// requestedShare returns the requested share of the canary if the routes have another one.
+func requestedShare(c *pb.BatchContext) string {
+	if !routesRequests(c) || c.RequestedWeight == nil || c.GetRequestedWeight() == c.GetTrafficWeight() {
 		return ""
 	}
 	return fmt.Sprintf(", %d%% requested", c.GetRequestedWeight())
 }
 
-func routed(c *pb.BatchContext) bool {
+func routesRequests(c *pb.BatchContext) bool {
 	return c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 }
 
 // PodCount returns how many of the group's pods are ready, and of how many.
 func PodCount(g *pb.Group) string { return fmt.Sprintf("%d/%d", g.GetReadyPods(), g.GetPods()) }
 
-// since returns for how long the group has been ready, or has not.
-func since(g *pb.Group, now time.Time) string {
+// readySince returns for how long the group has been ready, or has not.
+func readySince(g *pb.Group, now time.Time) string {
 	if g.GetSince() == nil {
 		return "-"
 	}
@@ -149,19 +149,19 @@ func since(g *pb.Group, now time.Time) string {
 // Status returns the header and the tree, as `lockstep status` prints them.
 func Status(c *pb.BatchContext, now time.Time, all bool) string {
 	if all {
-		return status(c, now, math.MaxInt)
+		return statusTree(c, now, math.MaxInt)
 	}
-	return status(c, now, readyShown)
+	return statusTree(c, now, readyShown)
 }
 
-// status returns the header and a tree with so many ready groups in each branch.
-func status(c *pb.BatchContext, now time.Time, ready int) string {
-	text := header(c, now)
+// statusTree returns the header and a tree with so many ready groups in each branch.
+func statusTree(c *pb.BatchContext, now time.Time, ready int) string {
+	text := workloadHeader(c, now)
 	if drawn := drawTree(c, now, ready); drawn != "" {
 		text += "\n" + drawn
 	}
 	if n := c.GetGroupsOmitted(); n > 0 {
-		text += fmt.Sprintf("... and %s\n", count(n, "more group"))
+		text += fmt.Sprintf("... and %s\n", countOf(n, "more group"))
 	}
 	return text
 }
@@ -190,14 +190,14 @@ func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool) st
 			rows[i] = rows[i][1:]
 		}
 	}
-	return columns(rows)
+	return alignColumns(rows)
 }
 
 // trailing matches the spaces at the end of a line whose last cells are empty.
 var trailing = regexp.MustCompile(" +\n")
 
-// columns aligns cells. Only the last one of a row may have a style, which would count as characters.
-func columns(rows [][]string) string {
+// alignColumns aligns cells. Only the last one of a row may have a style, which would count as characters.
+func alignColumns(rows [][]string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
@@ -210,11 +210,11 @@ func columns(rows [][]string) string {
 // unreadyFirst returns the groups in the order in which they matter most.
 func unreadyFirst(groups []*pb.Group) []*pb.Group {
 	ordered := slices.Clone(groups)
-	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return groupRank(a) - groupRank(b) })
 	return ordered
 }
 
-func rank(g *pb.Group) int {
+func groupRank(g *pb.Group) int {
 	switch {
 	case !g.GetReady():
 		return 0

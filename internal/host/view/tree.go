@@ -31,7 +31,7 @@ func drawTree(c *pb.BatchContext, now time.Time, ready int) string {
 	}
 	t := tree{now: now, ready: ready, rows: [][]string{{"NAME", "GROUP", "PODS", "SINCE", "STATUS"}}}
 	t.add("", "", branch{name: c.GetWorkload().GetName(), status: stateText(c), children: revisionBranches(c)})
-	return columns(t.rows)
+	return alignColumns(t.rows)
 }
 
 // branch is a node of the tree. With a group it is that group's.
@@ -52,7 +52,7 @@ type tree struct {
 func (t *tree) add(first, rest string, b branch) {
 	row := []string{first + b.name, "", "", "", b.status}
 	if g := b.group; g != nil {
-		row = []string{first + b.name, GroupWord(g), PodCount(g), since(g, t.now), groupMark(g)}
+		row = []string{first + b.name, GroupWord(g), PodCount(g), readySince(g, t.now), groupMark(g)}
 	}
 	t.rows = append(t.rows, row)
 	children := t.shown(b.children)
@@ -73,7 +73,7 @@ func (t *tree) shown(children []branch) []branch {
 	}
 	shown := slices.Clip(children[:first+t.ready-1]) // one row is the one that counts the others
 	hidden := int32(len(children) - len(shown))      //nolint:gosec // a number of groups
-	return append(shown, branch{name: fmt.Sprintf("%s, ready", count(hidden, "more group"))})
+	return append(shown, branch{name: fmt.Sprintf("%s, ready", countOf(hidden, "more group"))})
 }
 
 // revisionBranches returns a branch for the stable revision and, during a release, one for the update revision.
@@ -97,7 +97,7 @@ func revisionBranches(c *pb.BatchContext) []branch {
 		return branches
 	}
 	status := readyOf(updated)
-	if plugin.InFlight(c) && routed(c) {
+	if plugin.InFlight(c) && routesRequests(c) {
 		status += fmt.Sprintf(", %d%% of requests", c.GetTrafficWeight())
 	}
 	return append(branches, branch{name: "update " + c.GetUpdateRevision(), status: status, children: batchBranches(c, updated)})
@@ -128,7 +128,7 @@ func batchBranches(c *pb.BatchContext, updated []*pb.Group) []branch {
 		batch := branch{name: fmt.Sprintf("batch %d/%d (%s)", i+1, len(plan), b.GetTarget()), children: groupBranches(sorted[i])}
 		switch added := b.GetGroups() - before; {
 		case c.CurrentBatch == nil || int32(i) > c.GetCurrentBatch():
-			batch.status = Faint.Render(fmt.Sprintf("waits, %s", count(added, "group")))
+			batch.status = Faint.Render(fmt.Sprintf("waits, %s", countOf(added, "group")))
 		case added == 0:
 			batch.status = "no further group"
 		default:

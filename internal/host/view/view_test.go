@@ -170,7 +170,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func screenOf(height int, contexts ...*pb.BatchContext) string { return frame(contexts, noon, height) }
+func screenOf(height int, contexts ...*pb.BatchContext) string { return renderFrame(contexts, noon, height) }
 
 func named(name string, c *pb.BatchContext) *pb.BatchContext {
 	c.Workload.Name = name
@@ -259,7 +259,7 @@ func TestFrameFits(t *testing.T) {
 	t.Parallel()
 	for _, contexts := range [][]*pb.BatchContext{{upgrading()}, {upgrading(), named("bert", many())}} {
 		for height := range 30 {
-			text := frame(contexts, noon, height)
+			text := renderFrame(contexts, noon, height)
 			// One line of status, an empty line above it, and the cursor's.
 			if got := strings.Count(text, "\n"); height > 2 && got >= height {
 				t.Fatalf("frame of height %d has %d lines", height, got)

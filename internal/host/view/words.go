@@ -57,8 +57,8 @@ func BatchWord(c *pb.BatchContext) string {
 	}
 }
 
-// count returns "1 group" or "2 groups".
-func count(n int32, noun string) string {
+// countOf returns "1 group" or "2 groups".
+func countOf(n int32, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
@@ -101,8 +101,8 @@ func Progress(c *pb.BatchContext) string {
 		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, %s",
 			state, BatchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), Weight(c))
 	case pb.State_STATE_PROMOTING:
-		text := fmt.Sprintf("%s: groups %s", state, promoted(c))
-		if routed(c) {
+		text := fmt.Sprintf("%s: groups %s", state, promotedGroups(c))
+		if routesRequests(c) {
 			text += ", " + Weight(c)
 		}
 		return text
@@ -115,8 +115,8 @@ func Progress(c *pb.BatchContext) string {
 
 // Weight returns the share of the update revision, of requests or of ready groups.
 func Weight(c *pb.BatchContext) string {
-	if routed(c) {
-		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight()) + requested(c)
+	if routesRequests(c) {
+		return fmt.Sprintf("canary gets %d%% of requests", c.GetTrafficWeight()) + requestedShare(c)
 	}
 	return fmt.Sprintf("%d%% of ready groups are new", c.GetTrafficWeight())
 }
@@ -130,8 +130,8 @@ func progressKey(c *pb.BatchContext) string {
 	return Progress(c)
 }
 
-// promoted counts the groups that a promotion updates, as in "3/4 ready at 5b459954f8": the workload's own, or before them a second set.
-func promoted(c *pb.BatchContext) string {
+// promotedGroups counts the groups that a promotion updates, as in "3/4 ready at 5b459954f8": the workload's own, or before them a second set.
+func promotedGroups(c *pb.BatchContext) string {
 	own := func(g *pb.Group) bool {
 		return g.GetRole() == pb.GroupRole_GROUP_ROLE_STABLE && g.GetRevision() == c.GetUpdateRevision()
 	}

@@ -59,11 +59,11 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.Co
 		return nil, fmt.Errorf("encode template: %w", err)
 	}
 	// The API server encodes data in this order whenever an object is patched, and refuses any change of it: an owner could not be orphaned.
-	if raw, err = canonical(raw); err != nil {
+	if raw, err = canonicalJSON(raw); err != nil {
 		return nil, err
 	}
 	e.Template = hexOf(raw)
-	text, err := annotation(e)
+	text, err := noteOf(e)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func Object(w *lws.LeaderWorkerSet, e plan.Entry, t record.Template) (*appsv1.Co
 
 // Patch returns the merge patch that writes an entry to a snapshot, on condition that the snapshot has not changed.
 func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
-	text, err := annotation(e)
+	text, err := noteOf(e)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +102,8 @@ func Patch(e plan.Entry, seen metav1.Object) ([]byte, error) {
 	return raw, nil
 }
 
-// annotation returns the note of an entry whose template digest is known.
-func annotation(e plan.Entry) (string, error) {
+// noteOf returns the note of an entry whose template digest is known.
+func noteOf(e plan.Entry) (string, error) {
 	e.At, e.Ended, e.Problem = e.At.UTC(), e.Ended.UTC(), ""
 	n := note{Version: noteVersion, Entry: e}
 	n.Sum = n.sum()
@@ -124,7 +124,7 @@ func (n note) sum() string {
 // Read returns the entry of a snapshot. One that can't be trusted has a Problem, and beside it only what identifies it.
 func Read(cr *appsv1.ControllerRevision) plan.Entry {
 	e := plan.Entry{Revision: strings.Clone(cr.Labels[record.RevisionLabel]), Number: cr.Revision, At: cr.CreationTimestamp.Time}
-	n, err := read(cr, e)
+	n, err := readNote(cr, e)
 	if err != nil {
 		e.Problem = fmt.Sprintf("ControllerRevision %s/%s can't be trusted: %v. It was edited, or a newer driver wrote it: run that driver, or "+
 			"delete it, and if its revision is still in use, it is recreated", cr.Namespace, cr.Name, err)
@@ -133,13 +133,13 @@ func Read(cr *appsv1.ControllerRevision) plan.Entry {
 	return n.Entry
 }
 
-// read trusts nothing: an edited template would be restored as one that had served.
-func read(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
+// readNote trusts nothing: an edited template would be restored as one that had served.
+func readNote(cr *appsv1.ControllerRevision, e plan.Entry) (note, error) {
 	var n note
 	if err := record.StrictJSON(cr.Annotations[record.SnapshotAnnotation], &n); err != nil {
 		return n, fmt.Errorf("annotation %s: %w", record.SnapshotAnnotation, err)
 	}
-	switch have, err := canonical(cr.Data.Raw); {
+	switch have, err := canonicalJSON(cr.Data.Raw); {
 	case n.Version != noteVersion:
 		return n, fmt.Errorf("annotation %s has version %d, this driver knows %d", record.SnapshotAnnotation, n.Version, noteVersion)
 	case n.Sum != n.sum(), n.Revision != e.Revision, n.Number != e.Number:
@@ -170,8 +170,8 @@ func Decode(cr *appsv1.ControllerRevision) (record.Template, error) {
 	return d.Spec, nil
 }
 
-// canonical returns JSON with its keys in order, whatever its formatting.
-func canonical(raw []byte) ([]byte, error) {
+// canonicalJSON returns JSON with its keys in order, whatever its formatting.
+func canonicalJSON(raw []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	// float64 would round large integers.
 	d.UseNumber()

@@ -195,7 +195,7 @@ func FuzzRead(f *testing.F) {
 		if e.Problem != "" {
 			return
 		}
-		again, err := annotation(e)
+		again, err := noteOf(e)
 		if err != nil {
 			t.Fatal(err)
 		}

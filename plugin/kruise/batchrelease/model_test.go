@@ -79,7 +79,7 @@ func (d *model) planned() int32 {
 	if d.target == "" {
 		return 0
 	}
-	return planned(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(d.target)}, d.replicas)
+	return plannedGroups(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(d.target)}, d.replicas)
 }
 
 func (d *model) updated() int32 {
@@ -181,7 +181,7 @@ func (d *model) Call(_ context.Context, request proto.Message) (*pb.BatchContext
 			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "finalized")
 		case r.GetUpdateRevision() != d.template:
 			return nil, changed
-		case d.target == "" || planned(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, d.replicas) > d.planned():
+		case d.target == "" || plannedGroups(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, d.replicas) > d.planned():
 			d.target, d.state = r.GetGroups(), pb.State_STATE_UPGRADING
 		}
 	case *pb.FinalizeRequest:

@@ -52,7 +52,7 @@ import (
 func Next(r *v1beta1.BatchRelease, c *pb.BatchContext, now time.Time) (v1beta1.BatchReleaseStatus, converge.Move) {
 	m := &machine{release: r, context: c, status: *r.Status.DeepCopy(), now: metav1.NewTime(now)}
 	if m.status.Phase == "" {
-		m.status = reset()
+		m.status = resetStatus()
 	}
 	m.status.ObservedGeneration = r.Generation
 	if m.status.Phase == v1beta1.RolloutPhaseCompleted {
@@ -118,7 +118,7 @@ func (m *machine) callToward(g converge.Goal) converge.Move {
 
 // valid reports whether the plan is valid, and sets the condition if not.
 func (m *machine) valid() bool {
-	err := check(m.plan(), m.context.GetReplicas())
+	err := checkPlan(m.plan(), m.context.GetReplicas())
 	if err == nil && m.plan().RolloutID != "" && Workload(m.release).GetKind() == plugin.KindDisaggregatedSet {
 		err = errors.New("rolloutID: the pods of a DisaggregatedSet get no labels of batches: remove it")
 	}

@@ -69,8 +69,8 @@ func Style(plan *v1beta1.ReleasePlan) (pb.Style, error) {
 	}
 }
 
-// check validates a plan.
-func check(plan *v1beta1.ReleasePlan, replicas int32) error {
+// checkPlan validates a plan.
+func checkPlan(plan *v1beta1.ReleasePlan, replicas int32) error {
 	if _, err := Policy(plan, replicas); err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ func Scaled(q intstr.IntOrString, total int32) (int, error) {
 	return (percent*int(total) + 99) / 100, nil
 }
 
-// planned returns the target of a batch, as a number of groups.
-func planned(b v1beta1.ReleaseBatch, replicas int32) int32 {
+// plannedGroups returns the target of a batch, as a number of groups.
+func plannedGroups(b v1beta1.ReleaseBatch, replicas int32) int32 {
 	n, err := Scaled(b.CanaryReplicas, replicas)
 	if err != nil {
 		return 0 // check has rejected it.

@@ -19,7 +19,7 @@ func (m *machine) progress() {
 	m.status.Phase = v1beta1.RolloutPhaseProgressing
 	if !m.ours() {
 		// The workload was recreated, or another release has replaced this one.
-		m.status = reset()
+		m.status = resetStatus()
 		m.status.ObservedGeneration = m.release.Generation
 		m.prepare()
 		return
@@ -120,7 +120,7 @@ func (m *machine) currentBatch() v1beta1.ReleaseBatch {
 
 // targetRequested reports whether the driver's target is at least that of the current batch: targets never decrease, even if the plan does.
 func (m *machine) targetRequested() bool {
-	return m.context.GetTarget() != "" && m.context.GetPlanned() >= planned(m.currentBatch(), m.context.GetReplicas())
+	return m.context.GetTarget() != "" && m.context.GetPlanned() >= plannedGroups(m.currentBatch(), m.context.GetReplicas())
 }
 
 // ready reports whether the current batch is complete.

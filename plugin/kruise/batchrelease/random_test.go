@@ -69,9 +69,9 @@ func (s *schedule) judge(call converge.Move) {
 	plan, deleted := &s.release.Spec.ReleasePlan, s.release.DeletionTimestamp != nil
 	switch r := call.Request.(type) {
 	case *pb.UpgradeBatchRequest:
-		want := planned(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, s.driver.replicas)
+		want := plannedGroups(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(r.GetGroups())}, s.driver.replicas)
 		last := min(ptr.Deref(plan.BatchPartition, -1), int32(len(plan.Batches))-1)
-		if deleted || last < 0 || want > planned(plan.Batches[last], s.driver.replicas) {
+		if deleted || last < 0 || want > plannedGroups(plan.Batches[last], s.driver.replicas) {
 			s.Fatalf("%d groups are asked for, beyond batchPartition %d", want, last)
 		}
 		if brief(s.release.Status) != itoa(s.release.Status.CanaryStatus.CurrentBatch)+" Upgrading" {
@@ -204,12 +204,12 @@ func (s *schedule) mustArrive() {
 			s.Fatalf("it waits in Preparing, deleted %v, %+v, the driver at %v", s.release.DeletionTimestamp, plan, d.context())
 		}
 	case v1beta1.RolloutPhaseFinalizing:
-		if blocked(status) != "NotRequested" || plan.BatchPartition != nil || d.template == status.UpdateRevision {
+		if blockedReason(status) != "NotRequested" || plan.BatchPartition != nil || d.template == status.UpdateRevision {
 			s.Fatalf("it rests at %s: %+v, the driver at %v", brief(status), status, d.context())
 		}
 	default:
 		if brief(status) != itoa(last)+" Ready" || s.release.DeletionTimestamp != nil || plan.BatchPartition == nil ||
-			d.planned() < planned(plan.Batches[last], d.replicas) {
+			d.planned() < plannedGroups(plan.Batches[last], d.replicas) {
 			s.Fatalf("it rests at %s: %+v, the driver at %v", brief(status), status, d.context())
 		}
 	}

@@ -38,8 +38,8 @@ func Refused(r *v1beta1.BatchRelease, err error, now time.Time) v1beta1.BatchRel
 	return m.status
 }
 
-// reset returns the status of a BatchRelease that has not begun.
-func reset() v1beta1.BatchReleaseStatus {
+// resetStatus returns the status of a BatchRelease that has not begun.
+func resetStatus() v1beta1.BatchReleaseStatus {
 	return v1beta1.BatchReleaseStatus{Phase: v1beta1.RolloutPhasePreparing, ObservedWorkloadReplicas: -1}
 }
 
@@ -62,8 +62,8 @@ func (m *machine) setBlocked(reason, message string) {
 	m.setCondition(v1beta1.RolloutConditionProgressing, corev1.ConditionFalse, reason, message)
 }
 
-// blocked returns the reason of setBlocked. Empty means nothing blocks the release.
-func blocked(s v1beta1.BatchReleaseStatus) string {
+// blockedReason returns the reason of setBlocked. Empty means nothing blocks the release.
+func blockedReason(s v1beta1.BatchReleaseStatus) string {
 	for _, c := range s.Conditions {
 		if c.Type == v1beta1.RolloutConditionProgressing && c.Status == corev1.ConditionFalse {
 			return c.Reason
@@ -77,8 +77,8 @@ func blocked(s v1beta1.BatchReleaseStatus) string {
 func Event(was, now v1beta1.BatchReleaseStatus) (kind, reason, note string) {
 	batch, state := now.CanaryStatus.CurrentBatch, now.CanaryStatus.CurrentBatchState
 	switch phase := string(now.Phase); {
-	case blocked(now) != "" && blocked(now) != blocked(was):
-		return corev1.EventTypeWarning, blocked(now), now.Message
+	case blockedReason(now) != "" && blockedReason(now) != blockedReason(was):
+		return corev1.EventTypeWarning, blockedReason(now), now.Message
 	case now.Phase == v1beta1.RolloutPhaseProgressing && state != v1beta1.VerifyingBatchState && state != "" &&
 		(was.CanaryStatus.CurrentBatch != batch || was.CanaryStatus.CurrentBatchState != state || was.Phase != now.Phase):
 		return corev1.EventTypeNormal, "Batch" + string(state), strings.TrimSuffix(fmt.Sprintf("batch %d is %s: %s", batch+1, strings.ToLower(string(state)), now.Message), ": ")
