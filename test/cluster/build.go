@@ -164,6 +164,9 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 // dependencies). The linker would strip it. The Makefile has the same flag, so that shared packages are compiled once.
 const noDebugInformation = "-gcflags=all=-dwarf=false"
 
+// quickCompiler has the compiler collect its garbage less often, for at most 250 MB more (measured: 45 instead of 60 s for the same packages).
+const quickCompiler = "GOGC=400"
+
 // compile builds all programs into the directory bin below work, with one go command, which links one while it compiles the next.
 func (m module) compile(ctx context.Context, source, work string, log io.Writer) error {
 	if len(m.programs) == 0 {
@@ -242,7 +245,7 @@ func goCommand(ctx context.Context, dir string, env []string, what string, log, 
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0",
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0", quickCompiler,
 		// Some versions want a newer Go than the machine has: the go command gets it as it gets modules.
 		"GOTOOLCHAIN=auto")
 	cmd.Env = append(cmd.Env, env...)
