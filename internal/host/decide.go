@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -166,6 +167,9 @@ func failureMessage(c *pb.BatchContext) string {
 // reactToFailure decides what to do about a failure.
 func (m *machine) reactToFailure(c *pb.BatchContext) step {
 	stop := step{action: actStop, outcome: OutcomeFailed}
+	if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED && plugin.Ending(c) {
+		m.intent, m.requested = c.GetIntent(), true // by an earlier run or another host
+	}
 	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
 		if m.requested && m.OnFailure != OnFailureWait {
 			return stop // the end was requested, and the release failed all the same

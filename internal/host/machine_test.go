@@ -92,7 +92,9 @@ func parseMachine(t *testing.T, given []datadriven.CmdArg) machine {
 func parseContext(t *testing.T, line string) (c *pb.BatchContext, after time.Duration, measurement *float64) {
 	t.Helper()
 	batch, weight, planned, revision, basis := int32(-1), int32(0), int32(-1), "b", pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
+	ending := pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	state := words.Line(t, line, func(f *flag.FlagSet) {
+		f.Func("ending", "the end that was requested", words.Enum(&ending, "FINALIZE_INTENT_", pb.FinalizeIntent_value))
 		f.Func("batch", "that the release is at", words.Number(&batch))
 		f.Func("weight", "in the routes", words.Number(&weight))
 		f.Func("planned", "groups, if not those of the batch", words.Number(&planned))
@@ -102,7 +104,7 @@ func parseContext(t *testing.T, line string) (c *pb.BatchContext, after time.Dur
 		f.Func("measured", "by the gate", func(s string) error { measurement = new(0.0); return words.Number(measurement)(s) })
 	})
 	c = routedAt(0, batch, weight, revision)
-	c.TrafficBasis = basis
+	c.TrafficBasis, c.Intent = basis, ending
 	if err := words.Enum(&c.State, "STATE_", pb.State_value)(state); err != nil {
 		t.Fatal(err)
 	}
