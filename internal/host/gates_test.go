@@ -192,3 +192,21 @@ func TestReleaseChecksItsGates(t *testing.T) {
 		t.Errorf("calls: %q", calls)
 	}
 }
+
+// Ctrl-C while the gates are checked is an interruption like any other, not a gate that can't be measured.
+func TestReleaseIsInterruptedAtItsGates(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, interrupt := context.WithCancel(deadline(t))
+	r.host.Metrics = &metrics{answer: func(int) gate.Measurement {
+		interrupt()
+		return gate.Measurement{Err: ctx.Err()}
+	}}
+	got, err := r.host.Release(ctx, release(atOnce))
+	if err != nil || got.Outcome != host.OutcomeInterrupted {
+		t.Errorf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
+	}
+	if calls := r.requests(); len(calls) != 0 {
+		t.Errorf("calls: %q", calls)
+	}
+}

@@ -63,11 +63,13 @@ func (h *Host) Release(ctx context.Context, release Release) (Result, error) {
 	if err := checkTraffic(release, h.Driver.Info()); err != nil {
 		return Result{}, err
 	}
-	if err := h.checkGates(ctx, release); err != nil {
-		return Result{}, err
-	}
 	r := h.newRun(release)
-	return r.finish(ctx, r.begin)
+	return r.finish(ctx, func(ctx context.Context) (step, error) {
+		if err := h.checkGates(ctx, release); err != nil {
+			return step{}, err
+		}
+		return r.begin(ctx)
+	})
 }
 
 // Finish ends the release of a context that Look returned, without further batches. It promotes no other revision than that of
