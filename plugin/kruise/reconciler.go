@@ -85,8 +85,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		switch {
 		case m.action == actNone && v.Workload != nil && v.Context == nil:
 			return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil // the driver's cache lags behind this one
-		case m.action == actNone && v.templateDue():
-			return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil // no watch reports the Rollout that it waits for
+		case m.action == actNone && v.needsEvidence():
+			return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil // no watch reports the objects of Kruise that it waits for
 		case m.action == actNone, m.action == actRemoveFinalizer:
 			return reconcile.Result{}, nil
 		}

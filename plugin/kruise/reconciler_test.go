@@ -206,9 +206,13 @@ func TestEvidenceIsThatOfThisTarget(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r, d := bench(t, test.v, interceptor.Funcs{})
-			_, out := reconcileOnce(t, r)
+			result, out := reconcileOnce(t, r)
 			if got := strings.Join(d.calls, ", "); got != test.want {
 				t.Errorf("%s: calls %q, want %q", test.why, got, test.want)
+			}
+			// Kruise's objects are not watched, and what they lack may come: their status lags behind their spec.
+			if again := result.RequeueAfter != 0; again != (test.want == "") {
+				t.Errorf("%s: again after %s", test.why, result.RequeueAfter)
 			}
 			if c := out.Status.Conditions; test.want == "" && (len(c) != 1 || c[0].Reason != reasonNotRequested) {
 				t.Errorf("%s: conditions %v", test.why, c)
