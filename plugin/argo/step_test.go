@@ -5,6 +5,7 @@ package argo
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -57,5 +58,16 @@ func TestRunConfirmsBeforeItBegins(t *testing.T) {
 		if err != nil || driver.begun != current || (out.Done == converge.Reached) != current {
 			t.Errorf("current %v: begun %v, %+v, %v", current, driver.begun, out, err)
 		}
+	}
+}
+
+// A Rollout that can't be read was not found changed: the error is what a user has to resolve.
+func TestRunReportsWhatItCannotConfirm(t *testing.T) {
+	t.Parallel()
+	driver, forbidden := &asked{context: standing(pb.State_STATE_HOLDING, "")}, errors.New("rollouts is forbidden")
+	target := NewTarget(driver, facts(), settings())
+	target.Confirm = func(context.Context) (bool, error) { return false, forbidden }
+	if out, err := target.Run(t.Context(), Step{}, 0); !errors.Is(err, forbidden) || driver.begun {
+		t.Errorf("begun %v, %+v, %v", driver.begun, out, err)
 	}
 }
