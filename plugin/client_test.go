@@ -108,7 +108,7 @@ func TestClientRefusesContextsThatBreakTheContract(t *testing.T) {
 		{"more ready than there are", "ready ones are some of them", func(c *pb.BatchContext) { c.UpdatedReady = 3 }, codes.Internal},
 		{"more updated than exist", "updated ones are some of all", func(c *pb.BatchContext) { c.Updated, c.Total = 7, 6 }, codes.Internal},
 		{"counted twice", "no group is at both revisions", func(c *pb.BatchContext) { c.Total = 5 }, codes.Internal},
-		{"plan over replicas", "targets are clamped", func(c *pb.BatchContext) { c.Planned = 5 }, codes.Internal},
+		{"plan over replicas", "an autoscaler has removed groups since", func(c *pb.BatchContext) { c.Planned = 5 }, codes.OK},
 		{"batch out of range", "batches count from 0", func(c *pb.BatchContext) { c.CurrentBatch = proto.Int32(2) }, codes.Internal},
 		{"weight", "a percentage", func(c *pb.BatchContext) { c.TrafficWeight = 101 }, codes.Internal},
 		{"group without leader", "it is required", func(c *pb.BatchContext) { c.Groups[0].Leader = "" }, codes.Internal},

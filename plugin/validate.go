@@ -110,8 +110,6 @@ func checkContext(c *pb.BatchContext) error {
 		return fmt.Errorf("updated_ready %d exceeds updated %d", c.GetUpdatedReady(), c.GetUpdated())
 	case c.GetUpdated()+c.GetStableReady() > c.GetTotal():
 		return fmt.Errorf("updated %d and stable_ready %d exceed total %d", c.GetUpdated(), c.GetStableReady(), c.GetTotal())
-	case c.GetPlanned() > c.GetReplicas():
-		return fmt.Errorf("planned %d exceeds replicas %d", c.GetPlanned(), c.GetReplicas())
 	case c != nil && c.CurrentBatch != nil && c.GetCurrentBatch() >= c.GetBatches():
 		return fmt.Errorf("current_batch %d is not one of %d batches", c.GetCurrentBatch(), c.GetBatches())
 	}
