@@ -27,7 +27,8 @@ func threeBatches() machine {
 func routedAt(state pb.State, batch, weight int32, revision string) *pb.BatchContext {
 	c := &pb.BatchContext{
 		State: state, Reason: "R", Message: "m", ReleaseId: "r1", UpdateRevision: revision, TemplateRevision: revision,
-		Replicas: 4, Planned: []int32{0, 1, 2, 4}[batch+1], TrafficWeight: weight, TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_ROUTED,
+		BatchPlan: []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}},
+		Replicas:  4, Planned: []int32{0, 1, 2, 4}[batch+1], TrafficWeight: weight, TrafficBasis: pb.TrafficBasis_TRAFFIC_BASIS_ROUTED,
 	}
 	if batch >= 0 {
 		c.CurrentBatch = proto.Int32(batch)

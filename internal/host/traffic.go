@@ -15,15 +15,19 @@ import (
 
 // weight returns the canary's weight for the batch at cursor, in percent. It is 0 without a group that can serve requests.
 func (m *machine) weight(c *pb.BatchContext) int32 {
+	groups := c.GetPlanned()
+	if all := c.GetBatchPlan(); int(m.cursor) < len(all) {
+		groups = min(groups, all[m.cursor].GetGroups()) // the canary keeps more after an autoscaler has removed stable groups
+	}
 	switch {
-	case c.GetPlanned() <= 0 || c.GetReplicas() <= 0:
+	case groups <= 0 || c.GetReplicas() <= 0:
 		return 0
-	case c.GetStyle() == pb.Style_STYLE_BLUE_GREEN && c.GetPlanned() < c.GetReplicas():
+	case c.GetStyle() == pb.Style_STYLE_BLUE_GREEN && groups < c.GetReplicas():
 		return 0 // the requests move once the second set is complete
 	case len(m.Weights) > 0:
 		return m.Weights[m.cursor]
 	default:
-		return percentOf(c.GetPlanned(), c.GetReplicas())
+		return percentOf(groups, c.GetReplicas())
 	}
 }
 
