@@ -140,6 +140,7 @@ func (c *course) define(f *flag.FlagSet) {
 		defer d.resize()
 		return words.Number(&d.replicas)(s)
 	})
+	f.Func("kept", "groups that only the promotion replaces", words.Number(&d.kept))
 	f.StringVar(&d.template, "template", d.template, "of the workload")
 	f.StringVar(&d.stable, "stable", d.stable, "revision")
 	f.StringVar(&d.update, "update", d.update, "revision")

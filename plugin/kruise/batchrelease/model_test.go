@@ -30,6 +30,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 type model struct {
 	exists    bool
 	replicas  int32
+	kept      int32    // groups that only the promotion replaces
 	groups    []string // the revision of each group in place
 	canary    int32    // groups beside them
 	ready     int32    // updated groups that are ready
@@ -79,7 +80,7 @@ func (d *model) planned() int32 {
 	if d.target == "" {
 		return 0
 	}
-	return plannedGroups(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(d.target)}, d.replicas)
+	return min(plannedGroups(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(d.target)}, d.replicas), d.replicas-d.kept)
 }
 
 func (d *model) updated() int32 {

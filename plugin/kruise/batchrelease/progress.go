@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
@@ -119,8 +120,10 @@ func (m *machine) currentBatch() v1beta1.ReleaseBatch {
 }
 
 // targetRequested reports whether the driver's target is at least that of the current batch: targets never decrease, even if the plan does.
+// Fewer groups may be planned: the last units of a DisaggregatedSet that are replaced follow in the promotion.
 func (m *machine) targetRequested() bool {
-	return m.context.GetTarget() != "" && m.context.GetPlanned() >= plannedGroups(m.currentBatch(), m.context.GetReplicas())
+	target, replicas := m.context.GetTarget(), m.context.GetReplicas()
+	return target != "" && plannedGroups(v1beta1.ReleaseBatch{CanaryReplicas: intstr.Parse(target)}, replicas) >= plannedGroups(m.currentBatch(), replicas)
 }
 
 // ready reports whether the current batch is complete.
