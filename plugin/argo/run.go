@@ -114,7 +114,7 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 	}
 	c, err := r.Call(ctx, m.Request)
 	if err != nil {
-		if why := r.refusal(m, err); why != "" {
+		if why := r.refusal(m, err); why != "" && ctx.Err() == nil {
 			out.Done, out.Message = converge.Failed, why
 		}
 		return c, err

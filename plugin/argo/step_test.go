@@ -8,6 +8,7 @@ import (
 	"errors"
 	"testing"
 
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
@@ -31,17 +32,22 @@ func TestID(t *testing.T) {
 	}
 }
 
-// asked is a driver that notes whether a release was begun.
+// asked is a driver that notes whether a release was begun. If end is set, the process ends with that call.
 type asked struct {
 	Driver
 	context *pb.BatchContext
 	begun   bool
+	end     context.CancelFunc
 }
 
 func (*asked) Has(pb.Capability) bool { return false }
 
-func (a *asked) Call(_ context.Context, request proto.Message) (*pb.BatchContext, error) {
+func (a *asked) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
 	if r, ok := request.(*pb.InitializeRequest); ok {
+		if a.end != nil {
+			a.end()
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 		a.begun, a.context.ReleaseId, a.context.Owner = true, r.GetReleaseId(), r.GetOwner()
 	}
 	return a.context, nil
@@ -69,5 +75,15 @@ func TestRunReportsWhatItCannotConfirm(t *testing.T) {
 	target.Confirm = func(context.Context) (bool, error) { return false, forbidden }
 	if out, err := target.Run(t.Context(), Step{}, 0); !errors.Is(err, forbidden) || driver.begun {
 		t.Errorf("begun %v, %+v, %v", driver.begun, out, err)
+	}
+}
+
+// A plugin that is stopped while it begins a release was not refused: a step that fails would abort the Rollout.
+func TestRunThatIsCutOffDoesNotFail(t *testing.T) {
+	t.Parallel()
+	ctx, end := context.WithCancel(t.Context())
+	driver := &asked{context: standing(pb.State_STATE_HOLDING, ""), end: end}
+	if out, err := NewTarget(driver, facts(), settings()).Run(ctx, Step{}, 0); out.Done != converge.Wait {
+		t.Errorf("%+v, %v", out, err)
 	}
 }
