@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -24,6 +25,10 @@ import (
 // keepaliveTime bounds how long a lost peer goes unnoticed. It is well above the least that `lockstep serve` allows; gRPC
 // doubles it for a server that allows fewer pings.
 const keepaliveTime = 30 * time.Second
+
+// longestRedial is the longest pause between two attempts to reconnect. gRPC's own limit is two minutes, too long for a driver that restarts while an
+// abort waits. attemptTimeout bounds one attempt.
+const longestRedial, attemptTimeout = 5 * time.Second, 20 * time.Second
 
 // ErrNeedsTLS is wrapped by Dial's error for an address that is not local and has no TLS with a client certificate or a token,
 // and for a token without TLS.
@@ -43,7 +48,10 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 	if err != nil {
 		return nil, fmt.Errorf("dial driver at %s: %w", e, err)
 	}
+	redial := backoff.DefaultConfig
+	redial.MaxDelay = longestRedial
 	dial := append([]grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: attemptTimeout}),
 		grpc.WithTransportCredentials(transport),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime}),
 	}, o.dial...)

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -20,13 +18,6 @@ import (
 
 // dialRetry is the pause between two attempts to reach a driver at an address.
 const dialRetry = 2 * time.Second
-
-const (
-	// longestRedial is the longest pause between two attempts to reconnect.
-	longestRedial = 5 * time.Second
-	// connectTimeout bounds one attempt.
-	connectTimeout = 20 * time.Second
-)
 
 // Flags choose the driver that a command calls.
 type Flags struct {
@@ -106,12 +97,6 @@ func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 }
 
 func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) {
-	// gRPC's own limit between two attempts is two minutes, too long for a driver that restarts.
-	backoffs := backoff.DefaultConfig
-	backoffs.MaxDelay = longestRedial
-	opts = append(opts, plugin.WithDialOptions(grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoffs, MinConnectTimeout: connectTimeout,
-	})))
 	switch {
 	case f.tlsCert != "":
 		opts = append(opts, plugin.WithTLS(f.tlsCert, f.tlsKey, f.tlsCA))
