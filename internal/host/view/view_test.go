@@ -170,7 +170,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func screenOf(height int, contexts ...*pb.BatchContext) string { return renderFrame(contexts, noon, height) }
+func screenOf(height int, contexts ...*pb.BatchContext) string {
+	return renderFrame(contexts, noon, height)
+}
 
 func named(name string, c *pb.BatchContext) *pb.BatchContext {
 	c.Workload.Name = name
