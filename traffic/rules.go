@@ -144,7 +144,9 @@ func (b backend) rulesFor(index int) string {
 }
 
 // isAddedRule reports whether a release added the rule: this one, or that of another workload that shares the route.
-func isAddedRule(rule object) bool { return strings.HasPrefix(stringField(rule, "name", ""), rulePrefix) }
+func isAddedRule(rule object) bool {
+	return strings.HasPrefix(stringField(rule, "name", ""), rulePrefix)
+}
 
 func (b backend) added(rule object) bool {
 	return strings.HasPrefix(stringField(rule, "name", ""), rulePrefix+b.canary+".")
@@ -184,7 +186,9 @@ func checkUnnamed(rule object, route HeaderRoute) error {
 		"attach such policies to the whole route and remove the rule's name, or remove the header route", name, route.Name)
 }
 
-func byName(a, b object) int { return strings.Compare(stringField(a, "name", ""), stringField(b, "name", "")) }
+func byName(a, b object) int {
+	return strings.Compare(stringField(a, "name", ""), stringField(b, "name", ""))
+}
 
 // combineMatches returns the matches for requests that match one of the rule's and have all headers of the route. A rule
 // without matches matches every request.

@@ -103,12 +103,12 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 // act performs a move, and returns the state of the workload afterwards.
 func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, error) {
 	if begins, ok := m.Request.(*pb.InitializeRequest); ok {
-		switch current, err := r.confirm(ctx); {
-		case err != nil:
-			return nil, err
-		case !current:
+		current, err := r.confirm(ctx)
+		if err == nil && !current {
 			r.outdated, out.Message = true, "the Rollout has changed since this step was called"
-			return nil, nil
+		}
+		if err != nil || !current {
+			return nil, err
 		}
 		out.Release = begins.GetReleaseId()
 	}
