@@ -151,7 +151,9 @@ func addTimes(sum, more corev1.ResourceList, n int) {
 	}
 }
 
-func countQuantity(n int) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
+func countQuantity(n int) resource.Quantity {
+	return *resource.NewQuantity(int64(n), resource.DecimalSI)
+}
 
 // Peak is the largest number of groups that a release has on top of the workload's own. It is reached during promotion: the
 // added groups stay while the workload's own roll with the user's maxSurge.
