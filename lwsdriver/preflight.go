@@ -187,6 +187,9 @@ func (d *Driver) readClaims(ctx context.Context, s *observe.Snapshot, into *pref
 
 // readNodes reads what the nodes have free.
 func (d *Driver) readNodes(ctx context.Context, into *preflight.Inventory) (err error) {
+	if n := into.Need().Pods(); n > maxPlacedPods {
+		return fmt.Errorf("%d pods are added, and at most %d are placed on nodes", n, maxPlacedPods)
+	}
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 	into.Free, err = d.free.read(ctx, d.core)
@@ -206,6 +209,8 @@ const (
 	nodesPeriod = 30 * time.Second
 	// nodesTimeout bounds the lists of all nodes and pods.
 	nodesTimeout = 30 * time.Second
+	// maxPlacedPods bounds the pods that a preflight places on nodes, one by one: a spec may have any number of them.
+	maxPlacedPods = 5000
 	// nodesPage is how many objects the driver holds of them at a time.
 	nodesPage = 500
 )

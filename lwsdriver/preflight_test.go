@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -193,6 +194,24 @@ func TestPreflight(t *testing.T) {
 				t.Errorf("it wrote: %v", writes)
 			}
 		})
+	}
+}
+
+// A spec may have any number of groups, and placing them on nodes would take minutes of a turn that other callers wait for.
+func TestPreflightPlacesBoundedPods(t *testing.T) {
+	w := needy()
+	w.Spec.Replicas = ptr.To[int32](1_000_000)
+	delete(w.Annotations, lws.ExclusiveKeyAnnotationKey)
+	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	huge := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{"pods": resource.MustParse("1G")}}}
+	b := newFixtureOn(t, fake.NewClientset(huge), lwstest.NoRoutes(), w)
+	b.run()
+	b.eventually("caches are filled", b.Synced)
+	r, err := b.Preflight(t.Context(), &pb.PreflightRequest{Workload: vllmRef, Policy: inBatches(pb.Style_STYLE_BLUE_GREEN, "100%")})
+	if err != nil || !slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool {
+		return u.GetSubject() == "nodes" && strings.Contains(u.GetReason(), "2000002 pods are added")
+	}) {
+		t.Errorf("%v, %v, %v", r.GetUnchecked(), r.GetFindings(), err)
 	}
 }
 

@@ -155,13 +155,13 @@ func (n Need) podsOfGroup() []alike {
 
 // compareDemands compares two demands, devices first, since they are scarce.
 func compareDemands(a, b corev1.ResourceList) int {
-	names := slices.Sorted(maps.Keys(a))
-	for name := range b {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, devicesFirst)
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return compareResources(slices.SortedFunc(maps.Keys(all), devicesFirst), a, b)
+}
+
+// compareResources compares what two lists have of resources, the first one first.
+func compareResources(names []corev1.ResourceName, a, b corev1.ResourceList) int {
 	for _, name := range names {
 		x, y := a[name], b[name]
 		if c := x.Cmp(y); c != 0 {
@@ -243,23 +243,15 @@ func placePods(pods []alike, suited [][]*node, in func(*node) bool) (short []cor
 
 // tightestNode returns the fitting node with the least free capacity of the scarcest resource, nil if the pod fits none.
 func tightestNode(want corev1.ResourceList, nodes []*node, in func(*node) bool) *node {
+	names := slices.SortedFunc(maps.Keys(want), devicesFirst)
 	var best *node
 	for _, n := range nodes {
 		// The tightest node is filled first, so that large groups still find whole nodes.
-		if in(n) && n.holds(want) && (best == nil || compareDemands(selectResources(n.left, want), selectResources(best.left, want)) < 0) {
+		if in(n) && n.holds(want) && (best == nil || compareResources(names, n.left, best.left) < 0) {
 			best = n
 		}
 	}
 	return best
-}
-
-// selectResources returns the requested resources of a list.
-func selectResources(left, want corev1.ResourceList) corev1.ResourceList {
-	out := corev1.ResourceList{}
-	for name := range want {
-		out[name] = left[name]
-	}
-	return out
 }
 
 // missingResources returns the resources of which no node has enough.
