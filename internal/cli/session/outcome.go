@@ -157,9 +157,15 @@ func FlagsOf(cmd *cobra.Command, keep func(flag string) bool) string {
 // flagWords returns a flag as it is typed.
 func flagWords(f *pflag.Flag) []string {
 	value := f.Value.String()
-	// A list prints itself with brackets, which the flag does not parse.
-	if list, ok := f.Value.(pflag.SliceValue); ok {
-		value = strings.Join(list.GetSlice(), ",")
+	// A list prints itself as CSV in brackets. What takes one value at a time parses no CSV.
+	if list, ok := f.Value.(pflag.SliceValue); ok && f.Value.Type() == "stringArray" {
+		var words []string
+		for _, one := range list.GetSlice() {
+			words = append(words, "--"+f.Name, quoteWord(one))
+		}
+		return words
+	} else if ok {
+		value = value[1 : len(value)-1]
 	}
 	// A boolean flag takes its value only after an equals sign.
 	if f.Value.Type() == "bool" {

@@ -4,10 +4,12 @@
 package session
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -24,6 +26,27 @@ func TestReachHasEveryFlagOfTheConnection(t *testing.T) {
 			t.Errorf("hints lack --%s", f.Name)
 		}
 	})
+}
+
+// A command that is pasted has the lists of the one before it: a value may contain a comma, and some flags take one value at a time.
+func TestHintsKeepLists(t *testing.T) {
+	t.Parallel()
+	parsed := func(args ...string) (*cobra.Command, [][]string) {
+		var array, list []string
+		cmd := &cobra.Command{}
+		cmd.Flags().StringArrayVar(&array, "canary-metadata-prefix", nil, "")
+		cmd.Flags().StringSliceVar(&list, "canary-header", nil, "")
+		if err := cmd.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, [][]string{array, list}
+	}
+	cmd, want := parsed("--canary-metadata-prefix", "a/", "--canary-metadata-prefix", "b/", "--canary-header", `"x=1,2"`, "--canary-header", "y=3")
+	hint := FlagsOf(cmd, func(string) bool { return true })
+	// The words have no space, so the quotes of the shell are all that has to be removed.
+	if _, got := parsed(strings.Fields(strings.ReplaceAll(hint, "'", ""))...); !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: %q, want %q", hint, got, want)
+	}
 }
 
 func TestNextStepsOfFailedAbort(t *testing.T) {
