@@ -56,6 +56,7 @@ func underHold(ctx context.Context, driver host.Watcher, namespace string) (held
 	synced, last := false, context.DeadlineExceeded
 	err = host.Observe(plugin.FollowWorkloads(ctx, driver, &pb.WatchWorkloadsRequest{Namespace: namespace}), func(r *pb.WatchWorkloadsResponse) {
 		switch {
+		case synced: // a change that was on its way
 		case r.GetContext() != nil:
 			held = append(held, r.GetContext())
 		case r.GetSynced():

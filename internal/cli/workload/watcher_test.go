@@ -4,9 +4,13 @@
 package workload
 
 import (
+	"context"
 	"errors"
+	"iter"
 	"slices"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -62,5 +66,23 @@ func TestWatchedDriverStarts(t *testing.T) {
 	want := []string{"waiting for the driver: the driver has just started", "lost the driver, retrying: the driver has just started", "reconnected to the driver"}
 	if !slices.Equal(shown.messages, want) {
 		t.Errorf("shown %q, want %q", shown.messages, want)
+	}
+}
+
+// eager is a driver whose next change is on its way when a caller that has all workloads stops the watch.
+type eager struct{ host.Watcher }
+
+func (eager) WatchWorkloads(context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
+		state := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: &pb.BatchContext{Workload: &pb.WorkloadRef{Name: "vllm"}}}}
+		synced := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
+		_ = yield(state, nil) && yield(synced, nil) && yield(state, nil)
+	}
+}
+
+func TestListedWorkloadsAreListedOnce(t *testing.T) {
+	t.Parallel()
+	if held, err := underHold(t.Context(), eager{}, ""); err != nil || len(held) != 1 {
+		t.Errorf("%d workloads, %v; want 1", len(held), err)
 	}
 }
