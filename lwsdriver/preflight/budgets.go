@@ -103,12 +103,12 @@ func (w Pods) judge(b *policyv1.PodDisruptionBudget) (code, message string) {
 	return "", ""
 }
 
-// maxAlike is how many groups, and how many workers of a group, are compared with a selector of single ones: replicas and size may be
-// any number.
-const maxAlike = 256
+// maxAlike is how many groups, and maxCompared how many workers of all groups, are compared with a selector of single ones: replicas and size
+// may be any number, and so may the selectors of a namespace.
+const maxAlike, maxCompared = 256, 4096
 
 // Selected returns how many of the workload's pods a selector selects. Pods that differ only in labels that the selector does not use
-// count alike. For one that selects single groups or workers the numbers are exact below maxAlike, and at most too low above.
+// count alike. For one that selects single groups or workers the numbers are exact up to these bounds, and at most too low above.
 func (w Pods) Selected(selector labels.Selector) (leaders, workers int) {
 	groups, perGroup := w.Groups, 1
 	used := func(keys ...string) bool {
@@ -122,11 +122,13 @@ func (w Pods) Selected(selector labels.Selector) (leaders, workers int) {
 	if !used(lws.WorkerIndexLabelKey, appsv1.StatefulSetPodNameLabel, appsv1.PodIndexLabel) {
 		alike, perWorker = min(alike, 1), alike
 	}
-	for group := range min(groups, maxAlike) {
+	groups = min(groups, maxAlike)
+	alike = min(alike, maxCompared/max(groups, 1))
+	for group := range groups {
 		if selector.Matches(w.labels(group, 0)) {
 			leaders += perGroup
 		}
-		for worker := range min(alike, maxAlike) {
+		for worker := range alike {
 			if selector.Matches(w.labels(group, worker+1)) {
 				workers += perGroup * perWorker
 			}

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -94,5 +96,18 @@ func TestBudgets(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Replicas and size may be any number, and a namespace may have many Services and budgets of single pods.
+func TestSelectedComparesBoundedPods(t *testing.T) {
+	w := budgeted()
+	w.Size = 1000
+	for _, groups := range []int{1, 100, 1_000_000} {
+		w.Groups = groups
+		selector := labels.SelectorFromSet(labels.Set{appsv1.PodIndexLabel: "0"})
+		if n := testing.AllocsPerRun(1, func() { w.Selected(selector) }); n > 20*maxCompared {
+			t.Errorf("one selector is compared with %d groups in %.0f allocations", groups, n)
+		}
 	}
 }
