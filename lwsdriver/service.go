@@ -188,8 +188,9 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 	// The event of the write that wins the race may come during the attempt.
 	changed, stop := d.engine.Observer.Changes.Subscribe(key)
 	defer stop()
+	var last engine.Repeated
 	for races := 0; ; races++ {
-		m, err := d.carryOut(ctx, key, i, admissions)
+		m, err := d.carryOut(ctx, key, i, admissions, &last)
 		if err == nil || !engine.IsConflict(err) || races == maxRaces {
 			return m, err
 		}
@@ -203,7 +204,7 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 }
 
 // carryOut observes, decides and writes once.
-func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission) (mutation, error) {
+func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission, last *engine.Repeated) (mutation, error) {
 	var policies []*pb.ReleasePolicy
 	if begin, is := i.(plan.Begin); is {
 		policies = append(policies, begin.Policy)
@@ -228,8 +229,11 @@ func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.
 	if _, bounds := m.decision.Action.(plan.SetBounds); !bounds || err != nil {
 		return m, err
 	}
-	// The record of a DisaggregatedSet follows its bounds.
-	next, err := d.carryOut(ctx, key, i, admissions)
+	// The record of a DisaggregatedSet follows its bounds, unless something undoes these.
+	if err := last.Count(key, m.decision.Action, wrote); err != nil {
+		return m, err
+	}
+	next, err := d.carryOut(ctx, key, i, admissions, last)
 	next.action = m.action
 	next.decision.Warnings = m.decision.Warnings
 	return next, err

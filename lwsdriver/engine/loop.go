@@ -121,7 +121,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	// A pass changes what the engine remembers of the workload, such as its last error. That has no event.
 	defer e.dropLook(key)
-	var last repeated
+	var last Repeated
 	for writes, labels := 0, 0; ; writes++ {
 		s, decision, err := e.lookLocked(key)
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
@@ -143,7 +143,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 				return s, decision, err
 			}
 			if err == nil {
-				err = last.count(key, decision.Action, wrote)
+				err = last.Count(key, decision.Action, wrote)
 			}
 			if err == nil && writes >= writeLimit(s) {
 				err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: not settled after %d writes in a row", key, writes)
@@ -170,18 +170,18 @@ func (e *Engine) setError(key types.NamespacedName, err error, refused bool) {
 // maxRepeats is how many times in a row a pass carries out one action before it gives up. Another client may have been as fast a few times.
 const maxRepeats = 5
 
-// repeated is an action, and how many times in a row it was carried out.
-type repeated struct {
+// Repeated is an action, and how many times in a row it was carried out.
+type Repeated struct {
 	action plan.Action
 	times  int
 }
 
-// count counts an action, and whether there was something to write. It returns an error once it was carried out too often: what is observed then still
+// Count counts an action, and whether there was something to write. It returns an error once it was carried out too often: what is observed then still
 // asks for it.
-func (r *repeated) count(key types.NamespacedName, a plan.Action, wrote bool) error {
+func (r *Repeated) Count(key types.NamespacedName, a plan.Action, wrote bool) error {
 	_, labels := a.(plan.LabelGroup) // one write for each pod
 	if labels || !reflect.DeepEqual(a, r.action) {
-		*r = repeated{action: a}
+		*r = Repeated{action: a}
 	}
 	if r.times++; r.times < maxRepeats {
 		return nil
