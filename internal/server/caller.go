@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
@@ -100,19 +99,6 @@ func certificateUser(ctx context.Context) user.Info {
 		return nil
 	}
 	return u
-}
-
-// accountOf returns what a user's calls and connections count for. The service accounts of a namespace count together, also those that a mesh
-// names spiffe://<trust domain>/ns/<namespace>/sa/<account>: who may edit it makes as many as they like.
-func accountOf(u user.Info) string {
-	name := u.GetName()
-	if namespace, _, err := serviceaccount.SplitUsername(name); err == nil {
-		return serviceaccount.MakeNamespaceGroupName(namespace)
-	}
-	if namespace, _, found := strings.Cut(name, "/sa/"); found && strings.HasPrefix(name, "spiffe://") {
-		return namespace
-	}
-	return name
 }
 
 // notReviewed returns the error of a call that can't be judged.

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apiserver/pkg/authentication/user"
-
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -49,23 +47,6 @@ func TestKeysLeaveSlots(t *testing.T) {
 	for range 10 {
 		if _, err := s.take("ada"); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// The service accounts of a namespace count as one: who may edit it makes as many as they like.
-func TestServiceAccountsCountTogether(t *testing.T) {
-	for name, want := range map[string]string{
-		"system:serviceaccount:team-a:default": "system:serviceaccounts:team-a",
-		"system:serviceaccount:team-a:other":   "system:serviceaccounts:team-a",
-		"system:serviceaccount:team-b:default": "system:serviceaccounts:team-b",
-		"spiffe://mesh/ns/team-a/sa/default":   "spiffe://mesh/ns/team-a",
-		"spiffe://mesh/ns/team-a/sa/other":     "spiffe://mesh/ns/team-a",
-		"spiffe://mesh/host":                   "spiffe://mesh/host",
-		"ada":                                  "ada",
-	} {
-		if got := accountOf(&user.DefaultInfo{Name: name}); got != want {
-			t.Errorf("%s counts for %s, want %s", name, got, want)
 		}
 	}
 }

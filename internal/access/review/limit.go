@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"golang.org/x/time/rate"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/lru"
 
@@ -42,6 +45,19 @@ func limitRequests(config *rest.Config) *rest.Config {
 		return &limiter{next: next, rates: NewRates(perSource), inFlight: fair.NewSlots(maxInFlight)}
 	})
 	return config
+}
+
+// AccountOf returns what a user's calls, connections and reviews count for. The service accounts of a namespace count together, also those that a mesh
+// names spiffe://<trust domain>/ns/<namespace>/sa/<account>: who may edit it makes as many as they like.
+func AccountOf(u user.Info) string {
+	name := u.GetName()
+	if namespace, _, err := serviceaccount.SplitUsername(name); err == nil {
+		return serviceaccount.MakeNamespaceGroupName(namespace)
+	}
+	if namespace, _, found := strings.Cut(name, "/sa/"); found && strings.HasPrefix(name, "spiffe://") {
+		return namespace
+	}
+	return name
 }
 
 type limiter struct {

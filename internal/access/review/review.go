@@ -174,7 +174,7 @@ func (r *Reviewer) reviewToken(ctx context.Context, source, token string, key to
 	reviewer, by := r.unknown, source
 	// A token that was valid before is counted by its user, so a flood from the same address does not delay it.
 	if before, ok := cachedAnswer(r.valid, key); ok {
-		reviewer, by = r.known, before.user.GetName()
+		reviewer, by = r.known, AccountOf(before.user)
 	}
 	if r.audience != "" {
 		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{r.audience})
@@ -204,7 +204,7 @@ func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb
 // authorize reports whether a user may do something.
 func (r *Reviewer) authorize(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
 	// The review is counted by user: a user who asks about many namespaces delays no other.
-	ctx, cancel := context.WithTimeout(withSource(ctx, what.User.GetName()), timeout)
+	ctx, cancel := context.WithTimeout(withSource(ctx, AccountOf(what.User)), timeout)
 	defer cancel()
 	decision, _, err := r.users.Authorize(ctx, what)
 	if err != nil {

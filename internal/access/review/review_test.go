@@ -20,8 +20,10 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 )
 
@@ -207,6 +209,40 @@ func TestSourcesLeaveRoom(t *testing.T) {
 			t.Error("another source waits for the loud one")
 		}
 		close(end)
+	})
+}
+
+// The service accounts of a namespace count as one: who may edit it makes as many as they like.
+func TestServiceAccountsCountTogether(t *testing.T) {
+	for name, want := range map[string]string{
+		"system:serviceaccount:team-a:default": "system:serviceaccounts:team-a",
+		"system:serviceaccount:team-a:other":   "system:serviceaccounts:team-a",
+		"system:serviceaccount:team-b:default": "system:serviceaccounts:team-b",
+		"spiffe://mesh/ns/team-a/sa/default":   "spiffe://mesh/ns/team-a",
+		"spiffe://mesh/ns/team-a/sa/other":     "spiffe://mesh/ns/team-a",
+		"spiffe://mesh/host":                   "spiffe://mesh/host",
+		"ada":                                  "ada",
+	} {
+		if got := AccountOf(&user.DefaultInfo{Name: name}); got != want {
+			t.Errorf("%s counts for %s, want %s", name, got, want)
+		}
+	}
+}
+
+// The service accounts of a namespace cause requests as one user: who may edit it makes as many as they like.
+func TestAccountsOfANamespaceWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, requests := newReviewer(t)
+		var asking sync.WaitGroup
+		for i := range 300 {
+			u := &user.DefaultInfo{Name: fmt.Sprintf("system:serviceaccount:team-a:%d", i)}
+			asking.Go(func() { _, _ = r.MayRelease(t.Context(), u, access.Get, "") })
+		}
+		synctest.Wait()
+		if n := requests.Load(); n > 2*perSource {
+			t.Errorf("%d requests at once", n)
+		}
+		asking.Wait()
 	})
 }
 
