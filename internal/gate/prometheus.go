@@ -88,10 +88,12 @@ func judgeValue(value model.Value) Measurement {
 	case *model.Scalar:
 		return judgeNumber(v.Value)
 	case model.Vector:
-		switch len(v) {
-		case 0:
+		switch {
+		case len(v) == 0:
 			return Measurement{Problem: "no data: the query has no result"}
-		case 1:
+		case len(v) == 1 && v[0].Histogram != nil: // its value is 0, which most limits would pass
+			return Measurement{Problem: "the result is a histogram, want one number: apply for example histogram_quantile"}
+		case len(v) == 1:
 			return judgeNumber(v[0].Value)
 		default:
 			return Measurement{Problem: fmt.Sprintf("the query has %d results, want one: aggregate them, for example with sum or max", len(v))}

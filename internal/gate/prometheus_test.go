@@ -30,6 +30,10 @@ func TestMeasure(t *testing.T) {
 			200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"1"},"value":[1,"0"]},{"metric":{"a":"2"},"value":[1,"0"]}]}}`,
 			"the query has 2 results, want one",
 		},
+		"Histogram": {
+			200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"histogram":[1,{"count":"9","sum":"90","buckets":[[0,"8","16","9"]]}]}]}}`,
+			"the result is a histogram, want one number",
+		},
 		"Range":       {200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, "result of type matrix"},
 		"Text":        {200, `{"status":"success","data":{"resultType":"string","result":[1,"a"]}}`, "error: query Prometheus at http://"},
 		"BadQuery":    {400, `{"status":"error","errorType":"bad_data","error":"1:4: parse error"}`, "error: query Prometheus at http://"},
