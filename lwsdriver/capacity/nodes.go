@@ -120,10 +120,13 @@ func (r Free) place(n Need) Placement {
 		}
 	}
 	out.Suited = len(names)
+	free := r.freeDomains(n.Exclusive)
 	for range n.Groups {
-		domain, short, ok := placeGroup(pods, suited, n.Exclusive, r.freeDomains(n.Exclusive))
-		if !ok {
+		domain, short, ok := placeGroup(pods, suited, n.Exclusive, &free)
+		if short != nil {
 			out.Short = short
+		}
+		if !ok {
 			return out
 		}
 		// Exclusive placement gives a group its whole domain, such as a rack.
@@ -132,6 +135,7 @@ func (r Free) place(n Need) Placement {
 		}
 		out.Placed++
 	}
+	out.Short = nil
 	return out
 }
 
@@ -210,30 +214,40 @@ func (r Free) freeDomains(key string) []string {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// placeGroup places one group: anywhere, or in one of the free domains.
-func placeGroup(pods []alike, suited [][]*node, exclusive string, free []string) (domain string, short []corev1.ResourceName, ok bool) {
+// placeGroup places one group: anywhere, or in the first of the free domains that holds it. The domains before lack what is short, for every
+// group of the role, and are not free any more.
+func placeGroup(pods []alike, suited [][]*node, exclusive string, free *[]string) (domain string, short []corev1.ResourceName, ok bool) {
 	if exclusive == "" {
 		short, ok = placePods(pods, suited, func(*node) bool { return true })
 		return "", short, ok
 	}
 	// A group lies within one domain, so domains are tried one by one.
-	for _, value := range free {
-		if short, ok = placePods(pods, suited, func(n *node) bool { return n.Labels[exclusive] == value }); ok {
-			return value, nil, true
+	for !ok && len(*free) > 0 {
+		domain, *free = (*free)[0], (*free)[1:]
+		var lacks []corev1.ResourceName
+		if lacks, ok = placePods(pods, suited, func(n *node) bool { return n.Labels[exclusive] == domain }); !ok {
+			short = lacks
 		}
 	}
-	return "", short, false
+	return domain, short, ok
 }
 
-// placePods places the pods of a group. If one does not fit, the others keep their capacity: groups are alike, so no other fits
-// there either.
+// placePods places the pods of a group, or none of them: a smaller group of another role may fit there.
 func placePods(pods []alike, suited [][]*node, in func(*node) bool) (short []corev1.ResourceName, ok bool) {
+	left := map[*node]corev1.ResourceList{} // before the group
 	for i, p := range pods {
 		want := podDemand(p.pod)
 		for range p.count { // ends when the nodes are full
 			best := tightestNode(want, suited[i], in)
 			if best == nil {
-				return missingResources(want, suited[i], in), false
+				short = missingResources(want, suited[i], in)
+				for n, before := range left {
+					n.left = before
+				}
+				return short, false
+			}
+			if _, known := left[best]; !known {
+				left[best] = best.left.DeepCopy()
 			}
 			best.take(want)
 		}

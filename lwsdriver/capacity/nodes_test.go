@@ -77,6 +77,7 @@ func TestPlace(t *testing.T) {
 		{"exclusive, taken", "another group has rack a", need(2, 2, gpus("1")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, []*corev1.Pod{grouped}, 1, "[]"},
 		{"roles", "one role takes what the other needs", roles(need(1, 1, gpus("8")), need(2, 1, gpus("4"))), "", []*corev1.Node{nodeOf("n1", "8"), nodeOf("n2", "4")}, nil, 2, "[nvidia.com/gpu]"},
 		{"exclusive roles", "each group of each role has a rack", roles(need(1, 1, gpus("1")), need(2, 1, gpus("1"))), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 2, "[]"},
+		{"exclusive roles, one larger", "the small role fits the rack that the large one did not", roles(need(1, 2, gpus("8")), need(1, 1, gpus("8"))), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b")), nodeOf("b2", "8", in("b"))}, nil, 2, "[]"},
 		{"exclusive, too small", "no rack holds the whole group", need(1, 2, gpus("8")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 0, "[nvidia.com/gpu]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
