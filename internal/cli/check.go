@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -88,6 +89,8 @@ type checker struct {
 	objects   dynamic.Interface
 	namespace string
 	rows      []checked
+	// err is the first answer that says nothing of what is installed.
+	err error
 }
 
 func (c *checker) add(verdict, what, format string, args ...any) {
@@ -96,6 +99,13 @@ func (c *checker) add(verdict, what, format string, args ...any) {
 
 func (c *checker) missing() bool {
 	return slices.ContainsFunc(c.rows, func(r checked) bool { return r.verdict == missing })
+}
+
+// failed notes an error unless the API server says by it that there is no such object, or that the user may not read it.
+func (c *checker) failed(what string, err error) {
+	if c.err == nil && err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		c.err = fmt.Errorf("check %s: %w", what, err)
+	}
 }
 
 // run fails if the API server does not answer.
@@ -129,18 +139,20 @@ func (c *checker) run(ctx context.Context) error {
 	} else {
 		c.add(absent, "server", "%s; commands run a driver of their own, with your rights", deployed)
 	}
-	return c.rights(ctx)
+	return cmp.Or(c.err, c.rights(ctx))
 }
 
 // serves reports whether the API server has a version of an API.
 func (c *checker) serves(gv schema.GroupVersion) bool {
 	list, err := c.core.Discovery().ServerResourcesForGroupVersion(gv.String())
+	c.failed(gv.String(), err)
 	return err == nil && len(list.APIResources) > 0
 }
 
 // deployed returns the images of the Deployments of an application, and how many of their pods are ready, or why it found none.
 func (c *checker) deployed(ctx context.Context, app string) (text string, found bool) {
 	list, err := c.core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
+	c.failed("Deployments", err)
 	if apierrors.IsForbidden(err) {
 		return "you may not list Deployments of all namespaces", false
 	}
@@ -160,7 +172,9 @@ func (c *checker) deployed(ctx context.Context, app string) (text string, found 
 // policy checks an admission policy, which has a binding of its name.
 func (c *checker) policy(ctx context.Context, resource, name, with, without string) {
 	policies := c.objects.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: resource})
-	switch _, err := policies.Get(ctx, name, metav1.GetOptions{}); {
+	_, err := policies.Get(ctx, name, metav1.GetOptions{})
+	c.failed(name, err)
+	switch {
 	case err == nil:
 		c.add(fine, name, "%s", with)
 	case apierrors.IsForbidden(err):

@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -97,6 +98,24 @@ func TestCheck(t *testing.T) {
 			if text := fmt.Sprintf("%s %s %s", row.verdict, row.what, row.text); !strings.HasPrefix(text, tt.want[i]) {
 				t.Errorf("%s: row %d is %q, want %q", name, i, text, tt.want[i])
 			}
+		}
+	}
+}
+
+// An answer that says nothing of what is installed fails the check: it advises no installation.
+func TestCheckOfBusyServer(t *testing.T) {
+	t.Parallel()
+	for verb, resource := range map[string]string{"list": "deployments", "get": "resource"} {
+		core := fake.NewClientset()
+		fakes.React(&core.Fake, verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewTooManyRequestsError("later")
+		})
+		fakes.React(&core.Fake, "create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			return true, a.(clienttesting.CreateAction).GetObject(), nil //nolint:forcetypeassert // It is a creation.
+		})
+		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), namespace: "serving"}
+		if err := c.run(t.Context()); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("%s %s: %v", verb, resource, err)
 		}
 	}
 }

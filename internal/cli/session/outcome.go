@@ -159,7 +159,7 @@ func flagWords(f *pflag.Flag) []string {
 	value := f.Value.String()
 	// A list prints itself as CSV in brackets. What takes one value at a time parses no CSV.
 	if list, ok := f.Value.(pflag.SliceValue); ok && f.Value.Type() == "stringArray" {
-		var words []string
+		words := make([]string, 0, 2*len(list.GetSlice()))
 		for _, one := range list.GetSlice() {
 			words = append(words, "--"+f.Name, quoteWord(one))
 		}
