@@ -27,7 +27,7 @@ func promote(o Observation, s Progress) Decision {
 	switch {
 	case o.Stable.Revision == "":
 		return waitForLWS(o)
-	case o.Stable.Revision != r.UpdateRevision && (o.Stable.Revision == r.StableRevision || o.replacesUnits() || o.RolesWaiting != ""):
+	case o.Stable.Revision != r.UpdateRevision && (o.Stable.Revision == r.StableRevision || o.replacesUnits() || refuseTemplate(o) != nil):
 		return followTemplate(o)
 	case o.Stable.Revision != r.UpdateRevision:
 		return startOver(o) // the added workload stays, since the user's own groups may not be complete

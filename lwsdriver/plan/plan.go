@@ -469,7 +469,7 @@ func followTemplate(o Observation) Decision {
 		return takeBack(o)
 	}
 	if d := refuseTemplate(o); d != nil {
-		return *d
+		return *cmp.Or(stopBatch(o), d)
 	}
 	if o.shiftsBack() {
 		if d := shiftBack(o, measureProgress(o)); d != nil {
