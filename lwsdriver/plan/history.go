@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -307,7 +308,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	if err != nil || revision == o.Stable.Revision {
 		return Decision{}, err
 	}
-	if err := checkTemplateRevision(o, u.Template); err != nil {
+	if err := cmp.Or(checkTemplateRevision(o, u.Template), checkFirstHold(o)); err != nil {
 		return Decision{}, err
 	}
 	if first := o.holdChildren(); first != nil {

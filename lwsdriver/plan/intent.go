@@ -4,7 +4,9 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"strings"
 
 	"k8s.io/utils/ptr"
@@ -123,15 +125,8 @@ type Disown struct {
 }
 
 func (Adopt) decide(o Observation) (Decision, error) {
-	if err := CheckWorkload(o); err != nil {
+	if err := cmp.Or(CheckWorkload(o), checkFirstHold(o)); err != nil {
 		return Decision{}, err
-	}
-	n := o.Stable.Replicas
-	// The hold stops LWS where it is. It deletes surge groups at once, so a roll that lacks groups has to end first.
-	if o.Record == nil && n-o.Stable.servingGroups(n) > scaledValue(o.Stable.Rolling.MaxUnavailable, n, false) {
-		if err := checkRolled(o); err != nil {
-			return Decision{}, err
-		}
 	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
 	if o.Record == nil { // the loop repairs a hold that drifted
@@ -229,6 +224,15 @@ func checkRolled(o Observation) error {
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 		"LeaderWorkerSet is replacing groups of %s, and would delete its surge groups under the hold: try again once it has deleted them", o.objectName())
+}
+
+// checkFirstHold is checkRolled for a workload that lacks groups, and whose surge groups serve in their place.
+func checkFirstHold(o Observation) error {
+	n, serving := o.Stable.Replicas, o.Stable.servingGroups(o.Stable.Replicas)
+	if o.Record != nil || n-serving <= scaledValue(o.Stable.Rolling.MaxUnavailable, n, false) || o.Stable.servingGroups(math.MaxInt) == serving {
+		return nil
+	}
+	return checkRolled(o)
 }
 
 // heldTooLate warns of groups at more than one revision: LWS had begun to roll before the hold.

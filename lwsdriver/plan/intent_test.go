@@ -93,3 +93,26 @@ func TestCheckRestoreRolling(t *testing.T) {
 		})
 	}
 }
+
+// A hold deletes surge groups at once. So neither an undo nor Adopt sets the first one while LWS lacks groups that ready surge groups stand in for.
+func TestFirstHoldKeepsSurge(t *testing.T) {
+	for name, intent := range map[string]Intent{"adopt": Adopt{}, "undo": Undo{Revision: "a"}} {
+		for _, tt := range []struct {
+			name    string
+			group   Group // the last one of two
+			surge   bool  // the surge group is ready
+			refused bool
+		}{
+			{"LWS replaces a group", Group{Index: 1, Leader: "vllm-1", Revision: "b"}, true, true},
+			{"all groups are ready", Group{Index: 1, Leader: "vllm-1", Revision: "a", Ready: true, Serving: true}, true, false},
+			{"the surge group is not ready", Group{Index: 1, Leader: "vllm-1", Revision: "b"}, false, false},
+		} {
+			o := held("b", "a", recorded(Entry{Revision: "a", Number: 1, At: ago("1h")}))
+			o.Record, o.Stable.Replicas, o.Stable.Rolling = nil, 2, settings(0, "0", "1")
+			o.Stable.Groups = append(o.Stable.Groups, tt.group, Group{Index: 2, Leader: "vllm-2", Revision: "b", Ready: tt.surge})
+			if err := refusal(Judge(o), intent); (drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NOT_SYNCED) != tt.refused {
+				t.Errorf("%s while %s: %v, want a refusal: %t", name, tt.name, err, tt.refused)
+			}
+		}
+	}
+}
