@@ -179,7 +179,7 @@ func nextEntry(o Observation) *Entry {
 		return nil // LWS has forgotten it already
 	case e == nil:
 		e = &Entry{Revision: update, Number: o.nextNumber()}
-	case e.Problem != "" || e.Release == r.ID:
+	case e.Problem != "" || e.Release == r.ID && e.At.Equal(r.StartedAt):
 		return nil
 	// A revision that is released again becomes the newest, so that undo finds the one before it.
 	case e.Number != o.nextNumber()-1:

@@ -66,6 +66,24 @@ func TestReleaseEndsWithOutcome(t *testing.T) {
 	}
 }
 
+// TestReleaseIDReturns checks that a release is recorded as a new one if an earlier release had its id and its revision: undo
+// restores the newest revision that served.
+func TestReleaseIDReturns(t *testing.T) {
+	t.Parallel()
+	o := held("b", "c", released("r", record.Progressing, "c", "b"), recorded(
+		Entry{Revision: "b", Number: 1, At: ago("3h"), Release: "r", Outcome: Promoted, Ended: ago("3h")},
+		Entry{Revision: "c", Number: 2, At: ago("2h"), Release: "q", Outcome: Promoted, Ended: ago("2h")},
+	))
+	save, ok := reconcile(o).Action.(SaveRevision)
+	if e := save.Entry; !ok || e.Revision != "b" || e.Number != 3 || e.Outcome != "" || !e.At.Equal(ago("1h")) {
+		t.Fatalf("saved %+v", e)
+	}
+	o.History[0] = save.Entry
+	if d := reconcile(o); d.Action != nil {
+		t.Errorf("once it is saved: %v", d.Action)
+	}
+}
+
 // From 0 groups LeaderWorkerSet starts the template in the spec: an undo restores the one before, and a release accepts the new one.
 func TestUndoWithoutGroups(t *testing.T) {
 	t.Parallel()
