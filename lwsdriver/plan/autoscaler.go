@@ -197,7 +197,10 @@ func (o Observation) awaitsScan() bool {
 }
 
 func awaitScan(o Observation) *Decision {
-	return &Decision{Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message}
+	return &Decision{
+		Reason: ReasonAutoscalersNotSynced, Message: "the autoscalers of " + o.Stable.Name + " are unknown: " + o.Unscanned.Message,
+		Remedy: "Check that the driver may list, watch and patch horizontalpodautoscalers and scaledobjects",
+	}
 }
 
 // restoreAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
@@ -213,7 +216,6 @@ func restoreAutoscalers(o Observation) *Decision {
 	}
 	if wait == nil && o.release() != nil && o.awaitsScan() {
 		wait = awaitScan(o)
-		wait.Wait = WaitCleanup
 	}
 	return wait
 }
