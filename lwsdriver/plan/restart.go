@@ -232,13 +232,29 @@ func restartBlocking(o Observation, s Progress) *Decision {
 func (o Observation) blocksRoll(g Group) bool {
 	mixed := g.Reason == ReasonTwoRevisions
 	restored := g.atRevision(o.Record.Release.StableRevision) && !mixed
-	if g.Revision == "" || g.Ready || g.Terminating || restartsExhausted(g) || restored {
+	switch {
+	case g.Revision == "" || g.Terminating || restartsExhausted(g) || restored:
 		return false
+	case g.Ready:
+		inVain := func(g Group) bool { return g.Restarts > 0 && !g.Terminating }
+		return o.givesUpAbove(g.Index) && !slices.ContainsFunc(o.groupsOffRevision(), inVain)
 	}
 	wasReady := !g.FirstReady.IsZero() && !mixed
 	starting := g.Restarts > 0 && g.isStarting() // after a restart that did not change its revision
 	mayRecover := wasReady || starting
 	return !mayRecover || o.forced() || o.isOverdue(g.LostAt)
+}
+
+// givesUpAbove reports whether force gives up a group above an index that is at the stable revision and will not become ready by itself. Without
+// MaxUnavailableStatefulSet, a StatefulSet updates no group below it.
+func (o Observation) givesUpAbove(index int) bool {
+	for g, n := range o.Stable.Wanted(index + 1) {
+		broken := g.atRevision(o.release().StableRevision) && (!g.isStarting() || o.isOverdue(g.LostAt))
+		if broken && o.givesUp(g, n) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // skipBrokenGroups returns the pace at which LWS rolls back the groups that serve, although others are broken for good. In place of
@@ -275,6 +291,9 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 	unlimited := o.Stable.Replicas
 	if atOnce == 0 {
 		unlimited = broken // a surge group makes room, and LWS has to wait for it
+	}
+	if len(serving) == 0 && broken == o.givenUp() {
+		pace.MaxSurge = intstr.FromInt32(0) // else LWS keeps its surge groups in place of those that force gave up
 	}
 	pace.MaxUnavailable = intstr.FromInt(unlimited)
 	pace.Partition = ptr.To(int32(lowestPartition(serving, max(atOnce, 1)))) //nolint:gosec // a number of groups
