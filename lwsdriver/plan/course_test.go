@@ -164,7 +164,11 @@ func (r *run) breachOfEnd() string { return r.w.breachOfEnd(r.s) }
 
 func (r *run) ended() (Decision, string) {
 	d := reconcile(r.w.observe(&r.s))
-	return d, r.w.unsettled(&r.s, d)
+	if wrong := r.w.unsettled(&r.s, d); wrong != "" {
+		return d, wrong
+	}
+	r.w.once, r.w.only, r.w.hasty = true, nil, true
+	return d, r.w.unforced(r.s)
 }
 
 // roleRun is a small world of a DisaggregatedSet while a course runs in it.

@@ -145,6 +145,14 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		after.blind = false
 		add(act{do: actCaches}, after, Decision{})
 	}
+	if after = *s; s.unscanned {
+		after.unscanned = false
+		add(act{do: actScan}, after, Decision{})
+	}
+	if after = *s; s.full {
+		after.full = false
+		add(act{do: actAdmit}, after, Decision{})
+	}
 	quiet := !calm
 	for _, do := range []string{actWait, actWaitLong} {
 		after = *s
@@ -188,7 +196,7 @@ func (s *state) set(at uint8) *lwset {
 func hostActs(w *world) []act {
 	all := []act{{do: actBegin}, {do: actBatch}, {do: actBatch, number: 1}, {do: actPromote}, {do: actRollBack}, {do: actForce}}
 	if w.routed {
-		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100}, act{do: actWeight})
+		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100}, act{do: actWeight}, act{do: actWeight, number: 20})
 	}
 	if w.headers {
 		all = append(all, act{do: actHeaders}, act{do: actMirror})
@@ -197,7 +205,7 @@ func hostActs(w *world) []act {
 		all = append(all, act{do: actStrict})
 	}
 	if w.disown {
-		all = append(all, act{do: actDisown}, act{do: actAdopt})
+		all = append(all, act{do: actDisown}, act{do: actAdopt}, act{do: actUndo, revision: 1}, act{do: actUndo, revision: 2})
 	}
 	return all
 }
@@ -237,6 +245,9 @@ func disturbances(w *world, s *state) []act {
 		all = append(all, act{do: down})
 	}
 	down(s.lwsDown, actLWSDown, actLWSUp)
+	if w.limited {
+		all = append(all, act{do: actFull}, act{do: actUnscan})
+	}
 	if w.warmUp {
 		down(s.silent, actSilence, actAnswer)
 	}
@@ -244,7 +255,7 @@ func disturbances(w *world, s *state) []act {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
 		all = append(all, act{do: actRevert}, act{do: actEndSplit}, act{do: actUnserve})
 	}
-	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2})
+	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2}, act{do: actPace, number: 3}, act{do: actPace, number: 4})
 	if s.refuses != 0 {
 		return append(all, act{do: actAccept})
 	}

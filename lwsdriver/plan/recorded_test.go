@@ -137,6 +137,7 @@ type spec struct {
 	template revision
 	// of a DisaggregatedSet
 	wanted [rolesOf]uint8
+	three  bool
 	slices uint8
 	bounds string
 }
@@ -190,8 +191,8 @@ func (h *history) seeRoles(e entry) {
 	if h.roles = true; o.Stable.Revision == "" || o.RolesWaiting != "" {
 		return // LWS has not acted on its template yet, or creates no children for it
 	}
-	is := spec{template: h.number(o.Stable.Revision), slices: uint8(o.Slices)}
-	h.large = h.large || o.Slices > slicesOf || len(o.Roles) != rolesOf || len(h.names) > revisions
+	is := spec{template: h.number(o.Stable.Revision), slices: uint8(o.Slices), three: len(o.Roles) == rolesOf}
+	h.large = h.large || o.Slices > slicesOf || len(o.Roles) < 2 || len(h.names) > revisions
 	for _, r := range o.Roles {
 		i := slices.Index(roleNames[:], r.Name)
 		if h.large = h.large || i < 0 || r.Unsized != "" || r.Replicas > maxIndices; h.large {
@@ -305,7 +306,7 @@ func (h *history) knows(g guess, i int) guess {
 	is := h.specs[i]
 	g.spec = i
 	if h.roles {
-		g.roles.template, g.roles.wanted, g.roles.slices, g.roles.bounds = is.template, is.wanted, is.slices, is.bounds
+		g.roles.template, g.roles.wanted, g.roles.three, g.roles.slices, g.roles.bounds = is.template, is.wanted, is.three, is.slices, is.bounds
 		return g
 	}
 	g.set.exists, g.set.replicas, g.set.rolling, g.set.template = true, is.replicas, is.rolling, is.template

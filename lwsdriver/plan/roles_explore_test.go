@@ -24,13 +24,13 @@ import (
 // The explorer visits every state of a DisaggregatedSet of two roles, and one or two slices, its release, and all who act on them: the driver, the host, the user,
 // the kubelet, and a controller that tries whatever the bounds allow. Time stands still: in the small world of a LeaderWorkerSet it passes.
 
-const rolesOf, slicesOf = 2, 2
+const rolesOf, slicesOf = 3, 2
 
 // histories are the templates of all revisions.
 var histories = []Entry{{Revision: revision(1).String()}, {Revision: revision(2).String()}, {Revision: revision(3).String()}}
 
 // roleNames are the roles: decode is the one that is removed last.
-var roleNames = [rolesOf]string{"prefill", "decode"}
+var roleNames = [rolesOf]string{"prefill", "decode", "encode"}
 
 // roleChild is a child. Its groups exist as soon as its spec has them.
 type roleChild struct {
@@ -69,6 +69,8 @@ type roleState struct {
 	third roleChange
 	// second: the entry role, prefill, is the second one in the spec and removed last, as decode is in a set whose Service selects decode.
 	second bool
+	// three: there is a third role, encode.
+	three bool
 	// threshold: the policy tolerates a unit that is not ready. warmUp: it has a warm-up of every role.
 	threshold, warmUp bool
 	// net is the routing, nil without a traffic policy. objects are what the API server has, selectors those that the endpoints follow, and
@@ -99,7 +101,7 @@ const (
 
 // lacks reports whether a revision has no groups of a role.
 func (s roleState) lacks(r revision, role int) bool {
-	return r == 3 && (s.third == removesDecode && role == 1 || s.third == removesPrefill && role == 0)
+	return role == 2 && !s.three || r == 3 && (s.third == removesDecode && role == 1 || s.third == removesPrefill && role == 0)
 }
 
 // observe returns what is observed, before a request of the host.
@@ -529,14 +531,16 @@ func (s roleState) others() (all []roleStep) {
 		for m, c := range s.members(r) {
 			if !s.lwsDown && !c.exists && r == s.template && m.slice < int(s.slices) && !s.lacks(r, m.role) {
 				n, another := s, s.serving(r, m.slice)
-				if another && c.deleted && s.children[r][m.slice][1-m.role].exists {
+				if another && c.deleted && slices.ContainsFunc(s.children[r][m.slice][:], func(c roleChild) bool { return c.exists }) {
 					continue // as long as another revision has groups, LeaderWorkerSet creates the children of one together
 				}
 				if *n.at(r, m) = (roleChild{exists: true, hurt: c.hurt}); !another {
 					n.at(r, m).replicas = s.wanted[m.role]
 				}
-				if other := &n.children[r][m.slice][1-m.role]; !other.exists {
-					other.deleted = false // it creates both
+				for i := range n.children[r][m.slice] {
+					if other := &n.children[r][m.slice][i]; !other.exists {
+						other.deleted = false // it creates them all
+					}
 				}
 				if s.allows(r, m, n.at(r, m).replicas, true) {
 					happens(fmt.Sprintf("LWS creates %s of %s", m, r), n)
@@ -595,8 +599,8 @@ func (s roleState) others() (all []roleStep) {
 			}
 		}
 		for slice, roles := range s.children[r] {
-			drained := roles[0].replicas == 0 && roles[1].replicas == 0 && roles[0].stuck|roles[1].stuck == 0
-			if exists := roles[0].exists || roles[1].exists; exists && !s.lwsDown && (drained && r != s.template || slice >= int(s.slices)) {
+			drained := !slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.replicas > 0 || c.stuck > 0 })
+			if exists := slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.exists }); exists && !s.lwsDown && (drained && r != s.template || slice >= int(s.slices)) {
 				n := s
 				n.children[r][slice] = [rolesOf]roleChild{}
 				happens(fmt.Sprintf("LWS deletes the children of %s in slice %d", r, slice), n)
@@ -874,8 +878,10 @@ func (s roleState) breachOfSlices(o Observation, b, before Bounds) string {
 		}
 		had := before.Exact[Member(slice, roleNames[0])]
 		// Those that have no unit any more finish their requests before they go.
-		if n := b.Exact[Member(slice, roleNames[1])]; n != min(s.part(1, units), int(s.wanted[1])) && units > has && (!s.walk || units > had) {
-			return fmt.Sprintf("slice %d has %d groups of prefill and %d of decode", slice, units, n)
+		for role, name := range roleNames[1:] {
+			if n := b.Exact[Member(slice, name)]; n != min(s.part(role+1, units), int(s.wanted[role+1])) && units > has && (!s.walk || units > had) {
+				return fmt.Sprintf("slice %d has %d groups of prefill and %d of %s", slice, units, n, name)
+			}
 		}
 		if room && units > max(had, has) {
 			return fmt.Sprintf("slice %d gets units before the one before it is full", slice)
@@ -1031,7 +1037,7 @@ func awaitsHost(o Observation, d Decision) bool {
 func (s roleState) atRest() roleState {
 	s.template, s.slices = max(s.template, 1), max(s.slices, 1)
 	for m := range s.members(1) {
-		if m.slice < int(s.slices) {
+		if m.slice < int(s.slices) && !s.lacks(1, m.role) {
 			*s.at(1, m) = roleChild{exists: true, replicas: s.wanted[m.role], ready: 1<<s.wanted[m.role] - 1}
 		}
 	}

@@ -29,13 +29,13 @@ func parseRoles(world string) roleState {
 	l := parseLine("set " + world)
 	s := roleState{style: pb.Style(pb.Style_value["STYLE_"+l.attrs["style"]]), slices: uint8(l.number("slices", 1)), edits: 9, losses: 9, walk: l.has("walk")}
 	pair := func(key string, i int) uint8 {
-		first, second, two := strings.Cut(l.attrs[key], "/")
-		if i == 1 && two {
-			first = second
-		}
-		return uint8(line{attrs: map[string]string{key: first}}.number(key, 0))
+		all := strings.Split(l.attrs[key], "/")
+		return uint8(line{attrs: map[string]string{key: all[min(i, len(all)-1)]}}.number(key, 0))
 	}
 	for i, name := range roleNames {
+		if s.three = i == 2 && l.has(name); i == 2 && !s.three {
+			break
+		}
 		s.wanted[i], s.unavailable[i], s.surge[i] = uint8(l.number(name, 1)), pair("unavailable", i), pair("surge", i)
 	}
 	if s.walk {
@@ -58,14 +58,19 @@ const many = 200
 // randomRoles returns a world of a course.
 func randomRoles(r *rand.Rand) string {
 	styles := []string{"CANARY", "BLUE_GREEN", "PARTITION"}
-	world := fmt.Sprintf("style=%s prefill=%d decode=%d slices=%d", styles[r.IntN(len(styles))], 1+r.IntN(4), 1+r.IntN(4), 1+r.IntN(slicesOf))
+	world := fmt.Sprintf("style=%s prefill=%d decode=%d slices=%d", styles[r.IntN(len(styles))], 1+r.IntN(4), 1+r.IntN(5), 1+r.IntN(slicesOf))
 	pace := func() (unavailable, surge int) {
 		p := [...][2]int{{0, 1}, {1, 0}, {1, 1}, {0, 2}, {2, 0}}[r.IntN(5)]
 		return p[0], p[1]
 	}
 	u0, s0 := pace()
 	u1, s1 := pace()
-	world += fmt.Sprintf(" unavailable=%d/%d surge=%d/%d walk", u0, u1, s0, s1)
+	if r.IntN(3) == 0 {
+		u2, s2 := pace()
+		world += fmt.Sprintf(" encode=%d unavailable=%d/%d/%d surge=%d/%d/%d walk", 1+r.IntN(5), u0, u1, u2, s0, s1, s2)
+	} else {
+		world += fmt.Sprintf(" unavailable=%d/%d surge=%d/%d walk", u0, u1, s0, s1)
+	}
 	if r.IntN(3) == 0 {
 		world += " unrouted"
 	}
@@ -272,6 +277,9 @@ func (s roleState) walkSteps() (all []roleStep) {
 		}
 	}
 	for i, name := range roleNames {
+		if s.lacks(1, i) {
+			break
+		}
 		for _, to := range []uint8{s.wanted[i] - 1, s.wanted[i] + 1} {
 			if to < maxIndices-1 && (i > 0 || s.scalers == 0 || !s.unsized) {
 				add(fmt.Sprintf("the user sets %s to %d groups", name, to), func(n *roleState) { n.resize(i, to) })

@@ -31,7 +31,7 @@ func (a act) String() string {
 		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
 	case actReconcile, actRun:
 		s += " " + [...]string{"own", "added"}[a.set]
-	case actEdit:
+	case actEdit, actUndo:
 		s += " " + a.revision.String()
 	case actLabel:
 		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
@@ -101,20 +101,25 @@ const (
 	actAnswer      = "leaders answer"
 	actMirror      = "mirror"
 	actStrict      = "begin strictly"
+	actUndo        = "undo"
+	actFull        = "others start"
+	actAdmit       = "others are ready"
+	actUnscan      = "autoscalers unknown"
+	actScan        = "autoscalers known"
 )
 
 // releaseIDs are those of the releases, in turn.
 var releaseIDs = [...]string{"r", "q"}
 
 // paces are maxUnavailable and maxSurge as a user edits them.
-var paces = [...]string{"0/1", "1/0", "2/0"}
+var paces = [...]string{"0/1", "1/0", "2/0", "50%/0", "0/50%"}
 
 // refusals are kinds of writes, by what they write.
 var refusals = [...]string{"nothing", "the workload", "the added one", "routing", "pods"}
 
 func refusalOf(a Action) uint8 {
 	switch a.(type) {
-	case SetStable, DeleteStable, HoldAutoscaler, ReleaseAutoscaler, RemoveRecord:
+	case SetStable, DeleteStable, HoldAutoscaler, ReleaseAutoscaler, RemoveRecord, RestoreTemplate:
 		return 1
 	case CreateCanary, ScaleCanary, RepairCanary, DeleteCanary, RemoveFinalizer, HandOver:
 		return 2
@@ -190,6 +195,13 @@ func (w *world) apply(s *state, action Action) error {
 		return w.write(s, a.Desired)
 	case LabelServing:
 		s.leader(a.Leader).serving = a.Serves
+	case RestoreTemplate:
+		s.own.template, s.own.observed = revisionOf(a.Revision), false
+		if a.Record != nil {
+			w.setRecord(s, *a.Record)
+			s.own.rolling = w.rolling(record.Hold())
+		}
+		w.starts(s)
 	case RemoveRecord:
 		s.record, s.phaseAt, s.targetAt, s.recorded, s.newer = 0, unset, unset, unset, false
 		s.own.rolling, s.own.observed = w.rolling(a.Rolling), false
@@ -498,6 +510,8 @@ func (w *world) host(s *state, a act) bool {
 		i = Route{ReleaseID: releaseID, Mirror: ptr.To(50)}
 	case actHeaders:
 		i = Route{ReleaseID: releaseID, HeaderRoute: &testers}
+	case actUndo:
+		i = Undo{Revision: a.revision.String()}
 	case actDisown:
 		i = Disown{}
 	case actRollBack, actForce:
@@ -592,7 +606,7 @@ func (w *world) disturb(s *state, a act) bool {
 		}
 		fallthrough
 	case actScale:
-		if s.own.replicas != uint8(a.number) {
+		if s.own.replicas != uint8(a.number) && !zeroPace(w.rollingOf(&s.own), a.number) {
 			if a.number > int(s.own.replicas) {
 				s.grown += uint8(a.number) - s.own.replicas
 			}
@@ -709,6 +723,10 @@ func (w *world) disturb(s *state, a act) bool {
 		if d := reconcile(o); s.late == 0 && d.Action != nil {
 			s.late = uint16(w.writes.put(encoded(fmt.Sprintf("%T", d.Action), d.Action), d.Action))
 		}
+	case actFull, actAdmit:
+		s.full = a.do == actFull
+	case actUnscan, actScan:
+		s.unscanned = a.do == actUnscan
 	case actLWSDown, actLWSUp:
 		s.lwsDown = a.do == actLWSDown
 	case actGatewayDown, actGatewayUp:
@@ -757,6 +775,9 @@ func (w *world) editTemplate(s *state, r revision) {
 // editPace edits the user's maxUnavailable and maxSurge. What equals what the driver has set is no edit.
 func (w *world) editPace(s *state, to rolling) {
 	is, own := w.rollingOf(&s.own), w.rollings.values[s.pace]
+	if most := w.replicas + 1; zeroPace(to, int(s.own.replicas)) || most+scaledValue(to.MaxSurge, most, true) > maxIndices {
+		return // LeaderWorkerSet refuses it, or the world is too small
+	}
 	if is.MaxUnavailable != to.MaxUnavailable {
 		own.MaxUnavailable, is.MaxUnavailable = to.MaxUnavailable, to.MaxUnavailable
 	}
@@ -778,6 +799,11 @@ func (w *world) editPace(s *state, to rolling) {
 		s.own.blameSurge(int(s.own.replicas) + scaledValue(is.MaxSurge, int(s.own.replicas), true))
 		w.absorb(s)
 	}
+}
+
+// zeroPace reports whether both numbers of a pace are 0, which LeaderWorkerSet refuses.
+func zeroPace(r rolling, replicas int) bool {
+	return replicas > 0 && scaledValue(r.MaxUnavailable, replicas, false) == 0 && scaledValue(r.MaxSurge, replicas, true) == 0
 }
 
 // outliveForce notes that what force has given up stays so, though the record does not say it any more.
@@ -816,7 +842,7 @@ func (w *world) starts(s *state) {
 
 // restartDriver has another process drive: it knows only what the cluster shows.
 func (w *world) restartDriver(s *state) {
-	s.waiting, s.waitingSince, s.waitingBefore, s.blind = 0, unset, unset, w.routed
+	s.waiting, s.waitingSince, s.waitingBefore, s.blind, s.unscanned = 0, unset, unset, w.routed, w.limited && w.scaler
 	s.unnamed = s.unnamed || s.kept && s.record == 0
 	s.kept, s.refused = false, false
 	for _, set := range []*lwset{&s.own, &s.added} {

@@ -83,9 +83,12 @@ func roundedUp(n, share int) int {
 
 // allowed returns how many groups may be unavailable.
 func (w *world) allowed(s *state) int {
-	n := scaledValue(w.rollings.values[s.pace].MaxUnavailable, int(s.own.replicas), false)
+	unavailable := func(pace uint8) int {
+		return scaledValue(Pace(w.rollings.values[pace], int(s.own.replicas)).MaxUnavailable, int(s.own.replicas), false)
+	}
+	n := unavailable(s.pace)
 	if s.before != 0 {
-		n = max(n, scaledValue(w.rollings.values[s.before].MaxUnavailable, int(s.own.replicas), false))
+		n = max(n, unavailable(s.before))
 	}
 	if r := w.release(s); w.threshold && r != nil {
 		n = max(n, w.tolerated(s, max(int(s.own.replicas), r.Groups)))
@@ -192,7 +195,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 			return text
 		}
 	case actLate: // what has changed since it was decided is for the next decision
-	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt, actMirror, actStrict:
+	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt, actUndo, actMirror, actStrict:
 	default:
 		return ""
 	}
@@ -299,6 +302,11 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		return fmt.Sprintf("rule 6: phase %s becomes %s", p, next)
 	case next == record.Promoting && p != next && p != record.HandingOver:
 		return fmt.Sprintf("rule 4: phase %s becomes %s", p, next)
+	}
+	was, r := w.release(before), w.release(after)
+	anew := next == record.Progressing && was != nil && was.UpdateRevision != r.UpdateRevision && r.UpdateRevision != r.StableRevision
+	if anew && w.resizes && w.inPlace() && before.own.existing() > 0 && (r.UpdateRevision == "C") != (r.StableRevision == "C") {
+		return fmt.Sprintf("rule 11: a release in place from revision %s to %s, whose groups have another size", r.StableRevision, r.UpdateRevision)
 	}
 	switch a := d.Action.(type) {
 	case SetStable:
@@ -684,7 +692,7 @@ func (w *world) unreturned(s *state) bool {
 // forUser reports whether only a person can end a failure, although nothing is broken.
 func forUser(reason string) bool {
 	switch reason {
-	case ReasonMixedRevisions, ReasonScaledToZero, ReasonUnreleased, ReasonStableShrunk:
+	case ReasonMixedRevisions, ReasonScaledToZero, ReasonUnreleased, ReasonStableShrunk, ReasonTemplateRefused:
 		return true
 	}
 	return false

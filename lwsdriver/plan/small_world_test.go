@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"time"
 
@@ -146,6 +147,8 @@ type state struct {
 	refuses                     uint8 // a kind of writes that the API server refuses
 	refused                     bool  // so it did with the last write
 	grown                       uint8 // groups that a user has added, or given up by force, until all are ready
+	full                        bool  // the groups of other releases are as many as may be in flight
+	unscanned                   bool  // the caches of autoscalers are not filled
 	spent                       uint8 // disturbances
 }
 
@@ -191,6 +194,8 @@ type config struct {
 	threshold   bool // the policy tolerates a group that is not ready, in some of the releases
 	warmUp      bool // the policy has a warm-up
 	nodes       bool // nodes are lost, and workers fail alone
+	limited     bool // groups in flight are limited, and the caches of autoscalers fill late
+	resizes     bool // template C has groups of another size
 }
 
 func (c config) String() string {
@@ -206,8 +211,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes, &c.limited, &c.resizes} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes", "limited", "resizes"}[i], is) {
 				return
 			}
 		}
@@ -413,6 +418,15 @@ func (w *world) observe(s *state) Observation {
 			Directions: autoscaler.Directions{Up: s.held != autoscaler.HoldAll, Down: s.held == autoscaler.HoldNone},
 		}}
 	}
+	if s.unscanned {
+		o.Autoscalers, o.Unscanned = nil, &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_NOT_SYNCED, Message: "their caches are not filled yet"}
+	}
+	if w.limited {
+		if o.MaxInFlight = ptr.To(math.MaxInt); s.full {
+			o.MaxInFlight = ptr.To(0)
+		}
+	}
+	w.compareSizes(&o, s)
 	if s.refused {
 		o.Refused = &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_REJECTED, Message: "a webhook refuses it"}
 	}
@@ -438,6 +452,27 @@ func (w *world) observe(s *state) Observation {
 		}
 	}
 	return o
+}
+
+// compareSizes has an observation tell of groups that the hold does not cover, since the size in the spec is not theirs.
+func (w *world) compareSizes(o *Observation, s *state) {
+	if !w.resizes {
+		return
+	}
+	stable := ""
+	if r := o.release(); r != nil {
+		stable = r.StableRevision
+	}
+	sizeOf := func(revision string) (t record.Template) {
+		t.LeaderWorkerTemplate.Size = ptr.To[int32](1)
+		if revision == "C" {
+			t.LeaderWorkerTemplate.Size = ptr.To[int32](2)
+		}
+		return t
+	}
+	if from := WaitingRevision(o.Stable, stable); from != "" {
+		o.UnsafeChanges = CompareTemplates(sizeOf(from), sizeOf(s.own.template.String()))
+	}
 }
 
 // recordedRevisions are those of which LWS has the templates.

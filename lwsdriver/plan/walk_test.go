@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -119,6 +120,46 @@ func (w *world) onlyOf(do string) {
 
 // breachOfEnd returns which rule is broken from a state on once nothing disturbs any more, or "".
 func (w *world) breachOfEnd(s state) string {
+	end, broken := w.rest(s)
+	if broken != "" {
+		return broken
+	}
+	return w.unforced(end)
+}
+
+// unforced returns which rule is broken once a person forces a rollback that waits, or "": then it ends.
+func (w *world) unforced(s state) (broken string) {
+	for range maxIndices { // each may find that one group more has been broken for long
+		phase := w.phase(&s)
+		if d := reconcile(w.observe(&s)); phase != record.RollingBack && phase != record.CleaningUp || atRestIn(d.State) || forUser(d.Reason) {
+			return ""
+		}
+		w.pass(&s, true, true)
+		w.host(&s, act{do: actForce})
+		if s, broken = w.rest(s); broken != "" {
+			return "forced: " + broken
+		}
+	}
+	d := reconcile(w.observe(&s))
+	lost := func(groups []member) bool {
+		return slices.ContainsFunc(groups, func(m member) bool { return m.fault >= nodeLost })
+	}
+	switch {
+	case s.lwsDown, s.gatewayDown, s.refuses != 0, s.silent, atRestIn(d.State), forUser(d.Reason):
+		return ""
+	case w.routed && s.added.exists && s.own.ready() == 0: // the requests stay with the groups that serve
+		return ""
+	// Restarts help no more, and the StatefulSet controller updates no group below one that is not ready.
+	case !w.parallel && s.own.leaders.current.String() != w.release(&s).StableRevision:
+		return ""
+	case lost(s.own.groups[s.own.replicas:]), lost(s.added.groups[:]): // only a person can have the pods deleted
+		return ""
+	}
+	return fmt.Sprintf("rule 8: a rollback with force does not end in %s, %s: %s", d.State, d.Reason, d.Message)
+}
+
+// rest returns the state in which nothing happens any more, or the rule that is broken before.
+func (w *world) rest(s state) (end state, broken string) {
 	var steps []step
 	writes := 0
 	w.once, w.only, w.hasty = true, nil, true
@@ -128,33 +169,33 @@ func (w *world) breachOfEnd(s state) string {
 		i := slices.IndexFunc(steps, func(t step) bool { return t.calm })
 		if i < 0 {
 			d := reconcile(w.observe(&s))
-			return w.unsettled(&s, d)
+			return s, w.unsettled(&s, d)
 		}
 		if steps[i].breach != "" {
-			return steps[i].breach
+			return s, steps[i].breach
 		}
 		if steps[i].writes {
 			writes++
 		}
 		s = steps[i].state
 	}
-	return fmt.Sprintf("%d writes, and it is not at rest", writes)
+	return s, fmt.Sprintf("%d writes, and it is not at rest", writes)
 }
 
 // release is what a host does in a release that is promoted.
 var release = []string{actEdit, actBegin, actBatch, actWeight, actBatch, actWeight, actPromote}
 
-var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actMirror, actStrict, actDisown, actAdopt, actEdit}
+var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actMirror, actStrict, actDisown, actAdopt, actUndo, actEdit}
 
 var byThemselves = []string{
 	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actCaches, actWait, actWaitLong, actLate,
-	actRepair, actLWSUp, actGatewayUp, actAccept, actAnswer, actWarmUp,
+	actRepair, actLWSUp, actGatewayUp, actAccept, actAnswer, actWarmUp, actScan, actAdmit,
 }
 
 var disturbing = []string{
 	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
 	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
-	actLoseWorker, actLoseNode, actSilence,
+	actLoseWorker, actLoseNode, actSilence, actFull, actUnscan,
 }
 
 // randomConfig returns a world that may be larger than those of [runs].
@@ -167,11 +208,16 @@ func randomConfig(r *rand.Rand) config {
 		nodes: yes(),
 	}
 	c.headers, c.warmUp = c.routed && yes(), c.routed && yes()
-	pace := r.IntN(5)
-	c.unavailable, c.surge = [...]string{"1", "0", "2", "1", "0"}[pace], [...]string{"0", "1", "0", "1", "2"}[pace]
-	if c.surge == "2" {
+	pace := r.IntN(8)
+	c.unavailable = [...]string{"1", "0", "2", "1", "0", "50%", "0", "100%"}[pace]
+	c.surge = [...]string{"0", "1", "0", "1", "2", "0", "50%", "0"}[pace]
+	if c.surge == "2" || c.surge == "50%" {
 		c.replicas = min(c.replicas, maxIndices-3) // and one by a scale-up
 	}
+	if c.unavailable == "50%" {
+		c.replicas = max(c.replicas, 2)
+	}
+	c.limited, c.resizes = r.IntN(3) == 0, r.IntN(4) == 0
 	if c.style == pb.Style_STYLE_BLUE_GREEN {
 		c.delay, c.adopt = yes(), yes()
 	}
