@@ -815,6 +815,9 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
 			return fmt.Sprintf("%s of the update has more groups than its batch", m)
 		case r == update && shifts && m.role != 0 && int(c.replicas) >= s.part(m.role, before.Exact[Member(m.slice, roleNames[0])]): // the user has scaled the role down
+		case r == update && shifts && o.failShift() != nil && int(c.replicas) >= s.part(m.role, o.unitsOf(func(role Role) int {
+			return o.childOf(m.slice, r.String(), role.Name).Replicas
+		})): // the user has edited the pace before the unit was complete
 		case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < min(had.replicas, s.wanted[m.role]):
 			return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
 		}
