@@ -489,6 +489,10 @@ func runs() (all []config) {
 			all = append(all, c)
 			c.scaler, c.minReady, c.disown, c.admission = true, true, true, true
 			all = append(all, c)
+			if late := c; !routed {
+				late.limited, late.resizes = true, InPlace(style)
+				all = append(all, late)
+			}
 			if style == pb.Style_STYLE_BLUE_GREEN {
 				c.replicas, c.adopt, c.scaler, c.delay, c.disown = 2, true, false, true, routed
 				all = append(all, c)
