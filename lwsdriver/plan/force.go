@@ -111,7 +111,8 @@ func (b RollBack) addForce(o Observation) Decision {
 		return Decision{}
 	}
 	hasShare := o.Traffic != nil && o.Traffic.Facts().Weight > 0
-	if r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 && !hasShare {
+	stays := slices.ContainsFunc(o.Added, func(w Workload) bool { return limitRemoval(o, DeleteCanary{Name: w.Name}) != nil })
+	if r.Phase == record.CleaningUp && len(o.groupsOffRevision()) == 0 && !hasShare && !stays {
 		return Decision{} // the rollback waits for no group
 	}
 	next := amendRelease(o, o.recordForce)

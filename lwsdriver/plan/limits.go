@@ -370,10 +370,14 @@ func limitRemoval(o Observation, action Action) *Decision {
 	if n <= o.mayLack() {
 		return nil
 	}
-	return &Decision{
+	d := &Decision{
 		Reason:  ReasonCapacityBelowShare,
 		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, describeUnready(o.Stable.All())),
 	}
+	if o.rollsBack() {
+		d.Remedy = fmt.Sprintf("Scale or repair %s, or run lockstep abort --force to remove them all the same", o.Stable.Name)
+	}
+	return d
 }
 
 // limitService: the canary's Service and pool are deleted only once every gateway has accepted routes that lead there no more.
