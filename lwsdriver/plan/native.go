@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -68,7 +69,7 @@ func rollBack(o Observation, s Progress) Decision {
 	}
 	now := o.Stable.Revision
 	switch {
-	case now == "" && o.Stable.existingGroups() == 0:
+	case now == "" && !slices.ContainsFunc(o.Stable.Groups, Group.isAlive):
 		return waitForLWS(o) // the stable template was restored for the first groups
 	case now != o.Record.Release.StableRevision:
 		return restartOffRevision(o, s)
