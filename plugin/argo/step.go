@@ -186,7 +186,7 @@ func (s *stepper) judge(c *pb.BatchContext) (Move, bool) {
 	case pb.State_STATE_PROMOTING:
 		return waiting("promoting: %s", c.GetMessage()), true
 	case pb.State_STATE_FAILED:
-		if s.Config.WaitOnFailure || s.step.Promote && slices.Contains(servesWhileFailed, c.GetReason()) {
+		if s.Config.WaitOnFailure || s.step.Promote && slices.Contains(noGroupFails, c.GetReason()) {
 			return waiting("%s: %s", c.GetReason(), c.GetMessage()), true
 		}
 		return fail("%s: %s", c.GetReason(), c.GetMessage()), true
@@ -225,9 +225,9 @@ func (s *stepper) finish(c *pb.BatchContext) Move {
 	}
 }
 
-// servesWhileFailed are the reasons of a promotion that fails although all groups serve: pods take too long to terminate, or an
-// autoscaler has removed groups, which a user adds again. Failing the step would abort, and roll those groups back.
-var servesWhileFailed = []string{"CleanupDeadlineExceeded", "StableCapacityReduced"}
+// noGroupFails are the reasons of a promotion that fails although its groups serve: pods take too long to terminate, an autoscaler has removed groups,
+// which a user adds again, or the API server refuses a write. Failing the step would abort, and roll those groups back.
+var noGroupFails = []string{"CleanupDeadlineExceeded", "StableCapacityReduced", "Forbidden", "Rejected"}
 
 // doneForStep reports whether groups, routes and endpoints are at what was requested.
 func doneForStep(c *pb.BatchContext) bool {
