@@ -38,7 +38,8 @@ var capacityRules = []Rule{
 		Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
 			"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
 			"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
-			"cluster autoscaling are not, so passing is no guarantee",
+			"cluster autoscaling are not, so passing is no guarantee. More than 5000 pods are not " +
+			"placed: `nodes` counts as not read",
 		Fix: "Add nodes, free some, or release with smaller batches or in style partition. If a cluster autoscaler adds nodes, check that its " +
 			"limit allows these",
 		Check: nodesLackCapacity,
