@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -139,7 +138,10 @@ func (c *checker) run(ctx context.Context) error {
 	} else {
 		c.add(absent, "server", "%s; commands run a driver of their own, with your rights", deployed)
 	}
-	return cmp.Or(c.err, c.rights(ctx))
+	if c.err != nil {
+		return c.err
+	}
+	return c.rights(ctx)
 }
 
 // serves reports whether the API server has a version of an API.

@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -308,7 +307,10 @@ func (u Undo) decide(o Observation) (Decision, error) {
 	if err != nil || revision == o.Stable.Revision {
 		return Decision{}, err
 	}
-	if err := cmp.Or(checkTemplateRevision(o, u.Template), checkFirstHold(o)); err != nil {
+	if err := checkTemplateRevision(o, u.Template); err != nil {
+		return Decision{}, err
+	}
+	if err := checkFirstHold(o); err != nil {
 		return Decision{}, err
 	}
 	if first := o.holdChildren(); first != nil {

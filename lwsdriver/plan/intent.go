@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -125,7 +124,10 @@ type Disown struct {
 }
 
 func (Adopt) decide(o Observation) (Decision, error) {
-	if err := cmp.Or(CheckWorkload(o), checkFirstHold(o)); err != nil {
+	if err := CheckWorkload(o); err != nil {
+		return Decision{}, err
+	}
+	if err := checkFirstHold(o); err != nil {
 		return Decision{}, err
 	}
 	d := Decision{Warnings: append(heldTooLate(o), foundHeld(o)...)}
