@@ -39,11 +39,9 @@ func advanceCanary(o Observation, s Progress) Decision {
 		}
 	case c.Deleting:
 		return replaceCanary(o, *c)
-	case c.Drifted:
-		return Decision{
-			Action: RepairCanary{Name: c.Name}, Reason: ReasonCanaryDrifted,
-			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
-		}
+	}
+	if d := repairAdded(o); d != nil {
+		return *d
 	}
 	target := o.Target()
 	if d := awaitScalable(o, v, *c, s.Planned); d != nil {
@@ -65,6 +63,18 @@ func advanceCanary(o Observation, s Progress) Decision {
 	return Decision{
 		State: pb.State_STATE_HOLDING, Reason: ReasonNoBatch,
 		Message: fmt.Sprintf("%s is prepared with 0 groups; the host starts the first batch", c.Name),
+	}
+}
+
+// repairAdded restores the template of the added workload, by which LWS would replace groups that serve. Nil means that nobody has edited it.
+func repairAdded(o Observation) *Decision {
+	c := o.canary()
+	if c == nil || c.Deleting || !c.Drifted {
+		return nil
+	}
+	return &Decision{
+		Action: RepairCanary{Name: c.Name}, Reason: ReasonCanaryDrifted,
+		Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
 	}
 }
 

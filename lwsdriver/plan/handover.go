@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -131,14 +132,8 @@ func advanceHandover(o Observation, s Progress) Decision {
 	if c == nil || c.Deleting {
 		return cancelHandover(o)
 	}
-	if d := restoreHold(o); d != nil {
+	if d := cmp.Or(restoreHold(o), repairAdded(o)); d != nil {
 		return *d
-	}
-	if c.Drifted {
-		return Decision{
-			Action: RepairCanary{Name: c.Name}, Reason: ReasonCanaryDrifted,
-			Message: fmt.Sprintf("the template of %s was edited; it is being restored", c.Name),
-		}
 	}
 	// The user, or an autoscaler, scales the object that it knows. The successor must not begin with fewer groups.
 	n := max(o.Stable.Replicas, o.Record.Release.Groups)

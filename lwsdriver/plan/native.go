@@ -22,7 +22,7 @@ func promote(o Observation, s Progress) Decision {
 	if d := restoreHold(o); d != nil && o.completesSecondSet() {
 		return *d
 	}
-	if d := protectRequests(o); d != nil {
+	if d := cmp.Or(protectRequests(o), repairAdded(o)); d != nil {
 		return *d
 	}
 	switch {
@@ -65,6 +65,9 @@ func rollBack(o Observation, s Progress) Decision {
 	}
 	// Requests that the stable groups can't take yet must not keep these from being repaired.
 	if _, d := reconcileTraffic(o, Requests(o)); d != nil && limitShares(o, d.Action) == nil {
+		return *d
+	}
+	if d := repairAdded(o); d != nil {
 		return *d
 	}
 	now := o.Stable.Revision

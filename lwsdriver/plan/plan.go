@@ -324,6 +324,9 @@ func cleanUp(o Observation, rest Decision) Decision {
 			return *d
 		}
 	}
+	if d := repairAdded(o); d != nil { // until it gets no more requests
+		return *d
+	}
 	if len(o.Added) > 0 {
 		return deleteAdded(o, o.Added[0], ReasonCleaningUp)
 	}
