@@ -66,7 +66,7 @@ func advanceCanary(o Observation, s Progress) Decision {
 	}
 }
 
-// repairAdded restores the template of the added workload, by which LWS would replace groups that serve. Nil means that nobody has edited it.
+// repairAdded restores the template of the added workload, by which LWS would replace groups that serve. Nil means that no other client has edited it.
 func repairAdded(o Observation) *Decision {
 	c := o.canary()
 	if c == nil || c.Deleting || !c.Drifted {
