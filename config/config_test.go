@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	"sigs.k8s.io/yaml"
 
@@ -69,7 +71,10 @@ func TestAdmissionMatchesDriver(t *testing.T) {
 func TestPermissionsMatchDriver(t *testing.T) {
 	for file, words := range map[string][]string{
 		"permissions/marks": append(record.WantedAnnotations(), record.HistoryLimitAnnotation, access.Group, access.Resource, string(access.Drive)),
-		"permissions/hosts": {`"` + argo.PluginName + `"`, access.Group, access.Resource, string(access.Drive)},
+		"permissions/hosts": {
+			`"` + argo.PluginName + `"`, access.Group, access.Resource, string(access.Drive), v1alpha1.LabelKeyControllerInstanceID,
+			`"` + access.Group + `/`, `"` + lws.GroupVersion.Group + `/`, `"` + disaggregated.GroupVersion.Group + `/`,
+		},
 		"permissions/driver": {
 			"system:serviceaccount:" + Namespace + ":" + ServiceAccount, record.RoleLabel, record.RecordAnnotation, lws.SetNameLabelKey,
 		},

@@ -40,6 +40,7 @@ func TestTenants(t *testing.T) {
 		"pod template":   {`{"spec":{"template":{"metadata":{"annotations":{"lockstep.dev/revision":"other"}}}}}`},
 		"promote":        {`{"status":{"promoteFull":true}}`, "status"},
 		"abort":          {`{"status":{"abort":true}}`, "status"},
+		"instance":       {`{"metadata":{"labels":{"argo-rollouts.argoproj.io/controller-instance-id":"other"}}}`},
 		"mark":           {`{"metadata":{"annotations":{"lockstep.dev/seen-revision":"other"}}}`},
 	} {
 		if err := tenant.Refused(editor.Patch(rollouts, name, request[0], request[1:]...), e.Namespace, ":editor"); err != nil {

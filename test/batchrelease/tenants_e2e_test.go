@@ -7,6 +7,7 @@ package batchrelease
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -28,6 +29,10 @@ func TestTenants(t *testing.T) {
 	e.Eventually("the policy refuses a BatchRelease", func(context.Context) error {
 		return tenant.Refused(editor.Create(batchReleases, plan), e.Namespace, ":editor", "batchreleases.rollouts.kruise.io")
 	})
+	set := strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1", "LeaderWorkerSet", "DisaggregatedSet").Replace(plan)
+	if err := tenant.Refused(editor.Create(batchReleases, set), e.Namespace, ":editor"); err != nil || set == plan {
+		t.Errorf("of a DisaggregatedSet: %v", err)
+	}
 	if err := operator.Create(batchReleases, plan); err != nil {
 		t.Fatalf("an operator: %v", err)
 	}
