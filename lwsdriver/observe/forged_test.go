@@ -55,6 +55,7 @@ func TestForgedChild(t *testing.T) {
 		{"created by LWS", func(*lws.LeaderWorkerSet) {}, true, false},
 		{"owner of another UID", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].UID = "other" }, false, false},
 		{"no owner", func(w *lws.LeaderWorkerSet) { w.OwnerReferences = nil }, false, false},
+		{"no owner, and the name of a child", func(w *lws.LeaderWorkerSet) { w.OwnerReferences, w.Name = nil, "llm-0123abcd-prefill" }, false, false},
 		{"an owner that is no controller", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Controller = nil }, false, false},
 		{"owner of another kind", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].Kind = "Deployment" }, false, false},
 		{"owner of another group", func(w *lws.LeaderWorkerSet) { w.OwnerReferences[0].APIVersion = "apps/v1" }, false, false},

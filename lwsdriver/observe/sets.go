@@ -315,11 +315,28 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	return b
 }
 
-// deniesRequests reports whether an admission policy or a binding denies requests: an edited one may only warn or audit.
+// deniesRequests reports whether an admission policy or a binding denies requests in every namespace: an edited one may only warn or audit, or match
+// fewer objects.
 func deniesRequests(u *unstructured.Unstructured) bool {
+	match, narrowed, _ := unstructured.NestedMap(u.Object, "spec", "matchResources")
+	if narrowed {
+		narrowed = matchesLess(match, "namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
+	} else {
+		match, _, _ = unstructured.NestedMap(u.Object, "spec", "matchConstraints")
+		narrowed = matchesLess(match, "namespaceSelector", "excludeResourceRules")
+	}
 	failure, _, _ := unstructured.NestedString(u.Object, "spec", "failurePolicy")
 	actions, binds, _ := unstructured.NestedStringSlice(u.Object, "spec", "validationActions")
-	return failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny)))
+	return !narrowed && failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny)))
+}
+
+// matchesLess reports whether one of these fields of a match leaves something out.
+func matchesLess(match map[string]any, fields ...string) bool {
+	return slices.ContainsFunc(fields, func(field string) bool {
+		selector, _ := match[field].(map[string]any) // the API server defaults it to an empty one
+		rules, _ := match[field].([]any)
+		return len(selector)+len(rules) > 0
+	})
 }
 
 // setIndex finds the children of DisaggregatedSets.
@@ -337,7 +354,8 @@ const namesakeIndex = "namesake"
 // namesakeSets returns the DisaggregatedSets that would name a child like w, which is none of theirs: <set>-<revision>-<role>, or
 // <set>-<slice>-<revision>-<role> from LWS v0.10.0 on.
 func namesakeSets(w *lws.LeaderWorkerSet) (keys []types.NamespacedName) {
-	own, _ := setOf(w)
+	// The policy protects the label, but not the owner.
+	own := KeyFor(KindSet, w.Namespace, w.Labels[disaggregated.SetNameLabelKey])
 	for i := 1; i+10 < len(w.Name); i++ {
 		if w.Name[i] != '-' || !revisionInName.MatchString(w.Name[i:i+10]) {
 			continue

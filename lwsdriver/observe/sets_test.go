@@ -109,6 +109,11 @@ func TestDenyingPolicies(t *testing.T) {
 		{"policy without a failure policy", map[string]any{}, true},
 		{"policy that ignores failures", map[string]any{"failurePolicy": "Ignore"}, false},
 		{"binding", map[string]any{"validationActions": []any{"Audit", "Deny"}}, true},
+		{"policy as the API server defaults it", map[string]any{"matchConstraints": map[string]any{"namespaceSelector": map[string]any{}}}, true},
+		{"policy with an exception", map[string]any{"matchConstraints": map[string]any{"excludeResourceRules": []any{map[string]any{}}}}, false},
+		{"binding of some namespaces", map[string]any{
+			"validationActions": []any{"Deny"}, "matchResources": map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}},
+		}, false},
 		{"binding that audits", map[string]any{"validationActions": []any{"Audit"}}, false},
 	} {
 		if got := deniesRequests(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}); got != tt.want {
