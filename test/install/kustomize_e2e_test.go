@@ -20,7 +20,8 @@ import (
 
 // folders are the folders over config/base that can be combined.
 var folders = []string{
-	"deployment", "kruise/crd", "kruise", "kruise/batchrelease", "argo/rbac", "argo/remote/rbac", "admission", "preflight", "access-aggregated", "monitoring",
+	"deployment", "kruise/crd", "kruise", "kruise/batchrelease", "argo/rbac", "argo/remote/rbac", "admission", "disaggregated", "preflight", "access-aggregated",
+	"monitoring",
 }
 
 // All folders together, from one kustomization; then each is removed beside all others, which keep every object, and applied again. The
