@@ -52,14 +52,18 @@ func keepEffects(o Observation, d Decision) Decision {
 	if o.Policy.WarmsUp() {
 		for _, w := range o.Workloads() {
 			for _, g := range w.Groups {
-				if g.Revision != "" && o.warmsUp(w, g) {
+				if g.Revision != "" && o.warmsUp(w, g) && (g.isComplete() || o.hasRoles()) { // a unit waits for its other roles, too
 					d.Effects.WarmUp = append(d.Effects.WarmUp, g.Leader)
 				}
 			}
 		}
 		for _, c := range o.Children {
 			if o.warmsUpRole(c) {
-				d.Effects.WarmUp = append(d.Effects.WarmUp, leadersOf(Workload{Groups: c.Groups}.existingFrom(0))...)
+				for _, g := range (Workload{Groups: c.Groups}).existingFrom(0) {
+					if g.isComplete() {
+						d.Effects.WarmUp = append(d.Effects.WarmUp, g.Leader)
+					}
+				}
 			}
 		}
 	}
@@ -86,6 +90,10 @@ func (o Observation) warmsUp(w Workload, g Group) bool {
 
 // reasonWarmUp is the reason of a complete group whose leader has not answered its warm-up request.
 const reasonWarmUp = "WarmUp"
+
+// isComplete reports whether a group is ready, but maybe for its warm-up. The warm-up of one that breaks is forgotten: LeaderWorkerSet may leave the pod,
+// whose containers start cold again.
+func (g Group) isComplete() bool { return g.Ready || g.Reason == reasonWarmUp }
 
 // coolDown makes the groups whose leaders have not answered their warm-up requests not ready: they must neither get requests nor complete
 // a batch. A leader that may get requests has been warmed up, maybe by an earlier driver.

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -73,6 +74,13 @@ func TestEffects(t *testing.T) {
 	d := reconcile(o)
 	if diff := cmp.Diff(Effects{WarmUp: leaders, Drain: leaders}, d.Effects); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	broken := o
+	broken.Added = slices.Clone(o.Added)
+	broken.Added[0].Groups = slices.Clone(o.Added[0].Groups)
+	broken.Added[0].Groups[1].Ready = false
+	if got := reconcile(broken).Effects.WarmUp; slices.Contains(got, leaders[1]) || len(got) != len(leaders)-1 {
+		t.Errorf("asked are %v: the warm-up of a group that broke is kept", got)
 	}
 	if d.Action != nil || d.Reason != ReasonDraining {
 		t.Errorf("leaders that were not asked are removed: %v, %s", d.Action, d.Reason)
