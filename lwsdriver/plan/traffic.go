@@ -340,10 +340,9 @@ func protectRequests(o Observation) *Decision {
 	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.SplitEnded || o.splitChanges() || r.Phase != record.Progressing) {
 		return nil
 	}
-	if want := o.requestedRouting(o.routedGroups()); want.Weight < o.Traffic.Facts().Weight {
-		if _, d := reconcileTraffic(o, want); d != nil {
-			return d
-		}
+	want := o.requestedRouting(o.routedGroups())
+	if v, d := reconcileTraffic(o, want); d != nil && (want.Weight < v.Weight || v.Write.Moves && !v.Write.Grows) {
+		return d
 	}
 	return o.labelServing(*c, func(g Group) bool { return g.Serving && g.Ready })
 }
