@@ -295,3 +295,11 @@ func TestSuspended(t *testing.T) {
 		}
 	})
 }
+
+// The monotonic clock stands still while a machine sleeps, and its caches are no fresher for that.
+func TestFreshnessHasWallClockOnly(t *testing.T) {
+	t.Parallel()
+	if now := NewFreshness(func() {}).now(); now != now.Round(0) {
+		t.Errorf("%v has a reading of the monotonic clock", now)
+	}
+}

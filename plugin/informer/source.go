@@ -164,7 +164,7 @@ func (s *Source) Err() error {
 func (s *Source) stale() (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch now := time.Now(); {
+	switch now := wallClock(); {
 	case s.confirmed.IsZero(), s.optional && apierrors.IsNotFound(s.err): // it is not filled
 	case s.err != nil:
 		return s.failed, s.err
@@ -265,11 +265,14 @@ type Stale struct {
 
 // NewFreshness returns a Freshness of the caches of sources. changed is called when one becomes stale or fresh; it must not block.
 func NewFreshness(changed func(), sources ...*Source) *Freshness {
-	return &Freshness{changed: changed, sources: sources, now: time.Now, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	return &Freshness{changed: changed, sources: sources, now: wallClock, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "lockstep", Name: "cache_stale",
 		Help: "1 while a cache is not confirmed by the API server, so that no release is promoted by what it holds, else 0. By resource.",
 	}, []string{"resource"})}
 }
+
+// wallClock returns the time without the monotonic clock, which stands still while the machine sleeps.
+func wallClock() time.Time { return time.Now().Round(0) }
 
 // Metrics returns a metric of the caches that are judged.
 func (f *Freshness) Metrics() prometheus.Collector { return f.metric }
